@@ -1,0 +1,1 @@
+"""ALS for top-K recommendation from implicit feedback."""

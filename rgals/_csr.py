@@ -1,0 +1,97 @@
+"""The one matrix type inside rgals: canonical CSR with int64 indptr, int32 indices and optional values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from rgals.kernels import csr as kernel
+
+
+@dataclass(frozen=True)
+class CSR:
+    """A sparse matrix of non-negative weights, rows sorted by index, no duplicates, no stored zeros.
+
+    Attributes
+    ----------
+    indptr : ndarray of int64, shape (n_rows + 1,)
+    indices : ndarray of int32, shape (nnz,)
+    values : ndarray of float32 or float64, shape (n,)
+        The stored values, or an *empty* array when every one of them is 1 (so that plain implicit data cost
+        no memory and kernels read nothing).
+    n_cols : int
+
+    Make one with `rgals._validation.as_csr`, which checks; this class trusts.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+    n_cols: int
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.indptr) - 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(n_rows, n_cols)``."""
+        return self.n_rows, self.n_cols
+
+    @property
+    def nnz(self) -> int:
+        """Number of stored entries."""
+        return len(self.indices)
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether every stored value is 1."""
+        return len(self.values) == 0
+
+    @property
+    def row_counts(self) -> np.ndarray:
+        """Stored entries per row, int64."""
+        return np.diff(self.indptr)
+
+    @property
+    def col_counts(self) -> np.ndarray:
+        """Stored entries per column, int64."""
+        return np.bincount(self.indices, minlength=self.n_cols)
+
+    @property
+    def row_sums(self) -> np.ndarray:
+        """Sum of the values of each row, float64."""
+        if self.is_binary:
+            return self.row_counts.astype(np.float64)
+        sums = np.zeros(self.n_rows)
+        filled = np.flatnonzero(self.row_counts)
+        if len(filled):
+            sums[filled] = np.add.reduceat(self.values, self.indptr[filled], dtype=np.float64)
+        return sums
+
+    @property
+    def col_sums(self) -> np.ndarray:
+        """Sum of the values of each column, float64."""
+        weights = None if self.is_binary else self.values
+        return np.bincount(self.indices, weights, minlength=self.n_cols).astype(np.float64)
+
+    def transpose(self) -> CSR:
+        """The transposed matrix, in the same canonical form."""
+        arrays = kernel.transpose(self.indptr, self.indices, self.values, self.n_cols)
+        return CSR(*arrays, self.n_rows)
+
+    def take_rows(self, rows: np.ndarray) -> CSR:
+        """The matrix of the given rows, in the given order."""
+        counts = self.row_counts[rows]
+        indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        where = np.arange(indptr[-1]) + np.repeat(self.indptr[:-1][rows] - indptr[:-1], counts)
+        values = self.values if self.is_binary else self.values[where]
+        return CSR(indptr, self.indices[where], values, self.n_cols)
+
+    def to_scipy(self, dtype: np.dtype | type | str = np.float32) -> sp.csr_array:
+        """A `scipy.sparse.csr_array` with explicit values."""
+        values = np.ones(self.nnz, dtype) if self.is_binary else self.values.astype(dtype)
+        return sp.csr_array((values, self.indices, self.indptr), shape=self.shape)

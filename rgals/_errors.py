@@ -1,0 +1,62 @@
+"""The typed errors of rgals. Each message names what is wrong, where, and what would be right."""
+
+from __future__ import annotations
+
+
+class RgalsError(Exception):
+    """Base class of every error that rgals raises on purpose."""
+
+
+class InputError(RgalsError, ValueError):
+    """Data or an argument cannot be used: wrong values, range, shape or content."""
+
+
+class InputTypeError(RgalsError, TypeError):
+    """Data or an argument is of a type that cannot be used."""
+
+
+class ParameterError(InputError):
+    """A parameter of an estimator, loss or function is out of its range.
+
+    Parameters
+    ----------
+    name : str
+        The parameter, as the caller wrote it.
+    value : object
+        What was given.
+    expected : str
+        What would have been right.
+    """
+
+    def __init__(self, name: str, value: object, expected: str) -> None:
+        super().__init__(f"{name}={value!r} is not valid: {expected}")
+        self.name = name
+        self.value = value
+        self.expected = expected
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.name, self.value, self.expected)
+
+
+class ShapeError(InputError):
+    """The dimensions of two things do not fit; the message names both."""
+
+
+class UnknownIdError(InputError, LookupError):
+    """A user or an item that the model does not know."""
+
+
+class FileFormatError(InputError):
+    """A file cannot be understood; the message names the file and, for text, the line."""
+
+
+class ModelFileError(RgalsError, ValueError):
+    """A saved model or checkpoint cannot be loaded: damaged, hostile or of a newer version."""
+
+
+class NumericalError(RgalsError, ArithmeticError):
+    """A system is not positive definite or a value is not finite; the message names the row."""
+
+
+class MissingDependencyError(RgalsError, ImportError):
+    """An optional package is needed; the message holds the line that installs it."""

@@ -1,0 +1,1 @@
+"""Compiled building blocks: plain functions on arrays, numpy and numba only."""
