@@ -80,8 +80,8 @@ class CSR:
 
     def transpose(self) -> CSR:
         """The transposed matrix, in the same canonical form."""
-        arrays = kernel.transpose(self.indptr, self.indices, self.values, self.n_cols)
-        return CSR(*arrays, self.n_rows)
+        indptr, indices, values = kernel.transpose(self.indptr, self.indices, self.values, self.n_cols)
+        return CSR(indptr, indices, values, self.n_rows)
 
     def take_rows(self, rows: np.ndarray) -> CSR:
         """The matrix of the given rows, in the given order."""

@@ -1,7 +1,7 @@
 """A work queue for parallel loops: threads take the next piece of work when they are done with one.
 
-numba splits a ``prange`` into equal static chunks, which puts all heavy rows on one thread when rows are sorted
-by cost. A ``prange`` over threads, each draining one shared counter, balances any distribution.
+numba splits a ``prange`` into equal static chunks, which puts all heavy rows on one thread when rows are
+sorted by cost. A ``prange`` over threads, each draining one shared counter, balances any distribution.
 """
 
 from __future__ import annotations

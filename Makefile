@@ -1,0 +1,68 @@
+# Every target creates .venv and installs what it needs; nothing is installed twice while pyproject.toml stays.
+
+PYTHON ?= python3
+VENV   ?= .venv
+
+PY      := $(VENV)/bin/python
+PIP     := $(PY) -m pip --disable-pip-version-check install --quiet
+RUN     := $(VENV)/.installed-run
+TEST    := $(VENV)/.installed-test
+BENCH   := $(VENV)/.installed-bench
+SOURCES := pyproject.toml setup.py
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint heavy bench clean
+
+help:
+	@echo "make demo    fit every loss on generated data and print a table (installs run-time packages only)"
+	@echo "make test    lint, format, types, import directions, doctests and tests"
+	@echo "make lint    the static part of make test"
+	@echo "make heavy   the tests that take minutes"
+	@echo "make bench   speed and quality against other packages, on the real data where they are at hand"
+	@echo "make clean   remove .venv and every cache"
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "rgals needs Python >= 3.11: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@echo "Creating $(VENV) ..." >&2
+	@$(PYTHON) -m venv $(VENV)
+
+$(RUN): $(SOURCES) | $(PY)
+	@echo "Installing rgals and its run-time packages into $(VENV) ..." >&2
+	@$(PIP) -e .
+	@touch $@
+
+$(TEST): $(SOURCES) | $(PY)
+	@echo "Installing rgals with its test packages into $(VENV) ..." >&2
+	@$(PIP) -e ".[test]"
+	@touch $(RUN) $@
+
+$(BENCH): $(SOURCES) | $(PY)
+	@echo "Installing rgals with the packages it is compared with into $(VENV) ..." >&2
+	@$(PIP) -e ".[bench]"
+	@touch $(RUN) $@
+
+demo: $(RUN)
+	@$(VENV)/bin/rgals demo
+
+lint: $(TEST)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+test: lint
+	$(PY) -m pytest
+
+heavy: $(TEST)
+	$(PY) -m pytest -m slow
+
+bench: $(BENCH)
+	@for script in benchmarks/speed.py benchmarks/quality.py; do \
+	  if [ -f $$script ]; then echo "== $$script" && $(PY) $$script || exit 1; fi; \
+	done
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find rgals tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,39 @@
+"""Shared by all tests: where the real data are, and reproducible property tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import pytest
+
+# No deadline: the first example of a property may compile a kernel. The same examples in every run.
+hypothesis.settings.register_profile("rgals", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("rgals")
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = Path(os.environ.get("RGALS_DATA") or ROOT.parent / "shared" / "data")
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Random numbers, the same in every run."""
+    return np.random.default_rng(20250101)
+
+
+@pytest.fixture(scope="session")
+def data_file() -> Callable[[str], Path]:
+    """Path of a real data set by name; skips the test, saying which set, where it is absent."""
+
+    def find(name: str) -> Path:
+        path = DATA / f"{name}.npz"
+        if not path.is_file():
+            pytest.skip(
+                f"data set {name} is not here (looked for {name}.npz in RGALS_DATA or ../shared/data)"
+            )
+        return path
+
+    return find
