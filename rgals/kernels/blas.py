@@ -23,6 +23,7 @@ _MODULES = {
     "trsm": "scipy.linalg.cython_blas",
     "potrf": "scipy.linalg.cython_lapack",
     "potrs": "scipy.linalg.cython_lapack",
+    "potri": "scipy.linalg.cython_lapack",
 }
 
 for _routine, _module in _MODULES.items():
@@ -89,6 +90,7 @@ _syrk = _fortran("syrk", "cciirpirpi")
 _trsm = _fortran("trsm", "cccciirpipi")
 _potrf = _fortran("potrf", "cipio")
 _potrs = _fortran("potrs", "ciipipio")
+_potri = _fortran("potri", "cipio")
 
 _N, _T, _L, _U, _R = ord("N"), ord("T"), ord("L"), ord("U"), ord("R")
 
@@ -145,3 +147,15 @@ def potrf(n, a, lda):
 def potrs(n, nrhs, a, lda, b, ldb):
     """Solve for ``nrhs`` right-hand sides, the rows of ``b``, with the factor of `potrf`, in place."""
     return _potrs((_L, n, nrhs, a, lda, b, ldb))
+
+
+@njit(inline="always")
+def potri(n, a, lda):
+    """Upper triangle of the inverse from the factor of `potrf`, in place."""
+    return _potri((_L, n, a, lda))
+
+
+@njit(inline="always")
+def trsm_lower(m, n, a, lda, b, ldb):
+    """``B (m,n) = L^-1 B`` with ``L L^T`` the factorisation that `potrf` left in ``a``, in place."""
+    _trsm((_R, _L, _T, _N, n, m, 1.0, a, lda, b, ldb))

@@ -1,0 +1,351 @@
+"""What a loss is: a small parameter object that turns a matrix into coefficient arrays.
+
+Every loss of this package is a quadratic in the scores ``o_xy = p_x . q_y``::
+
+    L = sum_x [ g_x sum_y h_y o_xy^2               all pairs
+              + sum_{y in I_x} m_xy o_xy^2         extra weight on the positives
+              - 2 sum_{y in I_x} l_xy o_xy         linear, positives
+              - 2 t_x sum_y h_y o_xy               linear, all pairs
+              - i g_x (sum_y h_y o_xy)^2 ]         interaction (RGx)
+      + sum_x rho_x |p_x|^2 + sum_y rho_y |q_y|^2 + constant
+
+with ``rho_x = reg (sum_y W_xy)^nu``, ``rho_y = reg (sum_x W_xy)^nu`` and ``W_xy = g_x h_y + m_xy``.
+The coefficients of the positives are separable, so that they need no array as long as the interactions::
+
+    m_xy = v_xy U_x0 V_y0 + U_x1 V_y1,     l_xy = v_xy U_x2 V_y2 + U_x3 V_y3
+
+Solvers see these arrays only; a new loss is one class with one method.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from rgals._csr import CSR
+from rgals._errors import InputError
+from rgals._validation import as_csr, check_int, check_real
+
+_CHUNK = 1 << 20  # interactions looked at together in numpy code: bounds temporary memory
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """The margins of an interaction matrix: all that a loss may know of it.
+
+    Attributes
+    ----------
+    user_sum, item_sum : ndarray of float64
+        ``c_x`` and ``c_y``: sums of the values of each row and column.
+    user_count, item_count : ndarray of int64
+        Stored entries of each row and column.
+    reference : Degrees or None
+        The margins of the training matrix where this one describes other rows (fold-in): normalisations that
+        average over interactions are taken from there.
+    """
+
+    user_sum: np.ndarray
+    item_sum: np.ndarray
+    user_count: np.ndarray
+    item_count: np.ndarray
+    reference: Degrees | None = None
+
+    @classmethod
+    def of(cls, matrix: CSR) -> Degrees:
+        """Margins of a matrix."""
+        return cls(matrix.row_sums, matrix.col_sums, matrix.row_counts, matrix.col_counts)
+
+    def with_users(self, rows: CSR) -> Degrees:
+        """Margins for other users (the rows of ``rows``) beside the items of this matrix."""
+        reference = self.reference or self
+        return replace(self, user_sum=rows.row_sums, user_count=rows.row_counts, reference=reference)
+
+    def with_items(self, columns: CSR) -> Degrees:
+        """Margins for other items (the rows of ``columns``, items x users) beside the users of this matrix."""
+        reference = self.reference or self
+        return replace(self, item_sum=columns.row_sums, item_count=columns.row_counts, reference=reference)
+
+    @property
+    def n_items(self) -> int:
+        """N of the formulas: the number of items of the training matrix."""
+        return len((self.reference or self).item_sum)
+
+    def user_factor(self, exponent: float) -> np.ndarray:
+        """``c_x^exponent``, scaled so that its mean over the training interactions is 1."""
+        reference = self.reference or self
+        return _degree_factor(self.user_sum, exponent, reference.user_sum, reference.user_count)
+
+    def item_factor(self, exponent: float) -> np.ndarray:
+        """``c_y^exponent``, scaled so that its mean over the training interactions is 1."""
+        reference = self.reference or self
+        return _degree_factor(self.item_sum, exponent, reference.item_sum, reference.item_count)
+
+    def proposal(self, exponent: float) -> np.ndarray:
+        """``h_y = N q_y`` with ``q_y`` proportional to ``c_y^exponent``; its mean over the training items is 1."""
+        if exponent == 0:
+            return np.ones(len(self.item_sum))
+        reference = self.reference or self
+        total = _power(reference.item_sum, exponent).sum()
+        if total == 0:
+            return np.ones(len(self.item_sum))
+        return _power(self.item_sum, exponent) * (len(reference.item_sum) / total)
+
+
+def _power(counts: np.ndarray, exponent: float) -> np.ndarray:
+    """``counts^exponent``, 0 where the count is 0 (such rows have no interactions to weight)."""
+    out = np.zeros(len(counts))
+    np.power(counts, exponent, out=out, where=counts > 0)
+    return out
+
+
+def _degree_factor(
+    sums: np.ndarray, exponent: float, reference_sums: np.ndarray, reference_counts: np.ndarray
+) -> np.ndarray:
+    if exponent == 0:
+        return np.ones(len(sums))
+    total = reference_counts.sum()
+    if total == 0:
+        return np.ones(len(sums))
+    mean = (_power(reference_sums, exponent) * reference_counts).sum() / total
+    return _power(sums, exponent) / mean
+
+
+@dataclass(frozen=True)
+class Side:
+    """One half-step: the systems of the rows that are solved, given factors ``F`` of the fixed side.
+
+    Row r minimises ``p^T A_r p - 2 b_r . p`` with::
+
+        G = F^T diag(gram_weight) F,   s = F^T linear_weight,   u = F^T gram_weight
+        A_r = scale_r G + sum_k m_rk f_k f_k^T + ridge_r I  [- scale_r i u u^T  where not coupled]
+        b_r = sum_k l_rk f_k + linear_r s
+
+    Where ``coupled`` and ``interaction = i > 0`` (the item side of RGx), the rows share the term
+    ``- i v^T G v`` with ``v = sum_r scale_r p_r`` instead, which couples them.
+
+    Attributes
+    ----------
+    scale, linear, ridge : ndarray of float64, shape (n_rows,)
+    gram_weight, linear_weight : ndarray of float64, shape (n_fixed,)
+    row_terms : ndarray of float64, shape (n_rows, 4)
+    col_terms : ndarray of float64, shape (n_fixed, 4)
+        Separable coefficients of the positives (module docstring).
+    interaction : float
+    coupled : bool
+    """
+
+    scale: np.ndarray
+    linear: np.ndarray
+    ridge: np.ndarray
+    gram_weight: np.ndarray
+    linear_weight: np.ndarray
+    row_terms: np.ndarray
+    col_terms: np.ndarray
+    interaction: float
+    coupled: bool
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether any positive carries extra weight (m is not identically 0)."""
+        return bool(self.row_terms[:, :2].any() and self.col_terms[:, :2].any())
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """The arrays of a loss on one matrix, in the notation of the module docstring.
+
+    Attributes
+    ----------
+    g, t : ndarray of float64, shape (n_users,)
+    h : ndarray of float64, shape (n_items,)
+    user_terms : ndarray of float64, shape (n_users, 4)
+        ``U``: value and constant part of m, value and constant part of l.
+    item_terms : ndarray of float64, shape (n_items, 4)
+        ``V``.
+    interaction : float, default 0
+        ``i``; at most ``1 / sum_y h_y`` keeps the all-pairs part positive semidefinite.
+    removed : float, default 0
+        Share of the all-pairs quadratic that is taken away again (the gramian form of RGx). Regularisation
+        weights do not see it, as in Eqs. 38-39 of the paper.
+    """
+
+    g: np.ndarray
+    h: np.ndarray
+    t: np.ndarray
+    user_terms: np.ndarray
+    item_terms: np.ndarray
+    interaction: float = 0.0
+    removed: float = 0.0
+
+    def user_side(self, users: CSR, reg: float, reg_exponent: float, h_total: float | None = None) -> Side:
+        """The user half-step on ``users`` (users x items). ``h_total``: sum of h over the training items."""
+        total = self.h.sum() if h_total is None else h_total
+        weight = self.g * total + weight_sums(users, self.user_terms, self.item_terms)
+        return Side(
+            scale=self.g * (1.0 - self.removed),
+            linear=self.t,
+            ridge=reg * _power(weight, reg_exponent),
+            gram_weight=self.h,
+            linear_weight=self.h,
+            row_terms=self.user_terms,
+            col_terms=self.item_terms,
+            interaction=self.interaction,
+            coupled=False,
+        )
+
+    def item_side(self, items: CSR, reg: float, reg_exponent: float) -> Side:
+        """The item half-step on ``items`` (items x users, the transposed matrix)."""
+        weight = self.h * self.g.sum() + weight_sums(items, self.item_terms, self.user_terms)
+        return Side(
+            scale=self.h,
+            linear=self.h,
+            ridge=reg * _power(weight, reg_exponent),
+            gram_weight=self.g * (1.0 - self.removed),
+            linear_weight=self.t,
+            row_terms=self.item_terms,
+            col_terms=self.user_terms,
+            interaction=self.interaction,
+            coupled=True,
+        )
+
+
+def positive_coefficients(
+    matrix: CSR, row_terms: np.ndarray, col_terms: np.ndarray, start: int = 0, stop: int | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, and m and l in float64, of the stored entries ``start:stop`` of a matrix."""
+    stop = matrix.nnz if stop is None else stop
+    first = int(np.searchsorted(matrix.indptr, start, side="right")) - 1
+    last = int(np.searchsorted(matrix.indptr, stop, side="left"))
+    edges = np.clip(matrix.indptr[first : last + 1], start, stop)
+    rows = np.repeat(np.arange(first, last), np.diff(edges))
+    cols = matrix.indices[start:stop]
+    v = 1.0 if matrix.is_binary else matrix.values[start:stop].astype(np.float64)
+    r, c = row_terms[rows], col_terms[cols]
+    m = v * (r[:, 0] * c[:, 0]) + r[:, 1] * c[:, 1]
+    linear = v * (r[:, 2] * c[:, 2]) + r[:, 3] * c[:, 3]
+    return rows, m, linear
+
+
+def weight_sums(matrix: CSR, row_terms: np.ndarray, col_terms: np.ndarray) -> np.ndarray:
+    """``sum_k m_rk`` of every row, float64, exact sums in chunks."""
+    if np.all(col_terms[:, :2] == 1.0):
+        return row_terms[:, 0] * matrix.row_sums + row_terms[:, 1] * matrix.row_counts
+    out = np.zeros(matrix.n_rows)
+    for start in range(0, matrix.nnz, _CHUNK):
+        rows, m, _ = positive_coefficients(
+            matrix, row_terms, col_terms, start, min(start + _CHUNK, matrix.nnz)
+        )
+        out += np.bincount(rows, m, minlength=matrix.n_rows)
+    return out
+
+
+class Loss(BaseEstimator):
+    """Base of the losses: parameters, validation, objective and gradient; subclasses give coefficients.
+
+    ``get_params``, ``set_params`` and ``clone`` work as in scikit-learn, so ``loss__alpha`` can be searched.
+    """
+
+    name: str
+
+    @abstractmethod
+    def coefficients(self, degrees: Degrees) -> Coefficients:
+        """The coefficient arrays for a matrix with the given margins."""
+
+    def validate(self) -> None:
+        """Check the parameters.
+
+        Raises
+        ------
+        ParameterError
+            Naming the parameter and its range.
+        """
+        for name, value in self.get_params().items():
+            if name.endswith("_exponent"):
+                check_real(f"{self.name}.{name}", value, -4.0, 4.0)
+            elif name == "n_negatives":
+                if value is not None:
+                    check_int(f"{self.name}.{name}", value, 1)
+            elif name in ("alpha", "alpha0"):
+                check_real(f"{self.name}.{name}", value, 0.0)
+
+    def constant(self, matrix: CSR, coefficients: Coefficients) -> float:
+        """The part of the objective that no factor changes: 1 for every unit of weight on a target of +1 or -1."""
+        all_pairs = coefficients.g @ (coefficients.t != 0) * coefficients.h.sum()
+        return float(all_pairs + weight_sums(matrix, coefficients.user_terms, coefficients.item_terms).sum())
+
+    def objective(
+        self, X: object, P: np.ndarray, Q: np.ndarray, reg: float = 0.0, reg_exponent: float = 1.0
+    ) -> float:
+        """Value of the regularised objective at any factors, in float64.
+
+        Parameters
+        ----------
+        X : sparse matrix, shape (n_users, n_items)
+        P : ndarray, shape (n_users, K)
+        Q : ndarray, shape (n_items, K)
+        reg, reg_exponent : float
+            Strength and exponent ``nu`` of the regularisation.
+
+        Returns
+        -------
+        float
+        """
+        matrix, coef, P, Q = self._prepare(X, P, Q)
+        users, items = self._ridges(matrix, coef, reg, reg_exponent)
+        quadratic = Q.T @ (Q * coef.h[:, None])
+        total = Q.T @ coef.h
+        sums = P @ total
+        value = coef.g @ ((1.0 - coef.removed) * np.einsum("ij,ij->i", P @ quadratic, P))
+        value -= 2.0 * (coef.t @ sums) + coef.interaction * (coef.g @ sums**2)
+        for start in range(0, matrix.nnz, _CHUNK):
+            stop = min(start + _CHUNK, matrix.nnz)
+            rows, m, linear = positive_coefficients(matrix, coef.user_terms, coef.item_terms, start, stop)
+            scores = np.einsum("ij,ij->i", P[rows], Q[matrix.indices[start:stop]])
+            value += m @ scores**2 - 2.0 * (linear @ scores)
+        value += users @ np.einsum("ij,ij->i", P, P) + items @ np.einsum("ij,ij->i", Q, Q)
+        return float(value + self.constant(matrix, coef))
+
+    def gradient(
+        self, X: object, P: np.ndarray, Q: np.ndarray, reg: float = 0.0, reg_exponent: float = 1.0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Gradient of `objective` with respect to ``P`` and ``Q``, in float64.
+
+        Returns
+        -------
+        (dP, dQ) : ndarray, shapes of P and Q
+        """
+        matrix, coef, P, Q = self._prepare(X, P, Q)
+        users, items = self._ridges(matrix, coef, reg, reg_exponent)
+        g = coef.g * (1.0 - coef.removed)
+        hQ = Q * coef.h[:, None]
+        total = hQ.sum(axis=0)
+        pull = coef.t + coef.interaction * coef.g * (P @ total)
+        dP = (P @ (Q.T @ hQ)) * g[:, None] - pull[:, None] * total + users[:, None] * P
+        dQ = hQ @ (P.T @ (P * g[:, None])) - np.outer(coef.h, pull @ P) + items[:, None] * Q
+        rows, m, linear = positive_coefficients(matrix, coef.user_terms, coef.item_terms)
+        cols = matrix.indices
+        slope = (m * np.einsum("ij,ij->i", P[rows], Q[cols]) - linear)[:, None]
+        np.add.at(dP, rows, slope * Q[cols])
+        np.add.at(dQ, cols, slope * P[rows])
+        return 2.0 * dP, 2.0 * dQ
+
+    def _prepare(
+        self, X: object, P: np.ndarray, Q: np.ndarray
+    ) -> tuple[CSR, Coefficients, np.ndarray, np.ndarray]:
+        self.validate()
+        matrix = as_csr(X, dtype=np.float64)
+        P, Q = np.asarray(P, np.float64), np.asarray(Q, np.float64)
+        if P.ndim != 2 or Q.ndim != 2 or (len(P), len(Q)) != matrix.shape or P.shape[1] != Q.shape[1]:
+            raise InputError(f"factors of shapes {P.shape} and {Q.shape} do not fit a matrix {matrix.shape}")
+        return matrix, self.coefficients(Degrees.of(matrix)), P, Q
+
+    @staticmethod
+    def _ridges(
+        matrix: CSR, coef: Coefficients, reg: float, reg_exponent: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        users = coef.user_side(matrix, reg, reg_exponent)
+        items = coef.item_side(matrix.transpose(), reg, reg_exponent)
+        return users.ridge, items.ridge

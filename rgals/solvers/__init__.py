@@ -1,0 +1,1 @@
+"""How a loss is minimised: the alternating loop, its backends and the closed form."""

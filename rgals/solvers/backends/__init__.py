@@ -1,0 +1,1 @@
+"""Backends: each solves half-steps."""

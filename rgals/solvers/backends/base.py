@@ -1,0 +1,69 @@
+"""What a backend is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from rgals._csr import CSR
+from rgals._errors import NumericalError
+from rgals.losses.base import Side
+
+
+class HalfStep(NamedTuple):
+    """The outcome of one half-step.
+
+    Attributes
+    ----------
+    factors : ndarray, shape (n_rows, K)
+        The minimiser over the rows that were solved.
+    decrease : float
+        ``sum_r b_r . p_r``: the objective is its constant plus the ridge of the fixed side minus this.
+    """
+
+    factors: np.ndarray
+    decrease: float
+
+
+class Backend(Protocol):
+    """Solves half-steps exactly (or as exactly as it documents)."""
+
+    name: str
+
+    def half_step(self, rows: CSR, fixed: np.ndarray, side: Side, *, rotate: bool = False) -> HalfStep:
+        """Minimise over the factors of ``rows``, given those of the other side.
+
+        Parameters
+        ----------
+        rows : CSR, shape (n_rows, n_fixed)
+        fixed : ndarray, shape (n_fixed, K)
+        side : Side
+        rotate : bool, default=False
+            Permit the backend to rotate ``fixed`` in place (``F <- F V`` with orthogonal V) and to return
+            the result in that basis. Scores do not change; it saves a product per half-step.
+
+        Returns
+        -------
+        HalfStep
+
+        Raises
+        ------
+        NumericalError
+            A row's system is not positive definite or its solution not finite; the message names the row.
+        """
+
+
+def raise_for_rows(info: np.ndarray, dtype: np.dtype) -> None:
+    """Raise `NumericalError` for the first row whose ``info`` is not 0."""
+    bad = np.flatnonzero(info)
+    if not len(bad):
+        return
+    row, code = int(bad[0]), int(info[bad[0]])
+    more = f" (and {len(bad) - 1} more rows)" if len(bad) > 1 else ""
+    advice = "raise reg" if dtype == np.float64 else "raise reg or use dtype='float64'"
+    what = {
+        -1: "its diagonal is not positive and finite",
+        -2: "its solution is not finite",
+    }.get(code, f"pivot {code} is not positive")
+    raise NumericalError(f"the system of row {row} is not positive definite: {what}{more}; {advice}")

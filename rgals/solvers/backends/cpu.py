@@ -1,0 +1,123 @@
+"""The CPU backend: one rotation per half-step makes every row system diagonal plus low rank.
+
+With the eigendecomposition ``G = V diag(d) V^T`` (float64, once per half-step) and ``F V`` in place of ``F``, the system of
+every row is ``diag(scale_r d + ridge_r)`` plus its own positives, whatever its scale and ridge. Rows with
+few positives are then solved in their dual, without any K x K matrix (`rgals.kernels.rows`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.linalg
+
+from rgals._csr import CSR
+from rgals._errors import NumericalError
+from rgals._threads import parallel
+from rgals.kernels import gram, rows
+from rgals.losses.base import Side
+from rgals.solvers.backends.base import HalfStep, raise_for_rows
+
+
+class CPUBackend:
+    """Exact half-steps in numba, parallel over rows; bitwise independent of the number of threads.
+
+    Parameters
+    ----------
+    n_jobs : int or None, default=None
+        Threads; ``None`` for all.
+    """
+
+    name = "exact"
+
+    def __init__(self, n_jobs: int | None = None) -> None:
+        self.n_jobs = n_jobs
+
+    def half_step(self, rows: CSR, fixed: np.ndarray, side: Side, *, rotate: bool = False) -> HalfStep:
+        """See `Backend.half_step`."""
+        with parallel(self.n_jobs) as n_threads:
+            return _HalfStep(rows, fixed, side, n_threads).run(rotate)
+
+
+class _HalfStep:
+    """One half-step: the arrays that its phases share."""
+
+    def __init__(self, matrix: CSR, fixed: np.ndarray, side: Side, n_threads: int) -> None:
+        self.side = side
+        self.n_threads = n_threads
+        self.fixed = fixed
+        dtype = fixed.dtype
+        self.csr = (
+            np.argsort(-matrix.row_counts, kind="stable"),
+            matrix.indptr,
+            matrix.indices,
+            matrix.values.astype(dtype, copy=False),
+        )
+        self.terms = (side.row_terms.astype(dtype), side.col_terms.astype(dtype))
+        self.n_rows = matrix.n_rows
+
+    def run(self, rotate: bool) -> HalfStep:
+        basis = self._rotate(in_place=rotate)
+        if self.side.coupled and self.side.interaction:
+            shift = self._coupling()
+            factors, value = self._solve(self.s + shift)
+            value -= float(shift @ gram.weighted_sum(factors, self.side.scale))
+        else:
+            factors, value = self._solve(self.s)
+        if not np.isfinite(value):
+            bad = ~np.isfinite(factors).all(axis=1)
+            raise_for_rows(np.where(bad, -2, 0), factors.dtype)
+        if not rotate:
+            gram.multiply(factors, np.ascontiguousarray(basis.T), factors, self.n_threads)
+        return HalfStep(factors, value)
+
+    def _rotate(self, in_place: bool) -> np.ndarray:
+        """Eigenbasis of the Gramian; ``self.rotated``, ``self.d`` and ``self.s`` are in it."""
+        side, fixed = self.side, self.fixed
+        G, s = gram.gram(fixed, side.gram_weight, side.linear_weight, self.n_threads)
+        if side.interaction and not side.coupled:
+            u = gram.weighted_sum(fixed, side.gram_weight)
+            G -= side.interaction * np.outer(u, u)
+        if not np.isfinite(G).all():
+            row = int(np.argmin(np.isfinite(fixed).all(axis=1)))
+            raise NumericalError(f"the Gramian of the fixed side is not finite; see its row {row}")
+        d, V = scipy.linalg.eigh(G, driver="evd", overwrite_a=True, check_finite=False)
+        self.d = np.maximum(d, 0.0)  # G is positive semidefinite: below zero is rounding
+        self.s = V.T @ s
+        basis = np.ascontiguousarray(V.astype(fixed.dtype))
+        self.rotated = fixed if in_place else np.empty_like(fixed)
+        gram.multiply(fixed, basis, self.rotated, self.n_threads)
+        return basis
+
+    def _solve(self, s: np.ndarray) -> tuple[np.ndarray, float]:
+        out = np.empty((self.n_rows, self.rotated.shape[1]), self.rotated.dtype)
+        value = np.zeros(self.n_rows)
+        info = np.zeros(self.n_rows, np.int32)
+        side = self.side
+        rows.solve(
+            *self.csr, self.rotated, self.d, s, side.scale, side.linear, side.ridge, *self.terms, out, value,
+            info, self.n_threads,
+        )  # fmt: skip
+        raise_for_rows(info, out.dtype)
+        return out, float(value.sum())
+
+    def _coupling(self) -> np.ndarray:
+        """``H v``: what the shared interaction adds to ``s`` for every row.
+
+        ``v = sum_r scale_r p_r`` solves ``(I - B H) v = sum_r scale_r A_r^-1 b_r`` with
+        ``B = sum_r scale_r^2 A_r^-1`` and ``H = i G``, diagonal in this basis.
+        """
+        side, k = self.side, self.rotated.shape[1]
+        uncoupled, _ = self._solve(self.s)
+        pull = gram.weighted_sum(uncoupled, side.scale)
+        info = np.zeros(self.n_rows, np.int32)
+        n_blocks = 16 if k <= 256 else 4
+        blocks = rows.inverse_sum(
+            *self.csr, self.rotated, self.d, side.scale, side.ridge, *self.terms, n_blocks, info,
+            self.n_threads,
+        )  # fmt: skip
+        raise_for_rows(info, self.rotated.dtype)
+        upper = np.triu(blocks.sum(axis=0))
+        B = upper + np.triu(upper, 1).T
+        H = side.interaction * self.d
+        v = np.linalg.solve(np.eye(k) - B * H, pull)
+        return H * v
