@@ -14,13 +14,14 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "rgals"
 
 # What every part may use: typed errors, the CSR type, validation, threads, the version.
-SHARED = {"_errors", "_csr", "_validation", "_threads", "_version"}
+SHARED = {"_errors", "_csr", "_validation", "_threads", "_files", "_version"}
 
 # part -> other parts of rgals that it may import. A part is the first name below `rgals`; a longer prefix
 # stands for itself. The most specific prefix rules.
 ALLOWED: dict[str, set[str]] = {
     "_errors": set(),
     "_version": set(),
+    "_files": {"_errors"},
     "_csr": {"kernels"},
     "_threads": {"_errors"},
     "_validation": {"_errors", "_csr", "kernels"},
