@@ -1,0 +1,234 @@
+"""Exact top-K: tiles of scores by gemm, a bounded heap per user carried across the tiles.
+
+Every heap is a row of the output arrays. Its root is the worst entry: the smallest score and, among equal
+scores, the largest id. Items arrive in increasing order of id, so a score enters only where it is *greater*
+than the root's: NaN and -inf never do, and ties go to the smaller id.
+
+Blocks and tiles have fixed sizes and the work is cut by the shape of the problem only, so the number of
+threads changes no bit of the result.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, prange
+
+from rgals.kernels.blas import gemm_nt, gemv_n
+from rgals.kernels.queue import fetch_add
+
+USERS = 128  # rows of a score tile: enough to pay for packing the items
+ITEMS = 1024  # columns of a score tile: the float32 tile (512 KiB) stays in the second-level cache
+CHUNK = 64  # scores compared with the root at once
+GATHER = 256  # candidates gathered at once where every user has a list of their own
+
+
+@njit(cache=True)
+def _sift(scores, ids, n, score, item):
+    """Replace the root of a heap of ``n`` entries."""
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= n:
+            break
+        right = child + 1
+        if right < n and (
+            scores[right] < scores[child] or (scores[right] == scores[child] and ids[right] > ids[child])
+        ):
+            child = right
+        if not (scores[child] < score or (scores[child] == score and ids[child] > item)):
+            break
+        scores[at] = scores[child]
+        ids[at] = ids[child]
+        at = child
+    scores[at] = score
+    ids[at] = item
+
+
+@njit(cache=True)
+def _any_above(row, low):
+    """Whether a score is greater than ``low``; without an early exit, so that it runs in SIMD."""
+    found = False
+    for score in row:
+        found |= score > low
+    return found
+
+
+@njit(cache=True)
+def _scan(row, first, names, scores, ids):
+    """Let the scores of consecutive items enter a heap.
+
+    The item of ``row[j]`` is ``names[first + j]``, or ``first + j`` where ``names`` is empty.
+    """
+    n = len(scores)
+    low = scores[0]
+    for start in range(0, len(row), CHUNK):
+        part = row[start : start + CHUNK]
+        if _any_above(part, low):
+            for j in range(len(part)):
+                if part[j] > low:
+                    at = first + start + j
+                    item = names[at] if len(names) else np.int32(at)
+                    _sift(scores, ids, n, part[j], item)
+                    low = scores[0]
+
+
+@njit(cache=True)
+def _sort(scores, ids):
+    """Turn a heap into a list, best first."""
+    for n in range(len(scores) - 1, 0, -1):
+        score, item = scores[0], ids[0]
+        last_score, last_item = scores[n], ids[n]
+        _sift(scores, ids, n, last_score, last_item)
+        scores[n] = score
+        ids[n] = item
+
+
+@njit(cache=True)
+def _mask(row, first, names, indices, start, end):
+    """Write -inf over the items ``indices[start:end]`` (sorted) of a row of a tile; return the next start."""
+    width = len(row)
+    if len(names) == 0:
+        while start < end and indices[start] < first + width:
+            row[indices[start] - first] = -np.inf
+            start += 1
+        return start
+    last = names[first + width - 1]
+    at = first
+    while start < end and indices[start] <= last:
+        at += np.searchsorted(names[at : first + width], indices[start])
+        if names[at] == indices[start]:
+            row[at - first] = -np.inf
+        start += 1
+    return start
+
+
+@njit(cache=True, parallel=True)
+def topk(queries, items, scale, names, blocked, indptr, indices, n_segments, n_threads, counter, ids, scores):
+    """The best items of every query, filtered.
+
+    Parameters
+    ----------
+    queries : (B, K), items : (N, K), C-ordered, of one dtype
+    scale : (N,) or empty
+        Factor of every item's scores; NaN removes the item.
+    names : int32, sorted, or empty
+        The only items to look at; empty for all.
+    blocked : int32, sorted
+        Items that nobody gets; must be empty where ``names`` is not.
+    indptr, indices : int64 (B + 1,) and int32
+        Items that a query must not get, sorted within a row.
+    n_segments : int
+        Parts that the items are cut into, so that few queries occupy many threads.
+    n_threads : int
+    counter : int64 (2,), zeros
+    ids, scores : int32 and dtype of the factors, (n_segments, B, n)
+        Output in ``ids[0]`` and ``scores[0]``, best first; -1 and -inf where nothing is left.
+    """
+    n_queries, k = queries.shape
+    n_items = len(names) if len(names) else len(items)
+    n_tiles = (n_items + ITEMS - 1) // ITEMS
+    n_blocks = (n_queries + USERS - 1) // USERS
+    for _ in prange(n_threads):
+        tile = np.empty((min(USERS, n_queries), ITEMS), queries.dtype)
+        gathered = np.empty((ITEMS if len(names) else 0, k), queries.dtype)
+        cursor = np.empty(USERS, np.int64)
+        while True:
+            work = fetch_add(counter, 0, 1)
+            if work >= n_blocks * n_segments:
+                break
+            segment = work // n_blocks
+            q0 = (work % n_blocks) * USERS
+            m = min(USERS, n_queries - q0)
+            first_tile = segment * n_tiles // n_segments
+            end_tile = (segment + 1) * n_tiles // n_segments
+            for r in range(m):
+                ids[segment, q0 + r, :] = -1
+                scores[segment, q0 + r, :] = -np.inf
+            if first_tile >= end_tile:
+                continue
+            start_item = first_tile * ITEMS
+            lowest = names[start_item] if len(names) else start_item
+            for r in range(m):
+                row = indices[indptr[q0 + r] : indptr[q0 + r + 1]]
+                cursor[r] = indptr[q0 + r] + np.searchsorted(row, lowest)
+            for t in range(first_tile, end_tile):
+                first = t * ITEMS
+                width = min(ITEMS, n_items - first)
+                if len(names):
+                    for j in range(width):
+                        gathered[j] = items[names[first + j]]
+                    gemm_nt(m, width, k, 1.0, queries[q0:], k, gathered, k, 0.0, tile, ITEMS)
+                else:
+                    gemm_nt(m, width, k, 1.0, queries[q0:], k, items[first:], k, 0.0, tile, ITEMS)
+                low = np.searchsorted(blocked, first)
+                high = low + np.searchsorted(blocked[low:], first + width)
+                for r in range(m):
+                    row = tile[r, :width]
+                    if len(scale):
+                        for j in range(width):
+                            row[j] *= scale[names[first + j] if len(names) else first + j]
+                    for b in range(low, high):
+                        row[blocked[b] - first] = -np.inf
+                    cursor[r] = _mask(row, first, names, indices, cursor[r], indptr[q0 + r + 1])
+                    _scan(row, first, names, scores[segment, q0 + r], ids[segment, q0 + r])
+    for _ in prange(n_threads):
+        while True:
+            q0 = fetch_add(counter, 1, USERS)
+            if q0 >= n_queries:
+                break
+            for q in range(q0, min(q0 + USERS, n_queries)):
+                best, names_of = scores[0, q], ids[0, q]
+                for segment in range(1, n_segments):
+                    for j in range(len(best)):
+                        score, item = scores[segment, q, j], ids[segment, q, j]
+                        # Entries of one segment arrive in the order of its heap, not of their ids.
+                        if score > best[0] or (score == best[0] and item < names_of[0]):
+                            _sift(best, names_of, len(best), score, item)
+                _sort(best, names_of)
+
+
+@njit(cache=True, parallel=True)
+def topk_lists(queries, items, scale, allowed_ptr, allowed, indptr, indices, n_threads, counter, ids, scores):
+    """The best items of every query among a list of its own; the other arguments are those of `topk`.
+
+    Only the listed items are scored: the cost is that of the lists, not of the catalogue.
+    """
+    n_queries, k = queries.shape
+    for _ in prange(n_threads):
+        row = np.empty(GATHER, queries.dtype)
+        gathered = np.empty((GATHER, k), queries.dtype)
+        while True:
+            q = fetch_add(counter, 0, 1)
+            if q >= n_queries:
+                break
+            ids[q, :] = -1
+            scores[q, :] = -np.inf
+            cursor, end = indptr[q], indptr[q + 1]
+            for start in range(allowed_ptr[q], allowed_ptr[q + 1], GATHER):
+                names = allowed[start : min(start + GATHER, allowed_ptr[q + 1])]
+                for j in range(len(names)):
+                    gathered[j] = items[names[j]]
+                gemv_n(len(names), k, 1.0, gathered, k, queries[q], 0.0, row)
+                if len(scale):
+                    for j in range(len(names)):
+                        row[j] *= scale[names[j]]
+                cursor += np.searchsorted(indices[cursor:end], names[0])
+                cursor = _mask(row[: len(names)], 0, names, indices, cursor, end)
+                _scan(row[: len(names)], 0, names, scores[q], ids[q])
+            _sort(scores[q], ids[q])
+
+
+@njit(cache=True, parallel=True)
+def topk_dense(dense, indptr, indices, n_threads, counter, ids, scores):
+    """The best columns of every row of a given score matrix, filtered; excluded scores are overwritten."""
+    names = np.empty(0, np.int32)
+    for _ in prange(n_threads):
+        while True:
+            q = fetch_add(counter, 0, 1)
+            if q >= len(dense):
+                break
+            ids[q, :] = -1
+            scores[q, :] = -np.inf
+            _mask(dense[q], 0, names, indices, indptr[q], indptr[q + 1])
+            _scan(dense[q], 0, names, scores[q], ids[q])
+            _sort(scores[q], ids[q])

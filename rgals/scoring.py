@@ -1,0 +1,192 @@
+"""Batch top-K scoring: the best items of many users, with exact filters and bounded memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rgals._csr import CSR
+from rgals._errors import InputTypeError, ShapeError
+from rgals._threads import parallel
+from rgals._validation import as_csr, check_ids, check_int
+from rgals.kernels import topk as kernel
+
+# Few queries are cut along the items into about this many pieces of work, whatever the number of threads.
+_PIECES = 16
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    """A read-only view: kernels compile once, for memory-mapped and ordinary arrays alike."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def _as_factors(queries: Any, items: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Two C-ordered factor matrices of one floating dtype and one number of columns."""
+    pair = [np.asarray(queries), np.asarray(items)]
+    for name, array in zip(("queries", "items"), pair, strict=True):
+        if array.dtype.kind not in "fiu":
+            raise InputTypeError(f"{name} must hold real numbers, not {array.dtype}")
+        if array.ndim != 2:
+            raise ShapeError(f"{name} must have two dimensions (rows x factors), not {array.ndim}")
+    if pair[0].shape[1] != pair[1].shape[1]:
+        raise ShapeError(
+            f"queries have {pair[0].shape[1]} factors and items {pair[1].shape[1]}; both must have the same"
+        )
+    if pair[0].shape[1] < 1:
+        raise ShapeError("queries and items have no factors; at least one column is needed")
+    single = all(array.dtype == np.float32 for array in pair)
+    dtype = np.float32 if single else np.float64
+    return _read_only(pair[0].astype(dtype, copy=False)), _read_only(pair[1].astype(dtype, copy=False))
+
+
+def _as_item_list(name: str, ids: Any, n_items: int) -> np.ndarray:
+    """Sorted, distinct item ids as int32."""
+    return np.unique(check_ids(name, ids, n_items, "item")).astype(np.int32)
+
+
+def _no_pairs(n_rows: int, n_cols: int) -> CSR:
+    return CSR(np.zeros(n_rows + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), n_cols)
+
+
+def _counter() -> np.ndarray:
+    return np.zeros(2, np.int64)
+
+
+def _as_scale(scale: Any, n_items: int, dtype: np.dtype) -> np.ndarray:
+    array = np.empty(0, dtype) if scale is None else np.asarray(scale, dtype)
+    if scale is not None and array.shape != (n_items,):
+        raise ShapeError(f"item_scale has shape {array.shape}, expected ({n_items},): one factor an item")
+    return _read_only(array)
+
+
+def _without(lists: CSR, blocked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The structure of ``lists`` without some columns."""
+    indptr, indices = lists.indptr, lists.indices
+    if len(blocked):
+        keep = ~np.isin(indices, blocked)
+        indptr = np.concatenate([[0], np.cumsum(keep, dtype=np.int64)])[indptr]
+        indices = indices[keep]
+    return _read_only(indptr), _read_only(indices)
+
+
+def _is_matrix(candidates: Any) -> bool:
+    return isinstance(candidates, CSR) or getattr(candidates, "ndim", 1) == 2
+
+
+def topk(
+    queries: Any,
+    items: Any,
+    n: int = 10,
+    *,
+    exclude: Any = None,
+    candidates: Any = None,
+    exclude_items: Any = None,
+    item_scale: Any = None,
+    n_jobs: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find the ``n`` items with the largest inner product with each query, exactly.
+
+    The score of item i for query u is ``queries[u] @ items[i]`` (times ``item_scale[i]``): a number without
+    bounds or unit, no probability. Equal scores are ordered by item id, the smaller one first. A score that is
+    NaN or -inf, as non-finite factors make, counts as absent: such an item is never returned; +inf is larger
+    than any other score.
+
+    Parameters
+    ----------
+    queries : array of shape (B, K)
+        Factors of the users (or items) to find items for. float32 together with float32 items; anything else
+        is computed in float64.
+    items : array of shape (N, K)
+        Factors of the catalogue.
+    n : int, default 10
+        Length of each list, at least 1. It may exceed N.
+    exclude : sparse matrix of shape (B, N), optional
+        Pairs that must not be returned, typically the interactions known from training: any stored non-zero.
+    candidates : 1-D array of item ids, or sparse matrix of shape (B, N), optional
+        The only items that may be returned, for everybody or for each query on its own. With a matrix only
+        the listed pairs are scored.
+    exclude_items : 1-D array of item ids, optional
+        Items that nobody gets.
+    item_scale : array of shape (N,), optional
+        Factor on the scores of each item, for instance inverse norms for the cosine.
+    n_jobs : int or None
+        Threads; None is all. It changes no bit of the result.
+
+    Returns
+    -------
+    ids : ndarray of int32, shape (B, n)
+        Best first; -1 where fewer than ``n`` items are left.
+    scores : ndarray of float32 or float64, shape (B, n)
+        Their scores; -inf where the id is -1.
+
+    Raises
+    ------
+    ShapeError
+        Queries, items and filters do not fit each other.
+    UnknownIdError
+        A candidate or excluded id is outside 0..N-1.
+    ParameterError
+        ``n`` is not an integer >= 1.
+
+    Notes
+    -----
+    Memory beyond the output arrays is a tile of 128 x 1024 scores a thread, and 16 lists a query where there
+    are only a few queries. Rounding follows the shape of a tile, so that the last bits of a score may differ
+    between calls with other batches or filters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rgals.scoring import topk
+    >>> users = np.array([[1.0, 0.0], [0.0, 1.0]])
+    >>> items = np.array([[1.0, 2.0], [3.0, 2.0], [2.0, 0.0]])
+    >>> ids, scores = topk(users, items, n=2)
+    >>> ids
+    array([[1, 2],
+           [0, 1]], dtype=int32)
+    >>> topk(users, items, n=3, exclude_items=[1])[0]
+    array([[ 2,  0, -1],
+           [ 0,  2, -1]], dtype=int32)
+    """
+    queries, items = _as_factors(queries, items)
+    n = check_int("n", n, 1)
+    n_queries, n_items = len(queries), len(items)
+    if n_items > np.iinfo(np.int32).max:
+        raise ShapeError(f"items has {n_items} rows; at most {np.iinfo(np.int32).max} are supported")
+    pairs = (
+        _no_pairs(n_queries, n_items)
+        if exclude is None
+        else as_csr(exclude, name="exclude", n_rows=n_queries, n_cols=n_items)
+    )
+    scale = _as_scale(item_scale, n_items, queries.dtype)
+    blocked = np.empty(0, np.int32)
+    if exclude_items is not None:
+        blocked = _as_item_list("exclude_items", exclude_items, n_items)
+    filters = _read_only(pairs.indptr), _read_only(pairs.indices)
+
+    if _is_matrix(candidates):
+        allowed = as_csr(candidates, name="candidates", n_rows=n_queries, n_cols=n_items)
+        lists = _without(allowed, blocked)
+        ids, scores = np.empty((n_queries, n), np.int32), np.empty((n_queries, n), queries.dtype)
+        with parallel(n_jobs) as threads:
+            kernel.topk_lists(queries, items, scale, *lists, *filters, threads, _counter(), ids, scores)
+        return ids, scores
+
+    names = np.empty(0, np.int32)
+    n_left = n_items
+    if candidates is not None:
+        names = np.setdiff1d(_as_item_list("candidates", candidates, n_items), blocked, assume_unique=True)
+        blocked, n_left = np.empty(0, np.int32), len(names)
+    if n_left == 0 or n_queries == 0:
+        return np.full((n_queries, n), -1, np.int32), np.full((n_queries, n), -np.inf, queries.dtype)
+    n_tiles, n_blocks = -(-n_left // kernel.ITEMS), -(-n_queries // kernel.USERS)
+    n_segments = max(1, min(n_tiles, _PIECES // n_blocks))
+    ids = np.empty((n_segments, n_queries, n), np.int32)
+    scores = np.empty((n_segments, n_queries, n), queries.dtype)
+    lists = _read_only(names), _read_only(blocked)
+    with parallel(n_jobs) as threads:
+        kernel.topk(queries, items, scale, *lists, *filters, n_segments, threads, _counter(), ids, scores)
+    return (ids[0], scores[0]) if n_segments == 1 else (ids[0].copy(), scores[0].copy())
