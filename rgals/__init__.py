@@ -1,1 +1,34 @@
-"""ALS for top-K recommendation from implicit feedback."""
+"""Exact alternating least squares for top-K recommendation from implicit feedback."""
+
+from rgals._errors import (
+    FileFormatError,
+    InputError,
+    InputTypeError,
+    MissingDependencyError,
+    ModelFileError,
+    NumericalError,
+    ParameterError,
+    RgalsError,
+    ShapeError,
+    UnknownIdError,
+)
+from rgals._version import __version__
+from rgals.losses import IALS, RG2, RGX, WRMF
+
+__all__ = [
+    "IALS",
+    "RG2",
+    "RGX",
+    "WRMF",
+    "FileFormatError",
+    "InputError",
+    "InputTypeError",
+    "MissingDependencyError",
+    "ModelFileError",
+    "NumericalError",
+    "ParameterError",
+    "RgalsError",
+    "ShapeError",
+    "UnknownIdError",
+    "__version__",
+]

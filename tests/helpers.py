@@ -1,0 +1,50 @@
+"""Small generated matrices that the tests share."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+
+from rgals.losses import IALS, RG2, RGX, WRMF
+
+#: Every loss with every option that changes its coefficients, by name.
+LOSSES = {
+    "rg2": RG2(alpha=0.05),
+    "rg2-row-only": RG2(alpha=0.0),
+    "rg2-sampled": RG2(alpha=0.1, n_negatives=7),
+    "rg2-proposal": RG2(alpha=0.1, n_negatives=3, proposal_exponent=0.5),
+    "rg2-exponents": RG2(alpha=0.2, user_exponent=-0.4, item_exponent=-0.3),
+    "rg2-signed": RG2(alpha=0.01, n_negatives=120),
+    "rgx": RGX(alpha=0.05, beta=1.0),
+    "rgx-half": RGX(alpha=0.3, beta=0.5, item_exponent=-0.3),
+    "rgx-row-only": RGX(alpha=0.0, beta=1.0),
+    "rgx-proposal": RGX(alpha=0.05, beta=0.9, proposal_exponent=0.7),
+    "rgx-sampled": RGX(alpha=0.05, beta=1.0, n_negatives=5),
+    "rgx-gramian": RGX(alpha=0.05, beta=0.6, form="gramian"),
+    "wrmf": WRMF(alpha=4.0),
+    "wrmf-exponents": WRMF(alpha=4.0, user_exponent=0.2, item_exponent=-0.4),
+    "ials": IALS(alpha0=0.2),
+    "ials-proposal": IALS(alpha0=0.2, proposal_exponent=0.5, user_exponent=-0.4),
+}
+
+
+def interactions(
+    n_users: int = 60, n_items: int = 45, *, valued: bool = False, seed: int = 0
+) -> sp.csr_array:
+    """A matrix whose row lengths run from 0 to nearly all items, with an empty row and an empty column."""
+    rng = np.random.default_rng(seed)
+    activity = rng.uniform(0.02, 0.95, n_users) ** 2
+    appeal = rng.uniform(0.3, 1.0, n_items)
+    dense = (rng.random((n_users, n_items)) < activity[:, None] * appeal).astype(np.float64)
+    if valued:
+        dense *= rng.integers(1, 6, dense.shape)
+    dense[3] = 0.0
+    dense[:, 5] = 0.0
+    lengths = np.unique((dense != 0).sum(axis=1))
+    assert len(lengths) > 8, "the generated rows must differ in length"
+    return sp.csr_array(dense)
+
+
+def factors(n: int, K: int, dtype: type = np.float64, seed: int = 0) -> np.ndarray:
+    """Random factors."""
+    return np.random.default_rng(seed).standard_normal((n, K)).astype(dtype)

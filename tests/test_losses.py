@@ -1,0 +1,187 @@
+"""The losses are what their formulas say, and their gradients are those of their objectives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers import LOSSES, factors, interactions
+from sklearn.base import clone
+
+from rgals import IALS, RG2, RGX, WRMF, InputTypeError, ParameterError
+from rgals._validation import as_csr
+from rgals.losses import Degrees, get_loss
+
+K, REG, NU = 5, 0.07, 0.8
+
+
+def scores(P, Q):
+    return P @ Q.T
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["binary", "valued"])
+def data(request):
+    X = interactions(valued=request.param)
+    P, Q = factors(X.shape[0], K, seed=1), factors(X.shape[1], K, seed=2)
+    return X.toarray(), X, P, Q
+
+
+def softmax_expansion(V, O, beta):
+    """Sum over interactions of the second-order expansion of -log softmax at zero, Eq. 13, entry by entry."""
+    N = V.shape[1]
+    total = 0.0
+    for x, y in zip(*np.nonzero(V), strict=True):
+        o = O[x]
+        hessian = (np.eye(N) - beta * np.ones((N, N)) / N) / N
+        gradient = np.full(N, 1 / N)
+        gradient[y] -= 1
+        total += V[x, y] * (np.log(N) + gradient @ o + 0.5 * o @ hessian @ o)
+    return total
+
+
+def test_rgx_without_extra_weight_is_the_softmax_expansion_term_by_term(data):
+    V, X, P, Q = data
+    constant = V.sum() * (np.log(V.shape[1]) - 0.5)
+    for beta in (0.0, 0.4, 1.0):
+        loss = RGX(alpha=0.0, beta=beta)
+        expected = softmax_expansion(V, scores(P, Q), beta)
+        assert loss.objective(X, P, Q) + constant == pytest.approx(expected, rel=1e-12)
+
+
+def test_softmax_itself_agrees_with_rgx_up_to_third_order(data):
+    V, X, P, Q = data
+    constant = V.sum() * (np.log(V.shape[1]) - 0.5)
+
+    def softmax(O):
+        log_z = np.log(np.exp(O).sum(axis=1))
+        return (V * (log_z[:, None] - O)).sum()
+
+    errors = []
+    for size in (0.2, 0.1):
+        O = size * scores(P, Q)
+        errors.append(abs(softmax(O) - constant - RGX(alpha=0.0).objective(X, size * P, Q)))
+    assert errors[0] > 1e-6
+    assert errors[1] < errors[0] / 6  # third order: an eighth, up to the fourth-order term
+
+
+def test_rg2_is_equation_16(data):
+    V, X, P, Q = data
+    N = V.shape[1]
+    O = scores(P, Q)
+    per_pair = -O + ((O + 1) ** 2).sum(axis=1, keepdims=True) / (2 * N)
+    alpha = 0.3
+    expected = (V * per_pair).sum() + alpha * (V * (O - 1) ** 2).sum()
+    assert RG2(alpha=alpha).objective(X, P, Q) == pytest.approx(expected, rel=1e-12)
+
+
+def test_sampled_rg2_weighs_pairs_as_equations_18_and_19(data):
+    V, X, P, Q = data
+    M, N = V.shape
+    n = 7
+    c = V.sum(axis=1, keepdims=True)
+    w = np.where(V > 0, c, c * (n + 1) / N)
+    S = np.divide(V * N, c, out=np.zeros_like(V), where=c > 0) - 1
+    loss = RG2(alpha=0.0, n_negatives=n)
+
+    def squares(O):
+        return (w * (S - O) ** 2).sum() / (2 * N)
+
+    # Equal up to a constant: compare differences of two points.
+    other = factors(M, K, seed=9)
+    expected = squares(scores(P, Q)) - squares(scores(other, Q))
+    assert loss.objective(X, P, Q) - loss.objective(X, other, Q) == pytest.approx(expected, rel=1e-11)
+
+
+def test_wrmf_and_ials_are_their_papers_formulas(data):
+    V, X, P, Q = data
+    O = scores(P, Q)
+    R = (V > 0).astype(float)
+    assert WRMF(alpha=3.0).objective(X, P, Q) == pytest.approx(((1 + 3 * V) * (R - O) ** 2).sum(), rel=1e-12)
+    expected = (V * (O - 1) ** 2).sum() + 0.2 * (O**2).sum()
+    assert IALS(alpha0=0.2).objective(X, P, Q) == pytest.approx(expected, rel=1e-12)
+
+
+def test_regularisation_weights_are_exact_sums(data):
+    V, X, P, Q = data
+    M, N = V.shape
+    c, D = V.sum(axis=1), V.sum()
+    alpha = 0.3
+    rho_x = c / 2 + alpha * c
+    rho_y = D / (2 * N) + alpha * V.sum(axis=0)
+    loss = RG2(alpha=alpha)
+    expected = REG * (rho_x**NU @ (P**2).sum(axis=1) + rho_y**NU @ (Q**2).sum(axis=1))
+    got = loss.objective(X, P, Q, REG, NU) - loss.objective(X, P, Q)
+    assert got == pytest.approx(expected, rel=1e-9)
+
+
+def test_degree_weights_have_mean_one_over_the_interactions(data):
+    V, X, _, _ = data
+    matrix = as_csr(X, dtype=np.float64)
+    degrees = Degrees.of(matrix)
+    for factor, axis in ((degrees.user_factor(-0.4), 0), (degrees.item_factor(0.3), 1)):
+        shaped = factor[:, None] if axis == 0 else factor[None, :]
+        weights = np.broadcast_to(shaped, V.shape)[V > 0]
+        assert weights.std() > 0
+        assert weights.mean() == pytest.approx(1.0)
+    h = degrees.proposal(0.7)
+    assert h.mean() == pytest.approx(1.0)
+    assert h[5] == 0.0  # an item nobody has is never proposed
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradient_equals_central_differences(name, data):
+    _, X, P, Q = data
+    loss = LOSSES[name]
+    dP, dQ = loss.gradient(X, P, Q, REG, NU)
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        u, v = rng.standard_normal(P.shape), rng.standard_normal(Q.shape)
+        e = 1e-4
+        numeric = (
+            loss.objective(X, P + e * u, Q + e * v, REG, NU) - loss.objective(X, P - e * u, Q - e * v, REG, NU)
+        ) / (2 * e)
+        assert (dP * u).sum() + (dQ * v).sum() == pytest.approx(numeric, rel=1e-6)
+
+
+def test_rgx_row_only_ignores_a_shift_of_a_users_scores_as_softmax_does(data):
+    _, X, P, Q = data
+    P = np.hstack([P, np.ones((len(P), 1))])
+    Q = np.hstack([Q, np.zeros((len(Q), 1))])
+    shifted = Q.copy()
+    shifted[:, -1] = 3.7
+    loss = RGX(alpha=0.0, beta=1.0)
+    assert loss.objective(X, P, Q) == pytest.approx(loss.objective(X, P, shifted), rel=1e-12)
+    assert abs(RG2(alpha=0.0).objective(X, P, Q) - RG2(alpha=0.0).objective(X, P, shifted)) > 1.0
+
+
+def test_parameters_can_be_searched_and_cloned():
+    loss = RGX(alpha=0.3, form="gramian")
+    twin = clone(loss)
+    assert twin is not loss
+    assert twin.get_params() == loss.get_params()
+    assert get_loss("RGX").get_params() == RGX().get_params()
+
+
+@pytest.mark.parametrize(
+    ("loss", "word"),
+    [
+        (RG2(alpha=-1), "RG2.alpha"),
+        (RG2(alpha=float("nan")), "RG2.alpha"),
+        (RG2(alpha="x"), "RG2.alpha"),
+        (RG2(n_negatives=0), "n_negatives"),
+        (RG2(n_negatives=1.5), "n_negatives"),
+        (RG2(item_exponent=float("inf")), "item_exponent"),
+        (RGX(beta=1.5), "beta"),
+        (RGX(form="other"), "form"),
+        (IALS(alpha0=-0.1), "alpha0"),
+        ("bpr", "loss"),
+    ],
+)
+def test_bad_parameters_are_named(loss, word):
+    with pytest.raises(ParameterError, match=word):
+        get_loss(loss)
+
+
+@pytest.mark.parametrize("loss", [None, 3, RG2])
+def test_what_is_no_loss_is_refused(loss):
+    with pytest.raises(InputTypeError, match="loss"):
+        get_loss(loss)
