@@ -1,0 +1,72 @@
+"""Ranking losses in score space, one small class a formula, and the table that names them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rgals._errors import InputTypeError, ParameterError
+from rgals.sgd.losses._base import Full, FullLoss, Sampled, SampledLoss
+from rgals.sgd.losses.sampled import BCE, BPR, SampledCCE, SampledSoftmax
+from rgals.sgd.losses.softmax import Softmax, Sparsemax
+from rgals.sgd.losses.squared import RG2, RGX
+
+LOSSES: dict[str, type] = {
+    "softmax": Softmax,
+    "sparsemax": Sparsemax,
+    "rg2": RG2,
+    "rgx": RGX,
+    "sampled_softmax": SampledSoftmax,
+    "sampled_cce": SampledCCE,
+    "bpr": BPR,
+    "bce": BCE,
+}
+
+
+def get_loss(loss: Any) -> Any:
+    """The loss object that a name or an object stands for.
+
+    Parameters
+    ----------
+    loss : str or loss object
+
+    Returns
+    -------
+    loss object
+
+    Raises
+    ------
+    ParameterError
+        For an unknown name.
+    InputTypeError
+        For an object that is no loss.
+
+    Examples
+    --------
+    >>> get_loss("bpr")
+    BPR()
+    """
+    if isinstance(loss, str):
+        if loss not in LOSSES:
+            raise ParameterError("loss", loss, "choose one of " + ", ".join(map(repr, LOSSES)))
+        return LOSSES[loss]()
+    if isinstance(loss, type) or getattr(loss, "kind", None) not in ("full", "sampled"):
+        raise InputTypeError(f"loss must be a name or a loss object of rgals.sgd.losses, not {loss!r}")
+    return loss
+
+
+__all__ = [
+    "BCE",
+    "BPR",
+    "LOSSES",
+    "RG2",
+    "RGX",
+    "Full",
+    "FullLoss",
+    "Sampled",
+    "SampledCCE",
+    "SampledLoss",
+    "SampledSoftmax",
+    "Softmax",
+    "Sparsemax",
+    "get_loss",
+]

@@ -1,0 +1,91 @@
+"""What an SGD loss is: a function of scores. It never sees a user, an item or an embedding."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from rgals._csr import CSR
+
+
+class FullLoss(Protocol):
+    """A loss over the whole catalogue.
+
+    ``value_and_grad(scores, positives)`` takes the scores of B users for all N items and their positives (CSR,
+    B x N) and returns the values, float64 of shape (B,), and their gradient with respect to the scores, (B, N).
+    It may overwrite ``scores``. A value is a *sum* over the user's positives; the trainer divides by their number.
+    """
+
+    kind: ClassVar[str]
+
+    def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]: ...
+
+
+class SampledLoss(Protocol):
+    """A loss of one positive against sampled negatives.
+
+    ``value_and_grad(pos, neg)`` takes scores of shape (B,) and (B, n) and returns the values, float64 of shape
+    (B,), and the gradients, (B,) and (B, n). A negative of score -inf is absent: it adds nothing and its
+    gradient is zero.
+    """
+
+    kind: ClassVar[str]
+    corrects_proposal: ClassVar[bool]
+
+    def value_and_grad(
+        self, pos: np.ndarray, neg: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
+
+
+class Full(BaseEstimator):
+    """Base of the losses over the whole catalogue; see `FullLoss`."""
+
+    kind: ClassVar[str] = "full"
+
+    def penalties(self, X: CSR) -> tuple[np.ndarray, np.ndarray] | None:
+        """Weights of the squared norms of user and item factors that belong to the loss, or None."""
+        return None
+
+
+class Sampled(BaseEstimator):
+    """Base of the losses with sampled negatives; see `SampledLoss`."""
+
+    kind: ClassVar[str] = "sampled"
+    corrects_proposal: ClassVar[bool] = False  # whether log(N q) is subtracted from negatives (Eq. 9)
+
+
+def softplus(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``log(1 + exp(x))`` and its derivative, for any x including -inf.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> value, slope = softplus(np.array([-np.inf, 0.0, 1e4]))
+    >>> value.round(6).tolist(), slope.tolist()
+    ([0.0, 0.693147, 10000.0], [0.0, 0.5, 1.0])
+    """
+    small = np.exp(-np.abs(x))
+    slope = np.where(x >= 0, 1, small)
+    slope /= 1 + small
+    value = np.maximum(x, 0)
+    value += np.log1p(small)
+    return value, slope
+
+
+def positions(positives: CSR) -> np.ndarray:
+    """Flat positions of the positives in a C-ordered (B, N) array."""
+    rows = np.repeat(np.arange(positives.n_rows), positives.row_counts)
+    return rows * positives.n_cols + positives.indices
+
+
+def weights_of(positives: CSR) -> np.ndarray | float:
+    """Weights of the positives; 1.0 for a binary matrix."""
+    return 1.0 if positives.is_binary else positives.values
+
+
+def row_totals(values: np.ndarray, positives: CSR) -> np.ndarray:
+    """Sum over the positives of each row, float64 (B,); 0 for a row without any."""
+    rows = np.repeat(np.arange(positives.n_rows), positives.row_counts)
+    return np.bincount(rows, values, minlength=positives.n_rows)

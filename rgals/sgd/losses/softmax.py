@@ -1,0 +1,89 @@
+"""Losses that normalise over the whole catalogue: softmax and sparsemax."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rgals._csr import CSR
+from rgals.sgd.losses._base import Full, positions, row_totals, weights_of
+
+
+class Softmax(Full):
+    """Softmax loss (SM), categorical cross-entropy over the catalogue.
+
+    ``L_x = sum_{y in I_x} v_xy [ log sum_{y'} exp(o_xy') - o_xy ]``
+
+    Pu et al., "NDCG-Consistent Softmax Approximation with Accelerated Convergence", Eqs. 4-6. The log-sum-exp is
+    shared by all positives of a user, so one row of scores serves them all.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rgals._csr import CSR
+    >>> one = CSR(np.array([0, 1]), np.array([2], np.int32), np.empty(0), 4)
+    >>> value, grad = Softmax().value_and_grad(np.zeros((1, 4)), one)
+    >>> value.round(4).tolist(), grad.tolist()
+    ([1.3863], [[0.25, 0.25, -0.75, 0.25]])
+    """
+
+    def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
+        """Values (B,) and gradient (B, N); ``scores`` is overwritten by the gradient."""
+        where, weights, count = positions(positives), weights_of(positives), positives.row_sums
+        scores -= scores.max(axis=1, keepdims=True)
+        flat = scores.reshape(-1)
+        own = flat[where]
+        np.exp(scores, out=scores)
+        total = scores.sum(axis=1, dtype=scores.dtype)
+        value = count * np.log(total.astype(np.float64)) - row_totals(own * weights, positives)
+        scores *= (count / total).astype(scores.dtype)[:, None]
+        flat[where] -= weights
+        return value, scores
+
+
+class Sparsemax(Full):
+    """Sparsemax loss: like softmax, but most items get probability zero.
+
+    ``L_x = sum_{y in I_x} v_xy [ -o_xy + 1/2 sum_{y' in S} (o_xy'^2 - tau^2) + 1/2 ]`` with
+    ``S = {y' : o_xy' > tau}`` and tau such that ``sum_S (o - tau) = 1``.
+
+    Martins & Astudillo (2016), Eq. 21; Pu et al., appendix B.2. The latter prints ``(o - tau)^2``, whose gradient is
+    not sparsemax minus the indicator; the original form is used here.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rgals._csr import CSR
+    >>> one = CSR(np.array([0, 1]), np.array([1], np.int32), np.empty(0), 3)
+    >>> value, grad = Sparsemax().value_and_grad(np.array([[0.0, 3.0, 1.0]]), one)
+    >>> value.tolist(), grad.tolist()
+    ([0.0], [[0.0, 0.0, 0.0]])
+    """
+
+    def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
+        """Values (B,) and gradient (B, N); ``scores`` is overwritten by the gradient."""
+        where, weights, count = positions(positives), weights_of(positives), positives.row_sums
+        scores -= scores.max(axis=1, keepdims=True)  # the loss does not change; tau is then in [-1, 0)
+        flat = scores.reshape(-1)
+        own = flat[where]
+        np.maximum(scores, -2, out=scores)  # below -1 nothing is in the support; keeps the sums exact
+        tau = self._threshold(scores)[:, None]
+        inside = scores > tau
+        half = 0.5 * np.where(inside, scores * scores - tau * tau, 0).sum(axis=1, dtype=np.float64)
+        value = count * (half + 0.5) - row_totals(own * weights, positives)
+        scores -= tau
+        np.maximum(scores, 0, out=scores)
+        scores *= count.astype(scores.dtype)[:, None]
+        flat[where] -= weights
+        return value, scores
+
+    @staticmethod
+    def _threshold(shifted: np.ndarray) -> np.ndarray:
+        """Tau of each row whose maximum is 0, by Michelot's iteration, exact in finitely many steps."""
+        inside = shifted > -1
+        while True:
+            size = inside.sum(axis=1)
+            tau = ((shifted * inside).sum(axis=1, dtype=np.float64) - 1) / size
+            smaller = inside & (shifted > tau[:, None])
+            if not smaller.any(axis=1).all() or (smaller == inside).all():
+                return tau.astype(shifted.dtype)
+            inside = smaller

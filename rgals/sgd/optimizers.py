@@ -1,0 +1,240 @@
+"""First-order optimisers: an optimiser is data (kind and numbers) with an `init` and an `update`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rgals._errors import InputTypeError, ParameterError
+from rgals._validation import check_real
+from rgals.sgd import _kernels as kernel
+
+
+@dataclass
+class State:
+    """Moments (n, K), empty where the optimiser keeps none, and the number of updates of every row (n,)."""
+
+    first: np.ndarray
+    second: np.ndarray
+    steps: np.ndarray
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Base of the optimisers.
+
+    A *lazy* (row-sparse) optimiser leaves rows without gradient alone: their moments do not decay and they feel
+    no weight decay. The other ones update every row at every step. Bias corrections count the updates of each row,
+    so that a row's first lazy step is as long as anyone's.
+    """
+
+    kind: ClassVar[int]
+    lazy: ClassVar[bool] = False
+    n_moments: ClassVar[int] = 0
+
+    def numbers(self) -> tuple[float, float, float]:
+        """The two decay rates and epsilon, in the order of the kernel."""
+        return 0.0, 0.0, 0.0
+
+    def init(self, param: np.ndarray) -> State:
+        """Zero moments for factors of shape (n, K)."""
+        empty = np.empty((0, param.shape[1]), param.dtype)
+        first = np.zeros_like(param) if self.n_moments >= 1 else empty
+        second = np.zeros_like(param) if self.n_moments >= 2 else empty
+        return State(first, second, np.zeros(len(param), np.int64))
+
+    def update(
+        self,
+        param: np.ndarray,
+        grad: np.ndarray,
+        state: State,
+        lr: float,
+        *,
+        ids: np.ndarray | None = None,
+        effective: np.ndarray | None = None,
+        inverse_norm: np.ndarray | None = None,
+        coupled: float = 0.0,
+        decoupled: float = 0.0,
+        grad_scale: float = 1.0,
+        ridge: np.ndarray | None = None,
+        ridge_scale: float = 0.0,
+    ) -> None:
+        """One step, in place.
+
+        Parameters
+        ----------
+        param : ndarray (n, K)
+        grad : ndarray (r, K)
+            Gradient of rows ``ids`` (all rows when None), with respect to the *effective* rows.
+        state : State
+            From `init`.
+        lr : float
+        ids : ndarray of int (r,), optional
+            Distinct rows.
+        effective : ndarray (n, K), optional
+            Unit rows (cosine scoring): the gradient is projected and the rows are renewed, and so is
+            ``inverse_norm`` (n,).
+        coupled, decoupled : float
+            Weight decay added to the gradient, or applied to the factors directly.
+        grad_scale : float
+            Multiplies the gradient.
+        ridge : ndarray (n,), optional
+            Adds ``ridge_scale * ridge[row] * param[row]`` to the gradient.
+        """
+        n = len(param)
+        if ids is None:
+            rows = slots = np.arange(n, dtype=np.int32)
+        elif self.lazy or (not self._moves_without_gradient(coupled, decoupled) and ridge is None):
+            rows, slots = ids.astype(np.int32, copy=False), np.arange(len(ids), dtype=np.int32)
+        else:
+            rows, slots = np.arange(n, dtype=np.int32), np.full(n, -1, np.int32)
+            slots[ids] = np.arange(len(ids), dtype=np.int32)
+        a, c, eps = self.numbers()
+        numbers = np.array([lr, a, c, eps, coupled, decoupled, grad_scale, ridge_scale], param.dtype)
+        cosine = effective is not None
+        kernel.apply(
+            rows,
+            slots,
+            grad,
+            np.empty(0, param.dtype) if ridge is None else ridge,
+            param,
+            param if effective is None else effective,
+            np.empty(0, param.dtype) if inverse_norm is None else inverse_norm,
+            state.first,
+            state.second,
+            state.steps,
+            self.kind,
+            numbers,
+            cosine,
+        )
+
+    def _moves_without_gradient(self, coupled: float, decoupled: float) -> bool:
+        return self.n_moments > 0 or coupled > 0 or decoupled > 0
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """Gradient descent, ``b = momentum b + g``, ``p -= lr b``.
+
+    Parameters
+    ----------
+    momentum : float in [0, 1), default 0
+    """
+
+    momentum: float = 0.0
+    kind: ClassVar[int] = kernel.SGD
+
+    @property
+    def n_moments(self) -> int:  # type: ignore[override]
+        """1 with momentum, else 0."""
+        return int(self.momentum > 0)
+
+    def numbers(self) -> tuple[float, float, float]:
+        """Momentum."""
+        return check_real("momentum", self.momentum, 0, 1), 0.0, 0.0
+
+
+@dataclass(frozen=True)
+class Adagrad(Optimizer):
+    """Adagrad (Duchi et al. 2011): ``s += g^2``, ``p -= lr g / (sqrt(s) + eps)``.
+
+    Parameters
+    ----------
+    eps : float, default 1e-10
+    """
+
+    eps: float = 1e-10
+    kind: ClassVar[int] = kernel.ADAGRAD
+    n_moments: ClassVar[int] = 1
+
+    def numbers(self) -> tuple[float, float, float]:
+        """Epsilon."""
+        return 0.0, 0.0, self.eps
+
+    def _moves_without_gradient(self, coupled: float, decoupled: float) -> bool:
+        return coupled > 0 or decoupled > 0
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """Adam (Kingma & Ba 2014), bias-corrected; every row decays at every step.
+
+    Parameters
+    ----------
+    beta1, beta2 : float, default 0.9, 0.999
+    eps : float, default 1e-8
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    kind: ClassVar[int] = kernel.ADAM
+    n_moments: ClassVar[int] = 2
+
+    def numbers(self) -> tuple[float, float, float]:
+        """Both betas and epsilon."""
+        for name, value in (("beta1", self.beta1), ("beta2", self.beta2)):
+            if not 0 <= check_real(name, value) < 1:
+                raise ParameterError(name, value, "give a number in [0, 1)")
+        return self.beta1, self.beta2, self.eps
+
+
+@dataclass(frozen=True)
+class LazyAdam(Adam):
+    """Adam that updates only rows with a gradient (row-sparse).
+
+    Parameters
+    ----------
+    beta1, beta2 : float, default 0.9, 0.999
+    eps : float, default 1e-8
+    """
+
+    lazy: ClassVar[bool] = True
+
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    "sgd": SGD,
+    "adagrad": Adagrad,
+    "adam": Adam,
+    "lazy_adam": LazyAdam,
+}
+
+
+def get_optimizer(optimizer: Any, momentum: float = 0.0) -> Optimizer:
+    """The optimiser that a name or an object stands for.
+
+    Parameters
+    ----------
+    optimizer : str or Optimizer
+    momentum : float
+        Of ``"sgd"``; ignored by the others.
+
+    Returns
+    -------
+    Optimizer
+
+    Raises
+    ------
+    ParameterError, InputTypeError
+
+    Examples
+    --------
+    >>> get_optimizer("lazy_adam")
+    LazyAdam(beta1=0.9, beta2=0.999, eps=1e-08)
+    """
+    if isinstance(optimizer, str):
+        if optimizer not in OPTIMIZERS:
+            raise ParameterError("optimizer", optimizer, "choose one of " + ", ".join(map(repr, OPTIMIZERS)))
+        made = OPTIMIZERS[optimizer]()
+        if isinstance(made, SGD):
+            made = replace(made, momentum=momentum)
+    elif isinstance(optimizer, Optimizer):
+        made = optimizer
+    else:
+        raise InputTypeError(f"optimizer must be a name or an Optimizer, not {optimizer!r}")
+    if isinstance(made, SGD) and not 0 <= check_real("momentum", made.momentum) < 1:
+        raise ParameterError("momentum", made.momentum, "give a number in [0, 1)")
+    made.numbers()
+    return made

@@ -1,0 +1,144 @@
+"""Where negatives come from, and the correction for not drawing them uniformly."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rgals._csr import CSR
+from rgals._errors import InputError, ParameterError
+from rgals._validation import check_int
+from rgals.sgd import _kernels as kernel
+
+SAMPLERS = ("uniform", "popularity", "in_batch")
+_TWO32 = 1 << 32
+
+
+def alias_table(probability: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Walker's alias table: a draw costs one random number and two look-ups.
+
+    Parameters
+    ----------
+    probability : ndarray (N,)
+        Sums to 1.
+
+    Returns
+    -------
+    accept : ndarray of uint64 (N,)
+        Keep column i if 32 random bits are below ``accept[i]``,
+    alias : ndarray of int32 (N,)
+        else take ``alias[i]``.
+    """
+    n = len(probability)
+    height = probability * n
+    accept = np.full(n, _TWO32, np.uint64)
+    alias = np.arange(n, dtype=np.int32)
+    small = list(np.flatnonzero(height < 1))
+    large = list(np.flatnonzero(height >= 1))
+    while small and large:
+        low, high = small.pop(), large[-1]
+        accept[low] = np.uint64(height[low] * _TWO32)
+        alias[low] = high
+        height[high] -= 1 - height[low]
+        if height[high] < 1:
+            small.append(large.pop())
+    return accept, alias
+
+
+class Sampler:
+    """Draws negatives for the users of a matrix.
+
+    Parameters
+    ----------
+    X : CSR
+        Training interactions.
+    sampler : {"uniform", "popularity", "in_batch"}
+        ``"popularity"``: q_y proportional to ``c_y ** gamma``, c the number of interactions. ``"in_batch"``: the
+        positives of the other rows of the batch, which amounts to gamma = 1.
+    n_negatives : int
+    gamma : float
+    shared : bool
+        One set of negatives serves the whole batch.
+    exclude_positives : bool
+        Never draw an item that the user has interacted with. Otherwise only the accidental hit on the row's own
+        positive is left in place (independent draws) or masked (shared and in-batch negatives).
+    replacement : bool
+        Whether an item may be drawn twice for one row.
+
+    Attributes
+    ----------
+    correction : ndarray (N,)
+        ``log(N q_y)``, what Pu et al., Eq. 9, subtract from the score of a negative; -inf where q_y = 0.
+    """
+
+    def __init__(
+        self,
+        X: CSR,
+        sampler: str,
+        n_negatives: int,
+        *,
+        gamma: float = 1.0,
+        shared: bool = False,
+        exclude_positives: bool = False,
+        replacement: bool = True,
+    ) -> None:
+        self.X = X
+        self.in_batch = sampler == "in_batch"
+        self.shared = shared or self.in_batch
+        self.exclude_positives = exclude_positives
+        self.replacement = replacement
+        self.n = check_int("n_negatives", n_negatives, 1)
+        self.users = np.repeat(np.arange(X.n_rows, dtype=np.int32), X.row_counts)
+        weight = X.col_counts.astype(np.float64) ** (1.0 if self.in_batch else gamma)
+        if sampler == "uniform":
+            weight = np.ones(X.n_cols)
+        probability = weight / weight.sum()
+        with np.errstate(divide="ignore"):
+            self.correction = np.log(X.n_cols * probability)
+        uniform = bool(np.ptp(weight) == 0)
+        if uniform:
+            self.correction[:] = 0
+        nothing = np.empty(0, np.uint64), np.empty(0, np.int32)
+        self._table = nothing if uniform or self.in_batch else alias_table(probability)
+        if not self.in_batch:
+            self._check_room(int(np.count_nonzero(weight)))
+
+    def _check_room(self, n_drawable: int) -> None:
+        if not self.replacement:
+            taken = 0 if self.shared else 1
+            if self.exclude_positives and not self.shared and self.X.n_rows:
+                taken = int(self.X.row_counts.max())
+            room = n_drawable - taken
+            if self.n > room:
+                whose = "for the user with most positives" if taken > 1 else "of the catalogue"
+                raise ParameterError(
+                    "n_negatives", self.n, f"without replacement only {room} items {whose} can be drawn"
+                )
+        elif self.exclude_positives and (self.X.row_counts >= self.X.n_cols).any():
+            user = int(np.argmax(self.X.row_counts))
+            raise InputError(
+                f"user {user} has interacted with all {self.X.n_cols} items, so exclude_positives=True leaves no "
+                "negative to draw; leave that user out or set exclude_positives=False"
+            )
+
+    def draw(self, key: np.uint64, users: np.ndarray, items: np.ndarray) -> None:
+        """Fill ``items[:, 1:]`` (B, 1 + n) with negatives of the users; column 0 holds the positives."""
+        kernel.draw(
+            key,
+            users,
+            self.X.indptr,
+            self.X.indices,
+            self.X.n_cols,
+            *self._table,
+            self.exclude_positives,
+            not self.replacement,
+            items,
+        )
+
+    def draw_shared(self, key: np.uint64, positives: np.ndarray) -> np.ndarray:
+        """Negatives for a whole batch with the given positives, (n,) int32."""
+        if self.in_batch:
+            return positives
+        items = np.full((1, 1 + self.n), -1, np.int32)
+        nobody = np.zeros(1, np.int32), np.zeros(2, np.int64), np.empty(0, np.int32)
+        kernel.draw(key, *nobody, self.X.n_cols, *self._table, False, not self.replacement, items)
+        return items[0, 1:].copy()

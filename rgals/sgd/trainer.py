@@ -1,0 +1,356 @@
+"""One epoch of stochastic gradient descent. Knows scoring, sampling and optimiser; losses know scores only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from rgals._csr import CSR
+from rgals._errors import NumericalError
+from rgals.sgd import _kernels as kernel
+from rgals.sgd.optimizers import Optimizer
+from rgals.sgd.samplers import Sampler
+from rgals.sgd.schedules import Schedule
+
+_CHUNK = 64  # users a task scores at once: the block of scores stays in the cache of a core
+_ITEMS = 512  # items a task of the item gradient owns
+_ROWS = 512  # sampled rows a call of a loss sees
+
+
+class Factors:
+    """The factors of one side, their effective rows (unit length for cosine) and the optimiser's state."""
+
+    def __init__(self, param: np.ndarray, cosine: bool, optimizer: Optimizer) -> None:
+        self.param = param
+        self.optimizer = optimizer
+        self.state = optimizer.init(param)
+        self.cosine = cosine
+        self.inverse_norm = np.empty(len(param) if cosine else 0, param.dtype)
+        self.effective = np.empty_like(param) if cosine else param
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Bring the effective rows up to date after the factors were changed from outside."""
+        if self.cosine:
+            kernel.normalise(self.param, self.effective, self.inverse_norm)
+
+    def step(self, grad: np.ndarray, lr: float, ids: np.ndarray | None = None, **numbers: object) -> None:
+        """Optimiser step for the gradient with respect to the effective rows."""
+        if self.cosine:
+            numbers.update(effective=self.effective, inverse_norm=self.inverse_norm)
+        self.optimizer.update(self.param, grad, self.state, lr, ids=ids, **numbers)  # type: ignore[arg-type]
+
+
+@dataclass
+class Settings:
+    """What the trainer needs besides data and factors; see `SGDRanker` for the meaning."""
+
+    loss: object
+    temperature: float
+    lr: float
+    schedule: Schedule
+    batch_size: int
+    n_epochs: int
+    coupled: float
+    decoupled: float
+    seed: int
+
+
+class Trainer:
+    """Runs epochs over a training matrix, updating the factors in place.
+
+    Parameters
+    ----------
+    X : CSR
+    users, items : Factors
+    settings : Settings
+    sampler : Sampler or None
+        Needed by losses of kind "sampled".
+    n_threads : int
+        For the parts that run on a Python thread pool. Results do not depend on it.
+    """
+
+    def __init__(
+        self,
+        X: CSR,
+        users: Factors,
+        items: Factors,
+        settings: Settings,
+        sampler: Sampler | None = None,
+        n_threads: int = 1,
+    ) -> None:
+        self.X, self.users, self.items, self.settings, self.sampler = X, users, items, settings, sampler
+        self.n_threads = n_threads
+        self.dtype = users.param.dtype
+        self.inverse_t = self.dtype.type(1 / settings.temperature)
+        self._pool: ThreadPoolExecutor | None = None
+        self._buffer = np.empty(0, self.dtype)
+        self._correction = None
+        loss = settings.loss
+        if getattr(loss, "corrects_proposal", False) and sampler is not None and sampler.correction.any():
+            self._correction = sampler.correction.astype(self.dtype)
+        self._ridge = loss.penalties(X) if hasattr(loss, "penalties") else None  # type: ignore[attr-defined]
+        self._total = float(X.row_sums.sum())
+        if self._ridge is not None:
+            self._ridge = tuple(r.astype(self.dtype) for r in self._ridge)
+
+    def __enter__(self) -> Trainer:
+        self._pool = ThreadPoolExecutor(self.n_threads) if self.n_threads > 1 else None
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _map(self, task: Callable[[int], object], starts: range) -> list:
+        """Run the task for every start; results in order."""
+        if self._pool is None or len(starts) < 2:
+            return [task(start) for start in starts]
+        return list(self._pool.map(task, starts))
+
+    def _order(self, epoch: int, n: int) -> np.ndarray:
+        return np.random.default_rng([self.settings.seed, epoch]).permutation(n)
+
+    def epoch(self, epoch: int) -> float:
+        """Run one epoch (counted from 0) and return the mean loss per unit of positive weight.
+
+        The loss of a batch is taken before its step. Ridges and weight decay are not part of the value.
+
+        Raises
+        ------
+        NumericalError
+            As soon as a loss is not finite; names the batch and the user.
+        """
+        if self.settings.loss.kind == "full":  # type: ignore[attr-defined]
+            batches = self._full_batches(epoch)
+        else:
+            batches = self._sampled_batches(epoch)
+        value = weight = 0.0
+        for batch_value, batch_weight in batches:
+            value += batch_value
+            weight += batch_weight
+        return value / weight if weight else 0.0
+
+    def _lr(self, epoch: int, batch: int, n_batches: int) -> float:
+        progress = (epoch + batch / n_batches) / max(self.settings.n_epochs, 1)
+        return self.settings.lr * self.settings.schedule(min(progress, 1.0))
+
+    def _check(self, values: np.ndarray, users: np.ndarray, batch: int) -> None:
+        bad = np.flatnonzero(~np.isfinite(values))
+        if len(bad):
+            raise NumericalError(
+                f"the loss of user {users[bad[0]]} became {values[bad[0]]} in batch {batch}: training diverged"
+            )
+
+    def _step(
+        self,
+        lr: float,
+        weight: float,
+        users: np.ndarray,
+        user_grad: np.ndarray,
+        items: np.ndarray | None,
+        item_grad: np.ndarray,
+    ) -> None:
+        common = {
+            "coupled": self.settings.coupled,
+            "decoupled": self.settings.decoupled,
+            "grad_scale": 1.0 / weight,
+        }
+        if self._ridge is None:
+            self.users.step(user_grad, lr, users, **common)
+            self.items.step(item_grad, lr, items, **common)
+            return
+        # Users of the batch carry their whole ridge, items the part of theirs that the batch stands for.
+        ridge = np.zeros(len(self.users.param), self.dtype)
+        ridge[users] = self._ridge[0][users]
+        self.users.step(user_grad, lr, users, **common, ridge=ridge, ridge_scale=2.0 / weight)
+        self.items.step(item_grad, lr, items, **common, ridge=self._ridge[1], ridge_scale=2.0 / self._total)
+
+    # Losses over the whole catalogue: three matrix products per block of users.
+
+    def _full_batches(self, epoch: int) -> Iterator[tuple[float, float]]:
+        active = np.flatnonzero(self.X.row_counts)
+        active = active[self._order(epoch, len(active))]
+        size = self.settings.batch_size
+        starts = range(0, len(active), size)
+        for batch, start in enumerate(starts):
+            users = np.sort(active[start : start + size])
+            block = self.X.take_rows(users)
+            weight = float(block.row_sums.sum())
+            values, user_grad, item_grad = self.full_gradient(users, block)
+            self._check(values, users, batch)
+            self._step(self._lr(epoch, batch, len(starts)), weight, users, user_grad, None, item_grad)
+            yield float(values.sum()), weight
+
+    def full_gradient(self, users: np.ndarray, block: CSR) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Values (B,) and the gradients, with respect to effective rows, of the users and of all items."""
+        loss, n = self.settings.loss, self.X.n_cols
+        items = self.items.effective
+        scaled = self.users.effective[users] * self.inverse_t
+        if self._buffer.size < len(users) * n:
+            self._buffer = np.empty(len(users) * n, self.dtype)
+        scores = self._buffer[: len(users) * n].reshape(len(users), n)
+        user_grad, item_grad = np.empty_like(scaled), np.empty_like(items)
+
+        def chunk(start: int) -> np.ndarray:
+            end = min(start + _CHUNK, len(users))
+            own = scores[start:end]
+            np.matmul(scaled[start:end], items.T, out=own)
+            values, grad = loss.value_and_grad(own, _row_slice(block, start, end))  # type: ignore[attr-defined]
+            if not np.shares_memory(grad, own):
+                own[:] = grad
+            np.matmul(own, items, out=user_grad[start:end])
+            return values
+
+        def columns(start: int) -> None:
+            end = min(start + _ITEMS, n)
+            np.matmul(scores[:, start:end].T, scaled, out=item_grad[start:end])
+
+        values = np.concatenate(self._map(chunk, range(0, len(users), _CHUNK)))
+        self._map(columns, range(0, n, _ITEMS))
+        user_grad *= self.inverse_t
+        return values, user_grad, item_grad
+
+    # Losses with sampled negatives.
+
+    def _sampled_batches(self, epoch: int) -> Iterator[tuple[float, float]]:
+        assert self.sampler is not None
+        order = self._order(epoch, self.X.nnz)
+        size = self.settings.batch_size
+        starts = range(0, self.X.nnz, size)
+        keys = np.random.SeedSequence([self.settings.seed, epoch, 1]).generate_state(len(starts), np.uint64)
+        for batch, start in enumerate(starts):
+            where = order[start : start + size]
+            users, positives = self.sampler.users[where], self.X.indices[where]
+            weights = None if self.X.is_binary else self.X.values[where].astype(self.dtype)
+            gradient = self.shared_gradient if self.sampler.shared else self.sampled_gradient
+            values, found = gradient(keys[batch], users, positives, weights)
+            self._check(values, users, batch)
+            total = float(len(where) if weights is None else weights.sum(dtype=np.float64))
+            self._step(self._lr(epoch, batch, len(starts)), total, *found)
+            yield float(values.sum()), total
+
+    def _losses(
+        self, pos: np.ndarray, neg: np.ndarray, weights: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Loss values and gradients of all rows, in cache-sized pieces; ``neg`` receives its gradient."""
+        dpos, values = np.empty_like(pos), np.empty(len(pos))
+        rows = max(1, min(_ROWS, _ROWS * 128 // max(neg.shape[1], 1)))
+
+        def piece(start: int) -> None:
+            s = slice(start, start + rows)
+            values[s], dpos[s], gradient = self.settings.loss.value_and_grad(pos[s], neg[s])  # type: ignore[attr-defined]
+            if weights is not None:
+                values[s] *= weights[s]
+                dpos[s] *= weights[s]
+                gradient *= weights[s][:, None]
+            neg[s] = gradient
+
+        self._map(piece, range(0, len(pos), rows))
+        return values, dpos, neg
+
+    def sampled_gradient(
+        self, key: np.uint64, users: np.ndarray, positives: np.ndarray, weights: np.ndarray | None
+    ) -> tuple[np.ndarray, tuple]:
+        """Values (B,) and (user ids, their gradients, item ids, their gradients), negatives drawn per row."""
+        assert self.sampler is not None
+        items = np.empty((len(users), 1 + self.sampler.n), np.int32)
+        items[:, 0] = positives
+        self.sampler.draw(key, users, items)
+        scaled = self.users.effective[users] * self.inverse_t
+        grads = np.empty(items.shape, self.dtype)
+        kernel.pair_scores(scaled, self.items.effective, np.arange(len(users)), items, grads)
+        if self._correction is not None:
+            grads[:, 1:] -= self._correction[items[:, 1:]]
+        values, dpos, _ = self._losses(grads[:, 0].copy(), grads[:, 1:], weights)
+        grads[:, 0] = dpos
+        by_row = np.empty_like(scaled)
+        kernel.user_gradients(grads, items, self.items.effective, by_row)
+        by_row *= self.inverse_t
+        user_ids, user_grad = self._sum_by_id(users, len(self.users.param), None, 1, by_row)
+        item_ids, item_grad = self._sum_by_id(
+            items.reshape(-1), self.X.n_cols, grads.reshape(-1), items.shape[1], scaled
+        )
+        return values, (user_ids, user_grad, item_ids, item_grad)
+
+    def shared_gradient(
+        self, key: np.uint64, users: np.ndarray, positives: np.ndarray, weights: np.ndarray | None
+    ) -> tuple[np.ndarray, tuple]:
+        """The same with one set of negatives for the whole batch: one matrix product scores them."""
+        assert self.sampler is not None
+        shared = self.sampler.draw_shared(key, positives)
+        unique, starts, order = kernel.group(shared, self.X.n_cols)
+        starts_of = np.zeros(self.X.n_cols + 1, np.int64)
+        starts_of[unique + 1] = np.diff(starts)
+        np.cumsum(starts_of, out=starts_of)
+        scaled = self.users.effective[users] * self.inverse_t
+        item_rows, own = self.items.effective[shared], self.items.effective[positives]
+        neg = np.empty((len(users), len(shared)), self.dtype)
+        dpos, by_row, values = np.empty(len(users), self.dtype), np.empty_like(scaled), np.empty(len(users))
+        correction = None if self._correction is None else self._correction[shared]
+
+        def chunk(start: int) -> None:
+            s = slice(start, start + _CHUNK)
+            np.matmul(scaled[s], item_rows.T, out=neg[s])
+            if correction is not None:
+                neg[s] -= correction
+
+        def losses(start: int) -> None:
+            s = slice(start, start + _CHUNK)
+            pos = np.einsum("bk,bk->b", scaled[s], own[s])
+            values[s], dpos[s], grad = self.settings.loss.value_and_grad(pos, neg[s])  # type: ignore[attr-defined]
+            if weights is not None:
+                values[s] *= weights[s]
+                dpos[s] *= weights[s]
+                grad *= weights[s][:, None]
+            neg[s] = grad
+            np.matmul(neg[s], item_rows, out=by_row[s])
+            by_row[s] += dpos[s][:, None] * own[s]
+
+        row_starts = range(0, len(users), _CHUNK)
+        self._map(chunk, row_starts)
+        kernel.mask_items(
+            neg,
+            users,
+            self.X.indptr,
+            self.X.indices,
+            positives,
+            starts_of,
+            order,
+            self.sampler.exclude_positives,
+        )
+        self._map(losses, row_starts)
+        by_row *= self.inverse_t
+        shared_grad = np.empty_like(item_rows)
+
+        def columns(start: int) -> None:
+            s = slice(start, start + _ITEMS)
+            np.matmul(neg[:, s].T, scaled, out=shared_grad[s])
+
+        self._map(columns, range(0, len(shared), _ITEMS))
+        ids = np.concatenate([shared, positives])
+        factors = np.concatenate([np.ones(len(shared), self.dtype), dpos])
+        user_ids, user_grad = self._sum_by_id(users, len(self.users.param), None, 1, by_row)
+        vectors = np.concatenate([shared_grad, scaled])
+        item_ids, item_grad = self._sum_by_id(ids, self.X.n_cols, factors, 1, vectors)
+        return values, (user_ids, user_grad, item_ids, item_grad)
+
+    def _sum_by_id(
+        self, ids: np.ndarray, n: int, factors: np.ndarray | None, width: int, vectors: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        unique, starts, order = kernel.group(ids, n)
+        if factors is None:
+            factors = np.ones(len(ids), self.dtype)
+        out = np.empty((len(unique), vectors.shape[1]), self.dtype)
+        kernel.group_sum(starts, order, factors, width, vectors, out)
+        return unique, out
+
+
+def _row_slice(block: CSR, start: int, end: int) -> CSR:
+    low, high = block.indptr[start], block.indptr[end]
+    values = block.values if block.is_binary else block.values[low:high]
+    return CSR(block.indptr[start : end + 1] - low, block.indices[low:high], values, block.n_cols)
