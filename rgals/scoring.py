@@ -90,7 +90,7 @@ def topk(
     """Find the ``n`` items with the largest inner product with each query, exactly.
 
     The score of item i for query u is ``queries[u] @ items[i]`` (times ``item_scale[i]``): a number without
-    bounds or unit, no probability. Equal scores are ordered by item id, the smaller one first. A score that is
+    bounds or unit, no probability. Equal scores are ordered by item id, the smaller first. A score that is
     NaN or -inf, as non-finite factors make, counts as absent: such an item is never returned; +inf is larger
     than any other score.
 

@@ -1,0 +1,415 @@
+"""What every fitted factor model can answer: recommendations, neighbours, scores of pairs."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import NotFittedError
+
+from rgals._csr import CSR
+from rgals._errors import InputError, ParameterError, ShapeError
+from rgals._validation import as_csr, check_choice, check_ids
+from rgals.scoring import topk
+
+_PAIRS_AT_ONCE = 1 << 16
+
+
+def _inverse_norms(factors: np.ndarray) -> np.ndarray:
+    """One over the length of each row; NaN, which removes it from every list, where the length is 0."""
+    norms = np.sqrt(np.einsum("ij,ij->i", factors, factors, dtype=np.float64))
+    return np.divide(1.0, norms, out=np.full(len(norms), np.nan), where=norms > 0).astype(factors.dtype)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The fitted state of a factor model, published as one object that never changes.
+
+    Attributes
+    ----------
+    user_factors : ndarray of shape (M, K)
+    item_factors : ndarray of shape (N, K)
+    seen : CSR of shape (M, N) or None
+        The training interactions, for filters. Users without any get no recommendations.
+    user_ids, item_ids : 1-D ndarray or None
+        External labels of the users and items, carried along for reading results; every method of
+        `FactorRanker` speaks of rows and columns.
+    """
+
+    user_factors: np.ndarray
+    item_factors: np.ndarray
+    seen: CSR | None = None
+    user_ids: np.ndarray | None = None
+    item_ids: np.ndarray | None = None
+
+    @cached_property
+    def user_inverse_norms(self) -> np.ndarray:
+        """One over the length of each user's factors, computed once."""
+        return _inverse_norms(self.user_factors)
+
+    @cached_property
+    def item_inverse_norms(self) -> np.ndarray:
+        """One over the length of each item's factors, computed once."""
+        return _inverse_norms(self.item_factors)
+
+
+def _aligned(name: str, matrix: Any, n_rows: int, n_users: int, n_items: int) -> CSR:
+    """A filter matrix with a row for each user of the call."""
+    shape = getattr(matrix, "shape", None)
+    if shape == (n_users, n_items) and n_rows != n_users:
+        raise ShapeError(
+            f"{name} has shape {shape}, a row for every user of the model, but it takes one for each of the "
+            f"{n_rows} users asked for: give {name}[users]"
+        )
+    return as_csr(matrix, name=name, n_rows=n_rows, n_cols=n_items)
+
+
+def _is_matrix(filter_: Any) -> bool:
+    return isinstance(filter_, CSR) or getattr(filter_, "ndim", 1) == 2
+
+
+def _suppress(rows: np.ndarray, ids: np.ndarray, scores: np.ndarray, why: str) -> None:
+    """Empty the lists of some rows and say so once."""
+    ids[rows] = -1
+    scores[rows] = -np.inf
+    count = int(rows.sum())
+    if count:
+        warnings.warn(
+            f"{count} of {len(rows)} users have no {why}: they get no recommendations (ids -1, scores -inf)",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+class FactorRanker:
+    """Recommendations from factors; a mixin for estimators that set ``self._snapshot`` to a `Snapshot`.
+
+    Every method reads the snapshot once, so that an answer never mixes two fits, even while another thread
+    refits. Users and items are rows and columns of the training matrix. Scores are inner products: numbers
+    without bounds or unit, comparable for one user, no probabilities.
+    """
+
+    _snapshot: Snapshot
+    n_jobs: int | None
+
+    def _state(self) -> Snapshot:
+        snapshot = getattr(self, "_snapshot", None)
+        if snapshot is None:
+            raise NotFittedError(
+                f"This {type(self).__name__} instance is not fitted yet. Call 'fit' with a users x items "
+                "matrix first."
+            )
+        return snapshot
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return getattr(self, "_snapshot", None) is not None
+
+    @property
+    def user_factors_(self) -> np.ndarray:
+        """Fitted factors of the users, shape (M, K)."""
+        return self._state().user_factors
+
+    @property
+    def item_factors_(self) -> np.ndarray:
+        """Fitted factors of the items, shape (N, K)."""
+        return self._state().item_factors
+
+    def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
+        """Factors of new users against the items of ``snapshot``.
+
+        Estimators override this: ``transform`` reads the current snapshot, which may be a newer one.
+        """
+        transform = getattr(self, "transform", None)
+        if transform is None:
+            raise InputError(
+                f"{type(self).__name__} cannot compute factors of new users: it has no transform"
+            )
+        return transform(rows.to_scipy(snapshot.item_factors.dtype))
+
+    def _topk(self, queries: np.ndarray, items: np.ndarray, n: int, **filters: Any) -> tuple:
+        return topk(queries, items, n, n_jobs=getattr(self, "n_jobs", None), **filters)
+
+    def recommend(
+        self,
+        users: Any,
+        n: int = 10,
+        *,
+        exclude: Any = "train",
+        candidates: Any = None,
+        exclude_items: Any = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Best items of known users, exactly.
+
+        Parameters
+        ----------
+        users : int or 1-D array of int, length B
+            Rows of the training matrix.
+        n : int, default 10
+            Length of each list; it may exceed the number of items.
+        exclude : "train", None or sparse matrix of shape (B, N), default "train"
+            Pairs that must not be returned: the training interactions, none, or those stored in a matrix with
+            a row for each *requested* user.
+        candidates : 1-D array of items, or sparse matrix of shape (B, N), optional
+            The only items that may be returned, for all or for each requested user.
+        exclude_items : 1-D array of items, optional
+            Items that nobody gets.
+
+        Returns
+        -------
+        ids : ndarray of int32, shape (B, n)
+            Best first, equal scores by the smaller id; -1 where fewer than ``n`` items are left, and for
+            users without training interactions, about whom nothing is known.
+        scores : ndarray, shape (B, n)
+            Inner products of the factors; -inf where the id is -1.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        UnknownIdError
+            A user or an item that the model does not have.
+        ShapeError
+            A filter of another shape, for instance transposed.
+
+        Warns
+        -----
+        UserWarning
+            Users without training interactions: how many.
+        """
+        snapshot = self._state()
+        n_users, n_items = len(snapshot.user_factors), len(snapshot.item_factors)
+        rows = check_ids("users", users, n_users, "user")
+        pairs: CSR | None = None
+        if exclude is not None:
+            if isinstance(exclude, str):
+                check_choice("exclude", exclude, ("train",))
+                if snapshot.seen is None:
+                    raise ParameterError(
+                        "exclude",
+                        exclude,
+                        "this model carries no training interactions; give a matrix or None",
+                    )
+                pairs = snapshot.seen.take_rows(rows)
+            else:
+                pairs = _aligned("exclude", exclude, len(rows), n_users, n_items)
+        if _is_matrix(candidates):
+            candidates = _aligned("candidates", candidates, len(rows), n_users, n_items)
+        ids, scores = self._topk(
+            snapshot.user_factors[rows],
+            snapshot.item_factors,
+            n,
+            exclude=pairs,
+            candidates=candidates,
+            exclude_items=exclude_items,
+        )
+        if snapshot.seen is not None:
+            _suppress(np.diff(snapshot.seen.indptr)[rows] == 0, ids, scores, "training interactions")
+        return ids, scores
+
+    def recommend_new(
+        self,
+        X_rows: Any,
+        n: int = 10,
+        *,
+        exclude: Any = "given",
+        candidates: Any = None,
+        exclude_items: Any = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Best items of new users: their factors are folded in, nothing is refitted or stored.
+
+        Parameters
+        ----------
+        X_rows : sparse matrix or array of shape (B, N)
+            The interactions of each new user, in the columns of the training matrix.
+        n : int, default 10
+        exclude : "given", None or sparse matrix of shape (B, N), default "given"
+            Pairs that must not be returned: the interactions in ``X_rows``, none, or those of a matrix.
+        candidates, exclude_items
+            As in `recommend`.
+
+        Returns
+        -------
+        ids : ndarray of int32, shape (B, n)
+            As in `recommend`; -1 throughout for rows without interactions.
+        scores : ndarray, shape (B, n)
+
+        Raises
+        ------
+        NotFittedError, UnknownIdError, ShapeError
+            As in `recommend`.
+        InputError
+            ``X_rows`` holds values that cannot be used, or the model cannot fold in.
+
+        Warns
+        -----
+        UserWarning
+            Rows without interactions: how many.
+        """
+        snapshot = self._state()
+        n_items = len(snapshot.item_factors)
+        rows = as_csr(X_rows, name="X_rows", dtype=snapshot.item_factors.dtype, n_cols=n_items)
+        if isinstance(exclude, str):
+            check_choice("exclude", exclude, ("given",))
+            exclude = rows
+        ids, scores = self._topk(
+            self._fold_in(snapshot, rows),
+            snapshot.item_factors,
+            n,
+            exclude=exclude,
+            candidates=candidates,
+            exclude_items=exclude_items,
+        )
+        _suppress(rows.row_counts == 0, ids, scores, "interactions")
+        return ids, scores
+
+    def similar_items(
+        self,
+        items: Any,
+        n: int = 10,
+        *,
+        metric: str = "cosine",
+        candidates: Any = None,
+        exclude_items: Any = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Items whose factors are closest to those of the given items; an item is not its own neighbour.
+
+        Parameters
+        ----------
+        items : int or 1-D array of int, length B
+            Columns of the training matrix.
+        n : int, default 10
+        metric : {"cosine", "dot"}, default "cosine"
+            ``q_i . q_j / (|q_i| |q_j|)``, or the inner product ``q_i . q_j``, which favours long factors.
+        candidates : 1-D array of items, or sparse matrix of shape (B, N), optional
+            The only items that may be returned.
+        exclude_items : 1-D array of items, optional
+            Items that are never returned.
+
+        Returns
+        -------
+        ids : ndarray of int32, shape (B, n)
+            Nearest first; -1 where fewer than ``n`` are left. An item whose factors are all zero has no
+            direction: with the cosine it is nobody's neighbour and has none.
+        scores : ndarray, shape (B, n)
+            Similarities; -inf where the id is -1.
+
+        Raises
+        ------
+        NotFittedError, UnknownIdError, ShapeError, ParameterError
+        """
+        snapshot = self._state()
+        check_choice("metric", metric, ("cosine", "dot"))
+        scale = snapshot.item_inverse_norms if metric == "cosine" else None
+        return self._neighbours(
+            "items", items, snapshot.item_factors, scale, n, candidates, "exclude_items", exclude_items
+        )
+
+    def similar_users(
+        self,
+        users: Any,
+        n: int = 10,
+        *,
+        metric: str = "cosine",
+        candidates: Any = None,
+        exclude_users: Any = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Users whose factors are closest to those of the given users; a user is not their own neighbour.
+
+        Parameters
+        ----------
+        users : int or 1-D array of int, length B
+            Rows of the training matrix.
+        n : int, default 10
+        metric : {"cosine", "dot"}, default "cosine"
+            As in `similar_items`.
+        candidates : 1-D array of users, or sparse matrix of shape (B, M), optional
+            The only users that may be returned.
+        exclude_users : 1-D array of users, optional
+            Users that are never returned.
+
+        Returns
+        -------
+        ids : ndarray of int32, shape (B, n)
+            As in `similar_items`.
+        scores : ndarray, shape (B, n)
+
+        Raises
+        ------
+        NotFittedError, UnknownIdError, ShapeError, ParameterError
+        """
+        snapshot = self._state()
+        check_choice("metric", metric, ("cosine", "dot"))
+        scale = snapshot.user_inverse_norms if metric == "cosine" else None
+        return self._neighbours(
+            "users", users, snapshot.user_factors, scale, n, candidates, "exclude_users", exclude_users
+        )
+
+    def _neighbours(
+        self,
+        name: str,
+        rows: Any,
+        factors: np.ndarray,
+        inverse_norms: np.ndarray | None,
+        n: int,
+        candidates: Any,
+        blocked_name: str,
+        blocked: Any,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        what, size = name[:-1], len(factors)
+        rows = check_ids(name, rows, size, what)
+        queries = factors[rows]
+        if inverse_norms is not None:
+            queries *= inverse_norms[rows, None]
+        if candidates is not None and not _is_matrix(candidates):
+            candidates = check_ids("candidates", candidates, size, what)
+        if blocked is not None:
+            blocked = check_ids(blocked_name, blocked, size, what)
+        itself = CSR(np.arange(len(rows) + 1), rows.astype(np.int32), np.empty(0, factors.dtype), size)
+        return self._topk(
+            queries,
+            factors,
+            n,
+            exclude=itself,
+            candidates=candidates,
+            exclude_items=blocked,
+            item_scale=inverse_norms,
+        )
+
+    def predict(self, users: Any, items: Any) -> np.ndarray:
+        """Scores of pairs.
+
+        Parameters
+        ----------
+        users, items : int or 1-D arrays of int of one length L, or one of them a single int
+            Rows and columns of the training matrix.
+
+        Returns
+        -------
+        ndarray, shape (L,)
+            ``p_u . q_i`` for each pair: what `recommend` orders by, up to the last bits.
+
+        Raises
+        ------
+        NotFittedError, UnknownIdError
+        ShapeError
+            Two lengths that do not fit.
+        """
+        snapshot = self._state()
+        rows = check_ids("users", users, len(snapshot.user_factors), "user")
+        cols = check_ids("items", items, len(snapshot.item_factors), "item")
+        if len(rows) != len(cols) and 1 not in (len(rows), len(cols)):
+            raise ShapeError(f"{len(rows)} users and {len(cols)} items make no pairs; give as many of each")
+        rows, cols = np.broadcast_arrays(rows, cols)
+        out = np.empty(len(rows), np.result_type(snapshot.user_factors, snapshot.item_factors))
+        for start in range(0, len(rows), _PAIRS_AT_ONCE):
+            part = slice(start, start + _PAIRS_AT_ONCE)
+            np.einsum(
+                "ij,ij->i",
+                snapshot.user_factors[rows[part]],
+                snapshot.item_factors[cols[part]],
+                out=out[part],
+            )
+        return out
