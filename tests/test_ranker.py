@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
@@ -36,7 +37,7 @@ class Model(FactorRanker):
         return self.user_factors_ @ self.item_factors_.T
 
 
-class Unfitted(FactorRanker):
+class Unfitted(FactorRanker, BaseEstimator):
     def fit(self, X):
         return self
 
