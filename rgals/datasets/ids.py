@@ -1,0 +1,434 @@
+"""External labels of users and items: finding them, coding them, storing them without pickle."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rgals._errors import InputError, InputTypeError, ParameterError, UnknownIdError
+
+# A fixed-width string array costs four bytes for each character of the longest label; beyond this size and
+# factor the labels are kept as Python strings instead.
+_WIDE_BYTES, _WIDE_FACTOR = 1 << 24, 4
+
+
+def as_labels(labels: Any) -> np.ndarray:
+    """External labels as a one-dimensional array of int64, uint64, fixed-width strings or objects.
+
+    Parameters
+    ----------
+    labels : sequence of int or str (bytes and UUIDs become strings)
+
+    Returns
+    -------
+    ndarray, shape (n,)
+        Integers as int64 (uint64 where they do not fit), strings as ``<U``; a mixture of both, or strings of
+        which few are very long, as an object array.
+
+    Raises
+    ------
+    InputTypeError
+        A label is neither an integer nor a string, or the labels are not one-dimensional.
+    """
+    array = labels if isinstance(labels, np.ndarray) else None
+    if array is None:
+        items = list(labels)
+        kinds = set(map(type, items))
+        if kinds <= {str}:
+            return _text_array(items)
+        array = np.empty(len(items), object)
+        for k, item in enumerate(items):  # assigning a whole list would spread nested sequences
+            array[k] = item
+    if array.ndim != 1:
+        raise InputTypeError(f"ids must be one-dimensional, not of shape {array.shape}")
+    if array.dtype.kind in "iu":
+        return array.astype(np.uint64 if array.dtype == np.uint64 else np.int64, copy=False)
+    if array.dtype.kind == "U":
+        return array
+    if array.dtype.kind == "S":
+        return np.char.decode(array, "utf-8")
+    if array.dtype.kind == "f":
+        return _from_floats(array)
+    if array.dtype.kind != "O":
+        if type(array.dtype).__name__ == "StringDType":
+            return _text_array(array.tolist())
+        raise InputTypeError(f"ids must be integers or strings, not {array.dtype}")
+    return _from_objects(array)
+
+
+def _text_array(items: Sequence[str]) -> np.ndarray:
+    width = max(map(len, items), default=1)
+    size = 4 * width * len(items)
+    total = 4 * sum(map(len, items))
+    # A fixed-width array drops trailing NULs, which would make two labels one.
+    if (size > _WIDE_BYTES and size > _WIDE_FACTOR * total) or any(s.endswith("\0") for s in items):
+        array = np.empty(len(items), object)
+        array[:] = items
+        return array
+    return np.array(items, dtype=f"<U{max(width, 1)}")
+
+
+def _from_floats(array: np.ndarray) -> np.ndarray:
+    whole = np.isfinite(array) & (np.floor(array) == array) & (np.abs(array) < 2.0**53)
+    bad = np.flatnonzero(~whole)
+    if len(bad):
+        raise InputTypeError(f"ids must be integers or strings; row {bad[0]} holds {array[bad[0]]}")
+    return array.astype(np.int64)
+
+
+def _from_objects(array: np.ndarray) -> np.ndarray:
+    out: list[Any] = []
+    for row, label in enumerate(array.tolist()):
+        if isinstance(label, np.str_ | np.integer | np.floating):
+            label = label.item()
+        if isinstance(label, bytes):
+            label = label.decode("utf-8", "surrogateescape")
+        elif isinstance(label, uuid.UUID):
+            label = str(label)
+        elif isinstance(label, float) and label.is_integer() and abs(label) < 2.0**53:
+            label = int(label)
+        elif isinstance(label, bool) or not isinstance(label, int | str):
+            raise InputTypeError(f"ids must be integers or strings; row {row} holds {label!r}")
+        out.append(label)
+    kinds = {isinstance(label, int) for label in out}
+    if kinds == {True}:
+        try:
+            return np.array(out, dtype=np.int64)
+        except OverflowError:
+            pass
+        try:
+            return np.array(out, dtype=np.uint64)
+        except OverflowError as error:
+            raise InputTypeError("integer ids must fit 64 bits; give larger ones as strings") from error
+    if kinds == {False} or not out:
+        return _text_array(out)
+    mixed = np.empty(len(out), object)
+    mixed[:] = out
+    return mixed
+
+
+def _sort_key(label: Any) -> tuple[bool, Any]:
+    return isinstance(label, str), label
+
+
+def sorted_labels(labels: np.ndarray) -> np.ndarray:
+    """Order that sorts distinct labels: integers first by value, then strings by code point."""
+    if labels.dtype == object:
+        items = labels.tolist()
+        return np.array(sorted(range(len(items)), key=lambda k: _sort_key(items[k])), dtype=np.int64)
+    return np.argsort(labels, kind="stable")
+
+
+def encode(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers of labels: ``labels[codes] == column`` with sorted distinct labels.
+
+    Parameters
+    ----------
+    column : ndarray of labels as `as_labels` returns them, shape (n,)
+
+    Returns
+    -------
+    codes : ndarray of int64, shape (n,)
+    labels : ndarray, shape (n_distinct,)
+    """
+    if len(column) == 0:
+        return np.empty(0, np.int64), column
+    if column.dtype.kind in "iu":
+        low, high = int(column.min()), int(column.max())
+        if high - low < 4 * len(column) + (1 << 20):
+            # The values lie close together: marking those present beats sorting.
+            offset = (column - column.dtype.type(low)).astype(np.int64)
+            present = np.zeros(high - low + 1, bool)
+            present[offset] = True
+            where = np.flatnonzero(present)
+            labels = where.astype(column.dtype) + column.dtype.type(low)
+            return (np.cumsum(present) - 1)[offset], labels
+        labels, codes = np.unique(column, return_inverse=True)
+        return codes.astype(np.int64), labels
+    known: dict[Any, int] = {}
+    codes = first_seen(column.tolist(), known)
+    return sort_codes(codes, list(known))
+
+
+def first_seen(items: Sequence[Any], known: dict[Any, int]) -> np.ndarray:
+    """Codes of hashable items in the order of their first appearance; ``known`` grows by the new ones."""
+    for item in dict.fromkeys(items):
+        known.setdefault(item, len(known))
+    return np.fromiter(map(known.__getitem__, items), dtype=np.int64)
+
+
+def sort_codes(codes: np.ndarray, distinct: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Renumber codes so that their labels are sorted."""
+    labels = as_labels(distinct)
+    order = sorted_labels(labels)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return rank[codes], labels[order]
+
+
+def text_to_labels(codes: np.ndarray, distinct: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Sorted labels of strings read from a text file: integers where every one is a plain integer.
+
+    ``007`` and ``7`` stay two labels, so one leading zero keeps the whole column as strings.
+    """
+    stripped = [text.strip() for text in distinct]
+    if all(_is_plain_int(text) for text in stripped):
+        labels: Any = np.array([int(text) for text in stripped], dtype=np.int64)
+    else:
+        labels = stripped
+    if len(set(stripped)) < len(stripped):
+        merged: dict[Any, int] = {}
+        codes = first_seen(stripped, merged)[codes]
+        labels = [int(text) for text in merged] if isinstance(labels, np.ndarray) else list(merged)
+    return sort_codes(codes, labels)
+
+
+def _is_plain_int(text: str) -> bool:
+    digits = text[1:] if text[:1] == "-" else text
+    return digits.isascii() and digits.isdigit() and len(digits) <= 18 and (digits[0] != "0" or text == "0")
+
+
+class IdMap:
+    """Translation between external labels and row (or column) numbers.
+
+    Parameters
+    ----------
+    labels : sequence of int or str, shape (n,)
+        Label of every row, distinct.
+    what : str, default "id"
+        What a label names ("user", "item"); used in messages.
+
+    Attributes
+    ----------
+    labels : ndarray, shape (n,)
+        Read-only.
+
+    Raises
+    ------
+    InputError
+        A label occurs twice.
+    InputTypeError
+        A label is neither an integer nor a string.
+
+    Examples
+    --------
+    >>> from rgals.datasets import IdMap
+    >>> ids = IdMap(["tea", "café", "東京"])
+    >>> ids.index(["東京", "tea"])
+    array([2, 0])
+    >>> ids.labels[1]
+    np.str_('café')
+    """
+
+    def __init__(self, labels: Any, what: str = "id") -> None:
+        array = as_labels(labels).view()
+        array.flags.writeable = False
+        self.labels = array
+        self.what = what
+        self._order: np.ndarray | None = None
+        self._table: dict[Any, int] | None = None
+        if array.dtype == object:
+            self._table = {label: k for k, label in enumerate(array.tolist())}
+            if len(self._table) < len(array):
+                seen: set[Any] = set()
+                twice = next(x for x in array.tolist() if x in seen or seen.add(x))  # type: ignore[func-returns-value]
+                raise InputError(f"{what} {twice!r} occurs twice in the labels; each must occur once")
+        elif len(array) > 1:
+            ordered = array
+            if not (array[1:] > array[:-1]).all():
+                self._order = np.argsort(array, kind="stable")
+                ordered = array[self._order]
+            equal = np.flatnonzero(ordered[1:] == ordered[:-1])
+            if len(equal):
+                label = ordered[equal[0]].item()
+                raise InputError(f"{what} {label!r} occurs twice in the labels; each must occur once")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __contains__(self, label: object) -> bool:
+        try:
+            return bool(self.index([label], missing="mark")[0] >= 0)
+        except InputTypeError:
+            return False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdMap) and self.labels.tolist() == other.labels.tolist()
+
+    def __hash__(self) -> int:
+        return hash((len(self), self.what))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(label) for label in self.labels[:3].tolist())
+        return f"IdMap({len(self)} {self.what}s: {shown}{', ...' if len(self) > 3 else ''})"
+
+    def index(self, ids: Any, *, missing: str = "error") -> np.ndarray:
+        """Row numbers of labels.
+
+        Parameters
+        ----------
+        ids : label or sequence of labels, shape (m,)
+        missing : {"error", "mark"}, default "error"
+            What an unknown label does: raise, or give -1.
+
+        Returns
+        -------
+        ndarray of int64, shape (m,)
+            ``labels[result] == ids``; shape (1,) for a single label.
+
+        Raises
+        ------
+        UnknownIdError
+            A label is not known; the message names it.
+        """
+        if missing not in ("error", "mark"):
+            raise ParameterError("missing", missing, "choose 'error' or 'mark'")
+        if isinstance(ids, str | bytes | int | np.generic | uuid.UUID):
+            ids = [ids]
+        query = as_labels(ids)
+        found = self._find(query)
+        bad = np.flatnonzero(found < 0)
+        if len(bad) and missing == "error":
+            raise UnknownIdError(self._unknown(query[bad[0]], len(bad)))
+        return found
+
+    def parse(self, text: str | Sequence[str], *, missing: str = "error") -> np.ndarray:
+        """Row numbers of labels typed as text, as on a command line: ``"7"`` finds the integer label 7.
+
+        Parameters
+        ----------
+        text : str or sequence of str
+        missing : {"error", "mark"}, default "error"
+
+        Returns
+        -------
+        ndarray of int64, shape (m,)
+
+        Raises
+        ------
+        UnknownIdError
+            A label is not known.
+        """
+        words = [text] if isinstance(text, str) else list(text)
+        found = self.index(words, missing="mark") if self.labels.dtype.kind not in "iu" else None
+        if found is None:
+            found = np.full(len(words), -1, np.int64)
+        for k in np.flatnonzero(found < 0):
+            if self.labels.dtype.kind in "iuO" and _is_plain_int(words[k].strip()):
+                found[k] = self.index([int(words[k])], missing="mark")[0]
+            if found[k] < 0 and missing == "error":
+                raise UnknownIdError(self._unknown(words[k], int((found < 0).sum())))
+        return found
+
+    def _unknown(self, label: Any, count: int) -> str:
+        label = label.item() if isinstance(label, np.generic) else label
+        more = f" (and {count - 1} more are not known either)" if count > 1 else ""
+        example = f", for example {self.labels[:1].tolist()[0]!r}" if len(self) else ""
+        return f"{self.what} {label!r} is not known{more}; there are {len(self)} {self.what}s{example}"
+
+    def _find(self, query: np.ndarray) -> np.ndarray:
+        if self._table is not None:
+            get = self._table.get
+            return np.fromiter((get(x, -1) for x in query.tolist()), dtype=np.int64, count=len(query))
+        found = np.full(len(query), -1, np.int64)
+        if query.dtype == object or (query.dtype.kind == "U") != (self.labels.dtype.kind == "U"):
+            mine = str if self.labels.dtype.kind == "U" else int
+            fits = np.array([isinstance(x, mine) for x in query.tolist()], dtype=bool)
+            if fits.any() and query.dtype == object:
+                found[fits] = self._find(as_labels(query[fits].tolist()))
+            return found
+        if len(self) == 0 or len(query) == 0:
+            return found
+        if query.dtype != self.labels.dtype and query.dtype.kind in "iu":
+            # Comparing int64 with uint64 goes through float64, which confuses large neighbours.
+            info = np.iinfo(self.labels.dtype)
+            fits = np.array([info.min <= x <= info.max for x in query.tolist()], dtype=bool)
+            found[fits] = self._find(query[fits].astype(self.labels.dtype))
+            return found
+        at = np.minimum(np.searchsorted(self.labels, query, sorter=self._order), len(self) - 1)
+        row = at if self._order is None else self._order[at]
+        return np.where(self.labels[row] == query, row, -1).astype(np.int64)
+
+    def to_arrays(self, prefix: str = "") -> dict[str, np.ndarray]:
+        """Arrays from which `from_arrays` makes this map again; none needs pickle.
+
+        Parameters
+        ----------
+        prefix : str, default ""
+            Put before every name, so that several maps fit one file.
+
+        Returns
+        -------
+        dict
+            ``labels`` (integers), or ``text`` (uint8, UTF-8) with ``offsets`` (int64), and for a mixture
+            ``integer`` (bool: which of the texts are integers).
+        """
+        if self.labels.dtype.kind in "iu":
+            return {f"{prefix}labels": np.array(self.labels)}
+        items = self.labels.tolist()
+        encoded = [str(label).encode("utf-8", "surrogatepass") for label in items]
+        offsets = np.zeros(len(encoded) + 1, np.int64)
+        np.cumsum([len(text) for text in encoded], out=offsets[1:])
+        arrays: dict[str, np.ndarray] = {
+            f"{prefix}text": np.frombuffer(b"".join(encoded), np.uint8).copy(),
+            f"{prefix}offsets": offsets,
+        }
+        if self.labels.dtype == object:
+            arrays[f"{prefix}integer"] = np.array([isinstance(label, int) for label in items], dtype=bool)
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], prefix: str = "", what: str = "id") -> IdMap:
+        """The map that `to_arrays` wrote.
+
+        Parameters
+        ----------
+        arrays : mapping of str to ndarray
+            A dict or an open npz file.
+        prefix : str, default ""
+        what : str, default "id"
+
+        Returns
+        -------
+        IdMap
+
+        Raises
+        ------
+        InputError
+            Arrays are missing, of the wrong type or do not belong together.
+        """
+        if f"{prefix}labels" in arrays:
+            labels = np.asarray(arrays[f"{prefix}labels"])
+            if labels.ndim != 1 or labels.dtype.kind not in "iu":
+                raise InputError(f"{prefix}labels must be integers in one dimension, not {labels.dtype}")
+            return cls(labels, what)
+        try:
+            text, offsets = np.asarray(arrays[f"{prefix}text"]), np.asarray(arrays[f"{prefix}offsets"])
+        except KeyError as error:
+            raise InputError(f"the id map {prefix!r} is incomplete: {error.args[0]} is missing") from error
+        whole = text.dtype == np.uint8 and text.ndim == 1 and offsets.dtype == np.int64 and offsets.ndim == 1
+        if not whole or not len(offsets) or offsets[0] != 0 or offsets[-1] != len(text):
+            raise InputError(f"the id map {prefix!r} is damaged: offsets do not fit the text")
+        if (np.diff(offsets) < 0).any():
+            raise InputError(f"the id map {prefix!r} is damaged: offsets decrease")
+        raw = text.tobytes()
+        bounds = offsets.tolist()
+        try:
+            items: list[Any] = [
+                raw[a:b].decode("utf-8", "surrogatepass") for a, b in zip(bounds, bounds[1:], strict=False)
+            ]
+        except UnicodeDecodeError as error:
+            raise InputError(f"the id map {prefix!r} is damaged: {error}") from error
+        if f"{prefix}integer" in arrays:
+            integer = np.asarray(arrays[f"{prefix}integer"])
+            if integer.dtype != bool or integer.shape != (len(items),):
+                raise InputError(f"the id map {prefix!r} is damaged: {prefix}integer does not fit")
+            convert: list[Callable[[str], Any]] = [int if flag else str for flag in integer.tolist()]
+            try:
+                items = [f(x) for f, x in zip(convert, items, strict=True)]
+            except ValueError as error:
+                raise InputError(f"the id map {prefix!r} is damaged: {error}") from error
+        return cls(items, what)

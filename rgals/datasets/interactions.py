@@ -1,0 +1,382 @@
+"""Interactions: the matrix with its labels, and how it is made from pairs."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from rgals._errors import FileFormatError, InputError, InputTypeError, ParameterError, ShapeError
+from rgals._validation import MAX_INDEX, check_choice, check_real
+from rgals.datasets.ids import IdMap, as_labels, encode
+
+DUPLICATES = ("sum", "last", "max", "error")
+TRAIN, TEST, VALIDATION = 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Interactions:
+    """Who did what: a matrix users x items and what its rows and columns are called.
+
+    Attributes
+    ----------
+    matrix : scipy.sparse.csr_array of float32, shape (n_users, n_items)
+        Weights > 0, rows sorted by column, no duplicates.
+    user_ids : ndarray, shape (n_users,)
+        External label of every row: int64, strings, or objects for a mixture.
+    item_ids : ndarray, shape (n_items,)
+        External label of every column.
+    timestamp : ndarray of int64 or float64, shape (nnz,), or None
+        When, aligned with ``matrix.data``. Dates are nanoseconds since 1970 (UTC).
+    split : ndarray of int8, shape (nnz,), or None
+        0 training, 1 test, 2 validation, aligned with ``matrix.data``.
+
+    Examples
+    --------
+    >>> from rgals.datasets import read_interactions
+    >>> data = read_interactions((["ann", "bob", "ann"], ["tea", "tea", "milk"]))
+    >>> data.matrix.toarray()
+    array([[1., 1.],
+           [0., 1.]], dtype=float32)
+    >>> data.users.index(["bob"]), data.item_ids.tolist()
+    (array([1]), ['milk', 'tea'])
+    """
+
+    matrix: sp.csr_array
+    user_ids: np.ndarray
+    item_ids: np.ndarray
+    timestamp: np.ndarray | None = None
+    split: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        if (len(self.user_ids), len(self.item_ids)) != self.matrix.shape:
+            raise ShapeError(
+                f"the matrix has shape {self.matrix.shape}, but there are {len(self.user_ids)} user ids and "
+                f"{len(self.item_ids)} item ids"
+            )
+        for name in ("timestamp", "split"):
+            array = getattr(self, name)
+            if array is not None and array.shape != (self.matrix.nnz,):
+                raise ShapeError(
+                    f"{name} has shape {array.shape}; the matrix stores {self.matrix.nnz} entries"
+                )
+
+    @property
+    def n_users(self) -> int:
+        """Number of rows."""
+        return self.matrix.shape[0]
+
+    @property
+    def n_items(self) -> int:
+        """Number of columns."""
+        return self.matrix.shape[1]
+
+    @property
+    def nnz(self) -> int:
+        """Number of interactions."""
+        return self.matrix.nnz
+
+    @cached_property
+    def users(self) -> IdMap:
+        """Translation between user ids and row numbers."""
+        return IdMap(self.user_ids, "user")
+
+    @cached_property
+    def items(self) -> IdMap:
+        """Translation between item ids and column numbers."""
+        return IdMap(self.item_ids, "item")
+
+    @cached_property
+    def train(self) -> sp.csr_array:
+        """The training part, of the full shape (everything, where the data have no split)."""
+        return self.matrix if self.split is None else self._part(TRAIN)
+
+    @cached_property
+    def test(self) -> sp.csr_array:
+        """The test part, of the full shape."""
+        return self._part(TEST)
+
+    @cached_property
+    def validation(self) -> sp.csr_array:
+        """The validation part, of the full shape; empty where the data mark none."""
+        return self._part(VALIDATION)
+
+    def _part(self, which: int) -> sp.csr_array:
+        if self.split is None:
+            raise InputError(
+                "these data come without a split; make one with rgals.model_selection.split_interactions"
+            )
+        return entries(self.matrix, self.split == which)
+
+    def take(self, users: np.ndarray, items: np.ndarray) -> Interactions:
+        """The given rows and columns, with their ids, timestamps and split.
+
+        Parameters
+        ----------
+        users : ndarray of int, shape (m,)
+            Row numbers, increasing.
+        items : ndarray of int, shape (n,)
+            Column numbers, increasing.
+
+        Returns
+        -------
+        Interactions
+            Of shape (m, n).
+        """
+        position = sp.csr_array(
+            (np.arange(1, self.nnz + 1), self.matrix.indices, self.matrix.indptr), shape=self.matrix.shape
+        )
+        position = position[users][:, items].tocsr()
+        position.sort_indices()
+        at = position.data - 1
+        matrix = sp.csr_array((self.matrix.data[at], position.indices, position.indptr), shape=position.shape)
+        timestamp = None if self.timestamp is None else self.timestamp[at]
+        split = None if self.split is None else self.split[at]
+        return Interactions(matrix, self.user_ids[users], self.item_ids[items], timestamp, split)
+
+    def replace(self, **changes: Any) -> Interactions:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write everything to one npz that `read_interactions` reads; an old file is replaced at the end.
+
+        Parameters
+        ----------
+        path : path-like
+            Ends in ``.npz``.
+        """
+        target = Path(path)
+        if target.suffix != ".npz":
+            raise ParameterError("path", str(path), "give a name that ends in .npz")
+        arrays: dict[str, np.ndarray] = {
+            "user": np.repeat(np.arange(self.n_users, dtype=np.int32), np.diff(self.matrix.indptr)),
+            "item": self.matrix.indices.astype(np.int32),
+            "rating": self.matrix.data.astype(np.float32),
+        }
+        if self.timestamp is not None:
+            arrays["timestamp"] = self.timestamp
+        if self.split is not None:
+            arrays["split"] = self.split.astype(np.int8)
+        arrays |= self.users.to_arrays("user_") | self.items.to_arrays("item_")
+        handle, temporary = tempfile.mkstemp(prefix=target.name, suffix=".part", dir=target.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+
+def entries(matrix: sp.csr_array, mask: np.ndarray) -> sp.csr_array:
+    """The entries of a CSR matrix where ``mask`` is true; the shape stays."""
+    ends = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])
+    indptr = ends[matrix.indptr]
+    return sp.csr_array((matrix.data[mask], matrix.indices[mask], indptr), shape=matrix.shape)
+
+
+def group(codes: np.ndarray, n: int) -> np.ndarray:
+    """Stable order of ``codes`` (in ``[0, n)``): `numpy.argsort` in linear time, by scipy's counting sort."""
+    m = len(codes)
+    if m == 0:
+        return np.empty(0, np.int64)
+    one_per_column = sp.csc_array((np.zeros(m, np.int8), codes, np.arange(m + 1)), shape=(n, m))
+    return one_per_column.tocsr().indices
+
+
+@dataclass
+class Columns:
+    """Raw columns on their way to a matrix.
+
+    ``where(k)`` says in words where row ``k`` came from, such as ``"ratings.csv, line 17"``.
+    """
+
+    user: np.ndarray
+    user_labels: np.ndarray
+    item: np.ndarray
+    item_labels: np.ndarray
+    value: np.ndarray | None
+    timestamp: np.ndarray | None
+    split: np.ndarray | None
+    where: Callable[[int], str]
+
+
+def check_options(min_value: Any, binarize: Any, duplicates: Any) -> tuple[float | None, bool]:
+    """Checked ``min_value`` and whether the result is binary."""
+    check_choice("duplicates", duplicates, DUPLICATES)
+    check_choice("binarize", binarize, (None, True, False))
+    threshold = None if min_value is None else check_real("min_value", min_value)
+    return threshold, threshold is not None if binarize is None else binarize
+
+
+def _check_values(columns: Columns, threshold: float | None) -> None:
+    value = columns.value
+    if value is None:
+        return
+    bad = np.flatnonzero(~np.isfinite(value))
+    if len(bad):
+        what = "NaN" if np.isnan(value[bad[0]]) else "infinite"
+        raise InputError(f"{columns.where(int(bad[0]))}: the value is {what}; values must be finite and >= 0")
+    bad = np.flatnonzero(value < 0) if threshold is None else bad
+    if len(bad):
+        raise InputError(
+            f"{columns.where(int(bad[0]))}: the value {value[bad[0]]:g} is negative; values must be >= 0 "
+            "(or give min_value to keep only the rows from that value on)"
+        )
+
+
+def build(columns: Columns, *, min_value: Any, binarize: Any, duplicates: str) -> Interactions:
+    """The matrix of raw columns: duplicates merged, then values below ``min_value`` dropped.
+
+    Users and items that keep no interaction are dropped with it.
+    """
+    threshold, binary = check_options(min_value, binarize, duplicates)
+    n_users, n_items = len(columns.user_labels), len(columns.item_labels)
+    if max(n_users, n_items) > MAX_INDEX:
+        raise ShapeError(f"{n_users} users and {n_items} items: at most {MAX_INDEX} of either are supported")
+    _check_values(columns, threshold)
+    order = group(columns.item, n_items)
+    order = order[group(columns.user[order], n_users)]
+    user, item = columns.user[order], columns.item[order]
+    value = np.ones(len(order)) if columns.value is None else columns.value[order].astype(np.float64)
+    timestamp = None if columns.timestamp is None else columns.timestamp[order]
+    split = None if columns.split is None else columns.split[order]
+
+    first = np.ones(len(order), bool)
+    first[1:] = (user[1:] != user[:-1]) | (item[1:] != item[:-1])
+    if not first.all():
+        if duplicates == "error":
+            k = int(np.flatnonzero(~first)[0])
+            raise InputError(
+                f"{columns.where(int(order[k]))}: user {columns.user_labels[user[k]]} and item "
+                f"{columns.item_labels[item[k]]} occur together before ({columns.where(int(order[k - 1]))}); "
+                "give duplicates='sum', 'last' or 'max' to merge"
+            )
+        starts = np.flatnonzero(first)
+        if duplicates == "last" and timestamp is not None:
+            pair = np.cumsum(first) - 1
+            late = np.lexsort((np.arange(len(pair)), timestamp, pair))
+            value, timestamp = value[late], timestamp[late]
+        if duplicates == "last":
+            value = value[np.append(starts[1:], len(order)) - 1]
+        else:
+            value = (np.add if duplicates == "sum" else np.maximum).reduceat(value, starts)
+        user, item = user[starts], item[starts]
+        timestamp = None if timestamp is None else np.maximum.reduceat(timestamp, starts)
+        split = None if split is None else np.minimum.reduceat(split, starts)
+
+    with np.errstate(over="ignore"):
+        data = value.astype(np.float32)
+    kept = data != 0
+    if threshold is not None:
+        # Compared in float32, the type of the stored ratings: 3.3 read from a file is then >= 3.3. A binary
+        # reading makes a value of 0 that reaches the threshold a positive; else it is no interaction.
+        kept = (data >= np.float32(threshold)) & (kept | binary)
+    if not kept.all():
+        user, item, data = user[kept], item[kept], data[kept]
+        timestamp = None if timestamp is None else timestamp[kept]
+        split = None if split is None else split[kept]
+    if binary:
+        data = np.ones(len(data), np.float32)
+    elif not np.isfinite(data).all() or (data < 0).any():
+        k = int(np.flatnonzero(~np.isfinite(data) | (data < 0))[0])
+        raise InputError(
+            f"user {columns.user_labels[user[k]]}, item {columns.item_labels[item[k]]}: the value "
+            f"{data[k]:g} is not usable; values must be >= 0 and fit float32"
+        )
+    user, user_ids = _compact(user, columns.user_labels)
+    item, item_ids = _compact(item, columns.item_labels)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(user, minlength=len(user_ids)), dtype=np.int64)])
+    matrix = sp.csr_array((data, item.astype(np.int32), indptr), shape=(len(user_ids), len(item_ids)))
+    return Interactions(matrix, user_ids, item_ids, timestamp, split)
+
+
+def _compact(codes: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    present = np.zeros(len(labels), bool)
+    present[codes] = True
+    if present.all():
+        return codes, labels
+    return (np.cumsum(present) - 1)[codes], labels[present]
+
+
+def timestamps(column: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
+    """Timestamps as int64 or float64; dates become nanoseconds since 1970."""
+    column = np.asarray(column)
+    if column.dtype.kind == "M":
+        bad = np.flatnonzero(np.isnat(column))
+        if len(bad):
+            raise InputError(f"{where(int(bad[0]))}: the timestamp is missing")
+        return column.astype("datetime64[ns]").astype(np.int64)
+    if column.dtype.kind in "bui":
+        return column.astype(np.int64)
+    if column.dtype.kind == "f":
+        bad = np.flatnonzero(~np.isfinite(column))
+        if len(bad):
+            raise InputError(f"{where(int(bad[0]))}: the timestamp is {column[bad[0]]}; it must be finite")
+        return column.astype(np.float64)
+    return text_timestamps(column.tolist(), where)
+
+
+def text_timestamps(items: list, where: Callable[[int], str]) -> np.ndarray:
+    """Timestamps from text: all integers, else all numbers, else all ISO 8601 dates."""
+    for convert in (_all_int, _all_float, _all_dates):
+        try:
+            return convert(items)
+        except (ValueError, OverflowError, TypeError):
+            continue
+    one = _all_dates
+    for kind in (_all_int, _all_float):
+        try:
+            kind(items[:1])
+        except (ValueError, OverflowError, TypeError):
+            continue
+        one = _all_float
+        break
+    for k, item in enumerate(items):
+        try:
+            one([item])
+        except (ValueError, OverflowError, TypeError):
+            raise FileFormatError(
+                f"{where(k)}: the timestamp {str(item)[:60]!r} is neither a number nor a date such as "
+                "2024-01-31 or 2024-01-31T12:00:00"
+            ) from None
+    raise FileFormatError(f"{where(0)}: the timestamps mix numbers and dates")
+
+
+def _all_int(items: list) -> np.ndarray:
+    return np.array([int(x) for x in items], dtype=np.int64)
+
+
+def _all_float(items: list) -> np.ndarray:
+    out = np.array([float(x) for x in items])
+    if not np.isfinite(out).all():
+        raise ValueError("not finite")
+    return out
+
+
+def _all_dates(items: list) -> np.ndarray:
+    plain = [x.strip().removesuffix("Z") for x in items]
+    dates = np.array(plain, dtype="datetime64[ns]")
+    if np.isnat(dates).any():
+        raise ValueError("not a date")
+    return dates.astype(np.int64)
+
+
+def code(column: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Codes and sorted labels of an id column."""
+    try:
+        labels = as_labels(column)
+    except InputTypeError as error:
+        raise InputTypeError(f"{name}: {error}") from error
+    return encode(labels)

@@ -1,0 +1,161 @@
+"""`read_interactions`: one entry for every source of interactions."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from rgals._errors import InputError, InputTypeError
+from rgals._validation import check_choice
+from rgals.datasets.frames import array_columns, frame_columns, is_frame, matrix_columns, parquet_columns
+from rgals.datasets.interactions import Columns, Interactions, build, check_options, timestamps
+from rgals.datasets.npz import read_npz
+from rgals.datasets.text import read_text
+
+_PARQUET = b"PAR1"
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+
+
+def read_interactions(
+    source: Any,
+    *,
+    user: str | int | None = None,
+    item: str | int | None = None,
+    value: str | int | None = "auto",
+    timestamp: str | int | None = "auto",
+    split: str | int | None = "auto",
+    min_value: float | None = None,
+    binarize: bool | None = None,
+    duplicates: str = "sum",
+    delimiter: str | None = None,
+    header: bool | None = None,
+    encoding: str = "utf-8",
+    engine: str = "auto",
+) -> Interactions:
+    r"""Read who interacted with what into a matrix users x items.
+
+    Parameters
+    ----------
+    source : path, DataFrame, arrow table, tuple of arrays, or sparse matrix
+        A file: npz (arrays ``user``, ``item`` and optionally ``rating``, ``timestamp``, ``split``; also what
+        `Interactions.save` or `scipy.sparse.save_npz` wrote), parquet (needs pyarrow), or text: csv, tsv,
+        MovieLens ``::`` and the like, plain or packed with gzip, bzip2 or xz.
+        Or a pandas or polars DataFrame, a pyarrow Table, arrays ``(users, items[, values[, timestamps]])``,
+        or a matrix.
+    user, item : str or int, optional
+        Column by name or by position from 0. By default a column with a usual name (``user_id``,
+        ``movieId``, ``asin`` ...), in a table without names the first and the second column.
+    value, timestamp, split : str, int or None, default "auto"
+        The same for the weight, the time and a given split (0 train, 1 test, 2 validation). ``"auto"`` uses
+        a column with a usual name (``rating``, ``count`` ...), in a table without names the third and the
+        fourth column if they hold numbers. None: do not read one; every value is then 1.
+    min_value : float, optional
+        Keep interactions whose value is at least this. Applied after duplicates are merged.
+    binarize : bool, optional
+        Set every kept value to 1. Default: True with ``min_value`` (a threshold makes ratings positives),
+        else False.
+    duplicates : {"sum", "last", "max", "error"}, default "sum"
+        What several rows with the same user and item become. "last" is the latest by timestamp, or the last
+        of the file without timestamps. The merged timestamp is the latest, the merged split is training if
+        any is.
+    delimiter : str, optional
+        One character or ``"::"``; found from the first lines by default.
+    header : bool, optional
+        Whether the first line holds names; found by default: it does if columns are asked for by name, if
+        two fields are usual names, or if it holds no number and the line below does.
+    encoding : str, default "utf-8"
+        Of a text file.
+    engine : {"auto", "pyarrow", "numpy", "python"}, default "auto"
+        How text is read; all give the same result. "auto" takes pyarrow where it is installed, else
+        `numpy.loadtxt`; what those refuse is read by Python's csv module, which names the line of an error.
+
+    Returns
+    -------
+    Interactions
+        ``matrix`` (csr_array of float32), ``user_ids`` and ``item_ids`` (sorted labels), ``timestamp`` and
+        ``split`` aligned with ``matrix.data``. Ids are integers where every one is a plain integer, else
+        strings. Values of 0 are no interaction; users and items without any interaction are left out.
+
+    Raises
+    ------
+    FileFormatError
+        The file cannot be understood; the message names the file, for text also the line.
+    InputError
+        A column or a value is missing, NaN, infinite or negative.
+    InputTypeError
+        The source is of a type that cannot be read.
+    MissingDependencyError
+        A parquet file without pyarrow.
+    OSError
+        The file does not exist or may not be read.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from rgals.datasets import read_interactions
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "ratings.csv")
+    ...     with open(path, "w") as file:
+    ...         n = file.write("userId,movieId,rating\n7,10,5\n7,20,1\n9,10,4\n")
+    ...     data = read_interactions(path, min_value=3)
+    >>> data.user_ids, data.item_ids
+    (array([7, 9]), array([10]))
+    >>> data.matrix.toarray()
+    array([[1.],
+           [1.]], dtype=float32)
+    """
+    check_options(min_value, binarize, duplicates)
+    check_choice("engine", engine, ("auto", "pyarrow", "numpy", "python"))
+    wanted = {"user": user, "item": item, "value": value, "timestamp": timestamp, "split": split}
+    text = {"delimiter": delimiter, "header": header, "encoding": encoding}
+    columns = _columns(source, wanted, engine, text)
+    if isinstance(columns, sp.csr_array):
+        columns = matrix_columns(columns)
+    if value is None:
+        columns.value = None
+    if timestamp is None:
+        columns.timestamp = None
+    if columns.timestamp is not None and columns.timestamp.dtype not in (np.int64, np.float64):
+        columns.timestamp = timestamps(columns.timestamp, columns.where)
+    columns.split = None if split is None else _check_split(columns)
+    return build(columns, min_value=min_value, binarize=binarize, duplicates=duplicates)
+
+
+def _columns(
+    source: Any, wanted: dict[str, Any], engine: str, text: dict[str, Any]
+) -> Columns | sp.csr_array:
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        with open(path, "rb") as file:
+            start = file.read(8)
+        if start.startswith(_PARQUET):
+            return parquet_columns(path, wanted)
+        if path.suffix == ".npz" or (start.startswith(_ZIP) and path.suffix != ".zip"):
+            return read_npz(path)
+        return read_text(path, wanted, engine, **text)
+    if sp.issparse(source):
+        return matrix_columns(source)
+    if is_frame(source):
+        return frame_columns(source, wanted, "the table")
+    if isinstance(source, tuple | list):
+        return array_columns(tuple(source), wanted)
+    raise InputTypeError(
+        "give a path, a DataFrame, an arrow table, arrays (users, items[, values[, timestamps]]) or a sparse "
+        f"matrix, not {type(source).__name__}"
+    )
+
+
+def _check_split(columns: Columns) -> np.ndarray | None:
+    if columns.split is None:
+        return None
+    bad = np.flatnonzero(~np.isin(columns.split, (0, 1, 2)))
+    if len(bad):
+        raise InputError(
+            f"{columns.where(int(bad[0]))}: the split is {columns.split[bad[0]]}; it must be 0 (train), "
+            "1 (test) or 2 (validation)"
+        )
+    return columns.split.astype(np.int8)

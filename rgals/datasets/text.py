@@ -1,0 +1,460 @@
+"""Reading csv, tsv, MovieLens ``::`` and similar text, plain or gzipped.
+
+The rules are those of `_python_columns`, which reads with Python's csv module. pyarrow, where it is
+installed, and `numpy.loadtxt` only make it faster: whatever they refuse is read again by the rules, which
+either accept it or name the line.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import csv
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from rgals._errors import FileFormatError, ParameterError
+from rgals.datasets.columns import Choice, choose, looks_like_header
+from rgals.datasets.ids import first_seen, text_to_labels
+from rgals.datasets.interactions import Columns, text_timestamps
+
+SNIFF_BYTES = 1 << 20
+MAX_LINE = SNIFF_BYTES // 2
+_CHUNK, _BATCH = 1 << 10, 1 << 18
+_DELIMITERS = ("\t", ",", ";", "|", " ")
+_OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+_BINARY = {b"PK\x03\x04": "a zip archive", b"PAR1": "a parquet file", b"\x93NUMPY": "a npy file"}
+_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the text of a file is to be cut."""
+
+    path: Path
+    delimiter: str
+    quote: str | None
+    encoding: str
+    header: bool
+    names: list[str] | None
+    n_fields: int
+    choice: Choice
+    starts_blank: bool = False
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """The bytes of a file, unpacked if it is gzip, bzip2 or xz."""
+    with open(path, "rb") as file:
+        start = file.read(8)
+    for magic, opener in _OPENERS.items():
+        if start.startswith(magic):
+            return opener(path, "rb")
+    return open(path, "rb")
+
+
+def _shown(text: str) -> str:
+    text = text.rstrip("\r\n")
+    return repr(text if len(text) <= 80 else text[:77] + "...")
+
+
+def _lines(file: IO[str], path: Path) -> Iterator[str]:
+    """Lines of bounded length, so that a file without line ends cannot fill the memory."""
+    for number, line in enumerate(iter(partial(file.readline, MAX_LINE), ""), 1):
+        if len(line) == MAX_LINE and line[-1] not in "\r\n":
+            raise _too_long(path, number, line)
+        yield line
+
+
+def _too_long(path: Path, number: int, line: str) -> FileFormatError:
+    return FileFormatError(
+        f"{path}, line {number}: the line is longer than {MAX_LINE} characters; this is no table of "
+        f"interactions: {_shown(line)}"
+    )
+
+
+def _rows(layout: Layout) -> Iterator[tuple[int, list[str]]]:
+    """Line number and fields of every row that is not blank, after the header."""
+    doubled = layout.delimiter == "::"
+    with open_bytes(layout.path) as raw:
+        file = io.TextIOWrapper(raw, encoding=layout.encoding, newline="")  # type: ignore[type-var]
+        lines = _lines(file, layout.path)
+        if doubled:
+            lines = (line.replace("::", "\x1f") for line in lines)
+        reader = csv.reader(
+            lines,
+            delimiter="\x1f" if doubled else layout.delimiter,
+            quotechar=layout.quote,
+            quoting=csv.QUOTE_MINIMAL if layout.quote else csv.QUOTE_NONE,
+            skipinitialspace=layout.delimiter == " ",
+        )
+        try:
+            rows = ((reader.line_num, row) for row in reader if row)
+            yield from islice(rows, int(layout.header), None)
+        except csv.Error as error:
+            raise FileFormatError(f"{layout.path}, line {reader.line_num}: {error}") from error
+        except UnicodeError as error:
+            raise undecodable(layout.path, layout.encoding, error) from error
+        except _DAMAGED as error:
+            raise FileFormatError(
+                f"{layout.path}: the compressed file is cut off or damaged ({error})"
+            ) from error
+
+
+def undecodable(path: Path, encoding: str, error: UnicodeError) -> FileFormatError:
+    """The error for bytes that are no text in ``encoding``, naming the first such line."""
+    plain = encoding.removesuffix("-sig")
+    if isinstance(error, UnicodeDecodeError):
+        with open_bytes(path) as raw:
+            for number, line in enumerate(iter(partial(raw.readline, MAX_LINE), b""), 1):
+                try:
+                    line.decode(encoding)
+                except UnicodeDecodeError as here:
+                    shown = _shown(line.decode("ascii", "backslashreplace"))
+                    return FileFormatError(
+                        f"{path}, line {number}: byte 0x{line[here.start]:02x} is not {plain}; give the "
+                        f"right encoding, for example encoding='latin-1': {shown}"
+                    )
+    return FileFormatError(f"{path}: this is not {plain} text ({error}); give the right encoding")
+
+
+def _sample(path: Path, encoding: str) -> list[str]:
+    """The first lines of a file, complete ones only, after checks that this is text at all."""
+    try:
+        codecs.lookup(encoding)
+    except LookupError:
+        raise ParameterError("encoding", encoding, "give an encoding that Python knows") from None
+    try:
+        with open_bytes(path) as raw:
+            start = raw.read(SNIFF_BYTES)
+            more = bool(raw.read(1))
+    except _DAMAGED as error:
+        raise FileFormatError(f"{path}: the compressed file is cut off or damaged ({error})") from error
+    if not start.strip() and not more:
+        raise FileFormatError(f"{path} is empty")
+    for magic, what in _BINARY.items():
+        if start.startswith(magic):
+            raise FileFormatError(f"{path} is {what}, not a text file")
+    wide = encoding.lower().replace("_", "-").startswith(("utf-16", "utf-32"))
+    if b"\0" in start and not wide:
+        raise FileFormatError(f"{path} looks like a binary file, not text (byte {start.index(0)} is NUL)")
+    decoder = codecs.getincrementaldecoder(encoding)()
+    try:
+        text = decoder.decode(start, final=not more)
+    except UnicodeDecodeError as error:
+        raise undecodable(path, encoding, error) from error
+    lines = text.removeprefix("\ufeff").splitlines()
+    if more:
+        # The last line is cut off by the sample; if that is longer than any may be, this is no table.
+        if len(lines[-1]) > MAX_LINE:
+            raise _too_long(path, len(lines), lines[-1])
+        lines.pop()
+    return lines[:200]
+
+
+def _split(line: str, delimiter: str, quote: str | None) -> list[str]:
+    if delimiter == "::":
+        return line.split("::")
+    rows = csv.reader(
+        [line],
+        delimiter=delimiter,
+        quotechar=quote,
+        quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
+        skipinitialspace=delimiter == " ",
+    )
+    return next(iter(rows), [])
+
+
+def _sniff_delimiter(lines: list[str], quote: str | None, path: Path) -> str:
+    if "::" in lines[0]:
+        return "::"
+    sample = lines[:20]
+    best, fewest = None, 0
+    for delimiter in _DELIMITERS:
+        counts = [len(_split(line, delimiter, quote)) for line in sample]
+        # The delimiter that cuts most lines alike; ties go to the order of the candidates.
+        alike = sum(n == counts[0] for n in counts) if counts[0] > 1 else 0
+        if alike > fewest:
+            best, fewest = delimiter, alike
+    if best is None:
+        raise FileFormatError(
+            f"{path}, line 1: no delimiter found (tab, comma, semicolon, '|', space or '::'); give "
+            f"delimiter=...: {_shown(lines[0])}"
+        )
+    return best
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text
+
+
+def _has_header(rows: list[list[str]], wanted: dict[str, Any]) -> bool:
+    first = rows[0]
+    if any(isinstance(want, str) and want != "auto" for want in wanted.values()) or looks_like_header(first):
+        return True
+    # A first line without any number above lines with numbers is a header too.
+    below = rows[1] if len(rows) > 1 else []
+    return not any(map(_is_number, first)) and any(map(_is_number, below))
+
+
+def detect(
+    path: Path,
+    wanted: dict[str, Any],
+    *,
+    delimiter: str | None = None,
+    header: bool | None = None,
+    encoding: str = "utf-8",
+    quote: str | None = '"',
+) -> Layout:
+    """Find delimiter, header and columns from the first lines of a file."""
+    if encoding.lower().replace("_", "-") in ("utf-8", "utf8"):
+        encoding = "utf-8-sig"
+    sample = _sample(path, encoding)
+    lines = [line for line in sample if line]
+    if not lines:
+        raise FileFormatError(f"{path} is empty: it starts with {len(sample)} blank lines")
+    if delimiter is None:
+        delimiter = _sniff_delimiter(lines, quote, path)
+    elif not isinstance(delimiter, str) or (delimiter != "::" and len(delimiter) != 1):
+        raise ParameterError("delimiter", delimiter, "give one character or '::'")
+    rows = [_split(line, delimiter, quote) for line in lines[:20]]
+    rows = [row for row in rows if row]
+    if header is None:
+        header = _has_header(rows, wanted)
+    names = [name.strip() for name in rows[0]] if header else None
+    if header and len(rows) < 2:
+        raise FileFormatError(f"{path} has a header but no rows: {_shown(lines[0])}")
+    body = rows[int(header)]
+    numeric = [_is_number(field) for field in body]
+    n_fields = len(rows[0])
+    if len(body) != n_fields:
+        numeric = [False] * n_fields
+    choice = choose(names, n_fields, wanted, numeric, str(path))
+    return Layout(path, delimiter, quote, encoding, header, names, n_fields, choice, not sample[0])
+
+
+def _complain(layout: Layout, number: int, row: list[str], problem: str) -> FileFormatError:
+    line = layout.delimiter.join(row)
+    return FileFormatError(f"{layout.path}, line {number}: {problem}: {_shown(line)}")
+
+
+def _locate(layout: Layout, k: int) -> str:
+    """The file and line of row ``k``, with its content."""
+    number, row = next(islice(_rows(layout), k, None))
+    return f"{layout.path}, line {number} ({_shown(layout.delimiter.join(row))})"
+
+
+def _check_chunk(layout: Layout, chunk: list[tuple[int, list[str]]]) -> None:
+    """Raise for the first row of a chunk that breaks a rule; called when something did not fit."""
+    delimiter = {"\t": "tab", " ": "space"}.get(layout.delimiter, repr(layout.delimiter))
+    at = layout.choice.positions()
+    for number, row in chunk:
+        if len(row) != layout.n_fields:
+            problem = f"expected {layout.n_fields} fields separated by {delimiter}, found {len(row)}"
+            raise _complain(layout, number, row, problem)
+        for role in ("user", "item"):
+            if not row[at[role]].strip():
+                raise _complain(layout, number, row, f"the {role} is empty")
+        for role in ("value", "split"):
+            if role in at and not _is_number(row[at[role]]):
+                raise _complain(layout, number, row, f"the {role} {row[at[role]]!r} is not a number")
+
+
+def _python_columns(layout: Layout) -> Columns:
+    at = layout.choice.positions()
+    known: dict[str, dict[str, int]] = {"user": {}, "item": {}}
+    parts: dict[str, list[np.ndarray]] = {role: [] for role in at if role != "timestamp"}
+    times: list[str] = []
+    rows = _rows(layout)
+    while chunk := list(islice(rows, _CHUNK)):
+        fields = [row for _, row in chunk]
+        if set(map(len, fields)) != {layout.n_fields}:
+            _check_chunk(layout, chunk)
+        columns = list(zip(*fields, strict=True))
+        for role in ("user", "item"):
+            parts[role].append(first_seen(columns[at[role]], known[role]))
+        for role in ("value", "split"):
+            if role in at:
+                try:
+                    parts[role].append(np.array([float(x) for x in columns[at[role]]]))
+                except ValueError:
+                    _check_chunk(layout, chunk)
+                    raise
+        if "timestamp" in at:
+            times.extend(columns[at["timestamp"]])
+    if not parts["user"]:
+        raise FileFormatError(f"{layout.path} holds no rows")
+    if any(not text.strip() for role in ("user", "item") for text in known[role]):
+        _check_chunk(layout, list(_rows(layout)))
+    where = partial(_locate, layout)
+    joined = {role: np.concatenate(arrays) for role, arrays in parts.items()}
+    timestamp = text_timestamps(times, where) if "timestamp" in at else None
+    return _finish(layout, joined, {r: list(known[r]) for r in known}, timestamp)
+
+
+def _finish(
+    layout: Layout, raw: dict[str, np.ndarray], distinct: dict[str, list[str]], timestamp: np.ndarray | None
+) -> Columns:
+    where = partial(_locate, layout)
+    if layout.names is not None:
+        _refuse_second_header(layout, raw, distinct)
+    user, user_labels = text_to_labels(raw["user"], distinct["user"])
+    item, item_labels = text_to_labels(raw["item"], distinct["item"])
+    split = raw.get("split")
+    return Columns(user, user_labels, item, item_labels, raw.get("value"), timestamp, split, where)
+
+
+def _refuse_second_header(layout: Layout, raw: dict[str, np.ndarray], distinct: dict[str, list[str]]) -> None:
+    assert layout.names is not None
+    user, item = layout.names[layout.choice.user], layout.names[layout.choice.item]
+    if user in distinct["user"] and item in distinct["item"]:
+        both = (raw["user"] == distinct["user"].index(user)) & (raw["item"] == distinct["item"].index(item))
+        again = np.flatnonzero(both)
+        if len(again):
+            raise FileFormatError(f"{_locate(layout, int(again[0]))}: the header occurs a second time")
+
+
+def _numpy_columns(layout: Layout) -> Columns | None:
+    """The same by `numpy.loadtxt`, or None where it sees anything unusual."""
+    if layout.delimiter == " ":
+        return None
+    at = layout.choice.positions()
+    kinds = ["U1"] * layout.n_fields
+    for role, position in at.items():
+        kinds[position] = "f8" if role in ("value", "split") else "O"
+    dtype = np.dtype([(f"f{k}", kind) for k, kind in enumerate(kinds)])
+    known: dict[str, dict[str, int]] = {"user": {}, "item": {}}
+    parts: dict[str, list[np.ndarray]] = {role: [] for role in at}
+    doubled = layout.delimiter == "::"
+    try:
+        with open_bytes(layout.path) as raw:
+            file = io.TextIOWrapper(raw, encoding=layout.encoding, newline="")  # type: ignore[type-var]
+            lines = (line for line in _lines(file, layout.path) if line.strip())
+            if doubled:
+                lines = (line.replace("::", "\x1f") for line in lines)
+            if layout.header:
+                next(lines)
+            while batch := list(islice(lines, _BATCH)):
+                table = np.loadtxt(
+                    batch,
+                    dtype,
+                    comments=None,
+                    delimiter="\x1f" if doubled else layout.delimiter,
+                    quotechar=layout.quote,
+                    ndmin=1,
+                )
+                if len(table) != len(batch):
+                    return None
+                for role, position in at.items():
+                    column = table[f"f{position}"]
+                    if role in known:
+                        column = first_seen(column.tolist(), known[role])
+                    parts[role].append(column)
+    except (ValueError, *_DAMAGED):
+        return None
+    if any(not text.strip() for role in ("user", "item") for text in known[role]):
+        return None
+    joined = {role: np.concatenate(arrays) for role, arrays in parts.items() if arrays}
+    if len(joined) < len(parts):
+        return None
+    times = joined.pop("timestamp", None)
+    timestamp = None if times is None else text_timestamps(times.tolist(), partial(_locate, layout))
+    return _finish(layout, joined, {role: list(known[role]) for role in known}, timestamp)
+
+
+def _arrow_columns(layout: Layout) -> Columns | None:
+    """The same by pyarrow, or None where it is missing or sees anything unusual."""
+    try:
+        import pyarrow as pa
+        import pyarrow.csv as pa_csv
+    except ImportError:
+        return None
+    if layout.encoding != "utf-8-sig" or layout.delimiter == " " or layout.starts_blank:
+        return None
+    # pyarrow cuts at one character: "a::b" is then "a", nothing, "b".
+    step = 2 if layout.delimiter == "::" else 1
+    at = {role: f"f{step * position}" for role, position in layout.choice.positions().items()}
+    names = [f"f{k}" for k in range(step * (layout.n_fields - 1) + 1)]
+    types: dict[str, Any] = {name: pa.null() for k, name in enumerate(names) if step == 2 and k % 2}
+    types |= {at[role]: pa.dictionary(pa.int32(), pa.string()) for role in ("user", "item")}
+    types |= {at[role]: pa.float64() for role in ("value", "split") if role in at}
+    if "timestamp" in at:
+        types[at["timestamp"]] = _time_type(layout, pa)
+        if types[at["timestamp"]] is None:
+            return None
+    include = list(at.values()) + [name for name, kind in types.items() if kind == pa.null()]
+    try:
+        with open(layout.path, "rb") as file:
+            start = file.read(8)
+        if any(start.startswith(magic) and magic != b"\x1f\x8b" for magic in _OPENERS):
+            return None
+        table = pa_csv.read_csv(
+            pa.input_stream(str(layout.path), compression="gzip" if start[:2] == b"\x1f\x8b" else None),
+            read_options=pa_csv.ReadOptions(
+                column_names=names, skip_rows=int(layout.header), block_size=1 << 24
+            ),
+            parse_options=pa_csv.ParseOptions(
+                delimiter=layout.delimiter[0], quote_char=layout.quote or False
+            ),
+            convert_options=pa_csv.ConvertOptions(
+                column_types=types, include_columns=include, null_values=[""] if step == 2 else []
+            ),
+        )
+    except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, OSError):
+        return None
+    if table.num_rows == 0:
+        return None
+    raw: dict[str, np.ndarray] = {}
+    distinct: dict[str, list[str]] = {}
+    for role in ("user", "item"):
+        column = table[at[role]].unify_dictionaries()
+        distinct[role] = column.chunk(0).dictionary.to_pylist()
+        raw[role] = np.concatenate([chunk.indices.to_numpy(zero_copy_only=False) for chunk in column.chunks])
+        if column.null_count or any(not text.strip() for text in distinct[role]):
+            return None
+    for role in ("value", "split", "timestamp"):
+        if role in at:
+            if table[at[role]].null_count:
+                return None
+            raw[role] = table[at[role]].to_numpy()
+    timestamp = raw.pop("timestamp", None)
+    if timestamp is not None and timestamp.dtype.kind == "f" and not np.isfinite(timestamp).all():
+        return None
+    return _finish(layout, raw, distinct, timestamp)
+
+
+def _time_type(layout: Layout, pa: Any) -> Any:
+    first = next(_rows(layout))[1]
+    if len(first) != layout.n_fields:
+        return None
+    text = first[layout.choice.positions()["timestamp"]]
+    try:
+        int(text)
+        return pa.int64()
+    except ValueError:
+        return pa.float64() if _is_number(text) else None
+
+
+def read_text(path: Path, wanted: dict[str, Any], engine: str, **options: Any) -> Columns:
+    """Columns of a text file; ``engine`` is "auto", "pyarrow", "numpy" or "python"."""
+    layout = detect(path, wanted, **options)
+    fast: dict[str, tuple] = {"auto": (_arrow_columns, _numpy_columns), "python": ()}
+    fast |= {"pyarrow": (_arrow_columns,), "numpy": (_numpy_columns,)}
+    for read in fast[engine]:
+        columns = read(layout)
+        if columns is not None:
+            return columns
+    return _python_columns(layout)
