@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from sklearn.exceptions import NotFittedError
 
 from rgals._csr import CSR
@@ -116,6 +117,22 @@ class FactorRanker:
     def item_factors_(self) -> np.ndarray:
         """Fitted factors of the items, shape (N, K)."""
         return self._state().item_factors
+
+    @property
+    def user_ids_(self) -> np.ndarray | None:
+        """External labels of the users, shape (M,); None where the model was fitted without."""
+        return self._state().user_ids
+
+    @property
+    def item_ids_(self) -> np.ndarray | None:
+        """External labels of the items, shape (N,); None where the model was fitted without."""
+        return self._state().item_ids
+
+    @property
+    def seen_(self) -> sp.csr_array | None:
+        """The interactions that the model was fitted to, shape (M, N); None where they were not kept."""
+        seen = self._state().seen
+        return None if seen is None else seen.to_scipy()
 
     def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
         """Factors of new users against the items of ``snapshot``.
