@@ -1,0 +1,104 @@
+"""The command line: ``rgals demo | fit | evaluate | recommend``.
+
+A command is a module with ``configure(parser)`` and ``run(args) -> int``; adding one is that module and a row
+in `COMMANDS`. Results go to standard output, everything else to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from types import ModuleType
+
+from rgals._errors import RgalsError
+from rgals._version import __version__
+from rgals.cli import demo, evaluate, fit, recommend
+
+COMMANDS: dict[str, ModuleType] = {
+    "demo": demo,
+    "fit": fit,
+    "evaluate": evaluate,
+    "recommend": recommend,
+}
+
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Make the parser of all commands.
+
+    Returns
+    -------
+    argparse.ArgumentParser
+    """
+    parser = argparse.ArgumentParser(
+        prog="rgals",
+        description="Top-K recommendation from implicit feedback by exact alternating least squares.",
+        epilog="Exit codes: 0 done, 1 an error that is named on one line, 2 wrong usage, 130 interrupted.\n"
+        "`rgals COMMAND --help` shows the options of a command with examples.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"rgals {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, module in COMMANDS.items():
+        summary, _, details = (module.__doc__ or "").partition("\n")
+        command = commands.add_parser(
+            name,
+            help=summary.rstrip("."),
+            description=summary,
+            epilog=details.strip(),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.configure(command)
+        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments without the program's name; those of the process by default.
+
+    Returns
+    -------
+    int
+        The exit code: 0 done, 1 an error of rgals or of the system, 130 interrupted. Wrong usage ends the
+        process with 2, as argparse does.
+
+    Examples
+    --------
+    >>> main(["fit", "absent.csv", "-o", "model.npz"])
+    1
+    """
+    args = build_parser().parse_args(argv)
+    try:
+        code = args.run(args)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        print("rgals: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone, as in `rgals demo | head`. Python must not fail again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except (RgalsError, OSError) as error:
+        if args.debug:
+            traceback.print_exc()
+        print(f"rgals: error: {_one_line(error)}", file=sys.stderr)
+        return FAILED
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and not isinstance(error, RgalsError):
+        text = f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+    else:
+        text = str(error)
+    return " ".join(text.split())

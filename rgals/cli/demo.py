@@ -1,0 +1,143 @@
+"""Fit every loss on one data set and compare their rankings.
+
+For example:
+  rgals demo
+  rgals demo --data ratings.csv --min-value 4
+  rgals demo --data ml-1m.npz --min-value 3 --K 128 --n-iter 20
+
+Without --data it runs on generated interactions with clusters of taste and skewed popularity. A fifth of
+every user's interactions is kept apart (or what the file marks as its test part) and must be found again.
+Seconds are those of the fit, without compilation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from rgals.cli import _shared as shared
+from rgals.datasets import Interactions, make_implicit
+from rgals.estimator import RGALS
+from rgals.metrics import evaluate
+from rgals.model_selection import split_interactions
+
+METRICS = ("ndcg@10", "recall@20", "mrr@10")
+HELD_OUT = 0.2
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--data", metavar="FILE", help="interactions; generated if not given")
+    parser.add_argument(
+        "--loss", action="append", metavar="LOSS", help="a loss to fit; may be repeated (default: all four)"
+    )
+    parser.add_argument("--user", metavar="ID", help="whose recommendations are shown (default: any)")
+    parser.add_argument("-n", type=int, default=10, metavar="N", help="how many are shown (default: 10)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="the tables only")
+    shared.add_fit_options(parser)
+    shared.add_read_options(parser)
+
+
+@dataclass(frozen=True)
+class Split:
+    """What the demo compares on."""
+
+    data: Interactions
+    train: sp.csr_array
+    test: sp.csr_array
+    title: str
+
+
+def run(args: argparse.Namespace) -> int:
+    """Split, fit, measure, print the table and one user's recommendations."""
+    losses = [shared.parse_loss(text) for text in args.loss or ("rg2", "rgx", "ials", "wrmf")]
+    parameters = {"random_state": 0, **shared.fit_parameters(args)}
+    split = _split(args)
+    print(split.title)
+    if not args.quiet:
+        shared.say("Preparing the compiled code (takes longer the first time) ...")
+    _warm_up(losses, parameters)
+
+    popularity = np.asarray(split.train.sum(axis=0), np.float64).reshape(-1, 1)
+    rows: list[list[Any]] = [
+        ["popularity", *_measure((np.ones((split.train.shape[0], 1)), popularity), split), None]
+    ]
+    best: tuple[float, str, RGALS] | None = None
+    for loss in losses:
+        if not args.quiet:
+            shared.say(f"Fitting {loss!r} ...")
+        model = RGALS(loss=loss, verbose=shared.progress(args), **parameters)
+        started = time.perf_counter()
+        model.fit(split.train, user_ids=split.data.user_ids, item_ids=split.data.item_ids)
+        seconds = time.perf_counter() - started
+        figures = _measure(model, split)
+        rows.append([repr(loss), *figures, seconds])
+        if best is None or figures[0] > best[0]:
+            best = figures[0], repr(loss), model
+    print()
+    print(shared.table(rows, ("method", *METRICS, "fit s")))
+    if best is not None:
+        print()
+        print(_one_user(args, split, best[1], best[2]))
+    return 0
+
+
+def _split(args: argparse.Namespace) -> Split:
+    if args.data is None:
+        data, name = make_implicit(random_state=0), "Generated data"
+    else:
+        data, name = shared.read_data(args), args.data
+    if data.split is not None and data.test.nnz:
+        train, test, how = data.train, data.test, "as the data mark it"
+    else:
+        train, test = split_interactions(data.matrix, (1 - HELD_OUT, HELD_OUT), random_state=0)
+        how = "a random fifth of every user's"
+    title = (
+        f"{name}: {data.n_users:,} users, {data.n_items:,} items, {data.nnz:,} interactions\n"
+        f"Fitted to {train.nnz:,}, measured on {test.nnz:,} held out ({how})"
+    )
+    return Split(data, train, test, title)
+
+
+def _warm_up(losses: list[Any], parameters: dict[str, Any]) -> None:
+    """Compile, or load from the cache, everything that is timed later."""
+    small = make_implicit(60, 50, random_state=0).matrix
+    for loss in losses:
+        model = RGALS(loss=loss, **{**parameters, "n_iter": 1}).fit(small)
+        evaluate(model, small, small, metrics=METRICS)
+
+
+def _measure(model: Any, split: Split) -> list[float]:
+    figures = evaluate(model, split.train, split.test, metrics=METRICS)
+    return [float(figures[name]) for name in METRICS]
+
+
+def _one_user(args: argparse.Namespace, split: Split, name: str, model: RGALS) -> str:
+    """What one user had and gets, with a mark at what was held out."""
+    users, items = split.data.users, split.data.item_ids
+    if args.user is not None:
+        user = int(users.parse(args.user)[0])
+    else:
+        # Somebody with a history of ordinary length and something to find.
+        lengths = np.diff(split.train.indptr) * (np.diff(split.test.indptr) > 0)
+        user = int(np.argmin(np.abs(lengths - np.median(lengths[lengths > 0]))))
+    past = split.train[[user]].indices
+    truth = set(split.test[[user]].indices.tolist())
+    ids, scores = model.recommend([user], n=args.n)
+    shown = ", ".join(str(label) for label in items[past[:12]].tolist())
+    more = f" and {len(past) - 12} more" if len(past) > 12 else ""
+    rows = [
+        [rank, str(items[i]), float(score), "held out" if i in truth else ""]
+        for rank, (i, score) in enumerate(zip(ids[0].tolist(), scores[0].tolist(), strict=True), start=1)
+        if i >= 0
+    ]
+    return (
+        f"User {split.data.user_ids[user]} had: {shown}{more}\n"
+        f"{name} recommends ({sum(bool(row[3]) for row in rows)} of {len(truth)} held-out items found):\n"
+        + shared.table(rows, ("rank", "item", "score", ""))
+    )

@@ -1,0 +1,95 @@
+"""Fit a model to a file of interactions and save it.
+
+For example:
+  rgals fit ratings.csv -o model.npz
+  rgals fit ratings.dat --min-value 4 --K 128 --loss ials:alpha0=0.05 -o model.npz
+  rgals fit ratings.csv --hold-out 0.2 --held-out test.npz --seed 0 -o model.npz
+  rgals evaluate model.npz test.npz
+
+A loss is NAME or NAME:PARAMETER=VALUE,... with NAME rg2, rgx, wrmf or ials. Where DATA marks a test or
+validation part, only the training part is fitted (--all fits everything).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from rgals._errors import InputError, ParameterError
+from rgals.cli import _shared as shared
+from rgals.datasets import Interactions
+from rgals.estimator import RGALS
+from rgals.model_selection import split_interactions
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("data", metavar="DATA", help="file of interactions")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where the model goes (npz)")
+    parser.add_argument(
+        "--loss", default="rg2", metavar="LOSS", help="rg2, rgx, wrmf, ials, with parameters (default: rg2)"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="fit every interaction, whatever DATA marks as test"
+    )
+    parser.add_argument("--hold-out", type=float, metavar="SHARE", help="keep this share of every user apart")
+    parser.add_argument("--held-out", metavar="FILE", help="where that share goes (npz)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
+    shared.add_fit_options(parser)
+    stop = parser.add_argument_group("early stopping")
+    stop.add_argument(
+        "--early-stopping", action="store_true", help="stop when held-out quality no longer rises"
+    )
+    stop.add_argument("--metric", default="ndcg@10", help="what is watched (default: ndcg@10)")
+    stop.add_argument("--patience", type=int, default=5, metavar="N", help="iterations to wait (default: 5)")
+    shared.add_read_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, fit, save."""
+    if (args.hold_out is None) != (args.held_out is None):
+        raise InputError("--hold-out SHARE and --held-out FILE belong together")
+    if args.hold_out is not None and not 0 < args.hold_out < 1:
+        raise ParameterError("hold_out", args.hold_out, "give a share between 0 and 1")
+    if args.held_out is not None and not args.held_out.endswith(".npz"):
+        raise ParameterError("held_out", args.held_out, "give a name that ends in .npz")
+    for path in filter(None, (args.output, args.held_out)):
+        shared.check_output(path)
+    model = RGALS(
+        loss=shared.parse_loss(args.loss),
+        early_stopping=args.early_stopping,
+        metric=args.metric,
+        patience=args.patience,
+        verbose=shared.progress(args),
+        **shared.fit_parameters(args),
+    )
+    data = shared.read_data(args)
+    train = data.matrix
+    validation = None
+    held_out = None
+    if data.split is not None and not args.all:
+        train = data.train
+        if args.early_stopping and data.validation.nnz:
+            validation = data.validation
+        shared.say(
+            f"{args.data} comes with a split: fitting its training part, {train.nnz:,} of {data.nnz:,} "
+            "interactions"
+        )
+    if args.hold_out is not None:
+        seed = 0 if args.random_state is None else args.random_state
+        train, held_out = split_interactions(train, (1 - args.hold_out, args.hold_out), random_state=seed)
+    if not args.quiet:
+        shared.say(f"{data.n_users:,} users, {data.n_items:,} items, {train.nnz:,} interactions to fit")
+    started = time.perf_counter()
+    model.fit(train, validation=validation, user_ids=data.user_ids, item_ids=data.item_ids)
+    seconds = time.perf_counter() - started
+    if held_out is not None:
+        Interactions(held_out, data.user_ids, data.item_ids).save(args.held_out)
+    model.save(args.output)
+    if not args.quiet:
+        last = model.history_[-1]
+        shared.say(
+            f"{model!r}\n{model.n_iter_} iterations ({model.solver_}), objective {last['objective']:.6g}, "
+            f"{seconds:.1f} s with compilation, saved to {args.output}"
+        )
+    return 0
