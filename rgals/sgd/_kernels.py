@@ -51,12 +51,17 @@ def draw(key, users, indptr, indices, n_items, accept, alias, exclude, distinct,
     """
     size = np.uint64(n_items)
     n = out.shape[1]
+    # Marks cost memory and time in proportion to the catalogue; a binary search per draw does not.
+    marked = distinct or (exclude and n * _BLOCK * 16 >= n_items)
     for block in prange((len(users) + _BLOCK - 1) // _BLOCK):
-        seen = np.full(n_items if distinct else 0, -1, np.int32)
+        mark = np.full(n_items if marked else 0, -1, np.int32)
         for b in range(block * _BLOCK, min(len(users), (block + 1) * _BLOCK)):
             low, high = indptr[users[b]], indptr[users[b] + 1]
+            if exclude and marked:
+                for e in range(low, high):
+                    mark[indices[e]] = b
             if distinct and out[b, 0] >= 0:
-                seen[out[b, 0]] = b  # the row's own positive is not one of its distinct negatives
+                mark[out[b, 0]] = b  # the row's own positive is not one of its distinct negatives
             state = _mix(key + np.uint64(b + 1) * _GOLDEN)
             for j in range(1, n):
                 item, found = np.int64(0), False
@@ -66,20 +71,24 @@ def draw(key, users, indptr, indices, n_items, accept, alias, exclude, distinct,
                     item = np.int64(((r >> np.uint64(32)) * size) >> np.uint64(32))
                     if len(accept) > 0 and (r & _LOW) >= accept[item]:
                         item = np.int64(alias[item])
-                    bad = exclude and _contains(indices, low, high, item)
-                    if not bad and not (distinct and seen[item] == b):
-                        found = True
+                    if marked:
+                        found = mark[item] != b
+                    else:
+                        found = not (exclude and _contains(indices, low, high, item))
+                    if found:
                         break
                 if not found:
                     for _ in range(n_items):
                         item = item + 1 if item + 1 < n_items else 0
-                        bad = exclude and _contains(indices, low, high, item)
-                        if not bad and not (distinct and seen[item] == b):
-                            found = True
+                        if marked:
+                            found = mark[item] != b
+                        else:
+                            found = not (exclude and _contains(indices, low, high, item))
+                        if found:
                             break
                 out[b, j] = item if found else -1
                 if found and distinct:
-                    seen[item] = b
+                    mark[item] = b
 
 
 @njit(parallel=True, cache=True, fastmath=_REDUCE)

@@ -1,0 +1,9 @@
+"""The reference by stochastic gradient descent: every ranking loss on the same data with the same evaluator."""
+
+from __future__ import annotations
+
+from rgals.sgd.losses import LOSSES
+from rgals.sgd.optimizers import OPTIMIZERS, SGD, Adagrad, Adam, LazyAdam
+from rgals.sgd.ranker import Epoch, SGDRanker
+
+__all__ = ["LOSSES", "OPTIMIZERS", "SGD", "Adagrad", "Adam", "Epoch", "LazyAdam", "SGDRanker"]

@@ -1,0 +1,532 @@
+"""SGDRanker: parameters -> validate -> train -> publish one fitted state."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from tqdm import tqdm
+
+from rgals._csr import CSR
+from rgals._errors import InputError, NumericalError, ParameterError
+from rgals._ranker import FactorRanker, Snapshot
+from rgals._threads import parallel
+from rgals._validation import as_csr, check_choice, check_int, check_real
+from rgals.metrics import evaluate
+from rgals.sgd import _model_file
+from rgals.sgd.losses import get_loss
+from rgals.sgd.optimizers import get_optimizer
+from rgals.sgd.samplers import SAMPLERS, Sampler
+from rgals.sgd.schedules import get_schedule
+from rgals.sgd.trainer import Factors, Settings, Trainer
+
+SCORES = ("dot", "cosine")
+_HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
+_BATCH = {"full": 256, "sampled": 4096}
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What a callback sees after every epoch.
+
+    Attributes
+    ----------
+    iteration : int
+        From 1.
+    seconds : float
+        Spent on training so far; time spent in callbacks and validation is not counted.
+    objective : float
+        Mean loss per unit of positive weight over the epoch's batches, each taken before its step.
+    user_factors, item_factors : ndarray
+        The current factors as they are scored (unit length for cosine), read-only. Copy what must outlive the call.
+    record : dict
+        The entry of the history; a callback may add figures to it.
+    history : list of dict
+        All entries so far, ``record`` being the last.
+    """
+
+    iteration: int
+    seconds: float
+    objective: float
+    user_factors: np.ndarray
+    item_factors: np.ndarray
+    record: dict[str, Any]
+    history: list[dict[str, Any]] = field(repr=False)
+
+
+Callback = Callable[[Epoch], object]
+
+
+class SGDRanker(FactorRanker, BaseEstimator):
+    """Matrix factorisation for top-K ranking by stochastic gradient descent on a ranking loss.
+
+    The reference that `rgals.RGALS` is compared with: numpy, BLAS and numba, no deep-learning framework. Results do
+    not depend on the number of threads.
+
+    Parameters
+    ----------
+    K : int, default=64
+        Number of factors.
+    loss : str or loss object, default="softmax"
+        Over the whole catalogue: ``"softmax"``, ``"sparsemax"``, ``"rg2"``, ``"rgx"``. With sampled negatives:
+        ``"sampled_softmax"``, ``"sampled_cce"``, ``"bpr"``, ``"bce"``. See `rgals.sgd.losses`.
+    score : {"cosine", "dot"}, default="cosine"
+    temperature : float > 0, default=0.2
+        Scores are divided by it before they reach the loss. Usual: 0.05 to 0.3 for cosine, 1 for dot.
+    n_negatives : int, default=100
+        Per positive, or per batch when shared; not used for in-batch negatives and full losses.
+    sampler : {"uniform", "popularity", "in_batch"}, default="uniform"
+        Where negatives come from; see `rgals.sgd.samplers.Sampler`.
+    gamma : float, default=0.75
+        ``sampler="popularity"`` draws item y in proportion to ``c_y ** gamma``.
+    shared_negatives : bool, default=False
+        One set of negatives for a whole batch.
+    exclude_positives : bool, default=False
+        Never use a user's own items as negatives.
+    replacement : bool, default=True
+        Whether one row may draw an item twice.
+    optimizer : {"lazy_adam", "adam", "adagrad", "sgd"} or Optimizer, default="lazy_adam"
+    lr : float > 0, default=0.02
+    momentum : float in [0, 1), default=0
+        Of ``optimizer="sgd"``.
+    weight_decay : float >= 0, default=0
+    decoupled : bool, default=False
+        Shrink the factors directly instead of adding ``weight_decay * factor`` to the gradient (which is that of
+        the *mean* loss of a batch).
+    schedule : {"constant", "linear", "cosine", "sqrt"} or callable, default="constant"
+        Factor of the learning rate; see `rgals.sgd.schedules.get_schedule`.
+    warmup : float in [0, 1), default=0
+        Share of the training during which the learning rate rises from 0.
+    batch_size : int, optional
+        Users for full losses (default 256), positives for sampled ones (default 4096).
+    n_epochs : int, default=30
+    init_scale : float > 0, default=0.1
+        Standard deviation of the initial factors.
+    early_stopping : bool, default=False
+        Stop when ``metric`` has not improved for ``patience`` epochs and return to the best epoch. Without a
+        ``validation`` matrix, a tenth of every user's interactions is held out.
+    patience : int, default=5
+    metric : str, default="ndcg@10"
+    warm_start : bool, default=False
+        Start from the factors of the last fit. The optimiser starts afresh.
+    dtype : {"float32", "float64"}, default="float32"
+    n_jobs : int, optional
+        Threads; None for all.
+    random_state : int, RandomState, Generator or None
+    verbose : int, default=0
+        1 shows a progress bar.
+
+    Attributes
+    ----------
+    user_factors_, item_factors_ : ndarray, shape (n_users, K), (n_items, K)
+        As they are scored: unit length for cosine.
+    n_iter_ : int
+        Epochs that were run.
+    history_ : list of dict
+        Per epoch: iteration, seconds, objective, the metric where there is validation.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> from rgals.sgd import SGDRanker
+    >>> X = sp.csr_array(np.kron(np.eye(2), np.ones((6, 5))))
+    >>> model = SGDRanker(K=4, n_epochs=20, random_state=0).fit(X)
+    >>> scores = model.user_factors_ @ model.item_factors_.T
+    >>> bool(scores[0, :5].min() > scores[0, 5:].max())
+    True
+    """
+
+    def __init__(
+        self,
+        K: int = 64,
+        loss: Any = "softmax",
+        *,
+        score: str = "cosine",
+        temperature: float = 0.2,
+        n_negatives: int = 100,
+        sampler: str = "uniform",
+        gamma: float = 0.75,
+        shared_negatives: bool = False,
+        exclude_positives: bool = False,
+        replacement: bool = True,
+        optimizer: Any = "lazy_adam",
+        lr: float = 0.02,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        decoupled: bool = False,
+        schedule: Any = "constant",
+        warmup: float = 0.0,
+        batch_size: int | None = None,
+        n_epochs: int = 30,
+        init_scale: float = 0.1,
+        early_stopping: bool = False,
+        patience: int = 5,
+        metric: str = "ndcg@10",
+        warm_start: bool = False,
+        dtype: Any = "float32",
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.K = K
+        self.loss = loss
+        self.score = score
+        self.temperature = temperature
+        self.n_negatives = n_negatives
+        self.sampler = sampler
+        self.gamma = gamma
+        self.shared_negatives = shared_negatives
+        self.exclude_positives = exclude_positives
+        self.replacement = replacement
+        self.optimizer = optimizer
+        self.lr = lr
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.decoupled = decoupled
+        self.schedule = schedule
+        self.warmup = warmup
+        self.batch_size = batch_size
+        self.n_epochs = n_epochs
+        self.init_scale = init_scale
+        self.early_stopping = early_stopping
+        self.patience = patience
+        self.metric = metric
+        self.warm_start = warm_start
+        self.dtype = dtype
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        validation: Any = None,
+        callbacks: Callback | Sequence[Callback] | None = None,
+        user_ids: Any = None,
+        item_ids: Any = None,
+    ) -> SGDRanker:
+        """Train on an interaction matrix.
+
+        Parameters
+        ----------
+        X : sparse matrix, array or Interactions, shape (n_users, n_items)
+            Weights >= 0. Not modified.
+        y : ignored
+        validation : sparse matrix, shape (n_users, n_items), optional
+            Held-out interactions; ``metric`` is measured on them after every epoch, outside the clock.
+        callbacks : callable or sequence of callables, optional
+            Called with an `Epoch` after every epoch; a true answer ends the fit.
+        user_ids, item_ids : array of labels, optional
+            Travel with the saved model.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ParameterError
+            A parameter is out of range.
+        InputError, InputTypeError, ShapeError
+            The matrix cannot be used.
+        NumericalError
+            Training diverged. The model then holds the factors of the last good epoch.
+        """
+        dtype = self._check_parameters()
+        if hasattr(X, "matrix") and hasattr(X, "user_ids"):
+            user_ids = X.user_ids if user_ids is None else user_ids
+            item_ids = X.item_ids if item_ids is None else item_ids
+            X = X.matrix
+        matrix = as_csr(X, dtype=dtype)
+        if matrix.nnz == 0:
+            raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
+        labels = _labels("user_ids", user_ids, matrix.n_rows), _labels("item_ids", item_ids, matrix.n_cols)
+        watchers = [] if callbacks is None else [callbacks] if callable(callbacks) else list(callbacks)
+        for watcher in watchers:
+            if not callable(watcher):
+                raise ParameterError("callbacks", watcher, "give callables that take one argument")
+        rng = np.random.default_rng(_seed(self.random_state))
+        train, held_out = matrix, None
+        if validation is not None:
+            held_out = as_csr(
+                validation, name="validation", dtype=dtype, n_rows=matrix.n_rows, n_cols=matrix.n_cols
+            )
+        elif self.early_stopping:
+            train, held_out = hold_out(matrix, _HOLD_OUT, rng)
+        run = _Run(self, train, matrix, held_out, watchers, labels, rng, dtype)
+        try:
+            run.train()
+        finally:
+            if run.good is not None:
+                self._snapshot = run.good
+                self.history_ = run.history
+                self.n_iter_ = len(run.history)
+                self.n_features_in_ = matrix.n_cols
+        return self
+
+    def _check_parameters(self) -> Any:
+        check_int("K", self.K, 1, 1 << 15)
+        get_loss(self.loss)
+        check_choice("score", self.score, SCORES)
+        check_real("temperature", self.temperature, 0, open_min=True)
+        check_int("n_negatives", self.n_negatives, 1)
+        check_choice("sampler", self.sampler, SAMPLERS)
+        check_real("gamma", self.gamma)
+        get_optimizer(self.optimizer, self.momentum)
+        check_real("lr", self.lr, 0, open_min=True)
+        check_real("weight_decay", self.weight_decay, 0)
+        if not 0 <= check_real("warmup", self.warmup) < 1:
+            raise ParameterError("warmup", self.warmup, "give a number in [0, 1)")
+        get_schedule(self.schedule, self.warmup)
+        if self.batch_size is not None:
+            check_int("batch_size", self.batch_size, 1)
+        check_int("n_epochs", self.n_epochs, 1)
+        check_real("init_scale", self.init_scale, 0, open_min=True)
+        check_int("patience", self.patience, 1)
+        try:
+            name: Any = np.dtype(self.dtype).name
+        except TypeError:
+            name = self.dtype
+        check_choice("dtype", name, ("float32", "float64"))
+        return np.dtype(name)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the fitted model to one file (npz without pickle), atomically.
+
+        Parameters
+        ----------
+        path : str or path
+            Used exactly as given.
+
+        Raises
+        ------
+        InputTypeError
+            The loss, optimiser or schedule is an object of the caller's, which a file cannot hold.
+        """
+        _model_file.save(self, self._state(), path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> SGDRanker:
+        """Read a model that `save` wrote.
+
+        Parameters
+        ----------
+        path : str or path
+
+        Returns
+        -------
+        SGDRanker
+
+        Raises
+        ------
+        ModelFileError
+            The file is damaged, of a newer version or not a model of this kind.
+        """
+        params, fitted, snapshot = _model_file.load(path)
+        model = cls(**params)
+        model._snapshot = snapshot
+        for name, value in fitted.items():
+            setattr(model, name, value)
+        return model
+
+
+class _Run:
+    """One fit: owns factors, history and the last good state, so that the estimator changes only at the end."""
+
+    def __init__(
+        self,
+        model: SGDRanker,
+        train: CSR,
+        seen: CSR,
+        held_out: CSR | None,
+        watchers: list[Callback],
+        labels: tuple[np.ndarray | None, np.ndarray | None],
+        rng: np.random.Generator,
+        dtype: np.dtype,
+    ) -> None:
+        self.model, self.train_matrix, self.seen, self.held_out = model, train, seen, held_out
+        self.watchers, self.labels = watchers, labels
+        loss = get_loss(model.loss)
+        self.sampler = None
+        if loss.kind == "sampled":
+            self.sampler = Sampler(
+                train,
+                model.sampler,
+                model.n_negatives,
+                gamma=model.gamma,
+                shared=model.shared_negatives,
+                exclude_positives=model.exclude_positives,
+                replacement=model.replacement,
+            )
+        self.settings = Settings(
+            loss=loss,
+            temperature=model.temperature,
+            lr=model.lr,
+            schedule=get_schedule(model.schedule, model.warmup),
+            batch_size=model.batch_size or _BATCH[loss.kind],
+            n_epochs=model.n_epochs,
+            coupled=0.0 if model.decoupled else model.weight_decay,
+            decoupled=model.weight_decay if model.decoupled else 0.0,
+            seed=int(rng.integers(1 << 62)),
+        )
+        self.start = self._start(rng, dtype)
+        self.history: list[dict[str, Any]] = []
+        self.good: Snapshot | None = None
+
+    def _start(self, rng: np.random.Generator, dtype: np.dtype) -> list[np.ndarray]:
+        model = self.model
+        last = getattr(model, "_snapshot", None)
+        shapes = [(n, model.K) for n in self.seen.shape]
+        if model.warm_start and last is not None:
+            start = [last.user_factors.astype(dtype), last.item_factors.astype(dtype)]
+            if [s.shape for s in start] != shapes:
+                raise InputError(
+                    f"warm_start: the last fit has factors of shapes {start[0].shape} and {start[1].shape}, which do "
+                    f"not fit a matrix {self.seen.shape} with K={model.K}; set warm_start=False"
+                )
+            return start
+        drawn = [rng.standard_normal(shape, dtype.type) for shape in shapes]
+        for array in drawn:
+            array *= dtype.type(model.init_scale)
+        return drawn
+
+    def _publish(self, users: Factors, items: Factors) -> Snapshot:
+        return Snapshot(users.effective.copy(), items.effective.copy(), self.seen, *self.labels)
+
+    def train(self) -> None:
+        """Run all epochs."""
+        model, cosine = self.model, self.model.score == "cosine"
+        optimizer = get_optimizer(model.optimizer, model.momentum)
+        with parallel(model.n_jobs) as n_threads:
+            users = Factors(self.start[0], cosine, optimizer)
+            items = Factors(self.start[1], cosine, optimizer)
+        self.good = self._publish(users, items)
+        trainer = Trainer(self.train_matrix, users, items, self.settings, self.sampler, n_threads)
+        seconds, best, best_epoch = 0.0, -np.inf, 0
+        best_state = self.good
+        bar = tqdm(total=model.n_epochs, desc="SGD", unit="epoch", disable=not model.verbose)
+        with trainer, bar:
+            for epoch in range(model.n_epochs):
+                started = time.perf_counter()
+                with parallel(model.n_jobs):
+                    objective = self._epoch(trainer, epoch)
+                seconds += time.perf_counter() - started
+                self.good = self._publish(users, items)
+                record: dict[str, Any] = {
+                    "iteration": epoch + 1,
+                    "seconds": seconds,
+                    "objective": objective,
+                }
+                self.history.append(record)
+                stop = self._watch(record)
+                if self.held_out is not None and model.early_stopping:
+                    if record[model.metric] > best or epoch == 0:
+                        best, best_epoch, best_state = record[model.metric], epoch, self.good
+                    stop = stop or epoch - best_epoch >= model.patience
+                bar.set_postfix(_shown(record))
+                bar.update()
+                if stop:
+                    break
+        if self.held_out is not None and model.early_stopping:
+            self.good = best_state
+
+    def _epoch(self, trainer: Trainer, epoch: int) -> float:
+        try:
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                objective = trainer.epoch(epoch)
+            for side, factors in (("user", trainer.users), ("item", trainer.items)):
+                bad = np.flatnonzero(~np.isfinite(factors.param).all(axis=1))
+                if len(bad):
+                    raise NumericalError(f"the factors of {side} {bad[0]} are not finite: training diverged")
+        except NumericalError as error:
+            kept = f"epoch {epoch}" if epoch else "the start"
+            raise NumericalError(
+                f"epoch {epoch + 1}: {error} (loss={self.model.loss!r}, lr={self.model.lr:g}). Lower lr or "
+                f"raise the temperature; the model holds the factors of {kept}"
+            ) from None
+        return objective
+
+    def _watch(self, record: dict[str, Any]) -> bool:
+        """Validation, then callbacks; whether one of them asks to stop."""
+        assert self.good is not None
+        factors = self.good.user_factors, self.good.item_factors
+        if self.held_out is not None:
+            started = time.perf_counter()
+            metric = self.model.metric
+            figures = evaluate(
+                factors, self.train_matrix, self.held_out, metrics=(metric,), n_jobs=self.model.n_jobs
+            )
+            record[metric] = float(figures[metric])
+            record["evaluation_seconds"] = time.perf_counter() - started
+        for array in factors:
+            array.flags.writeable = False
+        now = Epoch(
+            iteration=record["iteration"],
+            seconds=record["seconds"],
+            objective=record["objective"],
+            user_factors=factors[0],
+            item_factors=factors[1],
+            record=record,
+            history=self.history,
+        )
+        return any([bool(watcher(now)) for watcher in self.watchers])
+
+
+def _shown(record: dict[str, Any]) -> dict[str, str]:
+    return {
+        k: f"{v:.5g}"
+        for k, v in record.items()
+        if k not in ("iteration", "seconds", "evaluation_seconds") and isinstance(v, float)
+    }
+
+
+def _seed(random_state: Any) -> int:
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(1 << 31))
+    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+
+
+def _labels(name: str, labels: Any, n: int) -> np.ndarray | None:
+    if labels is None:
+        return None
+    array = np.asarray(labels)
+    if array.shape != (n,):
+        raise InputError(f"{name} has shape {array.shape}; one label for each of {n} is needed")
+    return array
+
+
+def hold_out(matrix: CSR, share: float, rng: np.random.Generator) -> tuple[CSR, CSR]:
+    """Split off a share of every user's interactions, rounded down, at random.
+
+    Parameters
+    ----------
+    matrix : CSR
+    share : float in (0, 1)
+    rng : Generator
+
+    Returns
+    -------
+    (kept, held) : CSR
+    """
+    counts = matrix.row_counts
+    users = np.repeat(np.arange(matrix.n_rows), counts)
+    order = np.lexsort((rng.random(matrix.nnz), users))
+    rank = np.empty(matrix.nnz, np.int64)
+    rank[order] = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], counts)
+    held = rank < np.floor(counts * share).astype(np.int64)[users]
+    return _part(matrix, users, ~held), _part(matrix, users, held)
+
+
+def _part(matrix: CSR, users: np.ndarray, mask: np.ndarray) -> CSR:
+    counts = np.bincount(users[mask], minlength=matrix.n_rows)
+    indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    values = matrix.values if matrix.is_binary else matrix.values[mask]
+    return CSR(indptr, matrix.indices[mask], values, matrix.n_cols)
