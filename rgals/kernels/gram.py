@@ -17,12 +17,11 @@ TILE = 256  # columns of an output tile: its float64 sums stay in the L2 cache
 
 
 @njit(parallel=True, cache=True)
-def _partial(factors, weight, uniform, linear_weight, n_chunks, n_threads):
+def _partial(factors, weight, uniform, n_chunks, n_threads):
     n, k = factors.shape
     n_tiles = (k + TILE - 1) // TILE
     n_pairs = n_tiles * (n_tiles + 1) // 2
     gram = np.zeros((n_chunks, k, k))
-    linear = np.zeros((n_chunks, k))
     n_blocks = (n + ROWS - 1) // ROWS
     counter = np.zeros(1, np.int64)
     for _ in prange(n_threads):
@@ -53,41 +52,34 @@ def _partial(factors, weight, uniform, linear_weight, n_chunks, n_threads):
                 for i in range(wide_a):
                     for j in range(wide_b):
                         gram[chunk, a + i, b + j] += product[i, j]
-                if left == right:
-                    for i in range(rows):
-                        w = linear_weight[0 if uniform else start + i]
-                        for j in range(wide_a):
-                            linear[chunk, a + j] += w * factors[start + i, a + j]
-    return gram, linear
+    return gram
 
 
-def gram(
-    factors: np.ndarray, weight: np.ndarray, linear_weight: np.ndarray, n_threads: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """``F^T diag(weight) F`` and ``F^T linear_weight`` in float64.
+def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
+    """``F^T diag(weight) F`` in float64.
 
     Parameters
     ----------
     factors : ndarray, shape (n, K), C-ordered, float32 or float64
-    weight, linear_weight : ndarray of float64, shape (n,)
+    weight : ndarray of float64, shape (n,)
     n_threads : int
 
     Returns
     -------
-    (G, s) : ndarray of float64, shapes (K, K) and (K,)
+    ndarray of float64, shape (K, K)
     """
     n, k = factors.shape
     if n == 0:
-        return np.zeros((k, k)), np.zeros(k)
+        return np.zeros((k, k))
     n_tiles = -(-k // TILE)
     n_chunks = max(1, 16 // (n_tiles * (n_tiles + 1) // 2))
-    uniform = bool((weight == weight[0]).all() and (linear_weight == linear_weight[0]).all())
-    partial, linear = _partial(factors, weight, uniform, linear_weight, n_chunks, n_threads)
+    uniform = bool((weight == weight[0]).all())
+    partial = _partial(factors, weight, uniform, n_chunks, n_threads)
     total = partial[0]
     for chunk in range(1, n_chunks):  # in a fixed order
         total += partial[chunk]
     upper = np.triu(total)
-    return upper + np.triu(upper, 1).T, linear.sum(axis=0)
+    return upper + np.triu(upper, 1).T
 
 
 @njit(parallel=True, cache=True)
@@ -106,11 +98,42 @@ def multiply(factors, matrix, out, n_threads):
             out[start : start + rows] = buffer[:rows]
 
 
-@njit(cache=True)
-def weighted_sum(factors, weight):
-    """``F^T weight`` in float64, shape (K,)."""
-    total = np.zeros(factors.shape[1])
-    for i in range(len(factors)):
-        for j in range(factors.shape[1]):
-            total[j] += weight[i] * factors[i, j]
-    return total
+@njit(parallel=True, cache=True)
+def _column_sums(factors, weight, linear_weight, n_chunks, n_threads):
+    n, k = factors.shape
+    out = np.zeros((n_chunks, 3, k))
+    counter = np.zeros(1, np.int64)
+    for _ in prange(n_threads):
+        while True:
+            chunk = fetch_add(counter, 0, 1)
+            if chunk >= n_chunks:
+                break
+            squares, sums, linear = out[chunk, 0], out[chunk, 1], out[chunk, 2]
+            for i in range(chunk * n // n_chunks, (chunk + 1) * n // n_chunks):
+                w = weight[i]
+                lw = linear_weight[i]
+                for j in range(k):
+                    f = np.float64(factors[i, j])
+                    squares[j] += w * f * f
+                    sums[j] += w * f
+                    linear[j] += lw * f
+    return out
+
+
+def column_sums(
+    factors: np.ndarray, weight: np.ndarray, linear_weight: np.ndarray, n_threads: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Diagonal of ``F^T diag(weight) F``, ``F^T weight`` and ``F^T linear_weight``, summed in float64.
+
+    Parameters
+    ----------
+    factors : ndarray, shape (n, K)
+    weight, linear_weight : ndarray of float64, shape (n,)
+    n_threads : int
+
+    Returns
+    -------
+    tuple of three ndarrays of float64, shape (K,)
+    """
+    squares, sums, linear = _column_sums(factors, weight, linear_weight, 16, n_threads).sum(axis=0)
+    return squares, sums, linear

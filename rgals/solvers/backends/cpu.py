@@ -60,7 +60,7 @@ class _HalfStep:
         if self.side.coupled and self.side.interaction:
             shift = self._coupling()
             factors, value = self._solve(self.s + shift)
-            value -= float(shift @ gram.weighted_sum(factors, self.side.scale))
+            value -= float(shift @ self._pull(factors))
         else:
             factors, value = self._solve(self.s)
         if not np.isfinite(value):
@@ -73,20 +73,25 @@ class _HalfStep:
     def _rotate(self, in_place: bool) -> np.ndarray:
         """Eigenbasis of the Gramian; ``self.rotated``, ``self.d`` and ``self.s`` are in it."""
         side, fixed = self.side, self.fixed
-        G, s = gram.gram(fixed, side.gram_weight, side.linear_weight, self.n_threads)
-        if side.interaction and not side.coupled:
-            u = gram.weighted_sum(fixed, side.gram_weight)
-            G -= side.interaction * np.outer(u, u)
+        G = gram.gram(fixed, side.gram_weight, self.n_threads)
+        interaction = 0.0 if side.coupled else side.interaction
+        if interaction:
+            u = self._sums(fixed)[1]
+            G -= interaction * np.outer(u, u)
         if not np.isfinite(G).all():
             row = int(np.argmin(np.isfinite(fixed).all(axis=1)))
             raise NumericalError(f"the Gramian of the fixed side is not finite; see its row {row}")
-        d, V = scipy.linalg.eigh(G, driver="evd", overwrite_a=True, check_finite=False)
-        self.d = np.maximum(d, 0.0)  # G is positive semidefinite: below zero is rounding
-        self.s = V.T @ s
+        _, V = scipy.linalg.eigh(G, driver="evd", overwrite_a=True, check_finite=False)
         basis = np.ascontiguousarray(V.astype(fixed.dtype))
         self.rotated = fixed if in_place else np.empty_like(fixed)
         gram.multiply(fixed, basis, self.rotated, self.n_threads)
+        # Of the rotated factors themselves: a float32 Gramian cannot resolve its weak directions, these sums do.
+        d, u, self.s = self._sums(self.rotated)
+        self.d = np.maximum(d - interaction * u**2, 0.0)  # positive semidefinite: below zero is rounding
         return basis
+
+    def _sums(self, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return gram.column_sums(factors, self.side.gram_weight, self.side.linear_weight, self.n_threads)
 
     def _solve(self, s: np.ndarray) -> tuple[np.ndarray, float]:
         out = np.empty((self.n_rows, self.rotated.shape[1]), self.rotated.dtype)
@@ -108,7 +113,7 @@ class _HalfStep:
         """
         side, k = self.side, self.rotated.shape[1]
         uncoupled, _ = self._solve(self.s)
-        pull = gram.weighted_sum(uncoupled, side.scale)
+        pull = self._pull(uncoupled)
         info = np.zeros(self.n_rows, np.int32)
         n_blocks = 16 if k <= 256 else 4
         blocks = rows.inverse_sum(
@@ -121,3 +126,7 @@ class _HalfStep:
         H = side.interaction * self.d
         v = np.linalg.solve(np.eye(k) - B * H, pull)
         return H * v
+
+    def _pull(self, solved: np.ndarray) -> np.ndarray:
+        """``sum_r scale_r p_r``."""
+        return gram.column_sums(solved, self.side.scale, self.side.scale, self.n_threads)[1]

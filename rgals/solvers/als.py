@@ -1,0 +1,154 @@
+"""The one loop: alternating half-steps, objective, history, stopping."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rgals._csr import CSR
+from rgals._errors import NumericalError
+from rgals.losses.base import Coefficients, Loss
+from rgals.solvers.backends.base import Backend
+
+
+@dataclass
+class Iteration:
+    """What a callback sees after every iteration.
+
+    Attributes
+    ----------
+    iteration : int
+        From 1.
+    seconds : float
+        Spent on training so far; time spent in callbacks is not counted.
+    objective : float
+        The loss's stated objective at these factors.
+    user_factors, item_factors : ndarray
+        The current factors, read-only. Copy what must outlive the call.
+    record : dict
+        The entry of the history; a callback may add figures (metrics) to it.
+    history : list of dict
+        All entries so far, ``record`` being the last.
+    """
+
+    iteration: int
+    seconds: float
+    objective: float
+    user_factors: np.ndarray
+    item_factors: np.ndarray
+    record: dict[str, Any]
+    history: list[dict[str, Any]] = field(repr=False)
+
+
+#: Called after every iteration; a true answer ends the fit.
+Callback = Callable[[Iteration], object]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Everything that defines the minimisation: data, coefficients, regularisation.
+
+    Attributes
+    ----------
+    users : CSR, users x items
+    items : CSR, items x users (the transpose)
+    coefficients : Coefficients
+    constant : float
+    reg, reg_exponent : float
+    """
+
+    users: CSR
+    items: CSR
+    coefficients: Coefficients
+    constant: float
+    reg: float
+    reg_exponent: float
+
+    @classmethod
+    def of(cls, users: CSR, loss: Loss, coefficients: Coefficients, reg: float, reg_exponent: float) -> Problem:
+        """The problem of a loss on a matrix."""
+        return cls(
+            users, users.transpose(), coefficients, loss.constant(users, coefficients), reg, reg_exponent
+        )
+
+
+def _ridge(factors: np.ndarray, ridge: np.ndarray) -> float:
+    return float(ridge @ np.einsum("ij,ij->i", factors, factors, dtype=np.float64))
+
+
+def als(
+    problem: Problem,
+    user_factors: np.ndarray,
+    backend: Backend,
+    *,
+    n_iter: int,
+    tol: float = 0.0,
+    callbacks: Sequence[Callback] = (),
+) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    """Alternate exact half-steps, items first, until ``n_iter`` or until the objective settles.
+
+    Every half-step is the exact minimiser over one side, so the objective never rises.
+
+    Parameters
+    ----------
+    problem : Problem
+    user_factors : ndarray, shape (n_users, K)
+        Where to start; overwritten.
+    backend : Backend
+    n_iter : int
+    tol : float
+        Stop when the objective falls by less than ``tol`` times its magnitude in an iteration. 0: never.
+    callbacks : sequence of callables
+        See `Callback`.
+
+    Returns
+    -------
+    item_factors : ndarray, shape (n_items, K)
+        The last iterate; the user factors that belong to it are one half-step away.
+    history : list of dict
+        ``iteration``, ``seconds``, ``objective`` and what callbacks added.
+
+    Raises
+    ------
+    NumericalError
+        Naming the iteration, the side and the row.
+    """
+    user_side = problem.coefficients.user_side(problem.users, problem.reg, problem.reg_exponent)
+    item_side = problem.coefficients.item_side(problem.items, problem.reg, problem.reg_exponent)
+    history: list[dict[str, Any]] = []
+    item_factors = np.empty((problem.items.n_rows, user_factors.shape[1]), user_factors.dtype)
+    seconds, previous = 0.0, np.inf
+    for iteration in range(1, n_iter + 1):
+        started = time.perf_counter()
+        what = "item"
+        try:
+            item_factors = backend.half_step(problem.items, user_factors, item_side, rotate=True).factors
+            what = "user"
+            step = backend.half_step(problem.users, item_factors, user_side, rotate=True)
+        except NumericalError as error:
+            raise NumericalError(f"iteration {iteration}, {what} half-step: {error}") from error
+        user_factors = step.factors
+        objective = problem.constant + _ridge(item_factors, item_side.ridge) - step.decrease
+        seconds += time.perf_counter() - started
+        record = {"iteration": iteration, "seconds": seconds, "objective": objective}
+        history.append(record)
+        stop = False
+        if callbacks:
+            shown = Iteration(
+                iteration, seconds, objective, _read_only(user_factors), _read_only(item_factors), record, history
+            )
+            stop = any([bool(callback(shown)) for callback in callbacks])
+        if stop or previous - objective < tol * abs(objective):
+            break
+        previous = objective
+    return item_factors, history
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view
