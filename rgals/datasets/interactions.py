@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals._errors import FileFormatError, InputError, InputTypeError, ParameterError, ShapeError
+from rgals._sparse import entries, entry_rows, group
 from rgals._validation import MAX_INDEX, check_choice, check_real
 from rgals.datasets.ids import IdMap, as_labels, encode
 
@@ -158,7 +159,7 @@ class Interactions:
         if target.suffix != ".npz":
             raise ParameterError("path", str(path), "give a name that ends in .npz")
         arrays: dict[str, np.ndarray] = {
-            "user": np.repeat(np.arange(self.n_users, dtype=np.int32), np.diff(self.matrix.indptr)),
+            "user": entry_rows(self.matrix).astype(np.int32),
             "item": self.matrix.indices.astype(np.int32),
             "rating": self.matrix.data.astype(np.float32),
         }
@@ -177,22 +178,6 @@ class Interactions:
         except BaseException:
             os.unlink(temporary)
             raise
-
-
-def entries(matrix: sp.csr_array, mask: np.ndarray) -> sp.csr_array:
-    """The entries of a CSR matrix where ``mask`` is true; the shape stays."""
-    ends = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])
-    indptr = ends[matrix.indptr]
-    return sp.csr_array((matrix.data[mask], matrix.indices[mask], indptr), shape=matrix.shape)
-
-
-def group(codes: np.ndarray, n: int) -> np.ndarray:
-    """Stable order of ``codes`` (in ``[0, n)``): `numpy.argsort` in linear time, by scipy's counting sort."""
-    m = len(codes)
-    if m == 0:
-        return np.empty(0, np.int64)
-    one_per_column = sp.csc_array((np.zeros(m, np.int8), codes, np.arange(m + 1)), shape=(n, m))
-    return one_per_column.tocsr().indices
 
 
 @dataclass

@@ -1,0 +1,229 @@
+"""Implicit feedback made on purpose, with a structure that is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils import check_random_state
+
+from rgals._errors import ParameterError
+from rgals._sparse import group
+from rgals._validation import check_choice, check_int, check_real
+from rgals.datasets.interactions import Interactions
+
+_GENRES = (
+    "drama", "jazz", "comedy", "western", "opera", "thriller", "folk", "noir", "sci-fi", "ballet", "mystery",
+    "punk", "fantasy", "tango", "horror", "choral", "romance", "techno", "anime", "blues", "musical", "ska",
+    "crime", "ambient",
+)  # fmt: skip
+_EPOCH, _YEAR = 1_600_000_000, 365 * 86_400
+_MIN_DEGREE, _ROUNDS = 5, 30
+
+
+@dataclass(frozen=True, eq=False)
+class SyntheticInteractions(Interactions):
+    """What `make_implicit` returns: interactions and the truth behind them.
+
+    Attributes
+    ----------
+    user_clusters : ndarray of int64, shape (n_users,)
+        Favourite cluster of every user.
+    item_clusters : ndarray of int64, shape (n_items,)
+        Cluster of every item.
+    user_tastes : ndarray of float64, shape (n_users, n_clusters)
+        Probability with which a user picks from each cluster; rows sum to 1.
+    item_popularity : ndarray of float64, shape (n_items,)
+        Probability of an item in a pick that ignores taste; sums to 1.
+    """
+
+    user_clusters: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    item_clusters: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    user_tastes: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
+    item_popularity: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+
+def make_implicit(
+    n_users: int = 2000,
+    n_items: int = 1500,
+    *,
+    n_clusters: int = 16,
+    mean_interactions: float = 40.0,
+    popularity_exponent: float = 1.0,
+    noise: float = 0.15,
+    valued: bool = False,
+    timestamps: bool = False,
+    labels: str = "text",
+    random_state: int | np.random.RandomState | None = None,
+) -> SyntheticInteractions:
+    r"""Implicit feedback with clusters of taste, skewed popularity and a long tail of heavy users.
+
+    Every item belongs to one cluster and has a popularity :math:`\propto (r + 10)^{-e}` with its random rank
+    :math:`r` and :math:`e` = ``popularity_exponent``. A user has a favourite cluster and some taste for
+    others, and a number of interactions drawn from a lognormal distribution. An interaction ignores taste
+    with probability ``noise``; else a cluster is drawn by the user's taste. The item is then drawn by
+    popularity, without repetition.
+
+    Parameters
+    ----------
+    n_users, n_items : int, default 2000 and 1500
+    n_clusters : int, default 16
+        Clusters of items; at most ``n_items``.
+    mean_interactions : float, default 40
+        Expected interactions per user, at least 5. No user has fewer than 5 or more than half of the items,
+        so a mean near half of the items is not reached.
+    popularity_exponent : float, default 1.0
+        0: all items of a cluster are equally popular.
+    noise : float in [0, 1], default 0.15
+        Share of interactions that follow popularity alone.
+    valued : bool, default False
+        Values are counts >= 1, higher in a user's favourite clusters; else 1.
+    timestamps : bool, default False
+        Add times in seconds since 1970: every user joins on a day of one year and goes on from there.
+    labels : {"text", "int"}, default "text"
+        Ids such as ``"user-0007"`` and ``"jazz-012"`` (the cluster and a number), or the row numbers.
+    random_state : int, RandomState or None, default None
+
+    Returns
+    -------
+    SyntheticInteractions
+        `Interactions` of shape (n_users, n_items) with the true clusters. Rare items may have no interaction.
+
+    Raises
+    ------
+    ParameterError
+        A parameter is out of its range.
+
+    Examples
+    --------
+    >>> from rgals.datasets import make_implicit
+    >>> data = make_implicit(300, 200, n_clusters=4, mean_interactions=20, random_state=0)
+    >>> data.matrix.shape, data.user_tastes.shape
+    ((300, 200), (300, 4))
+    >>> bool((data.matrix.sum(axis=1) >= 5).all())
+    True
+    """
+    check_int("n_users", n_users, 1)
+    check_int("n_items", n_items, 2 * _MIN_DEGREE)
+    check_int("n_clusters", n_clusters, 1, n_items)
+    check_real("mean_interactions", mean_interactions, _MIN_DEGREE)
+    check_real("popularity_exponent", popularity_exponent, 0.0)
+    check_real("noise", noise, 0.0, 1.0)
+    check_choice("labels", labels, ("text", "int"))
+    if mean_interactions > n_items / 2:
+        raise ParameterError(
+            "mean_interactions", mean_interactions, f"give at most n_items / 2 = {n_items / 2}"
+        )
+    rng = check_random_state(random_state)
+
+    popularity = (rng.permutation(n_items) + 10.0) ** -popularity_exponent
+    popularity /= popularity.sum()
+    item_clusters = rng.permutation(np.arange(n_items) % n_clusters)
+    sizes = rng.dirichlet(np.full(n_clusters, 3.0))
+    user_clusters = rng.choice(n_clusters, n_users, p=sizes)
+    tastes = 0.4 * rng.dirichlet(np.full(n_clusters, 0.3), n_users)
+    tastes[np.arange(n_users), user_clusters] += 0.6
+
+    degrees = _degrees(n_users, mean_interactions, n_items // 2, rng)
+    keys = _draw(degrees, tastes, popularity, item_clusters, noise, rng)
+    users, items = np.divmod(keys, n_items)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(users, minlength=n_users), dtype=np.int64)])
+    values = np.ones(len(keys), np.float32)
+    if valued:
+        liking = tastes[users, item_clusters[items]]
+        values += rng.poisson(6.0 * liking * rng.gamma(0.7, size=len(keys)))
+    matrix = sp.csr_array((values, items.astype(np.int32), indptr), shape=(n_users, n_items))
+    return SyntheticInteractions(
+        matrix,
+        _user_labels(n_users) if labels == "text" else np.arange(n_users),
+        _item_labels(item_clusters) if labels == "text" else np.arange(n_items),
+        _times(users, indptr, rng) if timestamps else None,
+        user_clusters=user_clusters,
+        item_clusters=item_clusters,
+        user_tastes=tastes,
+        item_popularity=popularity,
+    )
+
+
+def _degrees(n: int, mean: float, most: int, rng: np.random.RandomState) -> np.ndarray:
+    sigma = 0.9
+    raw = rng.lognormal(-(sigma**2) / 2, sigma, n)
+    return np.clip(np.rint(_MIN_DEGREE + (mean - _MIN_DEGREE) * raw), _MIN_DEGREE, most).astype(np.int64)
+
+
+def _draw(
+    degrees: np.ndarray,
+    tastes: np.ndarray,
+    popularity: np.ndarray,
+    clusters: np.ndarray,
+    noise: float,
+    rng: np.random.RandomState,
+) -> np.ndarray:
+    """Distinct pairs as sorted keys ``user * n_items + item``, about ``degrees`` of each user."""
+    n_users, n_clusters = tastes.shape
+    n_items = len(popularity)
+    by_cluster = group(clusters, n_clusters)
+    ends = np.cumsum(np.bincount(clusters, popularity, minlength=n_clusters))
+    starts = np.concatenate([[0.0], ends[:-1]])
+    within = np.cumsum(popularity[by_cluster])
+    overall = np.cumsum(popularity)
+    taste_ends = np.cumsum(tastes, axis=1)
+    taste_ends[:, -1] = 1.0
+    # Row x of the tastes becomes the stretch [x, x + 1) of one increasing array.
+    taste_line = (taste_ends + np.arange(n_users)[:, None]).ravel()
+    keys = np.empty(0, np.int64)
+    for _ in range(_ROUNDS):
+        missing = degrees - np.bincount(keys // n_items, minlength=n_users)
+        users = np.repeat(np.arange(n_users), missing)
+        if len(users) <= degrees.sum() // 1000:  # the few still missing are repetitions of heavy users
+            break
+        by_taste = rng.random_sample(len(users)) >= noise
+        cell = np.searchsorted(taste_line, users + rng.random_sample(len(users)), side="right")
+        cluster = np.clip(cell - users * n_clusters, 0, n_clusters - 1)
+        height = rng.random_sample(len(users))
+        inside = starts[cluster] + height * (ends[cluster] - starts[cluster])
+        liked = by_cluster[np.minimum(np.searchsorted(within, inside, side="right"), n_items - 1)]
+        popular = np.minimum(np.searchsorted(overall, height * overall[-1], side="right"), n_items - 1)
+        new = np.sort(users * n_items + np.where(by_taste, liked, popular))
+        at = np.minimum(np.searchsorted(keys, new), max(len(keys) - 1, 0))
+        fresh = np.append(True, new[1:] != new[:-1])
+        if len(keys):
+            fresh &= keys[at] != new
+        keys = np.sort(np.concatenate([keys, new[fresh]]), kind="stable")  # merges two sorted runs
+    # Users whose likely items are used up get the most popular ones of the rest, so that none is too short.
+    short = np.flatnonzero(np.bincount(keys // n_items, minlength=n_users) < _MIN_DEGREE)
+    if len(short):
+        best = np.argsort(-popularity, kind="stable")[:_MIN_DEGREE]
+        keys = np.unique(np.concatenate([keys, (short[:, None] * n_items + best).ravel()]))
+    return keys
+
+
+def _times(users: np.ndarray, indptr: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
+    n_users = len(indptr) - 1
+    # The order of the items says nothing about time: gaps go to a random order of each user's entries.
+    shuffled = rng.permutation(len(users))
+    order = shuffled[group(users[shuffled], n_users)]
+    gaps = np.cumsum(1.0 + rng.exponential(86_400.0 * 2, len(users)))
+    before = np.concatenate([[0.0], gaps])[indptr[:-1]]
+    joined = rng.randint(0, _YEAR, n_users)
+    times = np.empty(len(users), np.int64)
+    times[order] = (_EPOCH + joined[users] + gaps - before[users]).astype(np.int64)
+    return times
+
+
+def _user_labels(n: int) -> np.ndarray:
+    width = max(4, len(str(n - 1)))
+    return np.array([f"user-{k:0{width}d}" for k in range(n)])
+
+
+def _item_labels(clusters: np.ndarray) -> np.ndarray:
+    n_clusters = int(clusters.max()) + 1
+    number = np.zeros(n_clusters, np.int64)
+    width = max(3, len(str(len(clusters))))
+    names = []
+    for cluster in clusters.tolist():
+        number[cluster] += 1
+        genre = _GENRES[cluster] if cluster < len(_GENRES) else f"genre{cluster}"
+        names.append(f"{genre}-{number[cluster]:0{width}d}")
+    return np.array(names)
