@@ -1,0 +1,298 @@
+"""The trainer's chain rule, samplers and optimisers against numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from rgals._errors import InputError, NumericalError, ParameterError
+from rgals._threads import parallel
+from rgals._validation import as_csr
+from rgals.sgd.losses import get_loss
+from rgals.sgd.optimizers import SGD, Adagrad, Adam, LazyAdam, get_optimizer
+from rgals.sgd.samplers import Sampler, alias_table
+from rgals.sgd.schedules import get_schedule
+from rgals.sgd.trainer import Factors, Settings, Trainer
+
+
+def matrix(rng, n_users=12, n_items=9, valued=False, density=0.35):
+    dense = (rng.random((n_users, n_items)) < density).astype(float)
+    dense[0], dense[1] = 0, 0
+    dense[1, 3] = 1
+    if valued:
+        dense *= rng.integers(1, 4, dense.shape)
+    return as_csr(sp.csr_array(dense), dtype=np.float64)
+
+
+def trainer(X, P, Q, loss, score="dot", *, temperature=0.7, optimizer=None, batch_size=64, lr=0.5, **sampling):
+    loss = get_loss(loss)
+    sampler = None
+    if loss.kind == "sampled":
+        sampler = Sampler(X, sampling.pop("sampler", "uniform"), sampling.pop("n", 4), **sampling)
+    settings = Settings(loss, temperature, lr, get_schedule("constant"), batch_size, 5, 0.0, 0.0, 3)
+    sides = [Factors(F.copy(), score == "cosine", optimizer or SGD()) for F in (P, Q)]
+    return Trainer(X, *sides, settings, sampler)
+
+
+def central(f, x, h=1e-6):
+    out = np.empty_like(x)
+    for i in np.ndindex(x.shape):
+        up, down = x.copy(), x.copy()
+        up[i] += h
+        down[i] -= h
+        out[i] = (f(up) - f(down)) / (2 * h)
+    return out
+
+
+CASES = [
+    ("softmax", {}),
+    ("rgx", {}),
+    ("sampled_softmax", {}),
+    ("bpr", {"n": 1, "exclude_positives": True}),
+    ("sampled_softmax", {"sampler": "popularity", "gamma": 0.5, "replacement": False}),
+    ("sampled_softmax", {"sampler": "in_batch"}),
+    ("bce", {"shared": True, "exclude_positives": True, "n": 5}),
+]
+
+
+@pytest.mark.parametrize("score", ["dot", "cosine"])
+@pytest.mark.parametrize("loss, sampling", CASES)
+def test_one_step_follows_the_gradient_of_the_whole_objective(loss, sampling, score, rng):
+    """A step of plain SGD is -lr times the central differences of the mean loss, factors to scores included."""
+    X = matrix(rng, valued=True)
+    P, Q = rng.standard_normal((12, 4)), rng.standard_normal((9, 4))
+
+    def mean_loss(P, Q):
+        run = trainer(X, P, Q, loss, score, **dict(sampling))
+        value = run.epoch(0)  # one batch: the value before the step
+        ridge = getattr(run.settings.loss, "penalties", lambda X: None)(X)
+        if ridge is not None:
+            weighted = ridge[0] @ (P**2).sum(axis=1) + ridge[1] @ (Q**2).sum(axis=1)
+            value += weighted / X.row_sums.sum()
+        return value
+
+    stepped = trainer(X, P, Q, loss, score, **dict(sampling))
+    stepped.epoch(0)
+    for before, after, numeric in (
+        (P, stepped.users.param, central(lambda F: mean_loss(F, Q), P)),
+        (Q, stepped.items.param, central(lambda F: mean_loss(P, F), Q)),
+    ):
+        assert np.abs(numeric).max() > 1e-3
+        np.testing.assert_allclose((before - after) / 0.5, numeric, rtol=2e-6, atol=1e-8)
+
+
+def test_cosine_ignores_the_length_of_factors(rng):
+    X = matrix(rng)
+    P, Q = rng.standard_normal((12, 4)), rng.standard_normal((9, 4))
+    values = [trainer(X, a * P, b * Q, "softmax", "cosine").epoch(0) for a, b in ((1, 1), (3, 0.1))]
+    np.testing.assert_allclose(values[0], values[1], rtol=1e-12)
+    assert abs(values[0] - trainer(X, P, Q, "softmax", "dot").epoch(0)) > 1e-3
+
+
+def test_a_zero_factor_has_cosine_zero_and_stays(rng):
+    X = matrix(rng)
+    P, Q = rng.standard_normal((12, 4)), rng.standard_normal((9, 4))
+    P[4] = 0
+    run = trainer(X, P, Q, "softmax", "cosine")
+    assert np.isfinite(run.epoch(0))
+    assert not run.users.param[4].any() and np.isfinite(run.items.param).all()
+
+
+@pytest.mark.parametrize(
+    "loss, sampling",
+    [
+        ("softmax", {}),
+        ("sampled_softmax", {"n": 30, "sampler": "popularity", "gamma": 0.5}),
+        ("bpr", {"n": 7, "exclude_positives": True, "replacement": False}),
+        ("sampled_cce", {"sampler": "in_batch"}),
+    ],
+)
+def test_results_do_not_depend_on_threads(loss, sampling, rng):
+    X = matrix(rng, 400, 300, density=0.1)
+    P = rng.standard_normal((400, 8)).astype(np.float32)
+    Q = rng.standard_normal((300, 8)).astype(np.float32)
+    results = []
+    for n_jobs in (1, 2):
+        with parallel(n_jobs) as n_threads:
+            run = trainer(X, P, Q, loss, "cosine", optimizer=Adam(), batch_size=3000, lr=0.01, **dict(sampling))
+            run.n_threads = n_threads
+            with run:
+                value = [run.epoch(0), run.epoch(1)]
+        results.append((value, run.users.param, run.items.param))
+    assert results[0][0] == results[1][0]
+    for a, b in zip(results[0][1:], results[1][1:], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_not_a_number_is_noticed_in_its_batch_and_named(rng):
+    X = matrix(rng)
+    P, Q = rng.standard_normal((12, 4)), rng.standard_normal((9, 4))
+    P[5] = np.nan
+    with pytest.raises(NumericalError, match="user 5 .*batch 0"):
+        trainer(X, P, Q, "softmax").epoch(0)
+
+
+# Samplers.
+
+
+def test_alias_table_keeps_the_probabilities(rng):
+    probability = rng.random(37) ** 3
+    probability[4] = 0
+    probability /= probability.sum()
+    accept, alias = alias_table(probability)
+    share = accept / 2.0**32
+    mass = share / 37
+    np.add.at(mass, alias, (1 - share) / 37)
+    np.testing.assert_allclose(mass, probability, atol=1e-8)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
+def test_negatives_follow_the_proposal(gamma, rng):
+    X = matrix(rng, 50, 20, density=0.2)
+    sampler = Sampler(X, "popularity", 200, gamma=gamma)
+    items = np.zeros((500, 201), np.int32)
+    sampler.draw(np.uint64(9), np.zeros(500, np.int32), items)
+    seen = np.bincount(items[:, 1:].ravel(), minlength=20) / 1e5
+    wanted = X.col_counts**gamma
+    wanted = wanted / wanted.sum()
+    assert np.ptp(X.col_counts) > 3
+    np.testing.assert_allclose(seen, wanted, atol=5 * np.sqrt(wanted.max() / 1e5))
+    np.testing.assert_allclose(sampler.correction, np.log(20 * wanted), atol=1e-12)
+
+
+def test_uniform_negatives_need_no_correction(rng):
+    assert not Sampler(matrix(rng), "uniform", 3).correction.any()
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("n_items", [30, 4000])
+def test_excluded_and_distinct_negatives(n_items, replacement, rng):
+    X = matrix(rng, 40, n_items, density=0.3)
+    n = 5
+    sampler = Sampler(X, "uniform", n, exclude_positives=True, replacement=replacement)
+    items = np.empty((X.nnz, 1 + n), np.int32)
+    items[:, 0] = X.indices
+    sampler.draw(np.uint64(1), sampler.users, items)
+    dense = X.to_scipy().toarray()
+    assert not dense[sampler.users[:, None], items[:, 1:]].any()
+    distinct = np.array([len(set(row)) for row in items])
+    assert (distinct == 1 + n).all() if not replacement else (distinct < 1 + n).any() or n_items > 1000
+
+
+def test_all_other_items_can_be_drawn_without_replacement(rng):
+    X = matrix(rng)
+    items = np.empty((X.nnz, 9), np.int32)
+    items[:, 0] = X.indices
+    sampler = Sampler(X, "popularity", 8, replacement=False)
+    sampler.draw(np.uint64(1), sampler.users, items)
+    assert (np.sort(items, axis=1) == np.arange(9)).all()
+
+
+def test_too_many_negatives_are_refused(rng):
+    X = matrix(rng)
+    with pytest.raises(ParameterError, match="n_negatives=9 .*only 8 items"):
+        Sampler(X, "uniform", 9, replacement=False)
+    Sampler(X, "uniform", 9, replacement=False, shared=True)
+    most = X.row_counts.max()
+    with pytest.raises(ParameterError, match=f"only {9 - most} items for the user with most positives"):
+        Sampler(X, "uniform", int(10 - most), replacement=False, exclude_positives=True)
+    with pytest.raises(ParameterError, match="n_negatives=0"):
+        Sampler(X, "uniform", 0)
+
+
+def test_a_user_of_everything_leaves_no_negative():
+    X = as_csr(sp.csr_array(np.array([[1, 0, 0], [1, 1, 1]])))
+    with pytest.raises(InputError, match="user 1 has interacted with all 3 items"):
+        Sampler(X, "uniform", 2, exclude_positives=True)
+
+
+def test_in_batch_negatives_never_hold_the_own_positive(rng):
+    X = matrix(rng)
+    P, Q = rng.standard_normal((12, 4)), rng.standard_normal((9, 4))
+    run = trainer(X, P, Q, "sampled_cce", sampler="in_batch")
+    users, positives = run.sampler.users, X.indices
+    values, _ = run.shared_gradient(np.uint64(0), users, positives, None)
+    scores = P @ Q.T / 0.7
+    for value, user, item in zip(values, users, positives, strict=True):
+        others = scores[user, positives[positives != item]]
+        np.testing.assert_allclose(value, np.log1p(np.exp(others - scores[user, item]).sum()))
+
+
+# Optimisers.
+
+
+def reference(kind, param, grads, lr):
+    """Textbook updates of one row, written out."""
+    p, m, v = param.copy(), 0.0, 0.0
+    for t, g in enumerate(grads, start=1):
+        if kind == "sgd":
+            m = 0.8 * m + g
+            p = p - lr * m
+        elif kind == "adagrad":
+            v = v + g * g
+            p = p - lr * g / (np.sqrt(v) + 1e-10)
+        else:
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+            p = p - lr * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+    return p
+
+
+@pytest.mark.parametrize(
+    "optimizer, kind",
+    [(SGD(0.8), "sgd"), (Adagrad(), "adagrad"), (Adam(), "adam"), (LazyAdam(), "adam")],
+)
+def test_optimisers_against_their_formulas(optimizer, kind, rng):
+    param, grads = rng.standard_normal((6, 3)), rng.standard_normal((4, 6, 3))
+    out, state = param.copy(), optimizer.init(param)
+    for g in grads:
+        optimizer.update(out, g, state, 0.1)
+    np.testing.assert_allclose(out, reference(kind, param, grads, 0.1), rtol=1e-10)
+
+
+def test_dense_and_lazy_differ_exactly_in_rows_without_gradient(rng):
+    """Row 2 gets a gradient in steps 0 and 2 only."""
+    param, grads = rng.standard_normal((4, 3)), rng.standard_normal((3, 4, 3))
+    results = {}
+    for optimizer in (Adam(), LazyAdam()):
+        out, state = param.copy(), optimizer.init(param)
+        for step, g in enumerate(grads):
+            ids = np.array([0, 1, 3]) if step == 1 else np.arange(4)
+            optimizer.update(out, g[ids], state, 0.1, ids=ids)
+        results[optimizer.lazy] = out
+    padded = grads.copy()
+    padded[1, 2] = 0
+    np.testing.assert_allclose(results[False], reference("adam", param, padded, 0.1), rtol=1e-10)
+    seen = [0, 1, 3]
+    np.testing.assert_allclose(results[True][seen], results[False][seen], rtol=1e-12)
+    np.testing.assert_allclose(results[True][2], reference("adam", param, grads[[0, 2]], 0.1)[2], rtol=1e-10)
+
+
+def test_weight_decay_coupled_and_decoupled(rng):
+    param, grad = rng.standard_normal((5, 3)), rng.standard_normal((5, 3))
+    for numbers, expected in (
+        ({"coupled": 0.2}, param - 0.1 * (grad + 0.2 * param)),
+        ({"decoupled": 0.2}, param - 0.1 * 0.2 * param - 0.1 * grad),
+        ({"ridge": np.arange(5.0), "ridge_scale": 0.5}, param - 0.1 * (grad + np.arange(5)[:, None] * param / 2)),
+    ):
+        out = param.copy()
+        SGD().update(out, grad, SGD().init(out), 0.1, **numbers)
+        np.testing.assert_allclose(out, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: get_optimizer("rmsprop"), lambda: get_optimizer("sgd", 1.0), lambda: Adam(beta1=1).numbers()]
+)
+def test_wrong_optimisers_are_refused(make):
+    with pytest.raises(ParameterError):
+        make()
+
+
+def test_schedules():
+    ends = {"constant": (1, 1), "linear": (1, 0.5), "cosine": (1, 0.5), "sqrt": (1, 1 - np.sqrt(0.5))}
+    for name, (start, half) in ends.items():
+        factor = get_schedule(name)
+        np.testing.assert_allclose([factor(0.0), factor(0.5)], [start, half])
+    assert get_schedule(lambda p: 1 - p * p, warmup=0.5)(0.75) == 0.75
+    with pytest.raises(ParameterError, match="schedule='step'"):
+        get_schedule("step")
