@@ -23,22 +23,28 @@ def _read_only(array: np.ndarray) -> np.ndarray:
     return view
 
 
-def _as_factors(queries: Any, items: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Two C-ordered factor matrices of one floating dtype and one number of columns."""
+def as_factors(
+    queries: Any, items: Any, names: tuple[str, str] = ("queries", "items")
+) -> tuple[np.ndarray, np.ndarray]:
+    """Two C-ordered, read-only factor matrices of one floating dtype and one number of columns."""
     pair = [np.asarray(queries), np.asarray(items)]
-    for name, array in zip(("queries", "items"), pair, strict=True):
+    for name, array in zip(names, pair, strict=True):
         if array.dtype.kind not in "fiu":
             raise InputTypeError(f"{name} must hold real numbers, not {array.dtype}")
         if array.ndim != 2:
             raise ShapeError(f"{name} must have two dimensions (rows x factors), not {array.ndim}")
-    if pair[0].shape[1] != pair[1].shape[1]:
+    widths = [array.shape[1] for array in pair]
+    if widths[0] != widths[1]:
         raise ShapeError(
-            f"queries have {pair[0].shape[1]} factors and items {pair[1].shape[1]}; both must have the same"
+            f"{names[0]} have {widths[0]} columns and {names[1]} have {widths[1]}; both need one a factor"
         )
-    if pair[0].shape[1] < 1:
-        raise ShapeError("queries and items have no factors; at least one column is needed")
-    single = all(array.dtype == np.float32 for array in pair)
-    dtype = np.float32 if single else np.float64
+    if widths[0] < 1:
+        raise ShapeError(f"{names[0]} and {names[1]} have no factors; at least one column is needed")
+    if len(pair[1]) > np.iinfo(np.int32).max:
+        raise ShapeError(
+            f"{names[1]} have {len(pair[1])} rows; at most {np.iinfo(np.int32).max} are supported"
+        )
+    dtype = np.float32 if all(array.dtype == np.float32 for array in pair) else np.float64
     return _read_only(pair[0].astype(dtype, copy=False)), _read_only(pair[1].astype(dtype, copy=False))
 
 
@@ -151,11 +157,9 @@ def topk(
     array([[ 2,  0, -1],
            [ 0,  2, -1]], dtype=int32)
     """
-    queries, items = _as_factors(queries, items)
+    queries, items = as_factors(queries, items)
     n = check_int("n", n, 1)
     n_queries, n_items = len(queries), len(items)
-    if n_items > np.iinfo(np.int32).max:
-        raise ShapeError(f"items has {n_items} rows; at most {np.iinfo(np.int32).max} are supported")
     pairs = (
         _no_pairs(n_queries, n_items)
         if exclude is None
@@ -190,3 +194,44 @@ def topk(
     with parallel(n_jobs) as threads:
         kernel.topk(queries, items, scale, *lists, *filters, n_segments, threads, _counter(), ids, scores)
     return (ids[0], scores[0]) if n_segments == 1 else (ids[0].copy(), scores[0].copy())
+
+
+def topk_dense(
+    scores: np.ndarray, n: int = 10, *, exclude: Any = None, n_jobs: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """`topk` of scores that are already there, with the same answer to ties, NaN and missing items.
+
+    Parameters
+    ----------
+    scores : ndarray of float32 or float64, shape (B, N), C-ordered and writeable
+        Overwritten: excluded entries become -inf.
+    n : int, default 10
+    exclude : sparse matrix of shape (B, N), optional
+    n_jobs : int or None
+
+    Returns
+    -------
+    ids : ndarray of int32, shape (B, n)
+    scores : ndarray, shape (B, n)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rgals.scoring import topk_dense
+    >>> topk_dense(np.array([[0.5, 2.0, 2.0]]), n=2)[0]
+    array([[1, 2]], dtype=int32)
+    """
+    usable = isinstance(scores, np.ndarray) and scores.ndim == 2 and scores.dtype in (np.float32, np.float64)
+    if not usable or not scores.flags.c_contiguous or not scores.flags.writeable:
+        raise InputTypeError("scores must be a writeable, C-ordered matrix of float32 or float64")
+    n = check_int("n", n, 1)
+    pairs = (
+        _no_pairs(*scores.shape)
+        if exclude is None
+        else as_csr(exclude, name="exclude", n_rows=len(scores), n_cols=scores.shape[1])
+    )
+    ids, best = np.empty((len(scores), n), np.int32), np.empty((len(scores), n), scores.dtype)
+    filters = _read_only(pairs.indptr), _read_only(pairs.indices)
+    with parallel(n_jobs) as threads:
+        kernel.topk_dense(scores, *filters, threads, _counter(), ids, best)
+    return ids, best

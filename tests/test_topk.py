@@ -183,7 +183,7 @@ def test_input_is_not_modified_and_may_be_read_only_or_strided():
     [
         ({"n": 0}, ParameterError, "n=0"),
         ({"n": 2.5}, ParameterError, "n=2.5"),
-        ({"items": np.ones((4, 2))}, ShapeError, "3 factors and items 2"),
+        ({"items": np.ones((4, 2))}, ShapeError, "3 columns and items have 2"),
         ({"items": np.ones(3)}, ShapeError, "two dimensions"),
         ({"items": np.array([["a", "b", "c"]])}, InputTypeError, "real numbers"),
         ({"queries": np.ones((2, 0)), "items": np.ones((4, 0))}, ShapeError, "no factors"),

@@ -1,0 +1,135 @@
+"""Judging rankings: which recommended items are relevant, and how many items outrank each relevant one."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, prange
+
+from rgals.kernels.blas import gemm_nt
+from rgals.kernels.queue import fetch_add
+
+ROWS = 64  # rows that a thread takes at once
+FEW = 16  # up to so many relevant items, a SIMD count for each beats a search in their sorted scores
+
+
+@njit(cache=True, parallel=True)
+def find_hits(ids, indptr, indices, n_threads, counter, hits):
+    """``hits[u, j]``: whether ``ids[u, j]`` is in the sorted row u of a CSR matrix."""
+    for _ in prange(n_threads):
+        while True:
+            first = fetch_add(counter, 0, ROWS)
+            if first >= len(ids):
+                break
+            for u in range(first, min(first + ROWS, len(ids))):
+                row = indices[indptr[u] : indptr[u + 1]]
+                for j in range(ids.shape[1]):
+                    at = np.searchsorted(row, ids[u, j])
+                    hits[u, j] = at < len(row) and row[at] == ids[u, j]
+
+
+@njit(cache=True)
+def _count_few(scores, positive):
+    """Scores greater than and equal to one score, in SIMD."""
+    above, tied = 0, 0
+    for score in scores:
+        above += score > positive
+        tied += score == positive
+    return above, tied
+
+
+@njit(cache=True)
+def _count_many(scores, positives, above, tied):
+    """The same for many scores at once: one binary search for each of ``scores``."""
+    n = len(positives)
+    order = np.argsort(positives)
+    ordered = positives[order]
+    greater, equal = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
+    for score in scores:
+        if score == score:  # NaN marks what does not count
+            at = np.searchsorted(ordered, score)
+            greater[at] += 1  # it is above the first ``at`` positives
+            equal[at] += at < n and ordered[at] == score
+    total, same = 0, 0
+    for j in range(n - 1, -1, -1):
+        total += greater[j + 1]
+        above[order[j]] = total
+    for j in range(n):
+        if j == 0 or ordered[j] != ordered[j - 1]:
+            same = equal[j]
+        tied[order[j]] = same
+
+
+@njit(cache=True)
+def _count_row(row, seen, truth, above, tied):
+    """Count over one complete row of scores, which is used as workspace."""
+    if len(truth) == 0:
+        return
+    for item in seen:
+        row[item] = np.nan
+    positives = np.empty(len(truth), row.dtype)
+    for j, item in enumerate(truth):
+        positives[j] = row[item] if row[item] == row[item] else -np.inf
+        row[item] = np.nan
+    if len(truth) <= FEW:
+        for j in range(len(truth)):
+            above[j], tied[j] = _count_few(row, positives[j])
+    else:
+        _count_many(row, positives, above, tied)
+
+
+@njit(cache=True, parallel=True)
+def count_above(queries, items, truth_ptr, truth, seen_ptr, seen, block, n_threads, counter, above, tied):
+    """For each relevant item, the irrelevant items with a greater and with an equal score.
+
+    Parameters
+    ----------
+    queries : (B, K), items : (N, K), C-ordered, of one dtype
+    truth_ptr, truth : int64 (B + 1,) and int32
+        Relevant items of each query.
+    seen_ptr, seen : int64 (B + 1,) and int32
+        Items that take no part; none of them relevant.
+    block : int
+        Rows of complete scores that a thread holds.
+    n_threads : int
+    counter : int64 (1,), zero
+    above, tied : int64, (nnz of truth,)
+        Output. NaN is less than everything.
+    """
+    n_queries, k = queries.shape
+    n_items = len(items)
+    for _ in prange(n_threads):
+        rows = np.empty((block, n_items), queries.dtype)
+        while True:
+            first = fetch_add(counter, 0, block)
+            if first >= n_queries:
+                break
+            m = min(block, n_queries - first)
+            gemm_nt(m, n_items, k, 1.0, queries[first:], k, items, k, 0.0, rows, n_items)
+            for r in range(m):
+                u = first + r
+                begin, end = truth_ptr[u], truth_ptr[u + 1]
+                _count_row(
+                    rows[r],
+                    seen[seen_ptr[u] : seen_ptr[u + 1]],
+                    truth[begin:end],
+                    above[begin:end],
+                    tied[begin:end],
+                )
+
+
+@njit(cache=True, parallel=True)
+def count_above_dense(scores, truth_ptr, truth, seen_ptr, seen, n_threads, counter, above, tied):
+    """`count_above` for given scores, which are used as workspace (overwritten)."""
+    for _ in prange(n_threads):
+        while True:
+            u = fetch_add(counter, 0, 1)
+            if u >= len(scores):
+                break
+            begin, end = truth_ptr[u], truth_ptr[u + 1]
+            _count_row(
+                scores[u],
+                seen[seen_ptr[u] : seen_ptr[u + 1]],
+                truth[begin:end],
+                above[begin:end],
+                tied[begin:end],
+            )

@@ -1,0 +1,46 @@
+"""Ranking metrics: exact, per user, with formula and source; `evaluate` computes them for a model.
+
+Answers to what is often left open: equal scores are ranked by the smaller item id; users without test items
+are left out (`evaluate`) or get NaN (the functions); a cutoff beyond the number of items counts the missing
+ranks as misses.
+"""
+
+from rgals.metrics._judged import Judged, Outranked, judge
+from rgals.metrics.catalogue import coverage, exposure, gini, novelty
+from rgals.metrics.evaluation import evaluate
+from rgals.metrics.full import auc, partial_auc
+from rgals.metrics.lists import (
+    average_precision,
+    capped_average_precision,
+    capped_recall,
+    hit_rate,
+    mrr,
+    ndcg,
+    nrbp,
+    precision,
+    rbp,
+    recall,
+)
+
+__all__ = [
+    "Judged",
+    "Outranked",
+    "auc",
+    "average_precision",
+    "capped_average_precision",
+    "capped_recall",
+    "coverage",
+    "evaluate",
+    "exposure",
+    "gini",
+    "hit_rate",
+    "judge",
+    "mrr",
+    "ndcg",
+    "novelty",
+    "nrbp",
+    "partial_auc",
+    "precision",
+    "rbp",
+    "recall",
+]

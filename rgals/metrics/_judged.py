@@ -1,0 +1,131 @@
+"""Rankings compared with the truth: the one form that every metric is computed from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rgals._csr import CSR
+from rgals._errors import InputError, InputTypeError, ShapeError
+from rgals._threads import parallel
+from rgals._validation import as_csr, check_int
+from rgals.kernels import ranking as kernel
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Ranked lists, and which of their items are relevant.
+
+    Attributes
+    ----------
+    ids : ndarray of int32, shape (B, n)
+        Best first; -1 where a list is shorter.
+    hits : ndarray of bool, shape (B, n)
+        Whether the item at this rank is relevant.
+    n_truth : ndarray of int64, shape (B,)
+        Relevant items of each user, recommended or not.
+    """
+
+    ids: np.ndarray
+    hits: np.ndarray
+    n_truth: np.ndarray
+
+
+@dataclass(frozen=True)
+class Outranked:
+    """How many irrelevant items outrank each relevant one, over the whole catalogue.
+
+    Attributes
+    ----------
+    indptr : ndarray of int64, shape (B + 1,)
+        Entries of user u: ``indptr[u]:indptr[u + 1]``.
+    above, tied : ndarray of int64, shape (nnz,)
+        Irrelevant items with a greater and with an equal score.
+    n_negatives : ndarray of int64, shape (B,)
+        Irrelevant items that take part in the ranking.
+    """
+
+    indptr: np.ndarray
+    above: np.ndarray
+    tied: np.ndarray
+    n_negatives: np.ndarray
+
+    @property
+    def n_truth(self) -> np.ndarray:
+        """Relevant items of each user."""
+        return np.diff(self.indptr)
+
+    def sum_by_user(self, values: np.ndarray) -> np.ndarray:
+        """Sum of a value per relevant item over the items of each user, float64."""
+        users = np.repeat(np.arange(len(self.n_negatives)), self.n_truth)
+        return np.bincount(users, values, minlength=len(self.n_negatives))
+
+
+def judge_trusted(ids: np.ndarray, truth: CSR, n_jobs: int | None = None) -> Judged:
+    """`judge` without checks."""
+    hits = np.empty(ids.shape, np.bool_)
+    with parallel(n_jobs) as threads:
+        kernel.find_hits(ids, truth.indptr, truth.indices, threads, np.zeros(1, np.int64), hits)
+    return Judged(ids, hits, truth.row_counts)
+
+
+def judge(ranked: Any, truth: Any, *, n_jobs: int | None = None) -> Judged:
+    """Compare ranked lists with the truth, once for any number of metrics.
+
+    Parameters
+    ----------
+    ranked : array of int, shape (B, n)
+        Items of each user, best first; -1 is padding and never relevant.
+    truth : sparse matrix of shape (B, N)
+        Relevant items of each user: any stored non-zero. Relevance is binary, values do not matter.
+    n_jobs : int or None
+
+    Returns
+    -------
+    Judged
+        Goes in place of ``ranked`` into every metric function.
+
+    Raises
+    ------
+    InputTypeError, ShapeError
+        ``ranked`` is no matrix of integers, or has another number of users than ``truth``.
+    InputError
+        An id is outside -1..N-1, or occurs twice in a list.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> from rgals.metrics import judge, ndcg, recall
+    >>> lists = judge([[2, 0, 1], [1, 2, -1]], csr_array([[1, 0, 1], [1, 0, 0]]))
+    >>> ndcg(lists, k=2), recall(lists, k=2)
+    (array([1., 0.]), array([1., 0.]))
+    """
+    ids = np.asarray(ranked)
+    if ids.ndim != 2:
+        raise ShapeError(f"ranked must have two dimensions, users x ranks, not {ids.ndim}")
+    if ids.dtype.kind not in "iu" and ids.size:
+        raise InputTypeError(f"ranked must hold integer item ids, not {ids.dtype}")
+    relevant = as_csr(truth, name="truth", n_rows=len(ids))
+    bad = np.argwhere((ids < -1) | (ids >= relevant.n_cols))
+    if len(bad):
+        row, rank = bad[0]
+        raise InputError(
+            f"ranked: row {row} holds item {ids[row, rank]} at rank {rank + 1}, "
+            f"outside -1..{relevant.n_cols - 1}"
+        )
+    ids = np.ascontiguousarray(ids, np.int32)
+    ordered = np.sort(ids, axis=1)
+    twice = np.argwhere((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0))
+    if len(twice):
+        row, at = twice[0]
+        raise InputError(f"ranked: row {row} holds item {ordered[row, at]} twice")
+    return judge_trusted(ids, relevant, n_jobs)
+
+
+def top(ranked: Any, truth: Any, k: int | None) -> tuple[np.ndarray, np.ndarray, int]:
+    """Hits up to rank k (at least one column), relevant items per user, and k itself."""
+    judged = ranked if isinstance(ranked, Judged) else judge(ranked, truth)
+    k = judged.hits.shape[1] if k is None else check_int("k", k, 1)
+    return judged.hits[:, :k], judged.n_truth, k

@@ -1,0 +1,150 @@
+"""What the lists do to the catalogue: how much of it they show, how evenly, and how little known it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rgals._errors import InputError, ShapeError
+from rgals._validation import check_int
+from rgals.metrics._judged import Judged
+
+
+def _lists(ranked: Any, k: int | None) -> np.ndarray:
+    ids = ranked.ids if isinstance(ranked, Judged) else np.asarray(ranked)
+    if ids.ndim != 2:
+        raise ShapeError(f"ranked must have two dimensions, users x ranks, not {ids.ndim}")
+    return ids if k is None else ids[:, : check_int("k", k, 1)]
+
+
+def exposure(ranked: Any, n_items: int, k: int | None = None) -> np.ndarray:
+    """How many of the lists hold each item among the first k.
+
+    Parameters
+    ----------
+    ranked : array of int, shape (B, n), or Judged
+        Items of each user, best first, -1 as padding.
+    n_items : int
+        Size of the catalogue.
+    k : int, optional
+        Cutoff; by default the length of the lists.
+
+    Returns
+    -------
+    ndarray of int64, shape (n_items,)
+
+    Examples
+    --------
+    >>> from rgals.metrics import exposure
+    >>> exposure([[0, 1], [0, -1]], 4)
+    array([2, 1, 0, 0])
+    """
+    ids = _lists(ranked, k)
+    shown = ids[ids >= 0].astype(np.int64, copy=False)
+    if shown.max(initial=-1) >= n_items:
+        raise InputError(f"ranked holds item {shown.max()}, but the catalogue has {n_items}")
+    return np.bincount(shown, minlength=n_items)
+
+
+def coverage(exposures: np.ndarray) -> float:
+    """Share of the catalogue that is in at least one list (``"coverage@k"``).
+
+    Parameters
+    ----------
+    exposures : ndarray of int, shape (N,)
+        From `exposure`.
+
+    Returns
+    -------
+    float
+
+    References
+    ----------
+    Herlocker et al., "Evaluating collaborative filtering recommender systems", ACM TOIS 22(1), 2004, section
+    4.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rgals.metrics import coverage
+    >>> coverage(np.array([2, 1, 0, 0]))
+    0.5
+    """
+    return float(np.count_nonzero(exposures) / len(exposures))
+
+
+def gini(exposures: np.ndarray) -> float:
+    """Gini index of the exposure (``"gini@k"``): 0 if all items are shown equally often, 1 if only one is.
+
+    ``sum_j (2 j - N - 1) x_j / ((N - 1) sum x)`` with ``x_1 <= ... <= x_N``.
+
+    Parameters
+    ----------
+    exposures : ndarray of int, shape (N,)
+        From `exposure`.
+
+    Returns
+    -------
+    float
+        NaN where nothing is shown or the catalogue has a single item.
+
+    References
+    ----------
+    Shani and Gunawardana, "Evaluating recommendation systems", Recommender Systems Handbook, 2011.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rgals.metrics import gini
+    >>> gini(np.array([0, 3, 0])), gini(np.array([3, 3, 3]))
+    (1.0, 0.0)
+    """
+    n, total = len(exposures), int(np.sum(exposures))
+    if n < 2 or total == 0:
+        return float("nan")
+    ordered = np.sort(exposures)
+    return float((ordered * (2.0 * np.arange(1, n + 1) - n - 1)).sum() / ((n - 1) * total))
+
+
+def novelty(ranked: Any, counts: np.ndarray, n_users: int, k: int | None = None) -> np.ndarray:
+    """Mean self-information of the first k items, in bits (``"novelty@k"``).
+
+    ``mean_i log2(n_users / max(counts[i], 1))`` over the items of the list: an item that half of the users
+    know carries 1 bit; one that nobody knows counts like one that a single user knows.
+
+    Parameters
+    ----------
+    ranked : array of int, shape (B, n), or Judged
+        Items of each user, best first, -1 as padding, which does not count.
+    counts : array of int, shape (N,)
+        Users who know each item, from the training data.
+    n_users : int
+        Users in the training data.
+    k : int, optional
+        Cutoff; by default the length of the lists.
+
+    Returns
+    -------
+    ndarray of float64, shape (B,)
+        NaN for empty lists.
+
+    References
+    ----------
+    Zhou et al., "Solving the apparent diversity-accuracy dilemma of recommender systems", PNAS 107(10), 2010.
+
+    Examples
+    --------
+    >>> from rgals.metrics import novelty
+    >>> novelty([[0, 1], [1, -1]], [4, 1], n_users=4)
+    array([1., 2.])
+    """
+    ids = _lists(ranked, k)
+    known = np.asarray(counts)
+    if ids.max(initial=-1) >= len(known):
+        raise InputError(f"ranked holds item {ids.max()}, but counts has {len(known)} entries")
+    bits = np.log2(check_int("n_users", n_users, 1)) - np.log2(np.maximum(known, 1))
+    shown = ids >= 0
+    length = shown.sum(axis=1)
+    total = np.where(shown, bits[ids], 0.0).sum(axis=1) if len(known) else np.zeros(len(ids))
+    return np.divide(total, length, out=np.full(len(ids), np.nan), where=length > 0)

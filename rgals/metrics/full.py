@@ -1,0 +1,69 @@
+"""Metrics of the whole ranking, from the exact number of irrelevant items above each relevant one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rgals._validation import check_real
+from rgals.metrics._judged import Outranked
+
+
+def auc(counts: Outranked) -> np.ndarray:
+    """Area under the ROC curve: the probability that a relevant item outranks an irrelevant one.
+
+    ``1 - mean over relevant items of (above + tied / 2) / n_negatives``, over every item that is not in the
+    training set; equal scores count half. It is the Mann-Whitney statistic, counted exactly, not sampled.
+
+    Parameters
+    ----------
+    counts : Outranked
+
+    Returns
+    -------
+    ndarray of float64, shape (B,)
+        NaN for users without relevant or without irrelevant items.
+
+    References
+    ----------
+    Hanley and McNeil, "The meaning and use of the area under a ROC curve", Radiology 143(1), 1982.
+    """
+    return partial_auc(counts, 1.0)
+
+
+def partial_auc(counts: Outranked, max_fpr: float = 0.1) -> np.ndarray:
+    """Area under the ROC curve up to a false positive rate, divided by that rate (``"pauc(0.1)"``).
+
+    The curve is the one that `sklearn.metrics.roc_curve` draws: straight through groups of equal scores. 1
+    is a perfect ranking, ``max_fpr / 2`` is chance.
+
+    Parameters
+    ----------
+    counts : Outranked
+    max_fpr : float, default 0.1
+        0 < max_fpr <= 1; at 1 it is `auc`.
+
+    Returns
+    -------
+    ndarray of float64, shape (B,)
+        NaN for users without relevant or without irrelevant items.
+
+    References
+    ----------
+    Dodd and Pepe, "Partial AUC estimation and regression", Biometrics 59(3), 2003.
+    """
+    max_fpr = check_rate(max_fpr)
+    limit = max_fpr * np.repeat(counts.n_negatives, counts.n_truth)
+    # A relevant item of a group that spans [above, above + tied] on the axis of false positives rises there
+    # linearly.
+    inside = np.clip(limit - counts.above, 0, counts.tied)
+    ramp = np.divide(inside**2, 2.0 * counts.tied, out=np.zeros(len(inside)), where=counts.tied > 0)
+    area = ramp + np.maximum(limit - counts.above - counts.tied, 0)
+    scale = max_fpr * counts.n_negatives * counts.n_truth
+    return np.divide(counts.sum_by_user(area), scale, out=np.full(len(scale), np.nan), where=scale > 0)
+
+
+def check_rate(max_fpr: Any) -> float:
+    """Return ``max_fpr``, a number above 0 and up to 1."""
+    return check_real("max_fpr", max_fpr, 0.0, 1.0, open_min=True)

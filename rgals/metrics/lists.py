@@ -1,0 +1,335 @@
+"""Metrics of the top of a ranking, one function each.
+
+Every function takes ranked lists and the truth, or what `judge` made of them, and returns one figure per
+user, NaN for users without relevant items. Relevance is binary. ``h_i`` is 1 where the item at rank i = 1,
+2, ... is relevant and 0 otherwise, also behind the end of a list; ``T`` is the number of the user's relevant
+items. Where a list is shorter than k because no more items exist, the missing ranks count as misses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rgals._errors import ParameterError
+from rgals._validation import check_real
+from rgals.metrics._judged import top
+
+
+def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """Quotient, NaN where there is nothing to divide by."""
+    return np.divide(numerator, denominator, out=np.full(len(numerator), np.nan), where=denominator > 0)
+
+
+def _where_truth(values: np.ndarray, n_truth: np.ndarray) -> np.ndarray:
+    return np.where(n_truth > 0, values, np.nan)
+
+
+def _ideal(weights: np.ndarray, n_truth: np.ndarray) -> np.ndarray:
+    """Sum of the weights of the first ``min(k, T)`` ranks."""
+    total = np.concatenate([[0.0], np.cumsum(weights)])
+    return total[np.minimum(n_truth, len(weights))]
+
+
+def _discounts(k: int, n_truth: np.ndarray) -> int:
+    """How many ranks matter: no ideal list is longer than the truth."""
+    return int(min(k, max(n_truth.max(initial=0), 1)))
+
+
+def ndcg(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
+    """Normalised discounted cumulative gain at k.
+
+    ``sum_{i<=k} h_i / log2(i + 1)``, divided by its largest possible value, which is the same sum over
+    ``i <= min(k, T)`` of ones: a list of k relevant items has NDCG 1 even where T > k.
+
+    Parameters
+    ----------
+    ranked : array of int, shape (B, n), or Judged
+        Items of each user, best first, -1 as padding; or the result of `judge`.
+    truth : sparse matrix, shape (B, N)
+        Relevant items; not needed with `Judged`.
+    k : int, optional
+        Cutoff; by default the length of the lists.
+
+    Returns
+    -------
+    ndarray of float64, shape (B,)
+        In [0, 1]; NaN for users without relevant items.
+
+    References
+    ----------
+    Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR techniques", ACM TOIS 20(4), 2002.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> from rgals.metrics import ndcg
+    >>> ndcg([[2, 0, 1]], csr_array([[1, 0, 0]]), k=2).round(4)  # 1 / log2(3)
+    array([0.6309])
+    """
+    hits, n_truth, k = top(ranked, truth, k)
+    width = max(hits.shape[1], _discounts(k, n_truth))
+    weights = 1.0 / np.log2(np.arange(2, width + 2))
+    gain = (hits * weights[: hits.shape[1]]).sum(axis=1)
+    return _ratio(gain, _ideal(weights[:k], n_truth))
+
+
+def mrr(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
+    """Reciprocal rank of the first relevant item among the first k, 0 if there is none.
+
+    Parameters
+    ----------
+    ranked, truth, k
+        As in `ndcg`.
+
+    Returns
+    -------
+    ndarray of float64, shape (B,)
+        Its mean over users is the mean reciprocal rank.
+
+    References
+    ----------
+    Voorhees, "The TREC-8 question answering track report", 1999.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> from rgals.metrics import mrr
+    >>> mrr([[2, 1, 0], [0, 1, 2]], csr_array([[1, 1, 0], [0, 0, 1]]), k=2)
+    array([0.5, 0. ])
+    """
+    hits, n_truth, k = top(ranked, truth, k)
+    if hits.shape[1] == 0:
+        return _where_truth(np.zeros(len(hits)), n_truth)
+    return _where_truth(hits.any(axis=1) / (1.0 + hits.argmax(axis=1)), n_truth)
+
+
+def _average_precision(hits: np.ndarray) -> np.ndarray:
+    ranks = np.arange(1, hits.shape[1] + 1)
+    return (hits * np.cumsum(hits, axis=1) / ranks).sum(axis=1)
+
+
+def average_precision(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
+    """Average precision at k over all relevant items; its mean is MAP@k (``"map@k"``).
+
+    ``1 / T * sum_{i<=k} h_i (h_1 + ... + h_i) / i``: trec_eval's definition (``map_cut``), also that of ranx.
+
+    Parameters
+    ----------
+    ranked, truth, k
+        As in `ndcg`.
+
+    Returns
+    -------
+    ndarray of float64, shape (B,)
+
+    References
+    ----------
+    Buckley and Voorhees, "Evaluating evaluation measure stability", SIGIR 2000.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> from rgals.metrics import average_precision
+    >>> average_precision([[2, 0, 1, 3]], csr_array([[1, 0, 0, 1]]), k=4)  # (1/2 + 2/4) / 2
+    array([0.5])
+    """
+    hits, n_truth, _ = top(ranked, truth, k)
+    return _ratio(_average_precision(hits), n_truth)
+
+
+def capped_average_precision(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
+    """Average precision at k over ``min(k, T)``: MAP@k of Kaggle and implicit (``"capped_map@k"``).
+
+    Parameters
+    ----------
+    ranked, truth, k
+        As in `ndcg`.
+
+    Returns
+    -------
+    ndarray of float64, shape (B,)
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> from rgals.metrics import capped_average_precision
+    >>> capped_average_precision([[0]], csr_array([[1, 1]]), k=1)
+    array([1.])
+    """
+    hits, n_truth, k = top(ranked, truth, k)
+    return _ratio(_average_precision(hits), np.minimum(n_truth, k))
+
+
+def recall(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
+    """Share of the relevant items that are among the first k: ``sum_{i<=k} h_i / T``.
+
+    Parameters
+    ----------
+    ranked, truth, k
+        As in `ndcg`.
+
+    Returns
+    -------
+    ndarray of float64, shape (B,)
+
+    See Also
+    --------
+    capped_recall : divides by ``min(k, T)``, as the papers on variational autoencoders and iALS do.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> from rgals.metrics import recall
+    >>> recall([[0, 1]], csr_array([[1, 0, 1, 1]]), k=2).round(4)
+    array([0.3333])
+    """
+    hits, n_truth, _ = top(ranked, truth, k)
+    return _ratio(hits.sum(axis=1), n_truth)
+
+
+def capped_recall(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
+    """Recall over what fits into the list: ``sum_{i<=k} h_i / min(k, T)``, so that 1 can be reached.
+
+    Parameters
+    ----------
+    ranked, truth, k
+        As in `ndcg`.
+
+    Returns
+    -------
+    ndarray of float64, shape (B,)
+
+    References
+    ----------
+    Liang et al., "Variational autoencoders for collaborative filtering", WWW 2018, section 4.2.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> from rgals.metrics import capped_recall
+    >>> capped_recall([[0, 1]], csr_array([[1, 0, 1, 1]]), k=2)
+    array([0.5])
+    """
+    hits, n_truth, k = top(ranked, truth, k)
+    return _ratio(hits.sum(axis=1), np.minimum(n_truth, k))
+
+
+def precision(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
+    """Share of the first k ranks that hold a relevant item: ``sum_{i<=k} h_i / k``.
+
+    Parameters
+    ----------
+    ranked, truth, k
+        As in `ndcg`.
+
+    Returns
+    -------
+    ndarray of float64, shape (B,)
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> from rgals.metrics import precision
+    >>> precision([[0, 1, -1, -1]], csr_array([[1, 0]]), k=4)
+    array([0.25])
+    """
+    hits, n_truth, k = top(ranked, truth, k)
+    return _ratio(hits.sum(axis=1), np.where(n_truth > 0, k, 0))
+
+
+def hit_rate(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
+    """1 where a relevant item is among the first k, else 0 (HR@k).
+
+    Parameters
+    ----------
+    ranked, truth, k
+        As in `ndcg`.
+
+    Returns
+    -------
+    ndarray of float64, shape (B,)
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> from rgals.metrics import hit_rate
+    >>> hit_rate([[0, 1], [1, 0]], csr_array([[1, 0], [1, 0]]), k=1)
+    array([1., 0.])
+    """
+    hits, n_truth, _ = top(ranked, truth, k)
+    return _where_truth(hits.any(axis=1).astype(np.float64), n_truth)
+
+
+def rbp(ranked: Any, truth: Any = None, k: int | None = None, p: float = 0.8) -> np.ndarray:
+    """Rank-biased precision at k: ``(1 - p) sum_{i<=k} h_i p^(i-1)``.
+
+    A reader who looks at the next item with probability p finds relevant items at this rate.
+
+    Parameters
+    ----------
+    ranked, truth, k
+        As in `ndcg`.
+    p : float, default 0.8
+        Persistence, 0 < p < 1. In a name: ``"rbp(0.95)@50"``.
+
+    Returns
+    -------
+    ndarray of float64, shape (B,)
+        Below 1, whatever the list: a perfect one of T <= k items reaches ``1 - p^T`` only. See `nrbp`.
+
+    References
+    ----------
+    Moffat and Zobel, "Rank-biased precision for measurement of retrieval effectiveness", ACM TOIS 27(1),
+    2008.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> from rgals.metrics import rbp
+    >>> rbp([[2, 0, 1]], csr_array([[1, 1, 0]]), k=3, p=0.5)  # 0.5 * (0.5 + 0.25)
+    array([0.375])
+    """
+    hits, n_truth, _ = top(ranked, truth, k)
+    p = check_persistence(p)
+    return _where_truth((1 - p) * (hits * p ** np.arange(hits.shape[1])).sum(axis=1), n_truth)
+
+
+def nrbp(ranked: Any, truth: Any = None, k: int | None = None, p: float = 0.8) -> np.ndarray:
+    """Rank-biased precision at k over its largest possible value, that of ``min(k, T)`` hits at the top.
+
+    ``sum_{i<=k} h_i p^(i-1) / sum_{i<=min(k,T)} p^(i-1)``: NDCG with the discount of `rbp`.
+
+    Parameters
+    ----------
+    ranked, truth, k
+        As in `ndcg`.
+    p : float, default 0.8
+        As in `rbp`.
+
+    Returns
+    -------
+    ndarray of float64, shape (B,)
+        In [0, 1].
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> from rgals.metrics import nrbp
+    >>> nrbp([[2, 0, 1]], csr_array([[1, 1, 0]]), k=3, p=0.5)  # (0.5 + 0.25) / (1 + 0.5)
+    array([0.5])
+    """
+    hits, n_truth, k = top(ranked, truth, k)
+    p = check_persistence(p)
+    width = max(hits.shape[1], _discounts(k, n_truth))
+    weights = p ** np.arange(width)
+    return _ratio((hits * weights[: hits.shape[1]]).sum(axis=1), _ideal(weights[:k], n_truth))
+
+
+def check_persistence(p: Any) -> float:
+    """Return ``p``, a number strictly between 0 and 1."""
+    value = check_real("p", p)
+    if not 0 < value < 1:
+        raise ParameterError("p", p, "give a number between 0 and 1, neither of them included")
+    return value
