@@ -5,14 +5,16 @@ In the rotated basis (see `rgals.solvers.backends.cpu`) the system of a row with
     (diag(D) + sum_k m_k f_k f_k^T) p = b,      b = sum_k l_k f_k + linear s,      D = scale d + ridge
 
 Scaled by ``D^-1/2``, with ``X`` the n x K matrix of rows ``sqrt(m_k) D^-1/2 f_k``, ``w_k = l_k / sqrt(m_k)`` and
-``c = D^-1/2 (linear s)``, it reads ``(I + X^T X) x = X^T w + c`` and ``p = D^-1/2 x``. All its eigenvalues are at
-least 1, so no factorisation can fail unless a number overflows. It is solved
+``c = D^-1/2 (linear s)``, it reads ``(I + X^T X) x = X^T w + c`` and ``p = D^-1/2 x``. Where no weight is negative all
+its eigenvalues are at least 1. It is solved
 
-- at once, ``x = c`` plus the linear terms, where no positive carries weight;
+- at once, ``x = X^T w + c``, where no positive carries weight;
 - in its *dual*, n x n: ``(I + X X^T) z = w - X c``, ``x = c + X^T z`` (Woodbury), where n <= K;
 - in its *primal*, K x K, by Cholesky, where n > K or a weight is negative.
 
-A row that cannot be solved (D not positive, or a pivot that is not) leaves its number in ``info``.
+A row that cannot be solved (D not positive, or a pivot that is not) leaves its code in ``info``.
+
+Numbers of factors are padded to whole blocks of W (`rgals.kernels.tiles`): ``kp``; padded entries are zero.
 """
 
 from __future__ import annotations
@@ -20,97 +22,155 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from rgals.kernels.blas import gemv_n, gemv_t, potrf, potri, potrs, syrk_n, syrk_t, trsm_lower
+from rgals.kernels import tiles
 from rgals.kernels.queue import fetch_add
+from rgals.kernels.tiles import LINE, gram_add, panel_product, panels_transposed, scaled_copy, triangle
 
-CHUNK = 256  # positives packed at once by the primal solver
+CHUNK = 128  # positives packed at once by the primal solver: with K = 64 they stay in the first-level cache
+BATCH = 8  # rows taken from the queue at once
+AHEAD = 4  # rows asked for in advance while packing
+NOT_POSITIVE = -1  # info: the diagonal is not positive and finite
 
 
 @njit(cache=True)
-def _pack(start, stop, indices, values, factors, row_terms, col_terms, inv_root, x, w, linear_sum):
-    """Rows ``sqrt(m_k) D^-1/2 f_k`` into ``x``, ``l_k / sqrt(m_k)`` into ``w``, ``sum l_k D^-1/2 f_k`` added.
+def _padded(n, w):
+    return (n + w - 1) // w * w
 
-    A positive without weight (m = 0) gets a row of zeros: only its linear term counts.
+
+@njit(cache=True)
+def _weights(start, stop, indices, values, terms, col_terms, cols, roots, w, linear):
+    """``sqrt(|m_k|)``, ``l_k / sqrt(|m_k|)``, ``l_k`` and columns of the positives ``start:stop``, padded with zeros.
+
+    A positive without weight has root 0 and w 0: only its ``linear`` counts. ``col_terms`` is empty where it is all ones.
 
     Returns
     -------
-    (n_positive, n_negative) : how many weights are > 0 and < 0. A negative one leaves ``sqrt(-m_k)`` in its row
-        and -1 in ``w``.
+    (n_positive, n_negative) : how many weights are > 0 and < 0.
     """
-    k = factors.shape[1]
-    one = factors.dtype.type(1.0)
-    zero = factors.dtype.type(0.0)
+    n = stop - start
+    zero = roots.dtype.type(0.0)
+    one = roots.dtype.type(1.0)
     n_positive = 0
     n_negative = 0
-    for p in range(start, stop):
-        i = p - start
-        col = indices[p]
-        v = values[p] if len(values) else one
-        m = v * (row_terms[0] * col_terms[col, 0]) + row_terms[1] * col_terms[col, 1]
-        linear = v * (row_terms[2] * col_terms[col, 2]) + row_terms[3] * col_terms[col, 3]
+    for i in range(n):
+        col = indices[start + i]
+        v = values[start + i] if len(values) else one
+        if len(col_terms):
+            m = v * (terms[0] * col_terms[col, 0]) + terms[1] * col_terms[col, 1]
+            slope = v * (terms[2] * col_terms[col, 2]) + terms[3] * col_terms[col, 3]
+        else:
+            m = v * terms[0] + terms[1]
+            slope = v * terms[2] + terms[3]
         n_positive += m > zero
         n_negative += m < zero
         root = np.sqrt(abs(m))
-        w[i] = linear / root if m > zero else (-one if m < zero else zero)
-        for j in range(k):
-            f = factors[col, j] * inv_root[j]
-            x[i, j] = root * f
-            linear_sum[j] += linear * f
+        cols[i] = col
+        roots[i] = root
+        linear[i] = slope
+        w[i] = slope / root if m != zero else zero
+        if m < zero:
+            roots[i] = -root
+    for i in range(n, _padded(n, LINE // roots.itemsize)):
+        cols[i] = cols[0]
+        roots[i] = zero
+        linear[i] = zero
+        w[i] = zero
     return n_positive, n_negative
 
 
 @njit(cache=True)
-def _dual(n, k, x, w, c, small, z):
-    """``z`` of ``(I + X X^T) z = w - X c``; the Cholesky factor stays in ``small``. Returns LAPACK's info."""
-    syrk_n(n, k, 1.0, x, k, 0.0, small, n)
-    for i in range(n):
-        small[i * n + i] += small.dtype.type(1.0)
-        z[i] = w[i]
-    gemv_n(n, k, -1.0, x, k, c, 1.0, z)
-    info = potrf(n, small, n)
-    if info == 0:
-        potrs(n, 1, small, n, z, n)
-    return info
+def _pack_columns(n, depth, kp, factors, cols, roots, inv_root, x, stride, sign):
+    """Panels of columns: row i of every panel from positive i where ``sign * root > 0``, zero elsewhere."""
+    w = LINE // x.itemsize
+    for i in range(depth):
+        root = sign * roots[i] if i < n else roots.dtype.type(0.0)
+        if root > 0.0:
+            if i + AHEAD < n:
+                for b in range(kp // w):
+                    tiles.prefetch(factors, cols[i + AHEAD] * kp + b * w)
+            at = cols[i] * kp
+            for b in range(kp // w):
+                scaled_copy(x, b * stride + i * w, factors, at + b * w, inv_root, b * w, root)
+        else:
+            for b in range(kp // w):
+                for j in range(w):
+                    x[b * stride + i * w + j] = 0.0
 
 
 @njit(cache=True)
-def _primal(begin, end, indices, values, factors, row_terms, col_terms, inv_root, x, w, rhs, small):
-    """Cholesky factor of ``I + X^T X`` in ``small``, ``sum l_k D^-1/2 f_k`` added to ``rhs``. Returns info."""
-    k = factors.shape[1]
-    small[: k * k] = 0.0
-    for i in range(k):
-        small[i * k + i] = 1.0
-    start = begin
-    while start < end:
+def _pack_rows(n_panels, kp, factors, cols, roots, inv_root, x):
+    """Panels of rows: W positives side by side, step j their factor j."""
+    w = LINE // x.itemsize
+    for q in range(n_panels):
+        if q + 1 < n_panels:
+            for i in range(w):
+                for b in range(kp // w):
+                    tiles.prefetch(factors, cols[(q + 1) * w + i] * kp + b * w)
+        for b in range(kp // w):
+            tiles.gather_transposed(
+                x, (q * kp + b * w) * w, factors, b * w, inv_root, b * w, cols, q * w, roots, q * w, kp
+            )
+
+
+@njit(cache=True)
+def _identity(c, n_blocks):
+    w = LINE // c.itemsize
+    c[: triangle(w, n_blocks)] = 0.0
+    for j in range(n_blocks):
+        at = triangle(w, j) + j * w * w
+        for i in range(w):
+            c[at + i * (w + 1)] = 1.0
+
+
+@njit(cache=True)
+def _add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs):
+    """Linear terms of the positives that carry no weight."""
+    for i in range(n):
+        if roots[i] == 0.0:
+            for j in range(kp):
+                rhs[j] += linear[i] * inv_root[j] * factors[cols[i] * kp + j]
+
+
+@njit(cache=True)
+def _primal(
+    begin, end, kp, indices, values, factors, terms, col_terms, inv_root, cols, roots, w, linear, x, c, inverse, rhs
+):  # fmt: skip
+    """Factor ``I + X^T X`` in ``c`` and add ``X^T w`` to ``rhs``. Returns 0 or the failing pivot."""
+    width = LINE // x.itemsize
+    n_blocks = kp // width
+    stride = CHUNK * width
+    _identity(c, n_blocks)
+    for start in range(begin, end, CHUNK):
         stop = min(start + CHUNK, end)
         n = stop - start
-        _, n_negative = _pack(
-            start, stop, indices, values, factors, row_terms, col_terms, inv_root, x, w, rhs
+        depth = (n + 3) // 4 * 4
+        n_positive, n_negative = _weights(
+            start, stop, indices, values, terms, col_terms, cols, roots, w, linear
         )
-        if n_negative == 0:
-            syrk_t(n, k, 1.0, x, k, 1.0, small, k)
-        else:
-            for i in range(n):
-                sign = -1.0 if w[i] == -1.0 else 1.0
-                syrk_t(1, k, sign, x[i:], k, 1.0, small, k)
-        start = stop
-    return potrf(k, small, k)
+        for sign in (1.0, -1.0):
+            if (n_positive if sign > 0 else n_negative) == 0:
+                continue
+            _pack_columns(n, depth, kp, factors, cols, roots, inv_root, x, stride, sign)
+            gram_add(c, x, stride, depth, n_blocks, sign)
+            for b in range(n_blocks):
+                panel_product(rhs, b * width, x, b * stride, w, 0, depth, 1.0)
+        if n_positive + n_negative < n:
+            _add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
+    return tiles.cholesky(c, inverse, n_blocks)
 
 
 @njit(cache=True)
-def _diagonal(scale, ridge, d, inv_root):
-    """``D^-1/2`` of a row into ``inv_root``; False where D is not positive and finite."""
-    for j in range(len(d)):
-        diagonal = scale * d[j] + ridge
-        if not (diagonal > 0.0 and diagonal < np.inf):
-            return False
-        inv_root[j] = 1.0 / np.sqrt(diagonal)
-    return True
+def _dual_factor(n_panels, kp, x, c, inverse):
+    """Factor ``I + X X^T`` in ``c`` from panels of rows. Returns 0 or the failing pivot."""
+    width = LINE // x.itemsize
+    _identity(c, n_panels)
+    gram_add(c, x, kp * width, kp, n_panels, 1.0)
+    return tiles.cholesky(c, inverse, n_panels)
 
 
 @njit(parallel=True, cache=True)
 def solve(
-    order, indptr, indices, values, factors, d, s, scale, linear, ridge, row_terms, col_terms, out, value,
+    order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge, row_terms, col_terms, out, value,
     info, n_threads,
 ):  # fmt: skip
     """Solve all rows; results in the rotated basis.
@@ -121,156 +181,223 @@ def solve(
         The rows, most expensive first.
     indptr, indices, values
         CSR arrays of the positives; ``values`` is empty for ones.
-    factors : ndarray, shape (n_fixed, K)
-        The fixed side, rotated.
-    d : ndarray of float64, shape (K,)
-        Eigenvalues of the Gramian.
-    s : ndarray of float64, shape (K,)
-        The all-pairs linear term, rotated.
-    scale, linear, ridge : ndarray of float64, shape (n_rows,)
-    row_terms, col_terms : ndarray of the factors' dtype, shapes (n_rows, 4), (n_fixed, 4)
+    factors : ndarray, shape (n_fixed * kp,)
+        The fixed side, rotated and padded, row after row.
+    d, s : ndarray of the factors' dtype, shape (kp,)
+        Eigenvalues of the Gramian (padded with a positive number) and the all-pairs linear term (padded with 0).
+    scale, linear_scale, ridge : ndarray of float64, shape (n_rows,)
+    row_terms, col_terms : ndarray of the factors' dtype, shapes (n_rows, 4) and (n_fixed, 4), or (0, 4) for ones
     out : ndarray, shape (n_rows, K)
         Receives the solutions.
     value : ndarray of float64, shape (n_rows,)
         Receives ``b . p``: minus the row's part of the objective.
     info : ndarray of int32, shape (n_rows,)
-        Receives 0, -1 where D is not positive, or the order of a failing pivot.
+        Receives 0, `NOT_POSITIVE`, or the number of a failing pivot.
     n_threads : int
     """
-    k = factors.shape[1]
-    n_rows = len(order)
+    k, kp, n_rows = out.shape[1], len(d), len(order)
+    width = LINE // factors.itemsize
+    n_blocks = kp // width
+    longest = max(kp, CHUNK)
+    smallest, largest = d.min(), d.max()
+    tiny = np.finfo(factors.dtype).tiny
     counter = np.zeros(1, np.int64)
     for _ in prange(n_threads):
-        x = np.empty((max(k, CHUNK), k), factors.dtype)
-        small = np.empty(k * k, factors.dtype)
-        w = np.empty(max(k, CHUNK), factors.dtype)
-        z = np.empty(k, factors.dtype)
-        inv_root = np.empty(k, factors.dtype)
-        c = np.empty(k, factors.dtype)
-        rhs = np.empty(k, factors.dtype)
+        x = np.empty(longest * kp, factors.dtype)
+        c = np.empty(triangle(width, n_blocks), factors.dtype)
+        cols = np.empty(longest, np.int32)
+        roots = np.empty(longest, factors.dtype)
+        w = np.empty(longest, factors.dtype)
+        linear = np.empty(longest, factors.dtype)
+        z = np.empty(kp, factors.dtype)
+        inverse = np.empty(kp, factors.dtype)
+        inv_root = np.empty(kp, factors.dtype)
+        rhs = np.empty(kp, factors.dtype)
+        solution = np.empty(kp, factors.dtype)
+        total = np.zeros(1, factors.dtype)
         while True:
-            first = fetch_add(counter, 0, 8)
+            first = fetch_add(counter, 0, BATCH)
             if first >= n_rows:
                 break
-            for at in range(first, min(first + 8, n_rows)):
+            for at in range(first, min(first + BATCH, n_rows)):
                 row = order[at]
                 begin, end = indptr[row], indptr[row + 1]
                 n = end - begin
-                if n == 0 and linear[row] == 0.0:
+                if n == 0 and linear_scale[row] == 0.0:
                     out[row] = 0.0  # b = 0
                     continue
-                if not _diagonal(scale[row], ridge[row], d, inv_root):
+                low = scale[row] * smallest + ridge[row]
+                high = scale[row] * largest + ridge[row]
+                if not (low > tiny and high < np.inf):
                     out[row] = 0.0
-                    info[row] = -1
+                    info[row] = NOT_POSITIVE
                     continue
-                for j in range(k):
-                    c[j] = linear[row] * s[j] * inv_root[j]
-                    rhs[j] = c[j]
+                for b in range(n_blocks):
+                    at_b = b * width
+                    tiles.inverse_root(inv_root, at_b, d, at_b, scale[row], ridge[row])
+                    scaled_copy(rhs, at_b, s, at_b, inv_root, at_b, linear_scale[row])
                 terms = row_terms[row]
-                solution = out[row]
                 code = 0
-                n_positive, n_negative = 0, 1 if n > k else 0
-                if n <= k:
-                    n_positive, n_negative = _pack(
-                        begin, end, indices, values, factors, terms, col_terms, inv_root, x, w, rhs
-                    )
-                if n_negative > 0:
-                    rhs[:] = c
-                    code = _primal(
-                        begin, end, indices, values, factors, terms, col_terms, inv_root, x, w, rhs, small
-                    )
+                n_positive, n_negative = 0, 1 if n > kp else 0
+                if terms[0] == 0.0 and terms[1] == 0.0 and n > 0:
+                    # No extra weight on any positive: b alone, summed over its rows in registers.
+                    for j in range(kp):
+                        solution[j] = 0.0
+                    for start in range(begin, end, longest):
+                        stop = min(start + longest, end)
+                        _weights(start, stop, indices, values, terms, col_terms, cols, roots, w, linear)
+                        tiles.gather_sum(
+                            solution, 0, factors, cols, 0, linear, 0, kp, stop - start, n_blocks
+                        )
+                        for j in range(kp):
+                            rhs[j] += inv_root[j] * solution[j]
+                    n_negative = 0
                     solution[:] = rhs
-                    if code == 0:
-                        potrs(k, 1, small, k, solution, k)
-                elif n_positive > 0:
-                    if n_positive < n:
-                        # Positives without weight have their linear term in rhs only: c takes it over.
-                        c[:] = rhs
-                        gemv_t(n, k, -1.0, x, k, w, 1.0, c)
-                    code = _dual(n, k, x, w, c, small, z)
-                    solution[:] = c
-                    gemv_t(n, k, 1.0, x, k, z, 1.0, solution)
                 else:
-                    solution[:] = rhs
-                total = 0.0
-                for j in range(k):
-                    total += rhs[j] * solution[j]
-                    solution[j] *= inv_root[j]
-                value[row] = total
+                    if n <= kp:
+                        n_positive, n_negative = _weights(
+                            begin, end, indices, values, terms, col_terms, cols, roots, w, linear
+                        )
+                    if n_negative > 0:
+                        code = _primal(
+                            begin, end, kp, indices, values, factors, terms, col_terms, inv_root, cols, roots,
+                            w, linear, x, c, inverse, rhs,
+                        )  # fmt: skip
+                        solution[:] = rhs
+                        if code == 0:
+                            tiles.cholesky_solve(c, inverse, solution, n_blocks)
+                    else:
+                        if n_positive < n:
+                            _add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
+                        solution[:] = rhs
+                        if n_positive > 0:
+                            n_panels = (n + width - 1) // width
+                            _pack_rows(n_panels, kp, factors, cols, roots, inv_root, x)
+                            for i in range(n_panels * width):
+                                z[i] = w[i]
+                            if linear_scale[row] != 0.0 or n_positive < n:
+                                for q in range(n_panels):
+                                    panel_product(z, q * width, x, q * kp * width, solution, 0, kp, -1.0)
+                            code = _dual_factor(n_panels, kp, x, c, inverse)
+                            tiles.cholesky_solve(c, inverse, z, n_panels)
+                            for b in range(n_blocks):
+                                square = b * width * width
+                                panels_transposed(
+                                    solution, b * width, x, square, z, 0, kp * width, n_panels, 1.0
+                                )
+                                panels_transposed(rhs, b * width, x, square, w, 0, kp * width, n_panels, 1.0)
+                tiles.dot(total, 0, rhs, 0, solution, 0, n_blocks)
+                value[row] = total[0]
                 info[row] = code
+                for j in range(k):
+                    out[row, j] = solution[j] * inv_root[j]
 
 
 @njit(parallel=True, cache=True)
 def inverse_sum(
-    order, indptr, indices, values, factors, d, scale, ridge, row_terms, col_terms, n_blocks, info, n_threads
+    order, indptr, indices, values, factors, d, scale, ridge, row_terms, col_terms, n_parts, info, n_threads
 ):  # fmt: skip
     """``sum_r scale_r^2 A_r^-1`` over all rows: what couples the rows of the item side of RGx.
 
-    Rows are dealt to a fixed number of blocks, each summed in a fixed order by one thread.
+    Rows are dealt to a fixed number of parts, each summed in a fixed order by one thread: in the factors' precision
+    over a few rows, in float64 over all. Parameters as in `solve`.
 
     Returns
     -------
-    ndarray of float64, shape (n_blocks, K, K) : upper triangles; their sum is the result.
+    ndarray of float64, shape (n_parts, size of the packed triangle) : their sum is the result.
     """
-    k = factors.shape[1]
-    n_rows = len(order)
-    total = np.zeros((n_blocks, k, k))
+    kp, n_rows = len(d), len(order)
+    width = LINE // factors.itemsize
+    n_blocks = kp // width
+    longest = max(kp, CHUNK)
+    smallest, largest = d.min(), d.max()
+    tiny = np.finfo(factors.dtype).tiny
+    total = np.zeros((n_parts, triangle(width, n_blocks)))
     counter = np.zeros(1, np.int64)
     for _ in prange(n_threads):
-        x = np.empty((max(k, CHUNK), k), factors.dtype)
-        small = np.empty(k * k, factors.dtype)
-        w = np.empty(max(k, CHUNK), factors.dtype)
-        inv_root = np.empty(k, factors.dtype)
-        rhs = np.empty(k, factors.dtype)
+        x = np.empty(longest * kp, factors.dtype)
+        c = np.empty(triangle(width, n_blocks), factors.dtype)
+        few = np.empty(triangle(width, n_blocks), factors.dtype)
+        cols = np.empty(longest, np.int32)
+        roots = np.empty(longest, factors.dtype)
+        w = np.empty(longest, factors.dtype)
+        linear = np.empty(longest, factors.dtype)
+        inverse = np.empty(kp, factors.dtype)
+        inv_root = np.empty(kp, factors.dtype)
+        rhs = np.empty(kp, factors.dtype)
         while True:
-            block = fetch_add(counter, 0, 1)
-            if block >= n_blocks:
+            part = fetch_add(counter, 0, 1)
+            if part >= n_parts:
                 break
-            for at in range(block, n_rows, n_blocks):
+            few[:] = 0.0
+            pending = 0
+            for at in range(part, n_rows, n_parts):
                 row = order[at]
                 begin, end = indptr[row], indptr[row + 1]
                 n = end - begin
                 if scale[row] == 0.0:
                     continue
-                if not _diagonal(scale[row], ridge[row], d, inv_root):
-                    info[row] = -1
+                low = scale[row] * smallest + ridge[row]
+                high = scale[row] * largest + ridge[row]
+                if not (low > tiny and high < np.inf):
+                    info[row] = NOT_POSITIVE
                     continue
+                for b in range(n_blocks):
+                    tiles.inverse_root(inv_root, b * width, d, b * width, scale[row], ridge[row])
                 terms = row_terms[row]
                 square = scale[row] * scale[row]
-                n_positive, n_negative = 0, 1 if n > k else 0
-                if n <= k:
-                    n_positive, n_negative = _pack(
-                        begin, end, indices, values, factors, terms, col_terms, inv_root, x, w, rhs
+                n_positive, n_negative = 0, 1 if n > kp else 0
+                if n <= kp:
+                    n_positive, n_negative = _weights(
+                        begin, end, indices, values, terms, col_terms, cols, roots, w, linear
                     )
                 if n_negative > 0:
-                    code = _primal(
-                        begin, end, indices, values, factors, terms, col_terms, inv_root, x, w, rhs, small
-                    )
-                    if code == 0:
-                        code = potri(k, small, k)
-                    for i in range(k):
-                        factor = square * inv_root[i]
-                        for j in range(i, k):
-                            total[block, i, j] += factor * inv_root[j] * small[i * k + j]
-                    info[row] = code
-                    continue
-                for i in range(k):
-                    total[block, i, i] += square * inv_root[i] * inv_root[i]
-                if n_positive == 0:
-                    continue
-                # A^-1 = D^-1 - Y^T Y with Y = L^-1 X D^-1/2 and L L^T = I + X X^T.
-                syrk_n(n, k, 1.0, x, k, 0.0, small, n)
-                for i in range(n):
-                    small[i * n + i] += small.dtype.type(1.0)
-                info[row] = potrf(n, small, n)
-                if info[row] != 0:
-                    continue
-                trsm_lower(n, k, small, n, x, k)
-                for i in range(n):
-                    for j in range(k):
-                        x[i, j] *= inv_root[j]
-                syrk_t(n, k, 1.0, x, k, 0.0, small, k)
-                for i in range(k):
-                    for j in range(i, k):
-                        total[block, i, j] -= square * small[i * k + j]
+                    # A^-1 = Z^T Z with Z = U^-T D^-1/2, lower triangular.
+                    info[row] = _primal(
+                        begin, end, kp, indices, values, factors, terms, col_terms, inv_root, cols, roots, w,
+                        linear, x, c, inverse, rhs,
+                    )  # fmt: skip
+                    x[: kp * kp] = 0.0
+                    for b in range(n_blocks):
+                        for i in range(width):
+                            x[b * kp * width + (b * width + i) * width + i] = inv_root[b * width + i]
+                        tiles.panel_solve(c, inverse, x, b * kp * width, b, n_blocks)
+                    gram_add(few, x, kp * width, kp, n_blocks, square)
+                else:
+                    for b in range(n_blocks):
+                        tile = triangle(width, b) + b * width * width
+                        for i in range(width):
+                            few[tile + i * (width + 1)] += square * inv_root[b * width + i] ** 2
+                    if n_positive > 0:
+                        # A^-1 = D^-1 - Z^T Z with Z = U^-T X D^-1/2 and U^T U = I + X X^T.
+                        n_panels = (n + width - 1) // width
+                        depth = n_panels * width
+                        _pack_rows(n_panels, kp, factors, cols, roots, inv_root, x)
+                        info[row] = _dual_factor(n_panels, kp, x, c, inverse)
+                        for j in range(kp):
+                            inv_root[j] *= inv_root[j]
+                        _pack_columns(n, depth, kp, factors, cols, roots, inv_root, x, depth * width, 1.0)
+                        for b in range(n_blocks):
+                            tiles.panel_solve(c, inverse, x, b * depth * width, 0, n_panels)
+                        gram_add(few, x, depth * width, depth, n_blocks, -square)
+                pending += 1
+                if pending == 32:
+                    for i in range(len(few)):
+                        total[part, i] += few[i]
+                    few[:] = 0.0
+                    pending = 0
+            for i in range(len(few)):
+                total[part, i] += few[i]
     return total
+
+
+def unpack(triangle_: np.ndarray, kp: int, width: int) -> np.ndarray:
+    """The symmetric matrix of a packed triangle, for the shared K x K systems in numpy."""
+    full = np.zeros((kp, kp))
+    at = 0
+    for j in range(kp // width):
+        rows = (j + 1) * width
+        full[:rows, j * width : rows] = triangle_[at : at + rows * width].reshape(rows, width)
+        at += rows * width
+    upper = np.triu(full)
+    return upper + np.triu(upper, 1).T

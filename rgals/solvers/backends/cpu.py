@@ -13,7 +13,7 @@ import scipy.linalg
 from rgals._csr import CSR
 from rgals._errors import NumericalError
 from rgals._threads import parallel
-from rgals.kernels import gram, rows
+from rgals.kernels import gram, rows, tiles
 from rgals.losses.base import Side
 from rgals.solvers.backends.base import HalfStep, raise_for_rows
 
@@ -52,15 +52,20 @@ class _HalfStep:
             matrix.indices,
             matrix.values.astype(dtype, copy=False),
         )
-        self.terms = (side.row_terms.astype(dtype), side.col_terms.astype(dtype))
+        # Where all columns count alike (no item exponent, say) the kernels read nothing for them.
+        plain = bool((side.col_terms == 1.0).all())
+        self.terms = (side.row_terms.astype(dtype), side.col_terms[: 0 if plain else None].astype(dtype))
         self.n_rows = matrix.n_rows
+        self.k = fixed.shape[1]
+        self.width = tiles.LINE // dtype.itemsize
+        self.kp = -(-self.k // self.width) * self.width
 
     def run(self, rotate: bool) -> HalfStep:
         basis = self._rotate(in_place=rotate)
         if self.side.coupled and self.side.interaction:
             shift = self._coupling()
             factors, value = self._solve(self.s + shift)
-            value -= float(shift @ self._pull(factors))
+            value -= float(shift[: self.k] @ self._pull(factors))
         else:
             factors, value = self._solve(self.s)
         if not np.isfinite(value):
@@ -83,26 +88,35 @@ class _HalfStep:
             raise NumericalError(f"the Gramian of the fixed side is not finite; see its row {row}")
         _, V = scipy.linalg.eigh(G, driver="evd", overwrite_a=True, check_finite=False)
         basis = np.ascontiguousarray(V.astype(fixed.dtype))
-        self.rotated = fixed if in_place else np.empty_like(fixed)
-        gram.multiply(fixed, basis, self.rotated, self.n_threads)
+        rotated = fixed if in_place else np.empty_like(fixed)
+        gram.multiply(fixed, basis, rotated, self.n_threads)
         # Of the rotated factors themselves: a float32 Gramian cannot resolve its weak directions, these sums do.
-        d, u, self.s = self._sums(self.rotated)
-        self.d = np.maximum(d - interaction * u**2, 0.0)  # positive semidefinite: below zero is rounding
+        d, u, s = self._sums(rotated)
+        d = np.maximum(d - interaction * u**2, 0.0)  # positive semidefinite: below zero is rounding
+        self.d = np.full(self.kp, d.max())
+        self.s = np.zeros(self.kp)
+        self.d[: self.k], self.s[: self.k] = d, s
+        if self.kp != self.k:
+            padded = np.zeros((len(rotated), self.kp), rotated.dtype)
+            padded[:, : self.k] = rotated
+            rotated = padded
+        self.rotated = rotated.reshape(-1)
         return basis
 
     def _sums(self, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return gram.column_sums(factors, self.side.gram_weight, self.side.linear_weight, self.n_threads)
 
     def _solve(self, s: np.ndarray) -> tuple[np.ndarray, float]:
-        out = np.empty((self.n_rows, self.rotated.shape[1]), self.rotated.dtype)
+        dtype = self.rotated.dtype
+        out = np.empty((self.n_rows, self.k), dtype)
         value = np.zeros(self.n_rows)
         info = np.zeros(self.n_rows, np.int32)
         side = self.side
         rows.solve(
-            *self.csr, self.rotated, self.d, s, side.scale, side.linear, side.ridge, *self.terms, out, value,
-            info, self.n_threads,
+            *self.csr, self.rotated, self.d.astype(dtype), s.astype(dtype), side.scale, side.linear, side.ridge,
+            *self.terms, out, value, info, self.n_threads,
         )  # fmt: skip
-        raise_for_rows(info, out.dtype)
+        raise_for_rows(info, dtype)
         return out, float(value.sum())
 
     def _coupling(self) -> np.ndarray:
@@ -111,21 +125,22 @@ class _HalfStep:
         ``v = sum_r scale_r p_r`` solves ``(I - B H) v = sum_r scale_r A_r^-1 b_r`` with
         ``B = sum_r scale_r^2 A_r^-1`` and ``H = i G``, diagonal in this basis.
         """
-        side, k = self.side, self.rotated.shape[1]
+        side, k = self.side, self.k
+        dtype = self.rotated.dtype
         uncoupled, _ = self._solve(self.s)
-        pull = self._pull(uncoupled)
         info = np.zeros(self.n_rows, np.int32)
-        n_blocks = 16 if k <= 256 else 4
-        blocks = rows.inverse_sum(
-            *self.csr, self.rotated, self.d, side.scale, side.ridge, *self.terms, n_blocks, info,
+        n_parts = 16 if k <= 256 else 4
+        parts = rows.inverse_sum(
+            *self.csr, self.rotated, self.d.astype(dtype), side.scale, side.ridge, *self.terms, n_parts, info,
             self.n_threads,
         )  # fmt: skip
-        raise_for_rows(info, self.rotated.dtype)
-        upper = np.triu(blocks.sum(axis=0))
-        B = upper + np.triu(upper, 1).T
-        H = side.interaction * self.d
-        v = np.linalg.solve(np.eye(k) - B * H, pull)
-        return H * v
+        raise_for_rows(info, dtype)
+        B = rows.unpack(parts.sum(axis=0), self.kp, self.width)[:k, :k]
+        H = side.interaction * self.d[:k]
+        v = np.linalg.solve(np.eye(k) - B * H, self._pull(uncoupled))
+        shift = np.zeros(self.kp)
+        shift[:k] = H * v
+        return shift
 
     def _pull(self, solved: np.ndarray) -> np.ndarray:
         """``sum_r scale_r p_r``."""

@@ -1,0 +1,530 @@
+"""Register-blocked building blocks of small dense linear algebra, in explicit vector instructions.
+
+Rows of a sparse problem give thousands of *small* systems. For those a BLAS call costs as much as its
+arithmetic, and compilers do not keep two-dimensional tiles in registers by themselves. The functions here emit LLVM
+vector code for one W x W tile at a time, W being one cache line (16 float32, 8 float64). LLVM maps it to
+whatever the processor has, and numba caches it as any other code.
+
+Two layouts serve everything:
+
+panel
+    ``depth x W`` numbers, contiguous: step t of W neighbouring columns.
+packed triangle
+    The upper triangle of a symmetric matrix by block columns: block column j is the panel of its block rows
+    ``0 .. j``, so that it starts at ``j (j + 1) / 2 W^2``. A Cholesky factor in this layout is again a set of panels.
+
+Arrays are one-dimensional; every array argument is followed by its offset.
+"""
+
+from __future__ import annotations
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+LINE = 64  # bytes of a vector: W = LINE // itemsize
+_HAS_AVX512 = bool(llvm.get_host_cpu_features().get("avx512f", False))
+_INT = ir.IntType(64)
+
+
+class _Emitter:
+    """Emits vector code for one element type."""
+
+    def __init__(self, builder: ir.IRBuilder, real: types.Type) -> None:
+        self.builder = builder
+        self.width = 16 if real == types.float32 else 8
+        self.real = ir.FloatType() if real == types.float32 else ir.DoubleType()
+        self.vector = ir.VectorType(self.real, self.width)
+        self.align = 4 if real == types.float32 else 8
+        # Rows of a tile that are kept in registers together.
+        self.rows = self.width if _HAS_AVX512 else 4
+
+    def at(self, pointer, index):
+        index = ir.Constant(_INT, index) if isinstance(index, int) else index
+        return self.builder.gep(pointer, [index])
+
+    def load(self, pointer, index=0):
+        address = self.builder.bitcast(self.at(pointer, index), self.vector.as_pointer())
+        return self.builder.load(address, align=self.align)
+
+    def store(self, value, pointer, index=0):
+        address = self.builder.bitcast(self.at(pointer, index), self.vector.as_pointer())
+        self.builder.store(value, address, align=self.align)
+
+    def scalar(self, pointer, index=0):
+        return self.builder.load(self.at(pointer, index), align=self.align)
+
+    def spread(self, scalar):
+        """A vector of equal elements."""
+        undefined = ir.Constant(self.vector, ir.Undefined)
+        zero = ir.Constant(ir.IntType(32), 0)
+        one = self.builder.insert_element(undefined, scalar, zero)
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.width), [0] * self.width)
+        return self.builder.shuffle_vector(one, undefined, mask)
+
+    def lane(self, vector, i):
+        """A vector of equal elements: element ``i`` of another."""
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.width), [i] * self.width)
+        return self.builder.shuffle_vector(vector, vector, mask)
+
+    def shuffle(self, a, b, lanes):
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.width), lanes)
+        return self.builder.shuffle_vector(a, b, mask)
+
+    def element(self, vector, i):
+        return self.builder.extract_element(vector, ir.Constant(ir.IntType(32), i))
+
+    def zero(self):
+        return ir.Constant(self.vector, [0.0] * self.width)
+
+    def from_lane(self, vector, i):
+        """The vector with zeros before lane ``i``."""
+        lanes = [self.width + k if k < i else k for k in range(self.width)]
+        return self.shuffle(vector, self.zero(), lanes)
+
+    def fma(self, a, b, c):
+        name = f"llvm.fma.v{self.width}f{self.align * 8}"
+        fn_type = ir.FunctionType(self.vector, [self.vector] * 3)
+        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, fn_type, name), [a, b, c])
+
+    def neg(self, vector):
+        return self.builder.fneg(vector)
+
+    def variables(self, n):
+        """``n`` vector variables, zero; they live in registers."""
+        slots = [cgutils.alloca_once(self.builder, self.vector) for _ in range(n)]
+        for slot in slots:
+            self.builder.store(self.zero(), slot)
+        return slots
+
+    def transpose(self, vectors):
+        """Rows to columns, by exchanging ever larger blocks."""
+        w = self.width
+        step = 1
+        while step < w:
+            out = list(vectors)
+            for i in range(w):
+                if i & step:
+                    continue
+                a, b = vectors[i], vectors[i + step]
+                low = [k if not k & step else w + k - step for k in range(w)]
+                high = [k + step if not k & step else w + k for k in range(w)]
+                out[i], out[i + step] = self.shuffle(a, b, low), self.shuffle(a, b, high)
+            vectors = out
+            step *= 2
+        return vectors
+
+    def sums(self, vectors):
+        """The vector whose lane i is the sum of the elements of vector i."""
+        w = self.width
+        half = w // 2
+        while half:
+            low = [(k // (2 * half)) * 2 * half + k % half + (w if k & half else 0) for k in range(w)]
+            high = [k + half for k in low]
+            pairs = zip(vectors[:half], vectors[half : 2 * half], strict=True)
+            vectors = [
+                self.builder.fadd(self.shuffle(a, b, low), self.shuffle(a, b, high)) for a, b in pairs
+            ]
+            half //= 2
+        return vectors[0]
+
+
+def _kernel(kinds: str):
+    """Turn ``emit(emitter, *arguments)`` into an intrinsic that takes one tuple.
+
+    ``kinds``: ``p`` array and offset (becomes a pointer), ``i`` integer, ``r`` real scalar, ``x`` index array and offset.
+    The intrinsic returns what ``emit`` returns, an integer, or 0.
+    """
+
+    def decorate(emit):
+        @intrinsic
+        def call(typingctx, args):
+            arrays = [t for t in args.types if isinstance(t, types.Array)]
+            real = arrays[0].dtype
+            if real not in (types.float32, types.float64):
+                return None
+
+            def codegen(context, builder, signature, values):
+                (packed,) = values
+                taken, pos = [], 0
+
+                def take():
+                    nonlocal pos
+                    typ, value = args.types[pos], builder.extract_value(packed, pos)
+                    pos += 1
+                    return typ, value
+
+                for kind in kinds:
+                    typ, value = take()
+                    if kind in "px":
+                        data = context.make_array(typ)(context, builder, value).data
+                        offset_type, offset = take()
+                        offset = context.cast(builder, offset, offset_type, types.int64)
+                        taken.append(builder.gep(data, [offset]))
+                    else:
+                        to = types.int64 if kind == "i" else real
+                        taken.append(context.cast(builder, value, typ, to))
+                out = emit(_Emitter(builder, real), *taken)
+                return out if out is not None else ir.Constant(_INT, 0)
+
+            return types.int64(args), codegen
+
+        return call
+
+    return decorate
+
+
+@_kernel("pppir")
+def _tile_add(e, c, a, b, depth, sign):
+    factor = e.spread(sign)
+    for first in range(0, e.width, e.rows):
+        acc = e.variables(e.rows)
+        with cgutils.for_range(e.builder, depth) as loop:
+            base = e.builder.mul(loop.index, ir.Constant(_INT, e.width))
+            row = e.load(e.at(b, base))
+            step = e.at(a, base)
+            for i in range(e.rows):
+                left = e.spread(e.scalar(step, first + i))
+                e.builder.store(e.fma(left, row, e.builder.load(acc[i])), acc[i])
+        for i in range(e.rows):
+            at = (first + i) * e.width
+            e.store(e.fma(factor, e.builder.load(acc[i]), e.load(c, at)), c, at)
+
+
+@njit(cache=True)
+def tile_add(c, oc, a, oa, b, ob, depth, sign):
+    """``C += sign A^T B``: a W x W tile from two panels."""
+    _tile_add((c, oc, a, oa, b, ob, depth, sign))
+
+
+@_kernel("pp")
+def _tile_factor(e, c, inverse):
+    w, builder = e.width, e.builder
+    rows = [e.load(c, i * w) for i in range(w)]
+    failed = ir.Constant(_INT, 0)
+    root = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(e.real, [e.real]), "llvm.sqrt." + ("f32" if w == 16 else "f64")
+    )
+    inverses = e.zero()
+    for i in range(w):
+        pivot = e.element(rows[i], i)
+        fine = builder.fcmp_ordered(">", pivot, ir.Constant(e.real, 0.0))
+        first = builder.and_(builder.not_(fine), builder.icmp_signed("==", failed, ir.Constant(_INT, 0)))
+        failed = builder.select(first, ir.Constant(_INT, i + 1), failed)
+        scale = builder.fdiv(ir.Constant(e.real, 1.0), builder.call(root, [pivot]))
+        inverses = builder.insert_element(inverses, scale, ir.Constant(ir.IntType(32), i))
+        rows[i] = e.from_lane(builder.fmul(rows[i], e.spread(scale)), i)
+        minus = e.neg(rows[i])
+        for j in range(i + 1, w):
+            rows[j] = e.fma(e.lane(minus, j), rows[i], rows[j])
+    for i in range(w):
+        e.store(rows[i], c, i * w)
+    e.store(inverses, inverse)
+    return failed
+
+
+@njit(cache=True)
+def tile_factor(c, oc, inverse, oi):
+    """Cholesky of a diagonal tile in place, ``U^T U``; ``1 / diag(U)``. Returns 0 or the failing pivot, from 1."""
+    return _tile_factor((c, oc, inverse, oi))
+
+
+@_kernel("ppp")
+def _tile_solve(e, c, u, inverse):
+    w = e.width
+    rows = [e.load(c, i * w) for i in range(w)]
+    for i in range(w):
+        rows[i] = e.builder.fmul(rows[i], e.spread(e.scalar(inverse, i)))
+        minus = e.neg(rows[i])
+        for j in range(i + 1, w):
+            rows[j] = e.fma(e.spread(e.scalar(u, i * w + j)), minus, rows[j])
+    for i in range(w):
+        e.store(rows[i], c, i * w)
+
+
+@njit(cache=True)
+def tile_solve(c, oc, u, ou, inverse, oi):
+    """``C = U^-T C`` for a tile and a factored diagonal tile."""
+    _tile_solve((c, oc, u, ou, inverse, oi))
+
+
+@_kernel("ppp")
+def _forward_tile(e, y, u, inverse):
+    w = e.width
+    rest = e.load(y)
+    out = e.zero()
+    for i in range(w):
+        solved = e.builder.fmul(e.lane(rest, i), e.spread(e.scalar(inverse, i)))
+        lanes = [w + i if k == i else k for k in range(w)]
+        out = e.shuffle(out, solved, lanes)
+        rest = e.fma(e.neg(solved), e.load(u, i * w), rest)
+    e.store(out, y)
+
+
+@njit(cache=True)
+def forward_tile(y, oy, u, ou, inverse, oi):
+    """``y = U^-T y`` for one tile."""
+    _forward_tile((y, oy, u, ou, inverse, oi))
+
+
+@_kernel("ppp")
+def _backward_tile(e, y, u, inverse):
+    w = e.width
+    columns = e.transpose([e.load(u, i * w) for i in range(w)])
+    rest = e.load(y)
+    out = e.zero()
+    for i in reversed(range(w)):
+        solved = e.builder.fmul(e.lane(rest, i), e.spread(e.scalar(inverse, i)))
+        lanes = [w + i if k == i else k for k in range(w)]
+        out = e.shuffle(out, solved, lanes)
+        rest = e.fma(e.neg(solved), columns[i], rest)
+    e.store(out, y)
+
+
+@njit(cache=True)
+def backward_tile(y, oy, u, ou, inverse, oi):
+    """``y = U^-1 y`` for one tile."""
+    _backward_tile((y, oy, u, ou, inverse, oi))
+
+
+@_kernel("pppir")
+def _panel_product(e, y, panel, x, depth, sign):
+    # Four accumulators hide the latency of the multiply-add.
+    acc = e.variables(4)
+    four = ir.Constant(_INT, 4)
+    with cgutils.for_range(e.builder, e.builder.udiv(depth, four)) as loop:
+        base = e.builder.mul(loop.index, four)
+        rows = e.at(panel, e.builder.mul(base, ir.Constant(_INT, e.width)))
+        factors = e.at(x, base)
+        for i in range(4):
+            product = e.fma(e.spread(e.scalar(factors, i)), e.load(rows, i * e.width), e.builder.load(acc[i]))
+            e.builder.store(product, acc[i])
+    a, b, c, d = (e.builder.load(slot) for slot in acc)
+    total = e.builder.fadd(e.builder.fadd(a, b), e.builder.fadd(c, d))
+    e.store(e.fma(e.spread(sign), total, e.load(y)), y)
+
+
+@njit(cache=True)
+def panel_product(y, oy, panel, op, x, ox, depth, sign):
+    """``y (W) += sign panel^T x`` with ``x`` of length ``depth``, a multiple of 4."""
+    _panel_product((y, oy, panel, op, x, ox, depth, sign))
+
+
+@_kernel("pppiir")
+def _panels_transposed(e, y, panel, z, stride, n_panels, sign):
+    acc = e.variables(e.width)
+    with cgutils.for_range(e.builder, n_panels) as loop:
+        block = e.at(panel, e.builder.mul(loop.index, stride))
+        factor = e.load(z, e.builder.mul(loop.index, ir.Constant(_INT, e.width)))
+        for i in range(e.width):
+            e.builder.store(e.fma(e.load(block, i * e.width), factor, e.builder.load(acc[i])), acc[i])
+    total = e.sums([e.builder.load(slot) for slot in acc])
+    e.store(e.fma(e.spread(sign), total, e.load(y)), y)
+
+
+@njit(cache=True)
+def panels_transposed(y, oy, panel, op, z, oz, stride, n_panels, sign):
+    """``y (W) += sign sum_p tile_p z_p`` over the W steps at ``op`` in each of ``n_panels`` panels."""
+    _panels_transposed((y, oy, panel, op, z, oz, stride, n_panels, sign))
+
+
+@_kernel("pppr")
+def _scaled_copy(e, out, source, factors, factor):
+    scaled = e.builder.fmul(e.load(factors), e.spread(factor))
+    e.store(e.builder.fmul(e.load(source), scaled), out)
+
+
+@njit(cache=True)
+def scaled_copy(out, oo, source, os, factors, of, factor):
+    """``out (W) = source * factors * factor``, element by element."""
+    _scaled_copy((out, oo, source, os, factors, of, factor))
+
+
+@_kernel("pppxpi")
+def _gather_transposed(e, out, source, factors, indices, roots, stride):
+    builder = e.builder
+    scale = e.load(factors)
+    rows = []
+    for i in range(e.width):
+        index = builder.load(e.at(indices, i))
+        index = builder.sext(index, _INT) if index.type.width < 64 else index
+        row = e.load(e.at(source, builder.mul(index, stride)))
+        rows.append(builder.fmul(row, builder.fmul(scale, e.spread(e.scalar(roots, i)))))
+    for j, column in enumerate(e.transpose(rows)):
+        e.store(column, out, j * e.width)
+
+
+@njit(cache=True)
+def gather_transposed(out, oo, source, os, factors, of, indices, oi, roots, oroots, stride):
+    """A W x W tile of a panel: W rows ``source[indices[i] * stride + os :]``, each times ``factors * roots[i]``."""
+    _gather_transposed((out, oo, source, os, factors, of, indices, oi, roots, oroots, stride))
+
+
+@_kernel("pprr")
+def _inverse_root(e, out, d, scale, ridge):
+    name = f"llvm.sqrt.v{e.width}f{e.align * 8}"
+    root = cgutils.get_or_insert_function(e.builder.module, ir.FunctionType(e.vector, [e.vector]), name)
+    diagonal = e.fma(e.load(d), e.spread(scale), e.spread(ridge))
+    one = ir.Constant(e.vector, [1.0] * e.width)
+    e.store(e.builder.fdiv(one, e.builder.call(root, [diagonal])), out)
+
+
+@njit(cache=True)
+def inverse_root(out, oo, d, od, scale, ridge):
+    """``out (W) = 1 / sqrt(scale d + ridge)``."""
+    _inverse_root((out, oo, d, od, scale, ridge))
+
+
+@_kernel("pppi")
+def _dot(e, out, x, y, n_blocks):
+    (acc,) = e.variables(1)
+    with cgutils.for_range(e.builder, n_blocks) as loop:
+        at = e.builder.mul(loop.index, ir.Constant(_INT, e.width))
+        e.builder.store(e.fma(e.load(e.at(x, at)), e.load(e.at(y, at)), e.builder.load(acc)), acc)
+    total = e.element(e.sums([e.builder.load(acc)] + [e.zero()] * (e.width - 1)), 0)
+    e.builder.store(total, out, align=e.align)
+
+
+@njit(cache=True)
+def dot(out, oo, x, ox, y, oy, n_blocks):
+    """``out = x . y`` over ``n_blocks`` blocks of W."""
+    _dot((out, oo, x, ox, y, oy, n_blocks))
+
+
+def _make_gather_sum(n_vectors: int):
+    @_kernel("ppxpiii")
+    def gather(e, out, source, indices, factors, stride, n, ahead):
+        acc = e.variables(n_vectors)
+        i64 = _INT
+        last = e.builder.sub(n, ir.Constant(i64, 1))
+        with cgutils.for_range(e.builder, n) as loop:
+            soon = e.builder.add(loop.index, ahead)
+            soon = e.builder.select(e.builder.icmp_signed("<", soon, last), soon, last)
+            next_index = e.builder.sext(e.builder.load(e.at(indices, soon)), i64)
+            next_row = e.at(source, e.builder.mul(next_index, stride))
+            for i in range(n_vectors):
+                _emit_prefetch(e, e.at(next_row, i * e.width))
+            index = e.builder.sext(e.builder.load(e.at(indices, loop.index)), i64)
+            row = e.at(source, e.builder.mul(index, stride))
+            factor = e.spread(e.scalar(factors, loop.index))
+            for i in range(n_vectors):
+                total = e.fma(e.load(row, i * e.width), factor, e.builder.load(acc[i]))
+                e.builder.store(total, acc[i])
+        for i in range(n_vectors):
+            e.store(e.builder.load(acc[i]), out, i * e.width)
+
+    return gather
+
+
+def _emit_prefetch(e, pointer):
+    byte = ir.IntType(8).as_pointer()
+    i32 = ir.IntType(32)
+    fn_type = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
+    fn = cgutils.get_or_insert_function(e.builder.module, fn_type, "llvm.prefetch.p0")
+    arguments = [ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)]
+    e.builder.call(fn, [e.builder.bitcast(pointer, byte), *arguments])
+
+
+_gather_sum_1 = _make_gather_sum(1)
+_gather_sum_4 = _make_gather_sum(4)
+_AHEAD = 8  # rows asked for in advance: about the latency of memory over the time of a row
+
+
+@njit(cache=True)
+def gather_sum(out, oo, source, indices, oi, factors, of, stride, n, n_blocks):
+    """``out (n_blocks W) = sum_k factors[k] source[indices[k] * stride :]`` over ``n`` rows, accumulated in registers."""
+    w = LINE // out.itemsize
+    block = 0
+    while block + 4 <= n_blocks:
+        at = block * w
+        _gather_sum_4((out, oo + at, source, at, indices, oi, factors, of, stride, n, _AHEAD))
+        block += 4
+    while block < n_blocks:
+        at = block * w
+        _gather_sum_1((out, oo + at, source, at, indices, oi, factors, of, stride, n, _AHEAD))
+        block += 1
+
+
+@_kernel("p")
+def _prefetch(e, pointer):
+    _emit_prefetch(e, pointer)
+
+
+@njit(cache=True)
+def prefetch(array, offset):
+    """Ask for the cache line at an offset."""
+    _prefetch((array, offset))
+
+
+@njit(cache=True)
+def triangle(width, n_blocks):
+    """Numbers that a packed triangle of ``n_blocks`` block columns takes."""
+    return n_blocks * (n_blocks + 1) // 2 * width * width
+
+
+@njit(cache=True)
+def gram_add(c, panels, stride, depth, n_blocks, factor):
+    """``C += factor X^T X`` as a packed triangle; block column j of X is the panel at ``j * stride``."""
+    w = LINE // c.itemsize
+    for j in range(n_blocks):
+        at = triangle(w, j)
+        for i in range(j + 1):
+            tile_add(c, at + i * w * w, panels, i * stride, panels, j * stride, depth, factor)
+
+
+@njit(cache=True)
+def cholesky(c, inverse, n_blocks):
+    """Cholesky factor ``U^T U`` of a packed triangle in place, left-looking, and ``1 / diag(U)``.
+
+    Returns 0, or the number of the first pivot that is not positive, from 1.
+    """
+    w = LINE // c.itemsize
+    square = w * w
+    for j in range(n_blocks):
+        column = triangle(w, j)
+        for i in range(j + 1):
+            tile = column + i * square
+            row = triangle(w, i)
+            if i > 0:
+                tile_add(c, tile, c, row, c, column, i * w, -1.0)
+            if i < j:
+                tile_solve(c, tile, c, row + i * square, inverse, i * w)
+            else:
+                failed = tile_factor(c, tile, inverse, j * w)
+                if failed:
+                    return j * w + failed
+    return 0
+
+
+@njit(cache=True)
+def cholesky_solve(c, inverse, y, n_blocks):
+    """``y = (U^T U)^-1 y`` in place; ``y`` has whole blocks."""
+    w = LINE // c.itemsize
+    square = w * w
+    for j in range(n_blocks):
+        column = triangle(w, j)
+        if j > 0:
+            panel_product(y, j * w, c, column, y, 0, j * w, -1.0)
+        forward_tile(y, j * w, c, column + j * square, inverse, j * w)
+    for j in range(n_blocks - 1, -1, -1):
+        column = triangle(w, j)
+        backward_tile(y, j * w, c, column + j * square, inverse, j * w)
+        # Subtract this block's share from the blocks above: rows of the panel times the block's solution.
+        for i in range(j):
+            panels_transposed(y, i * w, c, column + i * square, y, j * w, 0, 1, -1.0)
+    return 0
+
+
+@njit(cache=True)
+def panel_solve(c, inverse, panel, op, first, n_blocks):
+    """``panel = U^-T panel`` in place for a panel of ``n_blocks`` block rows that is zero before block ``first``."""
+    w = LINE // c.itemsize
+    square = w * w
+    for i in range(first, n_blocks):
+        row = triangle(w, i)
+        tile = op + i * square
+        if i > first:
+            tile_add(panel, tile, c, row + first * square, panel, op + first * square, (i - first) * w, -1.0)
+        tile_solve(panel, tile, c, row + i * square, inverse, i * w)
