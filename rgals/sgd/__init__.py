@@ -1,4 +1,4 @@
-"""The reference by stochastic gradient descent: every ranking loss on the same data with the same evaluator."""
+"""The reference by stochastic gradient descent: all ranking losses, the same data, the same evaluator."""
 
 from __future__ import annotations
 

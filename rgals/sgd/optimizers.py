@@ -9,7 +9,7 @@ import numpy as np
 
 from rgals._errors import InputTypeError, ParameterError
 from rgals._validation import check_real
-from rgals.sgd import _kernels as kernel
+from rgals.kernels import sgd as kernel
 
 
 @dataclass
@@ -25,9 +25,9 @@ class State:
 class Optimizer:
     """Base of the optimisers.
 
-    A *lazy* (row-sparse) optimiser leaves rows without gradient alone: their moments do not decay and they feel
-    no weight decay. The other ones update every row at every step. Bias corrections count the updates of each row,
-    so that a row's first lazy step is as long as anyone's.
+    A *lazy* (row-sparse) optimiser leaves rows without gradient alone: their moments do not decay and they
+    feel no weight decay. The other ones update every row at every step. Bias corrections count the updates
+    of each row, so that a row's first lazy step is as long as anyone's.
     """
 
     kind: ClassVar[int]

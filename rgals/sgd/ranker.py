@@ -44,7 +44,8 @@ class Epoch:
     objective : float
         Mean loss per unit of positive weight over the epoch's batches, each taken before its step.
     user_factors, item_factors : ndarray
-        The current factors as they are scored (unit length for cosine), read-only. Copy what must outlive the call.
+        The current factors as they are scored (unit length for cosine), read-only. Copy what must outlive
+        the call.
     record : dict
         The entry of the history; a callback may add figures to it.
     history : list of dict
@@ -66,16 +67,16 @@ Callback = Callable[[Epoch], object]
 class SGDRanker(FactorRanker, BaseEstimator):
     """Matrix factorisation for top-K ranking by stochastic gradient descent on a ranking loss.
 
-    The reference that `rgals.RGALS` is compared with: numpy, BLAS and numba, no deep-learning framework. Results do
-    not depend on the number of threads.
+    The reference that `rgals.RGALS` is compared with: numpy, BLAS and numba, no deep-learning framework.
+    Results do not depend on the number of threads.
 
     Parameters
     ----------
     K : int, default=64
         Number of factors.
     loss : str or loss object, default="softmax"
-        Over the whole catalogue: ``"softmax"``, ``"sparsemax"``, ``"rg2"``, ``"rgx"``. With sampled negatives:
-        ``"sampled_softmax"``, ``"sampled_cce"``, ``"bpr"``, ``"bce"``. See `rgals.sgd.losses`.
+        Over the whole catalogue: ``"softmax"``, ``"sparsemax"``, ``"rg2"``, ``"rgx"``. With sampled
+        negatives: ``"sampled_softmax"``, ``"sampled_cce"``, ``"bpr"``, ``"bce"``. See `rgals.sgd.losses`.
     score : {"cosine", "dot"}, default="cosine"
     temperature : float > 0, default=0.2
         Scores are divided by it before they reach the loss. Usual: 0.05 to 0.3 for cosine, 1 for dot.
@@ -97,8 +98,8 @@ class SGDRanker(FactorRanker, BaseEstimator):
         Of ``optimizer="sgd"``.
     weight_decay : float >= 0, default=0
     decoupled : bool, default=False
-        Shrink the factors directly instead of adding ``weight_decay * factor`` to the gradient (which is that of
-        the *mean* loss of a batch).
+        Shrink the factors directly instead of adding ``weight_decay * factor`` to the gradient (which is
+        that of the *mean* loss of a batch).
     schedule : {"constant", "linear", "cosine", "sqrt"} or callable, default="constant"
         Factor of the learning rate; see `rgals.sgd.schedules.get_schedule`.
     warmup : float in [0, 1), default=0
@@ -339,7 +340,7 @@ class SGDRanker(FactorRanker, BaseEstimator):
 
 
 class _Run:
-    """One fit: owns factors, history and the last good state, so that the estimator changes only at the end."""
+    """One fit: owns factors, history and last good state, so that the estimator changes only at the end."""
 
     def __init__(
         self,
@@ -389,8 +390,8 @@ class _Run:
             start = [last.user_factors.astype(dtype), last.item_factors.astype(dtype)]
             if [s.shape for s in start] != shapes:
                 raise InputError(
-                    f"warm_start: the last fit has factors of shapes {start[0].shape} and {start[1].shape}, which do "
-                    f"not fit a matrix {self.seen.shape} with K={model.K}; set warm_start=False"
+                    f"warm_start: the last fit has factors of shapes {start[0].shape} and {start[1].shape}, "
+                    f"which do not fit a matrix {self.seen.shape} with K={model.K}; set warm_start=False"
                 )
             return start
         drawn = [rng.standard_normal(shape, dtype.type) for shape in shapes]
@@ -440,8 +441,7 @@ class _Run:
 
     def _epoch(self, trainer: Trainer, epoch: int) -> float:
         try:
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                objective = trainer.epoch(epoch)
+            objective = trainer.epoch(epoch)
             for side, factors in (("user", trainer.users), ("item", trainer.items)):
                 bad = np.flatnonzero(~np.isfinite(factors.param).all(axis=1))
                 if len(bad):
@@ -477,7 +477,8 @@ class _Run:
             record=record,
             history=self.history,
         )
-        return any([bool(watcher(now)) for watcher in self.watchers])
+        answers = [watcher(now) for watcher in self.watchers]  # every one is called
+        return any(map(bool, answers))
 
 
 def _shown(record: dict[str, Any]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import numpy as np
 from rgals._csr import CSR
 from rgals._errors import InputError, ParameterError
 from rgals._validation import check_int
-from rgals.sgd import _kernels as kernel
+from rgals.kernels import sgd as kernel
 
 SAMPLERS = ("uniform", "popularity", "in_batch")
 _TWO32 = 1 << 32
@@ -52,15 +52,15 @@ class Sampler:
     X : CSR
         Training interactions.
     sampler : {"uniform", "popularity", "in_batch"}
-        ``"popularity"``: q_y proportional to ``c_y ** gamma``, c the number of interactions. ``"in_batch"``: the
-        positives of the other rows of the batch, which amounts to gamma = 1.
+        ``"popularity"``: q_y proportional to ``c_y ** gamma``, c the number of interactions. ``"in_batch"``:
+        the positives of the other rows of the batch, which amounts to gamma = 1.
     n_negatives : int
     gamma : float
     shared : bool
         One set of negatives serves the whole batch.
     exclude_positives : bool
-        Never draw an item that the user has interacted with. Otherwise only the accidental hit on the row's own
-        positive is left in place (independent draws) or masked (shared and in-batch negatives).
+        Never draw an item that the user has interacted with. Otherwise only the accidental hit on the row's
+        own positive is left in place (independent draws) or masked (shared and in-batch negatives).
     replacement : bool
         Whether an item may be drawn twice for one row.
 
@@ -116,8 +116,8 @@ class Sampler:
         elif self.exclude_positives and (self.X.row_counts >= self.X.n_cols).any():
             user = int(np.argmax(self.X.row_counts))
             raise InputError(
-                f"user {user} has interacted with all {self.X.n_cols} items, so exclude_positives=True leaves no "
-                "negative to draw; leave that user out or set exclude_positives=False"
+                f"user {user} has interacted with all {self.X.n_cols} items, so exclude_positives=True "
+                "leaves no negative to draw; leave that user out or set exclude_positives=False"
             )
 
     def draw(self, key: np.uint64, users: np.ndarray, items: np.ndarray) -> None:

@@ -1,16 +1,17 @@
-"""One epoch of stochastic gradient descent. Knows scoring, sampling and optimiser; losses know scores only."""
+"""One epoch of stochastic gradient descent. Knows scoring, sampling, optimiser; losses know scores only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from rgals._csr import CSR
 from rgals._errors import NumericalError
-from rgals.sgd import _kernels as kernel
+from rgals.kernels import sgd as kernel
 from rgals.sgd.optimizers import Optimizer
 from rgals.sgd.samplers import Sampler
 from rgals.sgd.schedules import Schedule
@@ -37,18 +38,18 @@ class Factors:
         if self.cosine:
             kernel.normalise(self.param, self.effective, self.inverse_norm)
 
-    def step(self, grad: np.ndarray, lr: float, ids: np.ndarray | None = None, **numbers: object) -> None:
+    def step(self, grad: np.ndarray, lr: float, ids: np.ndarray | None = None, **numbers: Any) -> None:
         """Optimiser step for the gradient with respect to the effective rows."""
         if self.cosine:
             numbers.update(effective=self.effective, inverse_norm=self.inverse_norm)
-        self.optimizer.update(self.param, grad, self.state, lr, ids=ids, **numbers)  # type: ignore[arg-type]
+        self.optimizer.update(self.param, grad, self.state, lr, ids=ids, **numbers)
 
 
 @dataclass
 class Settings:
     """What the trainer needs besides data and factors; see `SGDRanker` for the meaning."""
 
-    loss: object
+    loss: Any
     temperature: float
     lr: float
     schedule: Schedule
@@ -92,7 +93,7 @@ class Trainer:
         loss = settings.loss
         if getattr(loss, "corrects_proposal", False) and sampler is not None and sampler.correction.any():
             self._correction = sampler.correction.astype(self.dtype)
-        self._ridge = loss.penalties(X) if hasattr(loss, "penalties") else None  # type: ignore[attr-defined]
+        self._ridge = loss.penalties(X) if hasattr(loss, "penalties") else None
         self._total = float(X.row_sums.sum())
         if self._ridge is not None:
             self._ridge = tuple(r.astype(self.dtype) for r in self._ridge)
@@ -108,9 +109,15 @@ class Trainer:
 
     def _map(self, task: Callable[[int], object], starts: range) -> list:
         """Run the task for every start; results in order."""
+
+        def quiet(start: int) -> object:
+            # What overflows shows in the values, which are checked; numpy keeps this setting per thread.
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                return task(start)
+
         if self._pool is None or len(starts) < 2:
-            return [task(start) for start in starts]
-        return list(self._pool.map(task, starts))
+            return [quiet(start) for start in starts]
+        return list(self._pool.map(quiet, starts))
 
     def _order(self, epoch: int, n: int) -> np.ndarray:
         return np.random.default_rng([self.settings.seed, epoch]).permutation(n)
@@ -125,7 +132,7 @@ class Trainer:
         NumericalError
             As soon as a loss is not finite; names the batch and the user.
         """
-        if self.settings.loss.kind == "full":  # type: ignore[attr-defined]
+        if self.settings.loss.kind == "full":
             batches = self._full_batches(epoch)
         else:
             batches = self._sampled_batches(epoch)
@@ -143,7 +150,8 @@ class Trainer:
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
             raise NumericalError(
-                f"the loss of user {users[bad[0]]} became {values[bad[0]]} in batch {batch}: training diverged"
+                f"the loss of user {users[bad[0]]} became {values[bad[0]]} in batch {batch}: training "
+                "diverged"
             )
 
     def _step(
@@ -200,7 +208,7 @@ class Trainer:
             end = min(start + _CHUNK, len(users))
             own = scores[start:end]
             np.matmul(scaled[start:end], items.T, out=own)
-            values, grad = loss.value_and_grad(own, _row_slice(block, start, end))  # type: ignore[attr-defined]
+            values, grad = loss.value_and_grad(own, _row_slice(block, start, end))
             if not np.shares_memory(grad, own):
                 own[:] = grad
             np.matmul(own, items, out=user_grad[start:end])
@@ -243,7 +251,7 @@ class Trainer:
 
         def piece(start: int) -> None:
             s = slice(start, start + rows)
-            values[s], dpos[s], gradient = self.settings.loss.value_and_grad(pos[s], neg[s])  # type: ignore[attr-defined]
+            values[s], dpos[s], gradient = self.settings.loss.value_and_grad(pos[s], neg[s])
             if weights is not None:
                 values[s] *= weights[s]
                 dpos[s] *= weights[s]
@@ -302,7 +310,7 @@ class Trainer:
         def losses(start: int) -> None:
             s = slice(start, start + _CHUNK)
             pos = np.einsum("bk,bk->b", scaled[s], own[s])
-            values[s], dpos[s], grad = self.settings.loss.value_and_grad(pos, neg[s])  # type: ignore[attr-defined]
+            values[s], dpos[s], grad = self.settings.loss.value_and_grad(pos, neg[s])
             if weights is not None:
                 values[s] *= weights[s]
                 dpos[s] *= weights[s]

@@ -1,4 +1,4 @@
-"""Every loss against its formula, central differences, extreme scores and the identities of the literature."""
+"""Every loss against its formula, central differences, extreme scores and identities of the literature."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
+from rgals import losses as als_losses
 from rgals._csr import CSR
 from rgals._errors import InputTypeError, ParameterError
-from rgals.losses import RG2 as AlsRG2
-from rgals.losses import RGX as AlsRGX
 from rgals.sgd.losses import BCE, BPR, LOSSES, RG2, RGX, SampledCCE, SampledSoftmax, Softmax, get_loss
 from rgals.sgd.losses._base import softplus
 
@@ -144,7 +143,10 @@ def test_second_order_expansion_of_softmax_is_exact_rgx(rng):
 
 @pytest.mark.parametrize(
     "ours, theirs",
-    [(RG2(alpha=0.3, reg=0.2), AlsRG2(alpha=0.3)), (RGX(alpha=0.3, beta=0.7, reg=0.2), AlsRGX(0.3, 0.7))],
+    [
+        (RG2(alpha=0.3, reg=0.2), als_losses.RG2(alpha=0.3)),
+        (RGX(alpha=0.3, beta=0.7, reg=0.2), als_losses.RGX(0.3, 0.7)),
+    ],
 )
 def test_squared_losses_are_the_objective_of_als(ours, theirs, rng):
     X = block(rng, valued=True)

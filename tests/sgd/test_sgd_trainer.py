@@ -25,7 +25,9 @@ def matrix(rng, n_users=12, n_items=9, valued=False, density=0.35):
     return as_csr(sp.csr_array(dense), dtype=np.float64)
 
 
-def trainer(X, P, Q, loss, score="dot", *, temperature=0.7, optimizer=None, batch_size=64, lr=0.5, **sampling):
+def trainer(
+    X, P, Q, loss, score="dot", *, temperature=0.7, optimizer=None, batch_size=64, lr=0.5, **sampling
+):
     loss = get_loss(loss)
     sampler = None
     if loss.kind == "sampled":
@@ -59,7 +61,7 @@ CASES = [
 @pytest.mark.parametrize("score", ["dot", "cosine"])
 @pytest.mark.parametrize("loss, sampling", CASES)
 def test_one_step_follows_the_gradient_of_the_whole_objective(loss, sampling, score, rng):
-    """A step of plain SGD is -lr times the central differences of the mean loss, factors to scores included."""
+    """A step of plain SGD is -lr times the central differences of the mean loss, down to the factors."""
     X = matrix(rng, valued=True)
     P, Q = rng.standard_normal((12, 4)), rng.standard_normal((9, 4))
 
@@ -115,7 +117,9 @@ def test_results_do_not_depend_on_threads(loss, sampling, rng):
     results = []
     for n_jobs in (1, 2):
         with parallel(n_jobs) as n_threads:
-            run = trainer(X, P, Q, loss, "cosine", optimizer=Adam(), batch_size=3000, lr=0.01, **dict(sampling))
+            run = trainer(
+                X, P, Q, loss, "cosine", optimizer=Adam(), batch_size=3000, lr=0.01, **dict(sampling)
+            )
             run.n_threads = n_threads
             with run:
                 value = [run.epoch(0), run.epoch(1)]
@@ -273,7 +277,10 @@ def test_weight_decay_coupled_and_decoupled(rng):
     for numbers, expected in (
         ({"coupled": 0.2}, param - 0.1 * (grad + 0.2 * param)),
         ({"decoupled": 0.2}, param - 0.1 * 0.2 * param - 0.1 * grad),
-        ({"ridge": np.arange(5.0), "ridge_scale": 0.5}, param - 0.1 * (grad + np.arange(5)[:, None] * param / 2)),
+        (
+            {"ridge": np.arange(5.0), "ridge_scale": 0.5},
+            param - 0.1 * (grad + np.arange(5)[:, None] * param / 2),
+        ),
     ):
         out = param.copy()
         SGD().update(out, grad, SGD().init(out), 0.1, **numbers)
@@ -281,7 +288,8 @@ def test_weight_decay_coupled_and_decoupled(rng):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: get_optimizer("rmsprop"), lambda: get_optimizer("sgd", 1.0), lambda: Adam(beta1=1).numbers()]
+    "make",
+    [lambda: get_optimizer("rmsprop"), lambda: get_optimizer("sgd", 1.0), lambda: Adam(beta1=1).numbers()],
 )
 def test_wrong_optimisers_are_refused(make):
     with pytest.raises(ParameterError):

@@ -13,9 +13,10 @@ from rgals._csr import CSR
 class FullLoss(Protocol):
     """A loss over the whole catalogue.
 
-    ``value_and_grad(scores, positives)`` takes the scores of B users for all N items and their positives (CSR,
-    B x N) and returns the values, float64 of shape (B,), and their gradient with respect to the scores, (B, N).
-    It may overwrite ``scores``. A value is a *sum* over the user's positives; the trainer divides by their number.
+    ``value_and_grad(scores, positives)`` takes the scores of B users for all N items and their positives
+    (CSR, B x N) and returns the values, float64 of shape (B,), and their gradient with respect to the
+    scores, (B, N). It may overwrite ``scores``. A value is a *sum* over the user's positives; the trainer
+    divides by their number.
     """
 
     kind: ClassVar[str]
@@ -26,9 +27,9 @@ class FullLoss(Protocol):
 class SampledLoss(Protocol):
     """A loss of one positive against sampled negatives.
 
-    ``value_and_grad(pos, neg)`` takes scores of shape (B,) and (B, n) and returns the values, float64 of shape
-    (B,), and the gradients, (B,) and (B, n). A negative of score -inf is absent: it adds nothing and its
-    gradient is zero.
+    ``value_and_grad(pos, neg)`` takes scores of shape (B,) and (B, n) and returns the values, float64 of
+    shape (B,), and the gradients, (B,) and (B, n). A negative of score -inf is absent: it adds nothing and
+    its gradient is zero.
     """
 
     kind: ClassVar[str]

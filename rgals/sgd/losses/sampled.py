@@ -14,7 +14,8 @@ class SampledCCE(Sampled):
 
     ``l = log(1 + sum_j exp(o_j - o_+))``
 
-    Di Teodoro et al., "A Theoretical Analysis of Recommendation Loss Functions under Negative Sampling", Eq. 2.
+    Di Teodoro et al., "A Theoretical Analysis of Recommendation Loss Functions under Negative Sampling", Eq.
+    2.
 
     Examples
     --------
@@ -24,9 +25,7 @@ class SampledCCE(Sampled):
     ([1.3863], [-0.75], [[0.25, 0.25, 0.25]])
     """
 
-    def value_and_grad(
-        self, pos: np.ndarray, neg: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Values (B,) and gradients (B,), (B, n)."""
         difference = neg - pos[:, None]
         top = np.maximum(difference.max(axis=1, initial=-np.inf), 0)
@@ -64,9 +63,7 @@ class BPR(Sampled):
     ([1.3863], [-1.0], [[0.5, 0.5]])
     """
 
-    def value_and_grad(
-        self, pos: np.ndarray, neg: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Values (B,) and gradients (B,), (B, n)."""
         value, dneg = softplus(neg - pos[:, None])
         return value.sum(axis=1, dtype=np.float64), -dneg.sum(axis=1), dneg
@@ -87,9 +84,7 @@ class BCE(Sampled):
     ([1.3863], [-0.5], [[0.5]])
     """
 
-    def value_and_grad(
-        self, pos: np.ndarray, neg: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Values (B,) and gradients (B,), (B, n)."""
         first, slope = softplus(-pos)
         rest, dneg = softplus(neg)

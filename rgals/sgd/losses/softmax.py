@@ -13,8 +13,8 @@ class Softmax(Full):
 
     ``L_x = sum_{y in I_x} v_xy [ log sum_{y'} exp(o_xy') - o_xy ]``
 
-    Pu et al., "NDCG-Consistent Softmax Approximation with Accelerated Convergence", Eqs. 4-6. The log-sum-exp is
-    shared by all positives of a user, so one row of scores serves them all.
+    Pu et al., "NDCG-Consistent Softmax Approximation with Accelerated Convergence", Eqs. 4-6. The
+    log-sum-exp is shared by all positives of a user, so one row of scores serves them all.
 
     Examples
     --------
@@ -46,8 +46,8 @@ class Sparsemax(Full):
     ``L_x = sum_{y in I_x} v_xy [ -o_xy + 1/2 sum_{y' in S} (o_xy'^2 - tau^2) + 1/2 ]`` with
     ``S = {y' : o_xy' > tau}`` and tau such that ``sum_S (o - tau) = 1``.
 
-    Martins & Astudillo (2016), Eq. 21; Pu et al., appendix B.2. The latter prints ``(o - tau)^2``, whose gradient is
-    not sparsemax minus the indicator; the original form is used here.
+    Martins & Astudillo (2016), Eq. 21; Pu et al., appendix B.2. The latter prints ``(o - tau)^2``, whose
+    gradient is not sparsemax minus the indicator; the original form is used here.
 
     Examples
     --------

@@ -15,10 +15,10 @@ class RGX(Full):
     ``L_x = c_x/2N sum_y (o_xy^2 + 2 o_xy) - beta c_x/2N^2 (sum_y o_xy)^2
     + sum_{y in I_x} v_xy [ alpha o_xy^2 - (1 + 2 alpha) o_xy ]``
 
-    Pu et al., Eqs. 14 and 15: the second-order expansion of the softmax loss at zero scores (without its constant
-    ``c_x log N``), to which alpha adds ``alpha v (o - 1)^2`` on the positives. With ``reg > 0`` the ridge
-    ``sum_x rho_x |p_x|^2 + sum_y rho_y |q_y|^2``, ``rho = reg (sum of the weights of the squares)^reg_exponent``, is
-    part of the objective; it acts on raw factors and is meant for dot scoring.
+    Pu et al., Eqs. 14 and 15: the second-order expansion of the softmax loss at zero scores (without its
+    constant ``c_x log N``), to which alpha adds ``alpha v (o - 1)^2`` on the positives. With ``reg > 0`` the
+    ridge ``sum_x rho_x |p_x|^2 + sum_y rho_y |q_y|^2``, ``rho = reg (sum of the weights of the
+    squares)^reg_exponent``, is part of the objective; it acts on raw factors and is meant for dot scoring.
 
     Parameters
     ----------

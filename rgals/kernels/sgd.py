@@ -1,7 +1,7 @@
 """Compiled parts of the sampled path and of the optimisers: plain functions on arrays.
 
-Every parallel loop owns its output rows and every reduction runs in a fixed order, so results do not depend on
-the number of threads. Negatives come from a counter-based generator (splitmix64) keyed by batch and row.
+Every parallel loop owns its output rows and every reduction runs in a fixed order, so results do not depend
+on the number of threads. Negatives come from a counter-based generator (splitmix64) keyed by batch and row.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import numpy as np
 from numba import njit, prange
 
 SGD, ADAGRAD, ADAM = range(3)
-# Positions in the vector of numbers that `apply` takes; one array keeps the number of compiled signatures down.
+# Positions in the vector of numbers that `apply` takes; one array keeps the number of compiled signatures
+# down.
 LR, FIRST, SECOND, EPS, COUPLED, DECOUPLED, GRAD_SCALE, RIDGE_SCALE = range(8)
 
 _BLOCK = 64
@@ -46,8 +47,8 @@ def _contains(indices, low, high, item):
 def draw(key, users, indptr, indices, n_items, accept, alias, exclude, distinct, out):
     """Fill ``out[:, 1:]`` with negatives; -1 where no admissible item is left.
 
-    ``accept`` (uint64 thresholds below 2^32) and ``alias`` form Walker's table; empty means uniform. A row that
-    keeps hitting forbidden items takes the next admissible one in catalogue order.
+    ``accept`` (uint64 thresholds below 2^32) and ``alias`` form Walker's table; empty means uniform. A row
+    that keeps hitting forbidden items takes the next admissible one in catalogue order.
     """
     size = np.uint64(n_items)
     n = out.shape[1]
@@ -79,7 +80,7 @@ def draw(key, users, indptr, indices, n_items, accept, alias, exclude, distinct,
                         break
                 if not found:
                     for _ in range(n_items):
-                        item = item + 1 if item + 1 < n_items else 0
+                        item = np.int64((item + 1) % n_items)
                         if marked:
                             found = mark[item] != b
                         else:
@@ -126,7 +127,8 @@ def group(ids, n):
 
     Returns
     -------
-    (unique, starts, order) : ``order[starts[g]:starts[g + 1]]`` are the positions of ``unique[g]``, ascending.
+    (unique, starts, order) : ``order[starts[g]:starts[g + 1]]`` are the positions of ``unique[g]``,
+    ascending.
     """
     parts = 1 if len(ids) < 32768 else 4  # fixed, so that nothing depends on the number of threads
     step = (len(ids) + parts - 1) // parts
@@ -211,9 +213,9 @@ def apply(
 ):
     """One optimiser step on the given rows: chain rule of the score, decay, update, new effective rows.
 
-    Row ``rows[r]`` has the gradient ``grad[slots[r]]`` with respect to its *effective* vector (unit length when
-    ``cosine``), or zero where the slot is -1. ``ridge`` (n,) adds ``ridge[row] param[row]``; it may be empty.
-    ``first`` and ``second`` are the optimiser's moments, ``steps`` the number of updates of each row.
+    Row ``rows[r]`` has the gradient ``grad[slots[r]]`` with respect to its *effective* vector (unit length
+    when ``cosine``), or zero where the slot is -1. ``ridge`` (n,) adds ``ridge[row] param[row]``; it may be
+    empty. ``first`` and ``second`` are the optimiser's moments, ``steps`` the number of updates of each row.
     """
     width = param.shape[1]
     lr, a, c, eps = numbers[LR], numbers[FIRST], numbers[SECOND], numbers[EPS]

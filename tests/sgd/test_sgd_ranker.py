@@ -1,0 +1,277 @@
+"""SGDRanker from outside: learning, errors, early stopping, callbacks, files, determinism."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from rgals._errors import (
+    InputError,
+    InputTypeError,
+    ModelFileError,
+    NumericalError,
+    ParameterError,
+    ShapeError,
+)
+from rgals._validation import as_csr
+from rgals.sgd import LOSSES, Adam, SGDRanker
+from rgals.sgd.losses import RG2
+from rgals.sgd.ranker import hold_out
+
+
+def two_worlds(n_users=60, n_items=40, seed=0):
+    """Users and items in two groups; a third of the items of one's own group is missing at random."""
+    rng = np.random.default_rng(seed)
+    group = (np.arange(n_users)[:, None] % 2) == (np.arange(n_items)[None, :] % 2)
+    X = sp.csr_array((group & (rng.random((n_users, n_items)) < 0.67)).astype(np.float32))
+    assert len(np.unique(np.diff(X.indptr))) > 4
+    return X, group
+
+
+#: Settings with which each loss learns this small set within 25 epochs.
+SETTINGS = {
+    "bce": {"score": "dot", "temperature": 1.0, "lr": 0.1},
+    "sparsemax": {"score": "dot", "temperature": 1.0, "lr": 0.05},
+    "rg2": {"score": "dot", "temperature": 1.0, "lr": 0.05},
+    "rgx": {"score": "dot", "temperature": 1.0, "lr": 0.05},
+}
+
+
+@pytest.mark.parametrize("loss", list(LOSSES))
+def test_every_loss_learns_the_groups(loss):
+    X, group = two_worlds()
+    model = SGDRanker(
+        K=8, loss=loss, n_negatives=10, n_epochs=25, batch_size=None, random_state=1, **SETTINGS.get(loss, {})
+    )
+    model.fit(X)
+    scores = model.user_factors_ @ model.item_factors_.T
+    unseen = X.toarray() == 0
+    right = [row[g & u].mean() > row[~g].mean() for row, g, u in zip(scores, group, unseen, strict=True)]
+    assert np.mean(right) > 0.9
+    objective = [record["objective"] for record in model.history_]
+    assert objective[-1] < objective[0]
+    assert [record["iteration"] for record in model.history_] == list(range(1, 26))
+    assert (np.diff([record["seconds"] for record in model.history_]) > 0).all()
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sampled_softmax"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "lazy_adam"])
+def test_every_optimizer_lowers_the_loss(optimizer, loss):
+    X, _ = two_worlds()
+    lr = {"sgd": 20.0, "adagrad": 0.3}.get(optimizer, 0.05)
+    model = SGDRanker(
+        K=8, loss=loss, optimizer=optimizer, lr=lr, momentum=0.5, n_epochs=15, n_negatives=20, random_state=0
+    ).fit(X)
+    objective = [record["objective"] for record in model.history_]
+    assert objective[-1] < objective[0] - 0.2
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"loss": "bpr", "score": "dot"}, {"loss": "bce", "sampler": "in_batch"}]
+)
+def test_the_seed_decides_everything_and_threads_nothing(options):
+    X, _ = two_worlds()
+    fits = [
+        SGDRanker(K=5, n_epochs=3, random_state=seed, n_jobs=n_jobs, n_negatives=3, **options).fit(X)
+        for seed, n_jobs in ((7, 1), (7, 2), (8, 1))
+    ]
+    np.testing.assert_array_equal(fits[0].item_factors_, fits[1].item_factors_)
+    np.testing.assert_array_equal(fits[0].user_factors_, fits[1].user_factors_)
+    assert np.abs(fits[0].item_factors_ - fits[2].item_factors_).max() > 0.1
+    assert fits[0].item_factors_.dtype == np.float32
+    assert SGDRanker(K=5, n_epochs=1, dtype="float64", **options).fit(X).item_factors_.dtype == np.float64
+
+
+def test_counts_weigh_like_repetitions():
+    """With one batch an epoch, a count of 2 is two interactions: full losses see the same objective."""
+    X, _ = two_worlds()
+    doubled = X.copy()
+    doubled.data[:] = 2.0
+    fits = [
+        SGDRanker(K=4, n_epochs=4, batch_size=1000, random_state=0, dtype="float64").fit(M)
+        for M in (X, doubled)
+    ]
+    np.testing.assert_allclose(fits[0].item_factors_, fits[1].item_factors_, rtol=1e-8)
+    mixed = X.copy()
+    mixed.data[::3] = 5.0
+    other = SGDRanker(K=4, n_epochs=4, batch_size=1000, random_state=0, dtype="float64").fit(mixed)
+    assert np.abs(other.item_factors_ - fits[0].item_factors_).max() > 1e-3
+
+
+def test_rg2_by_gradient_approaches_the_optimum_of_als():
+    """Gradient steps on the same objective come down to the value of exact alternating minimisation."""
+    from rgals import losses as als_losses
+    from rgals.estimator import RGALS
+
+    X, _ = two_worlds()
+    exact = RGALS(K=4, loss=als_losses.RG2(0.5), reg=0.05, n_iter=60, dtype="float64", random_state=0).fit(X)
+    ours = SGDRanker(
+        K=4, loss=RG2(0.5, reg=0.05), score="dot", temperature=1.0, optimizer="adam", lr=0.05,
+        schedule="linear", n_epochs=500, batch_size=1000, dtype="float64", random_state=0,
+    ).fit(X)  # fmt: skip
+    value = als_losses.RG2(0.5).objective(X, ours.user_factors_, ours.item_factors_, 0.05, 1.0)
+    best = als_losses.RG2(0.5).objective(X, exact.user_factors_, exact.item_factors_, 0.05, 1.0)
+    np.testing.assert_allclose(value, best, rtol=3e-3)
+
+
+BAD = [
+    ({"loss": "hinge"}, ParameterError, "loss='hinge'"),
+    ({"loss": 3}, InputTypeError, "loss must be"),
+    ({"n_negatives": 0}, ParameterError, "n_negatives=0"),
+    ({"loss": "bpr", "n_negatives": 40, "replacement": False}, ParameterError, "n_negatives=40 .*39 items"),
+    ({"lr": 0}, ParameterError, "lr=0 .*> 0"),
+    ({"lr": -1.0}, ParameterError, "lr=-1.0"),
+    ({"lr": np.nan}, ParameterError, "lr=nan"),
+    ({"K": 0}, ParameterError, "K=0"),
+    ({"score": "euclid"}, ParameterError, "score='euclid'"),
+    ({"temperature": 0}, ParameterError, "temperature=0"),
+    ({"sampler": "hard"}, ParameterError, "sampler='hard'"),
+    ({"optimizer": "lion"}, ParameterError, "optimizer='lion'"),
+    ({"optimizer": "sgd", "momentum": 1.0}, ParameterError, "momentum=1.0"),
+    ({"weight_decay": -1}, ParameterError, "weight_decay=-1"),
+    ({"schedule": "step"}, ParameterError, "schedule='step'"),
+    ({"warmup": 1.0}, ParameterError, "warmup=1.0"),
+    ({"batch_size": 0}, ParameterError, "batch_size=0"),
+    ({"n_epochs": 0}, ParameterError, "n_epochs=0"),
+    ({"dtype": "int8"}, ParameterError, "dtype='int8'"),
+    ({"patience": 0}, ParameterError, "patience=0"),
+]
+
+
+@pytest.mark.parametrize("params, error, message", BAD)
+def test_wrong_parameters_are_named(params, error, message):
+    model = SGDRanker(**params)
+    with pytest.raises(error, match=message):
+        model.fit(two_worlds()[0])
+    with pytest.raises(NotFittedError):
+        model.recommend([0])
+
+
+def test_wrong_data_are_named():
+    X, _ = two_worlds()
+    with pytest.raises(InputError, match="no interactions"):
+        SGDRanker().fit(sp.csr_array((4, 5)))
+    with pytest.raises(ShapeError, match="validation"):
+        SGDRanker().fit(X, validation=X.T.tocsr())
+    with pytest.raises(InputError, match="user_ids has shape"):
+        SGDRanker().fit(X, user_ids=["a"])
+    with pytest.raises(ParameterError, match="callbacks"):
+        SGDRanker().fit(X, callbacks=[3])
+
+
+@pytest.mark.parametrize("loss", ["softmax", "bpr", "rg2"])
+def test_divergence_is_named_and_the_last_good_state_kept(loss):
+    """From the third epoch on the learning rate is absurd; the model holds the second epoch's factors."""
+    X, _ = two_worlds()
+    wild = lambda progress: 1.0 if progress < 0.2 else 1e30  # noqa: E731
+    kept = []
+    model = SGDRanker(
+        K=4, loss=loss, score="dot", temperature=1.0, optimizer="sgd", lr=0.1, n_negatives=5, schedule=wild,
+        n_epochs=10, random_state=0,
+    )  # fmt: skip
+    with pytest.raises(NumericalError, match=r"epoch \d+: .*diverged.*lr=0.1.*Lower lr") as caught:
+        model.fit(X, callbacks=lambda now: kept.append((now.user_factors.copy(), now.item_factors.copy())))
+    epoch = int(str(caught.value).split("epoch ")[1].split(":")[0])
+    assert epoch >= 3 and len(kept) == epoch - 1 == model.n_iter_ == len(model.history_)
+    assert f"factors of epoch {epoch - 1}" in str(caught.value)
+    np.testing.assert_array_equal(model.user_factors_, kept[-1][0])
+    np.testing.assert_array_equal(model.item_factors_, kept[-1][1])
+    assert np.isfinite(model.item_factors_).all()
+
+
+def test_early_stopping_returns_the_best_epoch():
+    X, _ = two_worlds(seed=2)
+    train, held = (part.to_scipy() for part in hold_out(as_csr(X), 0.3, np.random.default_rng(0)))
+    seen = []
+    model = SGDRanker(
+        K=8, n_epochs=60, lr=0.1, early_stopping=True, patience=3, metric="ndcg@5", random_state=0
+    )
+    model.fit(train, validation=held, callbacks=lambda now: seen.append(now.item_factors.copy()))
+    curve = [record["ndcg@5"] for record in model.history_]
+    best = int(np.argmax(curve))
+    assert len(curve) == min(best + 1 + 3, 60) and len(set(curve)) > 1
+    np.testing.assert_array_equal(model.item_factors_, seen[best])
+    alone = SGDRanker(K=4, n_epochs=40, early_stopping=True, patience=2, random_state=0).fit(X)
+    assert "ndcg@10" in alone.history_[0]
+    np.testing.assert_array_equal(alone._snapshot.seen.to_scipy().toarray(), X.toarray())
+
+
+def test_callbacks_see_the_epoch_and_can_end_the_fit():
+    X, _ = two_worlds()
+    seen = []
+
+    def watch(now):
+        seen.append((now.iteration, now.objective, now.record is now.history[-1], now.item_factors.shape))
+        assert not now.item_factors.flags.writeable
+        now.record["extra"] = 1.5
+        return now.iteration == 4
+
+    model = SGDRanker(K=3, n_epochs=9, random_state=0).fit(X, callbacks=watch)
+    assert [s[0] for s in seen] == [1, 2, 3, 4] and all(s[2] and s[3] == (40, 3) for s in seen)
+    assert model.n_iter_ == 4 and model.history_[2]["extra"] == 1.5
+
+
+def test_warm_start_continues_and_checks_shapes():
+    X, _ = two_worlds()
+    model = SGDRanker(K=4, n_epochs=15, random_state=0, warm_start=True).fit(X)
+    first = model.history_[-1]["objective"]
+    assert model.fit(X).history_[0]["objective"] < first + 0.1
+    with pytest.raises(InputError, match="warm_start"):
+        model.fit(X[:, :30])
+
+
+def test_recommendations_leave_training_items_out():
+    X, _ = two_worlds()
+    model = SGDRanker(K=4, n_epochs=5, random_state=0).fit(X)
+    ids, scores = model.recommend([0, 5], n=7)
+    assert ids.shape == (2, 7)
+    assert not X.toarray()[np.array([[0], [5]]), ids].any()
+    np.testing.assert_allclose(
+        scores, model.predict(np.repeat([0, 5], 7), ids.ravel()).reshape(2, 7), rtol=1e-5
+    )
+    assert scores.max() <= 1 + 1e-5, "cosines"
+
+
+@pytest.mark.parametrize("options", [{}, {"loss": RG2(0.3), "score": "dot", "optimizer": Adam(beta1=0.8)}])
+def test_save_and_load(options, tmp_path):
+    X, _ = two_worlds()
+    labels = np.array([f"user {i}" for i in range(60)])
+    model = SGDRanker(K=4, n_epochs=3, random_state=0, **options).fit(X, user_ids=labels)
+    model.save(tmp_path / "model.npz")
+    loaded = SGDRanker.load(tmp_path / "model.npz")
+    assert repr(loaded) == repr(model)
+    assert loaded.history_ == model.history_ and loaded.n_iter_ == 3
+    np.testing.assert_array_equal(loaded.item_factors_, model.item_factors_)
+    for a, b in zip(loaded.recommend([1, 2]), model.recommend([1, 2]), strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(loaded._snapshot.user_ids, labels)
+    damaged = bytearray((tmp_path / "model.npz").read_bytes())
+    damaged[len(damaged) // 2] ^= 255
+    (tmp_path / "model.npz").write_bytes(damaged)
+    with pytest.raises(ModelFileError):
+        SGDRanker.load(tmp_path / "model.npz")
+
+
+def test_what_a_file_cannot_hold_is_refused(tmp_path):
+    X, _ = two_worlds()
+    model = SGDRanker(K=2, n_epochs=1, schedule=lambda progress: 1.0).fit(X)
+    with pytest.raises(InputTypeError, match="schedule"):
+        model.save(tmp_path / "model.npz")
+    assert not list(tmp_path.iterdir())
+
+
+def test_parameters_are_stored_untouched():
+    loss = RG2(0.2)
+    model = SGDRanker(K=3, loss=loss)
+    assert model.get_params()["loss"] is loss and clone(model).set_params(loss__alpha=0.4).loss.alpha == 0.4
+
+
+def test_hold_out_takes_a_share_of_every_user(rng):
+    X = as_csr(two_worlds()[0])
+    kept, held = hold_out(X, 0.25, rng)
+    np.testing.assert_array_equal(held.row_counts, X.row_counts // 4)
+    assert ((kept.to_scipy() + held.to_scipy()) != X.to_scipy()).nnz == 0
+    assert ((hold_out(X, 0.25, rng)[1].to_scipy()) != held.to_scipy()).nnz > 0
