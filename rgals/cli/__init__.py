@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -79,7 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = build_parser().parse_args(argv)
     try:
-        code = args.run(args)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning  # type: ignore[assignment]
+            code = args.run(args)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
@@ -94,6 +97,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         print(f"rgals: error: {_one_line(error)}", file=sys.stderr)
         return FAILED
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    print(f"rgals: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def _one_line(error: Exception) -> str:

@@ -195,15 +195,19 @@ def percent(part: int, whole: int) -> str:
 
 
 def table(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> str:
-    """Align columns: text to the left, numbers to the right, fractions with four digits."""
+    """Align columns: text to the left, numbers to the right; floats get four digits, None a dash."""
     cells = [list(header), *([_cell(value) for value in row] for row in rows)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(header))]
-    right = [all(isinstance(row[k], int | float | None) for row in rows) for k in range(len(header))]
+    right = [all(_is_number(row[k]) for row in cells[1:]) for k in range(len(header))]
     lines = []
     for row in cells:
-        parts = [text.rjust(w) if r else text.ljust(w) for text, w, r in zip(row, widths, right)]
+        parts = [text.rjust(w) if r else text.ljust(w) for text, w, r in zip(row, widths, right, strict=True)]
         lines.append("  ".join(parts).rstrip())
     return "\n".join(lines)
+
+
+def _is_number(cell: str) -> bool:
+    return cell == "-" or cell.replace(".", "", 1).removeprefix("-").isdigit()
 
 
 def _cell(value: Any) -> str:

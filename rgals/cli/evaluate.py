@@ -75,7 +75,8 @@ def _truth(args: argparse.Namespace, model: RGALS, data: Interactions) -> sp.csr
     """Held-out interactions in rows and columns of the model, without those that it was fitted to."""
     part = data.matrix if data.split is None else data.test
     truth = shared.align(data, part, shared.labels(model, "user"), shared.labels(model, "item"))
-    fitted = truth.multiply(model.seen_.astype(bool)).tocsr()
+    seen = model.seen_
+    fitted = truth.multiply(0 if seen is None else seen.astype(bool)).tocsr()
     truth = sp.csr_array(truth - fitted)
     truth.eliminate_zeros()
     if fitted.nnz:

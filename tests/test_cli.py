@@ -1,0 +1,390 @@
+"""The command line does what it prints, writes whole files, and says every error on one line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from rgals import IALS, RGALS
+from rgals.cli import COMMANDS, _shared, main
+from rgals.datasets import make_implicit, read_interactions
+from rgals.metrics import evaluate
+
+FAST = ("--K", "8", "--n-iter", "4", "--seed", "0")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with ratings.csv, a model fitted to four fifths of it, and the held-out fifth."""
+    folder = tmp_path_factory.mktemp("cli")
+    data = make_implicit(120, 80, n_clusters=4, mean_interactions=15, random_state=1)
+    pairs = data.matrix.tocoo()
+    with (folder / "ratings.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["userId", "movieId", "rating"])
+        for user, item in zip(*pairs.coords, strict=True):
+            table.writerow([data.user_ids[user], f"{data.item_ids[item]}, the film", 1 + (user + item) % 5])
+    assert (
+        main(
+            [
+                "fit",
+                str(folder / "ratings.csv"),
+                "-o",
+                str(folder / "model.npz"),
+                *FAST,
+                "--hold-out",
+                "0.2",
+                "--held-out",
+                str(folder / "test.npz"),
+                "-q",
+            ]
+        )
+        == 0
+    )
+    return folder
+
+
+def error_of(capsys, *arguments) -> str:
+    """The one line that a failing command prints."""
+    assert main([str(argument) for argument in arguments]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    last = err.splitlines()[-1]
+    assert last.startswith("rgals: error: ")
+    assert "Traceback" not in err
+    return last.removeprefix("rgals: error: ")
+
+
+def rows_of(path, delimiter=",") -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file, delimiter=delimiter))
+
+
+# ------------------------------------------------------------------------------------------------- fit
+
+
+def test_fit_equals_the_library(folder, tmp_path):
+    arguments = ["--loss", "ials:alpha0=0.2", "--reg", "0.02", "--min-value", "3", *FAST]
+    assert main(["fit", str(folder / "ratings.csv"), "-o", str(tmp_path / "m"), "-q", *arguments]) == 0
+    assert os.listdir(tmp_path) == ["m"]
+    data = read_interactions(folder / "ratings.csv", min_value=3)
+    expected = RGALS(K=8, n_iter=4, loss=IALS(alpha0=0.2), reg=0.02, random_state=0).fit(data)
+    model = RGALS.load(tmp_path / "m")
+    np.testing.assert_array_equal(model.item_factors_, expected.item_factors_)
+    np.testing.assert_array_equal(model.item_ids_, data.item_ids)
+    assert model.get_params()["loss__alpha0"] == 0.2
+
+
+def test_hold_out_divides_the_data(folder):
+    data = read_interactions(folder / "ratings.csv")
+    seen, held_out = RGALS.load(folder / "model.npz").seen_, read_interactions(folder / "test.npz")
+    assert seen.nnz + held_out.nnz == data.nnz
+    assert 0.1 < held_out.nnz / data.nnz < 0.3
+    held = sp.coo_array(held_out.matrix)
+    rows = data.users.index(held_out.user_ids)[held.coords[0]]
+    cols = data.items.index(held_out.item_ids)[held.coords[1]]
+    assert not seen[rows, cols].sum()
+    assert (data.matrix[rows, cols] == held.data).all()
+
+
+def test_fit_takes_the_training_part_of_split_data(folder, tmp_path, capsys):
+    data = read_interactions(folder / "ratings.csv")
+    split = (np.arange(data.nnz) % 4 == 0).astype(np.int8)
+    data.replace(split=split).save(tmp_path / "split.npz")
+    for extra, n in (([], data.nnz - split.sum()), (["--all"], data.nnz)):
+        assert main(["fit", str(tmp_path / "split.npz"), "-o", str(tmp_path / "m"), *FAST, *extra]) == 0
+        assert RGALS.load(tmp_path / "m").seen_.nnz == n
+    assert "comes with a split" in capsys.readouterr().err
+
+
+def test_fit_reports_the_fit(folder, tmp_path, capsys):
+    assert main(["fit", str(folder / "ratings.csv"), "-o", str(tmp_path / "m"), *FAST]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "120 users" in err
+    assert "4 iterations" in err
+
+
+# -------------------------------------------------------------------------------------------- evaluate
+
+
+def test_evaluate_equals_the_library(folder, capsys):
+    model = RGALS.load(folder / "model.npz")
+    test = read_interactions(folder / "test.npz")
+    pairs = sp.coo_array(test.matrix)
+    users = {label: k for k, label in enumerate(model.user_ids_)}
+    items = {label: k for k, label in enumerate(model.item_ids_)}
+    rows = [users[test.user_ids[k]] for k in pairs.coords[0]]
+    cols = [items[test.item_ids[k]] for k in pairs.coords[1]]
+    truth = sp.csr_array((pairs.data, (rows, cols)), shape=model.seen_.shape)
+    expected = evaluate(model, model.seen_, truth, metrics=("ndcg@5", "recall@10"))
+
+    command = [
+        "evaluate",
+        str(folder / "model.npz"),
+        str(folder / "test.npz"),
+        "--metrics",
+        "ndcg@5, recall@10",
+    ]
+    assert main([*command, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["ndcg@5"] == pytest.approx(float(expected["ndcg@5"]), abs=1e-12)
+    assert figures["recall@10"] == pytest.approx(float(expected["recall@10"]), abs=1e-12)
+    assert figures["ndcg@5"] > 0
+    assert figures["interactions"] == test.nnz
+    assert main(command) == 0
+    assert f"{figures['ndcg@5']:.4f}" in capsys.readouterr().out
+
+
+def test_evaluate_leaves_out_what_was_fitted_and_what_is_unknown(folder, tmp_path, capsys):
+    model, test = RGALS.load(folder / "model.npz"), rows_of_npz(folder / "test.npz")
+    fitted = sp.coo_array(model.seen_)
+    known = [[model.user_ids_[u], model.item_ids_[i]] for u, i in zip(*fitted.coords, strict=True)][:7]
+    strange = [["nobody", test[0][1]], [test[0][0], "nothing"]]
+    with (tmp_path / "all.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["user", "item"], *test, *known, *strange])
+    command = ["evaluate", str(folder / "model.npz")]
+    assert main([*command, str(tmp_path / "all.csv"), "--json"]) == 0
+    with_them = capsys.readouterr()
+    assert main([*command, str(folder / "test.npz"), "--json"]) == 0
+    assert json.loads(with_them.out) == json.loads(capsys.readouterr().out)
+    assert "2 of" in with_them.err
+    assert "7 interactions were fitted" in with_them.err
+
+
+def rows_of_npz(path) -> list[list[str]]:
+    data = read_interactions(path)
+    pairs = sp.coo_array(data.matrix)
+    return [[data.user_ids[u], data.item_ids[i]] for u, i in zip(*pairs.coords, strict=True)]
+
+
+def test_evaluate_folds_strangers_in(folder, tmp_path, capsys):
+    rows = rows_of(folder / "ratings.csv")
+    with (tmp_path / "new.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["user", "item"], *([f"new {r['userId']}", r["movieId"]] for r in rows)])
+    assert (
+        main(["evaluate", str(folder / "model.npz"), str(tmp_path / "new.csv"), "--fold-in", "0.3", "--json"])
+        == 0
+    )
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["users"] > 100
+    assert figures["ndcg@10"] > 0.05
+
+
+# ------------------------------------------------------------------------------------------- recommend
+
+
+def test_recommend_equals_the_library(folder, tmp_path, capsys):
+    model = RGALS.load(folder / "model.npz")
+    ids, scores = model.recommend(np.arange(120), n=7)
+    for name, delimiter in (("out.csv", ","), ("out.tsv", "\t")):
+        path = tmp_path / name
+        assert main(["recommend", str(folder / "model.npz"), "-n", "7", "-o", str(path)]) == 0
+        rows = rows_of(path, delimiter)
+        assert [row["item"] for row in rows] == model.item_ids_[ids[ids >= 0]].tolist()
+        assert [int(row["rank"]) for row in rows] == [k + 1 for _, k in np.argwhere(ids >= 0).tolist()]
+        assert [row["user"] for row in rows] == model.user_ids_[np.argwhere(ids >= 0)[:, 0]].tolist()
+        np.testing.assert_allclose([float(row["score"]) for row in rows], scores[ids >= 0], rtol=1e-5)
+    assert sorted(os.listdir(tmp_path)) == ["out.csv", "out.tsv"]
+    assert "840 recommendations for 120 users" in capsys.readouterr().err
+
+
+def test_recommend_filters(folder, tmp_path, capsys):
+    model = RGALS.load(folder / "model.npz")
+    user, allowed = str(model.user_ids_[3]), model.item_ids_[:30].tolist()
+    (tmp_path / "allowed.txt").write_text("\n".join(allowed), encoding="utf-8")
+    (tmp_path / "excluded.txt").write_text("\n".join(allowed[:10]) + "\n\n", encoding="utf-8")
+    (tmp_path / "users.txt").write_text(user, encoding="utf-8")
+    command = [
+        "recommend",
+        str(folder / "model.npz"),
+        "-n",
+        "80",
+        "--candidates",
+        str(tmp_path / "allowed.txt"),
+    ]
+
+    def items(*more):
+        assert main([*command, *more]) == 0
+        rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+        assert {row["user"] for row in rows} == {user}
+        return {row["item"] for row in rows}
+
+    had = set(model.item_ids_[model.seen_[[3]].indices].tolist())
+    assert had & set(allowed)
+    assert items("--user", user) == set(allowed) - had
+    assert items("--users-from", str(tmp_path / "users.txt"), "--keep-seen") == set(allowed)
+    excluded = items("--user", user, "--keep-seen", "--exclude", str(tmp_path / "excluded.txt"))
+    assert excluded == set(allowed[10:])
+
+
+def test_recommend_to_newcomers(folder, tmp_path, capsys):
+    model = RGALS.load(folder / "model.npz")
+    had = model.item_ids_[model.seen_[[5]].indices].tolist()
+    with (tmp_path / "new.csv").open("w", newline="", encoding="utf-8") as file:
+        values = model.seen_[[5]].data.tolist()
+        rows = [["guest", item, value] for item, value in zip(had, values, strict=True)]
+        csv.writer(file).writerows([["user", "item", "rating"], *rows])
+    assert (
+        main(["recommend", str(folder / "model.npz"), "--new-users", str(tmp_path / "new.csv"), "-n", "5"])
+        == 0
+    )
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert {row["user"] for row in rows} == {"guest"}
+    # The same history as user 5 of the model, so the same list.
+    assert [row["item"] for row in rows] == model.item_ids_[model.recommend([5], n=5)[0][0]].tolist()
+
+
+# ------------------------------------------------------------------------------------------------ demo
+
+
+def test_demo_prints_every_loss_and_one_user(capsys):
+    assert main(["demo", *FAST]) == 0
+    out, err = capsys.readouterr()
+    table = {line.split()[0]: line.split()[-4:] for line in out.splitlines() if "0." in line}
+    assert {"popularity", "RG2()", "RGX()", "IALS()", "WRMF()"} <= set(table)
+    best = max(float(table[name][0]) for name in ("RG2()", "RGX()", "IALS()", "WRMF()"))
+    assert best > float(table["popularity"][0])
+    assert "recommends" in out
+    assert "Fitting" in err
+    assert "Fitting" not in out
+
+
+def test_demo_on_a_file(folder, capsys):
+    user = rows_of(folder / "ratings.csv")[0]["userId"]
+    arguments = [
+        "--data",
+        str(folder / "ratings.csv"),
+        "--loss",
+        "rg2:alpha=0.1",
+        "--user",
+        user,
+        "-n",
+        "3",
+        "-q",
+    ]
+    assert main(["demo", *arguments, *FAST]) == 0
+    out, err = capsys.readouterr()
+    assert "RG2(alpha=0.1)" in out
+    assert f"User {user} had" in out
+    assert err == ""
+
+
+# ---------------------------------------------------------------------------------------------- errors
+
+
+def test_errors_are_one_line(folder, tmp_path, capsys):
+    (tmp_path / "bad.csv").write_text("user,item,rating\na,b,1\na,c,x\n")
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "binary.csv").write_bytes(bytes(range(256)) * 10)
+    (tmp_path / "broken.npz").write_bytes((folder / "model.npz").read_bytes()[:-100])
+    model, ratings, out = folder / "model.npz", folder / "ratings.csv", tmp_path / "out"
+    fit = ("fit", ratings, "-o", out)
+    assert "absent.csv: No such file" in error_of(capsys, "fit", "absent.csv", "-o", out)
+    assert "bad.csv, line 3" in error_of(capsys, "fit", tmp_path / "bad.csv", "-o", out)
+    assert "empty.csv" in error_of(capsys, "fit", tmp_path / "empty.csv", "-o", out)
+    assert "binary.csv" in error_of(capsys, "fit", tmp_path / "binary.csv", "-o", out)
+    assert "K=0" in error_of(capsys, *fit, "--K", "0")
+    assert "'rg3'" in error_of(capsys, *fit, "--loss", "rg3")
+    assert "alpha" in error_of(capsys, *fit, "--loss", "rg2:alfa=1")
+    assert "alpha=-1" in error_of(capsys, *fit, "--loss", "rg2:alpha=-1")
+    assert "'gpu3'" in error_of(capsys, *fit, "--solver", "gpu3")
+    assert "Rating" in error_of(capsys, *fit, "--value-column", "Rating")
+    assert "hold_out=1.5" in error_of(capsys, *fit, "--hold-out", "1.5", "--held-out", tmp_path / "t.npz")
+    assert "--held-out" in error_of(capsys, *fit, "--hold-out", "0.5")
+    assert ".npz" in error_of(capsys, *fit, "--hold-out", "0.5", "--held-out", tmp_path / "t.csv")
+    assert "No such folder" in error_of(capsys, "fit", ratings, "-o", tmp_path / "no" / "m")
+    assert "is a folder" in error_of(capsys, "fit", ratings, "-o", tmp_path)
+    assert "broken.npz" in error_of(capsys, "recommend", tmp_path / "broken.npz", "-o", out)
+    assert "not an npz file" in error_of(capsys, "evaluate", ratings, ratings)
+    assert "'nobody'" in error_of(capsys, "recommend", model, "--user", "nobody", "-o", out)
+    assert "n=0" in error_of(capsys, "recommend", model, "-n", "0", "-o", out)
+    assert "ndgc" in error_of(capsys, "evaluate", model, folder / "test.npz", "--metrics", "ndgc@10")
+    assert not out.exists()
+    assert sorted(os.listdir(tmp_path)) == ["bad.csv", "binary.csv", "broken.npz", "empty.csv"]
+
+
+def test_a_failure_leaves_the_old_output(folder, tmp_path, capsys):
+    out = tmp_path / "out.csv"
+    out.write_text("old")
+    (tmp_path / "users.txt").write_text("nobody")
+    error_of(capsys, "recommend", folder / "model.npz", "--users-from", tmp_path / "users.txt", "-o", out)
+    error_of(capsys, "fit", folder / "ratings.csv", "--K", "-1", "-o", out)
+    assert out.read_text() == "old"
+
+
+def test_debug_shows_the_traceback(capsys):
+    assert main(["fit", "absent.csv", "-o", "model.npz", "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["dance"], ["fit"], ["fit", "x.csv"], ["fit", "x", "-o", "y", "--K", "many"]]
+)
+def test_wrong_usage_exits_with_2(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert "usage: rgals" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_examples(name, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([name, "--help"])
+    assert stop.value.code == 0
+    assert f"  rgals {name}" in capsys.readouterr().out
+
+
+def test_a_bug_is_not_hidden(monkeypatch):
+    """Only errors that say what is wrong with the input are shortened to a line."""
+
+    def broken(*args, **kwargs):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(_shared, "read_data", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["fit", "x.csv", "-o", "y"])
+
+
+def test_interrupted_exits_with_130(monkeypatch, capsys):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_shared, "read_data", interrupted)
+    assert main(["fit", "x.csv", "-o", "y"]) == 130
+    assert capsys.readouterr().err.strip() == "rgals: interrupted"
+
+
+def test_a_closed_pipe_is_no_traceback(folder):
+    command = [sys.executable, "-m", "rgals.cli", "recommend", str(folder / "model.npz"), "-n", "80"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "user,item,rank,score\n"
+        process.stdout.close()
+        err = process.stderr.read()
+        process.wait(timeout=60)
+    assert process.returncode != -signal.SIGABRT
+    assert "Traceback" not in err
+    assert "Exception ignored" not in err
+
+
+# --------------------------------------------------------------------------------------------- details
+
+
+def test_losses_as_text():
+    assert repr(_shared.parse_loss("RG2")) == "RG2()"
+    loss = _shared.parse_loss("rgx:beta=0.5, form=gramian,n_negatives=none,item_exponent=-1e-1")
+    assert (loss.beta, loss.form, loss.n_negatives, loss.item_exponent) == (0.5, "gramian", None, -0.1)
+
+
+def test_tables_are_aligned():
+    text = _shared.table([["a", 1.5, None], ["long", 0.25, 12]], ("name", "x", "n"))
+    assert text.splitlines() == ["name       x   n", "a     1.5000   -", "long  0.2500  12"]

@@ -1,0 +1,71 @@
+"""Every example runs as it stands and prints what it says."""
+
+from __future__ import annotations
+
+import csv
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+def run(name: str, monkeypatch, capsys, *arguments: str) -> str:
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    out, _ = capsys.readouterr()
+    return out
+
+
+def test_every_example_has_a_test():
+    tested = {"quickstart.py", "movies.py", "grid_search.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == tested
+
+
+def test_quickstart(monkeypatch, capsys):
+    out = run("quickstart.py", monkeypatch, capsys)
+    before, after = map(float, re.search(r"objective (-?[\d.]+) after one.* (-?[\d.]+) after", out).groups())
+    assert after < before
+    assert float(re.search(r"ndcg@10 ([\d.]+)", out)[1]) > 0.05
+    assert "same recommendations" in out
+
+
+def test_movies_from_a_given_file(monkeypatch, capsys, tmp_path):
+    ratings, output = tmp_path / "ratings.csv", tmp_path / "out.csv"
+    with ratings.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["userId", "movieId", "rating"])
+        table.writerows(
+            [f"u{user}", f"Film {movie}, The", 5 if (user + movie) % 3 else 2]
+            for user in range(30)
+            for movie in range(12)
+            if (user * movie) % 5 != 1
+        )
+    run("movies.py", monkeypatch, capsys, str(ratings), str(output))
+    with output.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    with ratings.open(newline="", encoding="utf-8") as file:
+        liked = {(row["userId"], row["movieId"]) for row in csv.DictReader(file) if row["rating"] == "5"}
+    assert {row["user"] for row in rows} == {f"u{user}" for user in range(30)}
+    assert not liked & {(row["user"], row["movie"]) for row in rows}
+    assert {row["movie"] for row in rows} <= {f"Film {movie}, The" for movie in range(12)}
+
+
+def test_movies_without_a_file(monkeypatch, capsys):
+    out = run("movies.py", monkeypatch, capsys)
+    assert len(out.splitlines()) == 12
+    assert "user,movie,rank,score" in out
+    with pytest.raises(SystemExit):
+        run("movies.py", monkeypatch, capsys, "only one argument")
+
+
+def test_grid_search(monkeypatch, capsys):
+    out = run("grid_search.py", monkeypatch, capsys)
+    means = [float(value) for value in re.findall(r"([\d.]+) \+-", out)]
+    assert len(means) == 8
+    assert len(set(means)) > 1
+    assert max(means) > 0.05
+    assert "best: alpha=" in out
