@@ -1,0 +1,98 @@
+"""k-core: users and items that have k interactions among themselves."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from rgals._errors import ParameterError
+from rgals._validation import check_int
+from rgals.model_selection.splits import to_matrix
+
+
+class Core(NamedTuple):
+    """What `k_core` returns.
+
+    Attributes
+    ----------
+    matrix : csr_array, shape (n_kept_users, n_kept_items)
+    users : ndarray of int64, shape (n_kept_users,)
+        Row numbers kept, increasing.
+    items : ndarray of int64, shape (n_kept_items,)
+        Column numbers kept, increasing.
+    """
+
+    matrix: sp.csr_array
+    users: np.ndarray
+    items: np.ndarray
+
+
+def check_core(k: Any) -> tuple[int, int]:
+    """The two minimum degrees, of users and of items."""
+    if isinstance(k, tuple | list):
+        if len(k) != 2:
+            raise ParameterError("k", k, "give one integer, or two: for users and for items")
+        return check_int("k", k[0], 0), check_int("k", k[1], 0)
+    return check_int("k", k, 0), k
+
+
+def k_core(X: Any, k: int | tuple[int, int]) -> Core:
+    """Drop users and items with too few interactions until none is left that has too few.
+
+    Parameters
+    ----------
+    X : sparse matrix, array or Interactions, shape (n_users, n_items)
+        Interactions are counted, whatever their values.
+    k : int or (int, int)
+        Minimum number of interactions of a user and of an item that stays; two numbers where they differ.
+        0 keeps even empty rows or columns.
+
+    Returns
+    -------
+    Core
+        ``(matrix, users, items)``: the largest part in which every user and item has enough, and which rows
+        and columns of ``X`` it consists of. It may be empty. It does not depend on the order of removal.
+
+    Raises
+    ------
+    ParameterError
+        ``k`` is not one or two integers >= 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rgals.model_selection import k_core
+    >>> core = k_core(np.array([[1, 1, 0], [1, 1, 1], [0, 0, 1]]), 2)
+    >>> core.users, core.items
+    (array([0, 1]), array([0, 1]))
+    """
+    k_user, k_item = check_core(k)
+    matrix = to_matrix(X)
+    n_users, n_items = matrix.shape
+    columns = sp.csr_array(
+        (np.ones(matrix.nnz, np.int8), matrix.indices, matrix.indptr), shape=matrix.shape
+    ).tocsc()
+    user_counts = np.diff(matrix.indptr).astype(np.int64)
+    item_counts = np.diff(columns.indptr).astype(np.int64)
+    user_alive, item_alive = np.ones(n_users, bool), np.ones(n_items, bool)
+    # Only what was just removed is looked at again, so that the work is linear in the interactions.
+    while True:
+        gone = np.flatnonzero(user_alive & (user_counts < k_user))
+        user_alive[gone] = False
+        item_counts -= np.bincount(_neighbours(matrix, gone), minlength=n_items)
+        lost = np.flatnonzero(item_alive & (item_counts < k_item))
+        item_alive[lost] = False
+        user_counts -= np.bincount(_neighbours(columns, lost), minlength=n_users)
+        if len(lost) == 0:
+            break
+    users, items = np.flatnonzero(user_alive), np.flatnonzero(item_alive)
+    return Core(matrix[users][:, items].tocsr(), users, items)
+
+
+def _neighbours(matrix: sp.csr_array | sp.csc_array, lines: np.ndarray) -> np.ndarray:
+    starts, counts = matrix.indptr[lines], np.diff(matrix.indptr)[lines]
+    ends = np.cumsum(counts, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    return matrix.indices[np.arange(total) + np.repeat(starts - (ends - counts), counts)]

@@ -1,0 +1,186 @@
+"""Splitters that yield several folds: over users with fold-in, and over interactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils import check_random_state
+
+from rgals._errors import ParameterError
+from rgals._sparse import entries
+from rgals._validation import check_int, check_real
+from rgals.model_selection.splits import shuffled_within_rows, split_interactions, to_matrix
+
+
+class UserFold(NamedTuple):
+    """One fold of `UserSplit`.
+
+    Attributes
+    ----------
+    train : csr_array, shape (n_train_users, n_items)
+        Rows of the training users.
+    fold_in : csr_array, shape (n_test_users, n_items)
+        What is told about the held-out users.
+    held_out : csr_array, shape (n_test_users, n_items)
+        What is to be found again; disjoint from ``fold_in``.
+    train_users, test_users : ndarray of int64
+        Row numbers in ``X``, increasing.
+    """
+
+    train: sp.csr_array
+    fold_in: sp.csr_array
+    held_out: sp.csr_array
+    train_users: np.ndarray
+    test_users: np.ndarray
+
+
+class UserSplit:
+    """Hold out users: train on the others, tell a part of each held-out user, find the rest again.
+
+    Parameters
+    ----------
+    n_splits : int, default 5
+        Number of folds. Every user is held out once, unless ``test_size`` is given.
+    test_size : int or float, optional
+        Number or share of users held out, drawn anew for each fold.
+    fold_in : float in (0, 1), default 0.8
+        Share of a held-out user's interactions that is told. The rounding is that of `split_interactions`: of
+        n interactions floor((1 - fold_in) * n) are held out, at least one if n >= 2, none if n = 1.
+    random_state : int, RandomState or None, default None
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rgals.model_selection import UserSplit
+    >>> for fold in UserSplit(n_splits=2, random_state=0).split(np.ones((4, 10))):
+    ...     print(fold.train.shape, fold.fold_in.sum(axis=1), fold.held_out.sum(axis=1))
+    (2, 10) [8. 8.] [2. 2.]
+    (2, 10) [8. 8.] [2. 2.]
+    """
+
+    def __init__(
+        self,
+        n_splits: int = 5,
+        *,
+        test_size: int | float | None = None,
+        fold_in: float = 0.8,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.n_splits = n_splits
+        self.test_size = test_size
+        self.fold_in = fold_in
+        self.random_state = random_state
+
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
+        """Number of folds; the arguments are ignored, as scikit-learn's splitters do."""
+        return self.n_splits
+
+    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[UserFold]:
+        """Yield the folds.
+
+        Parameters
+        ----------
+        X : sparse matrix, array or Interactions, shape (n_users, n_items)
+        y, groups : ignored
+
+        Yields
+        ------
+        UserFold
+
+        Raises
+        ------
+        ParameterError
+            A parameter is out of its range, or there are fewer users than folds.
+        """
+        check_int("n_splits", self.n_splits, 1 if self.test_size is not None else 2)
+        fold_in = check_real("fold_in", self.fold_in, 0.0, 1.0, open_min=True)
+        if fold_in == 1.0:
+            raise ParameterError("fold_in", self.fold_in, "give a share below 1; else nothing is held out")
+        matrix = to_matrix(X)
+        rng = check_random_state(self.random_state)
+        for test_users in self._test_users(matrix.shape[0], rng):
+            train_users = np.setdiff1d(np.arange(matrix.shape[0]), test_users, assume_unique=True)
+            told, held_out = fold_in_split(matrix[test_users], fold_in, rng)
+            yield UserFold(matrix[train_users], told, held_out, train_users, test_users)
+
+    def _test_users(self, n_users: int, rng: np.random.RandomState) -> Iterator[np.ndarray]:
+        if self.test_size is None:
+            if n_users < self.n_splits:
+                raise ParameterError("n_splits", self.n_splits, f"give at most the {n_users} users of X")
+            for part in np.array_split(rng.permutation(n_users), self.n_splits):
+                yield np.sort(part)
+            return
+        if isinstance(self.test_size, float):
+            check_real("test_size", self.test_size, 0.0, 1.0, open_min=True)
+            size = int(np.ceil(self.test_size * n_users))
+        else:
+            size = check_int("test_size", self.test_size, 1)
+        if size >= n_users:
+            raise ParameterError(
+                "test_size", self.test_size, f"leave some of the {n_users} users for training"
+            )
+        for _ in range(self.n_splits):
+            yield np.sort(rng.permutation(n_users)[:size])
+
+
+def fold_in_split(
+    matrix: sp.csr_array, fold_in: float, rng: np.random.RandomState
+) -> tuple[sp.csr_array, sp.csr_array]:
+    """Split every row into what is told and what is held out."""
+    told, held_out = split_interactions(matrix, (fold_in, 1 - fold_in), random_state=rng)
+    return told, held_out
+
+
+class InteractionSplit:
+    """K folds over interactions: in each, one k-th of every user's interactions is held out.
+
+    Parameters
+    ----------
+    n_splits : int, default 5
+        A user with n interactions has floor(n / n_splits) or one more of them held out in a fold; every
+        interaction is held out in exactly one fold, and a user's only interaction never is.
+    random_state : int, RandomState or None, default None
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rgals.model_selection import InteractionSplit
+    >>> [(train.nnz, test.nnz) for train, test in InteractionSplit(2, random_state=0).split(np.ones((3, 4)))]
+    [(6, 6), (6, 6)]
+    """
+
+    def __init__(self, n_splits: int = 5, *, random_state: int | np.random.RandomState | None = None) -> None:
+        self.n_splits = n_splits
+        self.random_state = random_state
+
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
+        """Number of folds; the arguments are ignored."""
+        return self.n_splits
+
+    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[sp.csr_array, sp.csr_array]]:
+        """Yield (train, test) of each fold, both of the shape of ``X``.
+
+        Parameters
+        ----------
+        X : sparse matrix, array or Interactions, shape (n_users, n_items)
+        y, groups : ignored
+
+        Yields
+        ------
+        train, test : csr_array, shape (n_users, n_items)
+        """
+        n_splits = check_int("n_splits", self.n_splits, 2)
+        matrix = to_matrix(X)
+        rng = check_random_state(self.random_state)
+        counts = np.diff(matrix.indptr)
+        rank = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], counts)
+        # A random first fold for every user, or the first folds would hold more than the last.
+        first = rng.randint(0, n_splits, matrix.shape[0])
+        fold = np.empty(matrix.nnz, np.int64)
+        fold[shuffled_within_rows(matrix, rng)] = (rank + np.repeat(first, counts)) % n_splits
+        fold[np.repeat(counts == 1, counts)] = -1
+        for k in range(n_splits):
+            yield entries(matrix, fold != k), entries(matrix, fold == k)
