@@ -297,7 +297,7 @@ def test_errors_are_one_line(folder, tmp_path, capsys):
     assert "alpha" in error_of(capsys, *fit, "--loss", "rg2:alfa=1")
     assert "alpha=-1" in error_of(capsys, *fit, "--loss", "rg2:alpha=-1")
     assert "'gpu3'" in error_of(capsys, *fit, "--solver", "gpu3")
-    assert "Rating" in error_of(capsys, *fit, "--value-column", "Rating")
+    assert "stars" in error_of(capsys, *fit, "--value-column", "stars")
     assert "hold_out=1.5" in error_of(capsys, *fit, "--hold-out", "1.5", "--held-out", tmp_path / "t.npz")
     assert "--held-out" in error_of(capsys, *fit, "--hold-out", "0.5")
     assert ".npz" in error_of(capsys, *fit, "--hold-out", "0.5", "--held-out", tmp_path / "t.csv")

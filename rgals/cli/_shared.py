@@ -18,7 +18,8 @@ from rgals.datasets import IdMap, Interactions, read_interactions
 from rgals.estimator import RGALS
 from rgals.losses import LOSSES, Loss, get_loss
 
-_READ = ("user", "item", "value", "timestamp", "min_value", "duplicates", "delimiter", "header", "encoding")
+_COLUMNS = ("user", "item", "value", "timestamp")
+_READ = ("min_value", "duplicates", "delimiter", "header", "encoding")
 _FIT = ("K", "reg", "reg_exponent", "n_iter", "solver", "dtype", "tol", "n_jobs", "random_state")
 
 
@@ -49,7 +50,7 @@ def add_read_options(parser: argparse.ArgumentParser) -> None:
         ("timestamp", "times"),
     ):
         flag, help_text = f"--{name}-column", f"column of {text}"
-        group.add_argument(flag, type=column, dest=name, metavar="COLUMN", help=help_text)
+        group.add_argument(flag, type=column, metavar="COLUMN", help=help_text)
     group.add_argument(
         "--min-value", type=float, metavar="V", help="keep values >= V as positives of weight 1"
     )
@@ -65,7 +66,9 @@ def add_read_options(parser: argparse.ArgumentParser) -> None:
 
 def read_data(args: argparse.Namespace, path: str | None = None) -> Interactions:
     """Read the data file of a command with the options of `add_read_options`."""
-    given = {name: getattr(args, name) for name in _READ if getattr(args, name) is not None}
+    options = {name: getattr(args, f"{name}_column") for name in _COLUMNS}
+    options |= {name: getattr(args, name) for name in _READ}
+    given = {name: value for name, value in options.items() if value is not None}
     return read_interactions(args.data if path is None else path, **given)
 
 
