@@ -1,4 +1,4 @@
-"""Rearranging the entries of scipy matrices in linear time, without a sort."""
+"""Rearranging, dividing and thinning out the entries of scipy matrices in linear time, without a sort."""
 
 from __future__ import annotations
 
@@ -25,3 +25,72 @@ def entries(matrix: sp.csr_array, mask: np.ndarray) -> sp.csr_array:
 def entry_rows(matrix: sp.csr_array) -> np.ndarray:
     """Row number of every stored entry of a CSR matrix."""
     return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+
+
+def core_members(matrix: sp.csr_array, k_user: int, k_item: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of the largest part whose rows have ``k_user`` entries and its columns ``k_item``."""
+    n_users, n_items = matrix.shape
+    columns = sp.csr_array(
+        (np.ones(matrix.nnz, np.int8), matrix.indices, matrix.indptr), shape=matrix.shape
+    ).tocsc()
+    user_counts = np.diff(matrix.indptr).astype(np.int64)
+    item_counts = np.diff(columns.indptr).astype(np.int64)
+    user_alive, item_alive = np.ones(n_users, bool), np.ones(n_items, bool)
+    # Only what was just removed is looked at again, so that the work is linear in the interactions.
+    while True:
+        gone = np.flatnonzero(user_alive & (user_counts < k_user))
+        user_alive[gone] = False
+        item_counts -= np.bincount(_neighbours(matrix, gone), minlength=n_items)
+        lost = np.flatnonzero(item_alive & (item_counts < k_item))
+        item_alive[lost] = False
+        user_counts -= np.bincount(_neighbours(columns, lost), minlength=n_users)
+        if len(lost) == 0:
+            break
+    return np.flatnonzero(user_alive), np.flatnonzero(item_alive)
+
+
+def _neighbours(matrix: sp.csr_array | sp.csc_array, lines: np.ndarray) -> np.ndarray:
+    starts, counts = matrix.indptr[lines], np.diff(matrix.indptr)[lines]
+    ends = np.cumsum(counts, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    return matrix.indices[np.arange(total) + np.repeat(starts - (ends - counts), counts)]
+
+
+def part_sizes(counts: np.ndarray, ratios: np.ndarray) -> np.ndarray:
+    """How many of ``counts`` interactions go to each part; rounded as `split_interactions` says.
+
+    Returns
+    -------
+    ndarray of int64, shape (len(counts), n_parts)
+    """
+    # The tiny addend keeps 0.29 * 100 = 28.999999999999996 at 29.
+    sizes = np.floor(np.outer(counts, ratios) + 1e-9).astype(np.int64)
+    sizes[:, 0] = counts - sizes[:, 1:].sum(axis=1)
+    for part in range(len(ratios) - 1, 0, -1):
+        if ratios[part] > 0:
+            empty = (sizes[:, part] == 0) & (sizes[:, 0] > 1)
+            sizes[empty, part] += 1
+            sizes[empty, 0] -= 1
+    return sizes
+
+
+def shuffled_within_rows(matrix: sp.csr_array, rng: np.random.RandomState) -> np.ndarray:
+    """Entry numbers, row by row, each row in a uniformly random order."""
+    shuffled = rng.permutation(matrix.nnz)
+    return shuffled[group(entry_rows(matrix)[shuffled], matrix.shape[0])]
+
+
+def parts_by_position(matrix: sp.csr_array, order: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Part of each entry: row x gives its first ``sizes[x, 0]`` entries in ``order`` to part 0, and so on."""
+    counts = np.diff(matrix.indptr)
+    rank = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], counts)
+    part = np.zeros(matrix.nnz, np.int8)
+    for end in np.cumsum(sizes, axis=1)[:, :-1].T:
+        part[order] += rank >= np.repeat(end, counts)
+    return part
+
+
+def random_parts(matrix: sp.csr_array, ratios: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
+    """Part of every entry when each row is divided at random by ``ratios``."""
+    order = shuffled_within_rows(matrix, rng)
+    return parts_by_position(matrix, order, part_sizes(np.diff(matrix.indptr), ratios))

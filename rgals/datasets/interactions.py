@@ -63,6 +63,12 @@ class Interactions:
                 f"the matrix has shape {self.matrix.shape}, but there are {len(self.user_ids)} user ids and "
                 f"{len(self.item_ids)} item ids"
             )
+        aligned = self.timestamp is not None or self.split is not None
+        if aligned and not (self.matrix.has_canonical_format and self.matrix.data.all()):
+            raise InputError(
+                "timestamps and splits belong to stored entries, so the matrix must have sorted rows, no "
+                "duplicates and no stored zeros"
+            )
         for name in ("timestamp", "split"):
             array = getattr(self, name)
             if array is not None and array.shape != (self.matrix.nnz,):

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals._errors import ParameterError
+from rgals._sparse import core_members
 from rgals._validation import check_int
 from rgals.model_selection.splits import to_matrix
 
@@ -70,29 +71,5 @@ def k_core(X: Any, k: int | tuple[int, int]) -> Core:
     """
     k_user, k_item = check_core(k)
     matrix = to_matrix(X)
-    n_users, n_items = matrix.shape
-    columns = sp.csr_array(
-        (np.ones(matrix.nnz, np.int8), matrix.indices, matrix.indptr), shape=matrix.shape
-    ).tocsc()
-    user_counts = np.diff(matrix.indptr).astype(np.int64)
-    item_counts = np.diff(columns.indptr).astype(np.int64)
-    user_alive, item_alive = np.ones(n_users, bool), np.ones(n_items, bool)
-    # Only what was just removed is looked at again, so that the work is linear in the interactions.
-    while True:
-        gone = np.flatnonzero(user_alive & (user_counts < k_user))
-        user_alive[gone] = False
-        item_counts -= np.bincount(_neighbours(matrix, gone), minlength=n_items)
-        lost = np.flatnonzero(item_alive & (item_counts < k_item))
-        item_alive[lost] = False
-        user_counts -= np.bincount(_neighbours(columns, lost), minlength=n_users)
-        if len(lost) == 0:
-            break
-    users, items = np.flatnonzero(user_alive), np.flatnonzero(item_alive)
+    users, items = core_members(matrix, k_user, k_item)
     return Core(matrix[users][:, items].tocsr(), users, items)
-
-
-def _neighbours(matrix: sp.csr_array | sp.csc_array, lines: np.ndarray) -> np.ndarray:
-    starts, counts = matrix.indptr[lines], np.diff(matrix.indptr)[lines]
-    ends = np.cumsum(counts, dtype=np.int64)
-    total = int(ends[-1]) if len(ends) else 0
-    return matrix.indices[np.arange(total) + np.repeat(starts - (ends - counts), counts)]

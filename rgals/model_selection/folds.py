@@ -10,9 +10,9 @@ import scipy.sparse as sp
 from sklearn.utils import check_random_state
 
 from rgals._errors import ParameterError
-from rgals._sparse import entries
+from rgals._sparse import entries, shuffled_within_rows
 from rgals._validation import check_int, check_real
-from rgals.model_selection.splits import shuffled_within_rows, split_interactions, to_matrix
+from rgals.model_selection.splits import split_interactions, to_matrix
 
 
 class UserFold(NamedTuple):

@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 
 from rgals._csr import CSR
 from rgals._errors import InputError, InputTypeError, ParameterError, ShapeError
-from rgals._sparse import entries, entry_rows, group
+from rgals._sparse import entries, entry_rows, part_sizes, parts_by_position, random_parts
 from rgals._validation import as_csr, check_choice, check_int
 
 
@@ -34,42 +34,8 @@ def check_ratios(ratios: Any, name: str = "ratios") -> np.ndarray:
     return shares
 
 
-def part_sizes(counts: np.ndarray, ratios: np.ndarray) -> np.ndarray:
-    """How many of ``counts`` interactions go to each part; see `split_interactions` for the rule.
-
-    Returns
-    -------
-    ndarray of int64, shape (len(counts), n_parts)
-    """
-    # The tiny addend keeps 0.29 * 100 = 28.999999999999996 at 29.
-    sizes = np.floor(np.outer(counts, ratios) + 1e-9).astype(np.int64)
-    sizes[:, 0] = counts - sizes[:, 1:].sum(axis=1)
-    for part in range(len(ratios) - 1, 0, -1):
-        if ratios[part] > 0:
-            empty = (sizes[:, part] == 0) & (sizes[:, 0] > 1)
-            sizes[empty, part] += 1
-            sizes[empty, 0] -= 1
-    return sizes
-
-
-def shuffled_within_rows(matrix: sp.csr_array, rng: np.random.RandomState) -> np.ndarray:
-    """Entry numbers, row by row, each row in a uniformly random order."""
-    shuffled = rng.permutation(matrix.nnz)
-    return shuffled[group(entry_rows(matrix)[shuffled], matrix.shape[0])]
-
-
 def _parts(matrix: sp.csr_array, part: np.ndarray, n_parts: int) -> tuple[sp.csr_array, ...]:
     return tuple(entries(matrix, part == k) for k in range(n_parts))
-
-
-def _by_position(matrix: sp.csr_array, order: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Part of each entry: row x gives its first ``sizes[x, 0]`` entries in ``order`` to part 0, and so on."""
-    counts = np.diff(matrix.indptr)
-    rank = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], counts)
-    part = np.zeros(matrix.nnz, np.int8)
-    for end in np.cumsum(sizes, axis=1)[:, :-1].T:
-        part[order] += rank >= np.repeat(end, counts)
-    return part
 
 
 def split_interactions(
@@ -122,8 +88,7 @@ def split_interactions(
     matrix = to_matrix(X)
     rng = check_random_state(random_state)
     if by == "user":
-        order = shuffled_within_rows(matrix, rng)
-        part = _by_position(matrix, order, part_sizes(np.diff(matrix.indptr), shares))
+        part = random_parts(matrix, shares, rng)
     else:
         sizes = part_sizes(np.array([matrix.nnz]), shares)[0]
         part = rng.permutation(np.repeat(np.arange(len(shares)), sizes))
@@ -202,7 +167,7 @@ def leave_last_out(X: Any, timestamp: Any = None, n: int | tuple[int, int] = 1) 
     sizes = np.zeros((len(counts), 1 + len(held)), np.int64)
     sizes[:, 1:] = np.where((counts > sum(held))[:, None], held, 0)
     sizes[:, 0] = counts - sizes[:, 1:].sum(axis=1)
-    return _parts(matrix, _by_position(matrix, order, sizes), len(held) + 1)
+    return _parts(matrix, parts_by_position(matrix, order, sizes), len(held) + 1)
 
 
 def temporal_split(X: Any, cut: Any, timestamp: Any = None) -> tuple[sp.csr_array, ...]:

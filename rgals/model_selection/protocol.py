@@ -1,0 +1,288 @@
+"""A named, seeded way from interactions to training, validation and test parts."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils import check_random_state
+
+from rgals._errors import InputError, ParameterError
+from rgals._sparse import entries, entry_rows, part_sizes
+from rgals._validation import check_choice, check_int, check_real
+from rgals.model_selection.core import check_core, k_core
+from rgals.model_selection.folds import fold_in_split
+from rgals.model_selection.splits import (
+    check_ratios,
+    leave_last_out,
+    split_interactions,
+    temporal_split,
+    to_matrix,
+)
+
+SPLITS = ("user", "global", "leave_last", "temporal", "held_out_users", "given")
+_TRAIN, _TEST, _VALIDATION = 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What `Protocol.apply` makes.
+
+    Attributes
+    ----------
+    train, validation, test : csr_array, shape (n_users, n_items)
+        With ``split="held_out_users"`` the rows are those of ``train_users``, ``validation_users`` and
+        ``test_users``, and ``validation`` and ``test`` hold what is to be found again.
+    users, items : ndarray of int64
+        Row and column numbers of the original matrix that were kept, increasing.
+    validation_fold_in, test_fold_in : csr_array or None
+        What is told about held-out users; None for other splits.
+    train_users, validation_users, test_users : ndarray of int64 or None
+        Positions in ``users``; None for other splits.
+    """
+
+    train: sp.csr_array
+    validation: sp.csr_array
+    test: sp.csr_array
+    users: np.ndarray
+    items: np.ndarray
+    validation_fold_in: sp.csr_array | None = None
+    test_fold_in: sp.csr_array | None = None
+    train_users: np.ndarray | None = None
+    validation_users: np.ndarray | None = None
+    test_users: np.ndarray | None = None
+
+    @property
+    def train_and_validation(self) -> sp.csr_array:
+        """Training and validation together, for a last fit before the test."""
+        if self.validation_fold_in is not None:
+            raise InputError("the validation part holds other users; refit on the training users")
+        return self.train + self.validation
+
+    def fingerprint(self) -> str:
+        """SHA-256 of all parts: two runs with the same fingerprint used the same data."""
+        digest = hashlib.sha256()
+        for part in dataclasses.fields(self):
+            value = getattr(self, part.name)
+            arrays = [] if value is None else [value]
+            if sp.issparse(value):
+                arrays = [np.array(value.shape), value.indptr, value.indices, value.data]
+            digest.update(part.name.encode())
+            for array in arrays:
+                kind = np.int64 if array.dtype.kind in "iu" else np.float64
+                digest.update(np.ascontiguousarray(array, dtype=kind).tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How interactions become training, validation and test parts.
+
+    Parameters
+    ----------
+    split : {"user", "global", "leave_last", "temporal", "held_out_users", "given"}, default "user"
+        "user" and "global": `split_interactions` by ``ratios``. "leave_last": `leave_last_out`, one for test
+        and the one before for validation. "temporal": `temporal_split` at the quantiles of the timestamps
+        that ``ratios`` give. "held_out_users": users are divided by ``ratios``, and the interactions of
+        validation and test users by ``fold_in``. "given": the test part is that of the data; validation is
+        theirs, or drawn from each user's training part with the share ``validation``.
+    ratios : (float, float, float), default (0.8, 0.1, 0.1)
+    min_value : float or None, default None
+        Keep interactions whose value is at least this and set them to 1.
+    core : int, (int, int) or None, default None
+        Then keep the k-core, see `k_core`.
+    fold_in : float, default 0.8
+        Share told about a held-out user.
+    validation : float, default 0.1
+        Share of each user's training part, for ``split="given"``.
+    seed : int, default 0
+
+    Examples
+    --------
+    >>> from rgals.datasets import make_implicit
+    >>> from rgals.model_selection import PROTOCOLS, Protocol
+    >>> data = make_implicit(100, 80, mean_interactions=15, random_state=0)
+    >>> protocol = Protocol(core=5, seed=7)
+    >>> parts = protocol.apply(data)
+    >>> parts.train.shape == parts.test.shape
+    True
+    >>> parts.fingerprint() == Protocol.from_dict(protocol.to_dict()).apply(data).fingerprint()
+    True
+    >>> print(PROTOCOLS["stars>=3 5-core user 80/10/10"])
+    value >= 3, 5-core, per user 80/10/10, seed 0
+    """
+
+    split: str = "user"
+    ratios: tuple[float, ...] = (0.8, 0.1, 0.1)
+    min_value: float | None = None
+    core: int | tuple[int, int] | None = None
+    fold_in: float = 0.8
+    validation: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("split", self.split, SPLITS)
+        if len(check_ratios(self.ratios)) != 3:
+            raise ParameterError("ratios", self.ratios, "give the shares of training, validation and test")
+        object.__setattr__(self, "ratios", tuple(float(ratio) for ratio in self.ratios))
+        if self.min_value is not None:
+            check_real("min_value", self.min_value)
+        if self.core is not None:
+            check_core(self.core)
+            core = tuple(self.core) if isinstance(self.core, list | tuple) else self.core
+            object.__setattr__(self, "core", core)
+        check_real("fold_in", self.fold_in, 0.0, 1.0, open_min=True)
+        check_real("validation", self.validation, 0.0, 0.9)
+        check_int("seed", self.seed, 0, 2**32 - 1)
+
+    def __str__(self) -> str:
+        shares = "/".join(f"{100 * ratio:g}" for ratio in self.ratios)
+        words = [] if self.min_value is None else [f"value >= {self.min_value:g}"]
+        if self.core is not None:
+            words.append(f"{self.core}-core")
+        words.append(
+            {
+                "user": f"per user {shares}",
+                "global": f"over all interactions {shares}",
+                "leave_last": "the last one for test, the one before for validation",
+                "temporal": f"by time {shares}",
+                "held_out_users": f"users {shares} with {100 * self.fold_in:g} % folded in",
+                "given": f"the test part given, {100 * self.validation:g} % of training for validation",
+            }[self.split]
+        )
+        return ", ".join([*words, f"seed {self.seed}"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that JSON can hold."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Protocol:
+        """The protocol that `to_dict` described, also after a way through JSON."""
+        known = {part.name for part in dataclasses.fields(cls)}
+        unknown = set(values) - known
+        if unknown:
+            raise ParameterError("values", sorted(unknown), f"a protocol has only {sorted(known)}")
+        return cls(**values)
+
+    def with_seed(self, seed: int) -> Protocol:
+        """The same protocol with another seed."""
+        return dataclasses.replace(self, seed=seed)
+
+    def apply(self, data: Any) -> Parts:
+        """Prepare and split.
+
+        Parameters
+        ----------
+        data : Interactions or sparse matrix, shape (n_users, n_items)
+            "leave_last" and "temporal" need Interactions with timestamps, "given" Interactions with a split.
+
+        Returns
+        -------
+        Parts
+
+        Raises
+        ------
+        InputError
+            Timestamps or the given split are missing, or nothing is left after the preparation.
+        """
+        matrix = to_matrix(data)
+        timestamp = self._aligned(data, "timestamp", self.split in ("leave_last", "temporal"))
+        given = self._aligned(data, "split", self.split == "given")
+        if self.min_value is not None:
+            kept = matrix.data >= matrix.data.dtype.type(self.min_value)
+            matrix = entries(matrix, kept)
+            matrix.data = np.ones_like(matrix.data)
+            timestamp = None if timestamp is None else timestamp[kept]
+            given = None if given is None else given[kept]
+        users, items = np.arange(matrix.shape[0]), np.arange(matrix.shape[1])
+        core: Any = self.core if self.core is not None else ((1, 1) if self.min_value is not None else None)
+        if core is not None:
+            found = k_core(matrix, core)
+            users, items = found.users, found.items
+            inside = np.isin(entry_rows(matrix), users) & np.isin(matrix.indices, items)
+            timestamp = None if timestamp is None else timestamp[inside]
+            given = None if given is None else given[inside]
+            matrix = found.matrix
+        if matrix.nnz == 0:
+            raise InputError(f"nothing is left under the protocol: {self}")
+        rng = check_random_state(self.seed)
+        if self.split == "held_out_users":
+            return self._held_out_users(matrix, users, items, rng)
+        if self.split == "given":
+            train, validation, test = self._given(matrix, given, rng)
+            return Parts(train, validation, test, users, items)
+        if self.split == "leave_last":
+            train, validation, test = leave_last_out(matrix, timestamp, n=(1, 1))
+            return Parts(train, validation, test, users, items)
+        if self.split == "temporal":
+            shares = np.cumsum(self.ratios[:2]).tolist()
+            cuts = np.quantile(np.asarray(timestamp), shares, method="higher")
+            if not cuts[0] < cuts[1]:
+                raise InputError("too many interactions share one timestamp for a split by time")
+            train, validation, test = temporal_split(matrix, cuts, timestamp)
+            return Parts(train, validation, test, users, items)
+        train, validation, test = split_interactions(matrix, self.ratios, by=self.split, random_state=rng)
+        return Parts(train, validation, test, users, items)
+
+    def _aligned(self, data: Any, name: str, needed: bool) -> np.ndarray | None:
+        if not needed:
+            return None
+        array = getattr(data, name, None)
+        if array is None:
+            raise InputError(f"split={self.split!r} needs Interactions with a {name}")
+        return np.asarray(array)
+
+    def _given(
+        self, matrix: sp.csr_array, given: Any, rng: np.random.RandomState
+    ) -> tuple[sp.csr_array, sp.csr_array, sp.csr_array]:
+        train, test = entries(matrix, given == _TRAIN), entries(matrix, given == _TEST)
+        if (given == _VALIDATION).any():
+            return train, entries(matrix, given == _VALIDATION), test
+        if self.validation == 0:
+            return train, entries(matrix, np.zeros(matrix.nnz, bool)), test
+        train, validation = split_interactions(
+            train, (1 - self.validation, self.validation), random_state=rng
+        )
+        return train, validation, test
+
+    def _held_out_users(
+        self, matrix: sp.csr_array, users: np.ndarray, items: np.ndarray, rng: np.random.RandomState
+    ) -> Parts:
+        sizes = part_sizes(np.array([matrix.shape[0]]), np.array(self.ratios))[0]
+        train, validation, test = (
+            np.sort(part) for part in np.split(rng.permutation(matrix.shape[0]), np.cumsum(sizes)[:-1])
+        )
+        validation_in, validation_out = fold_in_split(matrix[validation], self.fold_in, rng)
+        test_in, test_out = fold_in_split(matrix[test], self.fold_in, rng)
+        return Parts(
+            matrix[train],
+            validation_out,
+            test_out,
+            users,
+            items,
+            validation_in,
+            test_in,
+            train,
+            validation,
+            test,
+        )
+
+
+# Each name says what it does; a benchmark names one and its seed.
+PROTOCOLS: dict[str, Protocol] = {
+    "user 80/10/10": Protocol(),
+    "stars>=3 5-core user 80/10/10": Protocol(min_value=3.0, core=5),
+    "5-core user 80/10/10": Protocol(core=5),
+    "20-core user 80/10/10": Protocol(core=20),
+    "given split": Protocol(split="given"),
+    "given split, full training": Protocol(split="given", validation=0.0),
+    "leave last": Protocol(split="leave_last"),
+    "temporal 80/10/10": Protocol(split="temporal"),
+    "held-out users 80/10/10": Protocol(split="held_out_users"),
+}
