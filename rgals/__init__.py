@@ -13,11 +13,13 @@ from rgals._errors import (
     UnknownIdError,
 )
 from rgals._version import __version__
+from rgals.estimator import RGALS
 from rgals.losses import IALS, RG2, RGX, WRMF
 
 __all__ = [
     "IALS",
     "RG2",
+    "RGALS",
     "RGX",
     "WRMF",
     "FileFormatError",

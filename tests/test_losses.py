@@ -25,12 +25,12 @@ def data(request):
     return X.toarray(), X, P, Q
 
 
-def softmax_expansion(V, O, beta):
+def softmax_expansion(V, scored, beta):
     """Sum over interactions of the second-order expansion of -log softmax at zero, Eq. 13, entry by entry."""
     N = V.shape[1]
     total = 0.0
     for x, y in zip(*np.nonzero(V), strict=True):
-        o = O[x]
+        o = scored[x]
         hessian = (np.eye(N) - beta * np.ones((N, N)) / N) / N
         gradient = np.full(N, 1 / N)
         gradient[y] -= 1
@@ -51,14 +51,14 @@ def test_softmax_itself_agrees_with_rgx_up_to_third_order(data):
     V, X, P, Q = data
     constant = V.sum() * (np.log(V.shape[1]) - 0.5)
 
-    def softmax(O):
-        log_z = np.log(np.exp(O).sum(axis=1))
-        return (V * (log_z[:, None] - O)).sum()
+    def softmax(scored):
+        log_z = np.log(np.exp(scored).sum(axis=1))
+        return (V * (log_z[:, None] - scored)).sum()
 
     errors = []
     for size in (0.2, 0.1):
-        O = size * scores(P, Q)
-        errors.append(abs(softmax(O) - constant - RGX(alpha=0.0).objective(X, size * P, Q)))
+        scored = size * scores(P, Q)
+        errors.append(abs(softmax(scored) - constant - RGX(alpha=0.0).objective(X, size * P, Q)))
     assert errors[0] > 1e-6
     assert errors[1] < errors[0] / 6  # third order: an eighth, up to the fourth-order term
 
@@ -66,10 +66,10 @@ def test_softmax_itself_agrees_with_rgx_up_to_third_order(data):
 def test_rg2_is_equation_16(data):
     V, X, P, Q = data
     N = V.shape[1]
-    O = scores(P, Q)
-    per_pair = -O + ((O + 1) ** 2).sum(axis=1, keepdims=True) / (2 * N)
+    scored = scores(P, Q)
+    per_pair = -scored + ((scored + 1) ** 2).sum(axis=1, keepdims=True) / (2 * N)
     alpha = 0.3
-    expected = (V * per_pair).sum() + alpha * (V * (O - 1) ** 2).sum()
+    expected = (V * per_pair).sum() + alpha * (V * (scored - 1) ** 2).sum()
     assert RG2(alpha=alpha).objective(X, P, Q) == pytest.approx(expected, rel=1e-12)
 
 
@@ -82,8 +82,8 @@ def test_sampled_rg2_weighs_pairs_as_equations_18_and_19(data):
     S = np.divide(V * N, c, out=np.zeros_like(V), where=c > 0) - 1
     loss = RG2(alpha=0.0, n_negatives=n)
 
-    def squares(O):
-        return (w * (S - O) ** 2).sum() / (2 * N)
+    def squares(scored):
+        return (w * (S - scored) ** 2).sum() / (2 * N)
 
     # Equal up to a constant: compare differences of two points.
     other = factors(M, K, seed=9)
@@ -93,10 +93,12 @@ def test_sampled_rg2_weighs_pairs_as_equations_18_and_19(data):
 
 def test_wrmf_and_ials_are_their_papers_formulas(data):
     V, X, P, Q = data
-    O = scores(P, Q)
+    scored = scores(P, Q)
     R = (V > 0).astype(float)
-    assert WRMF(alpha=3.0).objective(X, P, Q) == pytest.approx(((1 + 3 * V) * (R - O) ** 2).sum(), rel=1e-12)
-    expected = (V * (O - 1) ** 2).sum() + 0.2 * (O**2).sum()
+    assert WRMF(alpha=3.0).objective(X, P, Q) == pytest.approx(
+        ((1 + 3 * V) * (R - scored) ** 2).sum(), rel=1e-12
+    )
+    expected = (V * (scored - 1) ** 2).sum() + 0.2 * (scored**2).sum()
     assert IALS(alpha0=0.2).objective(X, P, Q) == pytest.approx(expected, rel=1e-12)
 
 
@@ -136,9 +138,9 @@ def test_gradient_equals_central_differences(name, data):
     for _ in range(6):
         u, v = rng.standard_normal(P.shape), rng.standard_normal(Q.shape)
         e = 1e-5
-        numeric = (
-            loss.objective(X, P + e * u, Q + e * v, REG, NU) - loss.objective(X, P - e * u, Q - e * v, REG, NU)
-        ) / (2 * e)
+        above = loss.objective(X, P + e * u, Q + e * v, REG, NU)
+        below = loss.objective(X, P - e * u, Q - e * v, REG, NU)
+        numeric = (above - below) / (2 * e)
         size = np.sqrt((dP**2).sum() + (dQ**2).sum())
         assert (dP * u).sum() + (dQ * v).sum() == pytest.approx(numeric, rel=1e-6, abs=1e-7 * size)
 

@@ -1,7 +1,7 @@
 """Weighted Gramians and products with a small square matrix, parallel and bitwise independent of the threads.
 
-Work is cut into pieces of fixed size; every piece is summed in a fixed order by one thread. Blocks of 256 rows are
-multiplied in the factors' own precision and added up in float64.
+Work is cut into pieces of fixed size; every piece is summed in a fixed order by one thread. Blocks of 256
+rows are multiplied in the factors' own precision and added up in float64.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ def _partial(factors, weight, uniform, n_chunks, n_threads):
                     w = factors.dtype.type(weight[0 if uniform else start + i])
                     for j in range(wide_a):
                         scaled[i, j] = w * factors[start + i, a + j]
-                gemm_tn(
-                    wide_a, wide_b, rows, 1.0, scaled, TILE, factors[start:, b:], k, 0.0, product, TILE
-                )
+                gemm_tn(wide_a, wide_b, rows, 1.0, scaled, TILE, factors[start:, b:], k, 0.0, product, TILE)
                 for i in range(wide_a):
                     for j in range(wide_b):
                         gram[chunk, a + i, b + j] += product[i, j]

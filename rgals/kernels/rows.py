@@ -4,9 +4,9 @@ In the rotated basis (see `rgals.solvers.backends.cpu`) the system of a row with
 
     (diag(D) + sum_k m_k f_k f_k^T) p = b,      b = sum_k l_k f_k + linear s,      D = scale d + ridge
 
-Scaled by ``D^-1/2``, with ``X`` the n x K matrix of rows ``sqrt(m_k) D^-1/2 f_k``, ``w_k = l_k / sqrt(m_k)`` and
-``c = D^-1/2 (linear s)``, it reads ``(I + X^T X) x = X^T w + c`` and ``p = D^-1/2 x``. Where no weight is negative all
-its eigenvalues are at least 1. It is solved
+Scaled by ``D^-1/2``, with ``X`` the n x K matrix of rows ``sqrt(m_k) D^-1/2 f_k``, ``w_k = l_k / sqrt(m_k)``
+and ``c = D^-1/2 (linear s)``, it reads ``(I + X^T X) x = X^T w + c`` and ``p = D^-1/2 x``. Where no weight is
+negative all its eigenvalues are at least 1. It is solved
 
 - at once, ``x = X^T w + c``, where no positive carries weight;
 - in its *dual*, n x n: ``(I + X X^T) z = w - X c``, ``x = c + X^T z`` (Woodbury), where n <= K;
@@ -39,9 +39,10 @@ def _padded(n, w):
 
 @njit(cache=True)
 def _weights(start, stop, indices, values, terms, col_terms, cols, roots, w, linear):
-    """``sqrt(|m_k|)``, ``l_k / sqrt(|m_k|)``, ``l_k`` and columns of the positives ``start:stop``, padded with zeros.
+    """Columns, ``sqrt(|m_k|)``, ``l_k / sqrt(|m_k|)`` and ``l_k`` of the positives ``start:stop``, padded.
 
-    A positive without weight has root 0 and w 0: only its ``linear`` counts. ``col_terms`` is empty where it is all ones.
+    A positive without weight has root 0 and w 0: only its ``linear`` counts. ``col_terms`` is empty where it
+    is all ones.
 
     Returns
     -------
@@ -133,7 +134,8 @@ def _add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs):
 
 @njit(cache=True)
 def _primal(
-    begin, end, kp, indices, values, factors, terms, col_terms, inv_root, cols, roots, w, linear, x, c, inverse, rhs
+    begin, end, kp, indices, values, factors, terms, col_terms, inv_root, cols, roots, w, linear, x, c,
+    inverse, rhs
 ):  # fmt: skip
     """Factor ``I + X^T X`` in ``c`` and add ``X^T w`` to ``rhs``. Returns 0 or the failing pivot."""
     width = LINE // x.itemsize
@@ -170,8 +172,8 @@ def _dual_factor(n_panels, kp, x, c, inverse):
 
 @njit(parallel=True, cache=True)
 def solve(
-    order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge, row_terms, col_terms, out, value,
-    info, n_threads,
+    order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge, row_terms, col_terms, out,
+    value, info, n_threads,
 ):  # fmt: skip
     """Solve all rows; results in the rotated basis.
 
@@ -184,10 +186,11 @@ def solve(
     factors : ndarray, shape (n_fixed * kp,)
         The fixed side, rotated and padded, row after row.
     d, s : ndarray of the factors' dtype, shape (kp,)
-        Eigenvalues of the Gramian (padded with a positive number) and the all-pairs linear term (padded with 0).
+        Eigenvalues of the Gramian (padded with a positive number) and the all-pairs linear term (padded with
+        0).
     scale, linear_scale, ridge : ndarray of float64, shape (n_rows,)
-    row_terms, col_terms : ndarray of the factors' dtype, shapes (n_rows, 4) and (n_fixed, 4), or (0, 4) for ones
-    out : ndarray, shape (n_rows, K)
+    row_terms, col_terms : ndarray of the factors' dtype, shapes (n_rows, 4) and (n_fixed, 4), or (0, 4) for
+    ones out : ndarray, shape (n_rows, K)
         Receives the solutions.
     value : ndarray of float64, shape (n_rows,)
         Receives ``b . p``: minus the row's part of the objective.
@@ -246,9 +249,7 @@ def solve(
                     for start in range(begin, end, longest):
                         stop = min(start + longest, end)
                         _weights(start, stop, indices, values, terms, col_terms, cols, roots, w, linear)
-                        tiles.gather_sum(
-                            solution, 0, factors, cols, 0, linear, 0, kp, stop - start, n_blocks
-                        )
+                        tiles.gather_sum(solution, 0, factors, cols, 0, linear, 0, kp, stop - start, n_blocks)
                         for j in range(kp):
                             rhs[j] += inv_root[j] * solution[j]
                     n_negative = 0
@@ -299,8 +300,8 @@ def inverse_sum(
 ):  # fmt: skip
     """``sum_r scale_r^2 A_r^-1`` over all rows: what couples the rows of the item side of RGx.
 
-    Rows are dealt to a fixed number of parts, each summed in a fixed order by one thread: in the factors' precision
-    over a few rows, in float64 over all. Parameters as in `solve`.
+    Rows are dealt to a fixed number of parts, each summed in a fixed order by one thread: in the factors'
+    precision over a few rows, in float64 over all. Parameters as in `solve`.
 
     Returns
     -------

@@ -1,9 +1,9 @@
 """Register-blocked building blocks of small dense linear algebra, in explicit vector instructions.
 
 Rows of a sparse problem give thousands of *small* systems. For those a BLAS call costs as much as its
-arithmetic, and compilers do not keep two-dimensional tiles in registers by themselves. The functions here emit LLVM
-vector code for one W x W tile at a time, W being one cache line (16 float32, 8 float64). LLVM maps it to
-whatever the processor has, and numba caches it as any other code.
+arithmetic, and compilers do not keep two-dimensional tiles in registers by themselves. The functions here
+emit LLVM vector code for one W x W tile at a time, W being one cache line (16 float32, 8 float64). LLVM maps
+it to whatever the processor has, and numba caches it as any other code.
 
 Two layouts serve everything:
 
@@ -11,7 +11,8 @@ panel
     ``depth x W`` numbers, contiguous: step t of W neighbouring columns.
 packed triangle
     The upper triangle of a symmetric matrix by block columns: block column j is the panel of its block rows
-    ``0 .. j``, so that it starts at ``j (j + 1) / 2 W^2``. A Cholesky factor in this layout is again a set of panels.
+    ``0 .. j``, so that it starts at ``j (j + 1) / 2 W^2``. A Cholesky factor in this layout is again a set of
+    panels.
 
 Arrays are one-dimensional; every array argument is followed by its offset.
 """
@@ -87,7 +88,9 @@ class _Emitter:
     def fma(self, a, b, c):
         name = f"llvm.fma.v{self.width}f{self.align * 8}"
         fn_type = ir.FunctionType(self.vector, [self.vector] * 3)
-        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, fn_type, name), [a, b, c])
+        return self.builder.call(
+            cgutils.get_or_insert_function(self.builder.module, fn_type, name), [a, b, c]
+        )
 
     def neg(self, vector):
         return self.builder.fneg(vector)
@@ -124,9 +127,7 @@ class _Emitter:
             low = [(k // (2 * half)) * 2 * half + k % half + (w if k & half else 0) for k in range(w)]
             high = [k + half for k in low]
             pairs = zip(vectors[:half], vectors[half : 2 * half], strict=True)
-            vectors = [
-                self.builder.fadd(self.shuffle(a, b, low), self.shuffle(a, b, high)) for a, b in pairs
-            ]
+            vectors = [self.builder.fadd(self.shuffle(a, b, low), self.shuffle(a, b, high)) for a, b in pairs]
             half //= 2
         return vectors[0]
 
@@ -134,8 +135,8 @@ class _Emitter:
 def _kernel(kinds: str):
     """Turn ``emit(emitter, *arguments)`` into an intrinsic that takes one tuple.
 
-    ``kinds``: ``p`` array and offset (becomes a pointer), ``i`` integer, ``r`` real scalar, ``x`` index array and offset.
-    The intrinsic returns what ``emit`` returns, an integer, or 0.
+    ``kinds``: ``p`` array and offset (becomes a pointer), ``i`` integer, ``r`` real scalar, ``x`` index array
+    and offset. The intrinsic returns what ``emit`` returns, an integer, or 0.
     """
 
     def decorate(emit):
@@ -227,7 +228,7 @@ def _tile_factor(e, c, inverse):
 
 @njit(cache=True)
 def tile_factor(c, oc, inverse, oi):
-    """Cholesky of a diagonal tile in place, ``U^T U``; ``1 / diag(U)``. Returns 0 or the failing pivot, from 1."""
+    """Cholesky ``U^T U`` of a diagonal tile in place, and ``1 / diag(U)``. Returns 0 or the failing pivot."""
     return _tile_factor((c, oc, inverse, oi))
 
 
@@ -358,7 +359,7 @@ def _gather_transposed(e, out, source, factors, indices, roots, stride):
 
 @njit(cache=True)
 def gather_transposed(out, oo, source, os, factors, of, indices, oi, roots, oroots, stride):
-    """A W x W tile of a panel: W rows ``source[indices[i] * stride + os :]``, each times ``factors * roots[i]``."""
+    """A tile of a panel: W rows ``source[indices[i] * stride + os :]``, each times ``factors * roots[i]``."""
     _gather_transposed((out, oo, source, os, factors, of, indices, oi, roots, oroots, stride))
 
 
@@ -434,7 +435,7 @@ _AHEAD = 8  # rows asked for in advance: about the latency of memory over the ti
 
 @njit(cache=True)
 def gather_sum(out, oo, source, indices, oi, factors, of, stride, n, n_blocks):
-    """``out (n_blocks W) = sum_k factors[k] source[indices[k] * stride :]`` over ``n`` rows, accumulated in registers."""
+    """``out = sum_k factors[k] source[indices[k] * stride :]``, ``n`` rows of ``n_blocks`` blocks of W."""
     w = LINE // out.itemsize
     block = 0
     while block + 4 <= n_blocks:
@@ -519,7 +520,7 @@ def cholesky_solve(c, inverse, y, n_blocks):
 
 @njit(cache=True)
 def panel_solve(c, inverse, panel, op, first, n_blocks):
-    """``panel = U^-T panel`` in place for a panel of ``n_blocks`` block rows that is zero before block ``first``."""
+    """``panel = U^-T panel`` in place; ``n_blocks`` block rows, zero before block ``first``."""
     w = LINE // c.itemsize
     square = w * w
     for i in range(first, n_blocks):

@@ -64,7 +64,7 @@ class Degrees:
         return replace(self, user_sum=rows.row_sums, user_count=rows.row_counts, reference=reference)
 
     def with_items(self, columns: CSR) -> Degrees:
-        """Margins for other items (the rows of ``columns``, items x users) beside the users of this matrix."""
+        """Margins for other items (the rows of ``columns``, items x users) beside this matrix's users."""
         reference = self.reference or self
         return replace(self, item_sum=columns.row_sums, item_count=columns.row_counts, reference=reference)
 
@@ -84,7 +84,7 @@ class Degrees:
         return _degree_factor(self.item_sum, exponent, reference.item_sum, reference.item_count)
 
     def proposal(self, exponent: float) -> np.ndarray:
-        """``h_y = N q_y`` with ``q_y`` proportional to ``c_y^exponent``; its mean over the training items is 1."""
+        """``h_y``, proportional to ``c_y^exponent`` with mean 1 over the training items."""
         if exponent == 0:
             return np.ones(len(self.item_sum))
         reference = self.reference or self
@@ -180,10 +180,9 @@ class Coefficients:
     interaction: float = 0.0
     removed: float = 0.0
 
-    def user_side(self, users: CSR, reg: float, reg_exponent: float, h_total: float | None = None) -> Side:
-        """The user half-step on ``users`` (users x items). ``h_total``: sum of h over the training items."""
-        total = self.h.sum() if h_total is None else h_total
-        weight = self.g * total + weight_sums(users, self.user_terms, self.item_terms)
+    def user_side(self, users: CSR, reg: float, reg_exponent: float) -> Side:
+        """The user half-step on ``users`` (users x items)."""
+        weight = self.g * self.h.sum() + weight_sums(users, self.user_terms, self.item_terms)
         return Side(
             scale=self.g * (1.0 - self.removed),
             linear=self.t,
@@ -272,7 +271,7 @@ class Loss(BaseEstimator):
                 check_real(f"{self.name}.{name}", value, 0.0)
 
     def constant(self, matrix: CSR, coefficients: Coefficients) -> float:
-        """The part of the objective that no factor changes: 1 for every unit of weight on a target of +1 or -1."""
+        """What no factor changes in the objective: 1 per unit of weight on a target of +1 or -1."""
         all_pairs = coefficients.g @ (coefficients.t != 0) * coefficients.h.sum()
         return float(all_pairs + weight_sums(matrix, coefficients.user_terms, coefficients.item_terms).sum())
 

@@ -16,8 +16,8 @@ class RG2(Loss):
                     + alpha sum_{y in I_x} v_xy (o_xy - 1)^2 ]
 
     For ``alpha = 0`` this is Eq. 16 of Pu et al., "NDCG-Consistent Softmax Approximation with Accelerated
-    Convergence": the second-order expansion of softmax without its interaction term. It ranks poorly on its own;
-    published results, and this package's default, use ``alpha > 0``.
+    Convergence": the second-order expansion of softmax without its interaction term. It ranks poorly on its
+    own; published results, and this package's default, use ``alpha > 0``.
 
     With ``n_negatives = n`` the loss is that of softmax *sampled* with n negatives (Eqs. 18, 19 and 32;
     ``e = (n + 1) / N``): all pairs weigh ``e c_x / 2N`` and positives ``(1 - e) c_x / 2N`` more.
@@ -31,8 +31,8 @@ class RG2(Loss):
     n_negatives : int or None, default=None
         Negatives per positive of the sampled form; ``None`` for the full form.
     proposal_exponent : float, default=0.0
-        Negatives are drawn with probability proportional to ``c_y^proposal_exponent``, which gives all pairs the
-        weight ``h_y`` (mean 1). Sampled softmax with the correction of Eq. 9 has this expansion.
+        Negatives are drawn with probability proportional to ``c_y^proposal_exponent``, which gives all pairs
+        the weight ``h_y`` (mean 1). Sampled softmax with the correction of Eq. 9 has this expansion.
     user_exponent, item_exponent : float, default=0.0
         Positives weigh ``c_x^user_exponent c_y^item_exponent`` more, each factor scaled to mean 1 over the
         interactions. About -0.3 for items helps sparse catalogues.
@@ -76,6 +76,8 @@ class RG2(Loss):
             g=share * base,
             h=degrees.proposal(self.proposal_exponent),
             t=-share * base,
-            user_terms=np.stack([self.alpha * boost, extra * boost, (0.5 + self.alpha) * boost, -extra * boost], 1),
+            user_terms=np.stack(
+                [self.alpha * boost, extra * boost, (0.5 + self.alpha) * boost, -extra * boost], 1
+            ),
             item_terms=np.repeat(degrees.item_factor(self.item_exponent)[:, None], 4, axis=1),
         )

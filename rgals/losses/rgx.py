@@ -16,15 +16,16 @@ class RGX(RG2):
 
         L = L_RG2 - sum_x beta g_x / (sum_y h_y) (sum_y h_y o_xy)^2,      g_x = c_x / (2N)
 
-    which for ``h = 1`` is ``c_x / (2 N^2) (sum_y o_xy)^2``: Eqs. 14 and 15 of Pu et al. For ``0 <= beta <= 1``
-    the all-pairs part stays positive semidefinite (Cauchy-Schwarz) and every half-step has one minimiser.
+    which for ``h = 1`` is ``c_x / (2 N^2) (sum_y o_xy)^2``: Eqs. 14 and 15 of Pu et al. For ``0 <= beta <=
+    1`` the all-pairs part stays positive semidefinite (Cauchy-Schwarz) and every half-step has one minimiser.
 
-    The paper's update formulas (Eqs. 31, 38, 39) put ``Q^T Q`` where the expansion has ``Q^T 1 1^T Q``. This is not
-    the term of Eq. 14: it only scales the Gramian by ``1 - beta``. It is offered as ``form="gramian"`` to compare
-    with published numbers. (Eq. 17 further has the interaction inside the sum over y, N times too large.)
+    The paper's update formulas (Eqs. 31, 38, 39) put ``Q^T Q`` where the expansion has ``Q^T 1 1^T Q``. This
+    is not the term of Eq. 14: it only scales the Gramian by ``1 - beta``. It is offered as ``form="gramian"``
+    to compare with published numbers. (Eq. 17 further has the interaction inside the sum over y, N times too
+    large.)
 
-    For ``alpha = 0`` the optimum has scores that sum to zero for every user, so the interaction vanishes there and
-    RGx and RG2 have the same minimum; they differ once positives carry extra weight.
+    For ``alpha = 0`` the optimum has scores that sum to zero for every user, so the interaction vanishes
+    there and RGx and RG2 have the same minimum; they differ once positives carry extra weight.
 
     Parameters
     ----------

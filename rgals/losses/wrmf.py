@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgals.losses.base import Coefficients, Degrees, Loss, positive_coefficients
 from rgals._csr import CSR
+from rgals.losses.base import Coefficients, Degrees, Loss, positive_coefficients
 
 
 class WRMF(Loss):
@@ -13,8 +13,8 @@ class WRMF(Loss):
 
         L = sum_{x,y} (1 + alpha v_xy) (r_xy - o_xy)^2,      r_xy = 1 where v_xy > 0, else 0
 
-    As published, the regularisation is plain (``reg_exponent=0``); ``reg_exponent=1`` scales it with frequency and
-    is much the stronger baseline.
+    As published, the regularisation is plain (``reg_exponent=0``); ``reg_exponent=1`` scales it with
+    frequency and is much the stronger baseline.
 
     Parameters
     ----------
@@ -34,7 +34,9 @@ class WRMF(Loss):
 
     name = "WRMF"
 
-    def __init__(self, alpha: float = 10.0, *, user_exponent: float = 0.0, item_exponent: float = 0.0) -> None:
+    def __init__(
+        self, alpha: float = 10.0, *, user_exponent: float = 0.0, item_exponent: float = 0.0
+    ) -> None:
         self.alpha = alpha
         self.user_exponent = user_exponent
         self.item_exponent = item_exponent

@@ -69,7 +69,9 @@ class Problem:
     reg_exponent: float
 
     @classmethod
-    def of(cls, users: CSR, loss: Loss, coefficients: Coefficients, reg: float, reg_exponent: float) -> Problem:
+    def of(
+        cls, users: CSR, loss: Loss, coefficients: Coefficients, reg: float, reg_exponent: float
+    ) -> Problem:
         """The problem of a loss on a matrix."""
         return cls(
             users, users.transpose(), coefficients, loss.constant(users, coefficients), reg, reg_exponent
@@ -139,9 +141,16 @@ def als(
         stop = False
         if callbacks:
             shown = Iteration(
-                iteration, seconds, objective, _read_only(user_factors), _read_only(item_factors), record, history
+                iteration,
+                seconds,
+                objective,
+                _read_only(user_factors),
+                _read_only(item_factors),
+                record,
+                history,
             )
-            stop = any([bool(callback(shown)) for callback in callbacks])
+            answers = [callback(shown) for callback in callbacks]  # every one is called
+            stop = any(answers)
         if stop or previous - objective < tol * abs(objective):
             break
         previous = objective

@@ -27,14 +27,16 @@ def check_closed_form(loss: Loss, reg_exponent: float) -> None:
         raise ParameterError("solver", "svd", f"the closed form is that of RG2 or RGX with alpha=0: {wrong}")
 
 
-def item_factors(users: CSR, n_factors: int, reg: float, rng: np.random.Generator, dtype: np.dtype) -> np.ndarray:
+def item_factors(
+    users: CSR, n_factors: int, reg: float, rng: np.random.Generator, dtype: np.dtype
+) -> np.ndarray:
     """Item factors at the global optimum.
 
-    With ``A = diag(c)^1/2 S``, ``S = v N / c - 1`` and ``P' = diag(c)^1/2 P`` the objective of Eq. 16, times 2N, is
-    ``|A - P' Q^T|^2 + reg N |P'|^2 + reg D |Q|^2``, up to a constant, whose minimum is the truncated SVD
-    of A with singular values shrunk by ``reg sqrt(N D)`` and the factors balanced: ``P' = U s^1/2 (D/N)^1/4``,
-    ``Q = V s^1/2 (N/D)^1/4``. A is sparse plus rank one. The rows of A sum to zero, so that the interaction of
-    RGx vanishes at this optimum: it is the optimum of both.
+    With ``A = diag(c)^1/2 S``, ``S = v N / c - 1`` and ``P' = diag(c)^1/2 P`` the objective of Eq. 16, times
+    2N, is ``|A - P' Q^T|^2 + reg N |P'|^2 + reg D |Q|^2``, up to a constant, whose minimum is the truncated
+    SVD of A with singular values shrunk by ``reg sqrt(N D)`` and the factors balanced: ``P' = U s^1/2
+    (D/N)^1/4``, ``Q = V s^1/2 (N/D)^1/4``. A is sparse plus rank one. The rows of A sum to zero, so that the
+    interaction of RGx vanishes at this optimum: it is the optimum of both.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """The CPU backend: one rotation per half-step makes every row system diagonal plus low rank.
 
-With the eigendecomposition ``G = V diag(d) V^T`` (float64, once per half-step) and ``F V`` in place of ``F``, the system of
-every row is ``diag(scale_r d + ridge_r)`` plus its own positives, whatever its scale and ridge. Rows with
-few positives are then solved in their dual, without any K x K matrix (`rgals.kernels.rows`).
+With the eigendecomposition ``G = V diag(d) V^T`` (float64, once per half-step) and ``F V`` in place of ``F``,
+the system of every row is ``diag(scale_r d + ridge_r)`` plus its own positives, whatever its scale and ridge.
+Rows with few positives are then solved in their dual, without any K x K matrix (`rgals.kernels.rows`).
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class _HalfStep:
         basis = np.ascontiguousarray(V.astype(fixed.dtype))
         rotated = fixed if in_place else np.empty_like(fixed)
         gram.multiply(fixed, basis, rotated, self.n_threads)
-        # Of the rotated factors themselves: a float32 Gramian cannot resolve its weak directions, these sums do.
+        # Of the rotated factors themselves: a float32 Gramian cannot resolve its weak directions, these sums
+        # do.
         d, u, s = self._sums(rotated)
         d = np.maximum(d - interaction * u**2, 0.0)  # positive semidefinite: below zero is rounding
         self.d = np.full(self.kp, d.max())
@@ -113,7 +114,8 @@ class _HalfStep:
         info = np.zeros(self.n_rows, np.int32)
         side = self.side
         rows.solve(
-            *self.csr, self.rotated, self.d.astype(dtype), s.astype(dtype), side.scale, side.linear, side.ridge,
+            *self.csr, self.rotated, self.d.astype(dtype), s.astype(dtype), side.scale, side.linear,
+            side.ridge,
             *self.terms, out, value, info, self.n_threads,
         )  # fmt: skip
         raise_for_rows(info, dtype)

@@ -1,0 +1,89 @@
+"""What watches a fit: validation metrics, early stopping, a progress bar."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from tqdm import tqdm
+
+from rgals._csr import CSR
+from rgals.metrics import evaluate
+from rgals.solvers.als import Iteration
+
+
+class Validation:
+    """Measures a metric on held-out interactions after every iteration and adds it to the history.
+
+    Parameters
+    ----------
+    train, held_out : CSR, users x items
+    metric : str
+    n_jobs : int or None
+    """
+
+    def __init__(self, train: CSR, held_out: CSR, metric: str, n_jobs: int | None) -> None:
+        self.train, self.held_out, self.metric, self.n_jobs = train, held_out, metric, n_jobs
+
+    def __call__(self, now: Iteration) -> None:
+        """Evaluate the current factors."""
+        started = time.perf_counter()
+        figures = evaluate(
+            (now.user_factors, now.item_factors),
+            self.train,
+            self.held_out,
+            metrics=(self.metric,),
+            n_jobs=self.n_jobs,
+        )
+        now.record[self.metric] = float(figures[self.metric])
+        now.record["evaluation_seconds"] = time.perf_counter() - started
+
+
+class BestIterate:
+    """Keeps the item factors of the best iteration; asks to stop when the metric no longer improves.
+
+    Parameters
+    ----------
+    metric : str
+        Read from the history's record.
+    patience : int
+        Iterations without improvement that are tolerated.
+    """
+
+    def __init__(self, metric: str, patience: int) -> None:
+        self.metric, self.patience = metric, patience
+        self.best = -np.inf
+        self.iteration = 0
+        self.item_factors = np.empty((0, 0))
+
+    def __call__(self, now: Iteration) -> bool:
+        """Compare with the best so far."""
+        figure = now.record[self.metric]
+        if figure > self.best or self.iteration == 0:
+            self.best, self.iteration = figure, now.iteration
+            self.item_factors = now.item_factors.copy()
+        return now.iteration - self.iteration >= self.patience
+
+
+class ProgressBar:
+    """A tqdm bar with the objective and the metrics of the last iteration.
+
+    Parameters
+    ----------
+    total : int
+    """
+
+    def __init__(self, total: int) -> None:
+        self.bar = tqdm(total=total, desc="ALS", unit="it")
+
+    def __call__(self, now: Iteration) -> None:
+        """Advance."""
+        shown = {
+            k: v for k, v in now.record.items() if k not in ("iteration", "seconds", "evaluation_seconds")
+        }
+        self.bar.set_postfix({k: f"{v:.5g}" for k, v in shown.items()})
+        self.bar.update()
+
+    def close(self) -> None:
+        """Finish the bar."""
+        self.bar.close()

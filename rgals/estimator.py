@@ -1,0 +1,571 @@
+"""RGALS: parameters -> validate -> solve -> publish one fitted state."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import _check_feature_names, _check_n_features, validate_data
+
+from rgals import _model_file
+from rgals._callbacks import BestIterate, ProgressBar, Validation
+from rgals._csr import CSR
+from rgals._errors import InputError, ParameterError
+from rgals._ranker import FactorRanker, Snapshot
+from rgals._validation import as_csr, check_choice, check_int, check_real
+from rgals.losses import Degrees, Loss, get_loss
+from rgals.metrics import evaluate
+from rgals.model_selection import split_interactions
+from rgals.solvers import closed_form
+from rgals.solvers.als import Callback, Problem, als
+from rgals.solvers.backends.base import Backend
+from rgals.solvers.backends.cpu import CPUBackend
+from rgals.solvers.backends.dense import DenseBackend
+
+SOLVERS = ("auto", "exact", "svd", "dense")
+_HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
+_HIDDEN = 0.2  # share of every row that `score` hides
+
+
+@dataclass(frozen=True)
+class FittedState(Snapshot):
+    """Everything that a fit found, published as one object: a reader never sees half of a refit.
+
+    Attributes
+    ----------
+    loss : Loss
+        A copy of the loss that was fitted.
+    reg, reg_exponent : float
+    degrees : Degrees
+        Margins of the training matrix, which a fold-in needs.
+    """
+
+    loss: Loss = None  # type: ignore[assignment]
+    reg: float = 0.0
+    reg_exponent: float = 1.0
+    degrees: Degrees = None  # type: ignore[assignment]
+
+
+class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Matrix factorisation for top-K ranking from implicit feedback, by exact alternating least squares.
+
+    Finds user factors P and item factors Q that minimise a ranking loss over *all* user-item pairs plus
+    ``sum_x rho_x |p_x|^2 + sum_y rho_y |q_y|^2``, where ``rho = reg * weight^reg_exponent`` and the weight of
+    a row is the sum of its loss weights (Eqs. 36-39 of Pu et al.; frequency scaling in Rendle et al. 2022).
+    Every half-step is solved exactly, so the objective never rises.
+
+    Parameters
+    ----------
+    K : int, default=64
+        Number of factors. 512 to 1024 pay on sparse catalogues and are affordable.
+    loss : {"rg2", "rgx", "wrmf", "ials"} or Loss, default="rg2"
+        What is minimised; a name stands for the loss with its defaults. See `RG2`, `RGX`, `WRMF`, `IALS`.
+    reg : float, default=0.05
+        Strength of the regularisation, >= 0.
+    reg_exponent : float, default=1.0
+        ``nu`` above: 1 scales with the weight of each row, 0 is the plain Frobenius norm.
+    n_iter : int, default=16
+        Most iterations (an item and a user half-step each).
+    solver : {"auto", "exact", "svd", "dense"}, default="auto"
+        ``"exact"``: every row by Cholesky; ``"svd"``: the global optimum in closed form (RG2 or RGX with
+        alpha=0 only); ``"dense"``: the slow float64 reference. ``"auto"`` is ``"exact"``. What ran is in
+        ``solver_``.
+    dtype : {"float32", "float64"}, default="float32"
+        Of the factors. Factorisations that all rows share run in float64 either way.
+    device : {"cpu"}, default="cpu"
+    n_jobs : int or None, default=None
+        Threads; None or -1 for all. The result does not depend on it, not by a bit.
+    init_scale : float or None, default=None
+        Standard deviation of the random start; None for ``1 / sqrt(K)``.
+    tol : float, default=0.0
+        Stop when the objective falls by less than this share of its magnitude in an iteration; 0 never stops.
+    early_stopping : bool, default=False
+        Watch ``metric`` on ``validation`` (or on a tenth of every user's interactions, held out, where none
+        is given), stop after ``patience`` iterations without improvement and keep the best iterate.
+    patience : int, default=5
+    metric : str, default="ndcg@10"
+        As in `rgals.metrics.evaluate`; used by early stopping and by `score`.
+    warm_start : bool, default=False
+        Start from the factors of the last fit.
+    random_state : int, RandomState or None, default=None
+    verbose : int, default=0
+        1 shows a progress bar.
+
+    Attributes
+    ----------
+    user_factors_ : ndarray, shape (n_users, K)
+    item_factors_ : ndarray, shape (n_items, K)
+    n_iter_ : int
+        Iterations that ran.
+    history_ : list of dict
+        Per iteration: ``iteration``, ``seconds`` (training so far), ``objective`` and validation metrics.
+    solver_ : str
+        ``"exact"``; ``"shared"`` where no positive carries extra weight, so that all rows share one matrix;
+        ``"svd"``; ``"dense"``.
+    n_features_in_ : int
+        Number of items.
+
+    See Also
+    --------
+    rgals.metrics.evaluate, rgals.scoring.topk, rgals.sgd.SGDRanker
+
+    References
+    ----------
+    Pu et al., "NDCG-Consistent Softmax Approximation with Accelerated Convergence". Hu, Koren, Volinsky,
+    "Collaborative filtering for implicit feedback datasets", 2008. Rendle et al., "Revisiting the performance
+    of iALS", 2022.
+
+    Examples
+    --------
+    >>> from rgals import RGALS
+    >>> from rgals.datasets import make_implicit
+    >>> X = make_implicit(200, 100, random_state=0).matrix
+    >>> model = RGALS(K=16, random_state=0).fit(X)
+    >>> ids, scores = model.recommend([0, 1], n=5)
+    >>> ids.shape
+    (2, 5)
+    """
+
+    def __init__(
+        self,
+        K: int = 64,
+        loss: str | Loss = "rg2",
+        *,
+        reg: float = 0.05,
+        reg_exponent: float = 1.0,
+        n_iter: int = 16,
+        solver: str = "auto",
+        dtype: str = "float32",
+        device: str = "cpu",
+        n_jobs: int | None = None,
+        init_scale: float | None = None,
+        tol: float = 0.0,
+        early_stopping: bool = False,
+        patience: int = 5,
+        metric: str = "ndcg@10",
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.K = K
+        self.loss = loss
+        self.reg = reg
+        self.reg_exponent = reg_exponent
+        self.n_iter = n_iter
+        self.solver = solver
+        self.dtype = dtype
+        self.device = device
+        self.n_jobs = n_jobs
+        self.init_scale = init_scale
+        self.tol = tol
+        self.early_stopping = early_stopping
+        self.patience = patience
+        self.metric = metric
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # ------------------------------------------------------------------ fit
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        validation: Any = None,
+        callbacks: Callback | Sequence[Callback] | None = None,
+        user_ids: Any = None,
+        item_ids: Any = None,
+    ) -> RGALS:
+        """Fit the factors to an interaction matrix.
+
+        Parameters
+        ----------
+        X : sparse matrix, array or Interactions, shape (n_users, n_items)
+            Weights >= 0; a zero means "not observed". Duplicates are added. Not modified.
+        y : ignored
+        validation : sparse matrix, shape (n_users, n_items), optional
+            Held-out interactions: ``metric`` is measured on them after every iteration (not counted in
+            the history's seconds). Interactions of ``X`` are excluded from the rankings.
+        callbacks : callable or sequence of callables, optional
+            Called with an `rgals.solvers.als.Iteration` after every iteration; a true answer ends the fit.
+        user_ids, item_ids : array of labels, optional
+            External ids of the rows and columns; they travel with the saved model. Taken from ``X`` where it
+            is an `rgals.datasets.Interactions`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ParameterError
+            A parameter is out of range.
+        InputError, InputTypeError, ShapeError
+            The matrix cannot be used; the message names the row and the column.
+        NumericalError
+            A system cannot be solved; the message names iteration, side and row. An earlier fit stays as it
+            was.
+        """
+        loss, dtype = self._check_parameters()
+        if hasattr(X, "matrix") and hasattr(X, "user_ids"):
+            user_ids = X.user_ids if user_ids is None else user_ids
+            item_ids = X.item_ids if item_ids is None else item_ids
+            X = X.matrix
+        matrix = self._check_matrix(X, dtype, reset=True)
+        if matrix.nnz == 0:
+            raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
+        labels = self._check_labels(user_ids, item_ids, matrix.shape)
+        if self.early_stopping and validation is None:
+            train, held_out = self._hold_out(matrix, dtype)
+        else:
+            train, held_out = matrix, None
+        if validation is not None:
+            n_users, n_items = matrix.shape
+            held_out = as_csr(validation, name="validation", dtype=dtype, n_rows=n_users, n_cols=n_items)
+
+        degrees = Degrees.of(train)
+        coefficients = loss.coefficients(degrees)
+        problem = Problem.of(train, loss, coefficients, float(self.reg), float(self.reg_exponent))
+        backend, solver = self._choose_solver(loss, coefficients)
+        watchers, best = self._watchers(train, held_out, callbacks)
+        rng = _generator(self.random_state)
+        if solver == "svd":
+            item_factors = closed_form.item_factors(train, self.K, problem.reg, rng, np.dtype(dtype))
+            history: list[dict[str, Any]] = []
+        else:
+            start = self._start(matrix.shape, rng, dtype)
+            try:
+                item_factors, history = als(
+                    problem, start, backend, n_iter=self.n_iter, tol=self.tol, callbacks=watchers
+                )
+            finally:
+                for watcher in watchers:
+                    if isinstance(watcher, ProgressBar):
+                        watcher.close()
+            if best is not None:
+                item_factors = best.item_factors
+        state = self._finish(loss, problem, degrees, backend, item_factors, history, matrix, labels)
+        self._snapshot = state
+        self.n_iter_ = len(history)
+        self.history_ = history
+        self.solver_ = solver
+        return self
+
+    def _check_parameters(self) -> tuple[Loss, Any]:
+        check_int("K", self.K, 1, 1 << 15)
+        check_real("reg", self.reg, 0.0)
+        check_real("reg_exponent", self.reg_exponent, -4.0, 4.0)
+        check_int("n_iter", self.n_iter, 1)
+        check_choice("solver", self.solver, SOLVERS)
+        check_choice("dtype", _dtype_name(self.dtype), ("float32", "float64"))
+        check_choice("device", self.device, ("cpu",))
+        check_real("tol", self.tol, 0.0)
+        check_int("patience", self.patience, 1)
+        if self.init_scale is not None:
+            check_real("init_scale", self.init_scale, 0.0, open_min=True)
+        loss = get_loss(self.loss)
+        if self.solver == "svd":
+            closed_form.check_closed_form(loss, self.reg_exponent)
+        # A copy, so that later changes of the parameter do not change a fitted model.
+        return type(loss)(**loss.get_params()), np.dtype(_dtype_name(self.dtype)).type
+
+    def _check_matrix(self, X: Any, dtype: Any, *, reset: bool) -> CSR:
+        """The matrix in canonical form; records or checks the number and names of items."""
+        if sp.issparse(X) or isinstance(X, CSR):
+            if not reset:
+                n_items = len(self._state().item_factors)
+                matrix = as_csr(X, dtype=dtype, n_cols=n_items) if X.shape[1] != n_items else None
+                if matrix is not None:
+                    return matrix
+            matrix = as_csr(X, dtype=dtype)
+            if matrix.n_rows == 0:
+                raise InputError(f"Found array with 0 sample(s) (shape={matrix.shape}): X has no users")
+            if matrix.n_cols == 0:
+                raise InputError(f"Found array with 0 feature(s) (shape={matrix.shape}): X has no items")
+            _check_n_features(self, matrix.to_scipy(), reset=reset)
+            _check_feature_names(self, X, reset=reset)
+            return matrix
+        return as_csr(validate_data(self, X, reset=reset, dtype="numeric"), dtype=dtype)
+
+    @staticmethod
+    def _check_labels(
+        user_ids: Any, item_ids: Any, shape: tuple[int, int]
+    ) -> tuple[np.ndarray | None, np.ndarray | None]:
+        out = []
+        for name, labels, n in (("user_ids", user_ids, shape[0]), ("item_ids", item_ids, shape[1])):
+            array = None if labels is None else np.asarray(labels)
+            if array is not None and array.shape != (n,):
+                raise InputError(f"{name} has shape {array.shape}; one label for each of {n} is needed")
+            out.append(array)
+        return out[0], out[1]
+
+    def _hold_out(self, matrix: CSR, dtype: Any) -> tuple[CSR, CSR]:
+        train, held_out = split_interactions(
+            matrix.to_scipy(dtype), (1.0 - _HOLD_OUT, _HOLD_OUT), random_state=_seed(self.random_state)
+        )
+        return as_csr(train, dtype=dtype), as_csr(held_out, dtype=dtype)
+
+    def _choose_solver(self, loss: Loss, coefficients: Any) -> tuple[Backend, str]:
+        if self.solver == "dense":
+            return DenseBackend(), "dense"
+        backend = CPUBackend(self.n_jobs)
+        if self.solver == "svd":
+            return backend, "svd"
+        weighted = bool(coefficients.user_terms[:, :2].any() and coefficients.item_terms[:, :2].any())
+        return backend, "exact" if weighted else "shared"
+
+    def _watchers(
+        self, train: CSR, held_out: CSR | None, callbacks: Callback | Sequence[Callback] | None
+    ) -> tuple[list[Callback], BestIterate | None]:
+        watchers: list[Callback] = []
+        best = None
+        if held_out is not None:
+            watchers.append(Validation(train, held_out, self.metric, self.n_jobs))
+            if self.early_stopping:
+                best = BestIterate(self.metric, self.patience)
+                watchers.append(best)
+        if callbacks is not None:
+            watchers += [callbacks] if callable(callbacks) else list(callbacks)
+        if self.verbose:
+            watchers.append(ProgressBar(self.n_iter))
+        for callback in watchers:
+            if not callable(callback):
+                raise ParameterError("callbacks", callback, "give callables that take one argument")
+        return watchers, best
+
+    def _start(self, shape: tuple[int, int], rng: np.random.Generator, dtype: Any) -> np.ndarray:
+        snapshot = getattr(self, "_snapshot", None)
+        if self.warm_start and snapshot is not None:
+            if snapshot.user_factors.shape != (shape[0], self.K) or len(snapshot.item_factors) != shape[1]:
+                raise InputError(
+                    f"warm_start: the last fit has factors of shapes {snapshot.user_factors.shape} and "
+                    f"{snapshot.item_factors.shape}, which do not fit a matrix {shape} with K={self.K}; set "
+                    "warm_start=False"
+                )
+            return snapshot.user_factors.astype(dtype)
+        scale = self.K**-0.5 if self.init_scale is None else self.init_scale
+        start = rng.standard_normal((shape[0], self.K), dtype)
+        start *= scale
+        return start
+
+    def _finish(
+        self,
+        loss: Loss,
+        problem: Problem,
+        degrees: Degrees,
+        backend: Backend,
+        item_factors: np.ndarray,
+        history: list[dict[str, Any]],
+        seen: CSR,
+        labels: tuple[np.ndarray | None, np.ndarray | None],
+    ) -> FittedState:
+        """The last user half-step, done exactly as a fold-in does it, so that both agree to the bit."""
+        side = problem.coefficients.user_side(problem.users, problem.reg, problem.reg_exponent)
+        step = backend.half_step(problem.users, item_factors, side)
+        if not history:  # closed form: one entry, so that the objective can be read as after any fit
+            items = problem.coefficients.item_side(problem.items, problem.reg, problem.reg_exponent)
+            ridge = items.ridge @ np.einsum("ij,ij->i", item_factors, item_factors, dtype=np.float64)
+            objective = problem.constant + float(ridge) - step.decrease
+            history.append({"iteration": 1, "seconds": 0.0, "objective": objective})
+        return FittedState(
+            user_factors=step.factors,
+            item_factors=item_factors,
+            seen=seen,
+            user_ids=labels[0],
+            item_ids=labels[1],
+            loss=loss,
+            reg=problem.reg,
+            reg_exponent=problem.reg_exponent,
+            degrees=degrees,
+        )
+
+    # ------------------------------------------------------------------ use
+
+    def _state(self) -> FittedState:
+        return cast(FittedState, super()._state())
+
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
+        """Fit and return the user factors.
+
+        Parameters
+        ----------
+        X, y, **fit_params
+            As in `fit`.
+
+        Returns
+        -------
+        ndarray, shape (n_users, K)
+        """
+        self.fit(X, y, **fit_params)
+        state = self._state()
+        if state.seen is not None and state.seen.nnz != state.degrees.user_count.sum():
+            return self.transform(X)  # the fit held interactions out; a transform sees them all
+        return state.user_factors
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Factors of users from their interactions: the exact user half-step (fold-in).
+
+        On the training rows it equals ``user_factors_``.
+
+        Parameters
+        ----------
+        X : sparse matrix or array, shape (n, n_items)
+            Full history of each user, over the items of the fit.
+
+        Returns
+        -------
+        ndarray, shape (n, K)
+            Zero for users without interactions.
+
+        Raises
+        ------
+        ShapeError
+            The number of items is not that of the fit.
+        """
+        state = self._state()
+        rows = self._check_matrix(X, state.item_factors.dtype.type, reset=False)
+        return self._fold_in(state, rows)
+
+    def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
+        assert isinstance(snapshot, FittedState)
+        coefficients = snapshot.loss.coefficients(snapshot.degrees.with_users(rows))
+        side = coefficients.user_side(rows, snapshot.reg, snapshot.reg_exponent)
+        return CPUBackend(self.n_jobs).half_step(rows, snapshot.item_factors, side).factors
+
+    def predict(self, users: Any, items: Any = None) -> np.ndarray:
+        """Scores of pairs; or, as scikit-learn calls it, the best new item for each row of interactions.
+
+        Parameters
+        ----------
+        users : 1-D array of int, length n; or matrix, shape (n, n_items)
+            User indices; or, where ``items`` is not given, histories to fold in.
+        items : 1-D array of int, length n, optional
+
+        Returns
+        -------
+        ndarray, shape (n,)
+            Inner products of the factors; or the index of the item that `recommend_new` puts first, -1 where
+            a row is empty.
+        """
+        if items is not None:
+            return super().predict(users, items)
+        rows = self._check_matrix(users, self._state().item_factors.dtype.type, reset=False)
+        return self.recommend_new(rows, n=1)[0][:, 0]
+
+    def objective(self, X: Any) -> float:
+        """Value of the stated objective at the current factors (see the loss for the formula).
+
+        Parameters
+        ----------
+        X : sparse matrix or array, shape (n_users, n_items)
+
+        Returns
+        -------
+        float
+        """
+        state = self._state()
+        n_users = len(state.user_factors)
+        matrix = as_csr(X, dtype=np.float64, n_rows=n_users, n_cols=len(state.item_factors))
+        return state.loss.objective(
+            matrix, state.user_factors, state.item_factors, state.reg, state.reg_exponent
+        )
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Ranking quality for users the model may never have seen, for searches and cross-validation.
+
+        Hides a fifth of every row, folds the rest in and measures ``metric`` on what was hidden. The choice
+        is the same at every call.
+
+        Parameters
+        ----------
+        X : sparse matrix or array, shape (n, n_items)
+        y : ignored
+
+        Returns
+        -------
+        float
+            Mean over the users with hidden interactions.
+        """
+        state = self._state()
+        dtype = state.item_factors.dtype.type
+        rows = self._check_matrix(X, dtype, reset=False)
+        shown, hidden = split_interactions(rows.to_scipy(dtype), (1.0 - _HIDDEN, _HIDDEN), random_state=0)
+        users = self._fold_in(state, as_csr(shown, dtype=dtype))
+        figures = evaluate(
+            (users, state.item_factors), shown, hidden, metrics=(self.metric,), n_jobs=self.n_jobs
+        )
+        return float(figures[self.metric])
+
+    # ------------------------------------------------------------------ files
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the fitted model to one file (npz without pickle), atomically.
+
+        Parameters
+        ----------
+        path : str or path
+            Used exactly as given.
+        """
+        _model_file.save(self, self._state(), path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> RGALS:
+        """Read a model that `save` wrote.
+
+        Parameters
+        ----------
+        path : str or path
+
+        Returns
+        -------
+        RGALS
+
+        Raises
+        ------
+        ModelFileError
+            The file is damaged, of a newer version or not a model.
+        """
+        params, fitted, state = _model_file.load(path)
+        model = cls(**params)
+        model._snapshot = FittedState(**state)
+        for name, value in fitted.items():
+            setattr(model, name, value)
+        return model
+
+    # ------------------------------------------------------------------ scikit-learn
+
+    @property
+    def _n_features_out(self) -> int:
+        return self._state().item_factors.shape[1]
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        tags.transformer_tags.preserves_dtype = [_dtype_name(self.dtype)]
+        return tags
+
+
+def _dtype_name(dtype: Any) -> Any:
+    """``"float32"`` for any way to say so; what is no dtype comes back as it is, to be refused by name."""
+    try:
+        return np.dtype(dtype).name
+    except TypeError:
+        return dtype
+
+
+def _seed(random_state: Any) -> int:
+    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+
+
+def _generator(random_state: Any) -> np.random.Generator:
+    if isinstance(random_state, np.random.Generator):
+        return random_state
+    return np.random.default_rng(_seed(random_state))
