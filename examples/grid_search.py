@@ -12,7 +12,7 @@ from rgals.datasets import make_implicit
 data = make_implicit(800, 500, mean_interactions=30, random_state=0)
 search = GridSearchCV(
     RGALS(K=16, loss=RG2(), n_iter=8, random_state=0),
-    {"loss__alpha": [0.01, 0.03, 0.1, 0.3], "reg": [0.02, 0.1]},
+    {"loss__alpha": [0.003, 0.01, 0.03, 0.1], "reg": [0.05, 0.1, 0.2]},
     cv=3,
 )
 search.fit(data.matrix)

@@ -15,7 +15,7 @@ data = make_implicit(random_state=0)  # generated; for a file: read_interactions
 train, test = split_interactions(data.matrix, (0.8, 0.2), random_state=0)
 print(f"{data.n_users} users, {data.n_items} items, {train.nnz} interactions to fit, {test.nnz} held out")
 
-model = RGALS(K=32, loss=RG2(alpha=0.05), reg=0.05, random_state=0)
+model = RGALS(K=32, loss=RG2(alpha=0.05), reg=0.2, random_state=0)
 model.fit(train, user_ids=data.user_ids, item_ids=data.item_ids)
 first, last = model.history_[0], model.history_[-1]
 print(

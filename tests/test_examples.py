@@ -65,7 +65,7 @@ def test_movies_without_a_file(monkeypatch, capsys):
 def test_grid_search(monkeypatch, capsys):
     out = run("grid_search.py", monkeypatch, capsys)
     means = [float(value) for value in re.findall(r"([\d.]+) \+-", out)]
-    assert len(means) == 8
+    assert len(means) == 12
     assert len(set(means)) > 1
     assert max(means) > 0.05
     assert "best: alpha=" in out

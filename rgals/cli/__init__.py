@@ -7,6 +7,7 @@ in `COMMANDS`. Results go to standard output, everything else to standard error.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 import traceback
@@ -35,12 +36,13 @@ def build_parser() -> argparse.ArgumentParser:
     -------
     argparse.ArgumentParser
     """
+    layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=28)
     parser = argparse.ArgumentParser(
         prog="rgals",
         description="Top-K recommendation from implicit feedback by exact alternating least squares.",
         epilog="Exit codes: 0 done, 1 an error that is named on one line, 2 wrong usage, 130 interrupted.\n"
         "`rgals COMMAND --help` shows the options of a command with examples.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=layout,
     )
     parser.add_argument("--version", action="version", version=f"rgals {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -51,7 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
             help=summary.rstrip("."),
             description=summary,
             epilog=details.strip(),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=layout,
         )
         module.configure(command)
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")

@@ -80,7 +80,9 @@ def add_fit_options(parser: argparse.ArgumentParser) -> None:
     def option(flag: str, kind: Any, text: str, **more: Any) -> None:
         name = flag.lstrip("-").replace("-", "_")
         dest = {"jobs": "n_jobs", "seed": "random_state"}.get(name, name)
-        group.add_argument(flag, type=kind, dest=dest, help=f"{text} (default: {default[dest]})", **more)
+        if default[dest] is not None:
+            text += f" (default: {default[dest]})"
+        group.add_argument(flag, type=kind, dest=dest, help=text, **more)
 
     option("--K", int, "number of factors", metavar="N")
     option("--reg", float, "strength of the regularisation", metavar="R")

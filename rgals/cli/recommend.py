@@ -1,4 +1,4 @@
-"""Write the best items of every user to a table, or show those of a few.
+"""Write the best items of every user, or show those of a few.
 
 For example:
   rgals recommend model.npz -o recommendations.csv

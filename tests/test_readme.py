@@ -1,0 +1,51 @@
+"""What the README shows runs, and what it links to exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from rgals.cli import build_parser
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+TEXTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_quick_start_runs_and_recommends(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("python")
+    names: dict = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert "ndcg@10" in capsys.readouterr().out
+    assert names["ids"].shape == (3, 10)
+    seen = names["train"][[0, 1, 2]].toarray()
+    assert not any(seen[row, item] for row, items in enumerate(names["ids"]) for item in items)
+    assert (tmp_path / "model.npz").is_file()
+
+
+def test_the_commands_are_commands():
+    lines = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("rgals ")]
+    assert len(lines) >= 4
+    for line in lines:
+        build_parser().parse_args(shlex.split(line, comments=True)[1:])
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"make (\w+)", "".join(blocks("bash"))):
+        assert f"\n{target}:" in makefile
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_links_lead_somewhere(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    paths = re.findall(r"`((?:rgals|tests|benchmarks|examples)/[\w/.]*)`", text)
+    assert links or paths or name == "CHANGELOG.md"
+    for path in {*links, *paths}:
+        assert (ROOT / path).exists(), path
