@@ -128,7 +128,7 @@ def evaluate(
     blocks: list[dict[str, np.ndarray]] = []
     kept: list[np.ndarray] = []
     totals: dict[str, np.ndarray] = {}
-    popularity = seen.col_counts
+    popularity = seen.col_counts, max(truth.n_rows, 1)
     dropped = 0
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch]
@@ -251,11 +251,14 @@ def _block(
     users: np.ndarray,
     truth: CSR,
     seen: CSR,
-    popularity: np.ndarray,
+    known: tuple[np.ndarray, int],
     totals: dict[str, np.ndarray],
     n_jobs: int | None,
 ) -> dict[str, np.ndarray]:
-    """Every metric for one batch of users; exposures are added to ``totals``."""
+    """Every metric for one batch of users; exposures are added to ``totals``.
+
+    ``known`` is the popularity of the items and the number of users that it comes from.
+    """
     n = min(max((m.k for m in wanted if m.k is not None), default=0), truth.n_cols)
     whole = any(m.row.needs == WHOLE for m in wanted)
     dense, pair = None, (_NOTHING, _NOTHING)
@@ -280,7 +283,7 @@ def _block(
         elif row.needs == WHOLE:
             out[metric.name] = row.function(counts, **metric.options)
         elif row.needs == NOVELTY:
-            out[metric.name] = row.function(judged, popularity, max(truth.n_rows, 1), k)
+            out[metric.name] = row.function(judged, *known, k)
         else:
             exposed = catalogue.exposure(judged, truth.n_cols, k)
             totals[metric.name] = totals.get(metric.name, 0) + exposed

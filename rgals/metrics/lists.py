@@ -1,9 +1,9 @@
 """Metrics of the top of a ranking, one function each.
 
 Every function takes ranked lists and the truth, or what `judge` made of them, and returns one figure per
-user, NaN for users without relevant items. Relevance is binary. ``h_i`` is 1 where the item at rank i = 1,
-2, ... is relevant and 0 otherwise, also behind the end of a list; ``T`` is the number of the user's relevant
-items. Where a list is shorter than k because no more items exist, the missing ranks count as misses.
+user, NaN for users without relevant items. Relevance is binary. ``h_i`` is 1 where the item at rank
+i = 1, 2, ... is relevant and 0 where it is not or the list has ended: missing ranks count as misses. ``T`` is
+the number of the user's relevant items.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     return np.divide(numerator, denominator, out=np.full(len(numerator), np.nan), where=denominator > 0)
 
 
-def _where_truth(values: np.ndarray, n_truth: np.ndarray) -> np.ndarray:
+def _where_truth(values: Any, n_truth: np.ndarray) -> np.ndarray:
     return np.where(n_truth > 0, values, np.nan)
 
 
@@ -259,7 +259,7 @@ def hit_rate(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray
     array([1., 0.])
     """
     hits, n_truth, _ = top(ranked, truth, k)
-    return _where_truth(hits.any(axis=1).astype(np.float64), n_truth)
+    return _where_truth(1.0 * hits.any(axis=1), n_truth)
 
 
 def rbp(ranked: Any, truth: Any = None, k: int | None = None, p: float = 0.8) -> np.ndarray:

@@ -1,0 +1,410 @@
+"""Metrics against hand-computed values, plain Python on dense scores, and trec_eval."""
+
+import math
+import warnings
+
+import numba
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.metrics import roc_auc_score, roc_curve
+
+from rgals import metrics
+from rgals._errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
+from rgals.metrics import _table, evaluate, judge
+
+# ---------------------------------------------------------------- an independent oracle: plain loops
+
+
+def dcg(flags):
+    return sum(1 / math.log2(i + 2) for i, flag in enumerate(flags) if flag)
+
+
+def geometric(flags, p):
+    return sum(p**i for i, flag in enumerate(flags) if flag)
+
+
+def ap(flags):
+    return sum(sum(flags[: i + 1]) / (i + 1) for i, flag in enumerate(flags) if flag)
+
+
+def first(flags):
+    return next((1 / (i + 1) for i, flag in enumerate(flags) if flag), 0.0)
+
+
+# name -> (flags up to k, number of relevant items, k) -> value
+ORACLE = {
+    "ndcg": lambda h, t, k: dcg(h) / dcg([1] * min(t, k)),
+    "mrr": lambda h, t, k: first(h),
+    "map": lambda h, t, k: ap(h) / t,
+    "capped_map": lambda h, t, k: ap(h) / min(t, k),
+    "recall": lambda h, t, k: sum(h) / t,
+    "capped_recall": lambda h, t, k: sum(h) / min(t, k),
+    "precision": lambda h, t, k: sum(h) / k,
+    "hit_rate": lambda h, t, k: float(any(h)),
+    "rbp": lambda h, t, k: 0.2 * geometric(h, 0.8),
+    "nrbp": lambda h, t, k: geometric(h, 0.8) / geometric([1] * min(t, k), 0.8),
+}
+LISTS = [name for name, row in _table.METRICS.items() if row.needs == _table.LISTS]
+
+
+def ranking_of(scores, seen):
+    """Every item that is not seen, best first, equal scores by id."""
+    return [int(i) for i in np.argsort(-scores, kind="stable") if not seen[i]]
+
+
+def auc_of(scores, seen, relevant):
+    """Mann-Whitney by comparing every pair."""
+    positives = [scores[i] for i in np.flatnonzero(relevant)]
+    negatives = [scores[i] for i in np.flatnonzero(~relevant & ~seen)]
+    wins = sum((p > n) + 0.5 * (p == n) for p in positives for n in negatives)
+    return wins / (len(positives) * len(negatives)) if negatives else math.nan
+
+
+def problem(seed, ties=True):
+    """Factors with (or without) many equal scores, disjoint seen and relevant items, empty rows."""
+    rng = np.random.default_rng(seed)
+    m, n, k = int(rng.integers(1, 30)), int(rng.choice([3, 20, 90])), int(rng.integers(1, 5))
+    dtype = rng.choice([np.float32, np.float64])
+    draw = (
+        (lambda rows: rng.integers(-2, 3, (rows, k)))
+        if ties
+        else (lambda rows: rng.standard_normal((rows, k)))
+    )
+    factors = draw(m).astype(dtype), draw(n).astype(dtype)
+    fate = rng.random((m, n))
+    seen, relevant = fate < rng.choice([0, 0.1, 0.5]), fate > rng.choice([0.5, 0.8, 0.97])
+    relevant[rng.random(m) < 0.2] = False
+    return factors, seen, relevant
+
+
+def matrix(mask):
+    return sp.csr_array(mask.astype(np.float32))
+
+
+# ---------------------------------------------------------------- evaluate
+
+
+def test_every_list_metric_has_an_oracle():
+    assert set(LISTS) == set(ORACLE)
+
+
+def test_evaluate_equals_the_oracle_on_random_problems():
+    names = [f"{name}@{k}" for name in LISTS for k in (1, 5, 100)] + ["auc"]
+    checked = ties = 0
+    for seed in range(120):
+        (P, Q), seen, relevant = problem(seed)
+        scores = P @ Q.T
+        users = np.flatnonzero(relevant.any(1))
+        if len(users) == 0:
+            continue
+        got, who = evaluate((P, Q), matrix(seen), matrix(relevant), names, per_user=True)
+        np.testing.assert_array_equal(who, users)
+        means = evaluate((P, Q), matrix(seen), matrix(relevant), names)
+        for j, u in enumerate(users):
+            order = ranking_of(scores[u], seen[u])
+            for name in names[:-1]:
+                metric, k = name.split("@")
+                flags = [bool(relevant[u, i]) for i in order[: int(k)]]
+                want = ORACLE[metric](flags, relevant[u].sum(), int(k))
+                assert got[name][j] == pytest.approx(want, rel=1e-13, abs=1e-14), (seed, name, u)
+                checked += 1
+            want = auc_of(scores[u], seen[u], relevant[u])
+            assert got["auc"][j] == pytest.approx(want, rel=1e-13, nan_ok=True), (seed, u)
+            ties += len(set(scores[u])) < len(scores[u])
+        for name in names:
+            defined = got[name][~np.isnan(got[name])]
+            want = defined.mean() if len(defined) else math.nan
+            assert means[name] == pytest.approx(want, rel=1e-14, nan_ok=True)
+    assert checked > 20_000 and ties > 500
+
+
+def test_auc_equals_sklearn_with_few_and_with_many_relevant_items():
+    rng = np.random.default_rng(1)
+    P, Q = rng.integers(-3, 4, (12, 3)).astype(float), rng.integers(-3, 4, (400, 3)).astype(float)
+    fate = rng.random((12, 400))
+    for share in (
+        0.01,
+        0.04,
+        0.05,
+        0.4,
+    ):  # around the number that changes the way of counting, and far beyond
+        relevant, seen = fate < share, fate > 0.9
+        relevant[:, 0] = True
+        seen[:, 0] = False
+        pair = matrix(seen), matrix(relevant)
+        got, users = evaluate((P, Q), *pair, ("auc", "pauc(0.2)", "pauc(1)"), per_user=True)
+        assert len(users) == 12 and np.ptp(got["auc"]) > 0.01
+        for u in range(12):
+            kept = ~seen[u]
+            truth, scores = relevant[u, kept], (P @ Q.T)[u, kept]
+            assert got["auc"][u] == pytest.approx(roc_auc_score(truth, scores), rel=1e-12)
+            assert got["pauc(1)"][u] == pytest.approx(got["auc"][u], rel=1e-12)
+            fpr, tpr, _ = roc_curve(truth, scores, drop_intermediate=False)
+            x = np.append(fpr[fpr < 0.2], 0.2)
+            area = np.trapezoid(np.append(tpr[fpr < 0.2], np.interp(0.2, fpr, tpr)), x)
+            assert got["pauc(0.2)"][u] == pytest.approx(area / 0.2, rel=1e-10)
+
+
+def test_catalogue_metrics_equal_plain_counting():
+    for seed in range(20):
+        (P, Q), seen, relevant = problem(seed, ties=False)
+        relevant[0] |= ~seen[0]
+        users = np.flatnonzero(relevant.any(1))
+        got = evaluate((P, Q), matrix(seen), matrix(relevant), ("coverage@4", "gini@4", "novelty@4"))
+        shown = [i for u in users for i in ranking_of((P @ Q.T)[u], seen[u])[:4]]
+        counts = sorted(shown.count(i) for i in range(len(Q)))
+        assert got["coverage@4"] == np.mean(np.array(counts) > 0)
+        pairs = sum(abs(a - b) for a in counts for b in counts)
+        assert got["gini@4"] == pytest.approx(
+            pairs / (2 * (len(Q) - 1) * sum(counts))
+        )  # mean difference form
+        bits = -np.log2(np.maximum(seen.sum(0), 1) / len(P))
+        lists = [ranking_of((P @ Q.T)[u], seen[u])[:4] for u in users]
+        assert got["novelty@4"] == pytest.approx(np.mean([bits[one].mean() for one in lists if one]))
+
+
+def test_models_pairs_and_callables_agree():
+    (P, Q), seen, relevant = problem(5)
+    relevant[:] |= ~seen & (np.arange(len(Q)) % 7 == 0)
+
+    class Fitted:
+        user_factors_, item_factors_ = P, Q
+
+    names = ("ndcg@10", "recall@3", "auc", "pauc(0.3)", "gini@5", "novelty@2")
+    asked = []
+
+    def scores(users):
+        asked.append(len(users))
+        return (P @ Q.T)[users]
+
+    want = evaluate((P, Q), matrix(seen), matrix(relevant), names)
+    assert evaluate(Fitted(), matrix(seen), matrix(relevant), names) == want
+    for batch in (None, 1, 7):
+        asked.clear()
+        assert evaluate(scores, matrix(seen), matrix(relevant), names, batch_size=batch) == want
+        assert batch is None or max(asked) == batch
+        assert evaluate((P, Q), matrix(seen), matrix(relevant), names, batch_size=batch) == want
+    kept = (P @ Q.T).copy()
+    evaluate(lambda users: kept, matrix(seen), matrix(relevant), names, users=np.arange(len(P)))
+    np.testing.assert_array_equal(kept, P @ Q.T)  # the caller's scores are not touched
+
+
+def test_users_selects_and_keeps_the_order():
+    (P, Q), seen, relevant = problem(4, ties=False)
+    assert len(P) > 10
+    everybody = np.flatnonzero(relevant.any(1))
+    full, _ = evaluate((P, Q), matrix(seen), matrix(relevant), "ndcg@5", per_user=True)
+    chosen = everybody[::-2]
+    some, who = evaluate((P, Q), matrix(seen), matrix(relevant), "ndcg@5", users=chosen, per_user=True)
+    np.testing.assert_array_equal(who, chosen)
+    np.testing.assert_array_equal(some["ndcg@5"], full["ndcg@5"][::-2])
+    assert len(chosen) > 3 and np.ptp(full["ndcg@5"]) > 0
+
+
+def test_same_bytes_for_any_number_of_threads():
+    rng = np.random.default_rng(2)
+    P, Q = rng.standard_normal((700, 16), np.float32), rng.standard_normal((900, 16), np.float32)
+    fate = rng.random((700, 900))
+    pair = matrix(fate < 0.05), matrix(fate > 0.97)
+    names = ("ndcg@10", "auc", "map@50")
+    runs = [
+        evaluate((P, Q), *pair, names, per_user=True, n_jobs=jobs)[0]
+        for jobs in range(1, numba.config.NUMBA_NUM_THREADS + 1)
+    ]
+    for other in runs[1:]:
+        for name in names:
+            assert other[name].tobytes() == runs[0][name].tobytes()
+
+
+def test_overlap_of_train_and_test_is_dropped_with_a_warning():
+    P, Q = np.ones((3, 1)), np.array([[3.0], [2.0], [1.0]])
+    train = sp.csr_array([[1, 0, 0], [0, 1, 0], [0, 0, 0]])
+    test = sp.csr_array([[1, 0, 1], [0, 1, 0], [1, 0, 0]])
+    with pytest.warns(UserWarning, match="2 test interactions are also in train"):
+        got, who = evaluate((P, Q), train, test, ("recall@1", "mrr@2"), per_user=True)
+    np.testing.assert_array_equal(who, [0, 2])  # user 1 has nothing left to find
+    np.testing.assert_array_equal(got["recall@1"], [0, 1])
+    np.testing.assert_array_equal(got["mrr@2"], [0.5, 1])
+    with pytest.warns(UserWarning), pytest.raises(InputError, match="no interaction outside train"):
+        evaluate((P, Q), test, test)
+
+
+def test_values_of_the_test_matrix_do_not_matter():
+    (P, Q), seen, relevant = problem(3)
+    ones, stars = matrix(relevant), matrix(relevant)
+    stars.data[:] = np.random.default_rng(0).integers(1, 6, len(stars.data))
+    assert np.ptp(stars.data) > 0
+    names = ("ndcg@5", "auc")
+    assert evaluate((P, Q), None, ones, names) == evaluate((P, Q), None, stars, names)
+
+
+def test_scores_that_are_nan_rank_last():
+    Q = np.array([[1.0], [np.nan], [2.0], [np.nan]])
+    test = sp.csr_array([[0, 1, 0, 0]])
+    got = evaluate((np.ones((1, 1)), Q), None, test, ("recall@4", "auc"))
+    assert got == {"recall@4": 0.0, "auc": pytest.approx(1 / 3, abs=0.34)}
+    assert evaluate((np.ones((1, 1)), Q), None, sp.csr_array([[0, 0, 1, 0]]), "auc")["auc"] == 1.0
+
+
+# ---------------------------------------------------------------- given rankings
+
+
+def test_hand_computed_values():
+    lists = judge([[3, 1, 4, -1, -1]], sp.csr_array([[1, 1, 0, 0, 1, 0]]))  # misses, hits, hits; 3 relevant
+    log2 = math.log2
+    for function, k, options, want in (
+        (metrics.ndcg, 3, {}, (1 / log2(3) + 1 / log2(4)) / (1 + 1 / log2(3) + 1 / log2(4))),
+        (metrics.ndcg, 2, {}, (1 / log2(3)) / (1 + 1 / log2(3))),
+        (metrics.ndcg, None, {}, (1 / log2(3) + 1 / log2(4)) / (1 + 1 / log2(3) + 1 / log2(4))),
+        (metrics.mrr, 5, {}, 1 / 2),
+        (metrics.mrr, 1, {}, 0),
+        (metrics.average_precision, 5, {}, (1 / 2 + 2 / 3) / 3),
+        (metrics.capped_average_precision, 2, {}, (1 / 2) / 2),
+        (metrics.recall, 2, {}, 1 / 3),
+        (metrics.capped_recall, 2, {}, 1 / 2),
+        (metrics.precision, 5, {}, 2 / 5),
+        (metrics.precision, 50, {}, 2 / 50),
+        (metrics.hit_rate, 1, {}, 0),
+        (metrics.hit_rate, 2, {}, 1),
+        (metrics.rbp, 5, {"p": 0.5}, 0.5 * (0.5 + 0.25)),
+        (metrics.nrbp, 2, {"p": 0.5}, 0.5 / 1.5),
+    ):
+        np.testing.assert_allclose(
+            function(lists, k=k, **options), [want], rtol=1e-15, err_msg=str((function, k))
+        )
+
+
+def test_users_without_truth_are_nan_and_empty_lists_are_misses():
+    truth = sp.csr_array([[0, 0, 0], [1, 0, 0]])
+    for name in LISTS:
+        values = _table.METRICS[name].function([[0, 1], [-1, -1]], truth, 2)
+        assert math.isnan(values[0]) and values[1] == 0, name
+        assert _table.METRICS[name].function(np.empty((0, 2), int), truth[:0], 2).shape == (0,)
+        assert _table.METRICS[name].function(np.empty((2, 0), int), truth, 5)[1] == 0, name
+
+
+def test_the_best_ranking_is_worth_one_even_where_the_truth_is_longer_than_the_list():
+    truth = matrix(np.ones((1, 30), bool))
+    for function in (
+        metrics.ndcg,
+        metrics.capped_recall,
+        metrics.capped_average_precision,
+        metrics.nrbp,
+        metrics.precision,
+        metrics.mrr,
+    ):
+        assert function([list(range(10))], truth, 10)[0] == pytest.approx(1, rel=1e-15)
+    assert metrics.recall([list(range(10))], truth, 10)[0] == pytest.approx(1 / 3)
+    # A cutoff beyond the catalogue: all 30 are there, the other ranks are misses.
+    assert metrics.ndcg([list(range(30))], truth, 100)[0] == pytest.approx(1)
+    assert metrics.precision([list(range(30))], truth, 100)[0] == 0.3
+
+
+def outside_cases(n_cases=1000, n_items=40):
+    """Rankings by scores full of ties; document names sort so that the smaller id wins a tie, as here."""
+    rng = np.random.default_rng(7)
+    scores = rng.integers(0, 6, (n_cases, n_items)).astype(np.float64)
+    relevant = rng.random((n_cases, n_items)) < rng.choice([0.05, 0.2, 0.6], (n_cases, 1))
+    relevant[np.arange(n_cases), rng.integers(0, n_items, n_cases)] = True
+    assert all(len(set(row)) < n_items for row in scores)
+    return scores, relevant
+
+
+def test_equal_to_trec_eval_on_rankings_with_ties():
+    ir = pytest.importorskip("ir_measures")
+    scores, relevant = outside_cases()
+    name = [f"d{9999 - i}" for i in range(scores.shape[1])]  # trec_eval ranks ties by descending name
+    run = {str(u): dict(zip(name, map(float, row))) for u, row in enumerate(scores)}
+    qrels = {str(u): {name[i]: int(row[i]) for i in range(len(row))} for u, row in enumerate(relevant)}
+    ours = {
+        ir.nDCG @ 10: "ndcg@10",
+        ir.nDCG @ 40: "ndcg@40",
+        ir.AP @ 10: "map@10",
+        ir.P @ 10: "precision@10",
+        ir.R @ 20: "recall@20",
+        ir.Success @ 5: "hit_rate@5",
+        ir.RR: "mrr@40",
+    }
+    got, _ = evaluate(lambda users: scores[users], None, matrix(relevant), ours.values(), per_user=True)
+    compared = 0
+    for value in ir.iter_calc(list(ours), qrels, run):
+        mine = got[ours[value.measure]][int(value.query_id)]
+        assert mine == pytest.approx(value.value, abs=1e-12, rel=1e-12), value
+        compared += 1
+    assert compared == len(ours) * len(scores)
+    assert all(np.ptp(values) > 0.3 for values in got.values())
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ndgc@10", "names: ndcg, mrr"),
+        ("ndcg", "give a cutoff"),
+        ("ndcg@0", "give a cutoff"),
+        ("ndcg@-1", "form is"),
+        ("ndcg@ten", "form is"),
+        ("ndcg(2)@10", "takes no parameter"),
+        ("auc@10", "whole ranking"),
+        ("rbp(x)@10", "not a number"),
+        ("rbp(1)@10", "between 0 and 1"),
+        ("rbp(nan)@10", "finite"),
+        ("pauc(0)", "max_fpr"),
+        ("pauc(1.5)", "max_fpr"),
+        (10, "form is"),
+        ([], "at least one"),
+    ],
+)
+def test_bad_names_are_explained(name, words):
+    with pytest.raises(ParameterError, match=words):
+        evaluate(
+            (np.ones((1, 1)), np.ones((2, 1))), None, sp.csr_array([[1, 0]]), name if name == [] else [name]
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"model": object()}, InputTypeError, "user_factors_"),
+        ({"model": (np.ones((2, 1)),)}, InputTypeError, "1 things"),
+        ({"model": (np.ones((2, 2)), np.ones((3, 1)))}, ShapeError, "user factors have 2"),
+        ({"model": lambda users: np.ones((len(users), 4))}, ShapeError, r"expected \(1, 3\)"),
+        ({"model": lambda users: [["a"] * 3] * len(users)}, InputTypeError, "real numbers"),
+        ({"train": sp.csr_array((3, 2))}, ShapeError, "train.*transposed"),
+        ({"test": sp.csr_array((3, 2))}, ShapeError, "test.*transposed"),
+        ({"test": sp.csr_array((2, 3))}, InputError, "no interaction"),
+        ({"users": [1]}, InputError, "no interaction"),
+        ({"users": [2]}, UnknownIdError, r"users\[0\]=2"),
+        ({"batch_size": 0}, ParameterError, "batch_size=0"),
+        ({"metrics": "coverage@2", "per_user": True}, ParameterError, "all users together"),
+        ({"metrics": 3}, InputTypeError, "names such as"),
+    ],
+)
+def test_bad_calls_of_evaluate_are_named(change, error, words):
+    args = {
+        "model": (np.ones((2, 1)), np.ones((3, 1))),
+        "train": sp.csr_array((2, 3)),
+        "test": sp.csr_array([[0, 1, 0], [0, 0, 0]]),
+    }
+    with pytest.raises(error, match=words), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        evaluate(**args | change)
+
+
+@pytest.mark.parametrize(
+    ("ranked", "error", "words"),
+    [
+        ([[0, 3]], InputError, "row 0 holds item 3 at rank 2"),
+        ([[-2, 1]], InputError, "item -2 at rank 1"),
+        ([[2, 0, 2]], InputError, "item 2 twice"),
+        ([[0.0, 1.0]], InputTypeError, "integer"),
+        ([0, 1], ShapeError, "two dimensions"),
+        ([[0], [1]], ShapeError, r"expected \(2, items\)"),
+    ],
+)
+def test_bad_rankings_are_named(ranked, error, words):
+    with pytest.raises(error, match=words):
+        metrics.ndcg(ranked, sp.csr_array([[1, 0, 1]]))
