@@ -1,0 +1,292 @@
+"""How sure a mean over users is, and whether two models differ: errors, intervals, paired tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rgals._errors import InputError, InputTypeError, ParameterError, ShapeError
+from rgals._validation import check_choice, check_int, check_real
+
+_CHUNK = 1 << 22  # random numbers drawn at once
+
+
+def _as_values(name: str, values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise InputTypeError(f"{name} must hold numbers, one a user, not {array.dtype}")
+    if array.ndim != 1:
+        raise ShapeError(f"{name} must have one dimension, users, not {array.ndim}")
+    return array.astype(np.float64)
+
+
+def standard_error(values: Any) -> float:
+    """Standard error of the mean over users: ``s / sqrt(n)`` with the sample deviation s.
+
+    Parameters
+    ----------
+    values : array of shape (n,)
+        A figure per user, from ``evaluate(..., per_user=True)``. NaN does not count.
+
+    Returns
+    -------
+    float
+        NaN for fewer than two users.
+
+    Examples
+    --------
+    >>> from rgals.metrics import standard_error
+    >>> standard_error([1.0, 3.0])
+    1.0
+    """
+    array = _as_values("values", values)
+    array = array[~np.isnan(array)]
+    return float(array.std(ddof=1) / np.sqrt(len(array))) if len(array) > 1 else float("nan")
+
+
+def bootstrap_interval(
+    values: Any, level: float = 0.95, *, n_resamples: int = 2000, random_state: int = 0
+) -> tuple[float, float]:
+    """Percentile bootstrap confidence interval of the mean over users.
+
+    Users are drawn with replacement, as many as there are; the interval holds the middle ``level`` of the
+    means.
+
+    Parameters
+    ----------
+    values : array of shape (n,)
+        A figure per user; for the difference of two models, the difference per user. NaN does not count.
+    level : float, default 0.95
+    n_resamples : int, default 2000
+    random_state : int, default 0
+
+    Returns
+    -------
+    (float, float)
+        NaN for both ends where there are no users.
+
+    References
+    ----------
+    Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13.
+
+    Examples
+    --------
+    >>> from rgals.metrics import bootstrap_interval
+    >>> bootstrap_interval([2.0, 2.0, 2.0])
+    (2.0, 2.0)
+    """
+    array = _as_values("values", values)
+    array = array[~np.isnan(array)]
+    level = check_real("level", level, 0.0, 1.0, open_min=True)
+    n_resamples = check_int("n_resamples", n_resamples, 1)
+    rng = np.random.default_rng(check_int("random_state", random_state, 0))
+    n = len(array)
+    if n == 0:
+        return float("nan"), float("nan")
+    means = np.empty(n_resamples)
+    for start, stop in _chunks(n_resamples, n):
+        means[start:stop] = array[rng.integers(0, n, (stop - start, n), dtype=np.int32)].mean(axis=1)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def _chunks(rows: int, width: int) -> list[tuple[int, int]]:
+    step = max(1, _CHUNK // max(width, 1))
+    return [(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def _randomisation(difference: np.ndarray, n_resamples: int, rng: np.random.Generator) -> float:
+    """Share of random sign flips whose sum is at least as far from 0, the observed one among them."""
+    size = np.abs(difference)
+    observed = abs(difference.sum())
+    # Sums in another order differ in the last bits; equal ones must count as equal.
+    observed -= 1e-12 * size.sum()
+    extreme = 0
+    for start, stop in _chunks(n_resamples, len(size)):
+        flips = rng.integers(0, 2, (stop - start, len(size)), dtype=np.int8)
+        extreme += int(np.count_nonzero(np.abs(size.sum() - 2 * (flips @ size)) >= observed))
+    return (extreme + 1) / (n_resamples + 1)
+
+
+METHODS = ("t", "wilcoxon", "randomisation")
+
+
+def paired_test(
+    a: Any, b: Any, method: str = "t", *, n_resamples: int = 10_000, random_state: int = 0
+) -> float:
+    """Two-sided p-value of the hypothesis that two models are equally good on the same users.
+
+    Parameters
+    ----------
+    a, b : arrays of shape (n,)
+        A figure per user of each model, the same users in the same order. Users for whom either is NaN do
+        not count.
+    method : {"t", "wilcoxon", "randomisation"}, default "t"
+        Student's paired t-test; Wilcoxon's signed-rank test, which drops users without a difference; Fisher's
+        randomisation test, which flips the sign of each user's difference at random.
+    n_resamples : int, default 10_000
+        For the randomisation test: its smallest possible p-value is ``1 / (n_resamples + 1)``.
+    random_state : int, default 0
+        For the randomisation test.
+
+    Returns
+    -------
+    float
+        1 where the models do not differ for any user, NaN for fewer than two users.
+
+    References
+    ----------
+    Smucker, Allan and Carterette, "A comparison of statistical significance tests for information retrieval
+    evaluation", CIKM 2007.
+
+    Examples
+    --------
+    >>> from rgals.metrics import paired_test
+    >>> a, b = [0.2, 0.5, 0.4, 0.9], [0.1, 0.3, 0.3, 0.7]
+    >>> round(paired_test(a, b), 4)
+    0.0138
+    >>> paired_test(a, a)
+    1.0
+    """
+    check_choice("method", method, METHODS)
+    n_resamples = check_int("n_resamples", n_resamples, 1)
+    rng = np.random.default_rng(check_int("random_state", random_state, 0))
+    first, second = _as_values("a", a), _as_values("b", b)
+    if len(first) != len(second):
+        raise ShapeError(f"a has {len(first)} users and b {len(second)}; a paired test needs the same users")
+    from scipy import stats  # costly to import, and only tests need it
+
+    difference = first - second
+    difference = difference[~np.isnan(difference)]
+    if not np.isfinite(difference).all():
+        raise InputError("a and b must be finite where they are not NaN")
+    if len(difference) < 2:
+        return float("nan")
+    if not difference.any():
+        return 1.0
+    if method == "t":
+        if np.ptp(difference) == 0:
+            return 0.0
+        return float(stats.ttest_1samp(difference, 0.0).pvalue)
+    if method == "wilcoxon":
+        return float(stats.wilcoxon(difference, zero_method="wilcox").pvalue)
+    return _randomisation(difference, n_resamples, rng)
+
+
+def holm(p_values: Any) -> np.ndarray:
+    """P-values corrected for the number of tests: Holm's step-down procedure.
+
+    In increasing order, ``max_{j<=i} min(1, (m - j + 1) p_j)``: rejecting where it is below a level keeps the
+    probability of any false rejection below that level, whatever the dependence between the tests.
+
+    Parameters
+    ----------
+    p_values : array of shape (m,)
+        NaN stays NaN and does not count as a test.
+
+    Returns
+    -------
+    ndarray of float64, shape (m,)
+
+    References
+    ----------
+    Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6,
+    1979.
+
+    Examples
+    --------
+    >>> from rgals.metrics import holm
+    >>> holm([0.01, 0.04, 0.03])
+    array([0.03, 0.06, 0.06])
+    """
+    p = _as_values("p_values", p_values)
+    if ((p < 0) | (p > 1)).any():
+        raise InputError("p_values must lie between 0 and 1")
+    known = np.flatnonzero(~np.isnan(p))
+    order = known[np.argsort(p[known], kind="stable")]
+    out = np.full(len(p), np.nan)
+    out[order] = np.maximum.accumulate(np.minimum(1.0, p[order] * np.arange(len(order), 0, -1)))
+    return out
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One model against the reference.
+
+    Attributes
+    ----------
+    name : str
+    mean, difference : float
+        Mean over users, and how much it is above that of the reference.
+    interval : (float, float)
+        95 % bootstrap interval of the difference.
+    p_value, corrected : float
+        Of the paired test, and after Holm's correction for all models compared.
+    """
+
+    name: str
+    mean: float
+    difference: float
+    interval: tuple[float, float]
+    p_value: float
+    corrected: float
+
+
+def compare(
+    figures: Mapping[str, Any],
+    reference: str,
+    method: str = "t",
+    *,
+    n_resamples: int = 10_000,
+    random_state: int = 0,
+) -> list[Comparison]:
+    """Compare models with a reference on the same users, corrected for the number of comparisons.
+
+    Parameters
+    ----------
+    figures : mapping of str to array of shape (n,)
+        A figure per user for each model, the same users in the same order.
+    reference : str
+        The model that the others are compared with.
+    method : {"t", "wilcoxon", "randomisation"}, default "t"
+        See `paired_test`.
+    n_resamples : int, default 10_000
+        Of the randomisation test and of the bootstrap.
+    random_state : int, default 0
+
+    Returns
+    -------
+    list of Comparison
+        One for every other model, in their order.
+
+    Examples
+    --------
+    >>> from rgals.metrics import compare
+    >>> first = compare({"old": [0.1, 0.2, 0.4], "new": [0.2, 0.4, 0.5]}, "old")[0]
+    >>> first.name, round(first.difference, 4), round(first.p_value, 4)
+    ('new', 0.1333, 0.0572)
+    """
+    if reference not in figures:
+        raise ParameterError("reference", reference, f"choose one of {', '.join(map(repr, figures))}")
+    options: dict[str, Any] = {"n_resamples": n_resamples, "random_state": random_state}
+    base = _as_values(reference, figures[reference])
+    names = [name for name in figures if name != reference]
+    p_values = [paired_test(figures[name], base, method, **options) for name in names]
+    rows = []
+    for name, p_value, corrected in zip(names, p_values, holm(p_values), strict=True):
+        values = _as_values(name, figures[name])
+        difference = values - base
+        rows.append(
+            Comparison(
+                name,
+                float(np.nanmean(values)),
+                float(np.nanmean(difference)),
+                bootstrap_interval(difference, **options),
+                p_value,
+                float(corrected),
+            )
+        )
+    return rows
