@@ -134,9 +134,14 @@ def load(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Any], dict[
         "loss": loss,
         "reg": reg,
         "reg_exponent": reg_exponent,
-        "degrees": Degrees(**{name: arrays[f"degrees_{name}"] for name in _DEGREES}),
+        "degrees": _degrees(arrays),
     }
     return params, fitted, state
+
+
+def _degrees(arrays: dict[str, np.ndarray]) -> Degrees:
+    user_sum, item_sum, user_count, item_count = (arrays[f"degrees_{name}"] for name in _DEGREES)
+    return Degrees(user_sum, item_sum, user_count, item_count)
 
 
 def _labels(arrays: dict[str, np.ndarray], side: str) -> np.ndarray | None:

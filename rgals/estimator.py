@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features, va
 from rgals import _model_file
 from rgals._callbacks import BestIterate, ProgressBar, Validation
 from rgals._csr import CSR
-from rgals._errors import InputError, ParameterError
+from rgals._errors import InputError, InputTypeError, ParameterError
 from rgals._ranker import FactorRanker, Snapshot
 from rgals._validation import as_csr, check_choice, check_int, check_real
 from rgals.losses import Degrees, Loss, get_loss
@@ -292,7 +292,13 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             _check_n_features(self, matrix.to_scipy(), reset=reset)
             _check_feature_names(self, X, reset=reset)
             return matrix
-        return as_csr(validate_data(self, X, reset=reset, dtype="numeric"), dtype=dtype)
+        if X is None or isinstance(X, str | bytes | dict) or np.isscalar(X):
+            raise InputTypeError(
+                f"X must be a sparse matrix or a numeric array, users x items, not {type(X).__name__}"
+            )
+        # `as_csr` looks for NaN and infinity itself: it says where.
+        X = validate_data(self, X, reset=reset, dtype="numeric", ensure_all_finite=False)
+        return as_csr(X, dtype=dtype)
 
     @staticmethod
     def _check_labels(

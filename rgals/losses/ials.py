@@ -8,9 +8,9 @@ from rgals.losses.base import Coefficients, Degrees, Loss
 
 
 class IALS(Loss):
-    """Positives to 1, everything lightly to 0: iALS of Rendle et al. 2022, "Revisiting the performance of iALS".
+    """Positives to 1, everything lightly to 0: iALS.
 
-    ::
+    Eq. 1 of Rendle et al. 2022, "Revisiting the performance of iALS"::
 
         L = sum_{x, y in I_x} v_xy (o_xy - 1)^2 + alpha0 sum_x sum_y h_y o_xy^2
 
