@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import struct
 import zipfile
 import zlib
 from pathlib import Path
@@ -15,6 +17,10 @@ from rgals._validation import MAX_INDEX, as_csr
 from rgals.datasets.ids import IdMap, encode
 from rgals.datasets.interactions import Columns
 
+# What zipfile and numpy raise on damaged files, besides their own errors.
+_UNREADABLE = (
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, ValueError, RuntimeError, OSError
+)  # fmt: skip
 # Key, kinds of dtype that it may have.
 _COLUMNS = {"user": "iu", "item": "iu", "rating": "fiub", "timestamp": "iufM", "split": "iub"}
 _ID_KEYS = [f"{side}_{key}" for side in ("user", "item") for key in ("labels", "text", "offsets", "integer")]
@@ -47,11 +53,28 @@ def _header(archive: zipfile.ZipFile, key: str, path: Path) -> tuple[tuple[int, 
     return shape, dtype
 
 
+def _refuse_hidden(archive: zipfile.ZipFile, path: Path) -> None:
+    """Members must lie one behind the other: a damaged directory must not make an array disappear."""
+    local = struct.Struct("<26xHH")  # at the end of a local header: length of the name and of the rest
+    infos = sorted(archive.infolist(), key=lambda info: info.header_offset)
+    starts = [info.header_offset for info in infos] + [archive.start_dir]
+    for info, start, following in zip(infos, starts[:-1], starts[1:], strict=True):
+        archive.open(info).close()  # compares the name in the directory with that before the data
+        assert archive.fp is not None
+        archive.fp.seek(start)
+        end = start + local.size + sum(local.unpack(archive.fp.read(local.size))) + info.compress_size
+        if not 0 <= following - end <= 24:  # some writers put the sizes behind the data
+            raise FileFormatError(f"{path} is damaged: the archive has a gap after {info.filename}")
+    if starts[0] != 0:
+        raise FileFormatError(f"{path} is damaged: the archive does not start with its first member")
+
+
 def _load(path: Path) -> dict[str, np.ndarray]:
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         if len(set(names)) < len(names):
             raise FileFormatError(f"{path}: a member occurs twice")
+        _refuse_hidden(archive, path)
         keys = [name.removesuffix(".npy") for name in names if name.endswith(".npy")]
         if {"user", "item"} <= set(keys):
             wanted = [key for key in (*_COLUMNS, *_ID_KEYS) if key in keys]
@@ -68,13 +91,23 @@ def _load(path: Path) -> dict[str, np.ndarray]:
             continue
         shape, dtype = headers[key]
         if dtype.kind not in kinds:
-            raise FileFormatError(f"{path}: {key} must hold numbers, not {dtype}")
+            what = "integers" if kinds.startswith("iu") and "f" not in kinds else "numbers"
+            raise FileFormatError(f"{path}: {key} must hold {what}, not {dtype}")
         if len(shape) != 1 or shape != headers["user"][0]:
             raise FileFormatError(
                 f"{path}: {key} has shape {shape}; all arrays must be as long as user, {headers['user'][0]}"
             )
     with np.load(path, allow_pickle=False) as file:
         return {key: file[key] for key in wanted}
+
+
+def holds_arrays(path: Path) -> bool:
+    """Whether a file is a zip archive of npy members, whatever its name."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith(".npy") for name in archive.namelist())
+    except zipfile.BadZipFile:
+        return False
 
 
 def read_npz(path: Path) -> Columns | sp.csr_array:
@@ -85,7 +118,9 @@ def read_npz(path: Path) -> Columns | sp.csr_array:
             return as_csr(sp.load_npz(path), name=str(path)).to_scipy()
     except FileFormatError:
         raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, NotImplementedError) as error:
+    except _UNREADABLE as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
         raise FileFormatError(f"{path} is no readable npz file: {error}") from error
 
     def where(k: int) -> str:

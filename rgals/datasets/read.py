@@ -13,7 +13,7 @@ from rgals._errors import InputError, InputTypeError
 from rgals._validation import check_choice
 from rgals.datasets.frames import array_columns, frame_columns, is_frame, matrix_columns, parquet_columns
 from rgals.datasets.interactions import Columns, Interactions, build, check_options, timestamps
-from rgals.datasets.npz import read_npz
+from rgals.datasets.npz import holds_arrays, read_npz
 from rgals.datasets.text import read_text
 
 _PARQUET = b"PAR1"
@@ -134,7 +134,7 @@ def _columns(
             start = file.read(8)
         if start.startswith(_PARQUET):
             return parquet_columns(path, wanted)
-        if path.suffix == ".npz" or (start.startswith(_ZIP) and path.suffix != ".zip"):
+        if path.suffix == ".npz" or (start.startswith(_ZIP) and holds_arrays(path)):
             return read_npz(path)
         return read_text(path, wanted, engine, **text)
     if sp.issparse(source):

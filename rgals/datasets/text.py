@@ -26,7 +26,7 @@ import numpy as np
 from rgals._errors import FileFormatError, ParameterError
 from rgals.datasets.columns import Choice, choose, looks_like_header
 from rgals.datasets.ids import first_seen, text_to_labels
-from rgals.datasets.interactions import Columns, text_timestamps
+from rgals.datasets.interactions import Columns, numbers, text_timestamps
 
 SNIFF_BYTES = 1 << 20
 MAX_LINE = SNIFF_BYTES // 2
@@ -289,7 +289,7 @@ def _python_columns(layout: Layout) -> Columns:
         for role in ("value", "split"):
             if role in at:
                 try:
-                    parts[role].append(np.array([float(x) for x in columns[at[role]]]))
+                    parts[role].append(numbers(columns[at[role]]))
                 except ValueError:
                     _check_chunk(layout, chunk)
                     raise

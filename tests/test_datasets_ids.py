@@ -1,0 +1,148 @@
+"""Id maps: every label comes back as it went in, unknown ones are named."""
+
+from __future__ import annotations
+
+import io
+import uuid
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rgals._errors import InputError, InputTypeError, UnknownIdError
+from rgals.datasets import IdMap
+
+KINDS = {
+    "int": [7, -3, 0, 2**62, -(2**63)],
+    "uint64": [2**63 + 1, 2**63 + 2, 5],
+    "str": ["b", "a", "", "007", "7"],
+    "unicode": ["東京", "café", "cafe\u0301", "🎬", "ß", "x" * 300],
+    "mixed": [7, "7", "a", 0, "東京"],
+    "trailing NUL": ["a", "a\0", "b"],
+    "numpy scalars": [np.int64(4), np.int32(2)],
+}
+
+
+def through_npz(ids: IdMap) -> IdMap:
+    file = io.BytesIO()
+    np.savez(file, **ids.to_arrays("x_"))
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as stored:
+        return IdMap.from_arrays(stored, "x_", ids.what)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_come_back_through_lookup_and_file(kind):
+    labels = KINDS[kind]
+    ids = IdMap(labels)
+    again = through_npz(ids)
+    assert again == ids
+    assert again.labels.tolist() == labels
+    assert [type(x) for x in again.labels.tolist()] == [
+        int if isinstance(x, int | np.integer) else str for x in labels
+    ]
+    for m in (ids, again):
+        assert m.index(labels).tolist() == list(range(len(labels)))
+        assert m.index(labels[::-1]).tolist() == list(range(len(labels)))[::-1]
+        assert all(label in m for label in labels)
+
+
+@given(
+    st.lists(st.one_of(st.integers(-(2**63), 2**63 - 1), st.text(max_size=8)), unique_by=repr, max_size=30)
+)
+def test_any_labels_round_trip(labels):
+    ids = IdMap(labels)
+    assert through_npz(ids).labels.tolist() == labels
+    assert ids.index(labels).tolist() == list(range(len(labels)))
+
+
+def test_lookup_is_vectorised_and_handles_unsorted_labels(rng):
+    labels = rng.permutation(100_000) * 3 - 50_000
+    ids = IdMap(labels)
+    rows = rng.integers(0, len(labels), 20_000)
+    assert np.array_equal(ids.index(labels[rows]), rows)
+    text = np.array([f"u{x}" for x in labels])
+    assert np.array_equal(IdMap(text).index(text[rows]), rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unknown_ids_are_named(kind):
+    ids = IdMap(KINDS[kind], what="user")
+    with pytest.raises(UnknownIdError, match="user 'nobody' is not known"):
+        ids.index([KINDS[kind][0], "nobody"])
+    assert ids.index([KINDS[kind][1], "nobody", 12345], missing="mark").tolist() == [1, -1, -1]
+    assert "nobody" not in ids and None not in ids
+
+
+def test_type_matters_in_lookup_but_not_in_typed_text():
+    ids = IdMap([7, "7", "a"])
+    assert ids.index([7, "7"]).tolist() == [0, 1]
+    numbers = IdMap([10, 20])
+    with pytest.raises(UnknownIdError, match="'10' is not known"):
+        numbers.index("10")
+    assert numbers.parse(["20", "10"]).tolist() == [1, 0]
+    assert IdMap(["10", "20"]).parse("20").tolist() == [1]
+    assert ids.parse("7").tolist() == [1]
+    with pytest.raises(UnknownIdError, match="'30'"):
+        numbers.parse("30")
+
+
+def test_neighbouring_64_bit_integers_are_not_confused():
+    ids = IdMap(np.array([2**63 - 2, 2**63 - 1], dtype=np.int64))
+    assert ids.index(np.array([2**63 - 1, 2**63], dtype=np.uint64), missing="mark").tolist() == [1, -1]
+
+
+@pytest.mark.parametrize("labels", [["a", "b", "a"], [3, 1, 3], [1, "x", "x"]])
+def test_a_label_that_occurs_twice_is_refused(labels):
+    with pytest.raises(InputError, match="occurs twice"):
+        IdMap(labels)
+
+
+@pytest.mark.parametrize(
+    "labels", [[1.5, 2.0], [None, "a"], [True, 2], [("a", "b")], np.zeros((2, 2), int), [float("nan")]]
+)
+def test_what_is_no_label_is_refused(labels):
+    with pytest.raises(InputTypeError):
+        IdMap(labels)
+
+
+def test_bytes_uuids_and_whole_floats_become_plain_labels():
+    key = uuid.UUID(int=5)
+    assert IdMap([b"ab", key]).labels.tolist() == ["ab", str(key)]
+    assert IdMap([3.0, 4.0]).labels.tolist() == [3, 4]
+
+
+def test_labels_are_read_only_and_the_callers_array_is_untouched():
+    labels = np.array([3, 1, 2])
+    ids = IdMap(labels)
+    with pytest.raises(ValueError):
+        ids.labels[0] = 9
+    labels.sort()  # the caller may go on with the array
+    assert labels.flags.writeable
+
+
+def test_one_long_label_among_many_does_not_blow_up_memory():
+    labels = [f"u{k}" for k in range(20_000)] + ["x" * 20_000]  # as <U20000 that would be 1.6 GB
+    ids = IdMap(labels)
+    assert ids.labels.nbytes < 1 << 20
+    assert ids.index(labels[-1])[0] == 20_000
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda a: a.pop("offsets"),
+        lambda a: a.update(offsets=a["offsets"][:-1]),
+        lambda a: a.update(offsets=a["offsets"][::-1].copy()),
+        lambda a: a.update(text=np.full_like(a["text"], 0xFF)),
+        lambda a: a.update(integer=np.zeros(1, bool)),
+        lambda a: a.update(integer=np.ones(3, bool)),
+        lambda a: a.update(labels=np.zeros(3)),
+    ],
+)
+def test_damaged_arrays_are_refused(damage):
+    arrays = IdMap(["ab", "c", "def"]).to_arrays()
+    damage(arrays)
+    with pytest.raises(InputError):
+        IdMap.from_arrays(arrays)

@@ -1,0 +1,475 @@
+"""`read_interactions`: every source gives the same matrix, every fault is named with its line."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rgals._errors import FileFormatError, InputError, InputTypeError, ParameterError, RgalsError
+from rgals.datasets import Interactions, read_interactions
+
+ENGINES = ("auto", "numpy", "python")
+ROWS = [("ann", "tea", 3.0, 10), ("bob", "tea", 5.0, 12), ("ann", "milk", 4.5, 11), ("cid", "東京", 1.0, 13)]
+TABLE = "user,item,rating,timestamp\n" + "".join(f"{u},{i},{v},{t}\n" for u, i, v, t in ROWS)
+COLUMNS = dict(zip(("user", "item", "rating", "timestamp"), map(list, zip(*ROWS, strict=True)), strict=True))
+
+
+def check(data: Interactions) -> None:
+    assert data.user_ids.tolist() == ["ann", "bob", "cid"]
+    assert data.item_ids.tolist() == ["milk", "tea", "東京"]
+    assert data.matrix.dtype == np.float32 and data.matrix.has_canonical_format
+    np.testing.assert_array_equal(data.matrix.toarray(), [[4.5, 3, 0], [0, 5, 0], [0, 0, 1]])
+    assert data.timestamp.tolist() == [11, 10, 12, 13]
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request):
+    return request.param
+
+
+@pytest.fixture
+def write(tmp_path):
+    def writer(content: str | bytes, name: str = "data.csv"):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return writer
+
+
+# ------------------------------------------------------------------ the same content in every form
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t,
+        lambda t: "\ufeff" + t,
+        lambda t: t.replace("\n", "\r\n"),
+        lambda t: t.rstrip("\n"),
+        lambda t: t.replace("\n", "\n\n"),
+        lambda t: "\n" + t,
+        lambda t: t.replace(",", "\t"),
+        lambda t: t.replace(",", ";"),
+        lambda t: t.replace(",", "|"),
+        lambda t: t.replace(",", " "),
+        lambda t: t.replace(",", "  "),
+        lambda t: t.replace(",", "::"),
+        lambda t: t.split("\n", 1)[1],
+        lambda t: t.split("\n", 1)[1].replace(",", "::"),
+        lambda t: t.replace("ann", '"ann"').replace("東京", '"東京"'),
+        lambda t: t.replace(TABLE[:26], "user_id:token,item_id:token,rating:float,timestamp:float"),
+        lambda t: t.replace(TABLE[:26], "userId,movieId,rating,timestamp"),
+    ],
+)  # fmt: skip
+def test_text_forms(write, engine, change):
+    check(read_interactions(write(change(TABLE)), engine=engine))
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_packed_text(write, engine, pack):
+    check(read_interactions(write(pack(TABLE.encode()), "data.bin"), engine=engine))
+
+
+def test_other_encodings(write, engine):
+    check(read_interactions(write(TABLE.encode("utf-16")), encoding="utf-16", engine=engine))
+
+
+def test_columns_by_name_and_position(write, engine):
+    text = "when,what,who,much\n" + "".join(f"{t},{i},{u},{v}\n" for u, i, v, t in ROWS)
+    names = {"user": "who", "item": "what", "value": "much", "timestamp": "when"}
+    check(read_interactions(write(text), **names, engine=engine))
+    check(read_interactions(write(text), user=2, item=1, value=-1, timestamp=0, header=True, engine=engine))
+    bare = text.split("\n", 1)[1]
+    check(read_interactions(write(bare), user=2, item=1, value=3, timestamp=0, engine=engine))
+
+
+def test_frames():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(COLUMNS)
+    check(read_interactions(frame))
+    check(read_interactions(frame.astype({"user": "category", "item": "category"})))
+    check(
+        read_interactions(frame.astype({"rating": object, "timestamp": float}).sample(frac=1, random_state=0))
+    )
+    dated = frame.assign(timestamp=pd.to_datetime(frame.timestamp, unit="s"))
+    assert read_interactions(dated).timestamp.tolist() == [k * 10**9 for k in (11, 10, 12, 13)]
+    aware = dated.assign(timestamp=dated.timestamp.dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo"))
+    assert read_interactions(aware).timestamp.tolist() == [k * 10**9 for k in (11, 10, 12, 13)]
+
+
+def test_polars_frames():
+    pl = pytest.importorskip("polars")
+    check(read_interactions(pl.DataFrame(COLUMNS)))
+    check(read_interactions(pl.DataFrame(COLUMNS).with_columns(pl.col("user").cast(pl.Categorical))))
+
+
+def test_arrow_and_parquet(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    table = pa.table(COLUMNS)
+    check(read_interactions(table))
+    check(read_interactions(pa.concat_tables([table.slice(0, 1), table.slice(1)])))
+    pq.write_table(table.append_column("text", pa.array(["x"] * 4)), tmp_path / "a.parquet")
+    check(read_interactions(tmp_path / "a.parquet"))
+    os.rename(tmp_path / "a.parquet", tmp_path / "no_suffix")
+    check(read_interactions(tmp_path / "no_suffix", user="user", item=1))
+    with pytest.raises(InputError, match=r"no column 'who' for user\. The columns are: user, item, rating"):
+        read_interactions(tmp_path / "no_suffix", user="who")
+    with pytest.raises(FileFormatError, match="no readable parquet"):
+        (tmp_path / "cut").write_bytes((tmp_path / "no_suffix").read_bytes()[:200])
+        read_interactions(tmp_path / "cut")
+
+
+def test_arrays_and_matrices():
+    check(read_interactions(tuple(COLUMNS.values())))
+    check(read_interactions([np.array(c) for c in COLUMNS.values()]))
+    X = sp.csr_array(np.array([[0, 2.0], [0, 0], [1, 0]]))
+    data = read_interactions(X)
+    assert data.user_ids.tolist() == [0, 2] and data.item_ids.tolist() == [0, 1]
+    np.testing.assert_array_equal(data.matrix.toarray(), [[0, 2], [1, 0]])
+    assert read_interactions((["a"], ["b"], [3.0]), value=None).matrix.data.tolist() == [1.0]
+
+
+def test_npz_form_and_save(tmp_path):
+    path = tmp_path / "a.npz"
+    arrays = {
+        "user": np.array([0, 0, 1], np.int32), "item": np.array([0, 2, 1], np.int32),
+        "rating": np.array([1, 3, 5], np.float32), "split": np.array([0, 1, 0], np.int8),
+    }  # fmt: skip
+    np.savez_compressed(path, **arrays)
+    data = read_interactions(path)
+    np.testing.assert_array_equal(data.train.toarray(), [[1, 0, 0], [0, 5, 0]])
+    np.testing.assert_array_equal(data.test.toarray(), [[0, 0, 3], [0, 0, 0]])
+    assert data.validation.nnz == 0
+    sp.save_npz(tmp_path / "scipy.npz", data.matrix)
+    np.testing.assert_array_equal(
+        read_interactions(tmp_path / "scipy.npz").matrix.toarray(), data.matrix.toarray()
+    )
+    named = read_interactions(tuple(COLUMNS.values()))
+    named.replace(split=np.array([0, 1, 2, 0], np.int8)).save(tmp_path / "named.npz")
+    again = read_interactions(tmp_path / "named.npz")
+    check(again)
+    assert again.split.tolist() == [0, 1, 2, 0] and again.validation.nnz == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npz", "named.npz", "scipy.npz"]
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
+    data = read_interactions(tuple(COLUMNS.values()))
+    data.save(tmp_path / "a.npz")
+    before = (tmp_path / "a.npz").read_bytes()
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", full)
+    with pytest.raises(OSError, match="No space"):
+        data.save(tmp_path / "a.npz")
+    assert (tmp_path / "a.npz").read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_real_sets_have_the_published_size(data_file):
+    data = read_interactions(data_file("ml-1m"))
+    assert (data.n_users, data.n_items, data.nnz) == (6040, 3706, 1_000_209)
+    stars = np.bincount(data.matrix.data.astype(int), minlength=6)[1:]
+    assert stars.tolist() == [56174, 107557, 261197, 348971, 226310]
+    fixed = read_interactions(data_file("amazon-health-10core"))
+    assert (fixed.n_users, fixed.n_items, fixed.nnz) == (1974, 1200, 48189)
+    assert (fixed.train.nnz, fixed.test.nnz) == (37784, 10405)
+    assert fixed.train.shape == fixed.test.shape == fixed.matrix.shape
+
+
+# ------------------------------------------------------------------------------- options
+
+
+def test_threshold_and_binarize(write, engine):
+    path = write(TABLE)
+    kept = read_interactions(path, min_value=4, engine=engine)
+    assert kept.user_ids.tolist() == ["ann", "bob"] and kept.item_ids.tolist() == ["milk", "tea"]
+    assert kept.matrix.data.tolist() == [1, 1] and kept.timestamp.tolist() == [11, 12]
+    stars = read_interactions(path, min_value=4, binarize=False, engine=engine)
+    assert stars.matrix.data.tolist() == [4.5, 5]
+    assert set(read_interactions(path, binarize=True, engine=engine).matrix.data) == {1.0}
+
+
+def test_a_threshold_means_what_the_file_says(write):
+    assert read_interactions(write("a,b,3.3\na,c,3.2\n"), min_value=3.3).nnz == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "value", "time"),
+    [("sum", 8.0, 9), ("last", 5.0, 9), ("max", 5.0, 9), ("error", None, None)],
+)
+def test_duplicates(write, engine, how, value, time):
+    path = write("a,x,1,3\nb,x,2,1\na,x,5,9\na,x,2,7\n")
+    if value is None:
+        with pytest.raises(InputError, match=r"line 3 .*user a and item x occur together before.*line 1"):
+            read_interactions(path, duplicates="error", engine=engine)
+        return
+    data = read_interactions(path, duplicates=how, engine=engine)
+    assert data.matrix.toarray().ravel().tolist() == [value, 2.0]
+    assert data.timestamp.tolist() == [time, 1]
+
+
+def test_last_without_timestamps_is_the_last_of_the_file(write, engine):
+    path = write("a,x,1\na,x,5\na,x,2\n")
+    assert read_interactions(path, duplicates="last", engine=engine).matrix.data.tolist() == [2.0]
+    # The threshold looks at what is left after merging.
+    assert read_interactions(write("a,x,5\na,x,1\na,y,5\n"), duplicates="last", min_value=4).nnz == 1
+
+
+def test_zeros_are_no_interactions(write):
+    data = read_interactions(write("a,x,0\nb,y,2\n"))
+    assert data.matrix.shape == (1, 1) and data.user_ids.tolist() == ["b"]
+
+
+def test_id_types(write, engine):
+    ids = read_interactions(write("10,a\n-2,b\n9,c\n"), engine=engine).user_ids
+    assert ids.tolist() == [-2, 9, 10] and ids.dtype == np.int64
+    assert read_interactions(write("007,a\n7,b\n"), engine=engine).user_ids.tolist() == ["007", "7"]
+    assert read_interactions(write(" a,x\na ,y\n"), engine=engine).user_ids.tolist() == ["a"]
+    huge = str(2**70)
+    assert read_interactions(write(f"{huge},a\n7,b\n"), engine=engine).user_ids.tolist() == [huge, "7"]
+
+
+def test_dates(write, engine):
+    day = 86_400 * 10**9
+    text = "user,item,date\na,x,1970-01-02\nb,x,1970-01-03T12:00:00Z\nc,x,1970-01-02 00:00:00.5\n"
+    got = read_interactions(write(text), engine=engine).timestamp
+    assert got.tolist() == [day, 2 * day + day // 2, day + 5 * 10**8]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(-5, 10), st.text("abcé,\"' ", min_size=1).filter(str.strip), st.integers(0, 9)),
+        min_size=2, max_size=40,
+    )
+)  # fmt: skip
+def test_engines_agree_with_a_dictionary(rows):
+    import csv
+    import tempfile
+
+    expected: dict[tuple[str, str], float] = {}
+    for u, i, v in rows:
+        key = (str(u), i.strip())
+        expected[key] = expected.get(key, 0.0) + v
+    expected = {pair: v for pair, v in expected.items() if v}
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "x.csv")
+        with open(path, "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["user", "item", "rating"])
+            writer.writerows(rows)
+        for engine in ENGINES:
+            data = read_interactions(path, delimiter=",", engine=engine)
+            coo = data.matrix.tocoo()
+            got = {
+                (str(data.user_ids[r]), str(data.item_ids[c])): float(v)
+                for r, c, v in zip(*coo.coords, coo.data, strict=True)
+            }
+            assert got == expected
+
+
+# ------------------------------------------------------------------------- faults are named
+
+OVER = TABLE + "dan,tea,1,2,3\nx,y,1,2\n"
+FAULTS = {
+    "too few fields": (TABLE + "dan,tea\n", r"line 6: expected 4 fields separated by ',', found 2: 'dan"),
+    "too many fields": (OVER, r"line 6: expected 4 fields .* found 5"),
+    "blank lines count": (TABLE + "\n\ndan,tea\n", r"line 8: expected 4 fields"),
+    "no number": (TABLE + "dan,tea,many,2\n", r"line 6: the value 'many' is not a number: 'dan,tea,many,2'"),
+    "underscore": (TABLE + "dan,tea,1_0,2\n", r"line 6: the value '1_0' is not a number"),
+    "empty value": (TABLE + "dan,tea,,2\n", r"line 6: the value '' is not a number"),
+    "NaN": (TABLE + "dan,tea,nan,2\n", r"line 6 \('dan,tea,nan,2'\): the value is NaN"),
+    "infinite": (TABLE + "dan,tea,inf,2\n", r"line 6 .*infinite"),
+    "negative": (TABLE + "dan,tea,-1,2\n", r"line 6 .*the value -1 is negative"),
+    "empty user": (TABLE + ",tea,1,2\n", r"line 6: the user is empty"),
+    "blank item": (TABLE + "dan,  ,1,2\n", r"line 6: the item is empty"),
+    "no time": (TABLE + "dan,tea,1,soon\n", r"line 6 .*timestamp 'soon' is neither a number nor a date"),
+    "header twice": (TABLE + TABLE, r"line 6: the value 'rating' is not a number"),
+    "header twice, ids": ("user,item\na,b\nuser,item\n", r"line 3 .*the header occurs a second time"),
+    "same name twice": ("user,user,item\na,b,c\n", r"two columns are called 'user'"),
+    "empty": ("", r"is empty"),
+    "blank": ("\n  \n\n", r"is empty"),
+    "header only": ("user,item,rating\n", r"has a header but no rows"),
+    "one column": ("user\na\nb\n", r"line 1: no delimiter found"),
+    "latin-1": (TABLE.encode() + "é,tea,1,2\n".encode("latin-1"), r"line 6: byte 0xe9 is not utf-8"),
+    "utf-16": (TABLE.encode("utf-16"), r"binary|not utf-8"),
+    "garbage": (bytes(range(256)) * 40, r"binary"),
+    "zip": (b"PK\x03\x04" + b"x" * 99, r"zip archive"),
+    "open quote": (TABLE + 'dan,"tea,1,2\n' + "a,b,1,2\n" * 5, r"line \d+: expected 4 fields"),
+    "cut gzip": (gzip.compress(TABLE.encode() * 50)[:-20], r"cut off or damaged"),
+    "broken gzip": (gzip.compress(os.urandom(99))[:30] + b"\0" * 60, r"cut off or damaged"),
+    "100 MB line": (b"user,item\n1," + b"x" * 100_000_000, r"line 2: the line is longer than"),
+    "100 MB line after good ones": (b"1,2\n" * 300_000 + b"1," + b"x," * 50_000_000, r"line 300001:"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_named(write, engine, fault):
+    content, message = FAULTS[fault]
+    path = write(content)
+    with pytest.raises(InputError, match=message) as caught:
+        read_interactions(path, engine=engine)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+def test_missing_columns_list_what_there_is(write):
+    with pytest.raises(
+        InputError, match=r"no column 'who' for user\. The columns are: user, item, rating, time"
+    ):
+        read_interactions(write(TABLE), user="who")
+    with pytest.raises(InputError, match=r"numbered 0 to 2"):
+        read_interactions(write("a,b,1\n"), item=7)
+    with pytest.raises(
+        InputError, match=r"no column is called like item_id.*The columns are: user, rating, x"
+    ):
+        read_interactions(write("user,rating,x\na,1,b\n"))
+    with pytest.raises(InputError, match="both user and item"):
+        read_interactions(write(TABLE), user="user", item="user")
+
+
+def test_options_are_checked(write):
+    path = write(TABLE)
+    for bad in ({"duplicates": "first"}, {"engine": "rust"}, {"min_value": "3"}, {"binarize": 1},
+                {"encoding": "utf-9"}, {"delimiter": "ab"}, {"user": 1.5}):  # fmt: skip
+        with pytest.raises(ParameterError, match=next(iter(bad))):
+            read_interactions(path, **bad)
+    with pytest.raises(InputTypeError, match="not int"):
+        read_interactions(5)
+    with pytest.raises(FileNotFoundError):
+        read_interactions("no/such/file.csv")
+    with pytest.raises(IsADirectoryError):
+        read_interactions(path.parent)
+
+
+def test_faults_in_arrays_name_the_row():
+    with pytest.raises(InputError, match="row 1: the value -2 is negative"):
+        read_interactions((["a", "b"], ["x", "y"], [1, -2]))
+    with pytest.raises(InputError, match="row 0: the value is NaN"):
+        read_interactions((["a", "b"], ["x", "y"], [np.nan, 1]))
+    with pytest.raises(RgalsError, match=r"same length; they have \[2, 1\]"):
+        read_interactions((["a", "b"], ["x"]))
+    with pytest.raises(RgalsError, match="user: ids must be integers or strings; row 1 holds None"):
+        read_interactions((["a", None], ["x", "y"]))
+    with pytest.raises(InputError, match="row 1: the timestamp"):
+        read_interactions((["a", "b"], ["x", "y"], [1, 1], [3.0, np.inf]))
+    with pytest.raises(InputError, match="no rows"):
+        read_interactions(([], []))
+
+
+def test_missing_ids_in_frames_name_the_row():
+    pd = pytest.importorskip("pandas")
+    with pytest.raises(InputError, match="row 1: the user is missing"):
+        read_interactions(pd.DataFrame({"user": ["a", None], "item": [1, 2]}))
+    with pytest.raises(InputError, match="row 0: the value 'x' is not a number"):
+        read_interactions(pd.DataFrame({"user": ["a"], "item": [1], "rating": ["x"]}))
+
+
+def npz_bytes(**arrays):
+    import io
+
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
+
+
+def lying_header():
+    """A member whose header declares far more than is stored."""
+    import io
+    import zipfile
+
+    good = npz_bytes(user=np.zeros(3, np.int32), item=np.zeros(3, np.int32))
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(good)) as source, zipfile.ZipFile(out, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name).replace(b"(3,)", b"(3" + b"0" * 11 + b",)"[:2]))
+    return out.getvalue()
+
+
+I0 = np.zeros(1, int)
+I2 = np.zeros(2, int)
+NPZ_FAULTS = {
+    "garbage": (b"PK\x03\x04" + b"x" * 200, "no readable npz"),
+    "not a zip": (b"user,item\n1,2\n", "no readable npz"),
+    "missing item": (npz_bytes(user=I2, rating=np.ones(2)), r"needs the arrays user and item.*user, rating"),
+    "floats": (npz_bytes(user=np.zeros(2), item=I2), "user must hold integers, not float64"),
+    "objects": (npz_bytes(user=np.array([1, "a"], object), item=np.zeros(2, int)), "Python objects"),
+    "lengths": (npz_bytes(user=np.zeros(2, int), item=np.zeros(3, int)), r"item has shape \(3,\)"),
+    "two-dimensional": (npz_bytes(user=np.zeros((2, 2), int), item=np.zeros((2, 2), int)), "shape"),
+    "negative": (npz_bytes(user=I2 - [0, 1], item=I2), r"row 1 \(user -1, item 0\): the user is outside"),
+    "too large": (npz_bytes(user=np.array([2**40]), item=np.zeros(1, int)), "outside 0..2147483647"),
+    "NaN": (npz_bytes(user=I0, item=I0, rating=np.array([np.nan])), r"row 0 .*NaN"),
+    "split": (npz_bytes(user=I0, item=I0, split=np.array([7], np.int8)), "split is 7"),
+    "empty": (npz_bytes(user=np.zeros(0, int), item=np.zeros(0, int)), "no rows"),
+    "id outside": (npz_bytes(user=np.array([0, 1]), item=I2, user_labels=np.array([5])), r"outside 0\.\.0"),
+    "id twice": (npz_bytes(user=I0, item=I0, user_labels=np.array([5, 5])), "occurs twice"),
+    "lying header": (lying_header(), "declares shape|no readable npz"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", NPZ_FAULTS)
+def test_npz_faults_are_named(write, fault):
+    content, message = NPZ_FAULTS[fault]
+    path = write(content, "data.npz")
+    with pytest.raises(InputError, match=message) as caught:
+        read_interactions(path)
+    assert str(path) in str(caught.value)
+
+
+def test_truncated_npz_never_crashes_or_lies(write, rng):
+    good = npz_bytes(user=np.arange(50), item=np.arange(50) % 7, rating=rng.integers(1, 6, 50))
+    want = read_interactions(write(good, "good.npz")).matrix
+    loaded = 0
+    for _ in range(150):
+        bad = bytearray(good[: rng.integers(1, len(good))] if rng.random() < 0.3 else good)
+        for at in rng.integers(0, len(bad), 3):
+            bad[at] ^= 1 << rng.integers(8)
+        try:
+            got = read_interactions(write(bytes(bad), "bad.npz")).matrix
+        except RgalsError:
+            continue
+        loaded += 1
+        assert got.shape == want.shape and (got != want).nnz == 0
+    assert 0 < loaded < 150  # a flipped date of the archive does no harm, most flips do
+
+
+def test_the_callers_arrays_are_not_modified():
+    user, item, value = np.array([2, 1, 2]), np.array([1, 1, 1]), np.array([1.0, 2.0, 3.0])
+    copies = [x.copy() for x in (user, item, value)]
+    for x in (user, item, value):
+        x.flags.writeable = False
+    read_interactions((user, item, value))
+    for x, before in zip((user, item, value), copies, strict=True):
+        np.testing.assert_array_equal(x, before)
+
+
+def test_take_keeps_ids_and_times_together():
+    data = read_interactions(tuple(COLUMNS.values()))
+    part = data.take(np.array([0, 2]), np.array([0, 2]))
+    assert part.user_ids.tolist() == ["ann", "cid"] and part.item_ids.tolist() == ["milk", "東京"]
+    np.testing.assert_array_equal(part.matrix.toarray(), [[4.5, 0], [0, 1]])
+    assert part.timestamp.tolist() == [11, 13]
+
+
+def test_interactions_refuse_arrays_that_do_not_belong_together():
+    X = sp.csr_array(np.array([[1.0, 2.0]], np.float32))
+    with pytest.raises(InputError, match="1 user ids|2 user ids"):
+        Interactions(X, np.arange(2), np.arange(2))
+    with pytest.raises(InputError, match=r"timestamp has shape \(1,\); the matrix stores 2"):
+        Interactions(X, np.arange(1), np.arange(2), timestamp=np.zeros(1))
+    unsorted = sp.csr_array((np.ones(2, np.float32), [1, 0], [0, 2]), shape=(1, 2))
+    with pytest.raises(InputError, match="sorted rows"):
+        Interactions(unsorted, np.arange(1), np.arange(2), timestamp=np.zeros(2))
+    with pytest.raises(InputError, match="without a split"):
+        _ = Interactions(X, np.arange(1), np.arange(2)).test
