@@ -27,6 +27,7 @@ from rgals.sgd.schedules import get_schedule
 from rgals.sgd.trainer import Factors, Settings, Trainer
 
 SCORES = ("dot", "cosine")
+DECAYS = ("coupled", "decoupled", "frequency")
 _HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
 _BATCH = {"full": 256, "sampled": 4096}
 
@@ -97,9 +98,11 @@ class SGDRanker(FactorRanker, BaseEstimator):
     momentum : float in [0, 1), default=0
         Of ``optimizer="sgd"``.
     weight_decay : float >= 0, default=0
-    decoupled : bool, default=False
-        Shrink the factors directly instead of adding ``weight_decay * factor`` to the gradient (which is
-        that of the *mean* loss of a batch).
+    decay : {"coupled", "decoupled", "frequency"}, default="coupled"
+        ``"coupled"`` adds ``weight_decay * factor`` to the gradient of a batch's *mean* loss, for the rows
+        that are updated; ``"decoupled"`` shrinks them directly. ``"frequency"`` (full losses) adds
+        ``weight_decay * sum_x c_x |p_x|^2 + weight_decay * sum_y (c_y + D/N)/2 |q_y|^2`` to the total loss,
+        c being degrees and D their sum: a row is held in proportion to how often it takes part.
     schedule : {"constant", "linear", "cosine", "sqrt"} or callable, default="constant"
         Factor of the learning rate; see `rgals.sgd.schedules.get_schedule`.
     warmup : float in [0, 1), default=0
@@ -160,7 +163,7 @@ class SGDRanker(FactorRanker, BaseEstimator):
         lr: float = 0.02,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
-        decoupled: bool = False,
+        decay: str = "coupled",
         schedule: Any = "constant",
         warmup: float = 0.0,
         batch_size: int | None = None,
@@ -189,7 +192,7 @@ class SGDRanker(FactorRanker, BaseEstimator):
         self.lr = lr
         self.momentum = momentum
         self.weight_decay = weight_decay
-        self.decoupled = decoupled
+        self.decay = decay
         self.schedule = schedule
         self.warmup = warmup
         self.batch_size = batch_size
@@ -284,6 +287,11 @@ class SGDRanker(FactorRanker, BaseEstimator):
         get_optimizer(self.optimizer, self.momentum)
         check_real("lr", self.lr, 0, open_min=True)
         check_real("weight_decay", self.weight_decay, 0)
+        check_choice("decay", self.decay, DECAYS)
+        if self.decay == "frequency" and get_loss(self.loss).kind != "full":
+            raise ParameterError(
+                "decay", self.decay, "losses with sampled negatives take 'coupled' or 'decoupled'"
+            )
         if not 0 <= check_real("warmup", self.warmup) < 1:
             raise ParameterError("warmup", self.warmup, "give a number in [0, 1)")
         get_schedule(self.schedule, self.warmup)
@@ -374,8 +382,9 @@ class _Run:
             schedule=get_schedule(model.schedule, model.warmup),
             batch_size=model.batch_size or _BATCH[loss.kind],
             n_epochs=model.n_epochs,
-            coupled=0.0 if model.decoupled else model.weight_decay,
-            decoupled=model.weight_decay if model.decoupled else 0.0,
+            coupled=model.weight_decay if model.decay == "coupled" else 0.0,
+            decoupled=model.weight_decay if model.decay == "decoupled" else 0.0,
+            frequency=model.weight_decay if model.decay == "frequency" else 0.0,
             seed=int(rng.integers(1 << 62)),
         )
         self.start = self._start(rng, dtype)

@@ -58,6 +58,7 @@ class Settings:
     coupled: float
     decoupled: float
     seed: int
+    frequency: float = 0.0
 
 
 class Trainer:
@@ -94,6 +95,12 @@ class Trainer:
         if getattr(loss, "corrects_proposal", False) and sampler is not None and sampler.correction.any():
             self._correction = sampler.correction.astype(self.dtype)
         self._ridge = loss.penalties(X) if hasattr(loss, "penalties") else None
+        if settings.frequency > 0:
+            taking_part = (X.col_sums + X.col_sums.mean()) / 2
+            more = settings.frequency * X.row_sums, settings.frequency * taking_part
+            self._ridge = (
+                more if self._ridge is None else (self._ridge[0] + more[0], self._ridge[1] + more[1])
+            )
         self._total = float(X.row_sums.sum())
         if self._ridge is not None:
             self._ridge = tuple(r.astype(self.dtype) for r in self._ridge)

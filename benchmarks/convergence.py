@@ -1,0 +1,55 @@
+"""Time to quality on real data: `python benchmarks/convergence.py ml-1m douban-book-music`.
+
+Prints the tables and writes results.jsonl, convergence.png and report.html into a folder for each data set.
+Interrupt it as you like: the same command goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from rgals.compare import DEFAULT, METHODS, compare
+
+DATA = Path(os.environ.get("RGALS_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+#: How the data sets that need it are prepared: ratings from 3 on, users and items with 5 or more.
+PREPARATION = {name: {"min_value": 3, "core": 5} for name in ("ml-1m", "ml-100k", "ml-latest-small")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "data", nargs="*", default=["ml-1m", "douban-book-music"], help="names below DATA, or files"
+    )
+    parser.add_argument("--methods", default=",".join(DEFAULT), help=f"of {', '.join(METHODS)}")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/convergence"))
+    parser.add_argument("--K", type=int, default=64)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--max-trials", type=int, default=16, help="fits that tuning a method may use")
+    parser.add_argument("--time-limit", type=float, default=120.0, help="training seconds of a fit")
+    parser.add_argument("--patience", type=int, default=8)
+    parser.add_argument("--jobs", type=int, default=None)
+    args = parser.parse_args()
+    for data in args.data:
+        path = Path(data) if Path(data).exists() else DATA / f"{data}.npz"
+        result = compare(
+            path,
+            args.methods,
+            out=args.out / path.stem,
+            K=args.K,
+            seeds=args.seeds,
+            max_trials=args.max_trials,
+            time_limit=args.time_limit,
+            patience=args.patience,
+            n_jobs=args.jobs,
+            **PREPARATION.get(path.stem, {}),
+        )
+        print(result.text())
+        print(f"{args.out / path.stem / 'report.html'}\n")
+
+
+if __name__ == "__main__":
+    main()

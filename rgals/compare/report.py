@@ -1,0 +1,396 @@
+"""Tables, pictures and one HTML page from the journal of a comparison."""
+
+from __future__ import annotations
+
+import html
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rgals._errors import MissingDependencyError
+from rgals._files import atomic_file
+from rgals.compare.analysis import best_of, linear_rate, mean_and_spread, seconds_to
+from rgals.compare.methods import Method
+
+SHARES = (0.95, 0.99)
+_COLORS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#555555",
+    "#A05A2C", "#1B9E77", "#E7298A", "#66A61E", "#A6761D", "#444499", "#994455",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method's results.
+
+    Attributes
+    ----------
+    method, label, family : str
+    params : dict
+    tuning : dict
+        Trials, whether every neighbour was tried, parameters at an end of their ladder.
+    test : dict of str to (mean, standard deviation over seeds)
+    validation : (mean, standard deviation) of each seed's best
+    seconds_to : dict of float to float
+        Median over seeds of the training seconds to that share of the best method's validation quality.
+    seconds : float
+        Median training seconds of a whole run.
+    epochs : float
+        Median number of iterations or epochs.
+    errors : list of str
+    curves : list of curves
+    """
+
+    method: str
+    label: str
+    family: str
+    params: dict[str, float]
+    tuning: dict[str, Any]
+    test: dict[str, tuple[float, float]]
+    validation: tuple[float, float]
+    seconds_to: dict[float, float]
+    seconds: float
+    epochs: float
+    errors: list[str] = field(default_factory=list)
+    curves: list[list[list[float]]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison found.
+
+    Attributes
+    ----------
+    name : str
+    setting : dict
+    metric : str
+    best : float
+        Validation quality of the best method, mean over seeds of each seed's best.
+    rows : list of Row
+        In the order of test quality.
+    objectives : dict of str to dict
+        ``objective`` and ``seconds`` per iteration, and the fitted ``rate`` (or None).
+    compile_seconds : float
+    """
+
+    name: str
+    setting: dict[str, Any]
+    metric: str
+    best: float
+    rows: list[Row]
+    objectives: dict[str, dict[str, Any]]
+    compile_seconds: float
+
+    def text(self) -> str:
+        """The tables as plain text."""
+        lines = [self.name, ""]
+        for header, rows in (_quality_table(self), _rate_table(self)):
+            widths = [max(len(str(row[i])) for row in [header, *rows]) for i in range(len(header))]
+            for row in [header, *rows] if rows else []:
+                cells = [
+                    str(c).ljust(w) if i == 0 else str(c).rjust(w)
+                    for i, (c, w) in enumerate(zip(row, widths))
+                ]
+                lines.append("  ".join(cells).rstrip())
+            lines.append("")
+        return "\n".join(lines)
+
+
+def summarise(
+    name: str, records: dict[str, dict[str, Any]], methods: Sequence[Method], seeds: int
+) -> Comparison:
+    """Gather a comparison from the records of its journal."""
+    setting = records["setting"]["setting"]
+    runs: dict[str, list[dict[str, Any]]] = {method.name: [] for method in methods}
+    for record in records.values():
+        if not record["key"].startswith("run ") or record["method"] not in runs or record["seed"] >= seeds:
+            continue
+        if record["params"] == records[f"tuned {record['method']}"]["params"]:
+            runs[record["method"]].append(record)
+    peaks = {
+        m: [best_of(r["curve"]) for r in found if r["curve"] and not r["error"]] for m, found in runs.items()
+    }
+    best = max((float(np.mean(values)) for values in peaks.values() if values), default=0.0)
+    rows = []
+    for method in methods:
+        found = runs[method.name]
+        good = [r for r in found if not r["error"]]
+        tuned = records[f"tuned {method.name}"]
+        times = {s: [seconds_to(r["curve"], s * best) for r in found] for s in SHARES}
+        metrics = good[0]["test"] if good else {}
+        rows.append(
+            Row(
+                method.name,
+                method.label,
+                method.family,
+                tuned["params"],
+                {k: tuned[k] for k in ("trials", "finished", "edges")},
+                {m: mean_and_spread([r["test"][m] for r in good]) for m in metrics},
+                mean_and_spread(peaks[method.name]) if peaks[method.name] else (math.nan, 0.0),
+                {s: float(np.median(t)) if t else math.inf for s, t in times.items()},
+                float(np.median([r["curve"][-1][0] for r in good])) if good else math.nan,
+                float(np.median([len(r["curve"]) for r in good])) if good else math.nan,
+                [r["error"] for r in found if r["error"]],
+                [r["curve"] for r in good],
+            )
+        )
+    rows.sort(key=lambda row: -row.test.get(setting["metric"], (-1.0, 0.0))[0])
+    return Comparison(
+        name,
+        setting,
+        setting["metric"],
+        best,
+        rows,
+        _objectives(records, methods),
+        records["compile"]["seconds"],
+    )
+
+
+def _objectives(records: dict[str, dict[str, Any]], methods: Sequence[Method]) -> dict[str, dict[str, Any]]:
+    """Curves of the objective; gradient descent is shown with the learning rate that ended lowest."""
+    out: dict[str, dict[str, Any]] = {}
+    shown = {method.name: method for method in methods}
+    for record in records.values():
+        if record["key"].startswith("objective ") and record.get("method") in shown:
+            method = record["method"]
+            if f"objective {method} {_params_text(records[f'tuned {method}']['params'])}" != record["key"]:
+                continue
+            rate = linear_rate(record["objective"], skip=len(record["objective"]) // 5)
+            out[shown[method].label] = {**record, "rate": None if rate is None else asdict(rate)}
+    if "rg2" in shown and "RG2 (ALS)" in out:
+        params = _params_text(records["tuned rg2"]["params"])
+        tried = [
+            r
+            for r in records.values()
+            if r["key"].startswith(f"objective gradient {params} ") and r["objective"] and not r["error"]
+        ]
+        if tried:
+            record = min(tried, key=lambda r: r["objective"][-1])
+            limit = min(min(out["RG2 (ALS)"]["objective"]), min(record["objective"]))
+            rate = linear_rate(record["objective"], limit=limit, skip=len(record["objective"]) // 5)
+            label = f"RG2 by gradient (Adam, lr={record['lr']:g})"
+            out[label] = {**record, "rate": None if rate is None else asdict(rate), "same_as": "RG2 (ALS)"}
+    return out
+
+
+def _params_text(params: dict[str, float]) -> str:
+    import json
+
+    return json.dumps(params, sort_keys=True)
+
+
+def _figure(value: float, digits: int = 4) -> str:
+    return "-" if not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def _with_spread(pair: tuple[float, float] | None) -> str:
+    return "-" if pair is None else f"{_figure(pair[0])} ± {_figure(pair[1])}"
+
+
+def _seconds(value: float) -> str:
+    return "not reached" if math.isinf(value) else "-" if math.isnan(value) else f"{value:.3g} s"
+
+
+def _tuned(row: Row) -> str:
+    text = ", ".join(f"{k}={v:g}" for k, v in row.params.items())
+    notes = [f"{k} at an end of its ladder" for k in row.tuning["edges"]]
+    if not row.tuning["finished"]:
+        notes.append("trials ran out")
+    return text + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
+    metrics = list(dict.fromkeys(name for row in result.rows for name in row.test))
+    header = ["method", *(f"test {m.upper()}" for m in metrics), f"validation {result.metric.upper()}"]
+    header += [f"to {s:.0%} of best" for s in SHARES] + ["whole run", "iterations", "parameters"]
+    body = []
+    for row in result.rows:
+        line = [row.label, *(_with_spread(row.test.get(m)) for m in metrics), _with_spread(row.validation)]
+        line += [_seconds(row.seconds_to[s]) for s in SHARES] + [
+            _seconds(row.seconds),
+            _figure(row.epochs, 0),
+        ]
+        body.append([*line, "diverged" if row.errors and not row.curves else _tuned(row)])
+    return header, body
+
+
+def _rate_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
+    header = [
+        "objective of",
+        "gap shrinks per iteration by",
+        "R² of linear",
+        "R² of power law",
+        "power",
+        "fitted to",
+    ]
+    body = []
+    for label, found in result.objectives.items():
+        rate = found["rate"]
+        if rate is None:
+            body.append([label, "-", "-", "-", "-", "too few iterations above rounding"])
+            continue
+        fitted = f"iterations {rate['first']} to {rate['last']}"
+        figures = [
+            f"{rate['factor']:.4f}",
+            f"{rate['r2']:.3f}",
+            f"{rate['power_r2']:.3f}",
+            f"{rate['power']:.2f}",
+        ]
+        body.append([label, *figures, fitted])
+    return header, body
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise MissingDependencyError("plots need matplotlib: pip install 'rgals[plot]'") from error
+    matplotlib.rcParams["svg.hashsalt"] = "rgals"  # the same page for the same results
+    from matplotlib.figure import Figure
+
+    return Figure
+
+
+def draw(result: Comparison) -> Any:
+    """A figure with two panels: quality against training time, and objective gaps against iterations.
+
+    Raises
+    ------
+    MissingDependencyError
+        Without matplotlib.
+    """
+    figure = _pyplot()(figsize=(13, 5.2), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    order = sorted(result.rows, key=lambda row: row.method)
+    color = {row.label: _COLORS[i % len(_COLORS)] for i, row in enumerate(order)}
+    for row in result.rows:
+        for k, curve in enumerate(row.curves):
+            left.plot(
+                [point[0] for point in curve],
+                [point[1] for point in curve],
+                "-" if row.family == "ALS" else "--",
+                marker="." if len(curve) == 1 else None,
+                color=color[row.label],
+                linewidth=1.4,
+                label=row.label if k == 0 else None,
+            )
+    for share in SHARES:
+        left.axhline(share * result.best, color="#999999", linewidth=0.7, linestyle=":")
+        left.annotate(
+            f"{share:.0%} of best", (1, share * result.best), xycoords=("axes fraction", "data"),
+            ha="right", va="bottom", fontsize=7, color="#777777",
+        )  # fmt: skip
+    values = [v for row in result.rows for curve in row.curves for _, v in curve]
+    if values:
+        left.set_ylim(min(0.5 * result.best, max(0.0, np.quantile(values, 0.05))), max(values) * 1.04)
+    left.set_xscale("log")
+    left.set_xlabel("training seconds (evaluation excluded), log scale")
+    left.set_ylabel(f"validation {result.metric.upper()}")
+    left.set_title(f"{result.name}, K={result.setting['K']}, {result.setting['machine']['threads']} threads")
+    left.grid(alpha=0.25)
+    if result.rows:
+        left.legend(fontsize=8, loc="lower right")
+    for label, found in result.objectives.items():
+        objective = np.asarray(found["objective"])
+        floor = objective.min()
+        if "same_as" in found:
+            floor = min(floor, min(result.objectives[found["same_as"]]["objective"]))
+        start = objective[0] - floor
+        gap = (objective - floor) / start if start > 0 else np.zeros(len(objective))
+        shown = gap > 1e-12
+        t = np.arange(1, len(gap) + 1)
+        right.plot(
+            t[shown], gap[shown], "--" if "same_as" in found else "-", color=color.get(label, "#000000"),
+            linewidth=1.4, label=label,
+        )  # fmt: skip
+    right.set_yscale("log")
+    right.set_xlabel("iterations or epochs")
+    right.set_ylabel("objective minus its smallest value, relative")
+    right.set_title("convergence of the objective")
+    right.grid(alpha=0.25)
+    if result.objectives:
+        right.legend(fontsize=8)
+    return figure
+
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color:
+#222; } h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
+table { border-collapse: collapse; font-size: .87rem; display: block; overflow-x: auto; }
+th, td { padding: .3rem .7rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
+th:first-child, td:first-child, td:last-child, th:last-child { text-align: left; }
+th { border-bottom: 2px solid #888; } tr.best td { font-weight: 600; }
+svg { width: 100%; height: auto; } .note { color: #555; font-size: .9rem; }
+@media (prefers-color-scheme: dark) { figure { background: #fff; } }
+"""
+
+
+def _html_table(header: list[str], rows: list[list[str]], mark_first: bool) -> str:
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    body = []
+    for i, row in enumerate(rows):
+        cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
+        body.append(f'<tr class="best">{cells}</tr>' if mark_first and i == 0 else f"<tr>{cells}</tr>")
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+
+
+def page(result: Comparison, svg: str) -> str:
+    """The report as one HTML page that loads nothing from elsewhere."""
+    shape, counts = result.setting["shape"], result.setting["interactions"]
+    machine = ", ".join(f"{k}: {v}" for k, v in result.setting["machine"].items())
+    facts = (
+        f"{shape[0]:,} users × {shape[1]:,} items; {counts[0]:,} interactions to train on, {counts[1]:,} for "
+        f"validation, {counts[2]:,} for test. K = {result.setting['K']}. {machine}. Compiling and first "
+        f"calls took {result.compile_seconds:.1f} s and are in no curve."
+    )
+    how = (
+        "Every method climbs the ladders of its own parameters on validation "
+        f"{result.metric.upper()} (seed 0), then runs with several seeds. A run ends when validation has not "
+        f"improved for {result.setting['patience']} iterations or after {result.setting['time_limit']:g} s; "
+        "its best iteration is measured on test, training and validation items left out of the ranking. ± is the "
+        "standard deviation over seeds. Times are medians over seeds; “best” is the best method's validation "
+        "figure. Solid lines: alternating least squares; dashed: stochastic gradient descent."
+    )
+    rates = (
+        "A method converges linearly if the logarithm of the gap falls along a straight line over iterations "
+        "(R² of linear near 1), sublinearly if a power of the iteration describes it better. The limit of "
+        "each objective is the smallest value found; the fit leaves out the first fifth of a run and, of the "
+        "run that found the limit, the second half."
+    )
+    title = html.escape(f"{result.name}: time to quality")
+    parts = [
+        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{title}</title>",
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>",
+        f"<style>{_STYLE}</style></head><body><h1>{title}</h1><p>{html.escape(facts)}</p>",
+        f"<figure style='margin:0'>{svg}</figure><h2>Quality and time</h2>",
+        _html_table(*_quality_table(result), mark_first=True),
+        f"<p class='note'>{html.escape(how)}</p>",
+    ]
+    if result.objectives:
+        parts += ["<h2>Rate of convergence</h2>", _html_table(*_rate_table(result), mark_first=False)]
+        parts.append(f"<p class='note'>{html.escape(rates)}</p>")
+    errors = [f"{row.label}: {error}" for row in result.rows for error in row.errors]
+    if errors:
+        items = "".join(f"<li>{html.escape(error)}</li>" for error in errors)
+        parts.append(f"<h2>Runs that failed</h2><ul>{items}</ul>")
+    return "".join([*parts, "</body></html>\n"])
+
+
+def write(result: Comparison, folder: Path) -> list[Path]:
+    """Write ``convergence.png`` and ``report.html``; the paths."""
+    figure = draw(result)
+    png, svg = io.BytesIO(), io.StringIO()
+    figure.savefig(png, format="png", dpi=150, metadata={"Software": None})
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    picture = svg.getvalue()
+    picture = picture[picture.index("<svg") :]  # without the XML declaration, which HTML does not have
+    paths = [folder / "convergence.png", folder / "report.html"]
+    for path, content in zip(paths, (png.getvalue(), page(result, picture).encode()), strict=True):
+        with atomic_file(path) as file:
+            file.write(content)
+    return paths

@@ -1,0 +1,390 @@
+"""Running a comparison: split, tune every method on validation, run the seeds, follow the objective."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from threadpoolctl import threadpool_info
+from tqdm import tqdm
+
+from rgals._csr import CSR
+from rgals._errors import InputError, NumericalError
+from rgals._threads import n_threads
+from rgals._validation import as_csr, check_int, check_real
+from rgals._version import __version__
+from rgals.compare.journal import Journal
+from rgals.compare.methods import Method
+from rgals.datasets import Interactions, read_interactions
+from rgals.losses import RG2
+from rgals.metrics import evaluate
+from rgals.model_selection import k_core, split_interactions
+from rgals.sgd import SGDRanker
+from rgals.sgd import losses as sgd_losses
+
+TEST_METRICS = ("mrr@10", "ndcg@10")
+OBJECTIVE_ITERATIONS = 60
+OBJECTIVE_RATES = (0.003, 0.01, 0.03)  # learning rates among which gradient descent picks its best
+
+
+@dataclass(frozen=True)
+class Split:
+    """Training, validation and test interactions, each users x items."""
+
+    train: CSR
+    validation: CSR
+    test: CSR
+
+    @property
+    def known(self) -> CSR:
+        """Training and validation together: what is left out of the ranking on test."""
+        return as_csr(sp.csr_array(self.train.to_scipy() + self.validation.to_scipy()))
+
+
+def prepare(
+    data: Any, *, min_value: float | None = None, core: int | None = None, random_state: int = 0
+) -> Split:
+    """Read data and split them.
+
+    Parameters
+    ----------
+    data : path, matrix, Interactions or Split
+        Where it marks a test part, that is kept and a tenth of every user's training part becomes
+        validation; otherwise 80 / 10 / 10 per user.
+    min_value : float, optional
+        Values from here on count as positives of weight 1.
+    core : int, optional
+        Drop users and items with fewer interactions, repeatedly.
+    random_state : int
+
+    Returns
+    -------
+    Split
+    """
+    if isinstance(data, Split):
+        return data
+    read = data if isinstance(data, Interactions) else read_interactions(data, min_value=min_value)
+    if read.split is not None and core is None:
+        known, test = read.train, read.test
+        validation = read.validation
+        if validation.nnz == 0:
+            known, validation = split_interactions(known, (0.9, 0.1), random_state=random_state)
+    else:
+        matrix = read.matrix if core is None else k_core(read.matrix, core).matrix
+        known, validation, test = split_interactions(matrix, random_state=random_state)
+    parts = [
+        as_csr(part, name=name)
+        for part, name in ((known, "train"), (validation, "validation"), (test, "test"))
+    ]
+    for part, name in zip(parts, ("training", "validation", "test"), strict=True):
+        if part.nnz == 0:
+            raise InputError(f"the {name} part has no interactions; the data are too small to be split")
+    return Split(*parts)
+
+
+def fingerprint(split: Split) -> str:
+    """A short digest of the three matrices."""
+    digest = hashlib.sha256()
+    for part in (split.train, split.validation, split.test):
+        for array in (np.array(part.shape), part.indptr, part.indices, part.values):
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:16]
+
+
+def machine(n_jobs: int | None) -> dict[str, Any]:
+    """Where the seconds were measured."""
+    import numba
+
+    blas = [info for info in threadpool_info() if info.get("user_api") == "blas"]
+    described = sorted(
+        {f"{i.get('internal_api')} {i.get('version')} ({i.get('architecture')})" for i in blas}
+    )
+    return {
+        "threads": n_threads(n_jobs),
+        "cpu": platform.processor() or platform.machine(),
+        "blas": ", ".join(described),
+        "numba": numba.__version__,
+        "numpy": np.__version__,
+        "rgals": __version__,
+    }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Options of a comparison; see `rgals.compare.compare`."""
+
+    K: int = 64
+    seeds: int = 3
+    max_trials: int = 16
+    time_limit: float = 120.0
+    patience: int = 8
+    metric: str = "ndcg@10"
+    objective_iterations: int = OBJECTIVE_ITERATIONS
+    n_jobs: int | None = None
+    verbose: int = 1
+
+    def check(self) -> None:
+        """Check the options."""
+        check_int("K", self.K, 1)
+        check_int("seeds", self.seeds, 1)
+        check_int("max_trials", self.max_trials, 1)
+        check_real("time_limit", self.time_limit, 0, open_min=True)
+        check_int("patience", self.patience, 1)
+        check_int("objective_iterations", self.objective_iterations, 8)
+
+
+class Runner:
+    """Carries a comparison out, asking the journal first whether a result is there already.
+
+    Parameters
+    ----------
+    split : Split
+    methods : list of Method
+    plan : Plan
+    folder : Path
+        Where ``results.jsonl`` lies.
+    """
+
+    def __init__(self, split: Split, methods: list[Method], plan: Plan, folder: Path) -> None:
+        plan.check()
+        self.split, self.methods, self.plan = split, methods, plan
+        self.known = split.known
+        setting = {
+            "data": fingerprint(split),
+            "shape": list(split.train.shape),
+            "interactions": [split.train.nnz, split.validation.nnz, split.test.nnz],
+            "K": plan.K,
+            "metric": plan.metric,
+            "time_limit": plan.time_limit,
+            "patience": plan.patience,
+            "objective_iterations": plan.objective_iterations,
+            "machine": machine(plan.n_jobs),
+        }
+        self.journal = Journal(folder / "results.jsonl", setting)
+
+    def run(self) -> None:
+        """Everything that is not in the journal yet."""
+        plan = self.plan
+        als = [method for method in self.methods if method.family == "ALS"]
+        objectives = len(als) + (len(OBJECTIVE_RATES) if self._follows_gradient() else 0)
+        total = len(self.methods) * (plan.max_trials + plan.seeds) + objectives
+        with tqdm(total=total, desc="compare", unit="fit", disable=not plan.verbose) as bar:
+            if self.journal.get("compile") is None:
+                self.journal.add("compile", {"seconds": self._compile(bar)})
+            chosen = {}
+            for method in self.methods:
+                bar.set_postfix_str(f"tune {method.name}")
+                chosen[method.name] = tune(method, plan.max_trials, self._trial(method, bar))
+                bar.update(
+                    plan.max_trials - chosen[method.name]["trials"]
+                )  # found before the budget was spent
+                if self.journal.get(f"tuned {method.name}") != {
+                    "key": f"tuned {method.name}",
+                    **chosen[method.name],
+                }:
+                    self.journal.add(f"tuned {method.name}", chosen[method.name])
+            # Seeds take turns over the methods, so that a slow spell of the machine meets all of them.
+            for seed in range(plan.seeds):
+                for method in self.methods:
+                    bar.set_postfix_str(f"{method.name}, seed {seed}")
+                    self._final(method, chosen[method.name]["params"], seed)
+                    bar.update()
+            for method in als:
+                bar.set_postfix_str(f"objective of {method.name}")
+                self._objective(method, chosen[method.name]["params"])
+                bar.update()
+            if self._follows_gradient():
+                for lr in OBJECTIVE_RATES:
+                    bar.set_postfix_str(f"objective by gradient, lr={lr:g}")
+                    self._gradient_objective(chosen["rg2"]["params"], lr)
+                    bar.update()
+
+    def _follows_gradient(self) -> bool:
+        return any(method.name == "rg2" for method in self.methods)
+
+    def _compile(self, bar: tqdm) -> float:
+        """Fit every method briefly on a small part: compiled code is then ready and no clock sees it."""
+        bar.set_postfix_str("compile")
+        started = time.perf_counter()
+        users = np.flatnonzero(self.split.train.row_counts)[:50]
+        part = self.split.train.take_rows(users)
+        for method in self.methods:
+            model = self._make(method, method.start, 0)
+            model.fit(part, callbacks=lambda now: True)
+        return time.perf_counter() - started
+
+    def _make(self, method: Method, params: Mapping[str, float], seed: int) -> Any:
+        return method.build(params, K=self.plan.K, n_jobs=self.plan.n_jobs, random_state=seed)
+
+    def _fit(
+        self, method: Method, params: Mapping[str, float], seed: int
+    ) -> tuple[Any, list[dict[str, Any]], str]:
+        """Fit with early stopping on validation; the model, its history and why a diverged one ended."""
+        plan = self.plan
+        model = self._make(method, params, seed)
+        model.set_params(early_stopping=True, patience=plan.patience, metric=plan.metric)
+        history: list[dict[str, Any]] = []
+
+        def watch(now: Any) -> bool:
+            history.append(now.record)
+            return now.seconds > plan.time_limit
+
+        try:
+            model.fit(self.split.train, validation=self.split.validation, callbacks=watch)
+        except NumericalError as error:
+            return None, history, str(error)
+        return model, history, ""
+
+    def _curve(self, history: list[dict[str, Any]]) -> list[list[float]]:
+        return [[record["seconds"], record[self.plan.metric]] for record in history]
+
+    def _trial(self, method: Method, bar: tqdm) -> Callable[[dict[str, float]], float]:
+        def trial(params: dict[str, float]) -> float:
+            key = f"trial {method.name} {json.dumps(params, sort_keys=True)}"
+            record = self.journal.get(key)
+            if record is None:
+                _, history, error = self._fit(method, params, seed=0)
+                curve = self._curve(history)
+                best = max((value for _, value in curve), default=0.0) if not error else 0.0
+                seconds = curve[-1][0] if curve else 0.0
+                record = self.journal.add(
+                    key, {"best": best, "seconds": seconds, "epochs": len(curve), "error": error}
+                )
+            bar.update()
+            return record["best"]
+
+        return trial
+
+    def _final(self, method: Method, params: Mapping[str, float], seed: int) -> None:
+        key = f"run {method.name} {json.dumps(dict(params), sort_keys=True)} {seed}"
+        if self.journal.get(key) is not None:
+            return
+        model, history, error = self._fit(method, params, seed)
+        test = {}
+        if model is not None:
+            factors = model.user_factors_, model.item_factors_
+            figures = evaluate(
+                factors, self.known, self.split.test, metrics=TEST_METRICS, n_jobs=self.plan.n_jobs
+            )
+            test = {name: float(value) for name, value in figures.items()}
+        self.journal.add(
+            key,
+            {
+                "method": method.name,
+                "seed": seed,
+                "params": dict(params),
+                "curve": self._curve(history),
+                "objective": [record["objective"] for record in history],
+                "test": test,
+                "error": error,
+            },
+        )
+
+    def _objective(self, method: Method, params: Mapping[str, float]) -> None:
+        """The exact objective after every iteration, in double precision and without a stop."""
+        key = f"objective {method.name} {json.dumps(dict(params), sort_keys=True)}"
+        if self.journal.get(key) is not None:
+            return
+        model = self._make(method, params, 0)
+        model.set_params(n_iter=self.plan.objective_iterations, dtype="float64").fit(self.split.train)
+        values = [record["objective"] for record in model.history_]
+        seconds = [record["seconds"] for record in model.history_]
+        self.journal.add(key, {"method": method.name, "objective": values, "seconds": seconds})
+
+    def _gradient_objective(self, params: Mapping[str, float], lr: float) -> None:
+        """The objective of RG2, the same one, under gradient descent (Adam)."""
+        key = f"objective gradient {json.dumps(dict(params), sort_keys=True)} {lr:g}"
+        if self.journal.get(key) is not None:
+            return
+        reference = RG2(alpha=params["alpha"])
+        values, seconds = [], []
+
+        def watch(now: Any) -> None:
+            value = reference.objective(
+                self.split.train, now.user_factors, now.item_factors, params["reg"], 1.0
+            )
+            values.append(value)
+            seconds.append(now.seconds)
+
+        model = SGDRanker(
+            K=self.plan.K,
+            loss=sgd_losses.RG2(alpha=params["alpha"], reg=params["reg"]),
+            score="dot",
+            temperature=1.0,
+            lr=lr,
+            n_epochs=self.plan.objective_iterations,
+            n_jobs=self.plan.n_jobs,
+            random_state=0,
+        )
+        error = ""
+        try:
+            model.fit(self.split.train, callbacks=watch)
+        except NumericalError as problem:
+            error = str(problem)
+        self.journal.add(
+            key,
+            {"method": "rg2 by gradient", "lr": lr, "objective": values, "seconds": seconds, "error": error},
+        )
+
+
+def tune(method: Method, max_trials: int, trial: Callable[[dict[str, float]], float]) -> dict[str, Any]:
+    """Climb the ladders of a method's parameters one rung at a time until every neighbour is worse.
+
+    Parameters
+    ----------
+    method : Method
+    max_trials : int
+    trial : callable
+        Validation quality of a setting.
+
+    Returns
+    -------
+    dict
+        ``params``, ``best``, ``trials``, ``finished`` (every neighbour was tried) and ``edges``, the
+        parameters whose best value is the first or last rung.
+    """
+    here = {name: _rung(ladder, method.start[name]) for name, ladder in method.ladders.items()}
+    tried: dict[tuple[int, ...], float] = {}
+
+    def value(point: dict[str, int]) -> float:
+        key = tuple(point.values())
+        if key not in tried:
+            tried[key] = trial({name: method.ladders[name][rung] for name, rung in point.items()})
+        return tried[key]
+
+    best = value(here)
+    moved, finished = True, False
+    while moved and len(tried) < max_trials:
+        moved, finished = False, True
+        for name, ladder in method.ladders.items():
+            for step in (1, -1):
+                # Keep going in a direction as long as it helps.
+                while 0 <= here[name] + step < len(ladder):
+                    point = {**here, name: here[name] + step}
+                    if tuple(point.values()) not in tried and len(tried) >= max_trials:
+                        finished = False
+                        break
+                    if value(point) <= best:
+                        break
+                    here, best, moved = point, value(point), True
+    edges = [name for name, ladder in method.ladders.items() if here[name] in (0, len(ladder) - 1)]
+    params = {name: method.ladders[name][rung] for name, rung in here.items()}
+    return {
+        "params": params,
+        "best": best,
+        "trials": len(tried),
+        "finished": finished and not moved,
+        "edges": edges,
+    }
+
+
+def _rung(ladder: tuple[float, ...], value: float) -> int:
+    return int(np.argmin(np.abs(np.asarray(ladder) - value)))
