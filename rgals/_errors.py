@@ -60,3 +60,7 @@ class NumericalError(RgalsError, ArithmeticError):
 
 class MissingDependencyError(RgalsError, ImportError):
     """An optional package is needed; the message holds the line that installs it."""
+
+
+class DownloadError(RgalsError, OSError):
+    """A file cannot be fetched; the message names it and where to put it by hand."""

@@ -1,8 +1,20 @@
 """Reading, making and fetching interactions."""
 
+from rgals.datasets.fetching import available, cache_folder, fetch
 from rgals.datasets.ids import IdMap
 from rgals.datasets.interactions import Interactions
+from rgals.datasets.paper import prepare_paper
 from rgals.datasets.read import read_interactions
 from rgals.datasets.synthetic import SyntheticInteractions, make_implicit
 
-__all__ = ["IdMap", "Interactions", "SyntheticInteractions", "make_implicit", "read_interactions"]
+__all__ = [
+    "IdMap",
+    "Interactions",
+    "SyntheticInteractions",
+    "available",
+    "cache_folder",
+    "fetch",
+    "make_implicit",
+    "prepare_paper",
+    "read_interactions",
+]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals._errors import FileFormatError, InputError, InputTypeError, ParameterError, ShapeError
+from rgals._files import atomic_file
 from rgals._sparse import entries, entry_rows, group
 from rgals._validation import MAX_INDEX, check_choice, check_real
 from rgals.datasets.ids import IdMap, as_labels, encode
@@ -161,8 +161,7 @@ class Interactions:
         path : path-like
             Ends in ``.npz``.
         """
-        target = Path(path)
-        if target.suffix != ".npz":
+        if Path(path).suffix != ".npz":
             raise ParameterError("path", str(path), "give a name that ends in .npz")
         arrays: dict[str, np.ndarray] = {
             "user": entry_rows(self.matrix).astype(np.int32),
@@ -174,16 +173,8 @@ class Interactions:
         if self.split is not None:
             arrays["split"] = self.split.astype(np.int8)
         arrays |= self.users.to_arrays("user_") | self.items.to_arrays("item_")
-        handle, temporary = tempfile.mkstemp(prefix=target.name, suffix=".part", dir=target.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with atomic_file(path) as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
 @dataclass

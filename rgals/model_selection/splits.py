@@ -72,8 +72,9 @@ def split_interactions(
     Rounding. Of n interactions each held-out part gets floor(ratio * n), training the rest. A held-out part
     that would get none, though its ratio is above 0, takes one from training as long as training keeps one;
     the last part (test) comes first. With (0.8, 0.1, 0.1) a user with 1 interaction has it in training, with
-    2 one in training and one in test, with 3 to 19 one each in validation and test. This is the rule of the
-    RecStudio and RecBole libraries. With ``by="global"`` n is the number of all interactions.
+    2 one in training and one in test, with 3 to 19 one each in validation and test. This is the rule of
+    RecStudio, with which the RG losses were published. With ``by="global"`` n is the number of all
+    interactions.
 
     Examples
     --------

@@ -1,0 +1,227 @@
+"""Fetching one file over HTTP: resumed, verified, and in place only when it is whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+from tqdm import tqdm
+
+from rgals._errors import DownloadError
+
+_CHUNK = 1 << 18
+_TIMEOUT = 30.0
+_AGENT = "Mozilla/5.0 (compatible; rgals data set loader)"
+_MAGIC = {".zip": b"PK\x03\x04", ".gz": b"\x1f\x8b"}
+
+
+class _AttemptError(Exception):
+    """One attempt failed; another may succeed."""
+
+
+class _NoDowngrade(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any) -> Any:
+        if urlsplit(req.full_url).scheme == "https" and urlsplit(newurl).scheme != "https":
+            raise urllib.error.URLError(f"it redirects from https to {newurl}")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def file_digest(path: Path, kind: str) -> str:
+    """Hexadecimal digest of a file."""
+    digest = hashlib.new(kind, usedforsecurity=False)
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait until no other process downloads to the same place (where the system has file locks)."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with open(path, "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _ask(url: str, headers: dict[str, str]) -> Any:
+    opener = urllib.request.build_opener(_NoDowngrade)
+    return opener.open(
+        urllib.request.Request(url, headers={"User-Agent": _AGENT, **headers}), timeout=_TIMEOUT
+    )
+
+
+def _known(meta: Path, url: str) -> dict[str, str]:
+    """What the server said about an unfinished download from this address; empty if it was another."""
+    try:
+        found = json.loads(meta.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and found.get("url") == url else {}
+
+
+def _attempt(url: str, part: Path, meta: Path, progress: bool, label: str) -> None:
+    """Bring ``part`` to its full length or raise."""
+    done = part.stat().st_size if part.exists() else 0
+    known = _known(meta, url)
+    tag = known.get("tag", "")
+    if done and not tag:
+        done = 0  # nothing says that the rest would belong to what is there
+    headers = {"Range": f"bytes={done}-", "If-Range": tag} if done else {}
+    with _ask(url, headers) as answer:
+        if done and not _continues(answer, done):
+            done = 0
+        tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
+        if tag.startswith("W/"):  # a weak tag does not promise equal bytes
+            tag = answer.headers.get("Last-Modified") or ""
+        meta.write_text(json.dumps({"url": url, "tag": tag}))
+        length = answer.headers.get("Content-Length")
+        total = None if length is None else done + int(length)
+        with open(part, "ab" if done else "wb") as file:
+            _copy(answer, file, done, total, progress, label)
+    if total is not None and part.stat().st_size != total:
+        raise _AttemptError(f"the connection ended after {part.stat().st_size} of {total} bytes")
+
+
+def _continues(answer: Any, done: int) -> bool:
+    if answer.status != 206:
+        return False
+    span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
+    if span is None or int(span[1]) != done:
+        raise _AttemptError("the server continued at another place than asked for")
+    return True
+
+
+def _copy(answer: Any, file: IO[bytes], done: int, total: int | None, progress: bool, label: str) -> None:
+    with tqdm(
+        total=total, initial=done, unit="B", unit_scale=True, desc=label, disable=not progress, leave=False
+    ) as bar:
+        while chunk := answer.read(_CHUNK):
+            file.write(chunk)
+            bar.update(len(chunk))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _check(part: Path, target: Path, md5: str | None) -> None:
+    """Raise `_AttemptError` if the finished file is not what was asked for; it is removed then."""
+    magic = next((m for suffix, m in _MAGIC.items() if target.name.endswith(suffix)), b"")
+    with open(part, "rb") as file:
+        start = file.read(512)
+    problem = ""
+    if not start:
+        problem = "the server sent nothing"
+    elif not start.startswith(magic) or start.lstrip()[:15].lower().startswith((b"<!doctype", b"<html")):
+        page = (
+            "a web page" if b"<html" in start.lower() or b"<!doctype" in start.lower() else "something else"
+        )
+        problem = f"the server sent {page}, not the file"
+    elif md5 is not None and (got := file_digest(part, "md5")) != md5:
+        problem = f"the MD5 is {got}, but {md5} is published: the file is damaged or was changed"
+    if problem:
+        part.unlink()
+        raise _AttemptError(problem)
+
+
+def download(
+    urls: tuple[str, ...],
+    target: Path,
+    *,
+    md5: str | None = None,
+    progress: bool = True,
+    attempts: int = 3,
+    pause: float = 1.0,
+) -> None:
+    """Fetch a file; on return it lies whole and verified at ``target``.
+
+    An interrupted download leaves ``target.part``, and the next call continues there if the server allows
+    and says (by ETag or date) that the file is still the same.
+
+    Parameters
+    ----------
+    urls : tuple of str
+        Tried in order, http or https.
+    target : Path
+    md5 : str, optional
+        Published checksum.
+    progress : bool, default True
+        Show a progress bar.
+    attempts : int, default 3
+        For each address; a broken connection is resumed.
+    pause : float, default 1
+        Seconds before the second attempt; doubled for each further one.
+
+    Raises
+    ------
+    DownloadError
+        No address gave the file; the message says why and where to put it by hand.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part, meta = (target.with_name(target.name + suffix) for suffix in (".part", ".part.json"))
+    faults = []
+    with _alone(target.with_name(target.name + ".lock")):
+        if target.exists():  # another process was faster
+            return
+        for url in urls:
+            for attempt in range(attempts):
+                if attempt:
+                    time.sleep(pause * 2 ** (attempt - 1))
+                try:
+                    _attempt(url, part, meta, progress, target.name)
+                    _check(part, target, md5)
+                except urllib.error.HTTPError as error:
+                    if error.code == 416:  # the rest asked for does not exist: begin anew
+                        part.unlink(missing_ok=True)
+                        fault = "the server does not continue the unfinished file"
+                        continue
+                    fault = " ".join(f"HTTP {error.code} {error.reason}".split())
+                    if error.code < 500:
+                        break
+                except urllib.error.URLError as error:
+                    fault = str(error.reason)
+                    if isinstance(error.reason, ssl.SSLCertVerificationError):
+                        break
+                except (_AttemptError, TimeoutError, ConnectionError, HTTPException) as error:
+                    fault = str(error) or type(error).__name__
+                else:
+                    os.replace(part, target)
+                    meta.unlink(missing_ok=True)
+                    with suppress(OSError):
+                        target.with_name(target.name + ".lock").unlink()
+                    return
+            faults.append(f"{url}: {fault}")
+    raise DownloadError(
+        f"{target.name} cannot be fetched ({'; '.join(faults)}). Without a connection, get the file "
+        f"elsewhere, put it at {target} and call again"
+    )
+
+
+def published_md5(sums_url: str, url: str) -> str | None:
+    """MD5 of a file from the list its publisher keeps beside it; None where there is no such list.
+
+    Lines are a digest and a file name, as md5sum writes them.
+    """
+    name = urlsplit(url).path.rsplit("/", 1)[-1]
+    try:
+        with _ask(sums_url, {}) as answer:
+            text = answer.read(1 << 20).decode("utf-8", "replace")
+    except (urllib.error.URLError, TimeoutError, ConnectionError, HTTPException):
+        return None
+    found = re.search(rf"^([0-9a-f]{{32}})\s+\*?{re.escape(name)}\s*$", text, re.MULTILINE)
+    return None if found is None else found[1]

@@ -1,0 +1,188 @@
+"""`fetch`: a public data set by name, from its official place or from the cache."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from rgals._errors import DownloadError, FileFormatError, ParameterError
+from rgals._validation import check_choice
+from rgals.datasets import sources
+from rgals.datasets.download import download, file_digest, published_md5
+from rgals.datasets.interactions import Columns, Interactions, build
+from rgals.datasets.read import read_interactions
+from rgals.datasets.registry import SOURCES, RemoteFile, Source
+
+
+def cache_folder(folder: str | os.PathLike | None = None) -> Path:
+    """Where data sets are kept.
+
+    Parameters
+    ----------
+    folder : path-like, optional
+        Default: the environment variable ``RGALS_CACHE``, else ``rgals`` in ``XDG_CACHE_HOME``, else
+        ``~/.cache/rgals``.
+
+    Returns
+    -------
+    Path
+    """
+    if folder is not None:
+        return Path(folder)
+    if os.environ.get("RGALS_CACHE"):
+        return Path(os.environ["RGALS_CACHE"])
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "rgals"
+
+
+def available() -> tuple[str, ...]:
+    """Names that `fetch` knows."""
+    return tuple(SOURCES)
+
+
+def fetch(
+    name: str,
+    *,
+    folder: str | os.PathLike | None = None,
+    url: str | tuple[str, ...] | None = None,
+    verify: bool = True,
+    progress: bool = True,
+) -> Interactions:
+    """A public data set by name.
+
+    The file is downloaded on first use, verified, parsed and kept; later calls read the kept result and need
+    no connection. None of these sets may be redistributed freely: the terms are printed with the download.
+
+    Parameters
+    ----------
+    name : str
+        "ml-100k", "ml-1m", "ml-10m", "ml-20m", "ml-25m" (ratings with timestamps), "amazon-electronics"
+        (5-core, ratings with timestamps), "steam" (reviews with dates), "simplewiki-links" (pages x link
+        targets), "gowalla", "yelp2018", "amazon-book" (pairs with the split of NGCF and LightGCN).
+    folder : path-like, optional
+        Where files are kept; see `cache_folder`.
+    url : str or tuple of str, optional
+        Another place for the file, one for each file of the set (gowalla, yelp2018 and amazon-book have two:
+        training and test).
+    verify : bool, default True
+        Compare the published MD5 where there is one, and the published numbers of users, items and
+        interactions. Without a published MD5 the SHA-256 of the first download is recorded beside the
+        file, and later uses must match it.
+    progress : bool, default True
+        Show progress bars and the terms.
+
+    Returns
+    -------
+    Interactions
+        Values are the ratings, or 1. Of several reviews of one item by one user the last counts.
+
+    Raises
+    ------
+    DownloadError
+        No connection, or no place gave the right file: the message names the file and where to put it.
+    FileFormatError
+        The file is damaged, was changed since it was recorded, or does not have the published numbers.
+    ParameterError
+        The name is unknown.
+
+    Examples
+    --------
+    >>> from rgals.datasets import fetch
+    >>> ratings = fetch("ml-100k").matrix                                    # doctest: +SKIP
+    """
+    source = SOURCES[check_choice("name", name, available())]
+    place = cache_folder(folder)
+    files = _with_urls(source, url)
+    paths = [_obtain(source, file, place, verify, progress) for file in files]
+    digest = "-".join(file_digest(path, "sha256")[:12] for path in paths)
+    kept = place / f"{source.name}.{digest}.npz"
+    if kept.exists():
+        try:
+            return read_interactions(kept)
+        except FileFormatError:
+            kept.unlink()  # a damaged copy is made again from the source
+    data = build(parse(source, paths, progress), min_value=None, binarize=None, duplicates="last")
+    got = (data.n_users, data.n_items, data.nnz)
+    if verify and source.size is not None and got != source.size:
+        raise FileFormatError(
+            f"{', '.join(map(str, paths))}: {_in_words(got)}, but {name} has {_in_words(source.size)}; "
+            "remove the file to fetch it again, or give verify=False"
+        )
+    data.save(kept)
+    return data
+
+
+def _in_words(size: tuple[int, int, int]) -> str:
+    return f"{size[0]} users, {size[1]} items and {size[2]} interactions"
+
+
+def parse(source: Source, paths: list[Path], progress: bool = False) -> Columns:
+    """The columns of the files of a data set, in the form in which it is published."""
+    path = paths[0]
+    if source.form == "zip":
+        return sources.zip_table(path, source.member, progress)
+    if source.form == "json":
+        keys = {"user": "reviewerID", "item": "asin", "value": "overall", "timestamp": "unixReviewTime"}
+        return sources.record_lines(path, literal=False, progress=progress, **keys)
+    if source.form == "literal":
+        keys = {"user": "username", "item": "product_id", "timestamp": "date"}
+        return sources.record_lines(path, literal=True, progress=progress, **keys)
+    if source.form == "pagelinks":
+        return sources.pagelinks(path, progress)
+    return sources.adjacency(paths[0], paths[1])
+
+
+def _with_urls(source: Source, url: str | tuple[str, ...] | None) -> tuple[RemoteFile, ...]:
+    if url is None:
+        return source.files
+    urls = (url,) if isinstance(url, str) else tuple(url)
+    if len(urls) != len(source.files):
+        raise ParameterError("url", url, f"{source.name} has {len(source.files)} file(s); give one for each")
+    for one in urls:
+        if urlsplit(one).scheme not in ("http", "https"):
+            raise ParameterError("url", one, "give an http or https address")
+    return tuple(
+        RemoteFile(file.name, (one,), file.md5, file.sums_url)
+        for file, one in zip(source.files, urls, strict=True)
+    )
+
+
+def _obtain(source: Source, file: RemoteFile, place: Path, verify: bool, progress: bool) -> Path:
+    """Path of one verified file of a data set, downloaded if it is not there."""
+    path = place / file.name
+    record = path.with_name(path.name + ".sha256")
+    if not path.exists():
+        if progress:
+            print(f"{source.name}: {source.licence}", file=sys.stderr)
+        md5 = file.md5 if verify else None
+        if verify and md5 is None and file.sums_url is not None:
+            md5 = published_md5(file.sums_url, file.urls[0])
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DownloadError(f"{place} cannot be made ({error}); give another folder=") from error
+        download(file.urls, path, md5=md5, progress=progress)
+        record.unlink(missing_ok=True)
+    if not verify:
+        return path
+    if file.md5 is not None:
+        if (got := file_digest(path, "md5")) != file.md5:
+            raise FileFormatError(
+                f"{path} has the MD5 {got}, but {file.md5} is published: it is damaged or another version; "
+                "remove it to fetch it again, or give verify=False"
+            )
+        return path
+    got = file_digest(path, "sha256")
+    try:
+        recorded = record.read_text().split()[0]
+    except (OSError, IndexError):
+        record.write_text(f"{got}  {path.name}\n")
+        return path
+    if got != recorded:
+        raise FileFormatError(
+            f"{path} has the SHA-256 {got}, but {recorded} was recorded at its first use ({record.name}): it "
+            "is damaged or was replaced; remove both to fetch it again, or give verify=False"
+        )
+    return path
