@@ -303,6 +303,10 @@ def draw(result: Comparison) -> Any:
         start = objective[0] - floor
         gap = (objective - floor) / start if start > 0 else np.zeros(len(objective))
         shown = gap > 1e-12
+        if "same_as" not in found:
+            shown[(len(gap) + 1) // 2 :] = (
+                False  # a run that found the limit itself says nothing near its end
+            )
         t = np.arange(1, len(gap) + 1)
         right.plot(
             t[shown], gap[shown], "--" if "same_as" in found else "-", color=color.get(label, "#000000"),
@@ -352,9 +356,9 @@ def page(result: Comparison, svg: str) -> str:
         "Every method climbs the ladders of its own parameters on validation "
         f"{result.metric.upper()} (seed 0), then runs with several seeds. A run ends when validation has not "
         f"improved for {result.setting['patience']} iterations or after {result.setting['time_limit']:g} s; "
-        "its best iteration is measured on test, training and validation items left out of the ranking. ± is the "
-        "standard deviation over seeds. Times are medians over seeds; “best” is the best method's validation "
-        "figure. Solid lines: alternating least squares; dashed: stochastic gradient descent."
+        "its best iteration is measured on test, training and validation items left out of the ranking. "
+        "± is the standard deviation over seeds. Times are medians over seeds; “best” is the best method's "
+        "validation figure. Solid lines: alternating least squares; dashed: stochastic gradient descent."
     )
     rates = (
         "A method converges linearly if the logarithm of the gap falls along a straight line over iterations "

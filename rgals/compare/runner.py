@@ -294,7 +294,7 @@ class Runner:
         if self.journal.get(key) is not None:
             return
         model = self._make(method, params, 0)
-        model.set_params(n_iter=self.plan.objective_iterations, dtype="float64").fit(self.split.train)
+        model.set_params(n_iter=2 * self.plan.objective_iterations, dtype="float64").fit(self.split.train)
         values = [record["objective"] for record in model.history_]
         seconds = [record["seconds"] for record in model.history_]
         self.journal.add(key, {"method": method.name, "objective": values, "seconds": seconds})

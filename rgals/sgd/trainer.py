@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numba
 import numpy as np
 
 from rgals._csr import CSR
@@ -19,6 +21,7 @@ from rgals.sgd.schedules import Schedule
 _CHUNK = 64  # users a task scores at once: the block of scores stays in the cache of a core
 _ITEMS = 512  # items a task of the item gradient owns
 _ROWS = 512  # sampled rows a call of a loss sees
+_SMALL = 1 << 16  # pairs of a batch below which more threads do not pay
 
 
 class Factors:
@@ -238,6 +241,15 @@ class Trainer:
         size = self.settings.batch_size
         starts = range(0, self.X.nnz, size)
         keys = np.random.SeedSequence([self.settings.seed, epoch, 1]).generate_state(len(starts), np.uint64)
+        width = 2 if self.sampler.shared else 1 + self.sampler.n
+        with _launches_worth(size * width):
+            yield from self._sampled_steps(epoch, order, starts, keys)
+
+    def _sampled_steps(
+        self, epoch: int, order: np.ndarray, starts: range, keys: np.ndarray
+    ) -> Iterator[tuple[float, float]]:
+        assert self.sampler is not None
+        size = self.settings.batch_size
         for batch, start in enumerate(starts):
             where = order[start : start + size]
             users, positives = self.sampler.users[where], self.X.indices[where]
@@ -363,6 +375,18 @@ class Trainer:
         out = np.empty((len(unique), vectors.shape[1]), self.dtype)
         kernel.group_sum(starts, order, factors, width, vectors, out)
         return unique, out
+
+
+@contextmanager
+def _launches_worth(pairs: int) -> Iterator[None]:
+    """Compiled code on one thread if a batch is so small that waking the others costs more than they do."""
+    threads = numba.get_num_threads()
+    if pairs < _SMALL:
+        numba.set_num_threads(1)
+    try:
+        yield
+    finally:
+        numba.set_num_threads(threads)
 
 
 def _row_slice(block: CSR, start: int, end: int) -> CSR:

@@ -1,0 +1,215 @@
+"""The comparison: analysis by hand, tuning, resuming, and what the page holds."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+from rgals._errors import InputError, ParameterError
+from rgals.compare import METHODS, compare, prepare
+from rgals.compare import runner as runner_module
+from rgals.compare.analysis import linear_rate, mean_and_spread, seconds_to
+from rgals.compare.journal import Journal
+from rgals.compare.methods import Method, get_methods
+from rgals.compare.runner import Runner, tune
+from rgals.datasets import make_implicit, read_interactions
+
+OPTIONS = {"K": 4, "seeds": 2, "max_trials": 3, "time_limit": 5.0, "objective_iterations": 10, "verbose": 0}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_implicit(150, 80, random_state=0)
+
+
+# Analysis.
+
+
+def test_seconds_to_is_the_first_time_at_or_above():
+    curve = [(1.0, 0.10), (2.5, 0.30), (4.0, 0.25), (5.0, 0.40)]
+    assert [seconds_to(curve, q) for q in (0.05, 0.30, 0.31, 0.5)] == [1.0, 2.5, 5.0, math.inf]
+
+
+@pytest.mark.parametrize("factor", [0.3, 0.8, 0.95])
+def test_a_geometric_decrease_is_recognised(factor):
+    rate = linear_rate([7 + 4 * factor**t for t in range(200)])
+    assert rate.factor == pytest.approx(factor, abs=2e-3) and rate.r2 > 0.999
+    assert rate.power_r2 < rate.r2
+
+
+def test_a_power_law_is_recognised_as_sublinear():
+    rate = linear_rate([2 + t**-0.5 for t in range(1, 300)], limit=2.0)
+    assert rate.power == pytest.approx(0.5, abs=1e-3) and rate.power_r2 > 0.999 > rate.r2
+
+
+def test_too_few_iterations_give_no_rate():
+    assert linear_rate([3.0, 2.0, 1.5]) is None
+    assert linear_rate([1.0] * 40) is None
+
+
+def test_mean_and_spread():
+    assert mean_and_spread([1.0, 3.0]) == (2.0, pytest.approx(np.sqrt(2)))
+    assert mean_and_spread([5.0]) == (5.0, 0.0)
+
+
+# Tuning.
+
+
+def hill(method_start=(0.0, 0.0), peak=(3, 1)):
+    ladders = {"a": tuple(map(float, range(6))), "b": tuple(map(float, range(4)))}
+    method = Method("hill", "hill", "ALS", lambda: None, ladders, dict(zip("ab", method_start)))
+    calls = []
+
+    def trial(params):
+        calls.append(tuple(params.values()))
+        return -((params["a"] - peak[0]) ** 2) - 2 * (params["b"] - peak[1]) ** 2
+
+    return method, trial, calls
+
+
+def test_tuning_climbs_to_the_peak_and_tries_nothing_twice():
+    method, trial, calls = hill()
+    found = tune(method, 50, trial)
+    assert found["params"] == {"a": 3.0, "b": 1.0} and found["best"] == 0
+    assert found["finished"] and found["edges"] == [] and found["trials"] == len(calls) == len(set(calls))
+    assert {(2.0, 1.0), (4.0, 1.0), (3.0, 0.0), (3.0, 2.0)} <= set(calls), "every neighbour was tried"
+
+
+def test_tuning_says_when_trials_ran_out_and_when_the_best_is_at_an_end():
+    method, trial, calls = hill()
+    found = tune(method, 3, trial)
+    assert not found["finished"] and found["trials"] == 3 == len(calls)
+    method, trial, _ = hill(peak=(9, 1))
+    found = tune(method, 50, trial)
+    assert found["edges"] == ["a"] and found["params"]["a"] == 5.0
+
+
+# The journal.
+
+
+def test_a_torn_last_line_is_dropped_and_damage_is_an_error(tmp_path):
+    path = tmp_path / "results.jsonl"
+    Journal(path, {"K": 4}).add("x", {"value": 1.5})
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"key": "y", "val')
+    again = Journal(path, {"K": 4})
+    assert again.get("x")["value"] == 1.5 and again.get("y") is None and path.read_bytes() == whole
+    with pytest.raises(InputError, match=r"other settings \(K\)"):
+        Journal(path, {"K": 5})
+    path.write_bytes(whole.replace(b'"value"', b'value"'))
+    with pytest.raises(InputError, match="line 2 is damaged"):
+        Journal(path, {"K": 4})
+
+
+# The whole.
+
+
+def test_every_method_can_be_built_and_its_start_is_on_its_ladders():
+    for method in METHODS.values():
+        assert set(method.start) == set(method.ladders)
+        for name, ladder in method.ladders.items():
+            assert list(ladder) == sorted(set(ladder)) and ladder[0] <= method.start[name] <= ladder[-1]
+        model = method.build(method.start, K=3, n_jobs=1, random_state=0)
+        assert model.get_params()["K"] == 3
+    with pytest.raises(ParameterError, match="'svd'"):
+        get_methods("rg2,svd")
+    with pytest.raises(ParameterError, match="once"):
+        get_methods("rg2,rg2")
+
+
+def test_split_keeps_a_given_test_part(data):
+    split = np.zeros(data.nnz, np.int8)
+    split[::5] = 1
+    marked = data.replace(split=split)
+    parts = prepare(marked)
+    np.testing.assert_array_equal(parts.test.to_scipy().toarray() > 0, marked.test.toarray() > 0)
+    together = parts.train.to_scipy() + parts.validation.to_scipy() + parts.test.to_scipy()
+    np.testing.assert_array_equal(together.toarray() > 0, data.matrix.toarray() > 0)
+    assert parts.train.nnz > 5 * parts.validation.nnz > 0
+    smaller = prepare(data, core=10)
+    assert smaller.train.shape < parts.train.shape
+
+
+def test_a_comparison_from_one_call(data, tmp_path):
+    result = compare(data, "rg2,bpr", out=tmp_path, name="made up <data>", **OPTIONS)
+    assert {row.method for row in result.rows} == {"rg2", "bpr"}
+    for row in result.rows:
+        assert len(row.curves) == 2 and 0 < row.test["mrr@10"][0] <= 1 and 0 < row.test["ndcg@10"][0] <= 1
+        for curve in row.curves:
+            assert (np.diff([seconds for seconds, _ in curve]) > 0).all()
+    assert result.best == max(row.validation[0] for row in result.rows)
+    leader = max(result.rows, key=lambda row: row.validation[0])
+    assert leader.seconds_to[0.95] <= leader.seconds_to[0.99]
+    assert set(result.objectives) >= {"RG2 (ALS)"} and len(result.objectives) == 2
+    assert (np.diff(result.objectives["RG2 (ALS)"]["objective"]) <= 1e-9).all(), "ALS never rises"
+    text = result.text()
+    assert "RG2 (ALS)" in text and "BPR (SGD)" in text and f"{result.rows[0].test['ndcg@10'][0]:.4f}" in text
+    page = (tmp_path / "report.html").read_text()
+    assert "made up &lt;data&gt;" in page and "<svg" in page and "</html>" in page
+    assert f"{result.rows[0].test['mrr@10'][0]:.4f}" in page
+    loaded = re.findall(r"(?:src|href)\s*=\s*['\"]([^'\"#]+)", page)
+    assert not loaded and "<script" not in page and "@import" not in page, "nothing comes from elsewhere"
+    assert (tmp_path / "convergence.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    for line in (tmp_path / "results.jsonl").read_text().splitlines():
+        assert "key" in json.loads(line)
+
+
+def test_an_interrupted_comparison_resumes(data, tmp_path, monkeypatch):
+    """Stopped in the middle and started again, it fits only what was missing, and ends with the same result."""
+    fits = []
+    whole = Runner._fit
+
+    def counting(self, method, params, seed):
+        fits.append((method.name, tuple(params.items()), seed))
+        if len(fits) == stop_at:
+            raise KeyboardInterrupt
+        return whole(self, method, params, seed)
+
+    monkeypatch.setattr(runner_module.Runner, "_fit", counting)
+    stop_at = 5
+    with pytest.raises(KeyboardInterrupt):
+        compare(data, "rg2,bpr", out=tmp_path, **OPTIONS)
+    stop_at = -1
+    first = len(fits)
+    result = compare(data, "rg2,bpr", out=tmp_path, **OPTIONS)
+    pieced = fits[: first - 1] + fits[first:]
+    fits.clear()
+    compare(data, "rg2,bpr", out=tmp_path / "at once", **OPTIONS)
+    assert pieced == fits, "what was finished is not done again, what was interrupted is"
+    before = len(fits)
+    again = compare(data, "rg2,bpr", out=tmp_path, **OPTIONS)
+    assert len(fits) == before and again == result
+    with pytest.raises(InputError, match="other settings"):
+        compare(data, "rg2", out=tmp_path, **{**OPTIONS, "K": 5})
+
+
+def test_a_method_that_diverges_is_reported_and_does_not_stop_the_rest(data, tmp_path, monkeypatch):
+    wild = METHODS["softmax_dot"]
+    broken = Method(
+        "bpr",
+        "BPR (SGD)",
+        "SGD",
+        lambda params, **common: wild.build({"lr": 1e30, "weight_decay": 0.1}, **common).set_params(
+            optimizer="sgd"
+        ),
+        {"lr": (1.0, 2.0)},
+        {"lr": 1.0},
+    )
+    monkeypatch.setitem(METHODS, "bpr", broken)
+    result = compare(data, "rg2,bpr", out=tmp_path, **OPTIONS)
+    rows = {row.method: row for row in result.rows}
+    assert rows["bpr"].errors and "diverged" in rows["bpr"].errors[0] and not rows["rg2"].errors
+    assert "diverged" in result.text() and "Runs that failed" in (tmp_path / "report.html").read_text()
+
+
+def test_bad_requests_are_refused_before_anything_is_written(data, tmp_path):
+    for wrong in ({"methods": "svd"}, {"seeds": 0}, {"max_trials": 0}, {"time_limit": 0}):
+        with pytest.raises(ParameterError):
+            compare(data, **{"methods": "rg2", **OPTIONS, **wrong}, out=tmp_path / "new")
+    with pytest.raises(InputError, match="too small"):
+        compare(read_interactions(([1, 2], [1, 2])), "rg2", out=tmp_path / "new", **OPTIONS)
+    assert not (tmp_path / "new").exists()
