@@ -12,8 +12,10 @@ from rgals._threads import parallel
 from rgals._validation import as_csr, check_ids, check_int
 from rgals.kernels import topk as kernel
 
-# Few queries are cut along the items into about this many pieces of work, whatever the number of threads.
+# Few queries are cut along the items into about this many pieces of work, whatever the number of threads, but
+# not into shorter ones: every piece fills its own heaps.
 _PIECES = 16
+_TILES_IN_A_PIECE = 16
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
@@ -139,7 +141,7 @@ def topk(
 
     Notes
     -----
-    Memory beyond the output arrays is a tile of 128 x 1024 scores a thread, and 16 lists a query where there
+    Memory beyond the output arrays is a tile of 512 x 512 scores a thread, and 16 lists a query where there
     are only a few queries. Rounding follows the shape of a tile, so that the last bits of a score may differ
     between calls with other batches or filters.
 
@@ -187,7 +189,7 @@ def topk(
     if n_left == 0 or n_queries == 0:
         return np.full((n_queries, n), -1, np.int32), np.full((n_queries, n), -np.inf, queries.dtype)
     n_tiles, n_blocks = -(-n_left // kernel.ITEMS), -(-n_queries // kernel.USERS)
-    n_segments = max(1, min(n_tiles, _PIECES // n_blocks))
+    n_segments = max(1, min(n_tiles // _TILES_IN_A_PIECE, _PIECES // n_blocks))
     ids = np.empty((n_segments, n_queries, n), np.int32)
     scores = np.empty((n_segments, n_queries, n), queries.dtype)
     lists = _read_only(names), _read_only(blocked)

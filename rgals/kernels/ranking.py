@@ -7,6 +7,7 @@ from numba import njit, prange
 
 from rgals.kernels.blas import gemm_nt
 from rgals.kernels.queue import fetch_add
+from rgals.kernels.simd import WIDTH, count_bits, equal, greater
 
 ROWS = 64  # rows that a thread takes at once
 FEW = 16  # up to so many relevant items, a SIMD count for each beats a search in their sorted scores
@@ -31,9 +32,13 @@ def find_hits(ids, indptr, indices, n_threads, counter, hits):
 def _count_few(scores, positive):
     """Scores greater than and equal to one score, in SIMD."""
     above, tied = 0, 0
-    for score in scores:
-        above += score > positive
-        tied += score == positive
+    whole = len(scores) // WIDTH * WIDTH
+    for start in range(0, whole, WIDTH):
+        above += count_bits(greater(scores, start, positive))
+        tied += count_bits(equal(scores, start, positive))
+    for j in range(whole, len(scores)):
+        above += scores[j] > positive
+        tied += scores[j] == positive
     return above, tied
 
 

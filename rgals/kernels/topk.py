@@ -15,10 +15,10 @@ from numba import njit, prange
 
 from rgals.kernels.blas import gemm_nt, gemv_n
 from rgals.kernels.queue import fetch_add
+from rgals.kernels.simd import WIDTH, greater, lowest_bit
 
-USERS = 128  # rows of a score tile: enough to pay for packing the items
-ITEMS = 1024  # columns of a score tile: the float32 tile (512 KiB) stays in the second-level cache
-CHUNK = 64  # scores compared with the root at once
+USERS = 512  # rows of a score tile: enough to pay for packing the items
+ITEMS = 512  # columns of a score tile: 1 MiB in float32, which stays in cache between gemm and scan
 GATHER = 256  # candidates gathered at once where every user has a list of their own
 
 
@@ -45,15 +45,6 @@ def _sift(scores, ids, n, score, item):
 
 
 @njit(cache=True)
-def _any_above(row, low):
-    """Whether a score is greater than ``low``; without an early exit, so that it runs in SIMD."""
-    found = False
-    for score in row:
-        found |= score > low
-    return found
-
-
-@njit(cache=True)
 def _scan(row, first, names, scores, ids):
     """Let the scores of consecutive items enter a heap.
 
@@ -61,15 +52,21 @@ def _scan(row, first, names, scores, ids):
     """
     n = len(scores)
     low = scores[0]
-    for start in range(0, len(row), CHUNK):
-        part = row[start : start + CHUNK]
-        if _any_above(part, low):
-            for j in range(len(part)):
-                if part[j] > low:
-                    at = first + start + j
-                    item = names[at] if len(names) else np.int32(at)
-                    _sift(scores, ids, n, part[j], item)
-                    low = scores[0]
+    for start in range(0, len(row), WIDTH):
+        if start + WIDTH <= len(row):
+            above = greater(row, start, low)
+        else:
+            above = np.uint64(0)
+            for j in range(start, len(row)):
+                if row[j] > low:
+                    above |= np.uint64(1) << np.uint64(j - start)
+        while above != 0:
+            j = start + lowest_bit(above)
+            above &= above - np.uint64(1)
+            if row[j] > low:
+                item = names[first + j] if len(names) else np.int32(first + j)
+                _sift(scores, ids, n, row[j], item)
+                low = scores[0]
 
 
 @njit(cache=True)
