@@ -76,8 +76,9 @@ class SGDRanker(FactorRanker, BaseEstimator):
     K : int, default=64
         Number of factors.
     loss : str or loss object, default="softmax"
-        Over the whole catalogue: ``"softmax"``, ``"sparsemax"``, ``"rg2"``, ``"rgx"``. With sampled
-        negatives: ``"sampled_softmax"``, ``"sampled_cce"``, ``"bpr"``, ``"bce"``. See `rgals.sgd.losses`.
+        Over the whole catalogue: ``"softmax"``, ``"softmax_at_k"``, ``"sparsemax"``, ``"rg2"``,
+        ``"rgx"``. With sampled negatives: ``"sampled_softmax"``, ``"sampled_cce"``, ``"bpr"``, ``"bce"``. See
+        `rgals.sgd.losses`.
     score : {"cosine", "dot"}, default="cosine"
     temperature : float > 0, default=0.2
         Scores are divided by it before they reach the loss. Usual: 0.05 to 0.3 for cosine, 1 for dot.

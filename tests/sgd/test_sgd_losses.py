@@ -9,7 +9,18 @@ from scipy.special import logsumexp
 from rgals import losses as als_losses
 from rgals._csr import CSR
 from rgals._errors import InputTypeError, ParameterError
-from rgals.sgd.losses import BCE, BPR, LOSSES, RG2, RGX, SampledCCE, SampledSoftmax, Softmax, get_loss
+from rgals.sgd.losses import (
+    BCE,
+    BPR,
+    LOSSES,
+    RG2,
+    RGX,
+    SampledCCE,
+    SampledSoftmax,
+    Softmax,
+    SoftmaxAtK,
+    get_loss,
+)
 from rgals.sgd.losses._base import softplus
 
 FULL = [name for name, kind in LOSSES.items() if kind.kind == "full"]
@@ -49,8 +60,10 @@ def central(f, x, h):
 def test_gradient_of_full_losses(name, valued, rng):
     loss, positives = get_loss(name), block(rng, valued=valued)
     scores = rng.standard_normal((5, 7))
-    _, grad = loss.value_and_grad(scores.copy(), positives)
-    numeric = central(lambda s: loss.value_and_grad(s, positives)[0].sum(), scores, 1e-5)
+    # The threshold of the top-K form is a constant for the gradient.
+    fixed = {"thresholds": loss.thresholds(scores)} if hasattr(loss, "thresholds") else {}
+    _, grad = loss.value_and_grad(scores.copy(), positives, **fixed)
+    numeric = central(lambda s: loss.value_and_grad(s, positives, **fixed)[0].sum(), scores, 1e-5)
     np.testing.assert_allclose(grad, numeric, rtol=1e-6, atol=1e-6)
     assert np.abs(numeric).max() > 0.1
 
@@ -125,6 +138,24 @@ def test_softmax_is_the_sum_of_cross_entropies(rng):
 def test_softmax_at_zero_is_log_n():
     value, _ = Softmax().value_and_grad(np.zeros((1, 9)), csr(np.eye(9)[:1]))
     np.testing.assert_allclose(value, np.log(9))
+
+
+def test_softmax_at_k_weighs_by_the_distance_to_the_k_th_score(rng):
+    scores, positives = rng.standard_normal((5, 7)) * 3, block(rng, valued=True)
+    loss = SoftmaxAtK(k=2, weight_temperature=0.4)
+    np.testing.assert_array_equal(loss.thresholds(scores), np.sort(scores, axis=1)[:, -2])
+    dense = positives.to_scipy(np.float64).toarray()
+    weight = 1 / (1 + np.exp(-(scores - np.sort(scores, axis=1)[:, -2:-1]) / 0.4))
+    expected = (dense * weight * (logsumexp(scores, axis=1, keepdims=True) - scores)).sum(axis=1)
+    np.testing.assert_allclose(loss.value_and_grad(scores.copy(), positives)[0], expected)
+    assert SoftmaxAtK(k=50).thresholds(scores).tolist() == scores.min(axis=1).tolist()
+
+
+def test_softmax_at_k_with_flat_weights_is_half_of_softmax(rng):
+    scores, positives = rng.standard_normal((5, 7)), block(rng)
+    flat = SoftmaxAtK(weight_temperature=1e12).value_and_grad(scores.copy(), positives)
+    for half, whole in zip(flat, Softmax().value_and_grad(scores.copy(), positives), strict=True):
+        np.testing.assert_allclose(2 * half, whole, atol=1e-9)
 
 
 def test_second_order_expansion_of_softmax_is_exact_rgx(rng):

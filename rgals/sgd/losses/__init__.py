@@ -7,11 +7,12 @@ from typing import Any
 from rgals._errors import InputTypeError, ParameterError
 from rgals.sgd.losses._base import Full, FullLoss, Sampled, SampledLoss
 from rgals.sgd.losses.sampled import BCE, BPR, SampledCCE, SampledSoftmax
-from rgals.sgd.losses.softmax import Softmax, Sparsemax
+from rgals.sgd.losses.softmax import Softmax, SoftmaxAtK, Sparsemax
 from rgals.sgd.losses.squared import RG2, RGX
 
 LOSSES: dict[str, type] = {
     "softmax": Softmax,
+    "softmax_at_k": SoftmaxAtK,
     "sparsemax": Sparsemax,
     "rg2": RG2,
     "rgx": RGX,
@@ -67,6 +68,7 @@ __all__ = [
     "SampledLoss",
     "SampledSoftmax",
     "Softmax",
+    "SoftmaxAtK",
     "Sparsemax",
     "get_loss",
 ]

@@ -1,11 +1,12 @@
-"""Losses that normalise over the whole catalogue: softmax and sparsemax."""
+"""Losses that normalise over the whole catalogue: softmax, its top-K form, and sparsemax."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from rgals._csr import CSR
-from rgals.sgd.losses._base import Full, positions, row_totals, weights_of
+from rgals._validation import check_int, check_real
+from rgals.sgd.losses._base import Full, positions, row_totals, softplus, weights_of
 
 
 class Softmax(Full):
@@ -87,3 +88,55 @@ class Sparsemax(Full):
             if not smaller.any(axis=1).all() or (smaller == inside).all():
                 return tau.astype(shifted.dtype)
             inside = smaller
+
+
+class SoftmaxAtK(Full):
+    """SoftmaxLoss@K (SL@K): softmax weighted towards positives near or inside the user's top K.
+
+    ``L_x = sum_{y in I_x} v_xy w_xy [ log sum_{y'} exp(o_xy') - o_xy ]`` with
+    ``w_xy = sigmoid((o_xy - beta_x) / weight_temperature)``, beta_x the K-th largest score of the user.
+
+    SL@K, Eq. 3.5 and Algorithm E.1. There the quantile is estimated from sampled negatives every few epochs;
+    here it is exact at every step. As there, it is a constant for the gradient, while the weight is not: small
+    weight temperatures pull scores down.
+
+    Parameters
+    ----------
+    k : int, default 20
+    weight_temperature : float > 0, default 12.5
+        In units of the scores that the loss sees, divided by ``temperature`` (12.5 is the paper's 2.5 at
+        temperature 0.2). As it grows all weights approach 1/2 and the loss half of `Softmax`.
+    """
+
+    def __init__(self, k: int = 20, weight_temperature: float = 12.5) -> None:
+        self.k = k
+        self.weight_temperature = weight_temperature
+
+    def thresholds(self, scores: np.ndarray) -> np.ndarray:
+        """The K-th largest score of each row (the smallest, where there are fewer items), (B,)."""
+        n = scores.shape[1]
+        k = min(check_int("k", self.k, 1), n)
+        return np.partition(scores, n - k, axis=1)[:, n - k]
+
+    def value_and_grad(
+        self, scores: np.ndarray, positives: CSR, thresholds: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Values (B,) and gradient (B, N); ``scores`` is overwritten by the gradient."""
+        temperature = check_real("weight_temperature", self.weight_temperature, 0, open_min=True)
+        beta = self.thresholds(scores) if thresholds is None else thresholds
+        where, v = positions(positives), weights_of(positives)
+        rows = np.repeat(np.arange(positives.n_rows), positives.row_counts)
+        top = scores.max(axis=1)
+        scores -= top[:, None]
+        flat = scores.reshape(-1)
+        own = flat[where]
+        np.exp(scores, out=scores)
+        total = scores.sum(axis=1, dtype=scores.dtype)
+        cost = np.log(total)[rows] - own
+        weight = softplus((own - (beta - top)[rows]) / scores.dtype.type(temperature))[1] * v
+        value = row_totals(weight * cost, positives)
+        weight_sum = row_totals(weight, positives)
+        scores *= (weight_sum / total).astype(scores.dtype)[:, None]
+        slope = weight * (1 - weight / v) / scores.dtype.type(temperature)
+        flat[where] += slope * cost - weight
+        return value, scores

@@ -1,0 +1,92 @@
+"""Speed of the SGD reference: `python benchmarks/sgd_speed.py [ml-1m]`.
+
+A full-softmax epoch needs 6 M N K floating-point operations (three matrix products); it is compared with the
+sgemm peak of the machine, measured in the same run. Sampled epochs are counted in (positive, negative) pairs.
+Each figure is the best of several epochs, taken in turns with the peak; compilation is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_info
+
+from rgals._threads import n_threads, parallel
+from rgals._validation import as_csr
+from rgals.datasets import read_interactions
+from rgals.sgd import SGDRanker
+
+DATA = Path(os.environ.get("RGALS_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+SAMPLED = {
+    "sampled softmax, 100 uniform negatives": {"n_negatives": 100},
+    "sampled softmax, 100 by popularity": {"n_negatives": 100, "sampler": "popularity"},
+    "sampled softmax, 100 without positives": {"n_negatives": 100, "exclude_positives": True},
+    "BPR, 10 uniform negatives": {"loss": "bpr", "n_negatives": 10},
+}
+
+
+def sgemm_peak(n_jobs: int | None) -> float:
+    """GFLOP/s of products of 1024 x 1024 float32 matrices, one on each thread at once."""
+    with parallel(n_jobs) as threads:
+        size = 1024
+        rng = np.random.default_rng(0)
+        a = rng.standard_normal((size, size), np.float32)
+        out = [np.empty_like(a) for _ in range(threads)]
+        best = np.inf
+        with ThreadPoolExecutor(threads) as pool:
+            for _ in range(8):
+                started = time.perf_counter()
+                list(pool.map(lambda o: np.matmul(a, a, out=o), out))
+                best = min(best, time.perf_counter() - started)
+    return threads * 2 * size**3 / best / 1e9
+
+
+def epoch_seconds(X, epochs: int, **params) -> float:
+    """Seconds of the fastest epoch after the first."""
+    model = SGDRanker(n_epochs=epochs + 1, random_state=0, **params).fit(X)
+    times = np.diff([0.0, *(record["seconds"] for record in model.history_)])
+    return float(times[1:].min())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", nargs="?", default="ml-1m")
+    parser.add_argument("--K", type=int, default=64)
+    parser.add_argument("--jobs", type=int, default=None)
+    parser.add_argument("--epochs", type=int, default=4)
+    args = parser.parse_args()
+    path = Path(args.data) if Path(args.data).exists() else DATA / f"{args.data}.npz"
+    X = as_csr(read_interactions(path, min_value=3).matrix)
+    threads = n_threads(args.jobs)
+    blas = sorted({f"{i['internal_api']} {i['version']} {i.get('architecture')}" for i in threadpool_info()
+                   if i["user_api"] == "blas"})  # fmt: skip
+    users = int(np.count_nonzero(X.row_counts))
+    print(f"{path.stem}: {X.n_rows} x {X.n_cols}, {X.nnz} interactions, K={args.K}")
+    print(f"{threads} threads, float32, {blas[0]}; load of the machine {os.getloadavg()[0]:.1f}")
+    common = {"K": args.K, "n_jobs": args.jobs}
+    for score in ("dot", "cosine"):
+        peak = sgemm_peak(args.jobs)
+        seconds = epoch_seconds(X, args.epochs, loss="softmax", score=score, **common)
+        rate = 6 * users * X.n_cols * args.K / seconds / 1e9
+        print(
+            f"{'softmax, ' + score:<45} {seconds:8.3f} s/epoch {rate:8.1f} GFLOP/s, "
+            f"{rate / peak:.1%} of the sgemm peak ({peak:.0f})"
+        )
+        print(json.dumps({"what": f"softmax {score}", "seconds": seconds, "gflops": rate, "peak": peak}))
+    for name, params in SAMPLED.items():
+        seconds = epoch_seconds(X, args.epochs, **{"loss": "sampled_softmax", **params}, **common)
+        rate = X.nnz * params["n_negatives"] / seconds / 1e6
+        print(f"{name:<45} {seconds:8.3f} s/epoch {rate / threads:8.1f} M pairs/s and thread")
+        print(json.dumps({"what": name, "seconds": seconds, "threads": threads, "m_pairs": rate}))
+
+
+if __name__ == "__main__":
+    main()
