@@ -97,7 +97,7 @@ class SoftmaxAtK(Full):
     ``w_xy = sigmoid((o_xy - beta_x) / weight_temperature)``, beta_x the K-th largest score of the user.
 
     SL@K, Eq. 3.5 and Algorithm E.1. There the quantile is estimated from sampled negatives every few epochs;
-    here it is exact at every step. As there, it is a constant for the gradient, while the weight is not: small
+    here it is exact at every step. As there, it is a constant for the gradient. The weight is not, so small
     weight temperatures pull scores down.
 
     Parameters
