@@ -8,7 +8,7 @@ import numpy as np
 
 from rgals._csr import CSR
 from rgals._errors import InputTypeError, ShapeError
-from rgals._threads import parallel
+from rgals._threads import n_threads, parallel
 from rgals._validation import as_csr, check_ids, check_int
 from rgals.kernels import topk as kernel
 
@@ -16,6 +16,16 @@ from rgals.kernels import topk as kernel
 # not into shorter ones: every piece fills its own heaps.
 _PIECES = 16
 _TILES_IN_A_PIECE = 16
+
+
+# Multiplications that one thread does in about the time that it takes to start the others on a busy machine.
+_ALONE = 1 << 22
+
+
+def useful_jobs(n_jobs: int | None, work: int) -> int:
+    """Threads for ``n_jobs``, or 1 for so little work (in multiplications) that more of them only cost time."""
+    threads = n_threads(n_jobs)
+    return 1 if work < _ALONE else threads
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
@@ -177,7 +187,7 @@ def topk(
         allowed = as_csr(candidates, name="candidates", n_rows=n_queries, n_cols=n_items)
         lists = _without(allowed, blocked)
         ids, scores = np.empty((n_queries, n), np.int32), np.empty((n_queries, n), queries.dtype)
-        with parallel(n_jobs) as threads:
+        with parallel(useful_jobs(n_jobs, allowed.nnz * queries.shape[1])) as threads:
             kernel.topk_lists(queries, items, scale, *lists, *filters, threads, _counter(), ids, scores)
         return ids, scores
 
@@ -193,7 +203,7 @@ def topk(
     ids = np.empty((n_segments, n_queries, n), np.int32)
     scores = np.empty((n_segments, n_queries, n), queries.dtype)
     lists = _read_only(names), _read_only(blocked)
-    with parallel(n_jobs) as threads:
+    with parallel(useful_jobs(n_jobs, n_queries * n_left * queries.shape[1])) as threads:
         kernel.topk(queries, items, scale, *lists, *filters, n_segments, threads, _counter(), ids, scores)
     return (ids[0], scores[0]) if n_segments == 1 else (ids[0].copy(), scores[0].copy())
 
@@ -234,6 +244,6 @@ def topk_dense(
     )
     ids, best = np.empty((len(scores), n), np.int32), np.empty((len(scores), n), scores.dtype)
     filters = _read_only(pairs.indptr), _read_only(pairs.indices)
-    with parallel(n_jobs) as threads:
+    with parallel(useful_jobs(n_jobs, scores.size)) as threads:
         kernel.topk_dense(scores, *filters, threads, _counter(), ids, best)
     return ids, best

@@ -95,7 +95,7 @@ def test_same_bytes_for_any_number_of_threads():
     rng = np.random.default_rng(0)
     for b, size in ((3, 40_000), (1500, 3000)):
         queries, items = (rng.standard_normal((rows, 40), np.float32) for rows in (b, size))
-        seen, lists = pairs(rng, b, size, 0.01), pairs(rng, b, size, 0.02)
+        seen, lists = pairs(rng, b, size, 0.01), pairs(rng, b, size, 0.1)
         for args in ({}, {"candidates": np.arange(0, size, 3)}, {"candidates": lists}):
             many = [
                 topk(queries, items, 15, exclude=seen, n_jobs=jobs, **args)

@@ -1,7 +1,7 @@
 """Comparisons of 64 numbers at once, as the bits of one integer.
 
-LLVM turns a comparison of 64-element vectors into whatever the processor has; loops over booleans it often leaves
-scalar.
+LLVM turns a comparison of 64-element vectors into whatever the processor has; loops over booleans it often
+leaves scalar.
 """
 
 from __future__ import annotations

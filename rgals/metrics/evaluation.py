@@ -16,7 +16,7 @@ from rgals.kernels import ranking as kernel
 from rgals.metrics import catalogue
 from rgals.metrics._judged import Outranked, judge_trusted
 from rgals.metrics._table import EXPOSURE, LISTS, NOVELTY, WHOLE, Metric, parse_all
-from rgals.scoring import as_factors, topk, topk_dense
+from rgals.scoring import as_factors, topk, topk_dense, useful_jobs
 
 _BATCH = 1 << 13  # users; a multiple of the blocks of every kernel
 _DENSE_BYTES = 1 << 26  # of scores that a callable is asked for at once
@@ -235,7 +235,8 @@ def _count(
     above, tied = np.empty(truth.nnz, np.int64), np.empty(truth.nnz, np.int64)
     pairs = truth.indptr, truth.indices, seen.indptr, seen.indices
     counter = np.zeros(1, np.int64)
-    with parallel(n_jobs) as threads:
+    width = scores[0].shape[1] if isinstance(scores, tuple) else 1
+    with parallel(useful_jobs(n_jobs, truth.n_rows * truth.n_cols * width)) as threads:
         if isinstance(scores, tuple):
             row_bytes = max(1, truth.n_cols * scores[1].itemsize)
             block = max(1, min(_ROWS, _ROWS_BYTES // row_bytes))
