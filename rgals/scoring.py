@@ -23,7 +23,7 @@ _ALONE = 1 << 22
 
 
 def useful_jobs(n_jobs: int | None, work: int) -> int:
-    """Threads for ``n_jobs``, or 1 for so little work (in multiplications) that more of them only cost time."""
+    """Threads for ``n_jobs``, or 1 for so little work (multiplications) that more of them cost time."""
     threads = n_threads(n_jobs)
     return 1 if work < _ALONE else threads
 
