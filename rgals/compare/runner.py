@@ -157,6 +157,7 @@ class Runner:
         plan.check()
         self.split, self.methods, self.plan = split, methods, plan
         self.known = split.known
+        self._is_warm = False
         setting = {
             "data": fingerprint(split),
             "shape": list(split.train.shape),
@@ -177,8 +178,6 @@ class Runner:
         objectives = len(als) + (len(OBJECTIVE_RATES) if self._follows_gradient() else 0)
         total = len(self.methods) * (plan.max_trials + plan.seeds) + objectives
         with tqdm(total=total, desc="compare", unit="fit", disable=not plan.verbose) as bar:
-            if self.journal.get("compile") is None:
-                self.journal.add("compile", {"seconds": self._compile(bar)})
             chosen = {}
             for method in self.methods:
                 bar.set_postfix_str(f"tune {method.name}")
@@ -210,16 +209,23 @@ class Runner:
     def _follows_gradient(self) -> bool:
         return any(method.name == "rg2" for method in self.methods)
 
-    def _compile(self, bar: tqdm) -> float:
-        """Fit every method briefly on a small part: compiled code is then ready and no clock sees it."""
-        bar.set_postfix_str("compile")
+    def _warm(self) -> None:
+        """Before the first fit of this process, fit every method briefly: no clock sees a compilation."""
+        if self._is_warm:
+            return
         started = time.perf_counter()
         users = np.flatnonzero(self.split.train.row_counts)[:50]
         part = self.split.train.take_rows(users)
         for method in self.methods:
             model = self._make(method, method.start, 0)
             model.fit(part, callbacks=lambda now: True)
-        return time.perf_counter() - started
+            if method.family == "ALS":
+                model.set_params(dtype="float64").fit(part, callbacks=lambda now: True)
+        if self._follows_gradient():
+            SGDRanker(K=2, loss="rg2", score="dot", n_epochs=1, n_jobs=self.plan.n_jobs).fit(part)
+        self._is_warm = True
+        if self.journal.get("compile") is None:
+            self.journal.add("compile", {"seconds": time.perf_counter() - started})
 
     def _make(self, method: Method, params: Mapping[str, float], seed: int) -> Any:
         return method.build(params, K=self.plan.K, n_jobs=self.plan.n_jobs, random_state=seed)
@@ -229,6 +235,7 @@ class Runner:
     ) -> tuple[Any, list[dict[str, Any]], str]:
         """Fit with early stopping on validation; the model, its history and why a diverged one ended."""
         plan = self.plan
+        self._warm()
         model = self._make(method, params, seed)
         model.set_params(early_stopping=True, patience=plan.patience, metric=plan.metric)
         history: list[dict[str, Any]] = []
@@ -293,6 +300,7 @@ class Runner:
         key = f"objective {method.name} {json.dumps(dict(params), sort_keys=True)}"
         if self.journal.get(key) is not None:
             return
+        self._warm()
         model = self._make(method, params, 0)
         model.set_params(n_iter=2 * self.plan.objective_iterations, dtype="float64").fit(self.split.train)
         values = [record["objective"] for record in model.history_]
@@ -304,6 +312,7 @@ class Runner:
         key = f"objective gradient {json.dumps(dict(params), sort_keys=True)} {lr:g}"
         if self.journal.get(key) is not None:
             return
+        self._warm()
         reference = RG2(alpha=params["alpha"])
         values, seconds = [], []
 
