@@ -10,6 +10,10 @@ TEST    := $(VENV)/.installed-test
 BENCH   := $(VENV)/.installed-bench
 SOURCES := pyproject.toml setup.py
 
+# Threads that wait give way: on a machine with other work, OpenMP's busy waiting makes parallel code many times
+# slower.
+export OMP_WAIT_POLICY ?= passive
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:

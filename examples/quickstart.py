@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
-from rgals.model_selection import split_interactions
 
 from rgals import RG2, RGALS
 from rgals.datasets import make_implicit
 from rgals.metrics import evaluate
+from rgals.model_selection import split_interactions
 
 data = make_implicit(random_state=0)  # generated; for a file: read_interactions("ratings.csv", min_value=4)
 train, test = split_interactions(data.matrix, (0.8, 0.2), random_state=0)

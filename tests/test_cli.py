@@ -278,6 +278,23 @@ def test_demo_on_a_file(folder, capsys):
     assert err == ""
 
 
+# --------------------------------------------------------------------------------------------- compare
+
+
+def test_compare_writes_its_report(folder, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "comparison"
+    small = ["--methods", "rg2,ials", "--K", "4", "--seeds", "1", "--max-trials", "1", "--time-limit", "5"]
+    assert main(["compare", str(folder / "ratings.csv"), "-o", str(out), *small]) == 0
+    table = capsys.readouterr().out
+    assert "RG2" in table
+    assert "iALS" in table
+    assert {"results.jsonl", "convergence.png", "report.html"} <= set(os.listdir(out))
+    assert "'no-such'" in error_of(
+        capsys, "compare", folder / "ratings.csv", "-o", out, "--methods", "no-such"
+    )
+
+
 # ---------------------------------------------------------------------------------------------- errors
 
 
