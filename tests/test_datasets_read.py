@@ -79,6 +79,11 @@ def test_packed_text(write, engine, pack):
     check(read_interactions(write(pack(TABLE.encode()), "data.bin"), engine=engine))
 
 
+def test_a_blank_first_line_does_not_turn_the_header_into_a_row(write, engine):
+    data = read_interactions(write("\nuser,item\nann,tea\n"), engine=engine)
+    assert data.user_ids.tolist() == ["ann"] and data.item_ids.tolist() == ["tea"]
+
+
 def test_other_encodings(write, engine):
     check(read_interactions(write(TABLE.encode("utf-16")), encoding="utf-16", engine=engine))
 
