@@ -99,7 +99,7 @@ def prepare_paper(
     --------
     >>> from rgals.datasets import make_implicit, prepare_paper
     >>> raw = make_implicit(200, 150, mean_interactions=20, valued=True, random_state=0)
-    >>> ready = prepare_paper("ml-10m", raw)
+    >>> ready = prepare_paper("steam", raw)
     >>> ready.train.shape == ready.test.shape, bool(ready.matrix.data.max() == 1)
     (True, True)
     """
@@ -119,7 +119,7 @@ def prepare_paper(
     data = data.take(users, items)
     got = (data.n_users, data.n_items, data.nnz)
     if data.nnz == 0:
-        raise InputError(f"no user and item of {name} has {recipe.core} interactions; nothing is left")
+        raise InputError(f"{name}: nothing is left, no users and items have {recipe.core} interactions each")
     if check and recipe.size is not None and got != recipe.size:
         raise InputError(
             f"{name}, prepared as in the paper, has users, items and interactions {got}, but Table 5 states "
