@@ -38,7 +38,7 @@ def _padded(n, w):
 
 
 @njit(cache=True)
-def _weights(start, stop, indices, values, terms, col_terms, cols, roots, w, linear):
+def gather_weights(start, stop, indices, values, terms, col_terms, cols, roots, w, linear):
     """Columns, ``sqrt(|m_k|)``, ``l_k / sqrt(|m_k|)`` and ``l_k`` of the positives ``start:stop``, padded.
 
     A positive without weight has root 0 and w 0: only its ``linear`` counts. ``col_terms`` is empty where it
@@ -53,7 +53,19 @@ def _weights(start, stop, indices, values, terms, col_terms, cols, roots, w, lin
     one = roots.dtype.type(1.0)
     n_positive = 0
     n_negative = 0
-    for i in range(n):
+    same = terms[0] + terms[1]
+    if len(values) == 0 and len(col_terms) == 0 and same > zero:
+        # All positives of the row count alike: one square root and one division for all.
+        slope = terms[2] + terms[3]
+        root = np.sqrt(same)
+        for i in range(n):
+            cols[i] = indices[start + i]
+            roots[i] = root
+            linear[i] = slope
+            w[i] = slope / root
+        n_positive = n
+        start = stop
+    for i in range(stop - start):
         col = indices[start + i]
         v = values[start + i] if len(values) else one
         if len(col_terms):
@@ -80,7 +92,7 @@ def _weights(start, stop, indices, values, terms, col_terms, cols, roots, w, lin
 
 
 @njit(cache=True)
-def _pack_columns(n, depth, kp, factors, cols, roots, inv_root, x, stride, sign):
+def pack_columns(n, depth, kp, factors, cols, roots, inv_root, x, stride, sign):
     """Panels of columns: row i of every panel from positive i where ``sign * root > 0``, zero elsewhere."""
     w = LINE // x.itemsize
     for i in range(depth):
@@ -99,7 +111,7 @@ def _pack_columns(n, depth, kp, factors, cols, roots, inv_root, x, stride, sign)
 
 
 @njit(cache=True)
-def _pack_rows(n_panels, kp, factors, cols, roots, inv_root, x):
+def pack_rows(n_panels, kp, factors, cols, roots, inv_root, x):
     """Panels of rows: W positives side by side, step j their factor j."""
     w = LINE // x.itemsize
     for q in range(n_panels):
@@ -124,7 +136,7 @@ def _identity(c, n_blocks):
 
 
 @njit(cache=True)
-def _add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs):
+def add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs):
     """Linear terms of the positives that carry no weight."""
     for i in range(n):
         if roots[i] == 0.0:
@@ -146,18 +158,18 @@ def _primal(
         stop = min(start + CHUNK, end)
         n = stop - start
         depth = (n + 3) // 4 * 4
-        n_positive, n_negative = _weights(
+        n_positive, n_negative = gather_weights(
             start, stop, indices, values, terms, col_terms, cols, roots, w, linear
         )
         for sign in (1.0, -1.0):
             if (n_positive if sign > 0 else n_negative) == 0:
                 continue
-            _pack_columns(n, depth, kp, factors, cols, roots, inv_root, x, stride, sign)
+            pack_columns(n, depth, kp, factors, cols, roots, inv_root, x, stride, sign)
             gram_add(c, x, stride, depth, n_blocks, sign)
             for b in range(n_blocks):
                 panel_product(rhs, b * width, x, b * stride, w, 0, depth, 1.0)
         if n_positive + n_negative < n:
-            _add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
+            add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
     return tiles.cholesky(c, inverse, n_blocks)
 
 
@@ -244,19 +256,25 @@ def solve(
                 n_positive, n_negative = 0, 1 if n > kp else 0
                 if terms[0] == 0.0 and terms[1] == 0.0 and n > 0:
                     # No extra weight on any positive: b alone, summed over its rows in registers.
-                    for j in range(kp):
-                        solution[j] = 0.0
-                    for start in range(begin, end, longest):
-                        stop = min(start + longest, end)
-                        _weights(start, stop, indices, values, terms, col_terms, cols, roots, w, linear)
-                        tiles.gather_sum(solution, 0, factors, cols, 0, linear, 0, kp, stop - start, n_blocks)
+                    n_negative = 0
+                    same = len(values) == 0 and len(col_terms) == 0
+                    if same:
+                        linear[0] = terms[2] + terms[3]
+                        tiles.gather_sum(solution, 0, factors, indices, begin, linear, 0, 0, kp, n, n_blocks)
                         for j in range(kp):
                             rhs[j] += inv_root[j] * solution[j]
-                    n_negative = 0
+                    for start in range(end if same else begin, end, longest):
+                        stop = min(start + longest, end)
+                        gather_weights(start, stop, indices, values, terms, col_terms, cols, roots, w, linear)
+                        tiles.gather_sum(
+                            solution, 0, factors, cols, 0, linear, 0, 1, kp, stop - start, n_blocks
+                        )
+                        for j in range(kp):
+                            rhs[j] += inv_root[j] * solution[j]
                     solution[:] = rhs
                 else:
                     if n <= kp:
-                        n_positive, n_negative = _weights(
+                        n_positive, n_negative = gather_weights(
                             begin, end, indices, values, terms, col_terms, cols, roots, w, linear
                         )
                     if n_negative > 0:
@@ -269,11 +287,11 @@ def solve(
                             tiles.cholesky_solve(c, inverse, solution, n_blocks)
                     else:
                         if n_positive < n:
-                            _add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
+                            add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
                         solution[:] = rhs
                         if n_positive > 0:
                             n_panels = (n + width - 1) // width
-                            _pack_rows(n_panels, kp, factors, cols, roots, inv_root, x)
+                            pack_rows(n_panels, kp, factors, cols, roots, inv_root, x)
                             for i in range(n_panels * width):
                                 z[i] = w[i]
                             if linear_scale[row] != 0.0 or n_positive < n:
@@ -349,7 +367,7 @@ def inverse_sum(
                 square = scale[row] * scale[row]
                 n_positive, n_negative = 0, 1 if n > kp else 0
                 if n <= kp:
-                    n_positive, n_negative = _weights(
+                    n_positive, n_negative = gather_weights(
                         begin, end, indices, values, terms, col_terms, cols, roots, w, linear
                     )
                 if n_negative > 0:
@@ -373,11 +391,11 @@ def inverse_sum(
                         # A^-1 = D^-1 - Z^T Z with Z = U^-T X D^-1/2 and U^T U = I + X X^T.
                         n_panels = (n + width - 1) // width
                         depth = n_panels * width
-                        _pack_rows(n_panels, kp, factors, cols, roots, inv_root, x)
+                        pack_rows(n_panels, kp, factors, cols, roots, inv_root, x)
                         info[row] = _dual_factor(n_panels, kp, x, c, inverse)
                         for j in range(kp):
                             inv_root[j] *= inv_root[j]
-                        _pack_columns(n, depth, kp, factors, cols, roots, inv_root, x, depth * width, 1.0)
+                        pack_columns(n, depth, kp, factors, cols, roots, inv_root, x, depth * width, 1.0)
                         for b in range(n_blocks):
                             tiles.panel_solve(c, inverse, x, b * depth * width, 0, n_panels)
                         gram_add(few, x, depth * width, depth, n_blocks, -square)

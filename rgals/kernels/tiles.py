@@ -202,28 +202,34 @@ def tile_add(c, oc, a, oa, b, ob, depth, sign):
 
 @_kernel("pp")
 def _tile_factor(e, c, inverse):
+    # L D L^T first: its chain of dependent steps has a division but no square root; those come at the end,
+    # all pivots at once.
     w, builder = e.width, e.builder
     rows = [e.load(c, i * w) for i in range(w)]
-    failed = ir.Constant(_INT, 0)
-    root = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(e.real, [e.real]), "llvm.sqrt." + ("f32" if w == 16 else "f64")
-    )
-    inverses = e.zero()
+    one = ir.Constant(e.vector, [1.0] * w)
+    pivots = e.zero()
     for i in range(w):
-        pivot = e.element(rows[i], i)
-        fine = builder.fcmp_ordered(">", pivot, ir.Constant(e.real, 0.0))
-        first = builder.and_(builder.not_(fine), builder.icmp_signed("==", failed, ir.Constant(_INT, 0)))
-        failed = builder.select(first, ir.Constant(_INT, i + 1), failed)
-        scale = builder.fdiv(ir.Constant(e.real, 1.0), builder.call(root, [pivot]))
-        inverses = builder.insert_element(inverses, scale, ir.Constant(ir.IntType(32), i))
-        rows[i] = e.from_lane(builder.fmul(rows[i], e.spread(scale)), i)
-        minus = e.neg(rows[i])
+        pivot = e.lane(rows[i], i)
+        pivots = e.shuffle(pivots, pivot, [w + i if k == i else k for k in range(w)])
+        minus = e.neg(builder.fmul(rows[i], builder.fdiv(one, pivot)))
         for j in range(i + 1, w):
             rows[j] = e.fma(e.lane(minus, j), rows[i], rows[j])
+    name = f"llvm.sqrt.v{w}f{e.align * 8}"
+    root = cgutils.get_or_insert_function(builder.module, ir.FunctionType(e.vector, [e.vector]), name)
+    inverses = builder.fdiv(one, builder.call(root, [pivots]))
     for i in range(w):
-        e.store(rows[i], c, i * w)
+        e.store(e.from_lane(builder.fmul(rows[i], e.lane(inverses, i)), i), c, i * w)
     e.store(inverses, inverse)
-    return failed
+    bits = ir.IntType(w)
+    wrong = builder.fcmp_unordered("<=", pivots, e.zero())  # unordered: NaN counts as wrong
+    mask = builder.bitcast(wrong, bits)
+    count = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(bits, [bits, ir.IntType(1)]), f"llvm.cttz.i{w}"
+    )
+    first = builder.zext(builder.call(count, [mask, ir.Constant(ir.IntType(1), 0)]), _INT)
+    number = builder.add(first, ir.Constant(_INT, 1))
+    none = builder.icmp_unsigned("==", mask, ir.Constant(bits, 0))
+    return builder.select(none, ir.Constant(_INT, 0), number)
 
 
 @njit(cache=True)
@@ -395,21 +401,20 @@ def dot(out, oo, x, ox, y, oy, n_blocks):
 
 
 def _make_gather_sum(n_vectors: int):
-    @_kernel("ppxpiii")
-    def gather(e, out, source, indices, factors, stride, n, ahead):
+    @_kernel("ppxpiiii")
+    def gather(e, out, source, indices, factors, step, stride, n, ahead):
         acc = e.variables(n_vectors)
-        i64 = _INT
-        last = e.builder.sub(n, ir.Constant(i64, 1))
+        last = e.builder.sub(n, ir.Constant(_INT, 1))
         with cgutils.for_range(e.builder, n) as loop:
             soon = e.builder.add(loop.index, ahead)
             soon = e.builder.select(e.builder.icmp_signed("<", soon, last), soon, last)
-            next_index = e.builder.sext(e.builder.load(e.at(indices, soon)), i64)
+            next_index = e.builder.sext(e.builder.load(e.at(indices, soon)), _INT)
             next_row = e.at(source, e.builder.mul(next_index, stride))
             for i in range(n_vectors):
                 _emit_prefetch(e, e.at(next_row, i * e.width))
-            index = e.builder.sext(e.builder.load(e.at(indices, loop.index)), i64)
+            index = e.builder.sext(e.builder.load(e.at(indices, loop.index)), _INT)
             row = e.at(source, e.builder.mul(index, stride))
-            factor = e.spread(e.scalar(factors, loop.index))
+            factor = e.spread(e.scalar(factors, e.builder.mul(loop.index, step)))
             for i in range(n_vectors):
                 total = e.fma(e.load(row, i * e.width), factor, e.builder.load(acc[i]))
                 e.builder.store(total, acc[i])
@@ -430,21 +435,29 @@ def _emit_prefetch(e, pointer):
 
 _gather_sum_1 = _make_gather_sum(1)
 _gather_sum_4 = _make_gather_sum(4)
+_gather_sum_8 = _make_gather_sum(8)
 _AHEAD = 8  # rows asked for in advance: about the latency of memory over the time of a row
 
 
 @njit(cache=True)
-def gather_sum(out, oo, source, indices, oi, factors, of, stride, n, n_blocks):
-    """``out = sum_k factors[k] source[indices[k] * stride :]``, ``n`` rows of ``n_blocks`` blocks of W."""
+def gather_sum(out, oo, source, indices, oi, factors, of, step, stride, n, n_blocks):
+    """``out = sum_k factors[k * step] source[indices[k] * stride :]``, ``n`` rows of ``n_blocks`` blocks of W.
+
+    ``step`` 0 takes one factor for all rows.
+    """
     w = LINE // out.itemsize
     block = 0
+    while block + 8 <= n_blocks:
+        at = block * w
+        _gather_sum_8((out, oo + at, source, at, indices, oi, factors, of, step, stride, n, _AHEAD))
+        block += 8
     while block + 4 <= n_blocks:
         at = block * w
-        _gather_sum_4((out, oo + at, source, at, indices, oi, factors, of, stride, n, _AHEAD))
+        _gather_sum_4((out, oo + at, source, at, indices, oi, factors, of, step, stride, n, _AHEAD))
         block += 4
     while block < n_blocks:
         at = block * w
-        _gather_sum_1((out, oo + at, source, at, indices, oi, factors, of, stride, n, _AHEAD))
+        _gather_sum_1((out, oo + at, source, at, indices, oi, factors, of, step, stride, n, _AHEAD))
         block += 1
 
 

@@ -128,9 +128,10 @@ def als(
         started = time.perf_counter()
         what = "item"
         try:
-            item_factors = backend.half_step(problem.items, user_factors, item_side, rotate=True).factors
+            step = backend.half_step(problem.items, user_factors, item_side, rotate=True, out=item_factors)
+            item_factors = step.factors
             what = "user"
-            step = backend.half_step(problem.users, item_factors, user_side, rotate=True)
+            step = backend.half_step(problem.users, item_factors, user_side, rotate=True, out=user_factors)
         except NumericalError as error:
             raise NumericalError(f"iteration {iteration}, {what} half-step: {error}") from error
         user_factors = step.factors

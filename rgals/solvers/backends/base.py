@@ -31,7 +31,15 @@ class Backend(Protocol):
 
     name: str
 
-    def half_step(self, rows: CSR, fixed: np.ndarray, side: Side, *, rotate: bool = False) -> HalfStep:
+    def half_step(
+        self,
+        rows: CSR,
+        fixed: np.ndarray,
+        side: Side,
+        *,
+        rotate: bool = False,
+        out: np.ndarray | None = None,
+    ) -> HalfStep:
         """Minimise over the factors of ``rows``, given those of the other side.
 
         Parameters
@@ -42,6 +50,8 @@ class Backend(Protocol):
         rotate : bool, default=False
             Permit the backend to rotate ``fixed`` in place (``F <- F V`` with orthogonal V) and to return
             the result in that basis. Scores do not change; it saves a product per half-step.
+        out : ndarray, shape (n_rows, K), optional
+            Memory that the backend may use for the result.
 
         Returns
         -------

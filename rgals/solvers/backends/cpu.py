@@ -31,33 +31,62 @@ class CPUBackend:
 
     def __init__(self, n_jobs: int | None = None) -> None:
         self.n_jobs = n_jobs
+        self._plans: list[_Plan] = []  # of the two sides of a fit
 
-    def half_step(self, rows: CSR, fixed: np.ndarray, side: Side, *, rotate: bool = False) -> HalfStep:
+    def half_step(
+        self,
+        rows: CSR,
+        fixed: np.ndarray,
+        side: Side,
+        *,
+        rotate: bool = False,
+        out: np.ndarray | None = None,
+    ) -> HalfStep:
         """See `Backend.half_step`."""
+        if out is None:
+            out = np.empty((rows.n_rows, fixed.shape[1]), fixed.dtype)
         with parallel(self.n_jobs) as n_threads:
-            return _HalfStep(rows, fixed, side, n_threads).run(rotate)
+            return _HalfStep(self._plan(rows, side, fixed.dtype), fixed, out, n_threads).run(rotate)
+
+    def _plan(self, rows: CSR, side: Side, dtype: np.dtype) -> _Plan:
+        for plan in self._plans:
+            if plan.matrix is rows and plan.side is side and plan.dtype == dtype:
+                return plan
+        self._plans = [*self._plans[-1:], _Plan(rows, side, dtype)]
+        return self._plans[-1]
 
 
-class _HalfStep:
-    """One half-step: the arrays that its phases share."""
+class _Plan:
+    """What the half-steps of one side share: rows in order of cost, coefficients in the factors' precision."""
 
-    def __init__(self, matrix: CSR, fixed: np.ndarray, side: Side, n_threads: int) -> None:
-        self.side = side
-        self.n_threads = n_threads
-        self.fixed = fixed
-        dtype = fixed.dtype
+    def __init__(self, matrix: CSR, side: Side, dtype: np.dtype) -> None:
+        self.matrix, self.side, self.dtype = matrix, side, dtype
         self.csr = (
             np.argsort(-matrix.row_counts, kind="stable"),
             matrix.indptr,
             matrix.indices,
             matrix.values.astype(dtype, copy=False),
         )
-        # Where all columns count alike (no item exponent, say) the kernels read nothing for them.
-        plain = bool((side.col_terms == 1.0).all())
-        self.terms = (side.row_terms.astype(dtype), side.col_terms[: 0 if plain else None].astype(dtype))
-        self.n_rows = matrix.n_rows
+        # Where all columns count alike (no exponent, say) their terms move to the rows: kernels then read
+        # nothing per positive.
+        if len(side.col_terms) and (side.col_terms == side.col_terms[0]).all():
+            row_terms, col_terms = side.row_terms * side.col_terms[0], np.empty((0, 4))
+        else:
+            row_terms, col_terms = side.row_terms, side.col_terms
+        self.terms = (row_terms.astype(dtype), col_terms.astype(dtype))
+
+
+class _HalfStep:
+    """One half-step: the arrays that its phases share."""
+
+    def __init__(self, plan: _Plan, fixed: np.ndarray, out: np.ndarray, n_threads: int) -> None:
+        self.side, self.csr, self.terms = plan.side, plan.csr, plan.terms
+        self.n_threads = n_threads
+        self.fixed = fixed
+        self.out = out
+        self.n_rows = plan.matrix.n_rows
         self.k = fixed.shape[1]
-        self.width = tiles.LINE // dtype.itemsize
+        self.width = tiles.LINE // fixed.dtype.itemsize
         self.kp = -(-self.k // self.width) * self.width
 
     def run(self, rotate: bool) -> HalfStep:
@@ -109,17 +138,16 @@ class _HalfStep:
 
     def _solve(self, s: np.ndarray) -> tuple[np.ndarray, float]:
         dtype = self.rotated.dtype
-        out = np.empty((self.n_rows, self.k), dtype)
         value = np.zeros(self.n_rows)
         info = np.zeros(self.n_rows, np.int32)
         side = self.side
         rows.solve(
             *self.csr, self.rotated, self.d.astype(dtype), s.astype(dtype), side.scale, side.linear,
             side.ridge,
-            *self.terms, out, value, info, self.n_threads,
+            *self.terms, self.out, value, info, self.n_threads,
         )  # fmt: skip
         raise_for_rows(info, dtype)
-        return out, float(value.sum())
+        return self.out, float(value.sum())
 
     def _coupling(self) -> np.ndarray:
         """``H v``: what the shared interaction adds to ``s`` for every row.

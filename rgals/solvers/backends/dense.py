@@ -14,8 +14,16 @@ class DenseBackend:
 
     name = "dense"
 
-    def half_step(self, rows: CSR, fixed: np.ndarray, side: Side, *, rotate: bool = False) -> HalfStep:
-        """See `Backend.half_step`; ``rotate`` is not used."""
+    def half_step(
+        self,
+        rows: CSR,
+        fixed: np.ndarray,
+        side: Side,
+        *,
+        rotate: bool = False,
+        out: np.ndarray | None = None,
+    ) -> HalfStep:
+        """See `Backend.half_step`; ``rotate`` and ``out`` are not used."""
         F = fixed.astype(np.float64)
         K = F.shape[1]
         G = F.T @ (F * side.gram_weight[:, None])
