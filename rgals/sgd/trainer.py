@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,9 +143,18 @@ class Trainer:
             As soon as a loss is not finite; names the batch and the user.
         """
         if self.settings.loss.kind == "full":
-            batches = self._full_batches(epoch)
-        else:
-            batches = self._sampled_batches(epoch)
+            # Idle threads of compiled code spin for milliseconds and would take the cores from the pool.
+            with _one_thread():
+                return self._mean(self._full_batches(epoch))
+        # Waking the others costs more than they do in a small batch.
+        assert self.sampler is not None
+        width = 2 if self.sampler.shared else 1 + self.sampler.n
+        small = self.settings.batch_size * width < _SMALL
+        with _one_thread() if small else nullcontext():
+            return self._mean(self._sampled_batches(epoch))
+
+    @staticmethod
+    def _mean(batches: Iterator[tuple[float, float]]) -> float:
         value = weight = 0.0
         for batch_value, batch_weight in batches:
             value += batch_value
@@ -241,15 +250,6 @@ class Trainer:
         size = self.settings.batch_size
         starts = range(0, self.X.nnz, size)
         keys = np.random.SeedSequence([self.settings.seed, epoch, 1]).generate_state(len(starts), np.uint64)
-        width = 2 if self.sampler.shared else 1 + self.sampler.n
-        with _launches_worth(size * width):
-            yield from self._sampled_steps(epoch, order, starts, keys)
-
-    def _sampled_steps(
-        self, epoch: int, order: np.ndarray, starts: range, keys: np.ndarray
-    ) -> Iterator[tuple[float, float]]:
-        assert self.sampler is not None
-        size = self.settings.batch_size
         for batch, start in enumerate(starts):
             where = order[start : start + size]
             users, positives = self.sampler.users[where], self.X.indices[where]
@@ -378,11 +378,10 @@ class Trainer:
 
 
 @contextmanager
-def _launches_worth(pairs: int) -> Iterator[None]:
-    """Compiled code on one thread if a batch is so small that waking the others costs more than they do."""
+def _one_thread() -> Iterator[None]:
+    """Compiled code runs on the calling thread only."""
     threads = numba.get_num_threads()
-    if pairs < _SMALL:
-        numba.set_num_threads(1)
+    numba.set_num_threads(1)
     try:
         yield
     finally:
