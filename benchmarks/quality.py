@@ -130,10 +130,9 @@ def main() -> None:
     parser.add_argument("--jsonl", help="append the rows to this file")
     args = parser.parse_args()
     recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
-    print(
-        f"rgals {rgals.__version__}, numpy {np.__version__}, scipy {scipy.__version__}, numba {numba.__version__}, "
-        f"Python {platform.python_version()}; K={args.K}, {args.iterations} iterations, {args.seeds} seeds"
-    )
+    versions = {"rgals": rgals, "numpy": np, "scipy": scipy, "numba": numba}
+    print(", ".join(f"{name} {module.__version__}" for name, module in versions.items()))
+    print(f"Python {platform.python_version()}; K={args.K}, {args.iterations} iterations, {args.seeds} seeds")
     for name in args.sets or SETS:
         if not (DATA / f"{name}.npz").is_file():
             print(f"\n{name}: not here (looked in RGALS_DATA or ../shared/data); skipped")
@@ -147,9 +146,8 @@ def main() -> None:
         folds = [replace(protocol, seed=seed).apply(data) for seed in range(args.folds if fixed else 1)]
         test_metrics = [f"test {metric}" for metric in metrics]
         tuned = next(metric for metric in metrics if metric.startswith("ndcg"))
-        print(
-            f"\n### {name}: {protocol}; {train.shape[0]} users, {train.shape[1]} items, {train.nnz} to train\n"
-        )
+        print(f"\n### {name}: {protocol}")
+        print(f"{train.shape[0]} users, {train.shape[1]} items, {train.nnz} interactions to train on\n")
         print(f"| method | validation {tuned} | " + " | ".join(test_metrics) + " | seconds | setting |")
         print("|" + "---|" * (len(metrics) + 4))
         for method in args.methods:

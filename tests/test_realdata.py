@@ -1,0 +1,44 @@
+"""Quality on real data, with the settings that the benchmark records. Skipped by name where the data are absent."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from conftest import ROOT
+
+from rgals import IALS, RG2, RGALS, WRMF
+from rgals.datasets import read_interactions
+from rgals.metrics import evaluate
+from rgals.model_selection import PROTOCOLS
+
+SETTINGS = json.loads((ROOT / "benchmarks" / "quality_settings.json").read_text())
+LOSSES = {"RG2": RG2, "iALS": IALS, "WRMF plain": WRMF}
+
+
+def fit(data_set, method, train):
+    setting = dict(SETTINGS[data_set][method])
+    of_model = {name: setting.pop(name) for name in ("reg", "reg_exponent")}
+    return RGALS(64, LOSSES[method](**setting), n_iter=16, random_state=0, **of_model).fit(train)
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(
+    ("data_set", "floor"), [("amazon-health-10core", 0.143), ("amazon-electronics-10core", 0.056)]
+)
+@pytest.mark.parametrize("method", ["RG2", "iALS"])
+def test_ndcg_on_fixed_splits(data_set, floor, method, data_file):
+    data = read_interactions(data_file(data_set))
+    model = fit(data_set, method, data.train)
+    assert evaluate(model, data.train, data.test, ("ndcg@20",))["ndcg@20"] >= floor
+
+
+@pytest.mark.realdata
+def test_rg2_leads_on_ml_1m(data_file):
+    parts = PROTOCOLS["stars>=3 5-core user 80/10/10"].apply(read_interactions(data_file("ml-1m")))
+    figures = {
+        method: evaluate(fit("ml-1m", method, parts.train), parts.train, parts.test)["ndcg@10"]
+        for method in LOSSES
+    }
+    assert figures["RG2"] >= 1.03 * figures["WRMF plain"]
+    assert figures["RG2"] >= 0.99 * figures["iALS"]
