@@ -104,15 +104,10 @@ def main() -> None:
     parser.add_argument("--jsonl", help="append the rows to this file")
     args = parser.parse_args()
     libraries = [lib for lib in threadpool_info() if lib["user_api"] == "blas"]
-    blas = {f"{lib['internal_api']} {lib['version']} {lib['architecture']}" for lib in libraries}
-        f"{lib['internal_api']} {lib['version']} {lib.get('architecture', '')}" for lib in threadpool_info()
-    }
-    print(
-        f"rgals {rgals.__version__}, numba {numba.__version__}, numpy {np.__version__}, {platform.machine()}"
-    )
-    print(
-        f"{args.threads} threads; BLAS {', '.join(sorted(blas))}; median of {args.repeats} alternating repeats"
-    )
+    blas = sorted({f"{lib['internal_api']} {lib['version']} {lib['architecture']}" for lib in libraries})
+    print(f"rgals {rgals.__version__}, numba {numba.__version__}, numpy {np.__version__}")
+    print(f"{platform.machine()}, {args.threads} threads, BLAS {', '.join(blas)}")
+    print(f"median of {args.repeats} alternating repeats")
     for name in args.data:
         X = load(name)
         for K in args.K:
