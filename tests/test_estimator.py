@@ -1,4 +1,4 @@
-"""RGALS keeps its promises: scikit-learn's contract, fold-in, files, stopping, and errors that say what is wrong."""
+"""RGALS keeps its promises: scikit-learn's contract, fold-in, files, stopping, telling errors."""
 
 from __future__ import annotations
 

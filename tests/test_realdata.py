@@ -1,4 +1,4 @@
-"""Quality on real data, with the settings that the benchmark records. Skipped by name where the data are absent."""
+"""Quality on real data with the recorded settings; skipped by name where the data are absent."""
 
 from __future__ import annotations
 

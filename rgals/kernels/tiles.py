@@ -441,7 +441,7 @@ _AHEAD = 8  # rows asked for in advance: about the latency of memory over the ti
 
 @njit(cache=True)
 def gather_sum(out, oo, source, indices, oi, factors, of, step, stride, n, n_blocks):
-    """``out = sum_k factors[k * step] source[indices[k] * stride :]``, ``n`` rows of ``n_blocks`` blocks of W.
+    """``out = sum_k factors[k * step] source[indices[k] * stride :]``: ``n`` rows, ``n_blocks`` blocks of W.
 
     ``step`` 0 takes one factor for all rows.
     """

@@ -57,7 +57,7 @@ class CPUBackend:
 
 
 class _Plan:
-    """What the half-steps of one side share: rows in order of cost, coefficients in the factors' precision."""
+    """What the half-steps of a side share: rows by cost, coefficients in the factors' precision."""
 
     def __init__(self, matrix: CSR, side: Side, dtype: np.dtype) -> None:
         self.matrix, self.side, self.dtype = matrix, side, dtype
