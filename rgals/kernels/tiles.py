@@ -2,7 +2,7 @@
 
 Rows of a sparse problem give thousands of *small* systems. For those a BLAS call costs as much as its
 arithmetic, and compilers do not keep two-dimensional tiles in registers by themselves. The functions here
-emit LLVM vector code for one W x W tile at a time, W being one cache line (16 float32, 8 float64). LLVM maps
+are LLVM vector code for one W x W tile at a time, W being one cache line (16 float32, 8 float64). LLVM maps
 it to whatever the processor has, and numba caches it as any other code.
 
 Two layouts serve everything:
@@ -19,171 +19,20 @@ Arrays are one-dimensional; every array argument is followed by its offset.
 
 from __future__ import annotations
 
-import llvmlite.binding as llvm
 from llvmlite import ir
-from numba import njit, types
+from numba import njit
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-LINE = 64  # bytes of a vector: W = LINE // itemsize
-_HAS_AVX512 = bool(llvm.get_host_cpu_features().get("avx512f", False))
-_INT = ir.IntType(64)
+from rgals.kernels.emitter import INT, LINE, kernel
 
 
-class _Emitter:
-    """Emits vector code for one element type."""
-
-    def __init__(self, builder: ir.IRBuilder, real: types.Type) -> None:
-        self.builder = builder
-        self.width = 16 if real == types.float32 else 8
-        self.real = ir.FloatType() if real == types.float32 else ir.DoubleType()
-        self.vector = ir.VectorType(self.real, self.width)
-        self.align = 4 if real == types.float32 else 8
-        # Rows of a tile that are kept in registers together.
-        self.rows = self.width if _HAS_AVX512 else 4
-
-    def at(self, pointer, index):
-        index = ir.Constant(_INT, index) if isinstance(index, int) else index
-        return self.builder.gep(pointer, [index])
-
-    def load(self, pointer, index=0):
-        address = self.builder.bitcast(self.at(pointer, index), self.vector.as_pointer())
-        return self.builder.load(address, align=self.align)
-
-    def store(self, value, pointer, index=0):
-        address = self.builder.bitcast(self.at(pointer, index), self.vector.as_pointer())
-        self.builder.store(value, address, align=self.align)
-
-    def scalar(self, pointer, index=0):
-        return self.builder.load(self.at(pointer, index), align=self.align)
-
-    def spread(self, scalar):
-        """A vector of equal elements."""
-        undefined = ir.Constant(self.vector, ir.Undefined)
-        zero = ir.Constant(ir.IntType(32), 0)
-        one = self.builder.insert_element(undefined, scalar, zero)
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.width), [0] * self.width)
-        return self.builder.shuffle_vector(one, undefined, mask)
-
-    def lane(self, vector, i):
-        """A vector of equal elements: element ``i`` of another."""
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.width), [i] * self.width)
-        return self.builder.shuffle_vector(vector, vector, mask)
-
-    def shuffle(self, a, b, lanes):
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.width), lanes)
-        return self.builder.shuffle_vector(a, b, mask)
-
-    def element(self, vector, i):
-        return self.builder.extract_element(vector, ir.Constant(ir.IntType(32), i))
-
-    def zero(self):
-        return ir.Constant(self.vector, [0.0] * self.width)
-
-    def from_lane(self, vector, i):
-        """The vector with zeros before lane ``i``."""
-        lanes = [self.width + k if k < i else k for k in range(self.width)]
-        return self.shuffle(vector, self.zero(), lanes)
-
-    def fma(self, a, b, c):
-        name = f"llvm.fma.v{self.width}f{self.align * 8}"
-        fn_type = ir.FunctionType(self.vector, [self.vector] * 3)
-        return self.builder.call(
-            cgutils.get_or_insert_function(self.builder.module, fn_type, name), [a, b, c]
-        )
-
-    def neg(self, vector):
-        return self.builder.fneg(vector)
-
-    def variables(self, n):
-        """``n`` vector variables, zero; they live in registers."""
-        slots = [cgutils.alloca_once(self.builder, self.vector) for _ in range(n)]
-        for slot in slots:
-            self.builder.store(self.zero(), slot)
-        return slots
-
-    def transpose(self, vectors):
-        """Rows to columns, by exchanging ever larger blocks."""
-        w = self.width
-        step = 1
-        while step < w:
-            out = list(vectors)
-            for i in range(w):
-                if i & step:
-                    continue
-                a, b = vectors[i], vectors[i + step]
-                low = [k if not k & step else w + k - step for k in range(w)]
-                high = [k + step if not k & step else w + k for k in range(w)]
-                out[i], out[i + step] = self.shuffle(a, b, low), self.shuffle(a, b, high)
-            vectors = out
-            step *= 2
-        return vectors
-
-    def sums(self, vectors):
-        """The vector whose lane i is the sum of the elements of vector i."""
-        w = self.width
-        half = w // 2
-        while half:
-            low = [(k // (2 * half)) * 2 * half + k % half + (w if k & half else 0) for k in range(w)]
-            high = [k + half for k in low]
-            pairs = zip(vectors[:half], vectors[half : 2 * half], strict=True)
-            vectors = [self.builder.fadd(self.shuffle(a, b, low), self.shuffle(a, b, high)) for a, b in pairs]
-            half //= 2
-        return vectors[0]
-
-
-def _kernel(kinds: str):
-    """Turn ``emit(emitter, *arguments)`` into an intrinsic that takes one tuple.
-
-    ``kinds``: ``p`` array and offset (becomes a pointer), ``i`` integer, ``r`` real scalar, ``x`` index array
-    and offset. The intrinsic returns what ``emit`` returns, an integer, or 0.
-    """
-
-    def decorate(emit):
-        @intrinsic
-        def call(typingctx, args):
-            arrays = [t for t in args.types if isinstance(t, types.Array)]
-            real = arrays[0].dtype
-            if real not in (types.float32, types.float64):
-                return None
-
-            def codegen(context, builder, signature, values):
-                (packed,) = values
-                taken, pos = [], 0
-
-                def take():
-                    nonlocal pos
-                    typ, value = args.types[pos], builder.extract_value(packed, pos)
-                    pos += 1
-                    return typ, value
-
-                for kind in kinds:
-                    typ, value = take()
-                    if kind in "px":
-                        data = context.make_array(typ)(context, builder, value).data
-                        offset_type, offset = take()
-                        offset = context.cast(builder, offset, offset_type, types.int64)
-                        taken.append(builder.gep(data, [offset]))
-                    else:
-                        to = types.int64 if kind == "i" else real
-                        taken.append(context.cast(builder, value, typ, to))
-                out = emit(_Emitter(builder, real), *taken)
-                return out if out is not None else ir.Constant(_INT, 0)
-
-            return types.int64(args), codegen
-
-        return call
-
-    return decorate
-
-
-@_kernel("pppir")
+@kernel("pppir")
 def _tile_add(e, c, a, b, depth, sign):
     factor = e.spread(sign)
     for first in range(0, e.width, e.rows):
         acc = e.variables(e.rows)
         with cgutils.for_range(e.builder, depth) as loop:
-            base = e.builder.mul(loop.index, ir.Constant(_INT, e.width))
+            base = e.builder.mul(loop.index, ir.Constant(INT, e.width))
             row = e.load(e.at(b, base))
             step = e.at(a, base)
             for i in range(e.rows):
@@ -200,13 +49,13 @@ def tile_add(c, oc, a, oa, b, ob, depth, sign):
     _tile_add((c, oc, a, oa, b, ob, depth, sign))
 
 
-@_kernel("pp")
+@kernel("pp")
 def _tile_factor(e, c, inverse):
     # L D L^T first: its chain of dependent steps has a division but no square root; those come at the end,
     # all pivots at once.
     w, builder = e.width, e.builder
     rows = [e.load(c, i * w) for i in range(w)]
-    one = ir.Constant(e.vector, [1.0] * w)
+    one = e.ones()
     pivots = e.zero()
     for i in range(w):
         pivot = e.lane(rows[i], i)
@@ -214,9 +63,7 @@ def _tile_factor(e, c, inverse):
         minus = e.neg(builder.fmul(rows[i], builder.fdiv(one, pivot)))
         for j in range(i + 1, w):
             rows[j] = e.fma(e.lane(minus, j), rows[i], rows[j])
-    name = f"llvm.sqrt.v{w}f{e.align * 8}"
-    root = cgutils.get_or_insert_function(builder.module, ir.FunctionType(e.vector, [e.vector]), name)
-    inverses = builder.fdiv(one, builder.call(root, [pivots]))
+    inverses = builder.fdiv(one, e.root(pivots))
     for i in range(w):
         e.store(e.from_lane(builder.fmul(rows[i], e.lane(inverses, i)), i), c, i * w)
     e.store(inverses, inverse)
@@ -226,10 +73,10 @@ def _tile_factor(e, c, inverse):
     count = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(bits, [bits, ir.IntType(1)]), f"llvm.cttz.i{w}"
     )
-    first = builder.zext(builder.call(count, [mask, ir.Constant(ir.IntType(1), 0)]), _INT)
-    number = builder.add(first, ir.Constant(_INT, 1))
+    first = builder.zext(builder.call(count, [mask, ir.Constant(ir.IntType(1), 0)]), INT)
+    number = builder.add(first, ir.Constant(INT, 1))
     none = builder.icmp_unsigned("==", mask, ir.Constant(bits, 0))
-    return builder.select(none, ir.Constant(_INT, 0), number)
+    return builder.select(none, ir.Constant(INT, 0), number)
 
 
 @njit(cache=True)
@@ -238,7 +85,7 @@ def tile_factor(c, oc, inverse, oi):
     return _tile_factor((c, oc, inverse, oi))
 
 
-@_kernel("ppp")
+@kernel("ppp")
 def _tile_solve(e, c, u, inverse):
     w = e.width
     rows = [e.load(c, i * w) for i in range(w)]
@@ -257,7 +104,7 @@ def tile_solve(c, oc, u, ou, inverse, oi):
     _tile_solve((c, oc, u, ou, inverse, oi))
 
 
-@_kernel("ppp")
+@kernel("ppp")
 def _forward_tile(e, y, u, inverse):
     w = e.width
     rest = e.load(y)
@@ -276,7 +123,7 @@ def forward_tile(y, oy, u, ou, inverse, oi):
     _forward_tile((y, oy, u, ou, inverse, oi))
 
 
-@_kernel("ppp")
+@kernel("ppp")
 def _backward_tile(e, y, u, inverse):
     w = e.width
     columns = e.transpose([e.load(u, i * w) for i in range(w)])
@@ -296,14 +143,14 @@ def backward_tile(y, oy, u, ou, inverse, oi):
     _backward_tile((y, oy, u, ou, inverse, oi))
 
 
-@_kernel("pppir")
+@kernel("pppir")
 def _panel_product(e, y, panel, x, depth, sign):
     # Four accumulators hide the latency of the multiply-add.
     acc = e.variables(4)
-    four = ir.Constant(_INT, 4)
+    four = ir.Constant(INT, 4)
     with cgutils.for_range(e.builder, e.builder.udiv(depth, four)) as loop:
         base = e.builder.mul(loop.index, four)
-        rows = e.at(panel, e.builder.mul(base, ir.Constant(_INT, e.width)))
+        rows = e.at(panel, e.builder.mul(base, ir.Constant(INT, e.width)))
         factors = e.at(x, base)
         for i in range(4):
             product = e.fma(e.spread(e.scalar(factors, i)), e.load(rows, i * e.width), e.builder.load(acc[i]))
@@ -319,12 +166,12 @@ def panel_product(y, oy, panel, op, x, ox, depth, sign):
     _panel_product((y, oy, panel, op, x, ox, depth, sign))
 
 
-@_kernel("pppiir")
+@kernel("pppiir")
 def _panels_transposed(e, y, panel, z, stride, n_panels, sign):
     acc = e.variables(e.width)
     with cgutils.for_range(e.builder, n_panels) as loop:
         block = e.at(panel, e.builder.mul(loop.index, stride))
-        factor = e.load(z, e.builder.mul(loop.index, ir.Constant(_INT, e.width)))
+        factor = e.load(z, e.builder.mul(loop.index, ir.Constant(INT, e.width)))
         for i in range(e.width):
             e.builder.store(e.fma(e.load(block, i * e.width), factor, e.builder.load(acc[i])), acc[i])
     total = e.sums([e.builder.load(slot) for slot in acc])
@@ -337,7 +184,7 @@ def panels_transposed(y, oy, panel, op, z, oz, stride, n_panels, sign):
     _panels_transposed((y, oy, panel, op, z, oz, stride, n_panels, sign))
 
 
-@_kernel("pppr")
+@kernel("pppr")
 def _scaled_copy(e, out, source, factors, factor):
     scaled = e.builder.fmul(e.load(factors), e.spread(factor))
     e.store(e.builder.fmul(e.load(source), scaled), out)
@@ -349,14 +196,14 @@ def scaled_copy(out, oo, source, os, factors, of, factor):
     _scaled_copy((out, oo, source, os, factors, of, factor))
 
 
-@_kernel("pppxpi")
+@kernel("pppxpi")
 def _gather_transposed(e, out, source, factors, indices, roots, stride):
     builder = e.builder
     scale = e.load(factors)
     rows = []
     for i in range(e.width):
         index = builder.load(e.at(indices, i))
-        index = builder.sext(index, _INT) if index.type.width < 64 else index
+        index = builder.sext(index, INT) if index.type.width < 64 else index
         row = e.load(e.at(source, builder.mul(index, stride)))
         rows.append(builder.fmul(row, builder.fmul(scale, e.spread(e.scalar(roots, i)))))
     for j, column in enumerate(e.transpose(rows)):
@@ -369,13 +216,10 @@ def gather_transposed(out, oo, source, os, factors, of, indices, oi, roots, oroo
     _gather_transposed((out, oo, source, os, factors, of, indices, oi, roots, oroots, stride))
 
 
-@_kernel("pprr")
+@kernel("pprr")
 def _inverse_root(e, out, d, scale, ridge):
-    name = f"llvm.sqrt.v{e.width}f{e.align * 8}"
-    root = cgutils.get_or_insert_function(e.builder.module, ir.FunctionType(e.vector, [e.vector]), name)
     diagonal = e.fma(e.load(d), e.spread(scale), e.spread(ridge))
-    one = ir.Constant(e.vector, [1.0] * e.width)
-    e.store(e.builder.fdiv(one, e.builder.call(root, [diagonal])), out)
+    e.store(e.builder.fdiv(e.ones(), e.root(diagonal)), out)
 
 
 @njit(cache=True)
@@ -384,11 +228,11 @@ def inverse_root(out, oo, d, od, scale, ridge):
     _inverse_root((out, oo, d, od, scale, ridge))
 
 
-@_kernel("pppi")
+@kernel("pppi")
 def _dot(e, out, x, y, n_blocks):
     (acc,) = e.variables(1)
     with cgutils.for_range(e.builder, n_blocks) as loop:
-        at = e.builder.mul(loop.index, ir.Constant(_INT, e.width))
+        at = e.builder.mul(loop.index, ir.Constant(INT, e.width))
         e.builder.store(e.fma(e.load(e.at(x, at)), e.load(e.at(y, at)), e.builder.load(acc)), acc)
     total = e.element(e.sums([e.builder.load(acc)] + [e.zero()] * (e.width - 1)), 0)
     e.builder.store(total, out, align=e.align)
@@ -401,18 +245,18 @@ def dot(out, oo, x, ox, y, oy, n_blocks):
 
 
 def _make_gather_sum(n_vectors: int):
-    @_kernel("ppxpiiii")
+    @kernel("ppxpiiii")
     def gather(e, out, source, indices, factors, step, stride, n, ahead):
         acc = e.variables(n_vectors)
-        last = e.builder.sub(n, ir.Constant(_INT, 1))
+        last = e.builder.sub(n, ir.Constant(INT, 1))
         with cgutils.for_range(e.builder, n) as loop:
             soon = e.builder.add(loop.index, ahead)
             soon = e.builder.select(e.builder.icmp_signed("<", soon, last), soon, last)
-            next_index = e.builder.sext(e.builder.load(e.at(indices, soon)), _INT)
+            next_index = e.builder.sext(e.builder.load(e.at(indices, soon)), INT)
             next_row = e.at(source, e.builder.mul(next_index, stride))
             for i in range(n_vectors):
-                _emit_prefetch(e, e.at(next_row, i * e.width))
-            index = e.builder.sext(e.builder.load(e.at(indices, loop.index)), _INT)
+                e.prefetch(e.at(next_row, i * e.width))
+            index = e.builder.sext(e.builder.load(e.at(indices, loop.index)), INT)
             row = e.at(source, e.builder.mul(index, stride))
             factor = e.spread(e.scalar(factors, e.builder.mul(loop.index, step)))
             for i in range(n_vectors):
@@ -422,15 +266,6 @@ def _make_gather_sum(n_vectors: int):
             e.store(e.builder.load(acc[i]), out, i * e.width)
 
     return gather
-
-
-def _emit_prefetch(e, pointer):
-    byte = ir.IntType(8).as_pointer()
-    i32 = ir.IntType(32)
-    fn_type = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
-    fn = cgutils.get_or_insert_function(e.builder.module, fn_type, "llvm.prefetch.p0")
-    arguments = [ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)]
-    e.builder.call(fn, [e.builder.bitcast(pointer, byte), *arguments])
 
 
 _gather_sum_1 = _make_gather_sum(1)
@@ -461,9 +296,9 @@ def gather_sum(out, oo, source, indices, oi, factors, of, step, stride, n, n_blo
         block += 1
 
 
-@_kernel("p")
+@kernel("p")
 def _prefetch(e, pointer):
-    _emit_prefetch(e, pointer)
+    e.prefetch(pointer)
 
 
 @njit(cache=True)

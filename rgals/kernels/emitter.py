@@ -1,0 +1,187 @@
+"""Emits LLVM vector code for one float type, and turns such emitters into functions for compiled code."""
+
+from __future__ import annotations
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+LINE = 64  # bytes of a vector: W = LINE // itemsize
+_HAS_AVX512 = bool(llvm.get_host_cpu_features().get("avx512f", False))
+INT = ir.IntType(64)
+
+
+class Emitter:
+    """Emits vector code for one element type."""
+
+    def __init__(self, builder: ir.IRBuilder, real: types.Type) -> None:
+        self.builder = builder
+        self.width = 16 if real == types.float32 else 8
+        self.real = ir.FloatType() if real == types.float32 else ir.DoubleType()
+        self.vector = ir.VectorType(self.real, self.width)
+        self.align = 4 if real == types.float32 else 8
+        # Rows of a tile that are kept in registers together.
+        self.rows = self.width if _HAS_AVX512 else 4
+
+    def at(self, pointer, index):
+        """The address ``index`` elements further."""
+        index = ir.Constant(INT, index) if isinstance(index, int) else index
+        return self.builder.gep(pointer, [index])
+
+    def load(self, pointer, index=0):
+        """W elements from memory, no alignment needed."""
+        address = self.builder.bitcast(self.at(pointer, index), self.vector.as_pointer())
+        return self.builder.load(address, align=self.align)
+
+    def store(self, value, pointer, index=0):
+        """W elements to memory, no alignment needed."""
+        address = self.builder.bitcast(self.at(pointer, index), self.vector.as_pointer())
+        self.builder.store(value, address, align=self.align)
+
+    def scalar(self, pointer, index=0):
+        """One element from memory."""
+        return self.builder.load(self.at(pointer, index), align=self.align)
+
+    def spread(self, scalar):
+        """A vector of equal elements."""
+        undefined = ir.Constant(self.vector, ir.Undefined)
+        zero = ir.Constant(ir.IntType(32), 0)
+        one = self.builder.insert_element(undefined, scalar, zero)
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.width), [0] * self.width)
+        return self.builder.shuffle_vector(one, undefined, mask)
+
+    def lane(self, vector, i):
+        """A vector of equal elements: element ``i`` of another."""
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.width), [i] * self.width)
+        return self.builder.shuffle_vector(vector, vector, mask)
+
+    def shuffle(self, a, b, lanes):
+        """The given lanes of two vectors: 0 to W - 1 of the first, then of the second."""
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.width), lanes)
+        return self.builder.shuffle_vector(a, b, mask)
+
+    def element(self, vector, i):
+        """One lane as a scalar."""
+        return self.builder.extract_element(vector, ir.Constant(ir.IntType(32), i))
+
+    def zero(self):
+        """The vector of zeros."""
+        return ir.Constant(self.vector, [0.0] * self.width)
+
+    def from_lane(self, vector, i):
+        """The vector with zeros before lane ``i``."""
+        lanes = [self.width + k if k < i else k for k in range(self.width)]
+        return self.shuffle(vector, self.zero(), lanes)
+
+    def fma(self, a, b, c):
+        """``a b + c`` with one rounding."""
+        name = f"llvm.fma.v{self.width}f{self.align * 8}"
+        fn_type = ir.FunctionType(self.vector, [self.vector] * 3)
+        return self.builder.call(
+            cgutils.get_or_insert_function(self.builder.module, fn_type, name), [a, b, c]
+        )
+
+    def prefetch(self, pointer):
+        """Ask for the cache line at an address."""
+        byte, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        fn_type = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
+        fn = cgutils.get_or_insert_function(self.builder.module, fn_type, "llvm.prefetch.p0")
+        read, keep, data = (ir.Constant(i32, value) for value in (0, 3, 1))
+        self.builder.call(fn, [self.builder.bitcast(pointer, byte), read, keep, data])
+
+    def root(self, vector):
+        """Square roots."""
+        name = f"llvm.sqrt.v{self.width}f{self.align * 8}"
+        fn_type = ir.FunctionType(self.vector, [self.vector])
+        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, fn_type, name), [vector])
+
+    def ones(self):
+        """The vector of ones."""
+        return ir.Constant(self.vector, [1.0] * self.width)
+
+    def neg(self, vector):
+        """The vector times -1."""
+        return self.builder.fneg(vector)
+
+    def variables(self, n):
+        """``n`` vector variables, zero; they live in registers."""
+        slots = [cgutils.alloca_once(self.builder, self.vector) for _ in range(n)]
+        for slot in slots:
+            self.builder.store(self.zero(), slot)
+        return slots
+
+    def transpose(self, vectors):
+        """Rows to columns, by exchanging ever larger blocks."""
+        w = self.width
+        step = 1
+        while step < w:
+            out = list(vectors)
+            for i in range(w):
+                if i & step:
+                    continue
+                a, b = vectors[i], vectors[i + step]
+                low = [k if not k & step else w + k - step for k in range(w)]
+                high = [k + step if not k & step else w + k for k in range(w)]
+                out[i], out[i + step] = self.shuffle(a, b, low), self.shuffle(a, b, high)
+            vectors = out
+            step *= 2
+        return vectors
+
+    def sums(self, vectors):
+        """The vector whose lane i is the sum of the elements of vector i."""
+        w = self.width
+        half = w // 2
+        while half:
+            low = [(k // (2 * half)) * 2 * half + k % half + (w if k & half else 0) for k in range(w)]
+            high = [k + half for k in low]
+            pairs = zip(vectors[:half], vectors[half : 2 * half], strict=True)
+            vectors = [self.builder.fadd(self.shuffle(a, b, low), self.shuffle(a, b, high)) for a, b in pairs]
+            half //= 2
+        return vectors[0]
+
+
+def kernel(kinds: str):
+    """Turn ``emit(emitter, *arguments)`` into an intrinsic that takes one tuple.
+
+    ``kinds``: ``p`` array and offset (becomes a pointer), ``i`` integer, ``r`` real scalar, ``x`` index array
+    and offset. The intrinsic returns what ``emit`` returns, an integer, or 0.
+    """
+
+    def decorate(emit):
+        @intrinsic
+        def call(typingctx, args):
+            arrays = [t for t in args.types if isinstance(t, types.Array)]
+            real = arrays[0].dtype
+            if real not in (types.float32, types.float64):
+                return None
+
+            def codegen(context, builder, signature, values):
+                (packed,) = values
+                taken, pos = [], 0
+
+                def take():
+                    nonlocal pos
+                    typ, value = args.types[pos], builder.extract_value(packed, pos)
+                    pos += 1
+                    return typ, value
+
+                for kind in kinds:
+                    typ, value = take()
+                    if kind in "px":
+                        data = context.make_array(typ)(context, builder, value).data
+                        offset_type, offset = take()
+                        offset = context.cast(builder, offset, offset_type, types.int64)
+                        taken.append(builder.gep(data, [offset]))
+                    else:
+                        to = types.int64 if kind == "i" else real
+                        taken.append(context.cast(builder, value, typ, to))
+                out = emit(Emitter(builder, real), *taken)
+                return out if out is not None else ir.Constant(INT, 0)
+
+            return types.int64(args), codegen
+
+        return call
+
+    return decorate

@@ -1,0 +1,86 @@
+"""Tiles, panels and packed triangles against numpy; caches follow every source file of the kernels."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+import rgals.kernels
+from rgals.kernels import gram, rows, tiles
+
+
+def packed(A, w):
+    """The upper triangle of a matrix by block columns."""
+    parts = [A[: j + w, j : j + w].ravel() for j in range(0, len(A), w)]
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("blocks", [1, 2, 5])
+def test_cholesky_and_solve_on_packed_triangles(blocks, dtype, rng):
+    w = 64 // np.dtype(dtype).itemsize
+    n, depth = blocks * w, 40
+    X = rng.standard_normal((depth, n)).astype(dtype)
+    A = X.T.astype(np.float64) @ X + 3 * np.eye(n)
+    c = packed(3 * np.eye(n, dtype=dtype), w)
+    panels = X.reshape(depth, blocks, w).transpose(1, 0, 2).ravel().copy()
+    tiles.gram_add(c, panels, depth * w, depth, blocks, 1.0)
+    tolerance = 1e-4 if dtype == np.float32 else 1e-11
+    np.testing.assert_allclose(rows.unpack(c.astype(np.float64), n, w), A, atol=tolerance * np.abs(A).max())
+    inverse = np.empty(n, dtype)
+    b = rng.standard_normal(n).astype(dtype)
+    y = b.copy()
+    assert tiles.cholesky(c, inverse, blocks) == 0
+    tiles.cholesky_solve(c, inverse, y, blocks)
+    np.testing.assert_allclose(y, np.linalg.solve(A, b), atol=tolerance)
+
+
+@pytest.mark.parametrize("wrong", [0, 5, 16, 37])
+def test_a_bad_pivot_is_reported_by_its_number(wrong, rng):
+    n = 48
+    X = rng.standard_normal((n, n))
+    A = X @ X.T + n * np.eye(n)
+    lower = np.linalg.cholesky(A)
+    A[wrong, wrong] -= lower[wrong, wrong] ** 2 + 1.0
+    c = packed(A, 8)
+    assert tiles.cholesky(c, np.empty(n), n // 8) == wrong + 1
+    c = packed(np.where(np.eye(n, dtype=bool) & (np.arange(n) == wrong), np.nan, A), 8)
+    assert tiles.cholesky(c, np.empty(n), n // 8) == wrong + 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(1, 3), (257, 40), (700, 300)])
+def test_gramian_and_products(shape, dtype, rng):
+    F = rng.standard_normal(shape).astype(dtype)
+    weight, linear = rng.uniform(0, 2, shape[0]), rng.standard_normal(shape[0])
+    tolerance = 1e-5 if dtype == np.float32 else 1e-12
+    G = F.T.astype(float) @ (F * weight[:, None])
+    for threads in (1, 2):
+        got = gram.gram(F, weight, threads)
+        np.testing.assert_allclose(got, G, atol=tolerance * shape[0])
+        np.testing.assert_array_equal(got, gram.gram(F, weight, 1))
+    squares, sums, moments = gram.column_sums(F, weight, linear, 2)
+    np.testing.assert_allclose(squares, np.diag(G), rtol=1e-5)
+    np.testing.assert_allclose(sums, weight @ F.astype(float), atol=tolerance * shape[0])
+    np.testing.assert_allclose(moments, linear @ F.astype(float), atol=tolerance * shape[0])
+    V = rng.standard_normal((shape[1], shape[1])).astype(dtype)
+    expected = F @ V
+    gram.multiply(F, V, F, 2)
+    np.testing.assert_allclose(F, expected, atol=10 * tolerance * shape[1])
+
+
+def test_caches_are_dropped_when_any_kernel_changes(tmp_path):
+    (tmp_path / "one.py").write_text("x = 1\n")
+    (tmp_path / "two.py").write_text("y = 2\n")
+    cache = tmp_path / "__pycache__"
+    cache.mkdir()
+    drop = rgals.kernels._drop_stale_caches
+    drop(tmp_path)
+    (cache / "one.f-1.py311.nbi").write_text("")
+    drop(tmp_path)
+    assert (cache / "one.f-1.py311.nbi").exists(), "nothing changed"
+    os.utime(tmp_path / "two.py", ns=(1, 1))
+    drop(tmp_path)
+    assert not (cache / "one.f-1.py311.nbi").exists()
