@@ -159,7 +159,7 @@ def test_a_comparison_from_one_call(data, tmp_path):
 
 
 def test_an_interrupted_comparison_resumes(data, tmp_path, monkeypatch):
-    """Stopped in the middle and started again, it fits only what was missing, and ends with the same result."""
+    """Stopped in the middle and started again, it fits exactly what was missing."""
     fits = []
     whole = Runner._fit
 
