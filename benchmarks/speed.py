@@ -61,6 +61,7 @@ def with_implicit(use_cg: bool) -> Fit:
 
 METHODS: dict[str, Fit] = {
     "rgals iALS exact": with_rgals(IALS(0.1), reg=0.01),
+    "rgals iALS pcg": with_rgals(IALS(0.1), reg=0.01, solver="pcg"),
     "rgals RG2 exact": with_rgals(RG2(0.05)),
     "rgals RGx exact": with_rgals(RGX(0.05)),
     "rgals RG2 shared": with_rgals(RG2(0.0)),

@@ -28,7 +28,7 @@ from rgals.solvers.backends.base import Backend
 from rgals.solvers.backends.cpu import CPUBackend
 from rgals.solvers.backends.dense import DenseBackend
 
-SOLVERS = ("auto", "exact", "svd", "dense")
+SOLVERS = ("auto", "exact", "pcg", "svd", "dense")
 _HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
 _HIDDEN = 0.2  # share of every row that `score` hides
 
@@ -72,10 +72,13 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         ``nu`` above: 1 scales with the weight of each row, 0 is the plain Frobenius norm.
     n_iter : int, default=16
         Most iterations (an item and a user half-step each).
-    solver : {"auto", "exact", "svd", "dense"}, default="auto"
-        ``"exact"``: every row by Cholesky; ``"svd"``: the global optimum in closed form (RG2 or RGX with
-        alpha=0 only); ``"dense"``: the slow float64 reference. ``"auto"`` is ``"exact"``. What ran is in
-        ``solver_``.
+    solver : {"auto", "exact", "pcg", "svd", "dense"}, default="auto"
+        ``"exact"``: every row by Cholesky; ``"pcg"``: approximate, ``pcg_steps`` conjugate gradient steps
+        from the last iterate, preconditioned by the all-pairs part; ``"svd"``: the global optimum in closed
+        form (RG2 or RGX with alpha=0 only); ``"dense"``: the slow float64 reference. ``"auto"`` is
+        ``"exact"``. What ran is in ``solver_``.
+    pcg_steps : int, default=3
+        Used by ``solver="pcg"``.
     dtype : {"float32", "float64"}, default="float32"
         Of the factors. Factorisations that all rows share run in float64 either way.
     device : {"cpu"}, default="cpu"
@@ -106,8 +109,8 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     history_ : list of dict
         Per iteration: ``iteration``, ``seconds`` (training so far), ``objective`` and validation metrics.
     solver_ : str
-        ``"exact"``; ``"shared"`` where no positive carries extra weight, so that all rows share one matrix;
-        ``"svd"``; ``"dense"``.
+        ``"exact"``, ``"pcg"``; ``"shared"`` where no positive carries extra weight, so that all rows share
+        one matrix; ``"svd"``; ``"dense"``.
     n_features_in_ : int
         Number of items.
 
@@ -141,6 +144,7 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         reg_exponent: float = 1.0,
         n_iter: int = 16,
         solver: str = "auto",
+        pcg_steps: int = 3,
         dtype: str = "float32",
         device: str = "cpu",
         n_jobs: int | None = None,
@@ -159,6 +163,7 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         self.reg_exponent = reg_exponent
         self.n_iter = n_iter
         self.solver = solver
+        self.pcg_steps = pcg_steps
         self.dtype = dtype
         self.device = device
         self.n_jobs = n_jobs
@@ -268,6 +273,7 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         check_choice("device", self.device, ("cpu",))
         check_real("tol", self.tol, 0.0)
         check_int("patience", self.patience, 1)
+        check_int("pcg_steps", self.pcg_steps, 1)
         if self.init_scale is not None:
             check_real("init_scale", self.init_scale, 0.0, open_min=True)
         loss = get_loss(self.loss)
@@ -321,6 +327,8 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     def _choose_solver(self, loss: Loss, coefficients: Any) -> tuple[Backend, str]:
         if self.solver == "dense":
             return DenseBackend(), "dense"
+        if self.solver == "pcg":
+            return CPUBackend(self.n_jobs, self.pcg_steps), "pcg"
         backend = CPUBackend(self.n_jobs)
         if self.solver == "svd":
             return backend, "svd"
@@ -373,6 +381,8 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         labels: tuple[np.ndarray | None, np.ndarray | None],
     ) -> FittedState:
         """The last user half-step, done exactly as a fold-in does it, so that both agree to the bit."""
+        if self.solver == "pcg":
+            backend = CPUBackend(self.n_jobs)
         side = problem.coefficients.user_side(problem.users, problem.reg, problem.reg_exponent)
         step = backend.half_step(problem.users, item_factors, side)
         if not history:  # closed form: one entry, so that the objective can be read as after any fit

@@ -79,6 +79,9 @@ def test_the_solver_that_ran_is_named(X):
     assert RGALS(K=4, n_iter=1, loss=RG2(alpha=0.0)).fit(X).solver_ == "shared"
     assert RGALS(K=4, loss=RG2(alpha=0.0), solver="svd").fit(X).solver_ == "svd"
     assert RGALS(K=4, n_iter=1, solver="dense").fit(X).solver_ == "dense"
+    model = RGALS(K=4, n_iter=1, solver="pcg", pcg_steps=2).fit(X)
+    assert model.solver_ == "pcg"
+    np.testing.assert_array_equal(model.transform(X), model.user_factors_)
 
 
 def test_dense_and_exact_solvers_give_the_same_model(X):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -118,6 +119,51 @@ def test_the_objective_never_rises_and_is_the_stated_one(name):
         assert len(seen) == 12
         assert steps.min() < 0
         assert (steps <= tolerance * np.abs(seen[1:])).all()
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("name", LOSSES)
+def test_conjugate_gradients_approach_the_half_step(name, side):
+    for dtype, tolerance in DTYPES.values():
+        _, rows, fixed, coefficients = setting(LOSSES[name], side, 12, valued=True, dtype=dtype)
+        if coefficients.coupled:  # the shared term is majorised there: compare without it
+            coefficients = dataclasses.replace(coefficients, interaction=0.0)
+        exact = DenseBackend().half_step(rows, fixed.astype(np.float64), coefficients)
+        gaps = []
+        for steps in (1, 4, 60):
+            step = CPUBackend(steps=steps).half_step(rows, fixed, coefficients)
+            gaps.append(np.abs(step.factors - exact.factors).max() / np.abs(exact.factors).max())
+        assert gaps[-1] < tolerance
+        assert step.decrease == pytest.approx(exact.decrease, rel=tolerance)
+        if coefficients.has_weights:
+            assert gaps[0] > gaps[1] > gaps[2]
+
+
+def test_conjugate_gradients_start_from_the_current_factors():
+    _, rows, fixed, coefficients = setting(LOSSES["ials"], "user", 12)
+    exact = CPUBackend().half_step(rows, fixed, coefficients).factors
+    near = exact + 1e-3 * factors(*exact.shape, seed=1)
+    cold = CPUBackend(steps=2).half_step(rows, fixed, coefficients, out=near.copy()).factors
+    warm = CPUBackend(steps=2).half_step(rows, fixed, coefficients, out=near.copy(), warm=True).factors
+    assert np.abs(warm - exact).max() < 0.05 * np.abs(cold - exact).max()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_objective_never_rises_with_conjugate_gradients(name):
+    loss = LOSSES[name]
+    X = interactions(valued=True)
+    users = as_csr(X, dtype=np.float64)
+    problem = Problem.of(users, loss, loss.coefficients(Degrees.of(users)), REG, NU)
+    values = []
+
+    def watch(now):
+        stated = loss.objective(X, now.user_factors, now.item_factors, REG, NU)
+        assert now.objective == pytest.approx(stated, rel=1e-10)
+        values.append(now.objective)
+
+    als(problem, factors(X.shape[0], 6, seed=3), CPUBackend(steps=1), n_iter=12, callbacks=[watch])
+    assert values[-1] < values[0]
+    assert (np.diff(values) <= 1e-12 * np.abs(values[1:])).all()
 
 
 def lengths_around(K):

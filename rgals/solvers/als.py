@@ -128,10 +128,14 @@ def als(
         started = time.perf_counter()
         what = "item"
         try:
-            step = backend.half_step(problem.items, user_factors, item_side, rotate=True, out=item_factors)
+            step = backend.half_step(
+                problem.items, user_factors, item_side, rotate=True, out=item_factors, warm=iteration > 1
+            )
             item_factors = step.factors
             what = "user"
-            step = backend.half_step(problem.users, item_factors, user_side, rotate=True, out=user_factors)
+            step = backend.half_step(
+                problem.users, item_factors, user_side, rotate=True, out=user_factors, warm=True
+            )
         except NumericalError as error:
             raise NumericalError(f"iteration {iteration}, {what} half-step: {error}") from error
         user_factors = step.factors

@@ -39,6 +39,7 @@ class Backend(Protocol):
         *,
         rotate: bool = False,
         out: np.ndarray | None = None,
+        warm: bool = False,
     ) -> HalfStep:
         """Minimise over the factors of ``rows``, given those of the other side.
 
@@ -52,6 +53,9 @@ class Backend(Protocol):
             the result in that basis. Scores do not change; it saves a product per half-step.
         out : ndarray, shape (n_rows, K), optional
             Memory that the backend may use for the result.
+        warm : bool, default=False
+            ``out`` holds the rows' current factors (in the basis of ``fixed``): an iterative backend starts
+            there. It starts from zero otherwise.
 
         Returns
         -------

@@ -13,7 +13,7 @@ import scipy.linalg
 from rgals._csr import CSR
 from rgals._errors import NumericalError
 from rgals._threads import parallel
-from rgals.kernels import gram, rows, tiles
+from rgals.kernels import gram, pcg, rows, tiles
 from rgals.losses.base import Side
 from rgals.solvers.backends.base import HalfStep, raise_for_rows
 
@@ -25,12 +25,15 @@ class CPUBackend:
     ----------
     n_jobs : int or None, default=None
         Threads; ``None`` for all.
+    steps : int or None, default=None
+        Solve rows approximately, by that many conjugate gradient steps, instead of exactly.
     """
 
     name = "exact"
 
-    def __init__(self, n_jobs: int | None = None) -> None:
+    def __init__(self, n_jobs: int | None = None, steps: int | None = None) -> None:
         self.n_jobs = n_jobs
+        self.steps = steps
         self._plans: list[_Plan] = []  # of the two sides of a fit
 
     def half_step(
@@ -41,12 +44,14 @@ class CPUBackend:
         *,
         rotate: bool = False,
         out: np.ndarray | None = None,
+        warm: bool = False,
     ) -> HalfStep:
         """See `Backend.half_step`."""
         if out is None:
             out = np.empty((rows.n_rows, fixed.shape[1]), fixed.dtype)
         with parallel(self.n_jobs) as n_threads:
-            return _HalfStep(self._plan(rows, side, fixed.dtype), fixed, out, n_threads).run(rotate)
+            plan = self._plan(rows, side, fixed.dtype)
+            return _HalfStep(plan, fixed, out, n_threads, self.steps).run(rotate, warm)
 
     def _plan(self, rows: CSR, side: Side, dtype: np.dtype) -> _Plan:
         for plan in self._plans:
@@ -79,7 +84,10 @@ class _Plan:
 class _HalfStep:
     """One half-step: the arrays that its phases share."""
 
-    def __init__(self, plan: _Plan, fixed: np.ndarray, out: np.ndarray, n_threads: int) -> None:
+    def __init__(
+        self, plan: _Plan, fixed: np.ndarray, out: np.ndarray, n_threads: int, steps: int | None
+    ) -> None:
+        self.steps = steps
         self.side, self.csr, self.terms = plan.side, plan.csr, plan.terms
         self.n_threads = n_threads
         self.fixed = fixed
@@ -89,12 +97,20 @@ class _HalfStep:
         self.width = tiles.LINE // fixed.dtype.itemsize
         self.kp = -(-self.k // self.width) * self.width
 
-    def run(self, rotate: bool) -> HalfStep:
+    def run(self, rotate: bool, warm: bool) -> HalfStep:
         basis = self._rotate(in_place=rotate)
+        if self.steps is not None:
+            if warm:
+                gram.multiply(self.out, basis, self.out, self.n_threads)
+            else:
+                self.out[:] = 0.0
         if self.side.coupled and self.side.interaction:
-            shift = self._coupling()
+            shift = self._coupling() if self.steps is None else self._majorised_coupling()
             factors, value = self._solve(self.s + shift)
-            value -= float(shift[: self.k] @ self._pull(factors))
+            # The rows were charged for ``shift . v``; the objective has ``v^T H v`` (half of it when exact).
+            v = self._pull(factors)
+            H = self.side.interaction * self.d[: self.k]
+            value += float(v @ (H * v) - 2.0 * (shift[: self.k] @ v))
         else:
             factors, value = self._solve(self.s)
         if not np.isfinite(value):
@@ -141,11 +157,16 @@ class _HalfStep:
         value = np.zeros(self.n_rows)
         info = np.zeros(self.n_rows, np.int32)
         side = self.side
-        rows.solve(
+        # The two kernels differ in how they solve a row, not in what a row is.
+        problem = (
             *self.csr, self.rotated, self.d.astype(dtype), s.astype(dtype), side.scale, side.linear,
             side.ridge,
-            *self.terms, self.out, value, info, self.n_threads,
+            *self.terms, self.out, value, info,
         )  # fmt: skip
+        if self.steps is None:
+            rows.solve(*problem, self.n_threads)
+        else:
+            pcg.solve(*problem, self.steps, self.n_threads)
         raise_for_rows(info, dtype)
         return self.out, float(value.sum())
 
@@ -170,6 +191,16 @@ class _HalfStep:
         v = np.linalg.solve(np.eye(k) - B * H, self._pull(uncoupled))
         shift = np.zeros(self.kp)
         shift[:k] = H * v
+        return shift
+
+    def _majorised_coupling(self) -> np.ndarray:
+        """``H v`` at the current factors.
+
+        ``- i v^T G v`` is concave: its tangent there lies above it, so that a step which lowers the
+        objective with the tangent lowers the objective itself.
+        """
+        shift = np.zeros(self.kp)
+        shift[: self.k] = self.side.interaction * self.d[: self.k] * self._pull(self.out)
         return shift
 
     def _pull(self, solved: np.ndarray) -> np.ndarray:

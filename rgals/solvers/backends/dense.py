@@ -22,8 +22,9 @@ class DenseBackend:
         *,
         rotate: bool = False,
         out: np.ndarray | None = None,
+        warm: bool = False,
     ) -> HalfStep:
-        """See `Backend.half_step`; ``rotate`` and ``out`` are not used."""
+        """See `Backend.half_step`; ``rotate``, ``out`` and ``warm`` are not used."""
         F = fixed.astype(np.float64)
         K = F.shape[1]
         G = F.T @ (F * side.gram_weight[:, None])
