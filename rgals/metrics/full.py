@@ -28,6 +28,15 @@ def auc(counts: Outranked) -> np.ndarray:
     References
     ----------
     Hanley and McNeil, "The meaning and use of the area under a ROC curve", Radiology 143(1), 1982.
+
+    Examples
+    --------
+    One user with one relevant item, which one of four others outranks and one ties:
+
+    >>> import numpy as np
+    >>> from rgals.metrics import Outranked, auc
+    >>> auc(Outranked(np.array([0, 1]), above=np.array([1]), tied=np.array([1]), n_negatives=np.array([4])))
+    array([0.625])
     """
     return partial_auc(counts, 1.0)
 
@@ -52,6 +61,14 @@ def partial_auc(counts: Outranked, max_fpr: float = 0.1) -> np.ndarray:
     References
     ----------
     Dodd and Pepe, "Partial AUC estimation and regression", Biometrics 59(3), 2003.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rgals.metrics import Outranked, partial_auc
+    >>> first = Outranked(np.array([0, 1]), above=np.array([1]), tied=np.array([0]), n_negatives=np.array([4]))
+    >>> partial_auc(first, 0.5)  # half of the first two places for false positives
+    array([0.5])
     """
     max_fpr = check_rate(max_fpr)
     limit = max_fpr * np.repeat(counts.n_negatives, counts.n_truth)
