@@ -66,8 +66,8 @@ def partial_auc(counts: Outranked, max_fpr: float = 0.1) -> np.ndarray:
     --------
     >>> import numpy as np
     >>> from rgals.metrics import Outranked, partial_auc
-    >>> first = Outranked(np.array([0, 1]), above=np.array([1]), tied=np.array([0]), n_negatives=np.array([4]))
-    >>> partial_auc(first, 0.5)  # half of the first two places for false positives
+    >>> one = Outranked(np.array([0, 1]), above=np.array([1]), tied=np.array([0]), n_negatives=np.array([4]))
+    >>> partial_auc(one, 0.5)  # half of the first two places for false positives
     array([0.5])
     """
     max_fpr = check_rate(max_fpr)
