@@ -69,8 +69,8 @@ def run(args: argparse.Namespace) -> int:
         shared.say("Preparing the compiled code (takes longer the first time) ...")
     _warm_up(losses, parameters)
 
-    popularity = np.asarray(split.train.sum(axis=0), np.float64).reshape(-1, 1)
-    everybody = np.ones((split.train.shape[0], 1))
+    popularity = np.asarray(split.train.sum(axis=0), np.float32).reshape(-1, 1)
+    everybody = np.ones((split.train.shape[0], 1), np.float32)  # float64 would compile kernels of its own
     rows: list[list[Any]] = [["popularity", None, *_measure((everybody, popularity), split), None]]
     best: tuple[float, str, RGALS] | None = None
     for loss in losses:
