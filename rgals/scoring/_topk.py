@@ -1,4 +1,4 @@
-"""Batch top-K scoring: the best items of many users, with exact filters and bounded memory."""
+"""The best items of each query: checked input around the compiled kernels."""
 
 from __future__ import annotations
 
