@@ -4,52 +4,39 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import Tags, check_random_state
-from sklearn.utils.validation import _check_feature_names, _check_n_features, validate_data
+from sklearn.utils import Tags
 
 from rgals import _model_file
-from rgals._callbacks import BestIterate, ProgressBar, Validation
+from rgals._callbacks import ProgressBar
 from rgals._csr import CSR
-from rgals._errors import InputError, InputTypeError, ParameterError
+from rgals._errors import InputError
+from rgals._fit import (
+    FittedState,
+    check_labels,
+    check_matrix,
+    check_parameters,
+    choose_solver,
+    dtype_name,
+    finish,
+    generator,
+    hold_out,
+    make_watchers,
+    start_factors,
+)
 from rgals._ranker import FactorRanker, Snapshot
-from rgals._validation import as_csr, check_choice, check_int, check_real
-from rgals.losses import Degrees, Loss, get_loss
+from rgals._validation import as_csr
+from rgals.losses import Degrees, Loss
 from rgals.metrics import evaluate
 from rgals.model_selection import split_interactions
 from rgals.solvers import closed_form
 from rgals.solvers.als import Callback, Problem, als
-from rgals.solvers.backends.base import Backend
 from rgals.solvers.backends.cpu import CPUBackend
-from rgals.solvers.backends.dense import DenseBackend
 
-SOLVERS = ("auto", "exact", "pcg", "svd", "dense")
-_HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
 _HIDDEN = 0.2  # share of every row that `score` hides
-
-
-@dataclass(frozen=True)
-class FittedState(Snapshot):
-    """Everything that a fit found, published as one object: a reader never sees half of a refit.
-
-    Attributes
-    ----------
-    loss : Loss
-        A copy of the loss that was fitted.
-    reg, reg_exponent : float
-    degrees : Degrees
-        Margins of the training matrix, which a fold-in needs.
-    """
-
-    loss: Loss = None  # type: ignore[assignment]
-    reg: float = 0.0
-    reg_exponent: float = 1.0
-    degrees: Degrees = None  # type: ignore[assignment]
 
 
 class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -218,17 +205,17 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             A system cannot be solved; the message names iteration, side and row. An earlier fit stays as it
             was.
         """
-        loss, dtype = self._check_parameters()
+        loss, dtype = check_parameters(self)
         if hasattr(X, "matrix") and hasattr(X, "user_ids"):
             user_ids = X.user_ids if user_ids is None else user_ids
             item_ids = X.item_ids if item_ids is None else item_ids
             X = X.matrix
-        matrix = self._check_matrix(X, dtype, reset=True)
+        matrix = check_matrix(self, X, dtype)
         if matrix.nnz == 0:
             raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
-        labels = self._check_labels(user_ids, item_ids, matrix.shape)
+        labels = check_labels(user_ids, item_ids, matrix.shape)
         if self.early_stopping and validation is None:
-            train, held_out = self._hold_out(matrix, dtype)
+            train, held_out = hold_out(matrix, dtype, self.random_state)
         else:
             train, held_out = matrix, None
         if validation is not None:
@@ -238,14 +225,14 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         degrees = Degrees.of(train)
         coefficients = loss.coefficients(degrees)
         problem = Problem.of(train, loss, coefficients, float(self.reg), float(self.reg_exponent))
-        backend, solver = self._choose_solver(loss, coefficients)
-        watchers, best = self._watchers(train, held_out, callbacks)
-        rng = _generator(self.random_state)
+        backend, solver = choose_solver(self, coefficients)
+        watchers, best = make_watchers(self, train, held_out, callbacks)
+        rng = generator(self.random_state)
         if solver == "svd":
             item_factors = closed_form.item_factors(train, self.K, problem.reg, rng, np.dtype(dtype))
             history: list[dict[str, Any]] = []
         else:
-            start = self._start(matrix.shape, rng, dtype)
+            start = start_factors(self, matrix.shape, rng, dtype)
             try:
                 item_factors, history = als(
                     problem, start, backend, n_iter=self.n_iter, tol=self.tol, callbacks=watchers
@@ -256,151 +243,15 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
                         watcher.close()
             if best is not None:
                 item_factors = best.item_factors
-        state = self._finish(loss, problem, degrees, backend, item_factors, history, matrix, labels)
+        state = finish(self, loss, problem, degrees, backend, item_factors, history, matrix, labels)
         self._snapshot = state
         self.n_iter_ = len(history)
         self.history_ = history
         self.solver_ = solver
         return self
 
-    def _check_parameters(self) -> tuple[Loss, Any]:
-        check_int("K", self.K, 1, 1 << 15)
-        check_real("reg", self.reg, 0.0)
-        check_real("reg_exponent", self.reg_exponent, -4.0, 4.0)
-        check_int("n_iter", self.n_iter, 1)
-        check_choice("solver", self.solver, SOLVERS)
-        check_choice("dtype", _dtype_name(self.dtype), ("float32", "float64"))
-        check_choice("device", self.device, ("cpu",))
-        check_real("tol", self.tol, 0.0)
-        check_int("patience", self.patience, 1)
-        check_int("pcg_steps", self.pcg_steps, 1)
-        if self.init_scale is not None:
-            check_real("init_scale", self.init_scale, 0.0, open_min=True)
-        loss = get_loss(self.loss)
-        if self.solver == "svd":
-            closed_form.check_closed_form(loss, self.reg_exponent)
-        # A copy, so that later changes of the parameter do not change a fitted model.
-        return type(loss)(**loss.get_params()), np.dtype(_dtype_name(self.dtype)).type
-
-    def _check_matrix(self, X: Any, dtype: Any, *, reset: bool) -> CSR:
-        """The matrix in canonical form; records or checks the number and names of items."""
-        if sp.issparse(X) or isinstance(X, CSR):
-            if not reset:
-                n_items = len(self._state().item_factors)
-                matrix = as_csr(X, dtype=dtype, n_cols=n_items) if X.shape[1] != n_items else None
-                if matrix is not None:
-                    return matrix
-            matrix = as_csr(X, dtype=dtype)
-            if matrix.n_rows == 0:
-                raise InputError(f"Found array with 0 sample(s) (shape={matrix.shape}): X has no users")
-            if matrix.n_cols == 0:
-                raise InputError(f"Found array with 0 feature(s) (shape={matrix.shape}): X has no items")
-            _check_n_features(self, matrix.to_scipy(), reset=reset)
-            _check_feature_names(self, X, reset=reset)
-            return matrix
-        if X is None or isinstance(X, str | bytes | dict) or np.isscalar(X):
-            raise InputTypeError(
-                f"X must be a sparse matrix or a numeric array, users x items, not {type(X).__name__}"
-            )
-        # `as_csr` looks for NaN and infinity itself: it says where.
-        X = validate_data(self, X, reset=reset, dtype="numeric", ensure_all_finite=False)
-        return as_csr(X, dtype=dtype)
-
-    @staticmethod
-    def _check_labels(
-        user_ids: Any, item_ids: Any, shape: tuple[int, int]
-    ) -> tuple[np.ndarray | None, np.ndarray | None]:
-        out = []
-        for name, labels, n in (("user_ids", user_ids, shape[0]), ("item_ids", item_ids, shape[1])):
-            array = None if labels is None else np.asarray(labels)
-            if array is not None and array.shape != (n,):
-                raise InputError(f"{name} has shape {array.shape}; one label for each of {n} is needed")
-            out.append(array)
-        return out[0], out[1]
-
-    def _hold_out(self, matrix: CSR, dtype: Any) -> tuple[CSR, CSR]:
-        train, held_out = split_interactions(
-            matrix.to_scipy(dtype), (1.0 - _HOLD_OUT, _HOLD_OUT), random_state=_seed(self.random_state)
-        )
-        return as_csr(train, dtype=dtype), as_csr(held_out, dtype=dtype)
-
-    def _choose_solver(self, loss: Loss, coefficients: Any) -> tuple[Backend, str]:
-        if self.solver == "dense":
-            return DenseBackend(), "dense"
-        if self.solver == "pcg":
-            return CPUBackend(self.n_jobs, self.pcg_steps), "pcg"
-        backend = CPUBackend(self.n_jobs)
-        if self.solver == "svd":
-            return backend, "svd"
-        weighted = bool(coefficients.user_terms[:, :2].any() and coefficients.item_terms[:, :2].any())
-        return backend, "exact" if weighted else "shared"
-
-    def _watchers(
-        self, train: CSR, held_out: CSR | None, callbacks: Callback | Sequence[Callback] | None
-    ) -> tuple[list[Callback], BestIterate | None]:
-        watchers: list[Callback] = []
-        best = None
-        if held_out is not None:
-            watchers.append(Validation(train, held_out, self.metric, self.n_jobs))
-            if self.early_stopping:
-                best = BestIterate(self.metric, self.patience)
-                watchers.append(best)
-        if callbacks is not None:
-            watchers += [callbacks] if callable(callbacks) else list(callbacks)
-        if self.verbose:
-            watchers.append(ProgressBar(self.n_iter))
-        for callback in watchers:
-            if not callable(callback):
-                raise ParameterError("callbacks", callback, "give callables that take one argument")
-        return watchers, best
-
-    def _start(self, shape: tuple[int, int], rng: np.random.Generator, dtype: Any) -> np.ndarray:
-        snapshot = getattr(self, "_snapshot", None)
-        if self.warm_start and snapshot is not None:
-            if snapshot.user_factors.shape != (shape[0], self.K) or len(snapshot.item_factors) != shape[1]:
-                raise InputError(
-                    f"warm_start: the last fit has factors of shapes {snapshot.user_factors.shape} and "
-                    f"{snapshot.item_factors.shape}, which do not fit a matrix {shape} with K={self.K}; set "
-                    "warm_start=False"
-                )
-            return snapshot.user_factors.astype(dtype)
-        scale = self.K**-0.5 if self.init_scale is None else self.init_scale
-        start = rng.standard_normal((shape[0], self.K), dtype)
-        start *= scale
-        return start
-
-    def _finish(
-        self,
-        loss: Loss,
-        problem: Problem,
-        degrees: Degrees,
-        backend: Backend,
-        item_factors: np.ndarray,
-        history: list[dict[str, Any]],
-        seen: CSR,
-        labels: tuple[np.ndarray | None, np.ndarray | None],
-    ) -> FittedState:
-        """The last user half-step, done exactly as a fold-in does it, so that both agree to the bit."""
-        if self.solver == "pcg":
-            backend = CPUBackend(self.n_jobs)
-        side = problem.coefficients.user_side(problem.users, problem.reg, problem.reg_exponent)
-        step = backend.half_step(problem.users, item_factors, side)
-        if not history:  # closed form: one entry, so that the objective can be read as after any fit
-            items = problem.coefficients.item_side(problem.items, problem.reg, problem.reg_exponent)
-            ridge = items.ridge @ np.einsum("ij,ij->i", item_factors, item_factors, dtype=np.float64)
-            objective = problem.constant + float(ridge) - step.decrease
-            history.append({"iteration": 1, "seconds": 0.0, "objective": objective})
-        return FittedState(
-            user_factors=step.factors,
-            item_factors=item_factors,
-            seen=seen,
-            user_ids=labels[0],
-            item_ids=labels[1],
-            loss=loss,
-            reg=problem.reg,
-            reg_exponent=problem.reg_exponent,
-            degrees=degrees,
-        )
+    def _check_matrix(self, X: Any, state: FittedState) -> CSR:
+        return check_matrix(self, X, state.item_factors.dtype.type, n_items=len(state.item_factors))
 
     # ------------------------------------------------------------------ use
 
@@ -446,7 +297,7 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             The number of items is not that of the fit.
         """
         state = self._state()
-        rows = self._check_matrix(X, state.item_factors.dtype.type, reset=False)
+        rows = self._check_matrix(X, state)
         return self._fold_in(state, rows)
 
     def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
@@ -472,7 +323,7 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         """
         if items is not None:
             return super().predict(users, items)
-        rows = self._check_matrix(users, self._state().item_factors.dtype.type, reset=False)
+        rows = self._check_matrix(users, self._state())
         return self.recommend_new(rows, n=1)[0][:, 0]
 
     def objective(self, X: Any) -> float:
@@ -511,7 +362,7 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         """
         state = self._state()
         dtype = state.item_factors.dtype.type
-        rows = self._check_matrix(X, dtype, reset=False)
+        rows = self._check_matrix(X, state)
         shown, hidden = split_interactions(rows.to_scipy(dtype), (1.0 - _HIDDEN, _HIDDEN), random_state=0)
         users = self._fold_in(state, as_csr(shown, dtype=dtype))
         figures = evaluate(
@@ -565,23 +416,5 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.positive_only = True
-        tags.transformer_tags.preserves_dtype = [_dtype_name(self.dtype)]
+        tags.transformer_tags.preserves_dtype = [dtype_name(self.dtype)]
         return tags
-
-
-def _dtype_name(dtype: Any) -> Any:
-    """``"float32"`` for any way to say so; what is no dtype comes back as it is, to be refused by name."""
-    try:
-        return np.dtype(dtype).name
-    except TypeError:
-        return dtype
-
-
-def _seed(random_state: Any) -> int:
-    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
-
-
-def _generator(random_state: Any) -> np.random.Generator:
-    if isinstance(random_state, np.random.Generator):
-        return random_state
-    return np.random.default_rng(_seed(random_state))
