@@ -23,10 +23,11 @@ ALLOWED: dict[str, set[str]] = {
     "_version": set(),
     "_files": {"_errors"},
     "_journal": {"_errors"},
+    "_memory": {"_errors"},
     "_csr": {"kernels"},
     "_sparse": {"_errors", "_csr", "_validation", "kernels"},
     "_threads": {"_errors"},
-    "_validation": {"_errors", "_csr", "kernels"},
+    "_validation": {"_errors", "_csr", "_memory", "kernels"},
     "kernels": set(),
     "losses": SHARED,
     "solvers": SHARED | {"kernels", "losses", "persistence"},
@@ -37,14 +38,15 @@ ALLOWED: dict[str, set[str]] = {
     "datasets": SHARED | {"kernels"},
     "model_selection": SHARED | {"kernels", "datasets", "metrics", "scoring"},
     "model_selection.tuning": SHARED | {"datasets", "estimator", "losses", "metrics", "model_selection"},
-    "_ranker": SHARED | {"scoring"},
+    "_ranker": SHARED | {"datasets", "scoring"},
     "sgd": SHARED | {"_ranker", "kernels", "metrics", "scoring", "losses", "persistence", "datasets"},
     # The estimator and its own rooms.
     "_callbacks": SHARED | {"metrics", "solvers"},
     "_model_file": SHARED | {"datasets", "losses", "persistence"},
-    "_fit": SHARED | {"_callbacks", "_ranker", "losses", "model_selection", "solvers"},
+    "checkpoint": SHARED | {"persistence"},
+    "_fit": SHARED | {"checkpoint", "_callbacks", "_ranker", "losses", "model_selection", "solvers"},
     "estimator": SHARED
-    | {"_callbacks", "_fit", "_model_file", "_ranker"}
+    | {"_callbacks", "_fit", "_model_file", "_ranker", "checkpoint"}
     | {"solvers", "losses", "datasets", "metrics", "model_selection"},
     "plots": SHARED,
     "compare": SHARED
@@ -52,7 +54,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": SHARED
     | {"estimator", "losses", "metrics", "model_selection", "scoring", "datasets", "persistence"}
     | {"sgd", "compare", "plots"},
-    "": SHARED | {"estimator", "losses"},  # rgals/__init__.py
+    "": SHARED | {"checkpoint", "estimator", "losses"},  # rgals/__init__.py
 }
 
 # What may be imported from outside, where it is less than everything.
