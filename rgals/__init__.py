@@ -1,9 +1,12 @@
 """Exact alternating least squares for top-K recommendation from implicit feedback."""
 
 from rgals._errors import (
+    CheckpointError,
     FileFormatError,
+    ForkError,
     InputError,
     InputTypeError,
+    InsufficientMemoryError,
     MissingDependencyError,
     ModelFileError,
     NumericalError,
@@ -13,6 +16,7 @@ from rgals._errors import (
     UnknownIdError,
 )
 from rgals._version import __version__
+from rgals.checkpoint import Checkpoint
 from rgals.estimator import RGALS
 from rgals.losses import IALS, RG2, RGX, WRMF
 
@@ -22,9 +26,13 @@ __all__ = [
     "RGALS",
     "RGX",
     "WRMF",
+    "Checkpoint",
+    "CheckpointError",
     "FileFormatError",
+    "ForkError",
     "InputError",
     "InputTypeError",
+    "InsufficientMemoryError",
     "MissingDependencyError",
     "ModelFileError",
     "NumericalError",

@@ -11,20 +11,25 @@ import scipy.sparse as sp
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_feature_names, _check_n_features, validate_data
 
+from rgals import _memory
 from rgals._callbacks import BestIterate, ProgressBar, Validation
 from rgals._csr import CSR
 from rgals._errors import InputError, InputTypeError, ParameterError
 from rgals._ranker import Snapshot
+from rgals._threads import n_threads
 from rgals._validation import as_csr, check_choice, check_int, check_real
+from rgals.checkpoint import Progress, Store, digest, fingerprint
 from rgals.losses import Degrees, Loss, get_loss
 from rgals.model_selection import split_interactions
 from rgals.solvers import closed_form
-from rgals.solvers.als import Callback, Problem
+from rgals.solvers.als import Callback, Iteration, Problem, als
 from rgals.solvers.backends.base import Backend
 from rgals.solvers.backends.cpu import CPUBackend
 from rgals.solvers.backends.dense import DenseBackend
 
 SOLVERS = ("auto", "exact", "pcg", "svd", "dense")
+# Parameters that a checkpoint must share with the fit that goes on from it.
+_DECISIVE = ("K", "reg", "reg_exponent", "init_scale", "tol", "early_stopping")
 _HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
 
 
@@ -103,10 +108,32 @@ def check_labels(
     return out[0], out[1]
 
 
-def hold_out(matrix: CSR, dtype: Any, random_state: Any) -> tuple[CSR, CSR]:
+def check_memory(model: Any, matrix: CSR, dtype: Any) -> None:
+    """Raise `InsufficientMemoryError` where a fit needs more memory than there is."""
+    itemsize = np.dtype(dtype).itemsize
+    n_users, n_items = matrix.shape
+    needed = _memory.fit_bytes(
+        matrix.shape,
+        matrix.nnz,
+        model.K,
+        itemsize,
+        valued=not matrix.is_binary,
+        best=model.early_stopping,
+        threads=n_threads(model.n_jobs),
+        longest=int(max(matrix.row_counts.max(), matrix.col_counts.max())),
+    )
+    _memory.require(
+        needed,
+        f"a fit with K={model.K} of {n_users:,} users, {n_items:,} items and {matrix.nnz:,} interactions in "
+        f"{np.dtype(dtype).name}",
+        "lower K" + (" or use dtype='float32'" if itemsize == 8 else "") + ", or fit fewer users and items",
+    )
+
+
+def hold_out(matrix: CSR, dtype: Any, seed: int) -> tuple[CSR, CSR]:
     """What is fitted and what early stopping watches, where no validation matrix is given."""
     train, held_out = split_interactions(
-        matrix.to_scipy(dtype), (1.0 - _HOLD_OUT, _HOLD_OUT), random_state=seed(random_state)
+        matrix.to_scipy(dtype), (1.0 - _HOLD_OUT, _HOLD_OUT), random_state=seed
     )
     return as_csr(train, dtype=dtype), as_csr(held_out, dtype=dtype)
 
@@ -162,6 +189,46 @@ def start_factors(model: Any, shape: tuple[int, int], rng: np.random.Generator, 
     return start
 
 
+def alternate(
+    model: Any,
+    problem: Problem,
+    backend: Backend,
+    done: Progress,
+    watchers: list[Callback],
+    best: BestIterate | None,
+    store: Store | None,
+) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    """Run the iterations that are left, writing checkpoints; item factors and history of the outcome."""
+    if best is not None and done.best is not None:
+        best.best, best.iteration, best.item_factors = done.best
+
+    def after(now: Iteration, stopped: bool) -> None:
+        assert store is not None
+        if stopped or now.iteration == model.n_iter or store.due(now.iteration):
+            kept = None if best is None else (best.best, best.iteration, best.item_factors)
+            store.write(Progress(now.user_factors, now.item_factors, now.history, stopped, kept))
+
+    bars = [watcher for watcher in watchers if isinstance(watcher, ProgressBar)]
+    try:
+        for bar in bars:
+            bar.skip(len(done.history))
+        item_factors, history = als(
+            problem,
+            done.user_factors,
+            backend,
+            n_iter=len(done.history) if done.stopped else model.n_iter,
+            tol=model.tol,
+            callbacks=watchers,
+            item_factors=done.item_factors,
+            history=done.history,
+            after=None if store is None else after,
+        )
+    finally:
+        for bar in bars:
+            bar.close()
+    return item_factors if best is None else best.item_factors, history
+
+
 def finish(
     model: Any,
     loss: Loss,
@@ -204,13 +271,49 @@ def dtype_name(dtype: Any) -> Any:
         return dtype
 
 
-def seed(random_state: Any) -> int:
-    """A seed drawn from a scikit-learn random state; the same for the same int."""
-    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
-
-
-def generator(random_state: Any) -> np.random.Generator:
-    """The generator of a fit's random start."""
+def draw_seed(random_state: Any) -> int:
+    """The one number that decides a fit's random choices; the same for the same int."""
     if isinstance(random_state, np.random.Generator):
-        return random_state
-    return np.random.default_rng(seed(random_state))
+        return int(random_state.integers(np.iinfo(np.int32).max))
+    try:
+        return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+    except ValueError:
+        raise ParameterError(
+            "random_state", random_state, "give None, a seed (0 to 2^32 - 1), a RandomState or a Generator"
+        ) from None
+
+
+def describe(model: Any, loss: Loss, solver: str, matrix: CSR, held_out: CSR | None) -> dict[str, Any]:
+    """Everything that decides the bytes of a fit, as a checkpoint keeps it, in terms of JSON."""
+    kind = type(loss)
+    snapshot = getattr(model, "_snapshot", None)
+    start = "random"
+    if model.warm_start and snapshot is not None:
+        start = digest(snapshot.user_factors)
+    return {
+        "loss": [f"{kind.__module__}.{kind.__qualname__}", _plain(loss.get_params())],
+        "solver": solver,
+        "dtype": dtype_name(model.dtype),
+        **{name: _plain(getattr(model, name)) for name in _DECISIVE},
+        "pcg_steps": _plain(model.pcg_steps) if solver == "pcg" else None,
+        "patience": _plain(model.patience) if model.early_stopping else None,
+        "metric": str(model.metric) if held_out is not None else None,
+        "random_state": _plain(model.random_state) if is_seed(model.random_state) else None,
+        "start": start,
+        "shape": list(matrix.shape),
+        "X": fingerprint(matrix),
+        "validation": None if held_out is None else fingerprint(held_out),
+    }
+
+
+def is_seed(random_state: Any) -> bool:
+    """Whether a random state is an integer, which names one sequence of random numbers."""
+    return isinstance(random_state, int | np.integer) and not isinstance(random_state, bool)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if value is None or isinstance(value, str | int | float) else repr(value)

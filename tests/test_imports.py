@@ -14,7 +14,17 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "rgals"
 
 # What every part may use: typed errors, the CSR type, validation, threads, the version.
-SHARED = {"_errors", "_csr", "_sparse", "_validation", "_threads", "_files", "_journal", "_version"}
+SHARED = {
+    "_errors",
+    "_csr",
+    "_sparse",
+    "_validation",
+    "_threads",
+    "_files",
+    "_journal",
+    "_memory",
+    "_version",
+}
 
 # part -> other parts of rgals that it may import. A part is the first name below `rgals`; a longer prefix
 # stands for itself. The most specific prefix rules.

@@ -90,6 +90,9 @@ def als(
     n_iter: int,
     tol: float = 0.0,
     callbacks: Sequence[Callback] = (),
+    item_factors: np.ndarray | None = None,
+    history: Sequence[dict[str, Any]] = (),
+    after: Callable[[Iteration, bool], object] | None = None,
 ) -> tuple[np.ndarray, list[dict[str, Any]]]:
     """Alternate exact half-steps, items first, until ``n_iter`` or until the objective settles.
 
@@ -106,6 +109,11 @@ def als(
         Stop when the objective falls by less than ``tol`` times its magnitude in an iteration. 0: never.
     callbacks : sequence of callables
         See `Callback`.
+    item_factors, history : optional
+        Go on after the last iteration of ``history``, whose factors are given: the result is that of a run
+        which was never interrupted, to the bit. ``item_factors`` is overwritten.
+    after : callable, optional
+        Called last in every iteration, with it and with whether a stopping rule ends the run.
 
     Returns
     -------
@@ -121,10 +129,11 @@ def als(
     """
     user_side = problem.coefficients.user_side(problem.users, problem.reg, problem.reg_exponent)
     item_side = problem.coefficients.item_side(problem.items, problem.reg, problem.reg_exponent)
-    history: list[dict[str, Any]] = []
-    item_factors = np.empty((problem.items.n_rows, user_factors.shape[1]), user_factors.dtype)
-    seconds, previous = 0.0, np.inf
-    for iteration in range(1, n_iter + 1):
+    history = list(history)
+    if item_factors is None:
+        item_factors = np.empty((problem.items.n_rows, user_factors.shape[1]), user_factors.dtype)
+    seconds, previous = (history[-1]["seconds"], history[-1]["objective"]) if history else (0.0, np.inf)
+    for iteration in range(len(history) + 1, n_iter + 1):
         started = time.perf_counter()
         what = "item"
         try:
@@ -143,8 +152,8 @@ def als(
         seconds += time.perf_counter() - started
         record = {"iteration": iteration, "seconds": seconds, "objective": objective}
         history.append(record)
-        stop = False
-        if callbacks:
+        stop = previous - objective < tol * abs(objective)
+        if callbacks or after is not None:
             shown = Iteration(
                 iteration,
                 seconds,
@@ -155,8 +164,10 @@ def als(
                 history,
             )
             answers = [callback(shown) for callback in callbacks]  # every one is called
-            stop = any(answers)
-        if stop or previous - objective < tol * abs(objective):
+            stop = any(answers) or stop
+            if after is not None:
+                after(shown, stop)
+        if stop:
             break
         previous = objective
     return item_factors, history
