@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,69 +11,15 @@ from sklearn.exceptions import NotFittedError
 
 from rgals._csr import CSR
 from rgals._errors import InputError, ParameterError, ShapeError
+from rgals._snapshot import Snapshot
 from rgals._sparse import union
 from rgals._validation import as_csr, check_choice, check_ids
-from rgals.datasets.ids import IdMap
 from rgals.scoring import topk
 
 COLD = ("empty", "popular")
 _PAIRS_AT_ONCE = 1 << 16
 
-
-def _inverse_norms(factors: np.ndarray) -> np.ndarray:
-    """One over the length of each row; NaN, which removes it from every list, where the length is 0."""
-    norms = np.sqrt(np.einsum("ij,ij->i", factors, factors, dtype=np.float64))
-    return np.divide(1.0, norms, out=np.full(len(norms), np.nan), where=norms > 0).astype(factors.dtype)
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The fitted state of a factor model, published as one object that never changes.
-
-    Attributes
-    ----------
-    user_factors : ndarray of shape (M, K)
-    item_factors : ndarray of shape (N, K)
-    seen : CSR of shape (M, N) or None
-        The training interactions, for filters. Users without any get no recommendations.
-    user_ids, item_ids : 1-D ndarray or None
-        External labels of the users and items, carried along for reading results; every method of
-        `FactorRanker` speaks of rows and columns.
-    """
-
-    user_factors: np.ndarray
-    item_factors: np.ndarray
-    seen: CSR | None = None
-    user_ids: np.ndarray | None = None
-    item_ids: np.ndarray | None = None
-
-    @cached_property
-    def user_inverse_norms(self) -> np.ndarray:
-        """One over the length of each user's factors, computed once."""
-        return _inverse_norms(self.user_factors)
-
-    @cached_property
-    def item_inverse_norms(self) -> np.ndarray:
-        """One over the length of each item's factors, computed once."""
-        return _inverse_norms(self.item_factors)
-
-    @cached_property
-    def users(self) -> IdMap:
-        """Row numbers of the users' labels; the rows name themselves where there are no labels."""
-        labels = np.arange(len(self.user_factors)) if self.user_ids is None else self.user_ids
-        return IdMap(labels, "user")
-
-    @cached_property
-    def items(self) -> IdMap:
-        """Column numbers of the items' labels; the columns name themselves where there are no labels."""
-        labels = np.arange(len(self.item_factors)) if self.item_ids is None else self.item_ids
-        return IdMap(labels, "item")
-
-    @cached_property
-    def popularity(self) -> np.ndarray:
-        """Training interactions of each item, shape (N, 1): factors that rank by popularity."""
-        assert self.seen is not None
-        return self.seen.col_counts.astype(self.item_factors.dtype)[:, None]
+__all__ = ["COLD", "FactorRanker", "Snapshot"]
 
 
 def _aligned(name: str, matrix: Any, n_rows: int, n_users: int, n_items: int) -> CSR:
@@ -136,6 +80,16 @@ class FactorRanker:
         """``(user_factors_, item_factors_)`` of one fit, even while another thread refits."""
         snapshot = self._state()
         return snapshot.user_factors, snapshot.item_factors
+
+    def fingerprint(self) -> str:
+        """Digest of everything that the answers depend on: equal for equal fits, here and elsewhere.
+
+        Returns
+        -------
+        str
+            32 hexadecimal digits.
+        """
+        return self._state().fingerprint
 
     @property
     def user_ids_(self) -> np.ndarray | None:

@@ -48,7 +48,8 @@ ALLOWED: dict[str, set[str]] = {
     "datasets": SHARED | {"kernels"},
     "model_selection": SHARED | {"kernels", "datasets", "metrics", "scoring"},
     "model_selection.tuning": SHARED | {"datasets", "estimator", "losses", "metrics", "model_selection"},
-    "_ranker": SHARED | {"datasets", "scoring"},
+    "_snapshot": SHARED | {"datasets"},
+    "_ranker": SHARED | {"_snapshot", "scoring"},
     "sgd": SHARED | {"_ranker", "kernels", "metrics", "scoring", "losses", "persistence", "datasets"},
     # The estimator and its own rooms.
     "_callbacks": SHARED | {"metrics", "solvers"},
