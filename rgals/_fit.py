@@ -19,6 +19,7 @@ from rgals._ranker import Snapshot
 from rgals._threads import n_threads
 from rgals._validation import as_csr, check_choice, check_int, check_real
 from rgals.checkpoint import Progress, Store, digest, fingerprint
+from rgals.datasets.ids import as_labels
 from rgals.losses import Degrees, Loss, get_loss
 from rgals.model_selection import split_interactions
 from rgals.solvers import closed_form
@@ -101,10 +102,10 @@ def check_labels(
     """External ids as arrays, one for each row and column."""
     out = []
     for name, labels, n in (("user_ids", user_ids, shape[0]), ("item_ids", item_ids, shape[1])):
-        array = None if labels is None else np.asarray(labels)
-        if array is not None and array.shape != (n,):
-            raise InputError(f"{name} has shape {array.shape}; one label for each of {n} is needed")
-        out.append(array)
+        shape_of = None if labels is None else np.shape(labels)
+        if shape_of is not None and shape_of != (n,):
+            raise InputError(f"{name} has shape {shape_of}; one label for each of {n} is needed")
+        out.append(None if labels is None else as_labels(labels))  # numpy would make text of a mixed list
     return out[0], out[1]
 
 
