@@ -15,10 +15,10 @@ from rgals._errors import NumericalError
 from rgals._threads import parallel
 from rgals.kernels import gram, pcg, rows, tiles
 from rgals.losses.base import Side
-from rgals.solvers.backends.base import HalfStep, raise_for_rows
+from rgals.solvers.backends.base import HalfStep, HostFactors, raise_for_rows
 
 
-class CPUBackend:
+class CPUBackend(HostFactors):
     """Exact half-steps in numba, parallel over rows; bitwise independent of the number of threads.
 
     Parameters
