@@ -18,7 +18,7 @@ from rgals.estimator import RGALS
 from rgals.losses import LOSSES, Loss, get_loss
 from rgals.metrics import evaluate
 from rgals.model_selection.protocol import Protocol
-from rgals.model_selection.tuning.search import (
+from rgals.model_selection.tuning.halving import (
     PROPOSERS,
     OutOfTimeError,
     Trial,
@@ -307,7 +307,7 @@ def _result(
     params = {**best.params, "n_iter": model.n_iter}
     test = None
     if refit:
-        model.fit(prepared.final)
+        model.fit(prepared.final, user_ids=prepared.user_ids, item_ids=prepared.item_ids)
         test = _test(model, prepared, metric)
     return TuneResult(model, name, params, best.figure, metric, edges, finished, rows, test)
 

@@ -43,6 +43,11 @@ class Range:
             low, high, value = math.log(low), math.log(high), math.log(max(value, 1e-300))
         return min(max((value - low) / (high - low), 0.0), 1.0)
 
+    @property
+    def neutral(self) -> float | None:
+        """The place of 0 where the range has it inside: an exponent that changes nothing."""
+        return self.place(0.0) if self.low < 0 < self.high else None
+
     def at_edge(self, value: float) -> bool:
         """Whether a number lies within a twentieth of either end."""
         return not _EDGE < self.place(value) < 1 - _EDGE
@@ -138,12 +143,15 @@ def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
     growth = max(n_items, 100) / 3000
     small = min(n_users, n_items)
     ladder = [K for K in (64, 128, 256, 512, 1024) if small >= K] or [max(1, small // 2)]
-    exponents = {"user_exponent": (-0.6, 0.6), "item_exponent": (-0.7, 0.3)}
+    exponents = {"user_exponent": (-0.6, 0.6), "item_exponent": (-0.7, 0.4)}
+    # Half the edge of the spectrum of a random matrix of this shape and density, in units of reg: what the
+    # closed form of RG2 without alpha shrinks every singular value by.
+    noise = math.sqrt(max(n_users, n_items) / max(X.nnz, 1))
     alpha0 = min(0.2 / growth, 1.0)
     mean_row = X.nnz / max(n_users, 1)
     spaces: dict[type, dict[str, Any]] = {
-        RG2: {"alpha": _around(0.05 * growth**-0.7, 15), "reg": (0.01, 5.0), **exponents},
-        RGX: {"alpha": _around(0.05 * growth**-0.7, 15), "reg": (0.01, 5.0), "beta": 1.0, **exponents},
+        RG2: {"alpha": _around(0.05 * growth**-0.7, 15), "reg": _around(noise, 10), **exponents},
+        RGX: {"alpha": _around(0.05 * growth**-0.7, 15), "reg": _around(noise, 10), "beta": 1.0, **exponents},
         IALS: {"alpha0": _around(alpha0, 15), "reg": (0.0005, 0.5), **exponents},
         WRMF: {"alpha": _around(1 / alpha0, 15), "reg": (0.0005, 0.5), **exponents},
     }

@@ -21,7 +21,7 @@ from rgals.losses import Loss
 from rgals.metrics import evaluate
 from rgals.model_selection.protocol import PROTOCOLS, Parts, Protocol
 from rgals.model_selection.splits import split_interactions, to_matrix
-from rgals.model_selection.tuning.search import LEVELS, OutOfTimeError
+from rgals.model_selection.tuning.halving import LEVELS, OutOfTimeError
 from rgals.model_selection.tuning.space import OF_MODEL
 
 _DEFAULT = (0.9, 0.1)  # training and validation of every user where no protocol is given
@@ -61,11 +61,15 @@ class Prepared:
         What the best model is refitted to.
     parts : Parts or None
         What the protocol made, with the test part.
+    user_ids, item_ids : ndarray or None
+        Labels of the rows and columns of ``final``, where the data have any.
     """
 
     splits: list[Split]
     final: sp.csr_array
     parts: Parts | None
+    user_ids: np.ndarray | None
+    item_ids: np.ndarray | None
 
     def fingerprint(self) -> str:
         """A digest of all parts that a figure depends on."""
@@ -89,15 +93,19 @@ def prepare(
             raise ParameterError("protocol", protocol, "choose from " + ", ".join(map(repr, PROTOCOLS)))
         protocol = PROTOCOLS[protocol]
     parts = None
+    user_ids, item_ids = getattr(X, "user_ids", None), getattr(X, "item_ids", None)
     if protocol is not None:
         parts = protocol.apply(X)
         if parts.validation.nnz == 0:
             raise InputError(f"the protocol makes no validation part: {protocol}")
+        users = parts.users if parts.train_users is None else parts.users[parts.train_users]
+        user_ids = None if user_ids is None else user_ids[users]
+        item_ids = None if item_ids is None else item_ids[parts.items]
         if parts.validation_fold_in is not None:
             if repeats > 1:
                 raise ParameterError("repeats", repeats, "give 1 where users are held out")
             split = _split(parts.train, parts.validation_fold_in, parts.validation, max_users, seed, True)
-            return Prepared([split], parts.train, parts)
+            return Prepared([split], parts.train, parts, user_ids, item_ids)
         train, held_out = parts.train, parts.validation
     elif validation is not None:
         train = to_matrix(X)
@@ -119,7 +127,7 @@ def prepare(
         more = split_interactions(final, (1 - share, share), random_state=seed + k)
         pairs.append((more[0], more[1]))
     splits = [_split(told, told, hidden, max_users, seed, False) for told, hidden in pairs]
-    return Prepared(splits, final, parts)
+    return Prepared(splits, final, parts, user_ids, item_ids)
 
 
 def _split(train: Any, told: Any, hidden: Any, max_users: int | None, seed: int, fold_in: bool) -> Split:

@@ -11,14 +11,16 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from rgals._errors import MissingDependencyError
-from rgals.model_selection.tuning.space import Choice, Space
+from rgals.model_selection.tuning.space import Choice, Range, Space
 
 ETA = 3  # one of so many settings goes on to the next level
-#: Share of K and of the iterations at each level of cost.
-LEVELS = ((0.25, 0.25), (0.5, 0.5), (1.0, 1.0))
+#: Share of K and of the iterations at each level of cost. Few iterations keep the order of settings better
+#: than small K does, at the same cost.
+LEVELS = ((0.5, 0.25), (1.0, 0.25), (1.0, 1.0))
 _SHARE = 0.2  # of the budget, for every level; the rest refines
 _CANDIDATES = 1024
-_POINTS = 120  # that the Gaussian process is fitted to at most
+_POINTS = 80  # that the Gaussian process is fitted to at most
+_LEARN = 3  # its length scales are learned anew after so many proposals
 
 
 @dataclass(frozen=True)
@@ -174,16 +176,27 @@ class GaussianProcess:
         self.space = space
         self.rng = np.random.default_rng(random_state)
         self.start = self.rng.random(len(space.dimensions))
+        self.kernel: Any = None
+        self.asked = 0
+        neutral = {k: d.neutral for k, d in enumerate(space.dimensions.values()) if isinstance(d, Range)}
+        self.neutral = {k: place for k, place in neutral.items() if place is not None}
 
     def next(self, n: int) -> np.ndarray:
-        """The centre, then an additive recurrence, which fills the cube evenly for any number of points."""
+        """The centre, then an additive recurrence, which fills the cube evenly for any number of points.
+
+        Every other point leaves out what can be left out: exponents are 0 there.
+        """
         d = len(self.start)
-        if n == 0:
-            return np.full(d, 0.5)
-        root = 2.0
-        for _ in range(40):  # the generalised golden ratio: root^(d + 1) = root + 1
-            root = (1 + root) ** (1 / (d + 1))
-        return (self.start + n * root ** -np.arange(1.0, d + 1)) % 1.0
+        point = np.full(d, 0.5)
+        if n > 0:
+            root = 2.0
+            for _ in range(40):  # the generalised golden ratio: root^(d + 1) = root + 1
+                root = (1 + root) ** (1 / (d + 1))
+            point = (self.start + n * root ** -np.arange(1.0, d + 1)) % 1.0
+        if n % 2 == 0:
+            for k, place in self.neutral.items():
+                point[k] = place
+        return point
 
     def tell(self, trial: Trial) -> None:
         """Nothing to remember: `refine` sees all trials."""
@@ -198,13 +211,22 @@ class GaussianProcess:
         spread = rng.choice([0.03, 0.08, 0.2], size=(_CANDIDATES, 1))
         near = centre + spread * rng.standard_normal((_CANDIDATES, len(centre)))
         candidates = np.vstack([np.clip(near, 0.0, 1.0), rng.random((_CANDIDATES // 4, len(centre)))])
+        for k, place in self.neutral.items():
+            candidates[rng.random(len(candidates)) < 0.2, k] = place
         # A choice is one point, wherever in its part of the axis a candidate fell.
         for k, dimension in enumerate(self.space.dimensions.values()):
             if isinstance(dimension, Choice):
                 candidates[:, k] = [dimension.place(dimension.value(u)) for u in candidates[:, k]]
+        measured = np.array([t.point for t in same if t.params["K"] == K]).reshape(-1, len(centre))
+        fresh = (
+            np.abs(candidates[:, None] - measured).max(axis=2, initial=0.0).min(axis=1, initial=1.0) > 1e-9
+        )
+        candidates = candidates[fresh] if fresh.any() else candidates[:1]
         at = np.hstack([candidates, np.tile(here, (len(candidates), 1))])
         with threadpool_limits(1, "blas"):
-            mean, deviation = _posterior(inputs, values, at)
+            learn = self.asked % _LEARN == 0
+            mean, deviation, self.kernel = _posterior(inputs, values, at, self.kernel, learn)
+        self.asked += 1
         best = values[np.all(inputs[:, len(centre) :] == here, axis=1)]
         target = best.max() if len(best) else values.max()
         return candidates[int(np.argmax(_improvement(mean, deviation, target)))]
@@ -228,21 +250,25 @@ class GaussianProcess:
         return inputs, np.maximum(relative, floor)
 
 
-def _posterior(inputs: np.ndarray, values: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _posterior(
+    inputs: np.ndarray, values: np.ndarray, at: np.ndarray, kernel: Any, learn: bool
+) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Mean and deviation at some points, and the kernel: the given one, or learned from it."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
-    d = inputs.shape[1]
-    kernel = ConstantKernel(1.0, (0.05, 50.0)) * Matern(np.full(d, 0.5), (0.08, 8.0), nu=2.5) + WhiteKernel(
-        0.01, (1e-5, 0.5)
-    )
-    model = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
+    if kernel is None:
+        lengths = Matern(np.full(inputs.shape[1], 0.5), (0.08, 8.0), nu=2.5)
+        kernel = ConstantKernel(1.0, (0.05, 50.0)) * lengths + WhiteKernel(0.01, (1e-5, 0.5))
+    optimizer = "fmin_l_bfgs_b" if learn else None
+    model = GaussianProcessRegressor(kernel, optimizer=optimizer, normalize_y=True, random_state=0)
     with warnings.catch_warnings():
         # A length at its bound (a parameter that does not matter) is no fault of the search.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(inputs, values)
-        return model.predict(at, return_std=True)
+        mean, deviation = model.predict(at, return_std=True)
+    return mean, deviation, model.kernel_
 
 
 def _improvement(mean: np.ndarray, deviation: np.ndarray, best: float) -> np.ndarray:
