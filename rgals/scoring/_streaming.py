@@ -131,8 +131,8 @@ def recommend_all(
     -1 where there is none) and ``score``, and the labels that the rows and the numbers in ``item`` stand for,
     readable by ``rgals.datasets.IdMap.from_arrays(arrays, "user_")`` and ``"item_"``.
 
-    Beyond the model, memory holds one batch and, for parquet, about a million rows: it does not grow with
-    the number of users.
+    Beyond the model, memory holds one batch and, for parquet, a quarter of a million rows: it does not grow
+    with the number of users.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def recommend_all(
 
             with atomic_file(target) as file:
                 n_rows, served = _tables.write(
-                    file, kind, batches, lambda: task.names(0, len(task)), task.items, task.dtype, n
+                    file, kind, batches, task.names, len(task), task.items, task.dtype, n
                 )
         except BaseException:
             if not resume:
@@ -214,7 +214,7 @@ class Task:
             raise ParameterError("new_ids", "...", "these are names of the rows of X_new, which is missing")
         self.model = copy.copy(model)  # keeps this fit, whatever happens to the caller's model meanwhile
         user_factors, item_factors = self.model.factors_
-        self.n, self.cold, self.dtype = n, cold, np.result_type(user_factors, item_factors)
+        self.n, self.cold, self.dtype = check_int("n", n, 1), cold, np.result_type(user_factors, item_factors)
         self.rows: np.ndarray | None = None
         self.new: CSR | None = None
         self._size = len(user_factors)

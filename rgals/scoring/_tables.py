@@ -14,16 +14,17 @@ from typing import Any, BinaryIO, TextIO
 import numpy as np
 
 from rgals._errors import InputError, MissingDependencyError, ParameterError
-from rgals.datasets.ids import IdMap
 
 FORMATS = ("csv", "tsv", "parquet", "npz")
 HEADER = ("user", "item", "rank", "score")
-_ROW_GROUP = 1 << 20  # rows that a parquet file keeps together, and that are held until they are written
+_ROW_GROUP = 1 << 18  # rows that a parquet file keeps together, and that are held until they are written
+_LABELS = 1 << 13  # labels that are looked at together
 _SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet", ".npz": "npz"}
 
 #: Labels of users, ids and scores of shape (users, n): one batch.
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 Batches = Callable[[], Iterator[Batch]]  # npz goes through them twice
+Names = Callable[[int, int], np.ndarray]
 
 
 def choose_format(path: str | os.PathLike, given: str | None = None) -> str:
@@ -67,8 +68,8 @@ def check_labels(kind: str, labels: np.ndarray | None, what: str) -> None:
         bad = next((x for x in texts if not _is_utf8(x)), None)
     else:
         bad = None
-        for start in range(0, len(labels), 1 << 16):
-            part = np.ascontiguousarray(labels[start : start + (1 << 16)])
+        for start in range(0, len(labels), _LABELS):
+            part = np.ascontiguousarray(labels[start : start + _LABELS])
             points = part.view(np.uint32).reshape(len(part), -1)
             odd = np.flatnonzero(((points >= 0xD800) & (points < 0xE000)).any(axis=1))
             if len(odd):
@@ -101,7 +102,8 @@ def write(
     file: BinaryIO,
     kind: str,
     batches: Batches,
-    users: Callable[[], np.ndarray],
+    users: Names,
+    n_users: int,
     items: np.ndarray,
     dtype: np.dtype,
     n: int,
@@ -115,7 +117,8 @@ def write(
     batches : callable
         Gives an iterator over the batches, each time from the first on.
     users : callable
-        Gives the labels of all users, in the order of the batches.
+        ``users(start, stop)`` gives labels of users, in the order of the batches.
+    n_users : int
     items : ndarray
         Labels of all items.
     dtype : dtype of the scores
@@ -125,7 +128,7 @@ def write(
     if kind == "parquet":
         return _write_parquet(file, batches(), items, dtype)
     if kind == "npz":
-        return _write_npz(file, batches, users(), items, dtype, n)
+        return _write_npz(file, batches, users, n_users, items, dtype, n)
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     counts = write_text(text, "\t" if kind == "tsv" else ",", batches(), items)
     text.flush()
@@ -198,9 +201,9 @@ def _write_parquet(
 
 
 def _write_npz(
-    file: BinaryIO, batches: Batches, users: np.ndarray, items: np.ndarray, dtype: np.dtype, n: int
+    file: BinaryIO, batches: Batches, users: Names, n_users: int, items: np.ndarray, dtype: np.dtype, n: int
 ) -> tuple[int, int]:
-    n_rows = n_users = 0
+    n_rows = served = 0
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
 
         def member(name: str, shape: tuple[int, ...], dtype: Any, parts: Iterable[np.ndarray]) -> None:
@@ -211,13 +214,43 @@ def _write_npz(
                 for part in parts:
                     stream.write(np.ascontiguousarray(part, dtype).tobytes())
 
-        member("item", (len(users), n), "<i4", (ids for _, ids, _ in batches()))
-        member("score", (len(users), n), dtype, (scores for _, _, scores in batches()))
-        for what, labels in (("user", users), ("item", items)):
-            for name, array in IdMap(labels, what).to_arrays(f"{what}_").items():
-                member(name, array.shape, array.dtype, [array])
+        member("item", (n_users, n), "<i4", (ids for _, ids, _ in batches()))
+        member("score", (n_users, n), dtype, (scores for _, _, scores in batches()))
+        _write_labels(member, "user", users, n_users)
+        _write_labels(member, "item", lambda start, stop: items[start:stop], len(items))
         for _, ids, _ in batches():
             found = ids >= 0
             n_rows += int(found.sum())
-            n_users += int(found.any(axis=1).sum())
-    return n_rows, n_users
+            served += int(found.any(axis=1).sum())
+    return n_rows, served
+
+
+def _write_labels(member: Callable[..., None], what: str, names: Names, n: int) -> None:
+    """The arrays of `IdMap.to_arrays`, without ever holding more than a part of them."""
+
+    def parts() -> Iterator[np.ndarray]:
+        return (names(start, min(start + _LABELS, n)) for start in range(0, n, _LABELS))
+
+    kind = names(0, 0).dtype
+    if kind.kind in "iu":
+        member(f"{what}_labels", (n,), kind, parts())
+        return
+
+    def encoded() -> Iterator[list[bytes]]:
+        return ([str(x).encode("utf-8", "surrogatepass") for x in part.tolist()] for part in parts())
+
+    def offsets() -> Iterator[np.ndarray]:
+        end = 0
+        yield np.zeros(1, np.int64)
+        for texts in encoded():
+            ends = end + np.cumsum([len(text) for text in texts], dtype=np.int64)
+            end = int(ends[-1])
+            yield ends
+
+    size = sum(len(text) for texts in encoded() for text in texts)
+    text = (np.frombuffer(b"".join(texts), np.uint8) for texts in encoded())
+    member(f"{what}_text", (size,), np.uint8, text)
+    member(f"{what}_offsets", (n + 1,), np.int64, offsets())
+    if kind.kind == "O":
+        flags = (np.array([isinstance(x, int) for x in part.tolist()]) for part in parts())
+        member(f"{what}_integer", (n,), np.bool_, flags)
