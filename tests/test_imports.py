@@ -55,7 +55,8 @@ ALLOWED: dict[str, set[str]] = {
     "_callbacks": SHARED | {"metrics", "solvers"},
     "_model_file": SHARED | {"datasets", "losses", "persistence"},
     "checkpoint": SHARED | {"persistence"},
-    "_fit": SHARED | {"checkpoint", "_callbacks", "_ranker", "losses", "model_selection", "solvers"},
+    "_fit": SHARED
+    | {"checkpoint", "_callbacks", "_ranker", "datasets", "losses", "model_selection", "solvers"},
     "estimator": SHARED
     | {"_callbacks", "_fit", "_model_file", "_ranker", "checkpoint"}
     | {"solvers", "losses", "datasets", "metrics", "model_selection"},
