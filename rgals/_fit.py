@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from rgals._ranker import Snapshot
 from rgals._threads import n_threads
 from rgals._validation import as_csr, check_choice, check_int, check_real
 from rgals.checkpoint import Progress, Store, digest, fingerprint
+from rgals.cuda import check_factors, is_cuda
 from rgals.datasets.ids import as_labels
 from rgals.losses import Degrees, Loss, get_loss
 from rgals.model_selection import split_interactions
@@ -26,6 +27,7 @@ from rgals.solvers import closed_form
 from rgals.solvers.als import Callback, Iteration, Problem, als
 from rgals.solvers.backends.base import Backend
 from rgals.solvers.backends.cpu import CPUBackend
+from rgals.solvers.backends.cupy import CuPyBackend
 from rgals.solvers.backends.dense import DenseBackend
 
 SOLVERS = ("auto", "exact", "pcg", "svd", "dense")
@@ -61,7 +63,7 @@ def check_parameters(model: Any) -> tuple[Loss, Any]:
     check_int("n_iter", model.n_iter, 1)
     check_choice("solver", model.solver, SOLVERS)
     check_choice("dtype", dtype_name(model.dtype), ("float32", "float64"))
-    check_choice("device", model.device, ("cpu",))
+    check_device(model)
     check_real("tol", model.tol, 0.0)
     check_int("patience", model.patience, 1)
     check_int("pcg_steps", model.pcg_steps, 1)
@@ -72,6 +74,27 @@ def check_parameters(model: Any) -> tuple[Loss, Any]:
         closed_form.check_closed_form(loss, model.reg_exponent)
     # A copy, so that later changes of the parameter do not change a fitted model.
     return type(loss)(**loss.get_params()), np.dtype(dtype_name(model.dtype)).type
+
+
+def check_device(model: Any) -> None:
+    """Check ``device``, and that it takes the other parameters."""
+    if not is_cuda(model.device):
+        check_choice("device", model.device, ("cpu", "cuda", "cuda:N"))
+        if model.device != "cpu":
+            raise ParameterError("device", model.device, "N stands for a device's number, as in 'cuda:0'")
+        return
+    check_factors(model.K)
+    if model.solver == "dense":
+        raise ParameterError("solver", model.solver, "the float64 reference runs on device='cpu' only")
+
+
+def exact_backend(model: Any) -> Backend:
+    """Solves rows exactly, on the model's device."""
+    return _backend(model, None)
+
+
+def _backend(model: Any, steps: int | None) -> Backend:
+    return CuPyBackend(model.device, steps) if is_cuda(model.device) else CPUBackend(model.n_jobs, steps)
 
 
 def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) -> CSR:
@@ -91,8 +114,13 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
         raise InputTypeError(
             f"X must be a sparse matrix or a numeric array, users x items, not {type(X).__name__}"
         )
-    # `as_csr` looks for NaN and infinity itself: it says where.
-    X = validate_data(model, X, reset=reset, dtype="numeric", ensure_all_finite=False)
+    try:
+        # `as_csr` looks for NaN and infinity itself: it says where.
+        X = validate_data(model, X, reset=reset, dtype="numeric", ensure_all_finite=False)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    except TypeError as error:
+        raise InputTypeError(str(error)) from error
     return as_csr(X, dtype=dtype)
 
 
@@ -144,8 +172,8 @@ def choose_solver(model: Any, coefficients: Any) -> tuple[Backend, str]:
     if model.solver == "dense":
         return DenseBackend(), "dense"
     if model.solver == "pcg":
-        return CPUBackend(model.n_jobs, model.pcg_steps), "pcg"
-    backend = CPUBackend(model.n_jobs)
+        return _backend(model, model.pcg_steps), "pcg"
+    backend = exact_backend(model)
     if model.solver == "svd":
         return backend, "svd"
     weighted = bool(coefficients.user_terms[:, :2].any() and coefficients.item_terms[:, :2].any())
@@ -164,7 +192,7 @@ def make_watchers(
             best = BestIterate(model.metric, model.patience)
             watchers.append(best)
     if callbacks is not None:
-        watchers += [callbacks] if callable(callbacks) else list(callbacks)
+        watchers += list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
     if model.verbose:
         watchers.append(ProgressBar(model.n_iter))
     for callback in watchers:
@@ -243,7 +271,7 @@ def finish(
 ) -> FittedState:
     """The last user half-step, done exactly as a fold-in does it, so that both agree to the bit."""
     if model.solver == "pcg":
-        backend = CPUBackend(model.n_jobs)
+        backend = exact_backend(model)
     side = problem.coefficients.user_side(problem.users, problem.reg, problem.reg_exponent)
     step = backend.half_step(problem.users, item_factors, side)
     if not history:  # closed form: one entry, so that the objective can be read as after any fit

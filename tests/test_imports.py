@@ -41,21 +41,25 @@ ALLOWED: dict[str, set[str]] = {
     "kernels": set(),
     "losses": SHARED,
     "solvers": SHARED | {"kernels", "losses", "persistence"},
-    "solvers.backends": SHARED | {"kernels", "losses"},
+    "solvers.backends": SHARED | {"kernels", "losses", "cuda"},
+    "cuda": SHARED,
     "persistence": SHARED,
-    "scoring": SHARED | {"kernels", "datasets"},
+    "scoring": SHARED | {"kernels", "datasets", "cuda"},
     "metrics": SHARED | {"kernels", "scoring"},
     "datasets": SHARED | {"kernels"},
     "model_selection": SHARED | {"kernels", "datasets", "metrics", "scoring"},
     "model_selection.tuning": SHARED | {"datasets", "estimator", "losses", "metrics", "model_selection"},
     "_snapshot": SHARED | {"datasets"},
     "_ranker": SHARED | {"_snapshot", "scoring"},
-    "sgd": SHARED | {"_ranker", "kernels", "metrics", "scoring", "losses", "persistence", "datasets"},
+    "sgd": SHARED
+    | {"_ranker", "_snapshot_file", "kernels", "metrics", "scoring", "losses", "persistence", "datasets"},
     # The estimator and its own rooms.
     "_callbacks": SHARED | {"metrics", "solvers"},
-    "_model_file": SHARED | {"datasets", "losses", "persistence"},
+    "_snapshot_file": SHARED | {"_ranker", "datasets", "kernels", "persistence"},
+    "_model_file": SHARED | {"_fit", "_snapshot_file", "losses", "persistence"},
     "checkpoint": SHARED | {"persistence"},
     "_fit": SHARED
+    | {"cuda"}
     | {"checkpoint", "_callbacks", "_ranker", "datasets", "losses", "model_selection", "solvers"},
     "estimator": SHARED
     | {"_callbacks", "_fit", "_model_file", "_ranker", "checkpoint"}
