@@ -6,8 +6,8 @@
 
 A method is tuned by NDCG@10 on validation, then fitted to training and validation together and measured on
 test, where both are left out of the rankings. Results are appended to ``quality_results.jsonl`` beside this
-file; what is recorded there is not measured again. Journals of the searches and the figures of each user,
-from which the marks of significance come, are kept under ``results/quality``.
+file; what is recorded there is measured again only with a larger budget. Journals of the searches and the
+figures of each user, from which the marks of significance come, are kept under ``results/quality``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SETS: dict[str, str] = {
     "amazon-book-kgat": _GIVEN,
     "amazon-movies-tv-10core": _GIVEN,
 }
-SMALL = 60_000  # training interactions below which three validation splits are averaged
+SMALL = 60_000  # training interactions below which two validation splits are averaged
 
 
 def protocol_of(name: str) -> Protocol:
@@ -74,11 +74,12 @@ def load(name: str, seed: int) -> tuple[Any, Any]:
 
 def measure(name: str, methods: list[str], args: argparse.Namespace, record: Journal, folder: Path) -> None:
     """Everything of one set that is not recorded yet."""
-    missing = [m for m in methods if record.get(key_of(name, m, args.K)) is None]
+    recorded = {m: record.get(key_of(name, m, args.K)) for m in methods}
+    missing = [m for m, row in recorded.items() if row is None or row["budget"] < args.budget]
     if not missing:
         return
     data, prepared = load(name, args.seed)
-    repeats = 3 if prepared.splits[0].train.nnz < SMALL else 1
+    repeats = 2 if prepared.splits[0].train.nnz < SMALL else 1
     if repeats > 1:
         prepared = prepare(data, protocol_of(name), None, repeats, 10_000, args.seed)
     n_users, n_items = prepared.final.shape
@@ -98,7 +99,7 @@ def measure(name: str, methods: list[str], args: argparse.Namespace, record: Jou
             args.threads,
             args.seed,
             repeats,
-            args.budget * (3 if repeats > 1 else 1),
+            args.budget,
             TUNED,
             folder / "searches" / f"{name}-K{args.K}",
         )
