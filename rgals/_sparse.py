@@ -44,6 +44,25 @@ def union(matrices: Sequence[CSR]) -> CSR | None:
     return CSR(indptr, indices, np.empty(0, np.float32), shape[1])
 
 
+def replace_rows(matrix: CSR, rows: np.ndarray, new: CSR) -> CSR:
+    """The matrix with some rows replaced; rows past its end are appended, and must leave no gap."""
+    n = max(matrix.n_rows, int(rows.max(initial=-1)) + 1)
+    values = np.empty(0, matrix.values.dtype)
+    if not (matrix.is_binary and new.is_binary):
+        parts = (np.ones(m.nnz) if m.is_binary else m.values for m in (matrix, new))
+        values = np.concatenate(list(parts)).astype(matrix.values.dtype)
+    indptr = np.concatenate([matrix.indptr, matrix.indptr[-1] + new.indptr[1:]])
+    both = CSR(indptr, np.concatenate([matrix.indices, new.indices]), values, matrix.n_cols)
+    order = np.arange(n)
+    order[rows] = matrix.n_rows + np.arange(len(rows))
+    out = both.take_rows(order)
+    return (
+        CSR(out.indptr, out.indices, np.empty(0, values.dtype), out.n_cols)
+        if (out.values == 1).all()
+        else out
+    )
+
+
 def core_members(matrix: sp.csr_array, k_user: int, k_item: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows and columns of the largest part whose rows have ``k_user`` entries and its columns ``k_item``."""
     n_users, n_items = matrix.shape
