@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,18 @@ class FittedState(Snapshot):
     reg: float = 0.0
     reg_exponent: float = 1.0
     degrees: Degrees = None  # type: ignore[assignment]
+
+    @cached_property
+    def user_system(self) -> tuple[np.ndarray, np.ndarray]:
+        """What the systems of all users share: ``Q^T diag(h) Q - i u u^T`` and ``u = Q^T h``, in float64."""
+        coefficients = self.loss.coefficients(self.degrees)
+        gram, u = np.zeros((self.item_factors.shape[1],) * 2), np.zeros(self.item_factors.shape[1])
+        for start in range(0, len(self.item_factors), 1 << 14):
+            part = self.item_factors[start : start + (1 << 14)].astype(np.float64)
+            weighted = part * coefficients.h[start : start + (1 << 14), None]
+            gram += part.T @ weighted
+            u += weighted.sum(axis=0)
+        return gram - coefficients.interaction * np.outer(u, u), u
 
 
 def check_parameters(model: Any) -> tuple[Loss, Any]:

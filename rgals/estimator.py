@@ -32,7 +32,8 @@ from rgals._fit import (
     make_watchers,
     start_factors,
 )
-from rgals._ranker import FactorRanker, Snapshot
+from rgals._partial import PartialFit
+from rgals._ranker import Snapshot
 from rgals._validation import as_csr
 from rgals.checkpoint import Checkpoint, Progress, Store, as_checkpoint
 from rgals.losses import Degrees, Loss
@@ -44,7 +45,7 @@ from rgals.solvers.als import Callback, Problem
 _HIDDEN = 0.2  # share of every row that `score` hides
 
 
-class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class RGALS(PartialFit, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Matrix factorisation for top-K ranking from implicit feedback, by exact alternating least squares.
 
     Finds user factors P and item factors Q that minimise a ranking loss over *all* user-item pairs plus

@@ -61,8 +61,10 @@ ALLOWED: dict[str, set[str]] = {
     "_fit": SHARED
     | {"cuda"}
     | {"checkpoint", "_callbacks", "_ranker", "datasets", "losses", "model_selection", "solvers"},
+    "_explain": SHARED | {"_fit", "losses"},
+    "_partial": SHARED | {"_explain", "_fit", "_ranker", "datasets", "losses", "solvers"},
     "estimator": SHARED
-    | {"_callbacks", "_fit", "_model_file", "_ranker", "checkpoint"}
+    | {"_callbacks", "_fit", "_interop", "_model_file", "_partial", "_ranker", "checkpoint"}
     | {"solvers", "losses", "datasets", "metrics", "model_selection"},
     "plots": SHARED,
     "compare": SHARED
