@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 from rgals import IALS, RG2, RGX, WRMF
 from rgals._journal import Journal
 from rgals._threads import n_threads
+from rgals.losses import rule
 from rgals.metrics import evaluate
 from rgals.model_selection import tune
 from rgals.model_selection.tuning.halving import LEVELS, GaussianProcess, best_trial, search
@@ -128,11 +129,12 @@ def als(loss: Any, dimensions: int = 2, **space: Any) -> Method:
 
 
 def plain_ridge(train: Any) -> tuple[float, float]:
-    """Range of an unscaled ridge: that of the scaled one times the mean weight of a row, N + alpha c."""
-    space = default_space(WRMF(), train)
-    low, high = space["alpha"]
-    weight = train.n_cols + np.sqrt(low * high) * train.nnz / train.n_rows
-    return float(f"{0.001 * weight:.2g}"), float(f"{0.3 * weight:.2g}")
+    """Range of an unscaled ridge: the scaled one times the mean weight of a user and of an item."""
+    n_users, n_items = train.shape
+    centre = rule(WRMF, n_users, n_items, train.nnz)
+    total = n_users * n_items + centre["alpha"] * train.nnz
+    middle = centre["reg"] * total / np.sqrt(n_users * n_items)
+    return float(f"{middle / 10:.2g}"), float(f"{middle * 10:.2g}")
 
 
 def other(

@@ -12,11 +12,12 @@ import numpy as np
 
 from rgals._csr import CSR
 from rgals._errors import ParameterError
-from rgals.losses import IALS, RG2, RGX, WRMF, Loss
+from rgals.losses import Loss, rule
 
 #: Parameters of the estimator that a space may name; all others belong to the loss.
 OF_MODEL = ("K", "reg", "reg_exponent", "n_iter", "init_scale")
 _DIGITS = 4  # of a searched value: enough for any optimum, and the same on every machine
+_EXPONENTS = {"user_exponent": (-0.6, 0.6), "item_exponent": (-0.7, 0.4)}
 _EDGE = 0.05  # share of a range at either end that counts as its edge
 
 
@@ -115,9 +116,8 @@ class Space:
 def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
     """Where good values of a loss's parameters lie for a matrix of this shape and density.
 
-    The best ``alpha`` of RG2 and RGX and the best ``alpha0`` of iALS shrink as the catalogue grows, and the
-    centres of the ranges with them. WRMF with confidence ``alpha`` has the all-pairs weight of iALS with
-    ``alpha0 = 1 / alpha``, so its range follows.
+    The ranges are centred on `rgals.losses.rule`, in which the best ``alpha`` of RG2 and RGX and the best
+    ``alpha0`` of iALS shrink as the catalogue grows, and reach a factor of 10 to either side.
 
     Parameters
     ----------
@@ -136,32 +136,18 @@ def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
     >>> from rgals._validation import as_csr
     >>> from rgals.datasets import make_implicit
     >>> X = as_csr(make_implicit(200, 3000, random_state=0).matrix)
-    >>> default_space(IALS(), X)["alpha0"]
-    (0.015, 3.0)
+    >>> sorted(default_space(IALS(), X))
+    ['K', 'alpha0', 'item_exponent', 'reg', 'reg_exponent', 'user_exponent']
     """
-    n_users, n_items = X.shape
-    growth = max(n_items, 100) / 3000
-    small = min(n_users, n_items)
+    small = min(X.shape)
     ladder = [K for K in (64, 128, 256, 512, 1024) if small >= K] or [max(1, small // 2)]
-    exponents = {"user_exponent": (-0.6, 0.6), "item_exponent": (-0.7, 0.4)}
-    # Half the edge of the spectrum of a random matrix of this shape and density, in units of reg: what the
-    # closed form of RG2 without alpha shrinks every singular value by.
-    noise = math.sqrt(max(n_users, n_items) / max(X.nnz, 1))
-    alpha0 = min(0.2 / growth, 1.0)
-    mean_row = X.nnz / max(n_users, 1)
-    spaces: dict[type, dict[str, Any]] = {
-        RG2: {"alpha": _around(0.05 * growth**-0.7, 15), "reg": _around(noise, 10), **exponents},
-        RGX: {"alpha": _around(0.05 * growth**-0.7, 15), "reg": _around(noise, 10), "beta": 1.0, **exponents},
-        IALS: {"alpha0": _around(alpha0, 15), "reg": (0.0005, 0.5), **exponents},
-        WRMF: {"alpha": _around(1 / alpha0, 15), "reg": (0.0005, 0.5), **exponents},
-    }
-    for kind, space in spaces.items():
-        if isinstance(loss, kind):
-            space["reg_exponent"] = 1.0
-            space["K"] = ladder
-            return space
-    weight = max(mean_row, 1.0)
-    return {"reg": _around(1 / weight, 100), "reg_exponent": 1.0, "K": ladder}
+    centre = rule(loss, *X.shape, X.nnz)
+    space: dict[str, Any] = {name: _around(value, 10) for name, value in centre.items()}
+    known = inspect.signature(type(loss)).parameters
+    space |= {name: value for name, value in _EXPONENTS.items() if name in known}
+    if "beta" in known:
+        space["beta"] = 1.0
+    return {**space, "reg_exponent": 1.0, "K": ladder}
 
 
 def _around(centre: float, factor: float) -> tuple[float, float]:
