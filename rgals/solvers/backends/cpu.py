@@ -17,6 +17,8 @@ from rgals.kernels import gram, pcg, rows, tiles
 from rgals.losses.base import Side
 from rgals.solvers.backends.base import HalfStep, HostFactors, raise_for_rows
 
+_LAUNCH = 1 << 36  # multiplications of one launch: a second or two on two cores
+
 
 class CPUBackend(HostFactors):
     """Exact half-steps in numba, parallel over rows; bitwise independent of the number of threads.
@@ -157,16 +159,19 @@ class _HalfStep:
         value = np.zeros(self.n_rows)
         info = np.zeros(self.n_rows, np.int32)
         side = self.side
+        order, *csr = self.csr
         # The two kernels differ in how they solve a row, not in what a row is.
         problem = (
-            *self.csr, self.rotated, self.d.astype(dtype), s.astype(dtype), side.scale, side.linear,
+            *csr, self.rotated, self.d.astype(dtype), s.astype(dtype), side.scale, side.linear,
             side.ridge,
             *self.terms, self.out, value, info,
         )  # fmt: skip
-        if self.steps is None:
-            rows.solve(*problem, self.n_threads)
-        else:
-            pcg.solve(*problem, self.steps, self.n_threads)
+        # Ctrl-C is answered between two launches.
+        for part in _seconds_of_work(order, csr[0], self.kp):
+            if self.steps is None:
+                rows.solve(part, *problem, self.n_threads)
+            else:
+                pcg.solve(part, *problem, self.steps, self.n_threads)
         raise_for_rows(info, dtype)
         return self.out, float(value.sum())
 
@@ -206,3 +211,14 @@ class _HalfStep:
     def _pull(self, solved: np.ndarray) -> np.ndarray:
         """``sum_r scale_r p_r``."""
         return gram.column_sums(solved, self.side.scale, self.side.scale, self.n_threads)[1]
+
+
+def _seconds_of_work(order: np.ndarray, indptr: np.ndarray, width: int) -> list[np.ndarray]:
+    """The rows in pieces that take no more than seconds to solve; one piece in all but huge problems."""
+    most = len(order) * width**3 + int(indptr[-1]) * width**2  # of multiplications, whatever the path
+    if most <= _LAUNCH:
+        return [order]
+    counts = np.diff(indptr)[order].astype(np.float64)
+    work = np.cumsum(np.minimum(counts, width) ** 3 + counts * np.minimum(counts, width) * width)
+    cuts = np.searchsorted(work, np.arange(_LAUNCH, work[-1], _LAUNCH))
+    return [part for part in np.split(order, cuts) if len(part)]
