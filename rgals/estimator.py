@@ -228,6 +228,8 @@ class RGALS(PartialFit, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         """
         loss, dtype = check_parameters(self)
         keep = as_checkpoint(checkpoint)
+        if keep is not None and self.solver == "svd":
+            raise ParameterError("checkpoint", checkpoint, "solver='svd' has no iterations to write down")
         if hasattr(X, "matrix") and hasattr(X, "user_ids"):
             user_ids = X.user_ids if user_ids is None else user_ids
             item_ids = X.item_ids if item_ids is None else item_ids
@@ -256,8 +258,6 @@ class RGALS(PartialFit, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         watchers, best = make_watchers(self, train, held_out, callbacks)
         rng = np.random.default_rng(seed)
         if solver == "svd":
-            if store is not None:
-                raise ParameterError("checkpoint", checkpoint, "solver='svd' has no iterations to write down")
             item_factors = closed_form.item_factors(train, self.K, problem.reg, rng, np.dtype(dtype))
             history: list[dict[str, Any]] = []
         else:
