@@ -120,7 +120,8 @@ class FactorRanker:
         return transform(rows.to_scipy(snapshot.item_factors.dtype))
 
     def _topk(self, queries: np.ndarray, items: np.ndarray, n: int, **filters: Any) -> tuple:
-        return topk(queries, items, n, n_jobs=getattr(self, "n_jobs", None), **filters)
+        n_jobs, device = getattr(self, "n_jobs", None), getattr(self, "device", "cpu")
+        return topk(queries, items, n, n_jobs=n_jobs, device=device, **filters)
 
     def _excluded(self, snapshot: Snapshot, exclude: Any, known: dict[str, CSR | None], n_rows: int) -> Any:
         """The pairs that ``exclude`` stands for: a name, a matrix, None, or several of them together."""
