@@ -15,7 +15,9 @@ from rgals._errors import DeviceError, MissingDependencyError, ParameterError
 LARGEST_K = 1024
 WARP = 32
 WARPS_IN_A_BLOCK = 8
-_SOURCES = ("common.cu", "rows.cu", "pcg.cu", "topk.cu")
+#: Files that are compiled together; the selection does not depend on the number of factors.
+SOURCES = {"rows": ("common.cu", "rows.cu", "pcg.cu"), "topk": ("common.cu", "topk.cu")}
+_SELECTION = ("mask", "select_best")
 _HOST_EIGH = 192  # up to so many factors LAPACK beats cuSOLVER, whose call alone takes milliseconds
 _WORKSPACE = 2 << 30  # bytes, where the device has eight times as much
 _UPPER, _NO_TRANSPOSE, _TRANSPOSE = 1, 0, 1  # cuBLAS names
@@ -30,6 +32,10 @@ def is_cuda(device: Any) -> bool:
     return isinstance(device, str) and re.fullmatch(r"cuda(:\d+)?", device) is not None
 
 
+def _first_line(error: BaseException) -> str:
+    return str(error).split("\n", 1)[0]
+
+
 def _import_cupy() -> tuple[Any, Any, Any]:
     """CuPy, its cuBLAS and its cuSOLVER bindings.
 
@@ -41,13 +47,14 @@ def _import_cupy() -> tuple[Any, Any, Any]:
     try:
         import cupy
     except ImportError as error:
-        raise MissingDependencyError(f"device='cuda' needs CuPy ({error}): {_INSTALL}") from error
+        raise MissingDependencyError(
+            f"device='cuda' needs CuPy ({_first_line(error)}): {_INSTALL}"
+        ) from error
     try:
         from cupy.cuda import cublas, cusolver
     except ImportError as error:
-        first = str(error).split("\n", 1)[0]
         raise MissingDependencyError(
-            f"CuPy is here, but CUDA's libraries are not ({first}): {_INSTALL}"
+            f"CuPy is here, but CUDA's libraries are not ({_first_line(error)}): {_INSTALL}"
         ) from error
     return cupy, cublas, cusolver
 
@@ -115,10 +122,10 @@ def check_factors(k: int) -> None:
         )
 
 
-def kernel_source() -> str:
-    """The source of all kernels."""
+def kernel_source(group: str) -> str:
+    """The source of a group of kernels."""
     folder = resources.files("rgals.cuda")
-    return "\n".join((folder / name).read_text(encoding="utf-8") for name in _SOURCES)
+    return "\n".join((folder / name).read_text(encoding="utf-8") for name in SOURCES[group])
 
 
 def kernel_options(dtype: np.dtype, k: int) -> tuple[str, ...]:
@@ -153,11 +160,19 @@ class Device:
         self.xp = cp
         self._cublas, self._cusolver = cublas, cusolver
         self.ordinal, self.tf32 = ordinal, tf32
-        self._modules: dict[tuple[str, int], Any] = {}
+        self._modules: dict[tuple[str, str, int], Any] = {}
 
     def active(self) -> Any:
         """A context in which this is the current device."""
         return self.xp.cuda.Device(self.ordinal)
+
+    def name(self) -> str:
+        """What the driver calls the device."""
+        return self.xp.cuda.runtime.getDeviceProperties(self.ordinal)["name"].decode()
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that it was told."""
+        self.xp.cuda.runtime.deviceSynchronize()
 
     # ------------------------------------------------------------------ memory
 
@@ -185,6 +200,12 @@ class Device:
     def download(self, array: Any) -> np.ndarray:
         """A copy in the host's memory."""
         return self.xp.asnumpy(array)
+
+    def pinned(self, shape: tuple[int, int], dtype: Any) -> np.ndarray:
+        """Host memory that the device copies to while it computes."""
+        n = shape[0] * shape[1]
+        memory = self.xp.cuda.alloc_pinned_memory(max(1, n * np.dtype(dtype).itemsize))
+        return np.frombuffer(memory, dtype, n).reshape(shape)
 
     def owns(self, array: Any) -> bool:
         """Whether an array is one of the device's."""
@@ -304,10 +325,12 @@ class Device:
     def kernel(self, name: str, dtype: Any, k: int) -> Any:
         """A kernel for one precision and number of factors, compiled when first asked for."""
         dtype = np.dtype(dtype)
-        key = (dtype.name, k)
+        group = "topk" if name in _SELECTION else "rows"
+        key = (group, dtype.name, k)
         if key not in self._modules:
             check_factors(k)
-            self._modules[key] = self.xp.RawModule(code=kernel_source(), options=kernel_options(dtype, k))
+            options = kernel_options(dtype, k)
+            self._modules[key] = self.xp.RawModule(code=kernel_source(group), options=options)
         return self._modules[key].get_function(name)
 
     def launch(

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -36,13 +37,14 @@ const size_t STACK = 1 << 17;
 struct Fiber {
     ucontext_t first;
     jmp_buf at;
-    bool started;
+    bool started = false;
     State state;
     Index index;
     std::vector<char> stack;
 };
 
-static std::vector<Fiber> fibers;
+static std::deque<Fiber> fibers; // they live on, so that the next block need not make them anew
+static unsigned threads;          // of this launch; fibers beyond rest
 static std::vector<long long> slots; // what lanes show each other
 static unsigned current, alive;
 static jmp_buf scheduler;
@@ -51,9 +53,11 @@ static void *kernel;
 static void **arguments;
 
 static void body() {
-    invoke(kernel, arguments);
-    fibers[current].state = DONE;
-    _longjmp(scheduler, 1);
+    for (;;) {
+        invoke(kernel, arguments);
+        fibers[current].state = DONE;
+        if (!_setjmp(fibers[current].at)) _longjmp(scheduler, 1); // comes back for the next block
+    }
 }
 
 static void wait(State where) {
@@ -72,7 +76,7 @@ static void resume() {
 
 // Let those go on who have all arrived; null, or what is wrong.
 static const char *release(bool &progress) {
-    unsigned n = fibers.size(), live = 0, at_block = 0;
+    unsigned n = threads, live = 0, at_block = 0;
     for (unsigned warp = 0; warp < n; warp += LANES) {
         unsigned here = 0, done = 0;
         for (unsigned i = warp; i < std::min(n, warp + LANES); i++) {
@@ -89,19 +93,19 @@ static const char *release(bool &progress) {
     }
     alive = live;
     if (live && at_block == live) {
-        for (auto &fiber : fibers)
-            if (fiber.state == AT_BLOCK) fiber.state = READY;
+        for (unsigned i = 0; i < n; i++)
+            if (fibers[i].state == AT_BLOCK) fibers[i].state = READY;
         progress = true;
     }
     return 0;
 }
 
 static const char *run_block() {
-    for (unsigned i = 0; i < fibers.size(); i++) {
+    for (unsigned i = 0; i < threads; i++) {
         Fiber &fiber = fibers[i];
-        fiber.index = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
-        fiber.started = false;
+        fiber.index = {i % blockDim.x, i / blockDim.x, 0};
         fiber.state = READY;
+        if (fiber.started) continue;
         fiber.stack.resize(STACK);
         getcontext(&fiber.first);
         fiber.first.uc_stack.ss_sp = fiber.stack.data();
@@ -113,7 +117,7 @@ static const char *run_block() {
         static bool progress;
         progress = false;
         static unsigned i, n;
-        n = fibers.size();
+        n = threads;
         for (i = 0; i < n; i++) {
             current = (round + blockIdx.x) % 2 ? n - 1 - i : i;
             if (fibers[current].state != READY) continue;
@@ -132,11 +136,15 @@ static const char *launch(void *function, unsigned blocks, unsigned x, unsigned 
     blockDim = {x, y, 1};
     gridDim = {blocks, 1, 1};
     if (x * y % LANES) return "the number of threads must be a multiple of 32";
-    fibers.resize(x * y);
-    slots.resize(x * y);
+    threads = x * y;
+    if (fibers.size() < threads) fibers.resize(threads);
+    if (slots.size() < threads) slots.resize(threads);
     for (unsigned block = 0; block < blocks; block++) {
         blockIdx = {block, 0, 0};
-        if (const char *wrong = run_block()) return wrong;
+        if (const char *wrong = run_block()) {
+            fibers.clear(); // some wait in the middle of a kernel
+            return wrong;
+        }
     }
     return 0;
 }

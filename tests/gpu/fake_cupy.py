@@ -70,7 +70,8 @@ def _gemm(dtype):
         C = _view(c, m, n, ldc, step_c, batch, dtype)
         alpha, beta = (_view(x, 1, 1, 1, 1, 1, dtype)[0, 0, 0] for x in (alpha, beta))
         A, B = (A.swapaxes(1, 2) if ta else A), (B.swapaxes(1, 2) if tb else B)
-        C[:] = alpha * (A @ B) + (beta * C if beta else 0)  # beta = 0 does not read C
+        with np.errstate(invalid="ignore"):
+            C[:] = alpha * (A @ B) + (beta * C if beta else 0)  # beta = 0 does not read C
 
     return gemm
 
@@ -112,6 +113,7 @@ class FakeCuPy:
     """
 
     ndarray = FakeArray
+    __version__ = "0"
 
     def __init__(self, module: type, capacity: int = 1 << 26) -> None:
         self.RawModule = module
@@ -129,12 +131,18 @@ class FakeCuPy:
             spotrsBatched=_potrs(np.float32),
             dpotrsBatched=_potrs(np.float64),
         )
-        event = SimpleNamespace(synchronize=lambda: None)
         self.cuda = SimpleNamespace(
             Device=lambda ordinal: nullcontext(),
             device=SimpleNamespace(get_cublas_handle=lambda: 0, get_cusolver_handle=lambda: 0),
-            runtime=SimpleNamespace(memGetInfo=lambda: (capacity, capacity), getDeviceCount=lambda: 1),
-            Stream=lambda non_blocking=False: _Stream(event),
+            runtime=SimpleNamespace(
+                memGetInfo=lambda: (capacity, capacity),
+                getDeviceCount=lambda: 1,
+                getDeviceProperties=lambda ordinal: {"name": b"stand-in"},
+                deviceSynchronize=lambda: None,
+            ),
+            Stream=lambda non_blocking=False: SimpleNamespace(wait_event=lambda event: None),
+            Event=lambda: SimpleNamespace(record=lambda stream=None: None, synchronize=lambda: None),
+            alloc_pinned_memory=bytearray,
         )
         self.linalg = SimpleNamespace(
             eigh=lambda a: tuple(x.view(FakeArray) for x in np.linalg.eigh(np.asarray(a)))
@@ -151,7 +159,7 @@ class FakeCuPy:
     def asarray(self, array):
         return np.array(array).view(FakeArray)
 
-    def asnumpy(self, array, stream=None, out=None):
+    def asnumpy(self, array, stream=None, out=None, blocking=True):
         assert isinstance(array, FakeArray)
         copy = np.array(array).view(np.ndarray)
         if out is not None:
@@ -180,20 +188,6 @@ class FakeCuPy:
             return result.view(FakeArray) if isinstance(result, np.ndarray) else result
 
         return call
-
-
-class _Stream:
-    def __init__(self, event):
-        self.event = event
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *what):
-        pass
-
-    def synchronize(self):
-        pass
 
 
 class FakeDevice(Device):

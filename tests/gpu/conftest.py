@@ -1,0 +1,45 @@
+"""Devices to test on: CuPy's, or a stand-in with emulated or numpy kernels."""
+
+from __future__ import annotations
+
+import pytest
+from gpu.emulator import COMPILER, EmulatedModule
+from gpu.fake_cupy import FakeDevice
+from gpu.numpy_kernels import NumpyModule
+
+from rgals._errors import DeviceError, MissingDependencyError
+from rgals.cuda import open_device
+
+
+def _real_device():
+    try:
+        return open_device("cuda")
+    except (MissingDependencyError, DeviceError) as error:
+        pytest.skip(f"no GPU: {str(error).splitlines()[0]}")
+
+
+@pytest.fixture(scope="session")
+def numpy_device():
+    """The array code on numpy, kernels written in numpy."""
+    return FakeDevice(NumpyModule)
+
+
+@pytest.fixture(
+    scope="session",
+    params=["numpy", "emulator", pytest.param("cuda", marks=pytest.mark.gpu)],
+)
+def device(request):
+    """Every kind of device there is."""
+    if request.param == "cuda":
+        return _real_device()
+    if request.param == "emulator":
+        if COMPILER is None:
+            pytest.skip("no C++ compiler (g++ or clang++) for the emulator")
+        return FakeDevice(EmulatedModule)
+    return FakeDevice(NumpyModule)
+
+
+@pytest.fixture(scope="session")
+def cuda():
+    """The real device."""
+    return _real_device()
