@@ -12,13 +12,12 @@ import scipy.sparse as sp
 from rgals._csr import CSR
 from rgals._errors import InputError, ParameterError
 from rgals._explain import Explanation, explain
-from rgals._fit import FittedState
+from rgals._fit import FittedState, exact_backend
 from rgals._ranker import FactorRanker
 from rgals._sparse import replace_rows
 from rgals._validation import as_csr, check_ids, check_int
 from rgals.datasets.ids import IdMap, as_labels
 from rgals.losses import Degrees
-from rgals.solvers.backends.cpu import CPUBackend
 
 _publishing = threading.RLock()  # partial fits read a state, and publish the next one, one after the other
 _Self = TypeVar("_Self", bound="PartialFit")
@@ -72,7 +71,7 @@ class PartialFit(FactorRanker):
             pull = state.user_factors @ (h @ state.item_factors)
             weight = side.linear_weight + side.interaction * side.gram_weight * pull
             side = replace(side, linear_weight=weight)
-        return CPUBackend(self.n_jobs).half_step(columns, state.user_factors, side).factors
+        return exact_backend(self).half_step(columns, state.user_factors, side).factors
 
     def partial_fit_users(self: _Self, X_rows: Any, users: Any = None) -> _Self:
         """Solve some users again, or new ones, from their full histories; everything else stays.
@@ -129,7 +128,7 @@ class PartialFit(FactorRanker):
                 rows, state.reg, state.reg_exponent
             )
             factors = _grown(state.user_factors, seen.n_rows)
-            factors[at] = CPUBackend(self.n_jobs).half_step(rows, state.item_factors, side).factors
+            factors[at] = exact_backend(self).half_step(rows, state.item_factors, side).factors
             self._snapshot = replace(state, user_factors=factors, seen=seen, user_ids=labels, degrees=degrees)
         return self
 
@@ -182,7 +181,7 @@ class PartialFit(FactorRanker):
             users = state.user_factors
             if refresh_users:
                 side = state.loss.coefficients(degrees).user_side(seen, state.reg, state.reg_exponent)
-                users = CPUBackend(self.n_jobs).half_step(seen, factors, side).factors
+                users = exact_backend(self).half_step(seen, factors, side).factors
             new = replace(
                 state, user_factors=users, item_factors=factors, seen=seen, item_ids=labels, degrees=degrees
             )
