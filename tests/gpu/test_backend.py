@@ -169,7 +169,7 @@ def test_the_objective_never_rises_and_factors_stay_on_the_device(name, device):
             return original(array)
 
         backend.download = download
-        als(problem, factors(X.shape[0], 6, dtype, seed=3), backend, n_iter=3, callbacks=[lambda now: None])
+        als(problem, factors(X.shape[0], 6, dtype, seed=3), backend, n_iter=1, callbacks=[lambda now: None])
         assert len(moved) == 1, "factors leave the device at the end only, where no callback reads them"
 
         def watch(now, seen=seen):
@@ -180,15 +180,15 @@ def test_the_objective_never_rises_and_factors_stay_on_the_device(name, device):
             seen.append(now.objective)
 
         start = factors(X.shape[0], 6, dtype, seed=3)
-        Q, history = als(problem, start.copy(), backend, n_iter=6, callbacks=[watch])
+        Q, history = als(problem, start.copy(), backend, n_iter=5, callbacks=[watch])
         steps = np.diff(seen)
-        assert len(seen) == 6 and steps.min() < 0
+        assert len(seen) == 5 and steps.min() < 0
         assert (steps <= tolerance * np.abs(seen[1:])).all()
-        again, second = als(problem, start.copy(), CuPyBackend(device), n_iter=6)
+        again, second = als(problem, start.copy(), CuPyBackend(device), n_iter=5)
         assert again.tobytes() == Q.tobytes(), "two runs are identical"
         assert second[-1]["objective"] == history[-1]["objective"]
         # The same iterates as on the CPU, up to a rotation.
-        cpu, _ = als(problem, start.copy(), CPUBackend(), n_iter=6)
+        cpu, _ = als(problem, start.copy(), CPUBackend(), n_iter=5)
         tolerance = 2e-2 if dtype == np.float32 else 1e-7
         np.testing.assert_allclose(Q @ Q.T, cpu @ cpu.T, atol=tolerance * np.abs(cpu @ cpu.T).max())
 
@@ -202,7 +202,7 @@ def test_conjugate_gradients_approach_the_half_step(name, side, device):
             coefficients = dataclasses.replace(coefficients, interaction=0.0)
         exact = DenseBackend().half_step(rows, fixed.astype(np.float64), coefficients)
         gaps = []
-        for steps in (1, 4, 60):
+        for steps in (1, 4, 40):
             step = CuPyBackend(device, steps).half_step(rows, fixed, coefficients)
             gaps.append(np.abs(step.factors - exact.factors).max() / np.abs(exact.factors).max())
         assert gaps[-1] < tolerance
