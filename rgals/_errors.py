@@ -84,3 +84,7 @@ class DeviceMemoryError(DeviceError, MemoryError):
 
 class DownloadError(RgalsError, OSError):
     """A file cannot be fetched; the message names it and where to put it by hand."""
+
+
+class PrecisionWarning(UserWarning):
+    """A result in float32 cannot be trusted; the message says why and what to do."""

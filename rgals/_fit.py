@@ -16,6 +16,7 @@ from rgals import _memory
 from rgals._callbacks import BestIterate, ProgressBar, Validation
 from rgals._csr import CSR
 from rgals._errors import InputError, InputTypeError, ParameterError
+from rgals._precision import warn_of_float32
 from rgals._ranker import Snapshot
 from rgals._threads import n_threads
 from rgals._validation import as_csr, check_choice, check_int, check_real
@@ -287,6 +288,8 @@ def finish(
         backend = exact_backend(model)
     side = problem.coefficients.user_side(problem.users, problem.reg, problem.reg_exponent)
     step = backend.half_step(problem.users, item_factors, side)
+    if not is_cuda(model.device):
+        warn_of_float32(item_factors, side, model.n_jobs)
     if not history:  # closed form: one entry, so that the objective can be read as after any fit
         items = problem.coefficients.item_side(problem.items, problem.reg, problem.reg_exponent)
         ridge = items.ridge @ np.einsum("ij,ij->i", item_factors, item_factors, dtype=np.float64)

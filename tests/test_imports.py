@@ -58,10 +58,14 @@ ALLOWED: dict[str, set[str]] = {
     "_snapshot_file": SHARED | {"_ranker", "datasets", "kernels", "persistence"},
     "_model_file": SHARED | {"_fit", "_snapshot_file", "losses", "persistence"},
     "checkpoint": SHARED | {"persistence"},
+    "_precision": SHARED | {"kernels", "losses"},
     "_fit": SHARED
+    | {"_precision"}
     | {"cuda"}
     | {"checkpoint", "_callbacks", "_ranker", "datasets", "losses", "model_selection", "solvers"},
     "_explain": SHARED | {"_fit", "losses"},
+    "_interop": SHARED | {"_fit", "_ranker", "losses"},
+    "export": SHARED,
     "_partial": SHARED | {"_explain", "_fit", "_ranker", "datasets", "losses", "solvers"},
     "estimator": SHARED
     | {"_callbacks", "_fit", "_interop", "_model_file", "_partial", "_ranker", "checkpoint"}
