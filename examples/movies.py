@@ -1,4 +1,6 @@
-"""From ratings to a parquet file of recommendations, ten movies for everybody: movies.py ratings.csv out.parquet
+"""From a file of ratings to a parquet file of recommendations, ten movies for everybody.
+
+python examples/movies.py ratings.csv recommendations.parquet
 
 ratings.csv has columns for user, movie and rating, as MovieLens writes them. Without arguments a generated
 file is used, and the first lines of the result are shown.

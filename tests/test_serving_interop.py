@@ -1,0 +1,127 @@
+"""Factors and models in other programs' hands: implicit, faiss, npy, parquet."""
+
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from rgals import IALS, RGALS, WRMF
+from rgals._errors import InputError, InputTypeError, MissingDependencyError, ParameterError, ShapeError
+from rgals.datasets import make_implicit
+from rgals.export import augment_items, augment_queries, export_factors, export_index
+
+M, N, K = 90, 70, 8
+
+
+@pytest.fixture(scope="module")
+def matrix():
+    return make_implicit(M, N, n_clusters=4, mean_interactions=9, random_state=2).matrix
+
+
+@pytest.fixture(scope="module")
+def model(matrix):
+    ids = [f"u{k}" for k in range(M)], np.arange(N) * 3
+    return RGALS(K=K, loss=IALS(), n_iter=4, random_state=0).fit(matrix, user_ids=ids[0], item_ids=ids[1])
+
+
+def test_implicit_recommends_the_same(matrix, model):
+    pytest.importorskip("implicit")
+    theirs = model.to_implicit()
+    users = np.arange(M)
+    ids, scores = theirs.recommend(users, sp.csr_matrix(matrix), N=10)
+    mine, my_scores = model.recommend(users, 10)
+    np.testing.assert_allclose(scores, my_scores, rtol=1e-5, atol=1e-6)
+    assert (np.sort(ids, axis=1) == np.sort(mine, axis=1)).all()
+
+
+@pytest.mark.parametrize("valued", [False, True])
+def test_a_model_of_implicit_recommends_and_folds_in_as_it_did(tmp_path, valued):
+    als = pytest.importorskip("implicit.cpu.als")
+    X = make_implicit(M, N, n_clusters=4, mean_interactions=9, valued=valued, random_state=2).matrix
+    theirs = als.AlternatingLeastSquares(
+        factors=K, alpha=3.0, regularization=0.5, use_cg=False, random_state=0
+    )
+    theirs.fit(sp.csr_matrix(X), show_progress=False)
+    mine = RGALS.from_implicit(theirs, X, user_ids=[f"u{k}" for k in range(M)])
+    users = np.arange(M)
+    ids, scores = theirs.recommend(users, sp.csr_matrix(X), N=10)
+    got, got_scores = mine.recommend(users, 10)
+    np.testing.assert_allclose(got_scores, scores, rtol=1e-5, atol=1e-6)
+    want = np.vstack([theirs.recalculate_user(u, sp.csr_matrix(X[[u]])) for u in range(M)])
+    np.testing.assert_allclose(mine.transform(mine.seen_), want, rtol=1e-3, atol=1e-4)
+    why = mine.explain(3, 8)
+    folded = mine.transform(mine.seen_[[3]])[0] @ mine.item_factors_[8]
+    assert why.score == pytest.approx(folded, abs=1e-5)
+    mine.save(tmp_path / "m.npz")
+    np.testing.assert_array_equal(RGALS.load(tmp_path / "m.npz").recommend(users, 10)[0], got)
+    assert mine.loss == mine.get_params()["loss"] and isinstance(mine.loss, WRMF)
+    back = mine.to_implicit()
+    np.testing.assert_array_equal(back.item_factors, theirs.item_factors)
+    assert valued or back.alpha == pytest.approx(3.0)
+
+
+def test_what_cannot_come_from_implicit_is_named(matrix):
+    als = pytest.importorskip("implicit.cpu.als")
+    light = als.AlternatingLeastSquares(factors=K, alpha=0.5, random_state=0)
+    light.fit(sp.csr_matrix(matrix), show_progress=False)
+    with pytest.raises(InputError, match="loss="):
+        RGALS.from_implicit(light, matrix)
+    assert RGALS.from_implicit(light, matrix, loss=IALS(0.2)).transform(matrix).shape == (M, K)
+    with pytest.raises(ShapeError, match="transposed"):
+        RGALS.from_implicit(light, matrix.T, loss="ials")
+    with pytest.raises(InputTypeError, match="fitted ALS model, not"):
+        RGALS.from_implicit(als.AlternatingLeastSquares(), matrix)
+
+
+def test_distances_of_augmented_vectors_rank_as_inner_products():
+    rng = np.random.default_rng(0)
+    items, queries = (
+        rng.standard_normal((300, 5)) * rng.lognormal(0, 1, (300, 1)),
+        rng.standard_normal((20, 5)),
+    )
+    a, b = augment_items(items), augment_queries(queries)
+    np.testing.assert_allclose(np.linalg.norm(a, axis=1), np.linalg.norm(items, axis=1).max())
+    distance = ((b[:, None] - a[None]) ** 2).sum(axis=2)
+    np.testing.assert_array_equal(np.argsort(distance), np.argsort(-(queries @ items.T)))
+    assert augment_items(items.astype(np.float32)).dtype == np.float32
+
+
+@pytest.mark.parametrize("space", ["ip", "l2"])
+@pytest.mark.parametrize("kind", ["flat", "hnsw"])
+def test_an_index_finds_what_recommend_finds(model, tmp_path, kind, space):
+    faiss = pytest.importorskip("faiss")
+    export_index(model, tmp_path / "items.index", kind=kind, space=space)
+    index = faiss.read_index(str(tmp_path / "items.index"))
+    queries = model.user_factors_ if space == "ip" else augment_queries(model.user_factors_)
+    _, found = index.search(queries, 10)
+    want, _ = model.recommend(np.arange(M), 10, exclude=None)
+    common = np.mean([len(set(a) & set(b)) for a, b in zip(found, want, strict=True)])
+    assert common == 10 if kind == "flat" else common > 9
+
+
+def test_factors_as_files(model, tmp_path):
+    paths = export_factors(model, tmp_path / "npy")
+    arrays = {path.rsplit("/", 1)[1]: np.load(path, allow_pickle=False) for path in paths}
+    np.testing.assert_array_equal(arrays["user_factors.npy"], model.user_factors_)
+    np.testing.assert_array_equal(arrays["item_ids.npy"], model.item_ids_)
+    parquet = pytest.importorskip("pyarrow.parquet")
+    users, items = map(parquet.read_table, export_factors(model, tmp_path / "pq", format="parquet"))
+    assert users["id"].to_pylist() == model.user_ids_.tolist()
+    assert items["id"].to_pylist() == model.item_ids_.tolist()
+    np.testing.assert_array_equal(np.array(items["factors"].to_pylist(), np.float32), model.item_factors_)
+    with pytest.raises(ParameterError, match="format='txt'"):
+        export_factors(model, tmp_path, format="txt")
+
+
+def test_a_missing_package_is_named(model, monkeypatch, tmp_path):
+    for name in ("faiss", "implicit.cpu.als", "pyarrow"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for call in (
+        lambda: export_index(model),
+        model.to_implicit,
+        lambda: export_factors(model, tmp_path / "f", format="parquet"),
+    ):
+        with pytest.raises(MissingDependencyError, match="pip install"):
+            call()
+    assert not (tmp_path / "f").exists()
