@@ -32,6 +32,7 @@ from rgals._fit import (
     make_watchers,
     start_factors,
 )
+from rgals._interop import Interop
 from rgals._partial import PartialFit
 from rgals._ranker import Snapshot
 from rgals._validation import as_csr
@@ -45,7 +46,7 @@ from rgals.solvers.als import Callback, Problem
 _HIDDEN = 0.2  # share of every row that `score` hides
 
 
-class RGALS(PartialFit, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Matrix factorisation for top-K ranking from implicit feedback, by exact alternating least squares.
 
     Finds user factors P and item factors Q that minimise a ranking loss over *all* user-item pairs plus

@@ -66,6 +66,8 @@ ALLOWED: dict[str, set[str]] = {
     "_explain": SHARED | {"_fit", "losses"},
     "_interop": SHARED | {"_fit", "_ranker", "losses"},
     "export": SHARED,
+    "_interop": SHARED | {"_fit", "_ranker", "losses"},
+    "export": SHARED,
     "_partial": SHARED | {"_explain", "_fit", "_ranker", "datasets", "losses", "solvers"},
     "estimator": SHARED
     | {"_callbacks", "_fit", "_interop", "_model_file", "_partial", "_ranker", "checkpoint"}
