@@ -1,7 +1,8 @@
-"""Shared by all tests: where the real data are, and reproducible property tests."""
+"""Shared by all tests: where the real data are, reproducible property tests, a record of what was skipped."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -37,3 +38,33 @@ def data_file() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+# ------------------------------------------------------------------ what ran, for .ci/skipped.py
+
+_OUTCOMES: dict[str, dict] = {}
+
+
+def _record(report: pytest.TestReport | pytest.CollectReport) -> None:
+    reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr or "")
+    skipped = report.outcome == "skipped"
+    markers = sorted(set(getattr(report, "keywords", {})) & {"gpu", "realdata"})
+    entry = {"outcome": "skipped" if skipped else "ran", "reason": reason, "markers": markers}
+    if skipped or report.nodeid not in _OUTCOMES:
+        _OUTCOMES[report.nodeid] = entry
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when != "teardown":
+        _record(report)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.outcome == "skipped":  # a whole module
+        _record(report)
+
+
+def pytest_sessionfinish() -> None:
+    path = os.environ.get("RGALS_OUTCOMES")
+    if path:
+        Path(path).write_text(json.dumps(_OUTCOMES), encoding="utf-8")

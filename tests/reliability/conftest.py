@@ -28,6 +28,17 @@ def tally(request, amount):
         TABLE.extend(made)
 
 
+@pytest.fixture
+def full_tally():
+    """`tally` for what runs in full only."""
+
+    def make(area: str, figure: int) -> Tally:
+        TABLE.append(Tally(area, figure))
+        return TABLE[-1]
+
+    return make
+
+
 @pytest.fixture(scope="session")
 def zygote():
     process = Zygote()

@@ -103,12 +103,10 @@ def test_metrics_equal_an_outside_evaluator(tally):
     count.check()
 
 
-def test_scikit_learns_checks(tally, amount):
-    estimators = amount(0, [RGALS(K=4, n_iter=3), RGALS(K=3, loss=IALS(), n_iter=2, dtype="float64")])
-    if not estimators:
-        pytest.skip("in `make test` these are tests/test_estimator.py")
-    count = tally("check_estimator", 80, 80)
-    for estimator in estimators:
+@pytest.mark.slow  # in `make test` these are in tests/test_estimator.py
+def test_scikit_learns_checks(full_tally):
+    count = full_tally("check_estimator", 80)
+    for estimator in (RGALS(K=4, n_iter=3), RGALS(K=3, loss=IALS(), n_iter=2, dtype="float64")):
         started = time.perf_counter()
         for result in check_estimator(estimator, on_fail=None, on_skip=None):
             bad = result["status"] in ("failed", "xfail")

@@ -1,0 +1,68 @@
+"""The check that no test is skipped everywhere notices one that is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def check(folder, *jobs):
+    paths = []
+    for number, job in enumerate(jobs):
+        path = folder / f"{number}.json"
+        entries = {
+            test: {"outcome": "skipped" if reason else "ran", "reason": reason, "markers": markers}
+            for test, (reason, markers) in job.items()
+        }
+        path.write_text(json.dumps(entries))
+        paths.append(str(path))
+    run = subprocess.run(
+        [sys.executable, str(ROOT / ".ci" / "skipped.py"), *paths], capture_output=True, text=True
+    )
+    return run.returncode, run.stdout + run.stderr
+
+
+def test_a_test_that_runs_nowhere_is_named(tmp_path):
+    first = {"a": ("", []), "b": ("pandas is missing", []), "c": ("no GPU", ["gpu"])}
+    code, text = check(tmp_path, first)
+    assert code == 1
+    assert "b: pandas is missing" in text
+    assert "\n  c:" not in text
+    code, text = check(tmp_path, first, {"b": ("", [])})
+    assert code == 0, text
+    assert "1 tests, each needs a GPU" in text
+    assert check(tmp_path, {"b": ("pandas is missing", [])})[0] == 1, "a job in which nothing ran"
+
+
+def test_the_record_is_written(tmp_path):
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\ndef test_a(): pass\n@pytest.mark.skip(reason='why')\ndef test_b(): pass\n"
+    )
+    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    out = tmp_path / "out.json"
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            str(tmp_path),
+            "--rootdir",
+            tmp_path,
+        ],
+        env={**os.environ, "RGALS_OUTCOMES": str(out)},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout
+    found = {test.rpartition("::")[2]: entry for test, entry in json.loads(out.read_text()).items()}
+    assert found["test_a"]["outcome"] == "ran"
+    assert found["test_b"]["outcome"] == "skipped"
+    assert "why" in found["test_b"]["reason"]
