@@ -81,6 +81,8 @@ def check_parameters(model: Any) -> tuple[Loss, Any]:
     check_real("tol", model.tol, 0.0)
     check_int("patience", model.patience, 1)
     check_int("pcg_steps", model.pcg_steps, 1)
+    if model.validation_users is not None:
+        check_int("validation_users", model.validation_users, 1)
     if model.init_scale is not None:
         check_real("init_scale", model.init_scale, 0.0, open_min=True)
     loss = get_loss(model.loss)
@@ -121,7 +123,8 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
             raise InputError(f"Found array with 0 sample(s) (shape={matrix.shape}): X has no users")
         if matrix.n_cols == 0:
             raise InputError(f"Found array with 0 feature(s) (shape={matrix.shape}): X has no items")
-        _check_n_features(model, matrix.to_scipy(), reset=reset)
+        # Only the shape is looked at; a matrix with its values would take memory.
+        _check_n_features(model, np.broadcast_to(np.float32(0), matrix.shape), reset=reset)
         _check_feature_names(model, X, reset=reset)
         return matrix
     if X is None or isinstance(X, str | bytes | dict) or np.isscalar(X):
@@ -201,7 +204,7 @@ def make_watchers(
     watchers: list[Callback] = []
     best = None
     if held_out is not None:
-        watchers.append(Validation(train, held_out, model.metric, model.n_jobs))
+        watchers.append(Validation(train, held_out, model.metric, model.n_jobs, model.validation_users))
         if model.early_stopping:
             best = BestIterate(model.metric, model.patience)
             watchers.append(best)
@@ -342,6 +345,7 @@ def describe(model: Any, loss: Loss, solver: str, matrix: CSR, held_out: CSR | N
         **{name: _plain(getattr(model, name)) for name in _DECISIVE},
         "pcg_steps": _plain(model.pcg_steps) if solver == "pcg" else None,
         "patience": _plain(model.patience) if model.early_stopping else None,
+        "validation_users": _plain(model.validation_users) if held_out is not None else None,
         "metric": str(model.metric) if held_out is not None else None,
         "random_state": _plain(model.random_state) if is_seed(model.random_state) else None,
         "start": start,
