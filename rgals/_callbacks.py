@@ -20,10 +20,19 @@ class Validation:
     train, held_out : CSR, users x items
     metric : str
     n_jobs : int or None
+    n_users : int or None
+        Judge by a sample of so many users, the same in every iteration and every fit; None for all.
     """
 
-    def __init__(self, train: CSR, held_out: CSR, metric: str, n_jobs: int | None) -> None:
+    def __init__(
+        self, train: CSR, held_out: CSR, metric: str, n_jobs: int | None, n_users: int | None = None
+    ) -> None:
         self.train, self.held_out, self.metric, self.n_jobs = train, held_out, metric, n_jobs
+        self.users: np.ndarray | None = None
+        if n_users is not None:
+            judged = np.flatnonzero(held_out.row_counts)
+            if len(judged) > n_users:
+                self.users = np.sort(np.random.default_rng(0).choice(judged, n_users, replace=False))
 
     def __call__(self, now: Iteration) -> None:
         """Evaluate the current factors."""
@@ -33,6 +42,7 @@ class Validation:
             self.train,
             self.held_out,
             metrics=(self.metric,),
+            users=self.users,
             n_jobs=self.n_jobs,
         )
         now.record[self.metric] = float(figures[self.metric])

@@ -90,6 +90,9 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
     patience : int, default=5
     metric : str, default="ndcg@10"
         As in `rgals.metrics.evaluate`; used by early stopping and by `score`.
+    validation_users : int or None, default=None
+        Users by whom validation is judged after an iteration: a sample, always the same one, of those with
+        validation interactions. It bounds the cost of watching a fit; None is all users.
     warm_start : bool, default=False
         Start from the factors of the last fit.
     random_state : int, RandomState or None, default=None
@@ -149,6 +152,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         early_stopping: bool = False,
         patience: int = 5,
         metric: str = "ndcg@10",
+        validation_users: int | None = None,
         warm_start: bool = False,
         random_state: Any = None,
         verbose: int = 0,
@@ -168,6 +172,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         self.early_stopping = early_stopping
         self.patience = patience
         self.metric = metric
+        self.validation_users = validation_users
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose

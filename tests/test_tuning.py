@@ -405,3 +405,24 @@ def test_the_command_tunes_saves_and_goes_on(ratings, tmp_path, capsys):
 def test_the_command_refuses_a_wrong_space(ratings, tmp_path, entry, capsys):
     assert main(["tune", str(ratings), "-o", str(tmp_path / "m.npz"), "--space", entry]) == 1
     assert "space" in capsys.readouterr().err
+
+
+# Early stopping with bounded cost.
+
+
+def test_validation_judges_by_a_sample_of_users(data):
+    train, held_out = split_interactions(data.matrix, (0.8, 0.2), random_state=0)
+
+    def curve(n):
+        model = RGALS(8, "ials", n_iter=3, validation_users=n, random_state=0)
+        return [record["ndcg@10"] for record in model.fit(train, validation=held_out).history_]
+
+    everybody = curve(None)
+    assert curve(10_000) == everybody and curve(20) == curve(20) != everybody
+    model = RGALS(8, "ials", n_iter=30, early_stopping=True, patience=2, validation_users=40, random_state=0)
+    figures = [record["ndcg@10"] for record in model.fit(train, validation=held_out).history_]
+    judged = np.flatnonzero(np.diff(held_out.indptr))
+    sample = np.sort(np.random.default_rng(0).choice(judged, 40, replace=False))
+    assert evaluate(model, train, held_out, users=sample)["ndcg@10"] == pytest.approx(max(figures), rel=1e-3)
+    with pytest.raises(ParameterError, match="validation_users"):
+        RGALS(8, validation_users=0).fit(train)
