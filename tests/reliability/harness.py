@@ -94,8 +94,9 @@ class Zygote:
             env=environment(NUMBA_THREADING_LAYER="workqueue", NUMBA_NUM_THREADS=2),
         )
 
-    def run(self, job: str, *args, timeout: float = PATIENCE, signal_after: tuple[int, float] | None = None):
-        """Run one job; ``signal_after`` sends it a signal after so many seconds."""
+    def run(self, job: str, *args, timeout: float = PATIENCE, signal_after: tuple | None = None):
+        """Run one job; ``signal_after`` is a signal, the seconds after which it is sent, and the word "ready" if
+        these count from the moment at which the job calls `ready`."""
         data = pickle.dumps((job, args, timeout, signal_after))
         self.process.stdin.write(struct.pack("<Q", len(data)) + data)
         self.process.stdin.flush()
@@ -107,6 +108,11 @@ class Zygote:
         self.process.stdin.close()
         self.process.wait(PATIENCE)
         self.process.stdout.close()
+
+
+def ready() -> None:
+    """Called by a job: from now on it may get its signal."""
+    os.write(int(os.environ["RELIABILITY_READY"]), b"!")
 
 
 def python(*arguments: str, timeout: float = PATIENCE, **changes) -> subprocess.CompletedProcess:

@@ -109,6 +109,8 @@ def trusting(path: str) -> tuple:
 def batch(content: bytes, start: int, stop: int, naive: bool = False) -> list[str]:
     """Faults of so many damaged files."""
     limit_memory()
+    if naive:  # nor does it look at the checksums of the archive
+        zipfile.ZipExtFile._update_crc = lambda self, data: None
     faults = []
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         path = os.path.join(folder, "model.npz")

@@ -12,6 +12,7 @@ import test_metrics
 from helpers import LOSSES, factors, interactions
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reliability.harness import ready
 from reliability.properties import PROPERTIES
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -188,6 +189,7 @@ def interrupted(kind: str) -> dict:
         params["K"], params["n_iter"] = 512, 50
     model.set_params(**params)
     try:
+        ready()
         model.fit(other if kind != "warm" else X)
     except KeyboardInterrupt:
         after = time.monotonic()
@@ -204,13 +206,13 @@ def interrupted(kind: str) -> dict:
 
 
 def test_ctrl_c_during_a_fit(zygote, tally, amount):
-    delays = amount([0.6], [0.4, 0.8, 1.3, 2.1])
+    delays = amount([0.3], [0.1, 0.3, 0.8, 1.5])
     kinds = ("exact", "pcg", "warm", "one long half-step")
     count = tally("Ctrl-C during a fit", len(delays) * len(kinds), 16)
     for kind in kinds:
         for delay in delays:
             outcome = zygote.run(
-                "reliability.test_numerics:interrupted", kind, signal_after=(signal.SIGINT, delay)
+                "reliability.test_numerics:interrupted", kind, signal_after=(signal.SIGINT, delay, "ready")
             )
             fault, seconds = None, 0.0
             if not outcome.returned:

@@ -45,19 +45,26 @@ def run_child(job: str, args: tuple, out: int) -> None:
         pickle.dump(result, pipe)
 
 
-def serve(job: str, args: tuple, timeout: float, signal_after: tuple[int, float] | None) -> dict:
+def serve(job: str, args: tuple, timeout: float, signal_after: tuple | None) -> dict:
     sys.stdout.flush()
     reading, writing = os.pipe()
+    waiting, ready = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(reading)
+            os.close(waiting)
+            os.environ["RELIABILITY_READY"] = str(ready)
             # What a job prints must not reach the pipe of the outcomes.
             os.dup2(2, 1)
             run_child(job, args, writing)
         finally:
             os._exit(0)
     os.close(writing)
+    os.close(ready)
+    if signal_after is not None and signal_after[2:]:  # the delay counts from when the job says so
+        select.select([waiting, reading], [], [], timeout)
+    os.close(waiting)
     started = time.monotonic()
     parts, late, sent = [], False, None
     while True:
