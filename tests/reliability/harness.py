@@ -95,8 +95,9 @@ class Zygote:
         )
 
     def run(self, job: str, *args, timeout: float = PATIENCE, signal_after: tuple | None = None):
-        """Run one job; ``signal_after`` is a signal, the seconds after which it is sent, and the word "ready" if
-        these count from the moment at which the job calls `ready`."""
+        """Run one job; ``signal_after`` is a signal, after how many seconds it is sent, and "ready" if these
+        count from the moment at which the job calls `ready`.
+        """
         data = pickle.dumps((job, args, timeout, signal_after))
         self.process.stdin.write(struct.pack("<Q", len(data)) + data)
         self.process.stdin.flush()

@@ -71,22 +71,27 @@ def test_formulas(tally, amount, side, dtype):
 # ------------------------------------------------------------------ properties
 
 
+def over_seeds(check, number, examples, tried):
+    """A property over many random generators; notes how long each took."""
+
+    @settings(max_examples=examples, deadline=None, derandomize=True, database=None)
+    @given(st.integers(0, 2**32 - 1))
+    def run(seed):
+        started = time.perf_counter()
+        check(np.random.default_rng([number, seed]))
+        tried.append(time.perf_counter() - started)
+
+    return run
+
+
 def test_properties(tally, amount):
     examples = amount(4, 200)
     count = tally("properties (hypothesis)", len(PROPERTIES) * 4, 20 * 200)
     assert len(PROPERTIES) >= 20
     for number, check in enumerate(PROPERTIES):
-        tried = []
-
-        @settings(max_examples=examples, deadline=None, derandomize=True, database=None)
-        @given(st.integers(0, 2**32 - 1))
-        def run(seed, check=check, number=number, tried=tried):
-            started = time.perf_counter()
-            check(np.random.default_rng([number, seed]))
-            tried.append(time.perf_counter() - started)
-
+        tried: list[float] = []
         try:
-            run()
+            over_seeds(check, number, examples, tried)()
         except Exception as error:
             count.add(0.0, f"{check.__name__}: {type(error).__name__}: {error}")
         count.add(max(tried, default=0.0), None, len(tried))
