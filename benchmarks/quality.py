@@ -1,12 +1,13 @@
-"""Ranking quality of the losses on real data, each tuned on validation and reported on test.
+"""Ranking quality of every method on every set, tuned on validation and reported on test.
 
-    python benchmarks/quality.py                       # the recorded settings
-    python benchmarks/quality.py --tune 40             # search again: 40 random settings a method
+    python benchmarks/quality.py --sets ml-100k,ml-1m          # goes on where an interrupted run stopped
+    python benchmarks/quality.py --slow --threads 2            # also the methods that train by SGD
+    python benchmarks/quality.py --table                       # prints what is recorded, measures nothing
 
-Every method has its own space; a best value at an edge of it is marked ``*`` (widen the space). With
-``--tune`` the settings are chosen by NDCG on the validation part; then the model is fitted to training (and,
-where the data come with a fixed test part, validation) and measured on test. Fixed splits: recall over
-|truth|, training items excluded.
+A method is tuned by NDCG@10 on validation, then fitted to training and validation together and measured on
+test, where both are left out of the rankings. Results are appended to ``quality_results.jsonl`` beside this
+file; what is recorded there is measured again only with a larger budget. Journals of the searches and the
+figures of each user, from which the marks of significance come, are kept under ``results/quality``.
 """
 
 from __future__ import annotations
@@ -17,173 +18,249 @@ import os
 import platform
 import sys
 import time
-from dataclasses import replace
+import traceback
+import warnings
 from pathlib import Path
+from typing import Any
 
-import numba
 import numpy as np
-import scipy
-from tqdm import tqdm
+from quality_methods import METHODS, Task
 
 import rgals
-from rgals import IALS, RG2, RGALS, RGX, WRMF
+from rgals._journal import Journal
 from rgals.datasets import read_interactions
-from rgals.metrics import evaluate
-from rgals.model_selection import PROTOCOLS, Protocol
+from rgals.metrics import bootstrap_interval, compare, evaluate
+from rgals.model_selection import PROTOCOLS, EdgeWarning, Protocol
+from rgals.model_selection.tuning.trials import prepare
 
 DATA = Path(os.environ.get("RGALS_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
-
-#: name -> loss class and its space: ranges (log-uniform) or lists of choices.
-METHODS = {
-    "RG2": (
-        RG2,
-        {"alpha": (0.003, 0.6), "reg": (0.03, 4.0), "reg_exponent": [0.5, 1.0], "user_exponent": [0.0, 0.25]},
-    ),
-    "RGx": (
-        RGX,
-        {"alpha": (0.003, 0.6), "reg": (0.03, 4.0), "reg_exponent": [0.5, 1.0], "user_exponent": [0.0, 0.25]},
-    ),
-    "iALS": (IALS, {"alpha0": (0.01, 1.0), "reg": (0.001, 0.3), "reg_exponent": [0.5, 1.0]}),
-    "WRMF plain": (WRMF, {"alpha": (0.3, 100.0), "reg": (0.1, 300.0), "reg_exponent": [0.0]}),
-    "WRMF scaled": (WRMF, {"alpha": (0.3, 100.0), "reg": (0.0001, 0.3), "reg_exponent": [0.5, 1.0]}),
+RESULTS = Path(__file__).with_name("quality_results.jsonl")
+METRICS = ("ndcg@10", "ndcg@20", "recall@20", "mrr@10")
+TUNED = "ndcg@10"
+_STARS, _CORE, _GIVEN = "stars>=3 5-core user 80/10/10", "5-core user 80/10/10", "given split"
+#: Data set -> its protocol. One form of every source, so that no two rows are the same evidence.
+SETS: dict[str, str] = {
+    "ml-100k": _STARS,
+    "amazon-health-10core": _GIVEN,
+    "lastfm-hetrec2011": _CORE,
+    "steam-200k-purchases": _CORE,
+    "amazon-electronics-10core": _GIVEN,
+    "food-10core": _GIVEN,
+    "amazon-toys-5core": _CORE,
+    "citeulike-a": _CORE,
+    "amazon-cds-10core": _GIVEN,
+    "beibei-ehcf-buy": _GIVEN,
+    "anime-5k-users": _CORE,
+    "ml-1m": _STARS,
+    "douban-book-10core": _GIVEN,
+    "douban-music-10core": _GIVEN,
+    "amazon-book-kgat": _GIVEN,
+    "amazon-movies-tv-10core": _GIVEN,
 }
-#: Data set -> protocol and the metrics that its literature reports.
-SETS = {
-    "amazon-health-10core": (Protocol(split="given"), ("recall@20", "ndcg@20")),
-    "amazon-electronics-10core": (Protocol(split="given"), ("recall@20", "ndcg@20")),
-    "ml-1m": (PROTOCOLS["stars>=3 5-core user 80/10/10"], ("ndcg@10", "mrr@10", "recall@20")),
-}
-#: What ``--tune 60 --record`` found (K=64, 16 iterations, seed 0).
-RECORDED = Path(__file__).with_name("quality_settings.json")
+SMALL = 60_000  # training interactions below which two validation splits are averaged
 
 
-def draw(space: dict, rng: np.random.Generator) -> dict:
-    """One random setting."""
-    return {
-        name: float(np.exp(rng.uniform(*np.log(values))))
-        if isinstance(values, tuple)
-        else values[rng.integers(len(values))]
-        for name, values in space.items()
-    }
+def protocol_of(name: str) -> Protocol:
+    """The protocol of a set; sets that are not listed use their own split."""
+    return PROTOCOLS[SETS.get(name, _GIVEN)]
 
 
-def build(method: str, setting: dict, args: argparse.Namespace, seed: int = 0) -> RGALS:
-    """The estimator of a setting."""
-    of_model = {"reg", "reg_exponent"}
-    loss = METHODS[method][0](**{k: v for k, v in setting.items() if k not in of_model})
-    rest = {k: v for k, v in setting.items() if k in of_model}
-    return RGALS(args.K, loss, n_iter=args.iterations, random_state=seed, **rest)
+def load(name: str, seed: int) -> tuple[Any, Any]:
+    """Data of a set, and the parts of its protocol."""
+    # Counts and hours become "had it or not"; stars are cut by the protocol.
+    data = read_interactions(DATA / f"{name}.npz", binarize=SETS.get(name) == _CORE)
+    return data, prepare(data, protocol_of(name), None, 1, 10_000, seed)
 
 
-def validate(method: str, setting: dict, folds: list, metric: str, args: argparse.Namespace) -> float:
-    """Mean of the metric over the validation parts: one alone is too small to choose by on a small set."""
-    figures = []
-    for seed, parts in enumerate(folds):
-        model = build(method, setting, args, seed).fit(parts.train)
-        figures.append(evaluate(model, parts.train, parts.validation, (metric,))[metric])
-    return float(np.mean(figures))
+def measure(name: str, methods: list[str], args: argparse.Namespace, record: Journal, folder: Path) -> None:
+    """Everything of one set that is not recorded yet."""
+    recorded = {m: record.get(key_of(name, m, args.K)) for m in methods}
+    missing = [m for m, row in recorded.items() if row is None or row["budget"] < args.budget]
+    if not missing:
+        return
+    data, prepared = load(name, args.seed)
+    repeats = 2 if prepared.splits[0].train.nnz < SMALL else 1
+    if repeats > 1:
+        prepared = prepare(data, protocol_of(name), None, repeats, 10_000, args.seed)
+    n_users, n_items = prepared.final.shape
+    for method in missing:
+        row = METHODS[method]
+        if row.max_items is not None and n_items > row.max_items:
+            print(f"{name}: {method} is for at most {row.max_items} items", flush=True)
+            continue
+        if args.until and time.strftime("%H:%M") >= args.until:
+            raise SystemExit(f"stopped at {args.until}; the same command goes on")
+        started = time.perf_counter()
+        task = Task(
+            data,
+            protocol_of(name),
+            prepared,
+            args.K,
+            args.threads,
+            args.seed,
+            repeats,
+            args.budget,
+            TUNED,
+            folder / "searches" / f"{name}-K{args.K}",
+        )
+        task.folder.mkdir(parents=True, exist_ok=True)
+        answer = row.run(method, task)
+        parts = prepared.parts
+        figures, users = evaluate(
+            answer.scores, prepared.final, parts.test, METRICS, per_user=True, n_jobs=args.threads
+        )
+        (folder / "users").mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(folder / "users" / f"{key_of(name, method, args.K)}.npz", users=users, **figures)
+        result = {
+            "set": name,
+            "method": method,
+            "K": args.K if row.has_factors else None,
+            "protocol": SETS.get(name, _GIVEN),
+            "users": n_users,
+            "items": n_items,
+            "interactions": int(prepared.final.nnz),
+            "validation": answer.validation,
+            "test": {metric: float(figures[metric].mean()) for metric in METRICS},
+            "interval": list(bootstrap_interval(figures[TUNED])),
+            "test_users": len(users),
+            "setting": answer.setting,
+            "edges": answer.edges,
+            "cpu_seconds": answer.seconds,
+            "threads": args.threads,
+            "fits": answer.fits,
+            "budget": task.budget,
+            "seed": args.seed,
+            "rgals": rgals.__version__,
+            "python": platform.python_version(),
+        }
+        record.add(key_of(name, method, args.K), result)
+        print(
+            f"{name} {method} K={args.K}: validation {answer.validation:.4f} "
+            f"test {result['test'][TUNED]:.4f} ({answer.fits} fits, {time.perf_counter() - started:.0f} s)",
+            flush=True,
+        )
 
 
-def search(method: str, folds: list, metric: str, args: argparse.Namespace) -> dict:
-    """The best of ``args.tune`` random settings on validation."""
-    rng = np.random.default_rng(args.seed)
-    best, figure = {}, -np.inf
-    for _ in tqdm(range(args.tune), desc=method, leave=False, disable=not sys.stderr.isatty()):
-        setting = draw(METHODS[method][1], rng)
-        got = validate(method, setting, folds, metric, args)
-        if got > figure:
-            best, figure = setting, got
-    return best
+def key_of(name: str, method: str, K: int) -> str:
+    """Key of a result, and its file name."""
+    return f"{name} {method} K{K if METHODS[method].has_factors else 0}"
 
 
-def edges(method: str, setting: dict) -> list[str]:
-    """Parameters whose value lies within a twentieth of the end of its range."""
-    out = []
-    for name, values in METHODS[method][1].items():
-        if isinstance(values, tuple):
-            low, high = np.log(values)
-            at = (np.log(setting[name]) - low) / (high - low)
-            if not 0.05 < at < 0.95:
-                out.append(name)
-    return out
+def marks(name: str, record: Journal, folder: Path) -> None:
+    """Compare every method of a set with the best on test, user by user (paired t, Holm)."""
+    rows = [r for r in record.records.values() if r.get("set") == name and "test" in r]
+    files = {r["key"]: folder / "users" / f"{r['key']}.npz" for r in rows}
+    if len(rows) < 2 or not all(file.is_file() for file in files.values()):
+        return
+    figures = {key: np.load(file)[TUNED] for key, file in files.items()}
+    best = max(rows, key=lambda r: r["test"][TUNED])["key"]
+    found = {c.name: c.corrected for c in compare(figures, best)}
+    key, made = f"marks {name}", {"marks": name, "best": best, "p": found}
+    old = record.get(key)
+    if old is None or {k: v for k, v in old.items() if k != "key"} != json.loads(json.dumps(made)):
+        record.add(key, made)
 
 
-def show(setting: dict, marks: list[str]) -> str:
-    """A setting in one cell of the table."""
-    return " ".join(f"{k}={v:.3g}{'*' if k in marks else ''}" for k, v in setting.items())
+def cell(row: dict[str, Any], against: dict[str, Any] | None) -> str:
+    """NDCG with its mark: bold for the best, a dagger where the difference to it is not significant."""
+    text = f"{row['test'][TUNED]:.4f}"
+    if against is None:
+        return text
+    if row["key"] == against["best"]:
+        return f"**{text}**"
+    return text + (" †" if against["p"].get(row["key"], 0.0) > 0.05 else "")
+
+
+def summary(record: Journal) -> str:
+    """One row a method and one column a set: NDCG@10 on test."""
+    rows = [r for r in record.records.values() if "test" in r]
+    names = [name for name in SETS if any(r["set"] == name for r in rows)]
+    names += sorted({r["set"] for r in rows} - set(names))
+    lines = ["| method | K | " + " | ".join(names) + " |", "|" + "---|" * (len(names) + 2)]
+    for method in METHODS:
+        for K in sorted({r["K"] or 0 for r in rows if r["method"] == method}):
+            mine = {r["set"]: r for r in rows if r["method"] == method and (r["K"] or 0) == K}
+            cells = [cell(mine[name], record.get(f"marks {name}")) if name in mine else "" for name in names]
+            lines.append(f"| {method} | {K or ''} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def details(name: str, record: Journal) -> str:
+    """Everything about one set."""
+    rows = [r for r in record.records.values() if r.get("set") == name and "test" in r]
+    against = record.get(f"marks {name}")
+    first = rows[0]
+    lines = [
+        f"### {name}",
+        "",
+        f"{first['protocol']}; {first['users']} users, {first['items']} items, {first['interactions']} "
+        f"interactions fitted, {first['test_users']} test users",
+        "",
+        "| method | K | validation | ndcg@10 | 95 % | recall@20 | mrr@10 | CPU s | setting |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in sorted(rows, key=lambda r: -r["test"][TUNED]):
+        low, high = row["interval"]
+        test = row["test"]
+        setting = " ".join(
+            f"{k}={v:.3g}{'*' if k in row['edges'] else ''}" if isinstance(v, float) else f"{k}={v}"
+            for k, v in row["setting"].items()
+            if k not in ("K", "n_iter")
+        )
+        lines.append(
+            f"| {row['method']} | {row['K'] or ''} | {row['validation']:.4f} | {cell(row, against)} "
+            f"| {low:.4f}-{high:.4f} | {test['recall@20']:.4f} | {test['mrr@10']:.4f} "
+            f"| {row['cpu_seconds']:.1f} | {setting} |"
+        )
+    return "\n".join(lines)
 
 
 def main() -> None:
-    """Run the table."""
+    """Measure what is missing and print the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("sets", nargs="*", help=f"data sets (default: {', '.join(SETS)})")
-    parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--sets", default=",".join(SETS), help="separated by commas")
+    parser.add_argument("--methods", help="separated by commas; default: all but the slow ones")
+    parser.add_argument("--slow", action="store_true", help="also the methods that train by SGD")
     parser.add_argument("--K", type=int, default=64)
-    parser.add_argument("--iterations", type=int, default=16)
-    parser.add_argument("--tune", type=int, default=0, metavar="N", help="search N random settings a method")
-    parser.add_argument("--folds", type=int, default=4, help="validation parts of a fixed training part")
-    parser.add_argument("--record", action="store_true", help="store what the search found as the settings")
-    parser.add_argument("--seeds", type=int, default=3, help="random starts of the final fits")
-    parser.add_argument("--seed", type=int, default=0, help="of the search")
-    parser.add_argument("--jsonl", help="append the rows to this file")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=10,
+        help="in full fits, for two parameters (default: 10)",
+    )
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--until", metavar="HH:MM", help="start no method after this time")
+    parser.add_argument("--table", action="store_true", help="print what is recorded")
+    parser.add_argument("--out", default="results/quality", help="folder of journals and figures of users")
     args = parser.parse_args()
-    recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
-    versions = {"rgals": rgals, "numpy": np, "scipy": scipy, "numba": numba}
-    print(", ".join(f"{name} {module.__version__}" for name, module in versions.items()))
-    print(f"Python {platform.python_version()}; K={args.K}, {args.iterations} iterations, {args.seeds} seeds")
-    for name in args.sets or SETS:
-        if not (DATA / f"{name}.npz").is_file():
-            print(f"\n{name}: not here (looked in RGALS_DATA or ../shared/data); skipped")
-            continue
-        protocol, metrics = SETS.get(name, (Protocol(split="given"), ("recall@20", "ndcg@20")))
-        data = read_interactions(DATA / f"{name}.npz")
-        parts = protocol.apply(data)
-        # A fixed test part is compared with published figures, which train on all of the training part.
-        fixed = protocol.split == "given"
-        train = (parts.train + parts.validation).tocsr() if fixed else parts.train
-        folds = [replace(protocol, seed=seed).apply(data) for seed in range(args.folds if fixed else 1)]
-        test_metrics = [f"test {metric}" for metric in metrics]
-        tuned = next(metric for metric in metrics if metric.startswith("ndcg"))
-        print(f"\n### {name}: {protocol}")
-        print(f"{train.shape[0]} users, {train.shape[1]} items, {train.nnz} interactions to train on\n")
-        print(f"| method | validation {tuned} | " + " | ".join(test_metrics) + " | seconds | setting |")
-        print("|" + "---|" * (len(metrics) + 4))
-        for method in args.methods:
-            setting = search(method, folds, tuned, args) if args.tune else recorded.get(name, {}).get(method)
-            if setting is None:
-                print(f"| {method} | no recorded setting: use --tune |")
+    warnings.simplefilter("ignore", EdgeWarning)  # the table marks them
+    record, folder = Journal(RESULTS, {"metric": TUNED}), Path(args.out)
+    sets = args.sets.split(",")
+    if not args.table:
+        methods = (
+            args.methods.split(",") if args.methods else [m for m, row in METHODS.items() if not row.slow]
+        )
+        if args.slow:
+            methods = list(METHODS)
+        for name in sets:
+            if not (DATA / f"{name}.npz").is_file():
+                print(f"{name}: not here (looked in RGALS_DATA or ../shared/data); skipped")
                 continue
-            validation = validate(method, setting, folds, tuned, args)
-            figures, seconds = [], []
-            for seed in range(args.seeds):
-                started = time.perf_counter()
-                model = build(method, setting, args, seed).fit(train)
-                seconds.append(time.perf_counter() - started)
-                got = evaluate(model, train, parts.test, metrics)
-                figures.append([got[metric] for metric in metrics])
-            row = {
-                "set": name,
-                "method": method,
-                "K": args.K,
-                "validation": validation,
-                "test": dict(zip(metrics, np.mean(figures, axis=0).tolist(), strict=True)),
-                "seconds": float(np.median(seconds)),
-                "setting": setting,
-            }
-            cells = [f"{row['validation']:.4f}"] + [f"{value:.4f}" for value in row["test"].values()]
-            print(
-                f"| {method} | {' | '.join(cells)} | {row['seconds']:.2f} | "
-                f"{show(setting, edges(method, setting))} |",
-                flush=True,
-            )
-            if args.record:
-                recorded.setdefault(name, {})[method] = setting
-                RECORDED.write_text(json.dumps(recorded, indent=1) + "\n")
-            if args.jsonl:
-                with open(args.jsonl, "a") as file:
-                    file.write(json.dumps(row) + "\n")
+            try:
+                measure(name, methods, args, record, folder)
+            except Exception:
+                # One method that fails must not lose the others' time; it is named and tried again next time.
+                traceback.print_exc(file=sys.stdout)
+            marks(name, record, folder)
+    print(
+        "\nNDCG@10 on test; **best**, † not significantly below it (paired t, Holm, 5 %)\n\n"
+        + summary(record)
+    )
+    for name in dict.fromkeys(r["set"] for r in record.records.values() if "test" in r):
+        print("\n" + details(name, record))
 
 
 if __name__ == "__main__":

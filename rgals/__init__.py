@@ -1,18 +1,23 @@
 """Exact alternating least squares for top-K recommendation from implicit feedback."""
 
 from rgals._errors import (
+    CheckpointError,
     FileFormatError,
+    ForkError,
     InputError,
     InputTypeError,
+    InsufficientMemoryError,
     MissingDependencyError,
     ModelFileError,
     NumericalError,
     ParameterError,
+    PrecisionWarning,
     RgalsError,
     ShapeError,
     UnknownIdError,
 )
 from rgals._version import __version__
+from rgals.checkpoint import Checkpoint
 from rgals.estimator import RGALS
 from rgals.losses import IALS, RG2, RGX, WRMF
 
@@ -22,13 +27,18 @@ __all__ = [
     "RGALS",
     "RGX",
     "WRMF",
+    "Checkpoint",
+    "CheckpointError",
     "FileFormatError",
+    "ForkError",
     "InputError",
     "InputTypeError",
+    "InsufficientMemoryError",
     "MissingDependencyError",
     "ModelFileError",
     "NumericalError",
     "ParameterError",
+    "PrecisionWarning",
     "RgalsError",
     "ShapeError",
     "UnknownIdError",

@@ -84,6 +84,10 @@ class ProgressBar:
         self.bar.set_postfix({k: f"{v:.5g}" for k, v in shown.items()})
         self.bar.update()
 
+    def skip(self, iterations: int) -> None:
+        """Count iterations of an earlier run."""
+        self.bar.update(iterations)
+
     def close(self) -> None:
         """Finish the bar."""
         self.bar.close()

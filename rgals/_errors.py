@@ -54,6 +54,18 @@ class ModelFileError(RgalsError, ValueError):
     """A saved model or checkpoint cannot be loaded: damaged, hostile or of a newer version."""
 
 
+class CheckpointError(InputError):
+    """A checkpoint belongs to another fit; the message names what differs."""
+
+
+class InsufficientMemoryError(RgalsError, MemoryError):
+    """A computation would need more memory than there is; raised before anything is allocated."""
+
+
+class ForkError(RgalsError, RuntimeError):
+    """A forked process cannot run parallel code because its parent did; the message says what to do."""
+
+
 class NumericalError(RgalsError, ArithmeticError):
     """A system is not positive definite or a value is not finite; the message names the row."""
 
@@ -62,5 +74,17 @@ class MissingDependencyError(RgalsError, ImportError):
     """An optional package is needed; the message holds the line that installs it."""
 
 
+class DeviceError(RgalsError, RuntimeError):
+    """A GPU was asked for that is not there or cannot be used; the message says what would help."""
+
+
+class DeviceMemoryError(DeviceError, MemoryError):
+    """The device has too little memory, also for the smallest pieces that the work can be cut into."""
+
+
 class DownloadError(RgalsError, OSError):
     """A file cannot be fetched; the message names it and where to put it by hand."""
+
+
+class PrecisionWarning(UserWarning):
+    """A result in float32 cannot be trusted; the message says why and what to do."""

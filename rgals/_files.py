@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 import stat
@@ -12,6 +13,8 @@ from typing import BinaryIO
 
 from rgals._errors import InputError
 
+_PREFIX, _SUFFIX = ".rgals-", ".tmp"
+
 
 @contextmanager
 def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
@@ -19,7 +22,8 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
     The bytes go to a temporary file in the same folder; at the end they are flushed to the disk and the file
     is renamed. If anything fails before that, the temporary file is removed and what stood under the name
-    stays. Permissions of an existing file are kept, a symbolic link keeps pointing to the file.
+    stays. A process that is killed leaves its temporary file behind: the next writer in the folder removes
+    it. Permissions of an existing file are kept, a symbolic link keeps pointing to the file.
 
     Parameters
     ----------
@@ -49,9 +53,8 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
     target = os.path.realpath(os.fspath(path))
     mode = _existing_mode(target)
     folder = os.path.dirname(target)
-    temporary = os.path.join(folder, f".rgals-{secrets.token_hex(8)}.tmp")
-    # os.open and not tempfile: the permissions follow the umask, as for any other file of the user.
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+    remove_leftovers(folder)
+    temporary, descriptor = _create(folder)
     try:
         with os.fdopen(descriptor, "w+b") as file:
             yield file
@@ -59,11 +62,75 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
-        os.replace(temporary, target)
+            os.replace(temporary, target)  # still open, and so locked: nobody takes it for a leftover
     except BaseException:
         _remove(temporary)
         raise
     _sync_folder(folder)
+
+
+def remove_leftovers(folder: str) -> list[str]:
+    """Remove the temporary files of writers that were killed.
+
+    A writer holds a lock on its file, which the system releases when the process ends, however it ends. Files
+    that cannot be locked are in use, or belong to a file system without locks, and stay.
+
+    Parameters
+    ----------
+    folder : str
+
+    Returns
+    -------
+    list of str
+        What was removed.
+    """
+    removed: list[str] = []
+    try:
+        names = [name for name in os.listdir(folder) if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
+    except PermissionError:  # a folder that may be written but not listed
+        return removed
+    for name in names:
+        path = os.path.join(folder, name)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:  # gone in the meantime, or somebody else's
+            continue
+        try:
+            if _lock(descriptor):
+                _remove(path)
+                removed.append(path)
+        except PermissionError:  # in a shared folder such as /tmp: its owner's business
+            continue
+        finally:
+            os.close(descriptor)
+    return removed
+
+
+def _create(folder: str) -> tuple[str, int]:
+    """Name and descriptor of a new, locked file."""
+    while True:
+        path = os.path.join(folder, f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}")
+        # os.open and not tempfile: the permissions follow the umask, as for any other file of the user.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        # Before the lock, another writer may take the file for a leftover: what it holds or has removed is
+        # given up.
+        if _lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
+            return path, descriptor
+        os.close(descriptor)
+        _remove(path)
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Lock a file: True where this descriptor now holds it, False where another does, None where none can."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno == errno.EWOULDBLOCK:
+            return False
+        if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL):
+            return None
+        raise
+    return True
 
 
 def _existing_mode(target: str) -> int | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,20 +12,29 @@ import scipy.sparse as sp
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_feature_names, _check_n_features, validate_data
 
+from rgals import _memory
 from rgals._callbacks import BestIterate, ProgressBar, Validation
 from rgals._csr import CSR
 from rgals._errors import InputError, InputTypeError, ParameterError
+from rgals._precision import warn_of_float32
 from rgals._ranker import Snapshot
+from rgals._threads import n_threads
 from rgals._validation import as_csr, check_choice, check_int, check_real
+from rgals.checkpoint import Progress, Store, digest, fingerprint
+from rgals.cuda import check_factors, is_cuda
+from rgals.datasets.ids import as_labels
 from rgals.losses import Degrees, Loss, get_loss
 from rgals.model_selection import split_interactions
 from rgals.solvers import closed_form
-from rgals.solvers.als import Callback, Problem
+from rgals.solvers.als import Callback, Iteration, Problem, als
 from rgals.solvers.backends.base import Backend
 from rgals.solvers.backends.cpu import CPUBackend
+from rgals.solvers.backends.cupy import CuPyBackend
 from rgals.solvers.backends.dense import DenseBackend
 
 SOLVERS = ("auto", "exact", "pcg", "svd", "dense")
+# Parameters that a checkpoint must share with the fit that goes on from it.
+_DECISIVE = ("K", "reg", "reg_exponent", "init_scale", "tol", "early_stopping")
 _HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
 
 
@@ -46,6 +56,18 @@ class FittedState(Snapshot):
     reg_exponent: float = 1.0
     degrees: Degrees = None  # type: ignore[assignment]
 
+    @cached_property
+    def user_system(self) -> tuple[np.ndarray, np.ndarray]:
+        """What the systems of all users share: ``Q^T diag(h) Q - i u u^T`` and ``u = Q^T h``, in float64."""
+        coefficients = self.loss.coefficients(self.degrees)
+        gram, u = np.zeros((self.item_factors.shape[1],) * 2), np.zeros(self.item_factors.shape[1])
+        for start in range(0, len(self.item_factors), 1 << 14):
+            part = self.item_factors[start : start + (1 << 14)].astype(np.float64)
+            weighted = part * coefficients.h[start : start + (1 << 14), None]
+            gram += part.T @ weighted
+            u += weighted.sum(axis=0)
+        return gram - coefficients.interaction * np.outer(u, u), u
+
 
 def check_parameters(model: Any) -> tuple[Loss, Any]:
     """Check every parameter of an `RGALS`; returns a copy of its loss, and its dtype."""
@@ -55,7 +77,7 @@ def check_parameters(model: Any) -> tuple[Loss, Any]:
     check_int("n_iter", model.n_iter, 1)
     check_choice("solver", model.solver, SOLVERS)
     check_choice("dtype", dtype_name(model.dtype), ("float32", "float64"))
-    check_choice("device", model.device, ("cpu",))
+    check_device(model)
     check_real("tol", model.tol, 0.0)
     check_int("patience", model.patience, 1)
     check_int("pcg_steps", model.pcg_steps, 1)
@@ -66,6 +88,27 @@ def check_parameters(model: Any) -> tuple[Loss, Any]:
         closed_form.check_closed_form(loss, model.reg_exponent)
     # A copy, so that later changes of the parameter do not change a fitted model.
     return type(loss)(**loss.get_params()), np.dtype(dtype_name(model.dtype)).type
+
+
+def check_device(model: Any) -> None:
+    """Check ``device``, and that it takes the other parameters."""
+    if not is_cuda(model.device):
+        check_choice("device", model.device, ("cpu", "cuda", "cuda:N"))
+        if model.device != "cpu":
+            raise ParameterError("device", model.device, "N stands for a device's number, as in 'cuda:0'")
+        return
+    check_factors(model.K)
+    if model.solver == "dense":
+        raise ParameterError("solver", model.solver, "the float64 reference runs on device='cpu' only")
+
+
+def exact_backend(model: Any) -> Backend:
+    """Solves rows exactly, on the model's device."""
+    return _backend(model, None)
+
+
+def _backend(model: Any, steps: int | None) -> Backend:
+    return CuPyBackend(model.device, steps) if is_cuda(model.device) else CPUBackend(model.n_jobs, steps)
 
 
 def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) -> CSR:
@@ -85,8 +128,13 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
         raise InputTypeError(
             f"X must be a sparse matrix or a numeric array, users x items, not {type(X).__name__}"
         )
-    # `as_csr` looks for NaN and infinity itself: it says where.
-    X = validate_data(model, X, reset=reset, dtype="numeric", ensure_all_finite=False)
+    try:
+        # `as_csr` looks for NaN and infinity itself: it says where.
+        X = validate_data(model, X, reset=reset, dtype="numeric", ensure_all_finite=False)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    except TypeError as error:
+        raise InputTypeError(str(error)) from error
     return as_csr(X, dtype=dtype)
 
 
@@ -96,17 +144,39 @@ def check_labels(
     """External ids as arrays, one for each row and column."""
     out = []
     for name, labels, n in (("user_ids", user_ids, shape[0]), ("item_ids", item_ids, shape[1])):
-        array = None if labels is None else np.asarray(labels)
-        if array is not None and array.shape != (n,):
-            raise InputError(f"{name} has shape {array.shape}; one label for each of {n} is needed")
-        out.append(array)
+        shape_of = None if labels is None else np.shape(labels)
+        if shape_of is not None and shape_of != (n,):
+            raise InputError(f"{name} has shape {shape_of}; one label for each of {n} is needed")
+        out.append(None if labels is None else as_labels(labels))  # numpy would make text of a mixed list
     return out[0], out[1]
 
 
-def hold_out(matrix: CSR, dtype: Any, random_state: Any) -> tuple[CSR, CSR]:
+def check_memory(model: Any, matrix: CSR, dtype: Any) -> None:
+    """Raise `InsufficientMemoryError` where a fit needs more memory than there is."""
+    itemsize = np.dtype(dtype).itemsize
+    n_users, n_items = matrix.shape
+    needed = _memory.fit_bytes(
+        matrix.shape,
+        matrix.nnz,
+        model.K,
+        itemsize,
+        valued=not matrix.is_binary,
+        best=model.early_stopping,
+        threads=n_threads(model.n_jobs),
+        longest=int(max(matrix.row_counts.max(), matrix.col_counts.max())),
+    )
+    _memory.require(
+        needed,
+        f"a fit with K={model.K} of {n_users:,} users, {n_items:,} items and {matrix.nnz:,} interactions in "
+        f"{np.dtype(dtype).name}",
+        "lower K" + (" or use dtype='float32'" if itemsize == 8 else "") + ", or fit fewer users and items",
+    )
+
+
+def hold_out(matrix: CSR, dtype: Any, seed: int) -> tuple[CSR, CSR]:
     """What is fitted and what early stopping watches, where no validation matrix is given."""
     train, held_out = split_interactions(
-        matrix.to_scipy(dtype), (1.0 - _HOLD_OUT, _HOLD_OUT), random_state=seed(random_state)
+        matrix.to_scipy(dtype), (1.0 - _HOLD_OUT, _HOLD_OUT), random_state=seed
     )
     return as_csr(train, dtype=dtype), as_csr(held_out, dtype=dtype)
 
@@ -116,8 +186,8 @@ def choose_solver(model: Any, coefficients: Any) -> tuple[Backend, str]:
     if model.solver == "dense":
         return DenseBackend(), "dense"
     if model.solver == "pcg":
-        return CPUBackend(model.n_jobs, model.pcg_steps), "pcg"
-    backend = CPUBackend(model.n_jobs)
+        return _backend(model, model.pcg_steps), "pcg"
+    backend = exact_backend(model)
     if model.solver == "svd":
         return backend, "svd"
     weighted = bool(coefficients.user_terms[:, :2].any() and coefficients.item_terms[:, :2].any())
@@ -136,7 +206,7 @@ def make_watchers(
             best = BestIterate(model.metric, model.patience)
             watchers.append(best)
     if callbacks is not None:
-        watchers += [callbacks] if callable(callbacks) else list(callbacks)
+        watchers += list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
     if model.verbose:
         watchers.append(ProgressBar(model.n_iter))
     for callback in watchers:
@@ -162,6 +232,46 @@ def start_factors(model: Any, shape: tuple[int, int], rng: np.random.Generator, 
     return start
 
 
+def alternate(
+    model: Any,
+    problem: Problem,
+    backend: Backend,
+    done: Progress,
+    watchers: list[Callback],
+    best: BestIterate | None,
+    store: Store | None,
+) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    """Run the iterations that are left, writing checkpoints; item factors and history of the outcome."""
+    if best is not None and done.best is not None:
+        best.best, best.iteration, best.item_factors = done.best
+
+    def after(now: Iteration, stopped: bool) -> None:
+        assert store is not None
+        if stopped or now.iteration == model.n_iter or store.due(now.iteration):
+            kept = None if best is None else (best.best, best.iteration, best.item_factors)
+            store.write(Progress(now.user_factors, now.item_factors, now.history, stopped, kept))
+
+    bars = [watcher for watcher in watchers if isinstance(watcher, ProgressBar)]
+    try:
+        for bar in bars:
+            bar.skip(len(done.history))
+        item_factors, history = als(
+            problem,
+            done.user_factors,
+            backend,
+            n_iter=len(done.history) if done.stopped else model.n_iter,
+            tol=model.tol,
+            callbacks=watchers,
+            item_factors=done.item_factors,
+            history=done.history,
+            after=None if store is None else after,
+        )
+    finally:
+        for bar in bars:
+            bar.close()
+    return item_factors if best is None else best.item_factors, history
+
+
 def finish(
     model: Any,
     loss: Loss,
@@ -175,9 +285,11 @@ def finish(
 ) -> FittedState:
     """The last user half-step, done exactly as a fold-in does it, so that both agree to the bit."""
     if model.solver == "pcg":
-        backend = CPUBackend(model.n_jobs)
+        backend = exact_backend(model)
     side = problem.coefficients.user_side(problem.users, problem.reg, problem.reg_exponent)
     step = backend.half_step(problem.users, item_factors, side)
+    if not is_cuda(model.device):
+        warn_of_float32(item_factors, side, model.n_jobs)
     if not history:  # closed form: one entry, so that the objective can be read as after any fit
         items = problem.coefficients.item_side(problem.items, problem.reg, problem.reg_exponent)
         ridge = items.ridge @ np.einsum("ij,ij->i", item_factors, item_factors, dtype=np.float64)
@@ -204,13 +316,49 @@ def dtype_name(dtype: Any) -> Any:
         return dtype
 
 
-def seed(random_state: Any) -> int:
-    """A seed drawn from a scikit-learn random state; the same for the same int."""
-    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
-
-
-def generator(random_state: Any) -> np.random.Generator:
-    """The generator of a fit's random start."""
+def draw_seed(random_state: Any) -> int:
+    """The one number that decides a fit's random choices; the same for the same int."""
     if isinstance(random_state, np.random.Generator):
-        return random_state
-    return np.random.default_rng(seed(random_state))
+        return int(random_state.integers(np.iinfo(np.int32).max))
+    try:
+        return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+    except ValueError:
+        raise ParameterError(
+            "random_state", random_state, "give None, a seed (0 to 2^32 - 1), a RandomState or a Generator"
+        ) from None
+
+
+def describe(model: Any, loss: Loss, solver: str, matrix: CSR, held_out: CSR | None) -> dict[str, Any]:
+    """Everything that decides the bytes of a fit, as a checkpoint keeps it, in terms of JSON."""
+    kind = type(loss)
+    snapshot = getattr(model, "_snapshot", None)
+    start = "random"
+    if model.warm_start and snapshot is not None:
+        start = digest(snapshot.user_factors)
+    return {
+        "loss": [f"{kind.__module__}.{kind.__qualname__}", _plain(loss.get_params())],
+        "solver": solver,
+        "dtype": dtype_name(model.dtype),
+        **{name: _plain(getattr(model, name)) for name in _DECISIVE},
+        "pcg_steps": _plain(model.pcg_steps) if solver == "pcg" else None,
+        "patience": _plain(model.patience) if model.early_stopping else None,
+        "metric": str(model.metric) if held_out is not None else None,
+        "random_state": _plain(model.random_state) if is_seed(model.random_state) else None,
+        "start": start,
+        "shape": list(matrix.shape),
+        "X": fingerprint(matrix),
+        "validation": None if held_out is None else fingerprint(held_out),
+    }
+
+
+def is_seed(random_state: Any) -> bool:
+    """Whether a random state is an integer, which names one sequence of random numbers."""
+    return isinstance(random_state, int | np.integer) and not isinstance(random_state, bool)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if value is None or isinstance(value, str | int | float) else repr(value)

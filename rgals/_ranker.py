@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,48 +11,15 @@ from sklearn.exceptions import NotFittedError
 
 from rgals._csr import CSR
 from rgals._errors import InputError, ParameterError, ShapeError
+from rgals._snapshot import Snapshot
+from rgals._sparse import union
 from rgals._validation import as_csr, check_choice, check_ids
 from rgals.scoring import topk
 
+COLD = ("empty", "popular")
 _PAIRS_AT_ONCE = 1 << 16
 
-
-def _inverse_norms(factors: np.ndarray) -> np.ndarray:
-    """One over the length of each row; NaN, which removes it from every list, where the length is 0."""
-    norms = np.sqrt(np.einsum("ij,ij->i", factors, factors, dtype=np.float64))
-    return np.divide(1.0, norms, out=np.full(len(norms), np.nan), where=norms > 0).astype(factors.dtype)
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The fitted state of a factor model, published as one object that never changes.
-
-    Attributes
-    ----------
-    user_factors : ndarray of shape (M, K)
-    item_factors : ndarray of shape (N, K)
-    seen : CSR of shape (M, N) or None
-        The training interactions, for filters. Users without any get no recommendations.
-    user_ids, item_ids : 1-D ndarray or None
-        External labels of the users and items, carried along for reading results; every method of
-        `FactorRanker` speaks of rows and columns.
-    """
-
-    user_factors: np.ndarray
-    item_factors: np.ndarray
-    seen: CSR | None = None
-    user_ids: np.ndarray | None = None
-    item_ids: np.ndarray | None = None
-
-    @cached_property
-    def user_inverse_norms(self) -> np.ndarray:
-        """One over the length of each user's factors, computed once."""
-        return _inverse_norms(self.user_factors)
-
-    @cached_property
-    def item_inverse_norms(self) -> np.ndarray:
-        """One over the length of each item's factors, computed once."""
-        return _inverse_norms(self.item_factors)
+__all__ = ["COLD", "FactorRanker", "Snapshot"]
 
 
 def _aligned(name: str, matrix: Any, n_rows: int, n_users: int, n_items: int) -> CSR:
@@ -72,17 +37,9 @@ def _is_matrix(filter_: Any) -> bool:
     return isinstance(filter_, CSR) or getattr(filter_, "ndim", 1) == 2
 
 
-def _suppress(rows: np.ndarray, ids: np.ndarray, scores: np.ndarray, why: str) -> None:
-    """Empty the lists of some rows and say so once."""
-    ids[rows] = -1
-    scores[rows] = -np.inf
-    count = int(rows.sum())
-    if count:
-        warnings.warn(
-            f"{count} of {len(rows)} users have no {why}: they get no recommendations (ids -1, scores -inf)",
-            UserWarning,
-            stacklevel=3,
-        )
+def _rows_of(filter_: Any, rows: np.ndarray) -> Any:
+    """The part of a filter that belongs to some of the queries."""
+    return filter_.take_rows(rows) if isinstance(filter_, CSR) else filter_
 
 
 class FactorRanker:
@@ -119,6 +76,22 @@ class FactorRanker:
         return self._state().item_factors
 
     @property
+    def factors_(self) -> tuple[np.ndarray, np.ndarray]:
+        """``(user_factors_, item_factors_)`` of one fit, even while another thread refits."""
+        snapshot = self._state()
+        return snapshot.user_factors, snapshot.item_factors
+
+    def fingerprint(self) -> str:
+        """Digest of everything that the answers depend on: equal for equal fits, here and elsewhere.
+
+        Returns
+        -------
+        str
+            32 hexadecimal digits.
+        """
+        return self._state().fingerprint
+
+    @property
     def user_ids_(self) -> np.ndarray | None:
         """External labels of the users, shape (M,); None where the model was fitted without."""
         return self._state().user_ids
@@ -147,7 +120,59 @@ class FactorRanker:
         return transform(rows.to_scipy(snapshot.item_factors.dtype))
 
     def _topk(self, queries: np.ndarray, items: np.ndarray, n: int, **filters: Any) -> tuple:
-        return topk(queries, items, n, n_jobs=getattr(self, "n_jobs", None), **filters)
+        n_jobs, device = getattr(self, "n_jobs", None), getattr(self, "device", "cpu")
+        return topk(queries, items, n, n_jobs=n_jobs, device=device, **filters)
+
+    def _excluded(self, snapshot: Snapshot, exclude: Any, known: dict[str, CSR | None], n_rows: int) -> Any:
+        """The pairs that ``exclude`` stands for: a name, a matrix, None, or several of them together."""
+        if exclude is None:
+            return None
+        if isinstance(exclude, tuple | list):
+            parts = [self._excluded(snapshot, part, known, n_rows) for part in exclude]
+            return union([part for part in parts if part is not None])
+        if not isinstance(exclude, str):
+            return _aligned(
+                "exclude", exclude, n_rows, len(snapshot.user_factors), len(snapshot.item_factors)
+            )
+        check_choice("exclude", exclude, tuple(known))
+        if known[exclude] is None:
+            raise ParameterError(
+                "exclude", exclude, "this model carries no training interactions; give a matrix or None"
+            )
+        return known[exclude]
+
+    def _rank(
+        self,
+        snapshot: Snapshot,
+        queries: np.ndarray,
+        is_cold: np.ndarray | None,
+        cold: str,
+        n: int,
+        filters: dict[str, Any],
+        why: str,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Lists of users; the cold among them get popular items, or nothing and a warning."""
+        check_choice("cold", cold, COLD)
+        if _is_matrix(filters["candidates"]):
+            shape = len(queries), len(snapshot.user_factors), len(snapshot.item_factors)
+            filters["candidates"] = _aligned("candidates", filters["candidates"], *shape)
+        ids, scores = self._topk(queries, snapshot.item_factors, n, **filters)
+        if is_cold is None or not is_cold.any():
+            return ids, scores
+        rows = np.flatnonzero(is_cold)
+        if cold == "popular" and snapshot.seen is not None:
+            mine = {name: _rows_of(value, rows) for name, value in filters.items()}
+            alike = np.ones((len(rows), 1), snapshot.popularity.dtype)
+            ids[rows], scores[rows] = self._topk(alike, snapshot.popularity, n, **mine)
+            return ids, scores
+        ids[rows], scores[rows] = -1, -np.inf
+        warnings.warn(
+            f"{len(rows)} of {len(ids)} users have no {why}: they get no recommendations (ids -1, scores "
+            "-inf)",
+            UserWarning,
+            stacklevel=3,
+        )
+        return ids, scores
 
     def recommend(
         self,
@@ -157,6 +182,7 @@ class FactorRanker:
         exclude: Any = "train",
         candidates: Any = None,
         exclude_items: Any = None,
+        cold: str = "empty",
     ) -> tuple[np.ndarray, np.ndarray]:
         """Best items of known users, exactly.
 
@@ -166,19 +192,21 @@ class FactorRanker:
             Rows of the training matrix.
         n : int, default 10
             Length of each list; it may exceed the number of items.
-        exclude : "train", None or sparse matrix of shape (B, N), default "train"
+        exclude : "train", None, sparse matrix of shape (B, N), or a tuple of these; default "train"
             Pairs that must not be returned: the training interactions, none, or those stored in a matrix with
-            a row for each *requested* user.
+            a row for each *requested* user. ``("train", shown)`` excludes both.
         candidates : 1-D array of items, or sparse matrix of shape (B, N), optional
             The only items that may be returned, for all or for each requested user.
         exclude_items : 1-D array of items, optional
             Items that nobody gets.
+        cold : {"empty", "popular"}, default "empty"
+            What users without training interactions get, about whom nothing is known: nothing, or the
+            items with the most training interactions that the filters allow, whose number is then the score.
 
         Returns
         -------
         ids : ndarray of int32, shape (B, n)
-            Best first, equal scores by the smaller id; -1 where fewer than ``n`` items are left, and for
-            users without training interactions, about whom nothing is known.
+            Best first, equal scores by the smaller id; -1 where fewer than ``n`` items are left.
         scores : ndarray, shape (B, n)
             Inner products of the factors; -inf where the id is -1.
 
@@ -194,37 +222,20 @@ class FactorRanker:
         Warns
         -----
         UserWarning
-            Users without training interactions: how many.
+            Users without training interactions who get nothing: how many.
         """
         snapshot = self._state()
-        n_users, n_items = len(snapshot.user_factors), len(snapshot.item_factors)
-        rows = check_ids("users", users, n_users, "user")
-        pairs: CSR | None = None
-        if exclude is not None:
-            if isinstance(exclude, str):
-                check_choice("exclude", exclude, ("train",))
-                if snapshot.seen is None:
-                    raise ParameterError(
-                        "exclude",
-                        exclude,
-                        "this model carries no training interactions; give a matrix or None",
-                    )
-                pairs = snapshot.seen.take_rows(rows)
-            else:
-                pairs = _aligned("exclude", exclude, len(rows), n_users, n_items)
-        if _is_matrix(candidates):
-            candidates = _aligned("candidates", candidates, len(rows), n_users, n_items)
-        ids, scores = self._topk(
-            snapshot.user_factors[rows],
-            snapshot.item_factors,
-            n,
-            exclude=pairs,
-            candidates=candidates,
-            exclude_items=exclude_items,
+        rows = check_ids("users", users, len(snapshot.user_factors), "user")
+        seen = None if snapshot.seen is None else snapshot.seen.take_rows(rows)
+        filters = {
+            "exclude": self._excluded(snapshot, exclude, {"train": seen}, len(rows)),
+            "candidates": candidates,
+            "exclude_items": exclude_items,
+        }
+        is_cold = None if seen is None else seen.row_counts == 0
+        return self._rank(
+            snapshot, snapshot.user_factors[rows], is_cold, cold, n, filters, "training interactions"
         )
-        if snapshot.seen is not None:
-            _suppress(np.diff(snapshot.seen.indptr)[rows] == 0, ids, scores, "training interactions")
-        return ids, scores
 
     def recommend_new(
         self,
@@ -234,6 +245,7 @@ class FactorRanker:
         exclude: Any = "given",
         candidates: Any = None,
         exclude_items: Any = None,
+        cold: str = "empty",
     ) -> tuple[np.ndarray, np.ndarray]:
         """Best items of new users: their factors are folded in, nothing is refitted or stored.
 
@@ -242,15 +254,15 @@ class FactorRanker:
         X_rows : sparse matrix or array of shape (B, N)
             The interactions of each new user, in the columns of the training matrix.
         n : int, default 10
-        exclude : "given", None or sparse matrix of shape (B, N), default "given"
+        exclude : "given", None, sparse matrix of shape (B, N), or a tuple of these; default "given"
             Pairs that must not be returned: the interactions in ``X_rows``, none, or those of a matrix.
-        candidates, exclude_items
-            As in `recommend`.
+        candidates, exclude_items, cold
+            As in `recommend`; cold are rows without interactions.
 
         Returns
         -------
         ids : ndarray of int32, shape (B, n)
-            As in `recommend`; -1 throughout for rows without interactions.
+            As in `recommend`.
         scores : ndarray, shape (B, n)
 
         Raises
@@ -263,24 +275,18 @@ class FactorRanker:
         Warns
         -----
         UserWarning
-            Rows without interactions: how many.
+            Rows without interactions that get nothing: how many.
         """
         snapshot = self._state()
         n_items = len(snapshot.item_factors)
         rows = as_csr(X_rows, name="X_rows", dtype=snapshot.item_factors.dtype, n_cols=n_items)
-        if isinstance(exclude, str):
-            check_choice("exclude", exclude, ("given",))
-            exclude = rows
-        ids, scores = self._topk(
-            self._fold_in(snapshot, rows),
-            snapshot.item_factors,
-            n,
-            exclude=exclude,
-            candidates=candidates,
-            exclude_items=exclude_items,
-        )
-        _suppress(rows.row_counts == 0, ids, scores, "interactions")
-        return ids, scores
+        filters = {
+            "exclude": self._excluded(snapshot, exclude, {"given": rows}, rows.n_rows),
+            "candidates": candidates,
+            "exclude_items": exclude_items,
+        }
+        is_cold = rows.row_counts == 0
+        return self._rank(snapshot, self._fold_in(snapshot, rows), is_cold, cold, n, filters, "interactions")
 
     def similar_items(
         self,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import scipy.sparse as sp
+
+from rgals._csr import CSR
 
 
 def group(codes: np.ndarray, n: int) -> np.ndarray:
@@ -25,6 +29,38 @@ def entries(matrix: sp.csr_array, mask: np.ndarray) -> sp.csr_array:
 def entry_rows(matrix: sp.csr_array) -> np.ndarray:
     """Row number of every stored entry of a CSR matrix."""
     return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+
+
+def union(matrices: Sequence[CSR]) -> CSR | None:
+    """The positions that any of several matrices of one shape stores, each with the weight 1."""
+    if len(matrices) < 2:
+        return matrices[0] if matrices else None
+    shape = matrices[0].shape
+    rows = np.concatenate([np.repeat(np.arange(shape[0]), m.row_counts) for m in matrices])
+    cols = np.concatenate([m.indices for m in matrices])
+    both = sp.csr_array((np.ones(len(rows), np.float32), (rows, cols)), shape=shape)
+    both.sort_indices()
+    indptr, indices = both.indptr.astype(np.int64), both.indices.astype(np.int32)
+    return CSR(indptr, indices, np.empty(0, np.float32), shape[1])
+
+
+def replace_rows(matrix: CSR, rows: np.ndarray, new: CSR) -> CSR:
+    """The matrix with some rows replaced; rows past its end are appended, and must leave no gap."""
+    n = max(matrix.n_rows, int(rows.max(initial=-1)) + 1)
+    values = np.empty(0, matrix.values.dtype)
+    if not (matrix.is_binary and new.is_binary):
+        parts = (np.ones(m.nnz) if m.is_binary else m.values for m in (matrix, new))
+        values = np.concatenate(list(parts)).astype(matrix.values.dtype)
+    indptr = np.concatenate([matrix.indptr, matrix.indptr[-1] + new.indptr[1:]])
+    both = CSR(indptr, np.concatenate([matrix.indices, new.indices]), values, matrix.n_cols)
+    order = np.arange(n)
+    order[rows] = matrix.n_rows + np.arange(len(rows))
+    out = both.take_rows(order)
+    return (
+        CSR(out.indptr, out.indices, np.empty(0, values.dtype), out.n_cols)
+        if (out.values == 1).all()
+        else out
+    )
 
 
 def core_members(matrix: sp.csr_array, k_user: int, k_item: int) -> tuple[np.ndarray, np.ndarray]:

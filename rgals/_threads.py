@@ -1,7 +1,8 @@
-"""Threads: numba's are set, BLAS is held at one inside parallel code, both are restored."""
+"""Threads: numba's are set, BLAS is held at one in parallel code, both are restored; forks are survived."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -9,13 +10,14 @@ from contextlib import contextmanager, nullcontext
 import numba
 from threadpoolctl import ThreadpoolController
 
-from rgals._errors import ParameterError
+from rgals._errors import ForkError, ParameterError
 
 _launch_lock = threading.RLock()
 _blas_lock = threading.Lock()
 _blas_users = 0
 _blas_limiter = None
 _controller: ThreadpoolController | None = None
+_forked_from_openmp = False
 
 
 def n_threads(n_jobs: int | None) -> int:
@@ -45,6 +47,37 @@ def n_threads(n_jobs: int | None) -> int:
     return max(1, min(int(wanted), available))
 
 
+def _layer() -> str | None:
+    """The threading layer of numba; None while it is not chosen, before the first launch."""
+    try:
+        return numba.threading_layer()
+    except ValueError:
+        return None
+
+
+def _after_fork() -> None:
+    """Make a forked child usable: locks that other threads held at the fork are nobody's here."""
+    global _launch_lock, _blas_lock, _blas_users, _blas_limiter, _forked_from_openmp
+    _launch_lock, _blas_lock = threading.RLock(), threading.Lock()
+    limiter, _blas_limiter, _blas_users = _blas_limiter, None, 0
+    if limiter is not None:  # the fork happened inside parallel code of the parent
+        limiter.restore_original_limits()
+    _forked_from_openmp = _forked_from_openmp or _layer() == "omp"
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _refuse_openmp_after_fork() -> None:
+    # GNU's OpenMP cannot start its threads again in a child: numba ends the process if it is tried.
+    if _forked_from_openmp:
+        raise ForkError(
+            "this process was forked from one that had already run parallel code on OpenMP, which cannot run "
+            "here. Start processes with multiprocessing's 'spawn' or 'forkserver'; or fork before the first "
+            "fit; or set NUMBA_THREADING_LAYER=workqueue (or tbb) before Python starts"
+        )
+
+
 def _limit_blas() -> None:
     global _blas_users, _blas_limiter, _controller
     with _blas_lock:
@@ -66,10 +99,7 @@ def _restore_blas() -> None:
 
 def _launch_is_unsafe() -> bool:
     """Whether two threads must not launch at once: the workqueue layer ends the process if they do."""
-    try:
-        return numba.threading_layer() == "workqueue"
-    except ValueError:  # no launch yet: the layer is not chosen, so be careful
-        return True
+    return _layer() in ("workqueue", None)  # not chosen yet: be careful
 
 
 @contextmanager
@@ -88,7 +118,13 @@ def parallel(n_jobs: int | None = None) -> Iterator[int]:
     ------
     int
         The number of threads.
+
+    Raises
+    ------
+    ForkError
+        In a child that was forked after its parent had run parallel code on OpenMP.
     """
+    _refuse_openmp_after_fork()
     threads = n_threads(n_jobs)
     before = numba.get_num_threads()
     _limit_blas()

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from rgals import _memory
 from rgals._csr import CSR
 from rgals._errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
 from rgals.kernels import csr as kernel
 
+_LARGE = 1 << 26  # interactions from which the memory for their conversion is looked at first
 MAX_INDEX = np.iinfo(np.int32).max
 
 
@@ -124,6 +126,8 @@ def _dense_to_sparse(X: Any, name: str) -> sp.csr_array:
             f"{name}: Expected 2D array, users x items, got {array.ndim}D. Reshape your data: for one user's "
             "row use X.reshape(1, -1), for one item's column X.reshape(-1, 1)"
         )
+    if array.dtype == np.float16:  # of which scipy has no sparse matrices
+        array = array.astype(np.float32)
     return sp.csr_array(array)
 
 
@@ -156,6 +160,8 @@ def as_csr(
 
     Raises
     ------
+    InsufficientMemoryError
+        There is too little memory to convert it.
     InputTypeError
         Not a matrix, or values that are no numbers.
     ShapeError
@@ -182,6 +188,12 @@ def as_csr(
         )
     if raw_indptr.dtype.kind not in "iu" or raw_indices.dtype.kind not in "iu":
         raise InputTypeError(f"{name}: indptr and indices must be integers")
+    if len(raw_indices) > _LARGE:
+        # At worst: narrower indices, values in another type, masks, and twice the matrix while it is sorted.
+        needed = len(raw_indices) * (3 * (4 + np.dtype(dtype).itemsize) + 4)
+        _memory.require(
+            needed, f"checking {name} with {len(raw_indices):,} interactions", "give fewer of them at once"
+        )
     code, row, value = kernel.check(raw_indptr, raw_indices, len(data), shape[1])
     if code != kernel.OK:
         raise InputError(_fault(code, row, value, shape, by_column, name))

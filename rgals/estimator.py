@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, cast
 
 import numpy as np
@@ -11,35 +12,40 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import Tags
 
 from rgals import _model_file
-from rgals._callbacks import ProgressBar
 from rgals._csr import CSR
-from rgals._errors import InputError
+from rgals._errors import InputError, ParameterError
 from rgals._fit import (
     FittedState,
+    alternate,
     check_labels,
     check_matrix,
+    check_memory,
     check_parameters,
     choose_solver,
+    describe,
+    draw_seed,
     dtype_name,
+    exact_backend,
     finish,
-    generator,
     hold_out,
+    is_seed,
     make_watchers,
     start_factors,
 )
-from rgals._ranker import FactorRanker, Snapshot
+from rgals._partial import PartialFit
+from rgals._ranker import Snapshot
 from rgals._validation import as_csr
+from rgals.checkpoint import Checkpoint, Progress, Store, as_checkpoint
 from rgals.losses import Degrees, Loss
 from rgals.metrics import evaluate
 from rgals.model_selection import split_interactions
 from rgals.solvers import closed_form
-from rgals.solvers.als import Callback, Problem, als
-from rgals.solvers.backends.cpu import CPUBackend
+from rgals.solvers.als import Callback, Problem
 
 _HIDDEN = 0.2  # share of every row that `score` hides
 
 
-class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class RGALS(PartialFit, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Matrix factorisation for top-K ranking from implicit feedback, by exact alternating least squares.
 
     Finds user factors P and item factors Q that minimise a ranking loss over *all* user-item pairs plus
@@ -68,7 +74,9 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         Used by ``solver="pcg"``.
     dtype : {"float32", "float64"}, default="float32"
         Of the factors. Factorisations that all rows share run in float64 either way.
-    device : {"cpu"}, default="cpu"
+    device : {"cpu", "cuda", "cuda:N"}, default="cpu"
+        Where half-steps and top-K run: ``"cuda"`` is the first NVIDIA GPU and needs the extra ``cuda13`` or
+        ``cuda12``; K is at most 1024 there. Results agree with the CPU's up to rounding.
     n_jobs : int or None, default=None
         Threads; None or -1 for all. The result does not depend on it, not by a bit.
     init_scale : float or None, default=None
@@ -172,6 +180,7 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         *,
         validation: Any = None,
         callbacks: Callback | Sequence[Callback] | None = None,
+        checkpoint: str | os.PathLike | Checkpoint | None = None,
         user_ids: Any = None,
         item_ids: Any = None,
     ) -> RGALS:
@@ -187,6 +196,10 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             the history's seconds). Interactions of ``X`` are excluded from the rankings.
         callbacks : callable or sequence of callables, optional
             Called with an `rgals.solvers.als.Iteration` after every iteration; a true answer ends the fit.
+        checkpoint : path or Checkpoint, optional
+            Folder to write checkpoints to, after every iteration or as `rgals.Checkpoint` says. Where it
+            holds one of this fit already, the fit goes on from there and ends with the bytes of an
+            uninterrupted one.
         user_ids, item_ids : array of labels, optional
             External ids of the rows and columns; they travel with the saved model. Taken from ``X`` where it
             is an `rgals.datasets.Interactions`.
@@ -202,20 +215,36 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         InputError, InputTypeError, ShapeError
             The matrix cannot be used; the message names the row and the column.
         NumericalError
-            A system cannot be solved; the message names iteration, side and row. An earlier fit stays as it
-            was.
+            A system cannot be solved; the message names iteration, side and row.
+        InsufficientMemoryError
+            The fit needs more memory than there is; raised before it is allocated.
+        CheckpointError
+            The checkpoint belongs to another fit.
+
+        Notes
+        -----
+        The outcome is published at the end, all at once: whatever ends a fit before, an error or Ctrl-C,
+        leaves the model as it was, and other threads may use it in the meantime.
         """
         loss, dtype = check_parameters(self)
+        keep = as_checkpoint(checkpoint)
+        if keep is not None and self.solver == "svd":
+            raise ParameterError("checkpoint", checkpoint, "solver='svd' has no iterations to write down")
         if hasattr(X, "matrix") and hasattr(X, "user_ids"):
             user_ids = X.user_ids if user_ids is None else user_ids
             item_ids = X.item_ids if item_ids is None else item_ids
             X = X.matrix
-        matrix = check_matrix(self, X, dtype)
+        probe = copy(self)  # scikit-learn's checks set attributes: not on this object before the fit is done
+        matrix = check_matrix(probe, X, dtype)
         if matrix.nnz == 0:
             raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
         labels = check_labels(user_ids, item_ids, matrix.shape)
+        check_memory(self, matrix, dtype)
+        seed = draw_seed(self.random_state)
+        store = None if keep is None else Store(keep, seed, is_seed(self.random_state))
+        seed = seed if store is None else store.seed
         if self.early_stopping and validation is None:
-            train, held_out = hold_out(matrix, dtype, self.random_state)
+            train, held_out = hold_out(matrix, dtype, seed)
         else:
             train, held_out = matrix, None
         if validation is not None:
@@ -227,27 +256,24 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         problem = Problem.of(train, loss, coefficients, float(self.reg), float(self.reg_exponent))
         backend, solver = choose_solver(self, coefficients)
         watchers, best = make_watchers(self, train, held_out, callbacks)
-        rng = generator(self.random_state)
+        rng = np.random.default_rng(seed)
         if solver == "svd":
             item_factors = closed_form.item_factors(train, self.K, problem.reg, rng, np.dtype(dtype))
             history: list[dict[str, Any]] = []
         else:
-            start = start_factors(self, matrix.shape, rng, dtype)
-            try:
-                item_factors, history = als(
-                    problem, start, backend, n_iter=self.n_iter, tol=self.tol, callbacks=watchers
-                )
-            finally:
-                for watcher in watchers:
-                    if isinstance(watcher, ProgressBar):
-                        watcher.close()
-            if best is not None:
-                item_factors = best.item_factors
+            done = None
+            if store is not None:
+                done = store.resume(describe(self, loss, solver, matrix, held_out), self.n_iter)
+            if done is None:
+                done = Progress(start_factors(self, matrix.shape, rng, dtype))
+            item_factors, history = alternate(self, problem, backend, done, watchers, best, store)
         state = finish(self, loss, problem, degrees, backend, item_factors, history, matrix, labels)
-        self._snapshot = state
-        self.n_iter_ = len(history)
-        self.history_ = history
-        self.solver_ = solver
+        # In one step, so that neither a signal nor another thread sees half of it.
+        names = {name: value for name, value in vars(probe).items() if name.endswith("_in_")}
+        fitted = {"n_iter_": len(history), "history_": history, "solver_": solver}
+        self.__dict__.update({"_snapshot": state, **fitted, **names})
+        if "feature_names_in_" not in names:
+            self.__dict__.pop("feature_names_in_", None)
         return self
 
     def _check_matrix(self, X: Any, state: FittedState) -> CSR:
@@ -304,7 +330,7 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         assert isinstance(snapshot, FittedState)
         coefficients = snapshot.loss.coefficients(snapshot.degrees.with_users(rows))
         side = coefficients.user_side(rows, snapshot.reg, snapshot.reg_exponent)
-        return CPUBackend(self.n_jobs).half_step(rows, snapshot.item_factors, side).factors
+        return exact_backend(self).half_step(rows, snapshot.item_factors, side).factors
 
     def predict(self, users: Any, items: Any = None) -> np.ndarray:
         """Scores of pairs; or, as scikit-learn calls it, the best new item for each row of interactions.
@@ -399,12 +425,7 @@ class RGALS(FactorRanker, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         ModelFileError
             The file is damaged, of a newer version or not a model.
         """
-        params, fitted, state = _model_file.load(path)
-        model = cls(**params)
-        model._snapshot = FittedState(**state)
-        for name, value in fitted.items():
-            setattr(model, name, value)
-        return model
+        return _model_file.load(cls, path)
 
     # ------------------------------------------------------------------ scikit-learn
 

@@ -14,7 +14,17 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "rgals"
 
 # What every part may use: typed errors, the CSR type, validation, threads, the version.
-SHARED = {"_errors", "_csr", "_sparse", "_validation", "_threads", "_files", "_journal", "_version"}
+SHARED = {
+    "_errors",
+    "_csr",
+    "_sparse",
+    "_validation",
+    "_threads",
+    "_files",
+    "_journal",
+    "_memory",
+    "_version",
+}
 
 # part -> other parts of rgals that it may import. A part is the first name below `rgals`; a longer prefix
 # stands for itself. The most specific prefix rules.
@@ -23,28 +33,42 @@ ALLOWED: dict[str, set[str]] = {
     "_version": set(),
     "_files": {"_errors"},
     "_journal": {"_errors"},
+    "_memory": {"_errors"},
     "_csr": {"kernels"},
     "_sparse": {"_errors", "_csr", "_validation", "kernels"},
     "_threads": {"_errors"},
-    "_validation": {"_errors", "_csr", "kernels"},
+    "_validation": {"_errors", "_csr", "_memory", "kernels"},
     "kernels": set(),
     "losses": SHARED,
     "solvers": SHARED | {"kernels", "losses", "persistence"},
-    "solvers.backends": SHARED | {"kernels", "losses"},
+    "solvers.backends": SHARED | {"kernels", "losses", "cuda"},
+    "cuda": SHARED,
     "persistence": SHARED,
-    "scoring": SHARED | {"kernels", "datasets"},
+    "scoring": SHARED | {"kernels", "datasets", "cuda"},
     "metrics": SHARED | {"kernels", "scoring"},
     "datasets": SHARED | {"kernels"},
     "model_selection": SHARED | {"kernels", "datasets", "metrics", "scoring"},
     "model_selection.tuning": SHARED | {"datasets", "estimator", "losses", "metrics", "model_selection"},
-    "_ranker": SHARED | {"scoring"},
-    "sgd": SHARED | {"_ranker", "kernels", "metrics", "scoring", "losses", "persistence", "datasets"},
+    "_snapshot": SHARED | {"datasets"},
+    "_ranker": SHARED | {"_snapshot", "scoring"},
+    "sgd": SHARED
+    | {"_ranker", "_snapshot_file", "kernels", "metrics", "scoring", "losses", "persistence", "datasets"},
     # The estimator and its own rooms.
     "_callbacks": SHARED | {"metrics", "solvers"},
-    "_model_file": SHARED | {"datasets", "losses", "persistence"},
-    "_fit": SHARED | {"_callbacks", "_ranker", "losses", "model_selection", "solvers"},
+    "_snapshot_file": SHARED | {"_ranker", "datasets", "kernels", "persistence"},
+    "_model_file": SHARED | {"_fit", "_snapshot_file", "losses", "persistence"},
+    "checkpoint": SHARED | {"persistence"},
+    "_precision": SHARED | {"kernels", "losses"},
+    "_fit": SHARED
+    | {"_precision"}
+    | {"cuda"}
+    | {"checkpoint", "_callbacks", "_ranker", "datasets", "losses", "model_selection", "solvers"},
+    "_explain": SHARED | {"_fit", "losses"},
+    "_interop": SHARED | {"_fit", "_ranker", "losses"},
+    "export": SHARED,
+    "_partial": SHARED | {"_explain", "_fit", "_ranker", "datasets", "losses", "solvers"},
     "estimator": SHARED
-    | {"_callbacks", "_fit", "_model_file", "_ranker"}
+    | {"_callbacks", "_fit", "_interop", "_model_file", "_partial", "_ranker", "checkpoint"}
     | {"solvers", "losses", "datasets", "metrics", "model_selection"},
     "plots": SHARED,
     "compare": SHARED
@@ -52,7 +76,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": SHARED
     | {"estimator", "losses", "metrics", "model_selection", "scoring", "datasets", "persistence"}
     | {"sgd", "compare", "plots"},
-    "": SHARED | {"estimator", "losses"},  # rgals/__init__.py
+    "": SHARED | {"checkpoint", "estimator", "losses"},  # rgals/__init__.py
 }
 
 # What may be imported from outside, where it is less than everything.

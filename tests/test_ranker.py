@@ -66,7 +66,7 @@ def test_recommend_excludes_what_it_is_told():
     np.testing.assert_array_equal(
         model.recommend(users, n=50, exclude=None)[0], best(model.scores[users], 50)[0]
     )
-    other = sp.random_array((2, N), density=0.5, rng=1, format="csr")
+    other = sp.csr_array((np.random.default_rng(1).random((2, N)) < 0.5).astype(np.float32))
     want = best(np.where(other.toarray() != 0, -np.inf, model.scores[users]), 50)[0]
     np.testing.assert_array_equal(model.recommend(users, n=50, exclude=other)[0], want)
     ids, _ = model.recommend(users, n=50, candidates=[4, 9, 17, 30], exclude_items=[9])

@@ -1,4 +1,4 @@
-"""The command line: ``rgals demo | fit | evaluate | recommend | compare``.
+"""The command line: ``rgals demo | fit | evaluate | recommend | compare | tune``.
 
 A command is a module with ``configure(parser)`` and ``run(args) -> int``; adding one is that module and a row
 in `COMMANDS`. Results go to standard output, everything else to standard error.
@@ -17,7 +17,7 @@ from types import ModuleType
 
 from rgals._errors import RgalsError
 from rgals._version import __version__
-from rgals.cli import compare, demo, evaluate, fit, recommend
+from rgals.cli import compare, demo, evaluate, fit, recommend, tune
 
 COMMANDS: dict[str, ModuleType] = {
     "demo": demo,
@@ -25,6 +25,7 @@ COMMANDS: dict[str, ModuleType] = {
     "evaluate": evaluate,
     "recommend": recommend,
     "compare": compare,
+    "tune": tune,
 }
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130

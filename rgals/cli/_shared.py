@@ -130,11 +130,12 @@ def parse_loss(text: str) -> Loss:
         key, equals, value = (part.strip() for part in setting.partition("="))
         if not equals or key not in known:
             raise ParameterError("loss", text, f"write NAME:PARAMETER=VALUE; {name} has " + ", ".join(known))
-        values[key] = _value(value)
+        values[key] = value_of(value)
     return get_loss(kind(**values))
 
 
-def _value(text: str) -> Any:
+def value_of(text: str) -> Any:
+    """None, a truth value, a number or the text itself."""
     if text.lower() in ("none", "true", "false"):
         return {"none": None, "true": True, "false": False}[text.lower()]
     for kind in (int, float):

@@ -18,10 +18,10 @@ from tqdm import tqdm
 
 from rgals._csr import CSR
 from rgals._errors import InputError, NumericalError
+from rgals._journal import Journal
 from rgals._threads import n_threads
 from rgals._validation import as_csr, check_int, check_real
 from rgals._version import __version__
-from rgals.compare.journal import Journal
 from rgals.compare.methods import Method
 from rgals.datasets import Interactions, read_interactions
 from rgals.losses import RG2

@@ -7,11 +7,24 @@ from rgals.losses.base import Coefficients, Degrees, Loss, Side
 from rgals.losses.ials import IALS
 from rgals.losses.rg2 import RG2
 from rgals.losses.rgx import RGX
+from rgals.losses.rules import rule
 from rgals.losses.wrmf import WRMF
 
 LOSSES: dict[str, type[Loss]] = {"rg2": RG2, "rgx": RGX, "wrmf": WRMF, "ials": IALS}
 
-__all__ = ["IALS", "LOSSES", "RG2", "RGX", "WRMF", "Coefficients", "Degrees", "Loss", "Side", "get_loss"]
+__all__ = [
+    "IALS",
+    "LOSSES",
+    "RG2",
+    "RGX",
+    "WRMF",
+    "Coefficients",
+    "Degrees",
+    "Loss",
+    "Side",
+    "get_loss",
+    "rule",
+]
 
 
 def get_loss(loss: str | Loss) -> Loss:

@@ -21,6 +21,7 @@ from rgals.metrics.lists import (
     rbp,
     recall,
 )
+from rgals.metrics.sampled import evaluate_sampled
 from rgals.metrics.significance import (
     Comparison,
     bootstrap_interval,
@@ -42,6 +43,7 @@ __all__ = [
     "compare",
     "coverage",
     "evaluate",
+    "evaluate_sampled",
     "exposure",
     "gini",
     "hit_rate",

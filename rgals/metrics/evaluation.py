@@ -166,7 +166,9 @@ def evaluate(
 
 def _source(model: Any) -> tuple[Source, tuple[int | None, int | None]]:
     """Where scores come from, and the number of users and items where that is known."""
-    if hasattr(model, "user_factors_") and hasattr(model, "item_factors_"):
+    if hasattr(model, "factors_"):
+        model = model.factors_  # both of one fit, even while another thread refits
+    elif hasattr(model, "user_factors_") and hasattr(model, "item_factors_"):
         model = (model.user_factors_, model.item_factors_)
     if isinstance(model, tuple | list):
         if len(model) != 2:

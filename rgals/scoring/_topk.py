@@ -10,7 +10,9 @@ from rgals._csr import CSR
 from rgals._errors import InputTypeError, ShapeError
 from rgals._threads import n_threads, parallel
 from rgals._validation import as_csr, check_ids, check_int
+from rgals.cuda import open_device
 from rgals.kernels import topk as kernel
+from rgals.scoring._device import topk_on_device
 
 # Few queries are cut along the items into about this many pieces of work, whatever the number of threads, but
 # not into shorter ones: every piece fills its own heaps.
@@ -104,6 +106,7 @@ def topk(
     exclude_items: Any = None,
     item_scale: Any = None,
     n_jobs: int | None = None,
+    device: str = "cpu",
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the ``n`` items with the largest inner product with each query, exactly.
 
@@ -132,6 +135,9 @@ def topk(
         Factor on the scores of each item, for instance inverse norms for the cosine.
     n_jobs : int or None
         Threads; None is all. It changes no bit of the result.
+    device : {"cpu", "cuda", "cuda:N"}, default "cpu"
+        Where scores are computed and the best are chosen. A matrix of candidates is scored on the CPU. A GPU
+        makes lists of at most 1024.
 
     Returns
     -------
@@ -147,7 +153,9 @@ def topk(
     UnknownIdError
         A candidate or excluded id is outside 0..N-1.
     ParameterError
-        ``n`` is not an integer >= 1.
+        ``n`` is not an integer >= 1, or more than a GPU's limit.
+    MissingDependencyError, DeviceError
+        The GPU that was asked for cannot be used.
 
     Notes
     -----
@@ -171,6 +179,7 @@ def topk(
     """
     queries, items = as_factors(queries, items)
     n = check_int("n", n, 1)
+    gpu = None if device == "cpu" else open_device(device)
     n_queries, n_items = len(queries), len(items)
     pairs = (
         _no_pairs(n_queries, n_items)
@@ -198,6 +207,8 @@ def topk(
         blocked, n_left = np.empty(0, np.int32), len(names)
     if n_left == 0 or n_queries == 0:
         return np.full((n_queries, n), -1, np.int32), np.full((n_queries, n), -np.inf, queries.dtype)
+    if gpu is not None:
+        return topk_on_device(gpu, queries, items, n, *filters, names, blocked, scale)
     n_tiles, n_blocks = -(-n_left // kernel.ITEMS), -(-n_queries // kernel.USERS)
     n_segments = max(1, min(n_tiles // _TILES_IN_A_PIECE, _PIECES // n_blocks))
     ids = np.empty((n_segments, n_queries, n), np.int32)

@@ -340,12 +340,7 @@ class SGDRanker(FactorRanker, BaseEstimator):
         ModelFileError
             The file is damaged, of a newer version or not a model of this kind.
         """
-        params, fitted, snapshot = _model_file.load(path)
-        model = cls(**params)
-        model._snapshot = snapshot
-        for name, value in fitted.items():
-            setattr(model, name, value)
-        return model
+        return _model_file.load(cls, path)
 
 
 class _Run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ class Iteration:
     objective : float
         The loss's stated objective at these factors.
     user_factors, item_factors : ndarray
-        The current factors, read-only. Copy what must outlive the call.
+        The current factors, read-only. Copy what must outlive the call. A device backend moves them to the
+        host when they are first asked for.
     record : dict
         The entry of the history; a callback may add figures (metrics) to it.
     history : list of dict
@@ -38,10 +40,20 @@ class Iteration:
     iteration: int
     seconds: float
     objective: float
-    user_factors: np.ndarray
-    item_factors: np.ndarray
     record: dict[str, Any]
     history: list[dict[str, Any]] = field(repr=False)
+    _users: Callable[[], np.ndarray] = field(repr=False)
+    _items: Callable[[], np.ndarray] = field(repr=False)
+
+    @cached_property
+    def user_factors(self) -> np.ndarray:
+        """The current factors of the users, read-only."""
+        return _read_only(self._users())
+
+    @cached_property
+    def item_factors(self) -> np.ndarray:
+        """The current factors of the items, read-only."""
+        return _read_only(self._items())
 
 
 #: Called after every iteration; a true answer ends the fit.
@@ -78,10 +90,6 @@ class Problem:
         )
 
 
-def _ridge(factors: np.ndarray, ridge: np.ndarray) -> float:
-    return float(ridge @ np.einsum("ij,ij->i", factors, factors, dtype=np.float64))
-
-
 def als(
     problem: Problem,
     user_factors: np.ndarray,
@@ -90,6 +98,9 @@ def als(
     n_iter: int,
     tol: float = 0.0,
     callbacks: Sequence[Callback] = (),
+    item_factors: np.ndarray | None = None,
+    history: Sequence[dict[str, Any]] = (),
+    after: Callable[[Iteration, bool], object] | None = None,
 ) -> tuple[np.ndarray, list[dict[str, Any]]]:
     """Alternate exact half-steps, items first, until ``n_iter`` or until the objective settles.
 
@@ -106,6 +117,11 @@ def als(
         Stop when the objective falls by less than ``tol`` times its magnitude in an iteration. 0: never.
     callbacks : sequence of callables
         See `Callback`.
+    item_factors, history : optional
+        Go on after the last iteration of ``history``, whose factors are given: the result is that of a run
+        which was never interrupted, to the bit. ``item_factors`` is overwritten.
+    after : callable, optional
+        Called last in every iteration, with it and with whether a stopping rule ends the run.
 
     Returns
     -------
@@ -121,45 +137,47 @@ def als(
     """
     user_side = problem.coefficients.user_side(problem.users, problem.reg, problem.reg_exponent)
     item_side = problem.coefficients.item_side(problem.items, problem.reg, problem.reg_exponent)
-    history: list[dict[str, Any]] = []
-    item_factors = np.empty((problem.items.n_rows, user_factors.shape[1]), user_factors.dtype)
-    seconds, previous = 0.0, np.inf
-    for iteration in range(1, n_iter + 1):
+    history = list(history)
+    if item_factors is None:
+        item_factors = np.empty((problem.items.n_rows, user_factors.shape[1]), user_factors.dtype)
+    users, items = backend.upload(user_factors), backend.upload(item_factors)
+    seconds, previous = (history[-1]["seconds"], history[-1]["objective"]) if history else (0.0, np.inf)
+    for iteration in range(len(history) + 1, n_iter + 1):
         started = time.perf_counter()
         what = "item"
         try:
             step = backend.half_step(
-                problem.items, user_factors, item_side, rotate=True, out=item_factors, warm=iteration > 1
+                problem.items, users, item_side, rotate=True, out=items, warm=iteration > 1
             )
-            item_factors = step.factors
+            items = step.factors
             what = "user"
-            step = backend.half_step(
-                problem.users, item_factors, user_side, rotate=True, out=user_factors, warm=True
-            )
+            step = backend.half_step(problem.users, items, user_side, rotate=True, out=users, warm=True)
         except NumericalError as error:
             raise NumericalError(f"iteration {iteration}, {what} half-step: {error}") from error
-        user_factors = step.factors
-        objective = problem.constant + _ridge(item_factors, item_side.ridge) - step.decrease
+        users = step.factors
+        objective = problem.constant + backend.ridge(items, item_side.ridge) - step.decrease
         seconds += time.perf_counter() - started
         record = {"iteration": iteration, "seconds": seconds, "objective": objective}
         history.append(record)
-        stop = False
-        if callbacks:
+        stop = previous - objective < tol * abs(objective)
+        if callbacks or after is not None:
             shown = Iteration(
                 iteration,
                 seconds,
                 objective,
-                _read_only(user_factors),
-                _read_only(item_factors),
                 record,
                 history,
+                partial(backend.download, users),
+                partial(backend.download, items),
             )
             answers = [callback(shown) for callback in callbacks]  # every one is called
-            stop = any(answers)
-        if stop or previous - objective < tol * abs(objective):
+            stop = any(answers) or stop
+            if after is not None:
+                after(shown, stop)
+        if stop:
             break
         previous = objective
-    return item_factors, history
+    return backend.download(items), history
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

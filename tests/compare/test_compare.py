@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from rgals._errors import InputError, ParameterError
+from rgals._journal import Journal
 from rgals.compare import METHODS, compare, prepare
 from rgals.compare import runner as runner_module
 from rgals.compare.analysis import linear_rate, mean_and_spread, seconds_to
-from rgals.compare.journal import Journal
 from rgals.compare.methods import Method, get_methods
 from rgals.compare.runner import Runner, tune
 from rgals.datasets import make_implicit, read_interactions

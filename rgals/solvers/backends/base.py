@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -26,10 +26,36 @@ class HalfStep(NamedTuple):
     decrease: float
 
 
+class HostFactors:
+    """What a backend that computes in the host's memory does with factors."""
+
+    def upload(self, factors: np.ndarray) -> np.ndarray:
+        """The factors themselves."""
+        return factors
+
+    def download(self, factors: np.ndarray) -> np.ndarray:
+        """The factors themselves."""
+        return factors
+
+    def ridge(self, factors: np.ndarray, ridge: np.ndarray) -> float:
+        """``sum_r ridge_r |f_r|^2``."""
+        # Not a BLAS product: outside `parallel` it would wake BLAS's threads, which spin beside the kernels'.
+        return float(np.sum(ridge * np.einsum("ij,ij->i", factors, factors)))
+
+
 class Backend(Protocol):
     """Solves half-steps exactly (or as exactly as it documents)."""
 
     name: str
+
+    def upload(self, factors: np.ndarray) -> Any:
+        """Factors where the backend computes: what a fit hands to `half_step` and gets back from it."""
+
+    def download(self, factors: Any) -> np.ndarray:
+        """Factors in the host's memory."""
+
+    def ridge(self, factors: Any, ridge: np.ndarray) -> float:
+        """``sum_r ridge_r |f_r|^2`` of factors that `upload` or `half_step` returned."""
 
     def half_step(
         self,

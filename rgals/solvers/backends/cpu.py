@@ -15,14 +15,16 @@ from rgals._errors import NumericalError
 from rgals._threads import parallel
 from rgals.kernels import gram, pcg, rows, shared, tiles
 from rgals.losses.base import Side
-from rgals.solvers.backends.base import HalfStep, raise_for_rows
+from rgals.solvers.backends.base import HalfStep, HostFactors, raise_for_rows
+
+_LAUNCH = 1 << 36  # multiplications of one launch: a second or two on two cores
 
 _PIECES = 256  # of work, in which the shared solver cuts the rows
 _AT_ONCE = 4096  # rows of a table of n_rows x K numbers that is never held as a whole
 _ROW_COST = 8  # of a row beside its positives, in positives
 
 
-class CPUBackend:
+class CPUBackend(HostFactors):
     """Exact half-steps in numba, parallel over rows; bitwise independent of the number of threads.
 
     Parameters
@@ -169,15 +171,18 @@ class _HalfStep:
         side = self.side
         # The kernels differ in how they solve a row, not in what a row is.
         problem = (
-            self.plan.queue, *self.csr, self.rotated, self.d.astype(dtype), s.astype(dtype), side.scale,
-            side.linear, side.ridge, *self.terms, self.out, value, info,
+            *self.csr, self.rotated, self.d.astype(dtype), s.astype(dtype), side.scale, side.linear,
+            side.ridge, *self.terms, self.out, value, info,
         )  # fmt: skip
         if self.plan.shared:
-            shared.solve(*problem, self.n_threads)
-        elif self.steps is None:
-            rows.solve(*problem, self.n_threads)
+            shared.solve(self.plan.queue, *problem, self.n_threads)
         else:
-            pcg.solve(*problem, self.steps, self.n_threads)
+            # Ctrl-C is answered between two launches.
+            for part in _seconds_of_work(self.plan.queue, self.csr[0], self.kp):
+                if self.steps is None:
+                    rows.solve(part, *problem, self.n_threads)
+                else:
+                    pcg.solve(part, *problem, self.steps, self.n_threads)
         raise_for_rows(info, dtype)
         return self.out, float(value.sum())
 
@@ -230,3 +235,14 @@ class _HalfStep:
     def _pull(self, solved: np.ndarray) -> np.ndarray:
         """``sum_r scale_r p_r``."""
         return gram.column_sums(solved, self.side.scale, self.side.scale, self.n_threads)[1]
+
+
+def _seconds_of_work(order: np.ndarray, indptr: np.ndarray, width: int) -> list[np.ndarray]:
+    """The rows in pieces that take no more than seconds to solve; one piece in all but huge problems."""
+    most = len(order) * width**3 + int(indptr[-1]) * width**2  # of multiplications, whatever the path
+    if most <= _LAUNCH:
+        return [order]
+    counts = np.diff(indptr)[order].astype(np.float64)
+    work = np.cumsum(np.minimum(counts, width) ** 3 + counts * np.minimum(counts, width) * width)
+    cuts = np.searchsorted(work, np.arange(_LAUNCH, work[-1], _LAUNCH))
+    return [part for part in np.split(order, cuts) if len(part)]

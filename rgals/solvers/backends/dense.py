@@ -6,10 +6,10 @@ import numpy as np
 
 from rgals._csr import CSR
 from rgals.losses.base import Side, positive_coefficients
-from rgals.solvers.backends.base import HalfStep, raise_for_rows
+from rgals.solvers.backends.base import HalfStep, HostFactors, raise_for_rows
 
 
-class DenseBackend:
+class DenseBackend(HostFactors):
     """Reference backend that every other one is tested against. Forms every system; slow and plain."""
 
     name = "dense"

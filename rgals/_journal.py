@@ -1,4 +1,4 @@
-"""The record of a comparison: one JSON object a line, appended as results arrive, read again to resume."""
+"""The record of long work: one JSON object a line, appended as results arrive, read again to resume."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Journal:
         if found != setting:
             differ = [k for k in setting if not isinstance(found, dict) or found.get(k) != setting[k]]
             raise InputError(
-                f"{self.path} holds a comparison with other settings ({', '.join(differ)}); choose another "
-                "folder or remove it"
+                f"{self.path} holds results of other settings ({', '.join(differ)}); choose another place or "
+                "remove it"
             )
         return True
 

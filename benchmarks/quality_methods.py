@@ -1,0 +1,294 @@
+"""The methods of the quality table: what each may tune, how it is fitted, where it is too large.
+
+Every method gets the same search (`rgals.model_selection.tune` or the search below it). Seconds are CPU
+seconds of the final fit, which on one thread hardly depend on what else the machine does.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+from threadpoolctl import threadpool_limits
+
+from rgals import IALS, RG2, RGX, WRMF
+from rgals._journal import Journal
+from rgals._threads import n_threads
+from rgals.losses import rule
+from rgals.metrics import evaluate
+from rgals.model_selection import tune
+from rgals.model_selection.tuning.halving import LEVELS, GaussianProcess, best_trial, search
+from rgals.model_selection.tuning.space import Choice, Range, Space, default_space
+from rgals.model_selection.tuning.trials import Prepared
+from rgals.sgd import SGDRanker
+
+PLAIN = {"user_exponent": 0.0, "item_exponent": 0.0}
+TOP = len(LEVELS) - 1
+EASE_ITEMS = 13_000  # its N x N matrix and inverse: 1.4 GB in float32
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a method is asked to do.
+
+    Attributes
+    ----------
+    data, protocol : as `tune` takes them
+    prepared : Prepared
+        The same splits, for methods that are not rgals'.
+    K, n_jobs, seed, repeats : int
+    budget : float
+        In full fits, for two parameters.
+    metric : str
+    folder : Path
+        For journals.
+    """
+
+    data: Any
+    protocol: Any
+    prepared: Prepared
+    K: int
+    n_jobs: int
+    seed: int
+    repeats: int
+    budget: float
+    metric: str
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A tuned and refitted model.
+
+    Attributes
+    ----------
+    scores : pair of factors, or callable
+        For `rgals.metrics.evaluate`.
+    setting : dict
+    validation : float
+    edges : list of str
+    seconds : float
+        CPU seconds of the final fit.
+    fits : int
+    """
+
+    scores: Any
+    setting: dict[str, Any]
+    validation: float
+    edges: list[str]
+    seconds: float
+    fits: int
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the table."""
+
+    run: Callable[[str, Task], Answer]
+    has_factors: bool = True
+    slow: bool = False
+    max_items: int | None = None
+
+
+def als(loss: Any, dimensions: int = 2, **space: Any) -> Method:
+    """A loss of rgals. Plain WRMF has a ridge in other units: see `plain_ridge`."""
+
+    def run(name: str, task: Task) -> Answer:
+        train = task.prepared.splits[0].train
+        chosen = {**PLAIN, **space, "K": task.K}  # None: the default range
+        if chosen.get("reg_exponent") == 0.0:
+            chosen["reg"] = plain_ridge(train)
+        found = tune(  # its warning of edges becomes a mark in the table
+            loss,
+            task.data,
+            {key: value for key, value in chosen.items() if value is not None},
+            budget=task.budget * dimensions / 2,
+            protocol=task.protocol,
+            repeats=task.repeats,
+            metric=task.metric,
+            journal=task.folder / f"{name}.jsonl",
+            refit=False,
+            random_state=task.seed,
+            n_jobs=task.n_jobs,
+        )
+        started = time.process_time()
+        model = found.model.fit(task.prepared.final)
+        seconds = time.process_time() - started
+        setting = {k: v for k, v in found.params.items() if v != 0.0 or k == "reg_exponent"}
+        factors = model.user_factors_, model.item_factors_
+        return Answer(factors, setting, found.figure, list(found.edges), seconds, len(found.trials))
+
+    return Method(run)
+
+
+def plain_ridge(train: Any) -> tuple[float, float]:
+    """Range of an unscaled ridge: the scaled one times the mean weight of a user and of an item."""
+    n_users, n_items = train.shape
+    centre = rule(WRMF, n_users, n_items, train.nnz)
+    total = n_users * n_items + centre["alpha"] * train.nnz
+    middle = centre["reg"] * total / np.sqrt(n_users * n_items)
+    return float(f"{middle / 10:.2g}"), float(f"{middle * 10:.2g}")
+
+
+def other(
+    fit: Callable[[sp.csr_array, dict[str, Any], int, Task], Any],
+    space: Callable[[Any], dict[str, Any]],
+    *,
+    share: float = 1.0,
+    has_factors: bool = True,
+    **more: Any,
+) -> Method:
+    """A method outside of rgals' solvers, tuned by the same search.
+
+    ``fit(train, params, level, task)`` gives scores for `evaluate`; ``space(train)`` its ranges and choices;
+    ``share`` says how much of the budget it needs.
+    """
+
+    def run(name: str, task: Task) -> Answer:
+        dimensions = {
+            key: Choice(tuple(v)) if isinstance(v, list) else Range(*v, log=v[0] > 0)
+            for key, v in space(task.prepared.splits[0].train).items()
+        }
+        searched = Space(dimensions, {}, (task.K,))
+        setting = {"data": task.prepared.fingerprint(), "metric": task.metric}
+        journal = Journal(task.folder / f"{name}.jsonl", setting)
+
+        def measure(params: dict[str, Any], level: int) -> float:
+            key = json.dumps([level, params], sort_keys=True)
+            row = journal.get(key)
+            if row is None:
+                figures = []
+                for split in task.prepared.splits:
+                    scores = fit(split.train.to_scipy(), params, level, task)
+                    users = split.users
+                    got = evaluate(
+                        scores, split.told, split.hidden, task.metric, users=users, n_jobs=task.n_jobs
+                    )
+                    figures.append(got[task.metric])
+                row = journal.add(key, {"figure": float(np.mean(figures))})
+            return row["figure"]
+
+        trials = search(searched, measure, task.budget * share, GaussianProcess(searched, task.seed))
+        best = best_trial(trials)
+        started = time.process_time()
+        scores = fit(task.prepared.final, best.params, TOP, task)
+        seconds = time.process_time() - started
+        found = {k: v for k, v in best.params.items() if k != "K" or has_factors}
+        return Answer(scores, found, best.figure, list(searched.edges(best.params)), seconds, len(trials))
+
+    return Method(run, has_factors=has_factors, **more)
+
+
+def popularity(train: sp.csr_array, params: dict[str, Any], level: int, task: Task) -> Any:
+    """Interactions of every item."""
+    counts = np.bincount(train.indices, minlength=train.shape[1]).astype(np.float32)
+    return np.ones((train.shape[0], 1), np.float32), counts[:, None]
+
+
+def ease(train: sp.csr_array, params: dict[str, Any], level: int, task: Task) -> Any:
+    """Steck, "Embarrassingly shallow autoencoders for sparse data", 2019.
+
+    B = I - P / diag(P) with P = (X^T X + l2 I)^-1; scores are X B. Cheaper levels are the same fit: it has
+    neither factors nor iterations.
+    """
+    X = train.astype(np.float32)
+    gram = (X.T @ X).toarray()
+    gram[np.diag_indices_from(gram)] += np.float32(params["l2"])
+    with threadpool_limits(n_threads(task.n_jobs), "blas"):
+        inverse = scipy.linalg.lapack.spotri(
+            scipy.linalg.cholesky(gram, lower=True, overwrite_a=True), lower=1
+        )[0]
+    inverse = np.tril(inverse) + np.tril(inverse, -1).T
+    weights = -inverse / np.diag(inverse)
+    np.fill_diagonal(weights, 0.0)
+    return lambda users: X[users] @ weights
+
+
+def implicit_als(train: sp.csr_array, params: dict[str, Any], level: int, task: Task) -> Any:
+    """implicit's default solver (conjugate gradients), confidence alpha, plain ridge."""
+    from implicit.cpu.als import AlternatingLeastSquares
+
+    share, iterations = LEVELS[level]
+    model = AlternatingLeastSquares(
+        factors=max(1, round(task.K * share)),
+        alpha=params["alpha"],
+        regularization=params["reg"],
+        iterations=max(1, round(16 * iterations)),
+        num_threads=task.n_jobs,
+        random_state=task.seed,
+    )
+    return _implicit(model, train)
+
+
+def implicit_bpr(train: sp.csr_array, params: dict[str, Any], level: int, task: Task) -> Any:
+    """implicit's BPR: uniform negatives, plain SGD, 160 epochs."""
+    from implicit.cpu.bpr import BayesianPersonalizedRanking
+
+    share, iterations = LEVELS[level]
+    model = BayesianPersonalizedRanking(
+        factors=max(1, round(task.K * share)),
+        learning_rate=params["lr"],
+        regularization=params["reg"],
+        iterations=max(1, round(160 * iterations)),
+        num_threads=task.n_jobs,
+        random_state=task.seed,
+    )
+    return _implicit(model, train)
+
+
+def _implicit(model: Any, train: sp.csr_array) -> Any:
+    with threadpool_limits(1, "blas"):
+        model.fit(sp.csr_matrix(train), show_progress=False)
+    return np.asarray(model.user_factors), np.asarray(model.item_factors)
+
+
+def sgd_softmax(train: sp.csr_array, params: dict[str, Any], level: int, task: Task) -> Any:
+    """Full softmax over all items, cosine scores, lazy Adam, 24 epochs."""
+    share, epochs = LEVELS[level]
+    model = SGDRanker(
+        max(1, round(task.K * share)),
+        loss="softmax",
+        score="cosine",
+        n_epochs=max(1, round(24 * epochs)),
+        random_state=task.seed,
+        n_jobs=task.n_jobs,
+        **params_without_k(params),
+    ).fit(train)
+    return model.user_factors_, model.item_factors_
+
+
+def params_without_k(params: dict[str, Any]) -> dict[str, Any]:
+    """The searched parameters alone."""
+    return {key: value for key, value in params.items() if key != "K"}
+
+
+def _wrmf_ranges(train: Any) -> dict[str, Any]:
+    return {"alpha": default_space(WRMF(), train)["alpha"], "reg": plain_ridge(train)}
+
+
+METHODS: dict[str, Method] = {
+    "popularity": other(popularity, lambda train: {}, has_factors=False),
+    "RG2": als(RG2()),
+    "RG2 + exponents": als(RG2(), 4, user_exponent=None, item_exponent=None),
+    "RGx": als(RGX()),
+    "RGx gramian": als(RGX(form="gramian"), 3, beta=(0.0, 0.98)),
+    "iALS": als(IALS()),
+    "iALS + exponents": als(IALS(), 4, user_exponent=None, item_exponent=None),
+    "WRMF plain": als(WRMF(), reg_exponent=0.0),
+    "WRMF scaled": als(WRMF()),
+    "implicit ALS": other(implicit_als, _wrmf_ranges),
+    "EASE": other(
+        ease, lambda train: {"l2": (3.0, 3000.0)}, share=0.5, has_factors=False, max_items=EASE_ITEMS
+    ),
+    "implicit BPR": other(implicit_bpr, lambda train: {"lr": (0.003, 0.3), "reg": (0.0003, 0.3)}, slow=True),
+    "SGD softmax": other(
+        sgd_softmax, lambda train: {"lr": (0.003, 0.1), "temperature": (0.07, 0.6)}, share=0.5, slow=True
+    ),
+}

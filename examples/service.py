@@ -1,0 +1,209 @@
+"""A model behind HTTP: recommendations, similar items and explanations as JSON; a new file is swapped in.
+
+pip install "rgals[service]"
+python examples/service.py model.npz --port 8000
+curl -d '{"user": "ann", "n": 5}' http://127.0.0.1:8000/recommend
+curl -d '{"history": ["tea", "milk"]}' http://127.0.0.1:8000/recommend
+curl -d '{"item": "tea"}' http://127.0.0.1:8000/similar
+curl -d '{"user": "ann", "item": "tea"}' http://127.0.0.1:8000/explain
+
+`model.save("model.npz")` replaces the file in one step; the service notices, loads and checks the new one
+beside the old one, and changes over between two requests. A file that cannot be loaded changes nothing. Every
+answer comes from one model and names it. One process; run several behind a balancer for more.
+"""
+
+import argparse
+import logging
+import os
+import socket
+import threading
+import time
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+import uvicorn
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
+
+from rgals import RGALS, RgalsError, UnknownIdError
+from rgals.datasets import IdMap
+
+MAX_N, MAX_IDS, MAX_BYTES = 1000, 10_000, 1 << 20
+log = logging.getLogger("uvicorn.error")
+
+Id = StrictInt | StrictStr
+N = Annotated[int, Field(strict=True, ge=1, le=MAX_N)]
+Ids = Annotated[list[Id], Field(max_length=MAX_IDS)]
+
+
+class Query(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    n: N = 10
+
+
+class Recommend(Query):
+    user: Id | None = None
+    history: Ids | None = None  # instead of a user: items that somebody unknown has
+    exclude: Ids = []
+    popular: bool = False  # for an unknown user: popular items instead of an error
+
+    @model_validator(mode="after")
+    def one_of_both(self) -> "Recommend":
+        if (self.user is None) == (self.history is None):
+            raise ValueError("give either user or history")
+        return self
+
+
+class Similar(Query):
+    item: Id
+
+
+class Explain(Query):
+    user: Id
+    item: Id
+
+
+class Loaded(NamedTuple):
+    model: RGALS
+    users: IdMap
+    items: IdMap
+    name: str
+
+
+def load(path: str) -> Loaded:
+    model = RGALS.load(path).set_params(n_jobs=1)  # requests come many at once: a thread each
+    users, items = model.factors_
+    ids = (
+        np.arange(len(factors)) if labels is None else labels
+        for labels, factors in ((model.user_ids_, users), (model.item_ids_, items))
+    )
+    loaded = Loaded(model, *map(IdMap, ids, ("user", "item")), model.fingerprint())
+    one = sp.csr_array(([1.0], ([0], [0])), shape=(1, len(items)))
+    model.recommend_new(one, n=1)  # compiles now what the first request would wait for
+    model.similar_items(0, n=1)
+    model.explain(0, 0)
+    return loaded
+
+
+def listed(loaded: Loaded, ids: np.ndarray, scores: np.ndarray) -> list[dict[str, Any]]:
+    found = ids >= 0
+    labels = loaded.items.labels[ids[found]].tolist()
+    return [{"item": item, "score": s} for item, s in zip(labels, scores[found].tolist(), strict=True)]
+
+
+class Limit:
+    """Refuses large bodies before they are read."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        size = dict(scope.get("headers", [])).get(b"content-length", b"0")
+        chunked = scope["type"] == "http" and b"transfer-encoding" in dict(scope["headers"])
+        if chunked or not size.isdigit() or int(size) > MAX_BYTES:
+            answer = JSONResponse({"detail": f"give content-length, of at most {MAX_BYTES} bytes"}, 413)
+            await answer(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+
+def make_app(path: str, poll: float = 0.5) -> FastAPI:
+    app = FastAPI(title="rgals", description=__doc__)
+    app.add_middleware(Limit)
+    app.state.loaded = load(path)
+
+    def watch() -> None:
+        last = stamp(path)
+        while True:
+            time.sleep(poll)
+            now = stamp(path)
+            if now is None or now == last:
+                continue
+            try:
+                app.state.loaded = load(path)  # one assignment: no request sees anything between
+                log.info("now serving %s", app.state.loaded.name)
+            except (RgalsError, OSError) as error:
+                log.error("still serving %s: %s", app.state.loaded.name, error)
+            last = now
+
+    threading.Thread(target=watch, daemon=True).start()
+
+    @app.exception_handler(UnknownIdError)
+    async def unknown(_: Request, error: UnknownIdError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 404)
+
+    @app.get("/health")
+    async def health() -> JSONResponse:
+        loaded = app.state.loaded
+        return JSONResponse({"model": loaded.name, "users": len(loaded.users), "items": len(loaded.items)})
+
+    @app.post("/recommend")
+    async def recommend(query: Recommend) -> JSONResponse:
+        loaded = app.state.loaded
+        options = {"exclude_items": loaded.items.index(query.exclude), "cold": "popular"}
+        row = [] if query.history is None else loaded.items.index(query.history)
+        user = loaded.users.index([query.user], missing="mark")[0] if query.user is not None else -1
+        if user >= 0:
+            ids, scores = loaded.model.recommend(user, query.n, **options)
+        elif query.history is not None or query.popular:
+            history = sp.csr_array(
+                (np.ones(len(row)), (np.zeros(len(row), int), row)), shape=(1, len(loaded.items))
+            )
+            ids, scores = loaded.model.recommend_new(history, query.n, **options)
+        else:
+            raise HTTPException(404, f"user {query.user!r} is not known; popular=true gives popular items")
+        return JSONResponse({"model": loaded.name, "items": listed(loaded, ids, scores)})
+
+    @app.post("/similar")
+    async def similar(query: Similar) -> JSONResponse:
+        loaded = app.state.loaded
+        ids, scores = loaded.model.similar_items(loaded.items.index([query.item]), query.n)
+        return JSONResponse({"model": loaded.name, "items": listed(loaded, ids, scores)})
+
+    @app.post("/explain")
+    async def explain(query: Explain) -> JSONResponse:
+        loaded = app.state.loaded
+        user, item = loaded.users.index([query.user])[0], loaded.items.index([query.item])[0]
+        why = loaded.model.explain(user, item, query.n)
+        past = listed(loaded, why.items, why.contributions)
+        because = [{"item": part["item"], "contribution": part["score"]} for part in past]
+        return JSONResponse(
+            {
+                "model": loaded.name,
+                "score": why.score,
+                "because": because,
+                "rest": why.rest,
+                "all_pairs": why.all_pairs,
+            }
+        )
+
+    return app
+
+
+def stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    parser.add_argument("--poll", type=float, default=0.5, help="seconds between looks at the file")
+    args = parser.parse_args()
+    app = make_app(args.model, args.poll)
+    listener = socket.create_server((args.host, args.port), backlog=2048)
+    print(f"http://{args.host}:{listener.getsockname()[1]} serves {app.state.loaded.name}", flush=True)
+    uvicorn.Server(uvicorn.Config(app, access_log=False, log_level="info")).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()

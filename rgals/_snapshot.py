@@ -1,0 +1,91 @@
+"""The fitted state of a factor model: one object that never changes, and what follows from it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rgals._csr import CSR
+from rgals.datasets.ids import IdMap
+
+
+def _inverse_norms(factors: np.ndarray) -> np.ndarray:
+    """One over the length of each row; NaN, which removes it from every list, where the length is 0."""
+    norms = np.sqrt(np.einsum("ij,ij->i", factors, factors, dtype=np.float64))
+    return np.divide(1.0, norms, out=np.full(len(norms), np.nan), where=norms > 0).astype(factors.dtype)
+
+
+def _digest(digest: Any, value: Any) -> None:
+    """Add a value to a digest: arrays by their bytes, dataclasses by their fields, the rest as it prints."""
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        digest.update(f"{value.dtype.str} {value.shape}".encode())
+        if value.size:
+            digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    elif is_dataclass(value):
+        for field in fields(value):
+            digest.update(field.name.encode())
+            _digest(digest, getattr(value, field.name))
+    else:
+        text = repr(value.tolist() if isinstance(value, np.ndarray) else value)
+        digest.update(text.encode("utf-8", "surrogatepass"))
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The fitted state of a factor model, published as one object that never changes.
+
+    Attributes
+    ----------
+    user_factors : ndarray of shape (M, K)
+    item_factors : ndarray of shape (N, K)
+    seen : CSR of shape (M, N) or None
+        The training interactions, for filters. Users without any get no recommendations.
+    user_ids, item_ids : 1-D ndarray or None
+        External labels of the users and items, carried along for reading results; every method of
+        `FactorRanker` speaks of rows and columns.
+    """
+
+    user_factors: np.ndarray
+    item_factors: np.ndarray
+    seen: CSR | None = None
+    user_ids: np.ndarray | None = None
+    item_ids: np.ndarray | None = None
+
+    @cached_property
+    def user_inverse_norms(self) -> np.ndarray:
+        """One over the length of each user's factors, computed once."""
+        return _inverse_norms(self.user_factors)
+
+    @cached_property
+    def item_inverse_norms(self) -> np.ndarray:
+        """One over the length of each item's factors, computed once."""
+        return _inverse_norms(self.item_factors)
+
+    @cached_property
+    def users(self) -> IdMap:
+        """Row numbers of the users' labels; the rows name themselves where there are no labels."""
+        labels = np.arange(len(self.user_factors)) if self.user_ids is None else self.user_ids
+        return IdMap(labels, "user")
+
+    @cached_property
+    def items(self) -> IdMap:
+        """Column numbers of the items' labels; the columns name themselves where there are no labels."""
+        labels = np.arange(len(self.item_factors)) if self.item_ids is None else self.item_ids
+        return IdMap(labels, "item")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of all fields, 32 hexadecimal digits."""
+        digest = hashlib.blake2b(digest_size=16)
+        _digest(digest, self)
+        return digest.hexdigest()
+
+    @cached_property
+    def popularity(self) -> np.ndarray:
+        """Training interactions of each item, shape (N, 1): factors that rank by popularity."""
+        assert self.seen is not None
+        return self.seen.col_counts.astype(self.item_factors.dtype)[:, None]

@@ -1,0 +1,173 @@
+"""The sampled-negative protocol: each test item ranked among a few random others. For comparison only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from rgals._csr import CSR
+from rgals._errors import InputError, InputTypeError, ParameterError
+from rgals._validation import as_csr, check_ids, check_int
+from rgals.metrics._table import LISTS, Metric, parse_all
+from rgals.scoring import as_factors
+
+_BLOCK_BYTES = 1 << 26  # of gathered factors
+
+_ALLOWED = ("hit_rate", "ndcg", "mrr")
+
+
+def evaluate_sampled(
+    model: Any,
+    train: Any,
+    test: Any,
+    metrics: str | Iterable[str] = ("hit_rate@10", "ndcg@10"),
+    *,
+    n_negatives: int = 99,
+    users: Any = None,
+    per_user: bool = False,
+    random_state: Any = 0,
+) -> Any:
+    """Rank every test item among ``n_negatives`` random items: "HR@10 against 99 negatives".
+
+    .. warning::
+        These figures mislead and are here only so that published ones can be compared with. A rank among 100
+        items is a noisy and strongly bent picture of the rank in the catalogue: of 10,000 items, one that
+        900 others outrank is expected on place 10 of 100. All metrics become nearly the same as AUC,
+        cutoffs lose their meaning, and two models can change places (Krichene and Rendle). Use
+        `rgals.metrics.evaluate`, which ranks the whole catalogue.
+
+    Parameters
+    ----------
+    model : fitted model, or pair (P, Q)
+        Something with ``user_factors_`` and ``item_factors_``, or factor matrices of shapes (M, K), (N, K).
+    train : sparse matrix of shape (M, N), or None
+        Interactions that cannot be drawn as negatives. Test items that are also here are ranked all the same.
+    test : sparse matrix of shape (M, N)
+        Relevant items; each is ranked on its own.
+    metrics : str or iterable of str, default ("hit_rate@10", "ndcg@10")
+        ``hit_rate``, ``ndcg`` and ``mrr`` with a cutoff. With one relevant item at rank r they are
+        ``[r <= k]``, ``[r <= k] / log2(r + 1)`` and ``[r <= k] / r``.
+    n_negatives : int, default 99
+        Different items drawn uniformly from those that are neither in train nor in test for the user, anew
+        for each test item.
+    users : 1-D array of int, optional
+        Evaluate only these.
+    per_user : bool, default False
+        Return the mean over the test items of each user instead of the mean over users.
+    random_state : int, RandomState or None, default 0
+
+    Returns
+    -------
+    dict of str to float
+        Means over the users with test items.
+    (dict of str to ndarray, ndarray)
+        With ``per_user``: an array by metric, and the users it belongs to.
+
+    Raises
+    ------
+    ParameterError
+        A metric of another kind.
+    InputError
+        A user has fewer than ``n_negatives`` items to draw from, or no user has a test item.
+
+    Notes
+    -----
+    Equal scores are ranked by the smaller item id, as everywhere in rgals.
+
+    References
+    ----------
+    He et al., "Neural collaborative filtering", WWW 2017, made the protocol popular. Krichene and Rendle, "On
+    sampled metrics for item recommendation", KDD 2020, show what is wrong with it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from scipy.sparse import csr_array
+    >>> from rgals.metrics import evaluate, evaluate_sampled
+    >>> P, Q = np.ones((1, 1)), -np.arange(1000.0)[:, None]  # the 51st of 1000 items is the one to find
+    >>> test = csr_array((np.ones(1), ([0], [50])), shape=(1, 1000))
+    >>> evaluate((P, Q), None, test, "hit_rate@10"), evaluate_sampled((P, Q), None, test, "hit_rate@10")
+    ({'hit_rate@10': 0.0}, {'hit_rate@10': 1.0})
+    """
+    wanted = [_check(metric) for metric in parse_all(metrics)]
+    check_int("n_negatives", n_negatives, 1)
+    if hasattr(model, "user_factors_") and hasattr(model, "item_factors_"):
+        model = (model.user_factors_, model.item_factors_)
+    if not isinstance(model, tuple | list) or len(model) != 2:
+        raise InputTypeError("model must be fitted and have user_factors_ and item_factors_, or be (P, Q)")
+    P, Q = as_factors(model[0], model[1], ("user factors", "item factors"))
+    truth = as_csr(test, name="test", n_rows=len(P), n_cols=len(Q))
+    known = truth
+    if train is not None:
+        seen = as_csr(train, name="train", n_rows=len(P), n_cols=len(Q))
+        known = as_csr((seen.to_scipy() + truth.to_scipy()).tocsr())
+    rows = np.flatnonzero(truth.row_counts)
+    if users is not None:
+        rows = check_ids("users", users, truth.n_rows, "user")
+        rows = rows[truth.row_counts[rows] > 0]
+    if len(rows) == 0:
+        raise InputError(f"test (shape {truth.shape}) holds no interaction of the users asked for")
+    few = np.flatnonzero(truth.n_cols - known.row_counts[rows] < n_negatives)
+    if len(few):
+        user = int(rows[few[0]])
+        raise InputError(
+            f"user {user} has {truth.n_cols - int(known.row_counts[user])} items that are in neither train "
+            f"nor test, fewer than n_negatives={n_negatives}"
+        )
+    hidden = truth.take_rows(rows)
+    owner = np.repeat(rows, hidden.row_counts)
+    rng = check_random_state(random_state)
+    rank = np.empty(hidden.nnz, np.int64)
+    block = max(1, _BLOCK_BYTES // (4 * Q.shape[1] * (n_negatives + 1)))
+    for start in range(0, hidden.nnz, block):
+        part = slice(start, start + block)
+        items = hidden.indices[part].astype(np.int64)
+        drawn = _draw(owner[part], known, n_negatives, rng)
+        mine = np.einsum("ik,ik->i", P[owner[part]], Q[items])[:, None]
+        theirs = np.einsum("ik,ijk->ij", P[owner[part]], Q[drawn])
+        ahead = (theirs > mine) | ((theirs == mine) & (drawn < items[:, None]))
+        rank[part] = 1 + ahead.sum(axis=1)
+    index = np.repeat(np.arange(len(rows)), hidden.row_counts)
+    figures = {
+        metric.name: np.bincount(index, _value(metric, rank), minlength=len(rows)) / hidden.row_counts
+        for metric in wanted
+    }
+    if per_user:
+        return figures, rows
+    return {name: float(values.mean()) for name, values in figures.items()}
+
+
+def _check(metric: Metric) -> Metric:
+    names = [name for name in _ALLOWED if metric.name.startswith(f"{name}@")]
+    if not names or metric.row.needs != LISTS:
+        raise ParameterError("metrics", metric.name, "choose from hit_rate@k, ndcg@k and mrr@k")
+    return metric
+
+
+def _value(metric: Metric, rank: np.ndarray) -> np.ndarray:
+    kind = metric.name.partition("@")[0]
+    worth = {"hit_rate": np.ones(len(rank)), "ndcg": 1.0 / np.log2(rank + 1.0), "mrr": 1.0 / rank}[kind]
+    return np.where(rank <= (metric.k or 0), worth, 0.0)
+
+
+def _draw(users: np.ndarray, known: CSR, n: int, rng: np.random.RandomState) -> np.ndarray:
+    """Different items for each entry of ``users``, none of them known: redrawn until that holds."""
+    taken = np.repeat(np.arange(known.n_rows, dtype=np.int64), known.row_counts) * known.n_cols
+    taken += known.indices
+    drawn = rng.randint(0, known.n_cols, (len(users), n))
+    todo = np.arange(len(users))
+    while len(todo):
+        rows = np.sort(drawn[todo], axis=1)
+        keys = users[todo, None] * known.n_cols + rows
+        at = np.searchsorted(taken, keys)
+        bad = np.zeros(rows.shape, bool)
+        if len(taken):
+            bad = taken[np.minimum(at, len(taken) - 1)] == keys
+        bad[:, 1:] |= rows[:, 1:] == rows[:, :-1]
+        rows[bad] = rng.randint(0, known.n_cols, int(bad.sum()))
+        drawn[todo] = rows
+        todo = todo[bad.any(axis=1)]
+    return drawn

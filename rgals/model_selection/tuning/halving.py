@@ -1,0 +1,342 @@
+"""Successive halving over cheap fits, then refinement at full cost by a Gaussian process."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from rgals._errors import MissingDependencyError
+from rgals.model_selection.tuning.space import Choice, Range, Space
+
+ETA = 3  # one of so many settings goes on to the next level
+#: Share of K and of the iterations at each level of cost. Few iterations keep the order of settings better
+#: than small K does, at the same cost.
+LEVELS = ((0.5, 0.25), (1.0, 0.25), (1.0, 1.0))
+_SHARE = 0.2  # of the budget, for every level; the rest refines
+_CANDIDATES = 1024
+_POINTS = 80  # that the Gaussian process is fitted to at most
+_LEARN = 3  # its length scales are learned anew after so many proposals
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A setting that was measured.
+
+    Attributes
+    ----------
+    point : ndarray
+        Its place in the unit cube.
+    params : dict
+        With K, but not as lowered by the level.
+    level : int
+        Position in `LEVELS`.
+    figure : float
+        Validation quality; larger is better.
+    """
+
+    point: np.ndarray
+    params: dict[str, Any]
+    level: int
+    figure: float
+
+
+class OutOfTimeError(Exception):
+    """Raised by a measurement that may not start any more."""
+
+
+Measure = Callable[[dict[str, Any], int], float]
+
+
+class Proposer(Protocol):
+    """Where settings come from: `next` names a point, `tell` hears what became of it."""
+
+    def next(self, n: int) -> np.ndarray:
+        """The n-th point of the first level."""
+
+    def refine(self, trials: list[Trial], K: int) -> np.ndarray:
+        """The next point at full cost, knowing everything measured so far."""
+
+    def tell(self, trial: Trial) -> None:
+        """Hear of a measurement."""
+
+
+def counts(budget: float) -> tuple[list[int], int]:
+    """Trials at each level, and of the refinement, that cost ``budget`` full fits together.
+
+    A level is counted as ``ETA`` times as costly as the one before.
+
+    Examples
+    --------
+    >>> counts(30)
+    ([54, 18, 6], 12)
+    """
+    top = len(LEVELS) - 1
+    levels = [max(1, round(_SHARE * budget * ETA ** (top - level))) for level in range(top + 1)]
+    return levels, max(0, round(budget * (1 - _SHARE * (top + 1))))
+
+
+def search(
+    space: Space,
+    measure: Measure,
+    budget: float,
+    proposer: Proposer,
+    *,
+    min_gain: float = 0.0,
+    trials: list[Trial] | None = None,
+) -> list[Trial]:
+    """Look for the best setting of a space.
+
+    Parameters
+    ----------
+    space : Space
+    measure : callable
+        ``measure(params, level)`` gives the validation quality of a setting.
+    budget : float
+        In fits at full cost with the first K of the ladder.
+    proposer : Proposer
+    min_gain : float
+        Relative gain for which a larger K is worth its cost.
+    trials : list of Trial, optional
+        Filled as the search goes on, so that what was found before `OutOfTimeError` is not lost.
+
+    Returns
+    -------
+    list of Trial
+        In the order of measurement.
+    """
+    done: list[Trial] = [] if trials is None else trials
+    seen: set[tuple] = set()
+
+    def run(point: np.ndarray, level: int, K: int) -> None:
+        params = {**space.params(point), "K": K}
+        key = (level, *map(repr, params.values()))
+        if key in seen:
+            return
+        seen.add(key)
+        trial = Trial(space.point(params), params, level, measure(params, level))
+        done.append(trial)
+        proposer.tell(trial)
+
+    K, top = space.ladder[0], len(LEVELS) - 1
+    per_level, refinements = counts(budget)
+    if not space.dimensions:
+        run(np.empty(0), top, K)
+    else:
+        for n in range(per_level[0]):
+            run(proposer.next(n), 0, K)
+        for level in range(1, top + 1):
+            ranked = sorted((t for t in done if t.level == level - 1), key=lambda t: -t.figure)
+            for trial in ranked[: per_level[level]]:
+                run(trial.point, level, K)
+        for _ in range(refinements):
+            run(proposer.refine(done, K), top, K)
+    best = best_trial(done, min_gain)
+    for larger in space.ladder[1:]:
+        run(best.point, top, larger)
+        for _ in range(max(2, round(_SHARE * budget)) if space.dimensions else 0):
+            run(proposer.refine(done, larger), top, larger)
+        found = best_trial(done, min_gain)
+        if found.params["K"] != larger:
+            break
+        best = found
+    return done
+
+
+def best_trial(trials: list[Trial], min_gain: float = 0.0) -> Trial:
+    """The best of the costliest level; a larger K must be better by ``min_gain``, relatively."""
+    level = max(t.level for t in trials)
+    found: Trial | None = None
+    for K in sorted({t.params["K"] for t in trials if t.level == level}):
+        first = max((t for t in trials if t.level == level and t.params["K"] == K), key=lambda t: t.figure)
+        if found is None or first.figure > found.figure + min_gain * abs(found.figure):
+            found = first
+    assert found is not None
+    return found
+
+
+class GaussianProcess:
+    """Evenly spread first points, then the largest expected improvement under a Gaussian process.
+
+    The process sees every fit, cheap ones too: the logarithm of K and the share of the iterations are two
+    more coordinates. Qualities are taken relative to the best of the same cost, and failures are
+    cut off, so that a collapse far from the optimum does not shape the model near it.
+
+    Parameters
+    ----------
+    space : Space
+    random_state : int
+    """
+
+    def __init__(self, space: Space, random_state: int) -> None:
+        self.space = space
+        self.rng = np.random.default_rng(random_state)
+        self.start = self.rng.random(len(space.dimensions))
+        self.kernel: Any = None
+        self.asked = 0
+        neutral = {k: d.neutral for k, d in enumerate(space.dimensions.values()) if isinstance(d, Range)}
+        self.neutral = {k: place for k, place in neutral.items() if place is not None}
+
+    def next(self, n: int) -> np.ndarray:
+        """The centre, then an additive recurrence, which fills the cube evenly for any number of points.
+
+        Every other point leaves out what can be left out: exponents are 0 there.
+        """
+        d = len(self.start)
+        point = np.full(d, 0.5)
+        if n > 0:
+            root = 2.0
+            for _ in range(40):  # the generalised golden ratio: root^(d + 1) = root + 1
+                root = (1 + root) ** (1 / (d + 1))
+            point = (self.start + n * root ** -np.arange(1.0, d + 1)) % 1.0
+        if n % 2 == 0:
+            for k, place in self.neutral.items():
+                point[k] = place
+        return point
+
+    def tell(self, trial: Trial) -> None:
+        """Nothing to remember: `refine` sees all trials."""
+
+    def refine(self, trials: list[Trial], K: int) -> np.ndarray:
+        """The candidate of the largest expected improvement at full cost and this K."""
+        rng = self.rng
+        inputs, values = self._data(trials)
+        here = self._cost(K, len(LEVELS) - 1)
+        same = [t for t in trials if t.level == len(LEVELS) - 1]
+        centre = best_trial(same).point
+        spread = rng.choice([0.03, 0.08, 0.2], size=(_CANDIDATES, 1))
+        near = centre + spread * rng.standard_normal((_CANDIDATES, len(centre)))
+        candidates = np.vstack([np.clip(near, 0.0, 1.0), rng.random((_CANDIDATES // 4, len(centre)))])
+        for k, place in self.neutral.items():
+            candidates[rng.random(len(candidates)) < 0.2, k] = place
+        # A choice is one point, wherever in its part of the axis a candidate fell.
+        for k, dimension in enumerate(self.space.dimensions.values()):
+            if isinstance(dimension, Choice):
+                candidates[:, k] = [dimension.place(dimension.value(u)) for u in candidates[:, k]]
+        measured = np.array([t.point for t in same if t.params["K"] == K]).reshape(-1, len(centre))
+        fresh = (
+            np.abs(candidates[:, None] - measured).max(axis=2, initial=0.0).min(axis=1, initial=1.0) > 1e-9
+        )
+        candidates = candidates[fresh] if fresh.any() else candidates[:1]
+        at = np.hstack([candidates, np.tile(here, (len(candidates), 1))])
+        with threadpool_limits(1, "blas"):
+            learn = self.asked % _LEARN == 0
+            mean, deviation, self.kernel = _posterior(inputs, values, at, self.kernel, learn)
+        self.asked += 1
+        best = values[np.all(inputs[:, len(centre) :] == here, axis=1)]
+        target = best.max() if len(best) else values.max()
+        return candidates[int(np.argmax(_improvement(mean, deviation, target)))]
+
+    def _cost(self, K: int, level: int) -> np.ndarray:
+        share, iterations = LEVELS[level]
+        return np.array([0.25 * np.log2(K * share / self.space.ladder[0]), iterations])
+
+    def _data(self, trials: list[Trial]) -> tuple[np.ndarray, np.ndarray]:
+        rows, values = [], []
+        for cost in sorted({(t.params["K"], t.level) for t in trials}):
+            group = [t for t in trials if (t.params["K"], t.level) == cost]
+            top = max(t.figure for t in group)
+            for t in group:
+                rows.append(np.hstack([t.point, self._cost(*cost)]))
+                values.append(t.figure / top if top > 0 else 0.0)
+        inputs, relative = np.array(rows), np.array(values)
+        keep = np.sort(np.argsort(-relative, kind="stable")[:_POINTS])
+        inputs, relative = inputs[keep], relative[keep]
+        floor = min(np.median(relative), 0.9)
+        return inputs, np.maximum(relative, floor)
+
+
+def _posterior(
+    inputs: np.ndarray, values: np.ndarray, at: np.ndarray, kernel: Any, learn: bool
+) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Mean and deviation at some points, and the kernel: the given one, or learned from it."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+    if kernel is None:
+        lengths = Matern(np.full(inputs.shape[1], 0.5), (0.08, 8.0), nu=2.5)
+        kernel = ConstantKernel(1.0, (0.05, 50.0)) * lengths + WhiteKernel(0.01, (1e-5, 0.5))
+    optimizer = "fmin_l_bfgs_b" if learn else None
+    model = GaussianProcessRegressor(kernel, optimizer=optimizer, normalize_y=True, random_state=0)
+    with warnings.catch_warnings():
+        # A length at its bound (a parameter that does not matter) is no fault of the search.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(inputs, values)
+        mean, deviation = model.predict(at, return_std=True)
+    return mean, deviation, model.kernel_
+
+
+def _improvement(mean: np.ndarray, deviation: np.ndarray, best: float) -> np.ndarray:
+    """Expected improvement over ``best`` of normal variables."""
+    from scipy.special import ndtr
+
+    deviation = np.maximum(deviation, 1e-12)
+    z = (mean - best) / deviation
+    return (mean - best) * ndtr(z) + deviation * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+
+
+class Optuna:
+    """Points by Optuna's tree-structured Parzen estimator (the ``tune`` extra).
+
+    Parameters
+    ----------
+    space : Space
+    random_state : int
+    """
+
+    def __init__(self, space: Space, random_state: int) -> None:
+        try:
+            import optuna
+        except ImportError as error:
+            raise MissingDependencyError(
+                "sampler='optuna' needs optuna: pip install 'rgals[tune]'"
+            ) from error
+        self.optuna, self.space = optuna, space
+        # A study for each cost: figures of different costs must not be compared.
+        self.studies: dict[tuple[int, int], Any] = {}
+        self.asked: dict[tuple[int, int], Any] = {}
+        self.random_state = random_state
+        self.distributions: dict[str, Any] = {
+            name: optuna.distributions.FloatDistribution(0.0, 1.0) for name in space.dimensions
+        }
+
+    def _study(self, level: int, K: int) -> Any:
+        if (level, K) not in self.studies:
+            self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
+            sampler = self.optuna.samplers.TPESampler(seed=self.random_state, multivariate=False)
+            self.studies[level, K] = self.optuna.create_study(direction="maximize", sampler=sampler)
+        return self.studies[level, K]
+
+    def _ask(self, level: int, K: int) -> np.ndarray:
+        trial = self.asked[level, K] = self._study(level, K).ask(self.distributions)
+        return np.array([trial.params[name] for name in self.space.dimensions])
+
+    def next(self, n: int) -> np.ndarray:
+        """What the estimator suggests at the lowest cost; the centre first."""
+        return np.full(len(self.distributions), 0.5) if n == 0 else self._ask(0, self.space.ladder[0])
+
+    def refine(self, trials: list[Trial], K: int) -> np.ndarray:
+        """What the estimator suggests at full cost."""
+        return self._ask(len(LEVELS) - 1, K)
+
+    def tell(self, trial: Trial) -> None:
+        """Add a measurement to the study of its cost."""
+        cost = trial.level, trial.params["K"]
+        asked = self.asked.pop(cost, None)
+        if asked is not None:
+            self._study(*cost).tell(asked, trial.figure)
+            return
+        params = dict(zip(self.space.dimensions, map(float, trial.point), strict=True))
+        self._study(*cost).add_trial(
+            self.optuna.trial.create_trial(
+                params=params, distributions=self.distributions, value=trial.figure
+            )
+        )
+
+
+PROPOSERS: dict[str, type] = {"gp": GaussianProcess, "optuna": Optuna}

@@ -1,0 +1,225 @@
+"""Measuring one setting: fits on the training part of every split, quality on its validation part."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from rgals._csr import CSR
+from rgals._errors import InputError, NumericalError, ParameterError
+from rgals._journal import Journal
+from rgals._validation import as_csr
+from rgals.estimator import RGALS
+from rgals.losses import Loss
+from rgals.metrics import evaluate
+from rgals.model_selection.protocol import PROTOCOLS, Parts, Protocol
+from rgals.model_selection.splits import split_interactions, to_matrix
+from rgals.model_selection.tuning.halving import LEVELS, OutOfTimeError
+from rgals.model_selection.tuning.space import OF_MODEL
+
+_DEFAULT = (0.9, 0.1)  # training and validation of every user where no protocol is given
+
+
+@dataclass(frozen=True)
+class Split:
+    """A training part and what a model of it is judged by.
+
+    Attributes
+    ----------
+    train : CSR, shape (n_train_users, n_items)
+    told : CSR, shape (n_users, n_items)
+        What is known of the judged users, and left out of their rankings.
+    hidden : CSR, shape (n_users, n_items)
+    users : ndarray of int64
+        The judged rows of ``told`` and ``hidden``: all with hidden interactions, or a sample of them.
+    fold_in : bool
+        The judged users are not those of ``train``.
+    """
+
+    train: CSR
+    told: CSR
+    hidden: CSR
+    users: np.ndarray
+    fold_in: bool
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that is made of the data once.
+
+    Attributes
+    ----------
+    splits : list of Split
+    final : csr_array
+        What the best model is refitted to.
+    parts : Parts or None
+        What the protocol made, with the test part.
+    user_ids, item_ids : ndarray or None
+        Labels of the rows and columns of ``final``, where the data have any.
+    """
+
+    splits: list[Split]
+    final: sp.csr_array
+    parts: Parts | None
+    user_ids: np.ndarray | None
+    item_ids: np.ndarray | None
+
+    def fingerprint(self) -> str:
+        """A digest of all parts that a figure depends on."""
+        digest = hashlib.sha256()
+        for split in self.splits:
+            for part in (split.train, split.told, split.hidden):
+                for array in (np.array(part.shape), part.indptr, part.indices, part.values):
+                    digest.update(np.ascontiguousarray(array).data)
+            digest.update(np.ascontiguousarray(split.users).data)
+        return digest.hexdigest()[:16]
+
+
+def prepare(
+    X: Any, protocol: Protocol | str | None, validation: Any, repeats: int, max_users: int | None, seed: int
+) -> Prepared:
+    """Split the data as `tune` says."""
+    if protocol is not None and validation is not None:
+        raise InputError("give a protocol or validation interactions, not both")
+    if isinstance(protocol, str):
+        if protocol not in PROTOCOLS:
+            raise ParameterError("protocol", protocol, "choose from " + ", ".join(map(repr, PROTOCOLS)))
+        protocol = PROTOCOLS[protocol]
+    parts = None
+    user_ids, item_ids = getattr(X, "user_ids", None), getattr(X, "item_ids", None)
+    if protocol is not None:
+        parts = protocol.apply(X)
+        if parts.validation.nnz == 0:
+            raise InputError(f"the protocol makes no validation part: {protocol}")
+        users = parts.users if parts.train_users is None else parts.users[parts.train_users]
+        user_ids = None if user_ids is None else user_ids[users]
+        item_ids = None if item_ids is None else item_ids[parts.items]
+        if parts.validation_fold_in is not None:
+            if repeats > 1:
+                raise ParameterError("repeats", repeats, "give 1 where users are held out")
+            split = _split(parts.train, parts.validation_fold_in, parts.validation, max_users, seed, True)
+            return Prepared([split], parts.train, parts, user_ids, item_ids)
+        train, held_out = parts.train, parts.validation
+    elif validation is not None:
+        train = to_matrix(X)
+        held_out = as_csr(
+            getattr(validation, "matrix", validation),
+            name="validation",
+            n_rows=train.shape[0],
+            n_cols=train.shape[1],
+        ).to_scipy()
+    else:
+        train, held_out = split_interactions(to_matrix(X), _DEFAULT, random_state=seed)
+        if held_out.nnz == 0:
+            raise InputError("no user has two interactions: nothing can be held out to tune on")
+    final = sp.csr_array(train + held_out)
+    pairs = [(train, held_out)]
+    share = held_out.nnz / final.nnz
+    for k in range(1, repeats):
+        # Drawn from training and validation together: the test part of a protocol stays untouched.
+        more = split_interactions(final, (1 - share, share), random_state=seed + k)
+        pairs.append((more[0], more[1]))
+    splits = [_split(told, told, hidden, max_users, seed, False) for told, hidden in pairs]
+    return Prepared(splits, final, parts, user_ids, item_ids)
+
+
+def _split(train: Any, told: Any, hidden: Any, max_users: int | None, seed: int, fold_in: bool) -> Split:
+    rows = np.flatnonzero(np.diff(hidden.indptr))
+    if max_users is not None and len(rows) > max_users:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, max_users, replace=False))
+    known = as_csr(told, dtype=np.float32)
+    train = as_csr(train, dtype=np.float32) if fold_in else known
+    return Split(train, known, as_csr(hidden, dtype=np.float32), rows, fold_in)
+
+
+def make_model(loss: Loss, params: Mapping[str, Any], level: int, **common: Any) -> RGALS:
+    """The estimator of a setting, as cheap as its level says."""
+    share, iterations = LEVELS[level]
+    of_loss = {k: v for k, v in params.items() if k not in OF_MODEL}
+    of_model = {**common, **{k: v for k, v in params.items() if k in OF_MODEL}}
+    n_iter = of_model.pop("n_iter")
+    return RGALS(
+        **{**of_model, "K": max(1, round(of_model["K"] * share))},
+        n_iter=max(1, round(n_iter * iterations)),
+        loss=type(loss)(**{**loss.get_params(), **of_loss}),
+    )
+
+
+class Measurement:
+    """Measures settings of one loss; asks the journal first.
+
+    Parameters
+    ----------
+    loss : Loss
+    name : str
+        Of the loss in journal and table.
+    prepared : Prepared
+    metric : str
+    common : dict
+        Parameters of `RGALS` that all fits share.
+    journal : Journal or None
+    deadline : float or None
+        Of `time.monotonic`: no fit starts after it.
+    report : callable
+        Hears of every row.
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        name: str,
+        prepared: Prepared,
+        metric: str,
+        common: dict[str, Any],
+        journal: Journal | None,
+        deadline: float | None,
+        report: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self.loss, self.name, self.prepared, self.metric = loss, name, prepared, metric
+        self.common, self.journal, self.deadline, self.report = common, journal, deadline, report
+        self.rows: list[dict[str, Any]] = []
+
+    def __call__(self, params: dict[str, Any], level: int) -> float:
+        """Mean of the metric over the splits; 0 where a system could not be solved."""
+        model = make_model(self.loss, params, level, **self.common)
+        shown = {"K": model.K, "n_iter": model.n_iter}
+        key = json.dumps([self.name, level, params, shown], sort_keys=True, default=str)
+        row = self.journal.get(key) if self.journal is not None else None
+        if row is None:
+            if self.deadline is not None and time.monotonic() > self.deadline:
+                raise OutOfTimeError
+            row = {"loss": self.name, "level": level, "params": {**params, **shown}, **self._fit(model)}
+            if self.journal is not None:
+                self.journal.add(key, row)
+        row = {k: v for k, v in row.items() if k != "key"}
+        self.rows.append(row)
+        self.report(row)
+        return row[self.metric]
+
+    def _fit(self, model: RGALS) -> dict[str, Any]:
+        figures, seconds, fault = [], 0.0, ""
+        for split in self.prepared.splits:
+            started = time.perf_counter()
+            try:
+                model.fit(split.train)
+            except NumericalError as error:
+                figures, fault = [0.0], str(error)
+                break
+            finally:
+                seconds += time.perf_counter() - started
+            figures.append(judge(model, split, (self.metric,))[self.metric])
+        return {self.metric: float(np.mean(figures)), "seconds": seconds, "error": fault}
+
+
+def judge(model: RGALS, split: Split, metrics: tuple[str, ...]) -> dict[str, float]:
+    """Quality of a fitted model on the judged users of a split."""
+    users = model.transform(split.told) if split.fold_in else model.user_factors_
+    factors = users, model.item_factors_
+    return evaluate(factors, split.told, split.hidden, metrics, users=split.users, n_jobs=model.n_jobs)

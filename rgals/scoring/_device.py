@@ -1,0 +1,164 @@
+"""Top-K on a GPU: tiles of scores by one product, a selection per query; results leave meanwhile."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rgals._errors import ParameterError
+from rgals.cuda import Device, Room
+
+#: A list and as many newcomers are sorted in a block's shared memory.
+LARGEST_N = 1024
+TILE = 1 << 14  # items of a tile
+QUERIES = 1 << 12  # queries at once: a block of threads for each
+_ANY_K = 1  # the kernels of the selection do not know the factors
+
+
+def topk_on_device(
+    device: Device,
+    queries: np.ndarray,
+    items: np.ndarray,
+    n: int,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    names: np.ndarray,
+    blocked: np.ndarray,
+    scale: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Best items of every query, exactly; ties and missing items as in `rgals.scoring.topk`.
+
+    Parameters
+    ----------
+    device : Device
+    queries, items : ndarray, shapes (B, K) and (N, K), of one dtype
+    n : int
+    indptr, indices : ndarray of int64, shape (B + 1,), and int32
+        Items that a query must not get, sorted.
+    names : ndarray of int32
+        The only items to look at, sorted; empty for all.
+    blocked : ndarray of int32
+        Items that nobody gets.
+    scale : ndarray, shape (N,) or (0,)
+        Factor on every item's scores.
+
+    Returns
+    -------
+    ids : ndarray of int32, shape (B, n)
+    scores : ndarray, shape (B, n)
+
+    Raises
+    ------
+    ParameterError
+        ``n`` is more than a block of threads can sort.
+    DeviceMemoryError
+        The device is too small for a single query.
+    """
+    if n > LARGEST_N:
+        raise ParameterError(
+            "n", n, f"device='cuda' takes at most {LARGEST_N}: lists are sorted in shared memory; use the CPU"
+        )
+    if len(blocked):
+        scale = np.ones(len(items), items.dtype) if not len(scale) else scale.copy()
+        scale[blocked] = np.nan  # which removes them
+    if len(names):
+        items = items[names]
+        scale = scale[names] if len(scale) else scale
+        indptr, indices = _among(names, indptr, indices)
+    with device.active():
+        return _Run(device, queries, items, n, indptr, indices, names, scale).run()
+
+
+def _among(names: np.ndarray, indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The structure of a filter with columns ``names`` only, which are numbered anew."""
+    at = np.searchsorted(names, indices)
+    keep = names[np.minimum(at, len(names) - 1)] == indices
+    before = np.concatenate([[0], np.cumsum(keep, dtype=np.int64)])
+    return before[indptr], at[keep].astype(np.int32)
+
+
+class _Run:
+    """One call: what its blocks of queries share."""
+
+    def __init__(
+        self,
+        device: Device,
+        queries: np.ndarray,
+        items: np.ndarray,
+        n: int,
+        indptr: np.ndarray,
+        indices: np.ndarray,
+        names: np.ndarray,
+        scale: np.ndarray,
+    ) -> None:
+        self.device, self.n = device, n
+        self.queries, self.indptr, self.indices = queries, indptr, indices
+        self.dtype = items.dtype
+        self.items = device.upload(items)
+        self.names = device.upload(names if len(names) else np.zeros(1, np.int32))
+        self.scale = device.upload(scale if len(scale) else np.zeros(1, self.dtype))
+        self.has_names, self.has_scale = np.int32(len(names) > 0), np.int32(len(scale) > 0)
+        self.tile = min(TILE, len(items))
+        self.ids = np.empty((len(queries), n), np.int32)
+        self.scores = np.empty((len(queries), n), self.dtype)
+        self.copies = device.xp.cuda.Stream(non_blocking=True)
+        # Pinned memory, which the device writes while it computes; two parts take turns.
+        self.host_ids = [device.pinned((QUERIES, n), np.int32) for _ in range(2)]
+        self.host_scores = [device.pinned((QUERIES, n), self.dtype) for _ in range(2)]
+        self.turn = 0
+        self.waiting: tuple | None = None
+
+    def run(self) -> tuple[np.ndarray, np.ndarray]:
+        size, k = self.dtype.itemsize, self.queries.shape[1]
+        room = Room(self.device.workspace // 2, self.device.free)
+        longest = int(np.diff(self.indptr).max()) if len(self.indptr) > 1 else 0
+        each = size * (self.tile + k + 2 * self.n) + 4 * (2 * self.n + longest)
+        room.chunks(len(self.queries), each, self._block, most=QUERIES)
+        self._collect()
+        return self.ids, self.scores
+
+    def _block(self, start: int, stop: int) -> None:
+        """Compute one block, send its lists off, and take those of the block before."""
+        device, xp, n = self.device, self.device.xp, stop - start
+        queries = device.upload(self.queries[start:stop])
+        here = self.indptr[start : stop + 1]
+        indptr = device.upload(here - here[0])
+        indices = device.upload(
+            self.indices[here[0] : here[-1]] if here[-1] > here[0] else np.zeros(1, np.int32)
+        )
+        best = xp.empty((n, self.n), self.dtype)
+        best.fill(-np.inf)
+        ids = xp.empty((n, self.n), np.int32)
+        ids.fill(-1)
+        buffer = xp.empty(n * self.tile, self.dtype)
+        for first in range(0, len(self.items), self.tile):
+            part = self.items[first : first + self.tile]
+            scores = buffer[: n * len(part)].reshape(n, len(part))
+            device.gemm(queries, part, scores, tb=True)
+            width = np.int32(len(part))
+            device.launch_warps(
+                "mask", self.dtype, _ANY_K, n, np.int32(first), width, indptr, indices, scores
+            )
+            device.launch(
+                "select_best", self.dtype, _ANY_K, n, (256,), width, np.int32(self.n), np.int32(first),
+                scores, self.scale, self.has_scale, self.names, self.has_names, best, ids,
+            )  # fmt: skip
+        computed = xp.cuda.Event()
+        computed.record()
+        self.copies.wait_event(computed)
+        to = self.host_scores[self.turn][:n], self.host_ids[self.turn][:n]
+        xp.asnumpy(best, stream=self.copies, out=to[0], blocking=False)
+        xp.asnumpy(ids, stream=self.copies, out=to[1], blocking=False)
+        copied = xp.cuda.Event()
+        copied.record(self.copies)
+        self._collect()
+        # The device's arrays are kept until the copy has been seen to end.
+        self.waiting = (start, stop, to, copied, (best, ids))
+        self.turn = 1 - self.turn
+
+    def _collect(self) -> None:
+        if self.waiting is None:
+            return
+        start, stop, (scores, ids), copied, _ = self.waiting
+        copied.synchronize()
+        self.scores[start:stop], self.ids[start:stop] = scores, ids
+        self.waiting = None

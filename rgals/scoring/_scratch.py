@@ -1,0 +1,137 @@
+"""A scratch file of finished batches: what a killed run leaves behind, and the next one goes on from."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from types import TracebackType
+
+import numpy as np
+
+from rgals._errors import InputError
+
+_MAGIC = b"rgals-recommendations-1\n"
+_HEAD = struct.Struct("<II")  # of a batch: its number of users, the CRC-32 of its ids and scores
+
+
+class Scratch:
+    """Lists of users, batch after batch, in a file that can be cut off anywhere and is still of use.
+
+    A batch counts when its checksum does. The file is locked while it is open: two runs cannot mix.
+
+    Parameters
+    ----------
+    path : str
+    key : bytes
+        What the lists depend on. A file with another key is started anew.
+    n_users, batch_size, n : int
+        Batches are of ``batch_size`` users, the last one of what is left; lists have ``n`` items.
+    dtype : dtype
+        Of the scores.
+    resume : bool
+        False starts anew in any case.
+
+    Raises
+    ------
+    InputError
+        Another process has the file open.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        key: bytes,
+        n_users: int,
+        batch_size: int,
+        n: int,
+        dtype: np.dtype,
+        resume: bool = True,
+    ) -> None:
+        self.path = path
+        self.n_users, self.batch_size, self.n, self.dtype = n_users, batch_size, n, np.dtype(dtype)
+        self.done = 0  # users
+        self._start = _MAGIC + key
+        self._file = os.fdopen(_open_locked(path), "r+b")
+        try:
+            self._find_end(resume)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def _find_end(self, resume: bool) -> None:
+        if not resume or self._file.read(len(self._start)) != self._start:
+            self._file.seek(0)
+            self._file.truncate()
+            self._file.write(self._start)
+            self._file.flush()
+            return
+        end = self._file.tell()
+        for ids, _ in self.batches():
+            self.done += len(ids)
+            end = self._file.tell()
+        self._file.seek(end)
+        self._file.truncate()
+
+    def append(self, ids: np.ndarray, scores: np.ndarray) -> None:
+        """Add the next batch: ids of int32 and scores, both of shape (users, n)."""
+        parts = ids.astype("<i4", copy=False).tobytes(), scores.astype(self.dtype, copy=False).tobytes()
+        self._file.write(_HEAD.pack(len(ids), zlib.crc32(parts[1], zlib.crc32(parts[0]))))
+        for part in parts:
+            self._file.write(part)
+        self._file.flush()
+        self.done += len(ids)
+
+    def batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Ids and scores of every whole batch, from the first on."""
+        self._file.seek(len(self._start))
+        for start in range(0, self.n_users, self.batch_size):
+            size = min(self.batch_size, self.n_users - start)
+            head = self._file.read(_HEAD.size)
+            if len(head) < _HEAD.size:
+                return
+            n_users, crc = _HEAD.unpack(head)
+            if n_users != size:
+                return
+            body = self._file.read(size * self.n * (4 + self.dtype.itemsize))
+            if zlib.crc32(body) != crc:
+                return
+            split = size * self.n * 4
+            ids = np.frombuffer(body[:split], "<i4").reshape(size, self.n)
+            yield ids, np.frombuffer(body[split:], self.dtype).reshape(size, self.n)
+
+    def remove(self) -> None:
+        """Delete the file."""
+        os.unlink(self.path)
+
+
+def _open_locked(path: str) -> int:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine, there = os.fstat(descriptor), os.stat(path)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise InputError(
+                f"{path} is being written by another process; wait for it or choose another output"
+            ) from None
+        except FileNotFoundError:  # the run that had it has just finished and removed it
+            os.close(descriptor)
+            continue
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino):
+            return descriptor
+        os.close(descriptor)

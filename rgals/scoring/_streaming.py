@@ -1,0 +1,305 @@
+"""`recommend_all`: the lists of everybody, batch by batch, into one file."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from rgals._csr import CSR
+from rgals._errors import InputError, ParameterError
+from rgals._files import atomic_file
+from rgals._validation import as_csr, check_ids, check_int
+from rgals._version import __version__
+from rgals.datasets.ids import as_labels
+from rgals.scoring import _tables
+from rgals.scoring._scratch import Scratch
+
+_BATCH = 8192
+
+
+class Written(NamedTuple):
+    """What `recommend_all` did.
+
+    Attributes
+    ----------
+    path : str
+    users : int
+        Users that were asked for.
+    served : int
+        Users with at least one recommendation.
+    rows : int
+        Recommendations in the file.
+    resumed : int
+        Users whose lists a run that was killed had left behind.
+    seconds : float
+        Spent on scoring and writing.
+    """
+
+    path: str
+    users: int
+    served: int
+    rows: int
+    resumed: int
+    seconds: float
+
+
+def recommend_all(
+    model: Any,
+    out: str | os.PathLike,
+    n: int = 10,
+    *,
+    users: Any = None,
+    X_new: Any = None,
+    new_ids: Any = None,
+    batch_size: int = _BATCH,
+    exclude: Any = "train",
+    candidates: Any = None,
+    exclude_items: Any = None,
+    cold: str = "empty",
+    format: str | None = None,
+    resume: bool = True,
+    verbose: int = 0,
+) -> Written:
+    """Write the best items of every user to a file, in bounded memory; a killed run can be continued.
+
+    Lists are computed for ``batch_size`` users at a time and added to a scratch file ``<out>.partial``. When
+    all are there, the table is written beside its final place, renamed, and the scratch file is removed. A
+    call that finds the scratch file of a killed one with the same model and the same question goes on where
+    that stopped, and writes the same bytes as one that was never killed.
+
+    Parameters
+    ----------
+    model : fitted RGALS or SGDRanker
+        The fit that it holds when this is called is used throughout.
+    out : str or path
+        The kind of file follows from its ending: ``.parquet`` (needs pyarrow), ``.csv``, ``.tsv``, ``.npz``.
+    n : int, default 10
+        Items for each user.
+    users : 1-D array of int, optional
+        Rows of the training matrix; all by default.
+    X_new : sparse matrix of shape (B, N), optional
+        New users instead, by their interactions: they are folded in.
+    new_ids : sequence of B labels, optional
+        What the rows of ``X_new`` are called; their numbers by default.
+    batch_size : int, default 8192
+        Users in memory at once. It may change the last bits of scores.
+    exclude : "train", None, sparse matrix with a row for each user asked for, or a tuple; default "train"
+        As in `recommend`. For new users ``"train"`` stands for ``X_new``.
+    candidates : 1-D array of items, or sparse matrix with a row for each user asked for, optional
+    exclude_items : 1-D array of items, optional
+    cold : {"empty", "popular"}, default "empty"
+        As in `recommend`.
+    format : {"parquet", "csv", "tsv", "npz"}, optional
+        Instead of what the ending of the name says.
+    resume : bool, default True
+        False starts anew, and leaves no scratch file behind when it fails.
+    verbose : int, default 0
+        1 shows a progress bar.
+
+    Returns
+    -------
+    Written
+        Named tuple: path, users, served, rows, resumed, seconds.
+
+    Raises
+    ------
+    ParameterError, InputError, UnknownIdError, ShapeError
+        As in `recommend`; an unknown kind of file; labels that it cannot hold apart.
+    MissingDependencyError
+        parquet without pyarrow.
+    OSError
+        The file cannot be written; what stood under the name stays.
+
+    Warns
+    -----
+    UserWarning
+        Users without any recommendation: how many.
+
+    Notes
+    -----
+    Tables have the columns ``user``, ``item`` (labels where the model has them, else row and column numbers),
+    ``rank`` (from 1) and ``score``; users come in the order asked for, items best first. A mixture of
+    integers and text is written as text to csv and parquet. An npz holds ``item`` (int32, shape (users, n),
+    -1 where there is none) and ``score``, and the labels that the rows and the numbers in ``item`` stand for,
+    readable by ``rgals.datasets.IdMap.from_arrays(arrays, "user_")`` and ``"item_"``.
+
+    Beyond the model, memory holds one batch and, for parquet, a quarter of a million rows: it does not grow
+    with the number of users.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from rgals import RGALS
+    >>> from rgals.datasets import make_implicit
+    >>> from rgals.scoring import recommend_all
+    >>> model = RGALS(K=8, random_state=0).fit(make_implicit(200, 100, random_state=0))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     written = recommend_all(model, os.path.join(folder, "recs.csv"), n=5)
+    >>> written.users, written.rows
+    (200, 1000)
+    """
+    kind = _tables.choose_format(out, format)
+    n, batch_size = check_int("n", n, 1), check_int("batch_size", batch_size, 1)
+    filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
+    task = Task(model, n, users, X_new, new_ids, filters, cold)
+    _tables.check_labels(kind, task.labels, "user")
+    _tables.check_labels(kind, task.items, "item")
+    target = os.path.realpath(os.fspath(out))
+    started = time.perf_counter()
+    with Scratch(
+        target + ".partial", task.key(batch_size), len(task), batch_size, n, task.dtype, resume
+    ) as scratch:
+        resumed = scratch.done
+        try:
+            with tqdm(
+                total=len(task), initial=resumed, desc="users", unit="user", disable=not verbose
+            ) as bar:
+                for start in range(resumed, len(task), batch_size):
+                    stop = min(start + batch_size, len(task))
+                    scratch.append(*task.score(start, stop))
+                    bar.update(stop - start)
+
+            def batches() -> Iterator[_tables.Batch]:
+                start = 0
+                for ids, scores in scratch.batches():
+                    yield task.names(start, start + len(ids)), ids, scores
+                    start += len(ids)
+                if start != len(task):
+                    raise InputError(f"{scratch.path} was changed while it was in use; run again")
+
+            with atomic_file(target) as file:
+                n_rows, served = _tables.write(
+                    file, kind, batches, task.names, len(task), task.items, task.dtype, n
+                )
+        except BaseException:
+            if not resume:
+                scratch.remove()
+            raise
+        scratch.remove()
+    if served < len(task):
+        warnings.warn(
+            f"{len(task) - served} of {len(task)} users have no recommendations: nothing is known of them, "
+            "or the filters left nothing",
+            UserWarning,
+            stacklevel=2,
+        )
+    return Written(os.fspath(out), len(task), served, n_rows, resumed, time.perf_counter() - started)
+
+
+class Task:
+    """Who gets lists, under which names, from which fit and with which filters.
+
+    Parameters
+    ----------
+    model, n, users, X_new, new_ids, cold
+        As in `recommend_all`.
+    filters : dict
+        ``exclude``, ``candidates`` and ``exclude_items``.
+    """
+
+    def __init__(
+        self, model: Any, n: int, users: Any, X_new: Any, new_ids: Any, filters: dict[str, Any], cold: str
+    ) -> None:
+        if users is not None and X_new is not None:
+            raise ParameterError("users", "...", "give rows of the training matrix or X_new, not both")
+        if new_ids is not None and X_new is None:
+            raise ParameterError("new_ids", "...", "these are names of the rows of X_new, which is missing")
+        self.model = copy.copy(model)  # keeps this fit, whatever happens to the caller's model meanwhile
+        user_factors, item_factors = self.model.factors_
+        self.n, self.cold, self.dtype = check_int("n", n, 1), cold, np.result_type(user_factors, item_factors)
+        self.rows: np.ndarray | None = None
+        self.new: CSR | None = None
+        self._size = len(user_factors)
+        self.labels = self.model.user_ids_
+        if X_new is not None:
+            self.new = as_csr(X_new, name="X_new", dtype=item_factors.dtype, n_cols=len(item_factors))
+            self._size = self.new.n_rows
+            self.labels = None if new_ids is None else as_labels(new_ids)
+            if self.labels is not None and len(self.labels) != self._size:
+                raise InputError(f"{len(self.labels)} new_ids name {self._size} rows of X_new; give one each")
+        elif users is not None:
+            self.rows = check_ids("users", users, self._size, "user")
+            self._size = len(self.rows)
+        ids = self.model.item_ids_
+        self.items = np.arange(len(item_factors)) if ids is None else ids
+        self.filters = {
+            name: self._filter(name, value, (len(self), len(item_factors))) for name, value in filters.items()
+        }
+        self.score(
+            0, min(1, len(self))
+        )  # what is wrong with the filters shows here, before anything is written
+
+    def __len__(self) -> int:
+        return self._size
+
+    def _filter(self, name: str, value: Any, shape: tuple[int, int]) -> Any:
+        if isinstance(value, tuple | list) and name == "exclude":
+            return tuple(self._filter(name, part, shape) for part in value)
+        if isinstance(value, str) and name == "exclude" and value == "train" and self.new is not None:
+            return "given"
+        if isinstance(value, CSR) or getattr(value, "ndim", 1) == 2:
+            return as_csr(value, name=name, n_rows=shape[0], n_cols=shape[1])
+        return value
+
+    def names(self, start: int, stop: int) -> np.ndarray:
+        """Labels of the users from ``start`` on, before ``stop``."""
+        rows: Any = slice(start, stop) if self.rows is None else self.rows[start:stop]
+        if self.labels is not None:
+            return self.labels[rows]
+        return np.arange(start, stop) if self.rows is None else rows
+
+    def score(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Lists of the users from ``start`` on, before ``stop``; those who get nothing raise no warning."""
+        options = {name: _part(value, start, stop) for name, value in self.filters.items()}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"\d+ of \d+ users have no", UserWarning)
+            if self.new is not None:
+                return self.model.recommend_new(
+                    _part(self.new, start, stop), self.n, cold=self.cold, **options
+                )
+            rows = np.arange(start, stop) if self.rows is None else self.rows[start:stop]
+            return self.model.recommend(rows, self.n, cold=self.cold, **options)
+
+    def key(self, batch_size: int) -> bytes:
+        """Digest of everything that the lists depend on."""
+        digest = hashlib.blake2b(digest_size=32)
+        digest.update(self.model.fingerprint().encode())
+        digest.update(repr((__version__, self.n, batch_size, len(self), self.cold)).encode())
+        for value in (self.rows, self.new, *self.filters.values()):
+            _update(digest, value)
+        return digest.digest()
+
+
+def _part(filter_: Any, start: int, stop: int) -> Any:
+    """The part of a filter that belongs to some rows."""
+    if isinstance(filter_, tuple):
+        return tuple(_part(value, start, stop) for value in filter_)
+    if not isinstance(filter_, CSR):
+        return filter_
+    a, b = int(filter_.indptr[start]), int(filter_.indptr[stop])
+    values = filter_.values if filter_.is_binary else filter_.values[a:b]
+    return CSR(filter_.indptr[start : stop + 1] - a, filter_.indices[a:b], values, filter_.n_cols)
+
+
+def _update(digest: Any, value: Any) -> None:
+    if isinstance(value, CSR):
+        for array in (value.indptr, value.indices, value.values):
+            _update(digest, array)
+    elif isinstance(value, tuple):
+        digest.update(f"{len(value)} parts".encode())
+        for part in value:
+            _update(digest, part)
+    elif value is None or isinstance(value, str):
+        digest.update(repr(value).encode())
+    else:
+        array = np.ascontiguousarray(value)
+        digest.update(f"{array.dtype.str} {array.shape}".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data if array.size else b"")

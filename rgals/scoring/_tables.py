@@ -1,0 +1,256 @@
+"""Tables of recommendations as files: csv, tsv, parquet, npz; the same lists give the same bytes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import os
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+import numpy as np
+
+from rgals._errors import InputError, MissingDependencyError, ParameterError
+
+FORMATS = ("csv", "tsv", "parquet", "npz")
+HEADER = ("user", "item", "rank", "score")
+_ROW_GROUP = 1 << 18  # rows that a parquet file keeps together, and that are held until they are written
+_LABELS = 1 << 13  # labels that are looked at together
+_SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet", ".npz": "npz"}
+
+#: Labels of users, ids and scores of shape (users, n): one batch.
+Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
+Batches = Callable[[], Iterator[Batch]]  # npz goes through them twice
+Names = Callable[[int, int], np.ndarray]
+
+
+def choose_format(path: str | os.PathLike, given: str | None = None) -> str:
+    """The kind of file to write: as told, or by the ending of the name."""
+    if given is not None:
+        if given not in FORMATS:
+            raise ParameterError("format", given, "choose one of " + ", ".join(map(repr, FORMATS)))
+        return given
+    suffix = Path(path).suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise ParameterError(
+            "out", os.fspath(path), "end the name in " + ", ".join(_SUFFIXES) + " or give format="
+        )
+    return _SUFFIXES[suffix]
+
+
+def check_labels(kind: str, labels: np.ndarray | None, what: str) -> None:
+    """Refuse, before long work, labels that the kind of file cannot hold apart.
+
+    Raises
+    ------
+    InputError
+        Two labels would read alike, or one is no text that UTF-8 can express.
+    MissingDependencyError
+        parquet without pyarrow.
+    """
+    if kind == "parquet":
+        _pyarrow()
+    if kind == "npz" or labels is None or labels.dtype.kind in "iu":
+        return
+    if labels.dtype == object:
+        names = labels.tolist()
+        texts = [str(label) for label in names]
+        if len(set(texts)) < len(texts):
+            known: dict[str, Any] = {}
+            one = next(x for x in names if known.setdefault(str(x), x) is not x)
+            raise InputError(
+                f"the integer and the text {str(one)!r} are two {what}s, which {kind} cannot tell apart; "
+                "write npz, or give the model labels of one type"
+            )
+        bad = next((x for x in texts if not _is_utf8(x)), None)
+    else:
+        bad = None
+        for start in range(0, len(labels), _LABELS):
+            part = np.ascontiguousarray(labels[start : start + _LABELS])
+            points = part.view(np.uint32).reshape(len(part), -1)
+            odd = np.flatnonzero(((points >= 0xD800) & (points < 0xE000)).any(axis=1))
+            if len(odd):
+                bad = str(part[odd[0]])
+                break
+    if bad is not None:
+        raise InputError(f"{what} {bad!r} is not text that UTF-8 can express; write npz instead of {kind}")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingDependencyError(
+            'writing parquet needs pyarrow: pip install "rgals[parquet]", or write csv or npz'
+        ) from error
+    return pyarrow
+
+
+def write(
+    file: BinaryIO,
+    kind: str,
+    batches: Batches,
+    users: Names,
+    n_users: int,
+    items: np.ndarray,
+    dtype: np.dtype,
+    n: int,
+) -> tuple[int, int]:
+    """Write a whole table; returns its number of rows and of users with any.
+
+    Parameters
+    ----------
+    file : binary file
+    kind : {"csv", "tsv", "parquet", "npz"}
+    batches : callable
+        Gives an iterator over the batches, each time from the first on.
+    users : callable
+        ``users(start, stop)`` gives labels of users, in the order of the batches.
+    n_users : int
+    items : ndarray
+        Labels of all items.
+    dtype : dtype of the scores
+    n : int
+        Length of the lists.
+    """
+    if kind == "parquet":
+        return _write_parquet(file, batches(), items, dtype)
+    if kind == "npz":
+        return _write_npz(file, batches, users, n_users, items, dtype, n)
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    counts = write_text(text, "\t" if kind == "tsv" else ",", batches(), items)
+    text.flush()
+    text.detach()
+    return counts
+
+
+def _columns(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Row of the batch, item, rank and score of every recommendation."""
+    _, ids, scores = batch
+    found = ids >= 0
+    row, place = np.nonzero(found)
+    return row, ids[found], (place + 1).astype(np.int32), scores[found]
+
+
+def write_text(file: TextIO, delimiter: str, batches: Iterable[Batch], items: np.ndarray) -> tuple[int, int]:
+    """Write a table of text with a line of names; returns its number of rows and of users with any."""
+    writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+    writer.writerow(HEADER)
+    n_rows = n_users = 0
+    for batch in batches:
+        row, item, rank, score = _columns(batch)
+        text = [f"{value:.6g}" for value in score.tolist()]
+        writer.writerows(zip(batch[0][row].tolist(), items[item].tolist(), rank.tolist(), text, strict=True))
+        n_rows += len(row)
+        n_users += int((batch[1] >= 0).any(axis=1).sum())
+    return n_rows, n_users
+
+
+def _write_parquet(
+    file: BinaryIO, batches: Iterator[Batch], items: np.ndarray, dtype: np.dtype
+) -> tuple[int, int]:
+    pa = _pyarrow()
+    first = next(batches, (np.empty(0, np.int64), np.empty((0, 1), np.int32), np.empty((0, 1), dtype)))
+
+    def kind(labels: np.ndarray) -> Any:
+        return pa.from_numpy_dtype(labels.dtype) if labels.dtype.kind in "iu" else pa.string()
+
+    def array(labels: np.ndarray) -> Any:
+        if labels.dtype.kind in "iu":
+            return pa.array(labels)
+        return pa.array([str(label) for label in labels.tolist()], pa.string())
+
+    schema = pa.schema(
+        [("user", kind(first[0])), ("item", kind(items)), ("rank", pa.int32())]
+        + [("score", pa.from_numpy_dtype(dtype))]
+    )
+    names = array(items)
+    n_rows = n_users = waiting = 0
+    tables: list[Any] = []
+    with pa.parquet.ParquetWriter(file, schema) as writer:
+
+        def flush() -> None:
+            writer.write_table(pa.concat_tables(tables).combine_chunks(), row_group_size=_ROW_GROUP)
+            tables.clear()
+
+        for batch in itertools.chain([first], batches):
+            row, item, rank, score = _columns(batch)
+            columns = [array(batch[0]).take(pa.array(row)), names.take(pa.array(item))]
+            tables.append(pa.table([*columns, pa.array(rank), pa.array(score)], schema=schema))
+            n_rows += len(row)
+            n_users += int((batch[1] >= 0).any(axis=1).sum())
+            waiting += len(row)
+            if waiting >= _ROW_GROUP:
+                flush()
+                waiting = 0
+        if tables:
+            flush()
+    return n_rows, n_users
+
+
+def _write_npz(
+    file: BinaryIO, batches: Batches, users: Names, n_users: int, items: np.ndarray, dtype: np.dtype, n: int
+) -> tuple[int, int]:
+    n_rows = served = 0
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+
+        def member(name: str, shape: tuple[int, ...], dtype: Any, parts: Iterable[np.ndarray]) -> None:
+            entry = zipfile.ZipInfo(f"{name}.npy")  # its date is fixed: same content, same bytes
+            header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+            with archive.open(entry, "w", force_zip64=True) as stream:
+                np.lib.format.write_array_header_1_0(stream, header)  # type: ignore[arg-type]
+                for part in parts:
+                    stream.write(np.ascontiguousarray(part, dtype).tobytes())
+
+        member("item", (n_users, n), "<i4", (ids for _, ids, _ in batches()))
+        member("score", (n_users, n), dtype, (scores for _, _, scores in batches()))
+        _write_labels(member, "user", users, n_users)
+        _write_labels(member, "item", lambda start, stop: items[start:stop], len(items))
+        for _, ids, _ in batches():
+            found = ids >= 0
+            n_rows += int(found.sum())
+            served += int(found.any(axis=1).sum())
+    return n_rows, served
+
+
+def _write_labels(member: Callable[..., None], what: str, names: Names, n: int) -> None:
+    """The arrays of `IdMap.to_arrays`, without ever holding more than a part of them."""
+
+    def parts() -> Iterator[np.ndarray]:
+        return (names(start, min(start + _LABELS, n)) for start in range(0, n, _LABELS))
+
+    kind = names(0, 0).dtype
+    if kind.kind in "iu":
+        member(f"{what}_labels", (n,), kind, parts())
+        return
+
+    def encoded() -> Iterator[list[bytes]]:
+        return ([str(x).encode("utf-8", "surrogatepass") for x in part.tolist()] for part in parts())
+
+    def offsets() -> Iterator[np.ndarray]:
+        end = 0
+        yield np.zeros(1, np.int64)
+        for texts in encoded():
+            ends = end + np.cumsum([len(text) for text in texts], dtype=np.int64)
+            end = int(ends[-1])
+            yield ends
+
+    size = sum(len(text) for texts in encoded() for text in texts)
+    text = (np.frombuffer(b"".join(texts), np.uint8) for texts in encoded())
+    member(f"{what}_text", (size,), np.uint8, text)
+    member(f"{what}_offsets", (n + 1,), np.int64, offsets())
+    if kind.kind == "O":
+        flags = (np.array([isinstance(x, int) for x in part.tolist()]) for part in parts())
+        member(f"{what}_integer", (n,), np.bool_, flags)

@@ -1,0 +1,130 @@
+"""What a user reads where CuPy, CUDA's libraries or a device are missing."""
+
+from __future__ import annotations
+
+import builtins
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+from helpers import factors, interactions
+
+from rgals import RG2, RGALS, ParameterError
+from rgals._errors import DeviceError, MissingDependencyError, RgalsError
+from rgals.cuda import device as cuda_device
+from rgals.cuda import is_cuda, open_device
+from rgals.scoring import topk
+
+
+def without(monkeypatch, name):
+    """Make ``import name`` (a dotted one too) fail."""
+    original = builtins.__import__
+
+    def refuse(module, globals=None, locals=None, fromlist=(), level=0):
+        wanted = {module, *(f"{module}.{part}" for part in fromlist or ())}
+        if name in wanted:
+            raise ImportError(f'Failure finding "lib{name}"\n  listdir("...")')
+        if module == "cupy" and name != "cupy":
+            return types.SimpleNamespace()
+        if module == "cupy.cuda":
+            return types.SimpleNamespace(cublas=None, cusolver=None)
+        return original(module, globals, locals, fromlist, level)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+
+
+def with_devices(monkeypatch, count):
+    def answer():
+        if isinstance(count, Exception):
+            raise count
+        return count
+
+    cp = types.SimpleNamespace(
+        cuda=types.SimpleNamespace(runtime=types.SimpleNamespace(getDeviceCount=answer))
+    )
+    monkeypatch.setattr(cuda_device, "_import_cupy", lambda: (cp, None, None))
+    monkeypatch.setattr(cuda_device, "_OPEN", {})
+
+
+CALLS = {
+    "fit": lambda: RGALS(K=4, device="cuda").fit(interactions()),
+    "svd": lambda: RGALS(K=4, loss=RG2(alpha=0.0), solver="svd", device="cuda").fit(interactions()),
+    "topk": lambda: topk(factors(3, 2), factors(4, 2), device="cuda"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_without_cupy_the_message_holds_the_line_that_installs_it(monkeypatch, call):
+    without(monkeypatch, "cupy")
+    with pytest.raises(
+        MissingDependencyError, match=r"needs CuPy .*pip install 'rgals\[cuda13\]'.*cuda12"
+    ) as error:
+        CALLS[call]()
+    assert isinstance(error.value, ImportError) and isinstance(error.value, RgalsError)
+
+
+def test_without_the_libraries_of_cuda_the_message_says_which(monkeypatch):
+    without(monkeypatch, "cupy.cuda.cublas")
+    with pytest.raises(
+        MissingDependencyError, match=r"libcupy.cuda.cublas.*pip install 'rgals\[cuda13\]'"
+    ) as error:
+        open_device()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("count", [0, RuntimeError("cudaErrorInsufficientDriver: version is insufficient")])
+def test_without_a_device_the_message_says_what_helps(monkeypatch, call, count):
+    with_devices(monkeypatch, count)
+    with pytest.raises(DeviceError, match=r"device='cuda'.* no CUDA device.*device='cpu'") as error:
+        CALLS[call]()
+    assert isinstance(error.value, RuntimeError) and isinstance(error.value, RgalsError)
+    if count:
+        assert "cudaErrorInsufficientDriver" in str(error.value)
+
+
+def test_a_device_that_is_not_there_is_named(monkeypatch):
+    with_devices(monkeypatch, 2)
+    with pytest.raises(ParameterError, match=r"device='cuda:2'.*cuda:0 to cuda:1"):
+        open_device("cuda:2")
+    assert open_device("cuda:1").ordinal == 1
+    assert open_device("cuda:1") is open_device("cuda:1")
+    monkeypatch.setenv("CUPY_TF32", "1")
+    assert open_device("cuda").tf32 and not open_device("cuda", tf32=False).tf32
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "cuda:N", "CUDA", None, 0])
+def test_other_names_are_refused(device):
+    assert not is_cuda(device)
+    with pytest.raises(ParameterError, match="device"):
+        RGALS(K=4, device=device).fit(interactions())
+    with pytest.raises(ParameterError, match="device"):
+        topk(factors(3, 2), factors(4, 2), device=device)
+
+
+def test_what_a_device_cannot_do_is_refused_before_it_is_looked_for():
+    with pytest.raises(ParameterError, match=r"K=1025 .*at most 1024"):
+        RGALS(K=1025, device="cuda").fit(interactions())
+    with pytest.raises(ParameterError, match=r"solver='dense' .*device='cpu'"):
+        RGALS(K=4, solver="dense", device="cuda").fit(interactions())
+
+
+def test_this_machine_answers_with_one_of_these_errors_or_works():
+    """Whatever is installed here, really: no other error gets through."""
+    queries, items = factors(3, 2), factors(40, 2)
+    try:
+        ids, _ = topk(queries, items, 3, device="cuda")
+    except (MissingDependencyError, DeviceError) as error:
+        assert "pip install" in str(error) or "device='cpu'" in str(error)
+    else:
+        np.testing.assert_array_equal(ids, topk(queries, items, 3)[0])
+
+
+def test_cupy_is_imported_only_when_asked_for():
+    code = (
+        "import sys, rgals, rgals.scoring; from rgals.solvers.backends.cupy import CuPyBackend; "
+        "rgals.RGALS(device='cuda'); assert 'cupy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

@@ -1,0 +1,163 @@
+"""Threads, layers, forks and memory: identical bytes, one snapshot an answer, no hang, no growth."""
+
+from __future__ import annotations
+
+import json
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+from helpers import interactions
+from reliability.harness import PATIENCE, python
+
+from rgals import RGALS, InsufficientMemoryError, _memory
+
+SCRIPT = str(Path(__file__).with_name("concurrency.py"))
+HAS_TBB = any((Path(sysconfig.get_path("data")) / "lib").glob("libtbb.so*"))
+LAYERS = ["omp", "workqueue"] + (["tbb"] if HAS_TBB else [])
+
+
+def script(name: str, *arguments, layer: str = "omp", **changes):
+    """The answer of a script, or what it died of; and how long it took."""
+    if layer == "tbb":  # the wheel of tbb puts its library where the linker does not look
+        changes["LD_LIBRARY_PATH"] = str(Path(sysconfig.get_path("data")) / "lib")
+    started = time.monotonic()
+    run = python(SCRIPT, name, json.dumps(arguments), NUMBA_THREADING_LAYER=layer, **changes)
+    seconds = time.monotonic() - started
+    if run.returncode != 0:
+        return f"exit {run.returncode}: {run.stderr[-300:]}", seconds
+    return json.loads(run.stdout.strip().splitlines()[-1]), seconds
+
+
+def test_determinism(tally, amount):
+    threads, seeds = amount(([1, 4], [1]), ([1, 2, 4], [1, 2, 3, 4, 5]))
+    settings = amount([("omp", 1), ("workqueue", 2)], [(layer, blas) for layer in LAYERS for blas in (1, 2)])
+    count = tally("determinism", len(settings) * 2, len(settings) * 15)
+    wanted = None
+    for layer, blas in settings:
+        answer, seconds = script("determinism", threads, seeds, layer=layer, OPENBLAS_NUM_THREADS=blas)
+        if isinstance(answer, str):
+            count.add(seconds, f"{layer}, {blas} BLAS threads: {answer}")
+            continue
+        wanted = wanted or {seed: answer[f"threads 1, seed {seed}"] for seed in seeds}
+        for key, found in answer.items():
+            same = found == wanted[int(key.rpartition(" ")[2])]
+            count.add(
+                seconds / len(answer), None if same else f"{layer}, {blas} BLAS threads, {key}: other bytes"
+            )
+    assert len(set(wanted.values())) == len(seeds), "seeds must differ"
+    count.check()
+
+
+@pytest.mark.parametrize("layer", LAYERS[:2])
+def test_every_answer_comes_from_one_snapshot(tally, amount, layer):
+    count = tally(f"16 threads during refits ({layer})", 100, 1000)
+    answer, seconds = script("concurrency", amount(2.0, 60.0), amount(5, 50), False, layer=layer)
+    if isinstance(answer, str):
+        count.add(seconds, answer)
+    else:
+        count.add(answer["slowest"], None, answer["answers"])
+        for name in ("unknown", "faults", "idle"):
+            if answer[name]:
+                count.failures.append(f"{name}: {answer[name]}")
+        assert answer["refits"] >= amount(5, 50)
+        assert answer["different"] > 3, "fits must differ"
+    count.check()
+
+
+def test_a_torn_snapshot_is_caught():
+    answer, _ = script("concurrency", 1.0, 5, True)
+    assert answer["unknown"], answer
+
+
+def test_forks(tally, amount):
+    cases = amount(
+        [("fork", "omp", "after"), ("fork", "workqueue", "after"), ("fork", "omp", "before")],
+        [
+            (method, layer, when)
+            for method in ("fork", "forkserver", "spawn")
+            for layer in LAYERS
+            for when in ("before", "after", "during")
+        ],
+    )
+    count = tally("fork, forkserver, spawn x layers", len(cases), len(cases))
+    for method, layer, when in cases:
+        answer, seconds = script("fork", method, when, layer=layer)
+        name, fault = f"{method}, {layer}, {when} the first fit", None
+        if isinstance(answer, str):
+            fault = answer
+        elif answer["parent"] != answer["expected"]:
+            fault = "the parent's results changed"
+        elif answer["answer"] != answer["expected"]:
+            refused = (
+                str(answer["answer"]).startswith("ForkError") and "NUMBA_THREADING_LAYER" in answer["answer"]
+            )
+            if not (refused and (method, layer) == ("fork", "omp") and when != "before"):
+                fault = f"{answer['answer']} (exit code {answer['exit']})"
+        count.add(seconds, fault and f"{name}: {fault}")
+    count.check()
+    assert count.worst < PATIENCE
+
+
+# ------------------------------------------------------------------ memory
+
+SIZES = [
+    (4_000, 3_000, 64, "rg2", "float32"),
+    (30_000, 8_000, 100, "ials", "float64"),
+    (60_000, 20_000, 128, "rgx", "float32"),
+]
+
+
+def test_memory_is_as_predicted(tally, amount):
+    sizes = amount(SIZES[1:2], SIZES)
+    count = tally("peak memory at 3 sizes", len(sizes), 3)
+    for size in sizes:
+        answer, seconds = script("peak", *size)
+        if isinstance(answer, str):
+            count.add(seconds, f"{size}: {answer}")
+            continue
+        ratio = answer["peak"] / answer["predicted"]
+        # Far below would be a guard that refuses what would fit.
+        count.add(
+            seconds, None if 0.5 <= ratio <= 1.25 else f"{size}: {ratio:.2f} of the prediction, {answer}"
+        )
+    count.check()
+
+
+def test_a_fit_that_does_not_fit_is_refused_before_it_allocates(monkeypatch):
+    X = interactions(60, 30)
+    model = RGALS(K=8, random_state=0).fit(X)
+    before = model.item_factors_.copy()
+    monkeypatch.setattr(_memory, "available_bytes", lambda: 1000)
+    words = "K=512 of 60 users, 30 items and .* in float64 needs about .*MiB.*1000 bytes are available"
+    with pytest.raises(InsufficientMemoryError, match=words) as caught:
+        model.set_params(K=512, dtype="float64").fit(X)
+    assert isinstance(caught.value, MemoryError)
+    assert "float32" in str(caught.value)
+    assert (model.item_factors_ == before).all()
+
+
+def test_limits_of_the_control_group_count(tmp_path):
+    for name, text in (("max", "1000"), ("current", "900"), ("stat", "anon 1\ninactive_file 300\n")):
+        (tmp_path / name).write_text(text)
+    files = [str(tmp_path / name) for name in ("max", "current", "stat")]
+    assert _memory._control_group(*files) == 400
+    (tmp_path / "max").write_text("max")
+    assert _memory._control_group(*files) is None
+    assert _memory._control_group(*[str(tmp_path / "absent")] * 3) is None
+    assert _memory.available_bytes() > 0
+
+
+def test_soak(tally, amount):
+    count = tally("soak: fits without growth", 200, 1000)
+    answer, seconds = script("soak", count.figure)
+    if isinstance(answer, str):
+        count.add(seconds, answer)
+    else:
+        count.add(answer["slowest"], None, count.figure)
+        marks = answer["marks"]
+        growth = (marks[-1] - marks[0]) / (len(marks) - 1) * 2  # of a hundred fits
+        if growth >= 1 << 20:
+            count.failures.append(f"{growth / 1024:.0f} KiB in 100 fits: {marks}")
+    count.check()

@@ -1,0 +1,109 @@
+"""The process behind `harness.Zygote`: reads jobs from standard input, forks for each, writes outcomes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import resource
+import select
+import signal
+import struct
+import sys
+import time
+
+import numpy as np
+
+
+def warm_up() -> None:
+    from helpers import interactions
+
+    from rgals import IALS, RG2, RGALS
+
+    X = interactions(60, 45, valued=True)
+    for dtype in ("float32", "float64"):
+        for loss in (RG2(), IALS()):
+            model = RGALS(K=4, loss=loss, n_iter=2, dtype=dtype, random_state=0).fit(X)
+    model = RGALS(K=4, n_iter=1, random_state=0).fit((X > 0).astype(float))
+    model.recommend([0], n=3)
+    model.recommend([0], n=3, candidates=[1, 2])
+    model.similar_items([0], n=2)
+    model.score(X)
+
+
+def run_child(job: str, args: tuple, out: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    started = time.perf_counter()
+    try:
+        module, _, name = job.partition(":")
+        result = {"value": getattr(importlib.import_module(module), name)(*args)}
+    except BaseException as error:
+        result = {"error": ([kind.__name__ for kind in type(error).__mro__], str(error))}
+    result["seconds"] = time.perf_counter() - started
+    with os.fdopen(out, "wb") as pipe:
+        pickle.dump(result, pipe)
+
+
+def serve(job: str, args: tuple, timeout: float, signal_after: tuple[int, float] | None) -> dict:
+    sys.stdout.flush()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reading)
+            # What a job prints must not reach the pipe of the outcomes.
+            os.dup2(2, 1)
+            run_child(job, args, writing)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    started = time.monotonic()
+    parts, late, sent = [], False, None
+    while True:
+        left = timeout - (time.monotonic() - started)
+        if signal_after is not None:
+            left = min(left, max(0.0, signal_after[1] - (time.monotonic() - started)))
+        if not select.select([reading], [], [], max(0.0, left))[0]:
+            if signal_after is not None and time.monotonic() - started >= signal_after[1]:
+                sent = time.monotonic()
+                os.kill(child, signal_after[0])
+                signal_after = None
+            elif time.monotonic() - started >= timeout:
+                late = True
+                os.kill(child, signal.SIGKILL)
+            continue
+        part = os.read(reading, 1 << 20)
+        if not part:
+            break
+        parts.append(part)
+    os.close(reading)
+    _, status = os.waitpid(child, 0)
+    seconds = time.monotonic() - started
+    if late:
+        return {"late": True, "seconds": seconds}
+    if os.WIFSIGNALED(status):
+        return {"signal": os.WTERMSIG(status), "seconds": seconds}
+    if not parts:
+        return {"signal": 0, "seconds": seconds}
+    return {**pickle.loads(b"".join(parts)), "sent": sent}
+
+
+def main() -> None:
+    # Outcomes go to a descriptor of their own: whatever else prints here goes to standard error.
+    outcomes = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    np.seterr(all="warn")
+    warm_up()
+    while True:
+        header = sys.stdin.buffer.read(8)
+        if len(header) < 8:
+            return
+        request = pickle.loads(sys.stdin.buffer.read(struct.unpack("<Q", header)[0]))
+        data = pickle.dumps(serve(*request))
+        outcomes.write(struct.pack("<Q", len(data)) + data)
+        outcomes.flush()
+
+
+if __name__ == "__main__":
+    main()

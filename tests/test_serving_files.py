@@ -1,0 +1,350 @@
+"""Everybody's lists in a file: the same as `recommend`, in any format, with any ids, killed or not."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from rgals import RGALS, UnknownIdError
+from rgals._errors import InputError, ParameterError, ShapeError
+from rgals.cli import main
+from rgals.datasets import IdMap, make_implicit
+from rgals.scoring import _streaming, recommend_all
+
+pq = pytest.importorskip("pyarrow.parquet")
+
+M, N = 150, 60
+KINDS = ("csv", "tsv", "parquet", "npz")
+LABELS = {
+    "int": (np.arange(M) * 7 - 300, np.arange(N)[::-1] + 2**40),
+    "str": ([f"user {k}" for k in range(M)], [f'Film {k}, "The"\n{k}' for k in range(N)]),
+    "unicode": ([f"κ{k}\u00a0東京🎬" for k in range(M)], ["naïve" + "é" * k for k in range(N)]),
+    "mixed": ([k if k % 3 else f"g{k}" for k in range(M)], [k if k % 2 else f"東{k}" for k in range(N)]),
+}
+
+
+@pytest.fixture(scope="module")
+def matrix():
+    X = make_implicit(M, N, n_clusters=4, mean_interactions=8, random_state=3).matrix.tolil()
+    X[[5, 77]] = 0
+    return sp.csr_array(X)
+
+
+@pytest.fixture(scope="module")
+def model(matrix):
+    return RGALS(K=8, n_iter=3, random_state=0).fit(matrix)
+
+
+def read(path):
+    """User, item, rank and score of every row, ids in the type that the file gives them."""
+    kind = path.suffix[1:]
+    if kind == "parquet":
+        table = pq.read_table(path)
+        return [table[name].to_pylist() for name in ("user", "item", "rank", "score")]
+    if kind == "npz":
+        with np.load(path, allow_pickle=False) as z:
+            users, items = (IdMap.from_arrays(z, f"{side}_").labels for side in ("user", "item"))
+            item, score = z["item"], z["score"]
+        row, place = np.nonzero(item >= 0)
+        columns = users[row], items[item[row, place]], place + 1, score[row, place]
+        return [column.tolist() for column in columns]
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file, delimiter="\t" if kind == "tsv" else ","))
+    assert rows.pop(0) == ["user", "item", "rank", "score"]
+    user, item, rank, score = zip(*rows)
+    return [list(user), list(item), list(map(int, rank)), list(map(float, score))]
+
+
+def expected(model, users, n, labels=None, **filters):
+    with pytest.warns(UserWarning, match="no training interactions"):
+        ids, scores = model.recommend(users, n, **filters)
+    row, place = np.nonzero(ids >= 0)
+    names = [np.arange(M), np.arange(N)] if labels is None else [IdMap(x).labels for x in labels]
+    columns = names[0][users][row], names[1][ids[row, place]], place + 1, scores[row, place]
+    return [column.tolist() for column in columns]
+
+
+@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_hold_the_lists_under_the_ids_of_the_data(matrix, model, tmp_path, kind, labels):
+    ids = LABELS[labels]
+    named = RGALS(K=8, n_iter=3, random_state=0).fit(matrix, user_ids=ids[0], item_ids=ids[1])
+    named.save(tmp_path / "model.npz")
+    out = tmp_path / f"recs.{kind}"
+    with pytest.warns(UserWarning, match="2 of 150 users have no recommendations"):
+        written = recommend_all(RGALS.load(tmp_path / "model.npz"), out, n=7, batch_size=64)
+    assert sorted(os.listdir(tmp_path)) == ["model.npz", out.name]
+    want, got = expected(named, np.arange(M), 7, ids), read(out)
+    exact = kind == "npz" or (kind == "parquet" and labels != "mixed")
+    text = kind in ("csv", "tsv") or not exact
+    for column in (0, 1):
+        assert got[column] == ([str(x) for x in want[column]] if text else want[column])
+    assert got[2] == want[2]
+    np.testing.assert_allclose(got[3], want[3], rtol=1e-5 if text and kind != "parquet" else 0)
+    assert written[:5] == (str(out), M, M - 2, 7 * (M - 2), 0)
+
+
+def test_filters_and_choices_are_those_of_recommend(model, tmp_path):
+    rng = np.random.default_rng(0)
+    users = rng.permutation(M)[:90]
+    lists = sp.csr_array((rng.random((90, N)) < 0.4).astype(np.float32))
+    shown = sp.csr_array((rng.random((90, N)) < 0.3).astype(np.float32))
+    for filters in (
+        {"candidates": lists},
+        {"candidates": [4, 9, 30, 2], "exclude": None},
+        {"exclude": ("train", shown), "exclude_items": [0, 1, 2]},
+        {"exclude": shown, "candidates": lists},
+    ):
+        out = tmp_path / "recs.npz"
+        with pytest.warns(UserWarning, match="users have no recommendations"):
+            recommend_all(model, out, n=12, users=users, batch_size=32, **filters)
+        assert read(out)[:3] == expected(model, users, 12, **filters)[:3]
+        np.testing.assert_allclose(read(out)[3], expected(model, users, 12, **filters)[3], rtol=1e-5)
+
+
+def test_cold_users_get_popular_items_on_request(model, matrix, tmp_path):
+    written = recommend_all(model, tmp_path / "recs.npz", n=5, cold="popular")
+    assert written.served == M
+    popular = np.argsort(-np.bincount(matrix.indices, minlength=N), kind="stable")[:5]
+    with np.load(tmp_path / "recs.npz") as z:
+        np.testing.assert_array_equal(z["item"][[5, 77]], [popular, popular])
+
+
+def test_new_users_are_folded_in(model, matrix, tmp_path):
+    rows = matrix[40:70]
+    recommend_all(model, tmp_path / "recs.parquet", n=6, X_new=rows, new_ids=[f"n{k}" for k in range(30)])
+    ids, _ = model.recommend_new(rows, 6)
+    user, item, _, _ = read(tmp_path / "recs.parquet")
+    assert item == ids.ravel().tolist()
+    assert user == [f"n{k}" for k in range(30) for _ in range(6)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(model, tmp_path, monkeypatch, kind):
+    whole, out = tmp_path / f"whole.{kind}", tmp_path / f"recs.{kind}"
+    options = {"n": 9, "batch_size": 16, "cold": "popular"}
+    recommend_all(model, whole, **options)
+    original, calls = _streaming.Task.score, []
+
+    def failing(self, start, stop):
+        calls.append(start)
+        if len(calls) > 5:
+            raise KeyboardInterrupt
+        return original(self, start, stop)
+
+    monkeypatch.setattr(_streaming.Task, "score", failing)
+    with pytest.raises(KeyboardInterrupt):
+        recommend_all(model, out, **options)
+    monkeypatch.setattr(_streaming.Task, "score", original)
+    assert sorted(os.listdir(tmp_path)) == [f"recs.{kind}.partial", f"whole.{kind}"]
+    partial = tmp_path / f"recs.{kind}.partial"
+    torn = partial.read_bytes()[:-7]  # as a kill in the middle of a write leaves it
+    partial.write_bytes(torn + b"\0" * 3)
+    assert recommend_all(model, out, **options).resumed == 3 * 16  # one call checked the filters
+    assert out.read_bytes() == whole.read_bytes()
+    assert not partial.exists()
+
+
+def test_what_another_call_left_behind_is_not_used(model, matrix, tmp_path, monkeypatch):
+    out = tmp_path / "recs.csv"
+    options = {"n": 9, "batch_size": 16, "cold": "popular"}
+    other = RGALS(K=8, n_iter=2, random_state=0).fit(matrix)
+    changes = [
+        (other, options),
+        (model, options | {"n": 8}),
+        (model, options | {"exclude": None}),
+        (model, options | {"exclude_items": [3]}),
+        (model, options | {"users": np.arange(M)[::-1]}),
+        (model, options | {"batch_size": 17}),
+        (model, options | {"resume": False}),
+    ]
+    write, left = _streaming._tables.write, None
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_streaming._tables, "write", stop)
+    with pytest.raises(KeyboardInterrupt):
+        recommend_all(model, out, **options)
+    monkeypatch.setattr(_streaming._tables, "write", write)
+    left = (tmp_path / "recs.csv.partial").read_bytes()
+    for who, how in changes:
+        (tmp_path / "recs.csv.partial").write_bytes(left)
+        assert recommend_all(who, out, **how).resumed == 0
+        first = out.read_bytes()
+        recommend_all(who, out, **how)
+        assert out.read_bytes() == first
+    (tmp_path / "recs.csv.partial").write_bytes(left)
+    assert recommend_all(model, out, **options).resumed == M
+
+
+def test_killed_by_the_system_at_any_moment(tmp_path):
+    """kill -9 at random moments, then a run that ends: the file is that of a run that was never killed."""
+    rng = np.random.default_rng()
+    data = make_implicit(3000, 400, random_state=0)
+    RGALS(K=16, n_iter=1, random_state=0).fit(data).save(tmp_path / "model.npz")
+    program = (
+        "import sys, time; from rgals import RGALS; from rgals.scoring import recommend_all, _streaming\n"
+        "score = _streaming.Task.score\n"
+        "def slow(self, a, b):\n    time.sleep(0.02); return score(self, a, b)\n"
+        "_streaming.Task.score = slow\n"
+        "model = RGALS.load(sys.argv[1]); print('go', flush=True)\n"
+        "print(recommend_all(model, sys.argv[2], n=10, batch_size=50).resumed)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "model.npz")]
+    whole, out = tmp_path / "whole.parquet", tmp_path / "recs.parquet"
+    recommend_all(RGALS.load(tmp_path / "model.npz"), whole, n=10, batch_size=50)
+    partial, resumed = tmp_path / "recs.parquet.partial", 0
+    for size in (rng.uniform(5e3, 1e5), rng.uniform(1.1e5, 2e5), None):  # of 240 kB
+        with subprocess.Popen([*command, str(out)], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout.readline() == "go\n"
+            while size is not None and not (partial.exists() and partial.stat().st_size > size):
+                assert process.poll() is None
+                time.sleep(0.001)
+            if size is not None:
+                process.send_signal(signal.SIGKILL)
+            end = process.stdout.read()
+        assert process.returncode == (0 if size is None else -signal.SIGKILL)
+        resumed = int(end) if end else resumed
+    assert resumed > 1300  # more than 1.1e5 bytes
+    assert out.read_bytes() == whole.read_bytes()
+    assert sorted(os.listdir(tmp_path)) == ["model.npz", "recs.parquet", "whole.parquet"]
+
+
+def test_two_runs_cannot_write_one_file(model, tmp_path, monkeypatch):
+    out, original = tmp_path / "recs.csv", _streaming.Task.score
+    refused = []
+
+    def meddle(self, start, stop):
+        if start == 16 and not refused:
+            refused.append(True)
+            with pytest.raises(InputError, match="written by another process"):
+                recommend_all(model, out, batch_size=16)
+        return original(self, start, stop)
+
+    monkeypatch.setattr(_streaming.Task, "score", meddle)
+    with pytest.warns(UserWarning, match="no recommendations"):
+        recommend_all(model, out, batch_size=16)
+    assert refused and os.listdir(tmp_path) == ["recs.csv"]
+
+
+def test_a_refit_meanwhile_changes_nothing(matrix, tmp_path, monkeypatch):
+    model = RGALS(K=8, n_iter=3, random_state=0).fit(matrix)
+    recommend_all(model, tmp_path / "one.npz", cold="popular", batch_size=16)
+    original = _streaming.Task.score
+
+    def refit(self, start, stop):
+        if start == 64:
+            model.set_params(n_iter=1).fit(matrix)
+        return original(self, start, stop)
+
+    monkeypatch.setattr(_streaming.Task, "score", refit)
+    recommend_all(model, tmp_path / "two.npz", cold="popular", batch_size=16)
+    assert model.n_iter_ == 1
+    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"out": "recs.xml"}, ParameterError, "out='.*xml'.*parquet"),
+        ({"format": "xml"}, ParameterError, "format='xml'"),
+        ({"n": 0}, ParameterError, "n=0"),
+        ({"batch_size": 0}, ParameterError, "batch_size=0"),
+        ({"users": [M]}, UnknownIdError, r"users\[0\]=150"),
+        ({"users": [1], "X_new": sp.csr_array((1, N))}, ParameterError, "not both"),
+        ({"new_ids": ["a"]}, ParameterError, "X_new"),
+        ({"X_new": sp.csr_array((2, N)), "new_ids": ["a"]}, InputError, "1 new_ids name 2 rows"),
+        ({"exclude": "test"}, ParameterError, "exclude='test'"),
+        ({"exclude": sp.csr_array((3, N))}, ShapeError, "exclude"),
+        ({"candidates": sp.csr_array((3, N))}, ShapeError, "candidates"),
+        ({"candidates": [N]}, UnknownIdError, "candidates"),
+        ({"cold": "warm"}, ParameterError, "cold='warm'"),
+    ],
+)
+def test_bad_calls_are_named_before_anything_is_written(model, tmp_path, change, error, words):
+    out = tmp_path / change.pop("out", "recs.csv")
+    with pytest.raises(error, match=words):
+        recommend_all(model, out, **change)
+    assert os.listdir(tmp_path) == []
+
+
+def test_ids_that_a_format_cannot_hold_apart_are_refused(matrix, tmp_path):
+    ids = [7, "7", *range(100, 98 + M)]
+    model = RGALS(K=2, n_iter=1, random_state=0).fit(matrix, user_ids=np.array(ids, object))
+    for kind in ("csv", "parquet"):
+        with pytest.raises(InputError, match="'7' are two users, which"):
+            recommend_all(model, tmp_path / f"recs.{kind}")
+    odd = RGALS(K=2, n_iter=1, random_state=0).fit(matrix, item_ids=[f"\udcff{k}" for k in range(N)])
+    with pytest.raises(InputError, match="UTF-8"):
+        recommend_all(odd, tmp_path / "recs.parquet")
+    assert os.listdir(tmp_path) == []
+    for named in (model, odd):
+        recommend_all(named, tmp_path / "recs.npz", cold="popular")
+    with zipfile.ZipFile(tmp_path / "recs.npz") as archive:
+        assert archive.testzip() is None
+
+
+def test_the_command_line_writes_the_same_files(model, tmp_path, capsys):
+    model.save(tmp_path / "model.npz")
+    for kind in ("parquet", "npz", "csv"):
+        out, want = tmp_path / f"cli.{kind}", tmp_path / f"want.{kind}"
+        command = ["recommend", str(tmp_path / "model.npz"), "-n", "4", "--popular", "-o", str(out)]
+        assert main([*command, "--batch-size", "50"]) == 0
+        recommend_all(model, want, n=4, cold="popular", batch_size=50)
+        assert out.read_bytes() == want.read_bytes()
+    assert "600 recommendations for 150 users" in capsys.readouterr().err
+
+
+MEMORY = """
+import re, sys
+import numpy as np
+from rgals._csr import CSR
+from rgals._ranker import FactorRanker, Snapshot
+from rgals.scoring import recommend_all
+
+class Model(FactorRanker):
+    n_jobs = 1
+
+def model(n_users):
+    rng = np.random.default_rng(0)
+    five = np.tile(np.arange(5, dtype=np.int32), n_users)
+    seen = CSR(np.arange(n_users + 1) * 5, five, np.empty(0, "f4"), 300)
+    labels = np.array([f"user {k}" for k in range(n_users)])
+    made = Model()
+    made._snapshot = Snapshot(rng.random((n_users, 4), "f4"), rng.random((300, 4), "f4"), seen, labels)
+    return made
+
+def memory(name):
+    return int(re.search(name + r":\\s*(\\d+)", open("/proc/self/status").read())[1]) / 1024
+
+made = model(int(sys.argv[2]))
+recommend_all(model(20_000), sys.argv[1], batch_size=1000)  # libraries, compilation
+open("/proc/self/clear_refs", "w").write("5")  # the peak from here on
+before = memory("VmRSS")
+recommend_all(made, sys.argv[1], batch_size=1000)
+print(memory("VmHWM") - before)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="peak memory is measured on Linux")
+@pytest.mark.parametrize("kind", ["csv", "parquet", "npz"])
+def test_memory_does_not_grow_with_the_users(tmp_path, kind):
+    """Beyond the model, whose 300,000 users have lists of 23 MiB and labels of as much."""
+
+    def growth(n_users):
+        command = [sys.executable, "-c", MEMORY, str(tmp_path / f"recs.{kind}"), str(n_users)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+        assert done.returncode == 0, done.stderr
+        return float(done.stdout)
+
+    few, many = growth(30_000), growth(300_000)
+    print(f"{kind}: peak memory +{few:.1f} MiB for 30,000 users, +{many:.1f} MiB for 300,000")
+    assert many < few + 8

@@ -1,0 +1,407 @@
+"""`tune` finds what is there to find, resumes, leaves the test part alone and names too narrow ranges."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.experimental import enable_halving_search_cv  # noqa: F401
+from sklearn.model_selection import GridSearchCV, HalvingGridSearchCV
+
+from rgals import IALS, RG2, RGALS, RGX, WRMF
+from rgals._errors import InputError, NumericalError, ParameterError
+from rgals._validation import as_csr
+from rgals.cli import main
+from rgals.datasets import make_implicit
+from rgals.losses import Loss
+from rgals.metrics import evaluate
+from rgals.model_selection import EdgeWarning, Protocol, default_space, split_interactions, tune
+from rgals.model_selection.tuning import trials as measuring
+from rgals.model_selection.tuning.halving import (
+    LEVELS,
+    GaussianProcess,
+    Optuna,
+    OutOfTimeError,
+    Trial,
+    best_trial,
+    counts,
+    search,
+)
+from rgals.model_selection.tuning.space import Choice, Range, make_space
+
+TOP = len(LEVELS) - 1
+SMALL = {"K": 8, "user_exponent": 0.0, "item_exponent": 0.0}
+
+
+@pytest.fixture(scope="module")
+def data():
+    data = make_implicit(150, 100, n_clusters=5, mean_interactions=14, random_state=3)
+    assert len(np.unique(np.diff(data.matrix.indptr))) > 5
+    return data
+
+
+@pytest.fixture
+def quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EdgeWarning)
+        yield
+
+
+def space_of(given=None, loss=None):
+    X = as_csr(make_implicit(150, 100, random_state=0).matrix)
+    return make_space(loss or IALS(), X, {"K": 16, **(given or {})})
+
+
+# The space.
+
+
+def test_a_range_knows_its_scale_and_its_edges():
+    log, linear = Range(0.01, 100.0, True), Range(-0.6, 0.2, False)
+    assert log.value(0.5) == pytest.approx(1.0) and linear.value(0.5) == pytest.approx(-0.2)
+    for d in (log, linear):
+        for u in (0.0, 0.2, 0.77, 1.0):
+            assert d.place(d.value(u)) == pytest.approx(u, abs=1e-3)
+            assert d.low <= d.value(u) <= d.high
+    assert log.at_edge(0.0101) and log.at_edge(99) and not log.at_edge(3.0)
+    assert linear.value(linear.neutral) == 0.0 and log.neutral is None
+
+
+def test_choices_are_at_the_edge_only_if_they_are_ordered_numbers():
+    assert Choice((1, 2, 4)).at_edge(4) and not Choice((1, 2, 4)).at_edge(2)
+    assert not Choice(("exact", "gramian")).at_edge("exact")
+    assert not Choice((0.0, 1.0)).at_edge(1.0)
+    for option in ("a", "b", "c"):
+        assert Choice(("a", "b", "c")).value(Choice(("a", "b", "c")).place(option)) == option
+
+
+@pytest.mark.parametrize("loss", [RG2(), RGX(), IALS(), WRMF()])
+def test_default_spaces_follow_the_catalogue(loss):
+    def space(n_items):
+        X = sp.csr_array(sp.eye_array(500, n_items))
+        return default_space(loss, as_csr(X))
+
+    name = "alpha0" if isinstance(loss, IALS) else "alpha"
+    small, large = space(1000)[name], space(40_000)[name]
+    if isinstance(loss, WRMF):  # its alpha is the reciprocal of alpha0
+        small, large = large, small
+    assert small[0] > large[0] and small[1] > large[1]
+    assert {"reg", "K", "user_exponent", "item_exponent"} <= set(space(1000))
+    assert max(space(1000)["K"]) <= 500
+
+
+def test_a_space_is_changed_by_the_caller_and_by_the_loss_object():
+    space = space_of({"alpha0": [0.1, 0.3], "reg": 0.02}, IALS(item_exponent=-0.4))
+    assert space.fixed["item_exponent"] == -0.4 and space.fixed["reg"] == 0.02
+    assert space.dimensions["alpha0"] == Choice((0.1, 0.3))
+    assert space.ladder == (16,)
+    assert "user_exponent" in space.dimensions
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"alpha": (0.1, 1.0)}, "IALS has alpha0"),
+        ({"reg": (1.0, 0.1)}, "low < high"),
+        ({"reg": (0.1, 0.2, 0.3)}, "low < high"),
+        ({"reg": []}, "at least one choice"),
+        ({"K": [64, 32]}, "ascends"),
+        ({"K": 0}, "ascends"),
+    ],
+)
+def test_a_wrong_space_is_named(given, message):
+    with pytest.raises(ParameterError, match=message):
+        space_of(given)
+
+
+# The search, on functions whose optimum is known.
+
+
+def bowl(peak, collapse=False):
+    """Quality with a known best setting, noisy where it is cheap; far off it is nothing."""
+
+    def measure(params, level):
+        far = np.log(params["alpha0"] / peak[0]) ** 2 + np.log(params["reg"] / peak[1]) ** 2
+        far += 4 * (params["item_exponent"] - peak[2]) ** 2
+        bias = 0.2 * (TOP - level) * np.log(params["reg"] / peak[1])
+        value = 0.3 - 0.02 * far + 0.01 * bias
+        return 0.001 if collapse and far > 6 else value
+
+    return measure
+
+
+@pytest.mark.parametrize("collapse", [False, True])
+@pytest.mark.parametrize("proposer", [GaussianProcess, Optuna])
+def test_the_search_finds_the_top_of_a_bowl(proposer, collapse):
+    if proposer is Optuna:
+        pytest.importorskip("optuna", reason="sampler='optuna' needs optuna")
+    given = {"alpha0": (0.01, 10.0), "reg": (0.001, 1.0), "user_exponent": 0.0}
+    space = space_of(given)
+    peak = (0.9, 0.02, 0.0)
+    trials = search(space, bowl(peak, collapse), 30, proposer(space, 0))
+    best = best_trial(trials)
+    assert best.level == TOP
+    # The bowl falls by 0.02 a unit of log squared; a random draw among 30 is about 0.02 below the top.
+    assert best.figure > 0.3 - (0.003 if proposer is GaussianProcess else 0.012)
+
+
+def test_levels_cost_what_the_budget_says():
+    levels, refinements = counts(30)
+    nominal = sum(n * 3.0 ** (level - TOP) for level, n in enumerate(levels)) + refinements
+    assert nominal == pytest.approx(30, abs=1.5)
+    space = space_of({"alpha0": (0.01, 10.0), "reg": (0.001, 1.0)})
+    trials = search(space, bowl((1, 0.1, 0)), 30, GaussianProcess(space, 0))
+    assert [sum(t.level == k for t in trials) for k in range(TOP)] == levels[:TOP]
+
+
+def test_points_fill_the_cube_and_every_other_one_is_neutral():
+    space = space_of({"alpha0": (0.01, 10.0), "reg": (0.001, 1.0)})
+    points = np.array([GaussianProcess(space, 1).next(n) for n in range(64)])
+    names = list(space.dimensions)
+    searched = points[:, [names.index("alpha0"), names.index("reg")]]
+    assert np.abs(np.histogram2d(*searched.T, bins=4, range=[[0, 1]] * 2)[0] - 4).max() <= 3
+    exponent = [space.params(p)["item_exponent"] for p in points]
+    assert exponent[::2] == [0.0] * 32 and len(set(exponent[1::2])) == 32
+
+
+def test_k_is_climbed_while_it_pays():
+    gains = {16: 0.20, 32: 0.22, 64: 0.2205, 128: 0.9}
+    space = space_of({"K": [16, 32, 64, 128], "reg": (0.001, 1.0)})
+    trials = search(space, lambda p, level: gains[p["K"]], 10, GaussianProcess(space, 0), min_gain=0.005)
+    assert {t.params["K"] for t in trials} == {16, 32, 64}, "64 gains too little, so 128 is not tried"
+    assert best_trial(trials, 0.005).params["K"] == 32
+    assert best_trial(trials, 0.0).params["K"] == 64
+
+
+def test_nothing_to_search_is_one_fit_for_each_k():
+    space = space_of({"alpha0": 0.1, "reg": 0.1, "user_exponent": 0.0, "item_exponent": 0.0})
+    trials = search(space, lambda p, level: 0.5, 30, GaussianProcess(space, 0))
+    assert [(t.level, t.params["K"]) for t in trials] == [(TOP, 16)]
+
+
+def test_what_was_measured_before_the_time_ran_out_is_kept():
+    space = space_of()
+    found: list[Trial] = []
+
+    def measure(params, level):
+        if len(found) == 5:
+            raise OutOfTimeError
+        return 0.1
+
+    with pytest.raises(OutOfTimeError):
+        search(space, measure, 30, GaussianProcess(space, 0), trials=found)
+    assert len(found) == 5
+
+
+# The whole, on generated data.
+
+
+def test_tune_beats_the_middle_of_the_space_and_refits_to_everything(data, quiet):
+    found = tune("ials", data, SMALL, budget=5, random_state=0)
+    top = [row for row in found.trials if row["level"] == TOP]
+    assert found.figure == max(row["ndcg@10"] for row in top)
+    first = found.trials[0]
+    assert found.figure > first["ndcg@10"] or found.params["reg"] == first["params"]["reg"]
+    assert found.finished and found.test is None
+    assert found.model.seen_.nnz == data.matrix.nnz
+    assert np.array_equal(found.model.item_ids_, data.item_ids)
+    assert found.model.n_iter == 16 and found.model.K == 8
+    again = RGALS(8, IALS(found.params["alpha0"]), reg=found.params["reg"], n_iter=16, random_state=0)
+    again.fit(data)
+    np.testing.assert_array_equal(again.item_factors_, found.model.item_factors_)
+    assert found.table(3).count("\n") == 4 and "alpha0" in found.table()
+
+
+def test_figures_are_those_of_evaluate(data, quiet):
+    train, validation = split_interactions(data.matrix, (0.8, 0.2), random_state=5)
+    space = {**SMALL, "alpha0": 0.1, "reg": 0.02}
+    found = tune("ials", train, space, validation=validation, metric="recall@20", refit=False)
+    model = RGALS(8, IALS(0.1), reg=0.02, n_iter=16, random_state=0).fit(train)
+    assert found.figure == evaluate(model, train, validation, "recall@20")["recall@20"]
+    assert not hasattr(found.model, "_snapshot")
+
+
+def test_users_are_sampled_and_splits_repeated(data, quiet):
+    space = {**SMALL, "alpha0": 0.1, "reg": 0.02}
+    prepared = measuring.prepare(data, None, None, 3, 20, 0)
+    assert [len(split.users) for split in prepared.splits] == [20] * 3
+    hidden = [split.hidden.to_scipy() for split in prepared.splits]
+    assert (hidden[0] != hidden[1]).nnz > 0 and prepared.final.nnz == data.matrix.nnz
+    single = [tune("ials", data, space, repeats=r, refit=False).figure for r in (1, 3)]
+    assert single[0] != single[1]
+
+
+def test_the_test_part_is_not_looked_at(data, quiet):
+    protocol = Protocol(seed=3)
+    parts = protocol.apply(data)
+    space = {**SMALL, "alpha0": [0.1], "reg": [0.02]}
+    found = tune("ials", data, space, protocol=protocol, budget=2)
+    assert found.model.seen_.nnz == parts.train.nnz + parts.validation.nnz
+    assert found.test == evaluate(found.model, parts.train_and_validation, parts.test, "ndcg@10")
+    blind = RGALS(8, IALS(0.1), reg=0.02, n_iter=16, random_state=0).fit(parts.train)
+    assert found.figure == evaluate(blind, parts.train, parts.validation)["ndcg@10"]
+
+
+def test_held_out_users_are_folded_in(data, quiet):
+    protocol = Protocol(split="held_out_users", ratios=(0.6, 0.2, 0.2))
+    parts = protocol.apply(data)
+    space = {**SMALL, "alpha0": 0.1, "reg": 0.02}
+    found = tune("ials", data, space, protocol=protocol)
+    model = RGALS(8, IALS(0.1), reg=0.02, n_iter=16, random_state=0).fit(parts.train)
+    users = model.transform(parts.validation_fold_in), model.item_factors_
+    expected = evaluate(users, parts.validation_fold_in, parts.validation)["ndcg@10"]
+    assert found.figure == expected and found.test is not None
+    assert np.array_equal(found.model.user_ids_, data.user_ids[parts.users[parts.train_users]])
+
+
+def test_an_edge_is_warned_of(data):
+    space = {**SMALL, "alpha0": 0.1, "reg": [0.1, 0.5, 2.0]}
+    with pytest.warns(EdgeWarning, match="reg=0.1"):
+        found = tune("ials", data, space, budget=4, refit=False)
+    assert found.edges == ("reg",)
+
+
+def test_several_losses_share_a_table_and_the_best_is_refitted(data, quiet):
+    space = {"rg2": {**SMALL, "reg": 0.1}, "ials": {**SMALL, "alpha0": 1e-8, "reg": 1e3}}
+    found = tune(["rg2", IALS()], data, space, budget=3)
+    assert found.loss == "rg2" and isinstance(found.model.loss, RG2)
+    assert {row["loss"] for row in found.trials} == {"rg2", "ials"}
+
+
+def test_a_journal_is_taken_up_again(data, quiet, tmp_path, monkeypatch):
+    path = tmp_path / "trials.jsonl"
+    options = {"budget": 4, "journal": path, "refit": False}
+    whole = tune("rg2", data, SMALL, **options)
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert len(lines) == len(whole.trials) + 1
+    path.write_bytes(b"".join(lines[:6]) + lines[6][:20])
+    fits = []
+    fit = measuring.Measurement._fit
+    monkeypatch.setattr(measuring.Measurement, "_fit", lambda self, model: fits.append(1) or fit(self, model))
+    again = tune("rg2", data, SMALL, **options)
+    assert len(fits) == len(whole.trials) - 5
+    figures = [[row["ndcg@10"] for row in found.trials] for found in (whole, again)]
+    assert figures[0] == figures[1] and again.params == whole.params
+    with pytest.raises(InputError, match="other settings"):
+        tune("rg2", data, SMALL, metric="recall@5", **options)
+
+
+def test_a_time_limit_ends_the_search(data, quiet, tmp_path):
+    path = tmp_path / "trials.jsonl"
+    with pytest.raises(InputError, match="time limit"):
+        tune("rg2", data, SMALL, budget=2, time_limit=0.0)
+    tune("rg2", data, SMALL, budget=2, journal=path, refit=False)
+    kept = path.read_bytes().splitlines(keepends=True)[:4]
+    path.write_bytes(b"".join(kept))
+    found = tune("rg2", data, SMALL, budget=2, journal=path, time_limit=0.0)
+    assert not found.finished and len(found.trials) == 3
+    assert found.model.n_iter == 16, "the refit is a full fit even if only cheap ones were measured"
+
+
+def test_a_system_that_cannot_be_solved_counts_as_nothing(data, quiet, monkeypatch):
+    fit = RGALS.fit
+
+    def fails_without_reg(self, *args, **options):
+        if self.reg == 0:
+            raise NumericalError("the system of row 3 is not positive definite")
+        return fit(self, *args, **options)
+
+    monkeypatch.setattr(RGALS, "fit", fails_without_reg)
+    found = tune("ials", data, {**SMALL, "alpha0": 0.1, "reg": [0.0, 0.02]}, budget=2)
+    assert found.params["reg"] == 0.02
+    assert {row["error"][:10] for row in found.trials if row["params"]["reg"] == 0} == {"the system"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"budget": 0}, "budget"),
+        ({"sampler": "grid"}, "sampler"),
+        ({"protocol": "by moon"}, "protocol"),
+        ({"metric": "ndgc@10"}, "ndgc"),
+    ],
+)
+def test_wrong_options_are_named(data, options, message):
+    with pytest.raises(ParameterError, match=message):
+        tune("rg2", data, SMALL, **{"budget": 1, **options})
+
+
+def test_optuna_proposes(data, quiet):
+    pytest.importorskip("optuna", reason="sampler='optuna' needs optuna")
+    found = [tune("ials", data, SMALL, budget=3, sampler="optuna", refit=False) for _ in range(2)]
+    assert found[0].params == found[1].params
+    assert len({row["params"]["reg"] for row in found[0].trials}) > 3
+
+
+def test_a_missing_optuna_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    with pytest.raises(ImportError, match=r"rgals\[tune\]"):
+        Optuna(space_of(), 0)
+
+
+class Plain(Loss):
+    """A loss of somebody else."""
+
+    name = "Plain"
+
+    def __init__(self, strength=0.5):
+        self.strength = strength
+
+    def coefficients(self, degrees):
+        return IALS(self.strength).coefficients(degrees)
+
+
+def test_an_unknown_loss_is_searched_by_reg(data, quiet):
+    found = tune(Plain(), data, {"K": 4, "strength": (0.05, 1.0)}, budget=2)
+    assert found.loss == "Plain" and {"reg", "strength"} <= set(found.params)
+
+
+# scikit-learn's own searches.
+
+
+@pytest.mark.parametrize("kind", [GridSearchCV, HalvingGridSearchCV])
+def test_scikit_learn_searches(data, kind):
+    options = (
+        {"resource": "n_iter", "max_resources": 8, "min_resources": 2} if kind is HalvingGridSearchCV else {}
+    )
+    grid = {"loss__alpha": [0.01, 0.3], "reg": [0.05, 100.0]}
+    model = RGALS(4, RG2(), n_iter=4, random_state=0)
+    found = kind(model, grid, cv=2, **options).fit(data.matrix)
+    assert found.best_params_["reg"] == 0.05
+    assert found.best_estimator_.item_factors_.shape == (100, 4)
+
+
+# The command.
+
+
+@pytest.fixture
+def ratings(data, tmp_path):
+    path = tmp_path / "ratings.csv"
+    users, items = data.matrix.tocoo().coords
+    lines = [f"u{u},i{i}" for u, i in zip(users.tolist(), items.tolist(), strict=True)]
+    path.write_text("user,item\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_the_command_tunes_saves_and_goes_on(ratings, tmp_path, capsys):
+    model, journal = tmp_path / "model.npz", tmp_path / "trials.jsonl"
+    options = ["--K", "4,8", "--space", "user_exponent=0", "--space", "item_exponent=-0.2,0,0.1"]
+    options += ["--space", "reg=0.001:1", "--budget", "2", "--journal", str(journal), "--show", "2"]
+    assert main(["tune", str(ratings), "-o", str(model), "--loss", "rg2,ials", *options]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 4 and "saved to" in err
+    loaded = RGALS.load(model)
+    assert loaded.item_ids_[0].startswith("i") and loaded.K in (4, 8)
+    rows = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
+    assert {row["params"]["item_exponent"] for row in rows} <= {-0.2, 0, 0.1}
+    assert main(["tune", str(ratings), "-o", str(model), "--loss", "rg2,ials", *options, "-q"]) == 0
+    assert len(journal.read_text().splitlines()) == len(rows) + 1
+    assert capsys.readouterr().out == out
+
+
+@pytest.mark.parametrize("entry", ["reg", "reg=", "reg=2:1", "speed=3"])
+def test_the_command_refuses_a_wrong_space(ratings, tmp_path, entry, capsys):
+    assert main(["tune", str(ratings), "-o", str(tmp_path / "m.npz"), "--space", entry]) == 1
+    assert "space" in capsys.readouterr().err
