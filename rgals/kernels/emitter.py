@@ -16,14 +16,19 @@ INT = ir.IntType(64)
 class Emitter:
     """Emits vector code for one element type."""
 
-    def __init__(self, builder: ir.IRBuilder, real: types.Type) -> None:
+    def __init__(self, builder: ir.IRBuilder, real: types.Type, width: int | None = None) -> None:
         self.builder = builder
-        self.width = 16 if real == types.float32 else 8
+        self.width = width or (16 if real == types.float32 else 8)
+        self._type = real
         self.real = ir.FloatType() if real == types.float32 else ir.DoubleType()
         self.vector = ir.VectorType(self.real, self.width)
         self.align = 4 if real == types.float32 else 8
         # Rows of a tile that are kept in registers together.
         self.rows = self.width if _HAS_AVX512 else 4
+
+    def narrower(self, width: int) -> Emitter:
+        """The same for vectors of another width."""
+        return Emitter(self.builder, self._type, width)
 
     def at(self, pointer, index):
         """The address ``index`` elements further."""
@@ -43,6 +48,11 @@ class Emitter:
     def scalar(self, pointer, index=0):
         """One element from memory."""
         return self.builder.load(self.at(pointer, index), align=self.align)
+
+    def index(self, pointer, i):
+        """One entry of an index array, as a 64-bit integer."""
+        entry = self.builder.load(self.at(pointer, i))
+        return self.builder.sext(entry, INT) if entry.type.width < 64 else entry
 
     def spread(self, scalar):
         """A vector of equal elements."""
@@ -83,13 +93,13 @@ class Emitter:
             cgutils.get_or_insert_function(self.builder.module, fn_type, name), [a, b, c]
         )
 
-    def prefetch(self, pointer):
-        """Ask for the cache line at an address."""
+    def prefetch(self, pointer, keep=3, write=0):
+        """Ask for the cache line at an address: for the first-level cache, with ``keep`` 2 for the second."""
         byte, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
         fn_type = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
         fn = cgutils.get_or_insert_function(self.builder.module, fn_type, "llvm.prefetch.p0")
-        read, keep, data = (ir.Constant(i32, value) for value in (0, 3, 1))
-        self.builder.call(fn, [self.builder.bitcast(pointer, byte), read, keep, data])
+        numbers = [ir.Constant(i32, value) for value in (write, keep, 1)]
+        self.builder.call(fn, [self.builder.bitcast(pointer, byte), *numbers])
 
     def root(self, vector):
         """Square roots."""
@@ -128,6 +138,16 @@ class Emitter:
             vectors = out
             step *= 2
         return vectors
+
+    def halves(self, vector):
+        """The two halves of a vector, for ``narrower(width // 2)``."""
+        i32, h = ir.IntType(32), self.width // 2
+        return tuple(
+            self.builder.shuffle_vector(
+                vector, vector, ir.Constant(ir.VectorType(i32, h), list(range(at, at + h)))
+            )
+            for at in (0, h)
+        )
 
     def sums(self, vectors):
         """The vector whose lane i is the sum of the elements of vector i."""

@@ -9,24 +9,63 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from rgals.kernels.blas import gemm_nn, gemm_tn
+from rgals.kernels.blas import gemm_nn
+from rgals.kernels.emitter import LINE
+from rgals.kernels.gather import gather_scaled
 from rgals.kernels.queue import fetch_add
+from rgals.kernels.tiles import tile_add
 
 ROWS = 256  # rows of a block: its products stay in the L2 cache
 TILE = 256  # columns of an output tile: its float64 sums stay in the L2 cache
 
 
+@njit(cache=True)
+def _padded_rows(factors, start, stop, buffer):
+    """Rows in whole blocks of W: themselves where they are, else a copy with zeros at the end of each."""
+    k = factors.shape[1]
+    w = LINE // factors.itemsize
+    if k % w == 0:
+        return factors[start:stop].reshape(-1)
+    width = (k + w - 1) // w * w
+    for i in range(stop - start):
+        buffer[i * width : i * width + k] = factors[start + i]
+    return buffer
+
+
+@njit(cache=True)
+def _add_product(total, product, left, right, depth, n_left, n_right):
+    """``total += L^T R`` for two sets of panels, by block columns; the upper triangle where they are one."""
+    w = LINE // product.itemsize
+    at = 0
+    for j in range(n_right):
+        n_tiles = j + 1 if n_left == 0 else n_left
+        product[: n_tiles * w * w] = 0.0
+        for i in range(n_tiles):
+            tile_add(product, i * w * w, left, i * ROWS * w, right, j * ROWS * w, depth, 1.0)
+        for i in range(n_tiles * w * w):
+            total[at + i] += product[i]
+        at += n_tiles * w * w
+
+
 @njit(parallel=True, cache=True)
 def _partial(factors, weight, uniform, n_chunks, n_threads):
     n, k = factors.shape
-    n_tiles = (k + TILE - 1) // TILE
+    w = LINE // factors.itemsize
+    width = (k + w - 1) // w * w
+    n_tiles = (width + TILE - 1) // TILE
     n_pairs = n_tiles * (n_tiles + 1) // 2
-    gram = np.zeros((n_chunks, k, k))
+    side = min(TILE, width)
+    gram = np.zeros((n_chunks * n_pairs, side * side))
     n_blocks = (n + ROWS - 1) // ROWS
     counter = np.zeros(1, np.int64)
     for _ in prange(n_threads):
-        scaled = np.empty((ROWS, TILE), factors.dtype)
-        product = np.empty((TILE, TILE), factors.dtype)
+        left_panels = np.empty(ROWS * side, factors.dtype)
+        right_panels = np.empty(ROWS * side, factors.dtype)
+        product = np.empty(side * w, factors.dtype)
+        padded = np.zeros(ROWS * width if width != k else 0, factors.dtype)
+        numbers = np.arange(ROWS)
+        ones = np.ones(side, factors.dtype)
+        roots = np.empty(ROWS, factors.dtype)
         while True:
             task = fetch_add(counter, 0, 1)
             if task >= n_chunks * n_pairs:
@@ -36,20 +75,25 @@ def _partial(factors, weight, uniform, n_chunks, n_threads):
             while pair >= n_tiles - left:
                 pair -= n_tiles - left
                 left += 1
-            right = left + pair
-            a, b = left * TILE, right * TILE
-            wide_a, wide_b = min(TILE, k - a), min(TILE, k - b)
+            a, b = left * TILE, (left + pair) * TILE
+            n_left, n_right = (min(side, width - a)) // w, (min(side, width - b)) // w
             for block in range(chunk * n_blocks // n_chunks, (chunk + 1) * n_blocks // n_chunks):
                 start = block * ROWS
-                rows = min(ROWS, n - start)
-                for i in range(rows):
-                    w = factors.dtype.type(weight[0 if uniform else start + i])
-                    for j in range(wide_a):
-                        scaled[i, j] = w * factors[start + i, a + j]
-                gemm_tn(wide_a, wide_b, rows, 1.0, scaled, TILE, factors[start:, b:], k, 0.0, product, TILE)
-                for i in range(wide_a):
-                    for j in range(wide_b):
-                        gram[chunk, a + i, b + j] += product[i, j]
+                stop = min(start + ROWS, n)
+                depth = stop - start
+                for i in range(depth):
+                    roots[i] = np.sqrt(weight[0 if uniform else start + i])
+                rows = _padded_rows(factors, start, stop, padded)
+                gather_scaled(
+                    left_panels, w, ROWS * w, rows[a:], ones, numbers, roots, width, depth, n_left, 1.0
+                )
+                if pair == 0:
+                    _add_product(gram[task], product, left_panels, left_panels, depth, 0, n_right)
+                    continue
+                gather_scaled(
+                    right_panels, w, ROWS * w, rows[b:], ones, numbers, roots, width, depth, n_right, 1.0
+                )
+                _add_product(gram[task], product, left_panels, right_panels, depth, n_left, n_right)
     return gram
 
 
@@ -60,6 +104,7 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     ----------
     factors : ndarray, shape (n, K), C-ordered, float32 or float64
     weight : ndarray of float64, shape (n,)
+        At least 0.
     n_threads : int
 
     Returns
@@ -69,14 +114,26 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     n, k = factors.shape
     if n == 0:
         return np.zeros((k, k))
-    n_tiles = -(-k // TILE)
-    n_chunks = max(1, 16 // (n_tiles * (n_tiles + 1) // 2))
+    w = LINE // factors.itemsize
+    width = -(-k // w) * w
+    n_tiles = -(-width // TILE)
+    n_pairs = n_tiles * (n_tiles + 1) // 2
+    n_chunks = max(1, 16 // n_pairs)
     uniform = bool((weight == weight[0]).all())
-    partial = _partial(factors, weight, uniform, n_chunks, n_threads)
+    partial = _partial(factors, weight, uniform, n_chunks, n_threads).reshape(n_chunks, n_pairs, -1)
     total = partial[0]
     for chunk in range(1, n_chunks):  # in a fixed order
         total += partial[chunk]
-    upper = np.triu(total)
+    full = np.zeros((width, width))
+    pairs = [(left, right) for left in range(n_tiles) for right in range(left, n_tiles)]
+    for (left, right), packed in zip(pairs, total, strict=True):
+        a, b, at = left * TILE, right * TILE, 0
+        for column in range(b, min(b + TILE, width), w):
+            stop = column + w if left == right else min(a + TILE, width)
+            size = (stop - a) * w
+            full[a:stop, column : column + w] = packed[at : at + size].reshape(-1, w)
+            at += size
+    upper = np.triu(full[:k, :k])
     return upper + np.triu(upper, 1).T
 
 

@@ -8,9 +8,10 @@ Scaled by ``D^-1/2``, with ``X`` the n x K matrix of rows ``sqrt(m_k) D^-1/2 f_k
 and ``c = D^-1/2 (linear s)``, it reads ``(I + X^T X) x = X^T w + c`` and ``p = D^-1/2 x``. Where no weight is
 negative all its eigenvalues are at least 1. It is solved
 
-- at once, ``x = X^T w + c``, where no positive carries weight;
-- in its *dual*, n x n: ``(I + X X^T) z = w - X c``, ``x = c + X^T z`` (Woodbury), where n <= K;
-- in its *primal*, K x K, by Cholesky, where n > K or a weight is negative.
+- in its *dual*, n x n: ``(I + X X^T) z = w - X c``, ``x = c + X^T z`` (Woodbury), where n is below about K;
+- in its *primal*, K x K, by Cholesky, where n is larger or a weight is negative.
+
+Rows none of whose positives carries weight are left to `rgals.kernels.shared`.
 
 A row that cannot be solved (D not positive, or a pivot that is not) leaves its code in ``info``.
 
@@ -22,13 +23,14 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from rgals.kernels import tiles
+from rgals.kernels import gather, tiles
 from rgals.kernels.queue import fetch_add
 from rgals.kernels.tiles import LINE, gram_add, panel_product, panels_transposed, scaled_copy, triangle
 
 CHUNK = 128  # positives packed at once by the primal solver: with K = 64 they stay in the first-level cache
-BATCH = 8  # rows taken from the queue at once
-AHEAD = 4  # rows asked for in advance while packing
+FEW = 24  # up to so many positives the dual is formed from plain rows: no panels to transpose, no padding
+BATCH = 16  # rows taken from the queue at once
+SOON = 128  # positives of the next row that are asked for while this row is solved
 NOT_POSITIVE = -1  # info: the diagonal is not positive and finite
 
 
@@ -92,22 +94,10 @@ def gather_weights(start, stop, indices, values, terms, col_terms, cols, roots, 
 
 
 @njit(cache=True)
-def pack_columns(n, depth, kp, factors, cols, roots, inv_root, x, stride, sign):
+def pack_columns(n, kp, factors, cols, roots, inv_root, x, stride, sign):
     """Panels of columns: row i of every panel from positive i where ``sign * root > 0``, zero elsewhere."""
     w = LINE // x.itemsize
-    for i in range(depth):
-        root = sign * roots[i] if i < n else roots.dtype.type(0.0)
-        if root > 0.0:
-            if i + AHEAD < n:
-                for b in range(kp // w):
-                    tiles.prefetch(factors, cols[i + AHEAD] * kp + b * w)
-            at = cols[i] * kp
-            for b in range(kp // w):
-                scaled_copy(x, b * stride + i * w, factors, at + b * w, inv_root, b * w, root)
-        else:
-            for b in range(kp // w):
-                for j in range(w):
-                    x[b * stride + i * w + j] = 0.0
+    gather.gather_scaled(x, w, stride, factors, inv_root, cols, roots, kp, n, kp // w, sign)
 
 
 @njit(cache=True)
@@ -116,11 +106,9 @@ def pack_rows(n_panels, kp, factors, cols, roots, inv_root, x):
     w = LINE // x.itemsize
     for q in range(n_panels):
         if q + 1 < n_panels:
-            for i in range(w):
-                for b in range(kp // w):
-                    tiles.prefetch(factors, cols[(q + 1) * w + i] * kp + b * w)
+            gather.prefetch_rows(factors, cols, (q + 1) * w, kp, w, kp // w)
         for b in range(kp // w):
-            tiles.gather_transposed(
+            gather.gather_transposed(
                 x, (q * kp + b * w) * w, factors, b * w, inv_root, b * w, cols, q * w, roots, q * w, kp
             )
 
@@ -145,11 +133,24 @@ def add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs):
 
 
 @njit(cache=True)
+def gram_add_and_ask(c, panels, stride, depth, n_blocks, factor, source, kp, indices, begin, n):
+    """`tiles.gram_add`, and on the way ask for the ``n`` rows of ``source`` that will be packed next."""
+    lines = kp // (LINE // source.itemsize)
+    for j in range(n_blocks):
+        tiles.gram_column(c, panels, stride, depth, j, factor)
+        first, last = j * n // n_blocks, (j + 1) * n // n_blocks
+        gather.prefetch_rows(source, indices, begin + first, kp, last - first, lines)
+
+
+@njit(cache=True)
 def _primal(
-    begin, end, kp, indices, values, factors, terms, col_terms, inv_root, cols, roots, w, linear, x, c,
-    inverse, rhs
+    begin, end, then, n_then, kp, indices, values, factors, terms, col_terms, inv_root, cols, roots, w,
+    linear, x, c, inverse, rhs
 ):  # fmt: skip
-    """Factor ``I + X^T X`` in ``c`` and add ``X^T w`` to ``rhs``. Returns 0 or the failing pivot."""
+    """Factor ``I + X^T X`` in ``c`` and add ``X^T w`` to ``rhs``; ask for ``n_then`` positives at ``then``.
+
+    Returns 0 or the failing pivot.
+    """
     width = LINE // x.itemsize
     n_blocks = kp // width
     stride = CHUNK * width
@@ -164,8 +165,9 @@ def _primal(
         for sign in (1.0, -1.0):
             if (n_positive if sign > 0 else n_negative) == 0:
                 continue
-            pack_columns(n, depth, kp, factors, cols, roots, inv_root, x, stride, sign)
-            gram_add(c, x, stride, depth, n_blocks, sign)
+            pack_columns(depth, kp, factors, cols, roots, inv_root, x, stride, sign)
+            soon, n_soon = (stop, min(CHUNK, end - stop)) if stop < end else (then, n_then)
+            gram_add_and_ask(c, x, stride, depth, n_blocks, sign, factors, kp, indices, soon, n_soon)
             for b in range(n_blocks):
                 panel_product(rhs, b * width, x, b * stride, w, 0, depth, 1.0)
         if n_positive + n_negative < n:
@@ -174,12 +176,86 @@ def _primal(
 
 
 @njit(cache=True)
-def _dual_factor(n_panels, kp, x, c, inverse):
-    """Factor ``I + X X^T`` in ``c`` from panels of rows. Returns 0 or the failing pivot."""
+def _dual_factor(n_panels, kp, x, c, inverse, factors, indices, then, n_then):
+    """Factor ``I + X X^T`` in ``c`` from panels of rows; ask for ``n_then`` positives at ``then``.
+
+    Returns 0 or the failing pivot.
+    """
     width = LINE // x.itemsize
     _identity(c, n_panels)
-    gram_add(c, x, kp * width, kp, n_panels, 1.0)
+    gram_add_and_ask(c, x, kp * width, kp, n_panels, 1.0, factors, kp, indices, then, n_then)
     return tiles.cholesky(c, inverse, n_panels)
+
+
+@njit(cache=True)
+def _dual(
+    n, kp, shifted, factors, indices, then, n_then, inv_root, cols, roots, w, x, c, inverse, z, solution, rhs
+):  # fmt: skip
+    """From ``c`` in ``solution`` and ``rhs``: solution ``x = c + X^T z`` and right-hand side ``c + X^T w``.
+
+    ``shifted`` says whether ``c`` is not zero. Asks for ``n_then`` positives at ``then``. Returns 0 or the
+    failing pivot.
+    """
+    width = LINE // x.itemsize
+    n_blocks = kp // width
+    n_panels = (n + width - 1) // width
+    for i in range(n_panels * width):
+        z[i] = w[i]
+    if n <= FEW:
+        depth = (n + 3) // 4 * 4
+        half = n_then // 2
+        gather.gather_scaled(x, kp, width, factors, inv_root, cols, roots, kp, depth, n_blocks, 1.0)
+        gather.prefetch_rows(factors, indices, then, kp, half, n_blocks)
+        _identity(c, n_panels)
+        tiles.rows_gram_add(c, x, n, n_blocks)
+        gather.prefetch_rows(factors, indices, then + half, kp, n_then - half, n_blocks)
+        if shifted:
+            tiles.rows_product(z, x, solution, n, n_blocks, -1.0)
+        code = tiles.cholesky(c, inverse, n_panels)
+        tiles.cholesky_solve(c, inverse, z, n_panels)
+        tiles.rows_transposed(solution, rhs, x, z, w, n, n_blocks)
+        return code
+    stride = kp * width
+    pack_rows(n_panels, kp, factors, cols, roots, inv_root, x)
+    if shifted:
+        for q in range(n_panels):
+            panel_product(z, q * width, x, q * stride, solution, 0, kp, -1.0)
+    code = _dual_factor(n_panels, kp, x, c, inverse, factors, indices, then, n_then)
+    tiles.cholesky_solve(c, inverse, z, n_panels)
+    for b in range(n_blocks):
+        square = b * width * width
+        panels_transposed(solution, b * width, x, square, z, 0, stride, n_panels, 1.0)
+        panels_transposed(rhs, b * width, x, square, w, 0, stride, n_panels, 1.0)
+    return code
+
+
+@njit(cache=True)
+def _look_ahead(
+    at, stop, order, indptr, indices, scale, linear_scale, ridge, row_terms, out, n_factors, value, info
+):
+    """Ask for what the rows after ``order[at]`` will read: each stage needs what the one before has brought.
+
+    Returns
+    -------
+    (start, n) : the next row's first positives, whose factors are to be asked for.
+    """
+    if at + 3 < stop:
+        row = order[at + 3]
+        gather.prefetch(indptr, row)
+        gather.prefetch(scale, row)
+        gather.prefetch(linear_scale, row)
+        gather.prefetch(ridge, row)
+        gather.prefetch(row_terms, row)
+    if at + 2 < stop:
+        row = order[at + 2]
+        gather.prefetch(indices, indptr[row])
+        gather.prefetch(value, row)
+        gather.prefetch(info, row)
+        gather.claim_row(out, row * n_factors, n_factors // (LINE // out.itemsize))
+    if at + 1 == stop:
+        return np.int64(0), np.int64(0)
+    row = order[at + 1]
+    return indptr[row], min(indptr[row + 1] - indptr[row], SOON)
 
 
 @njit(parallel=True, cache=True)
@@ -216,6 +292,7 @@ def solve(
     longest = max(kp, CHUNK)
     smallest, largest = d.min(), d.max()
     tiny = np.finfo(factors.dtype).tiny
+    flat = out.reshape(-1)
     counter = np.zeros(1, np.int64)
     for _ in prange(n_threads):
         x = np.empty(longest * kp, factors.dtype)
@@ -234,7 +311,8 @@ def solve(
             first = fetch_add(counter, 0, BATCH)
             if first >= n_rows:
                 break
-            for at in range(first, min(first + BATCH, n_rows)):
+            stop_at = min(first + BATCH, n_rows)
+            for at in range(first, stop_at):
                 row = order[at]
                 begin, end = indptr[row], indptr[row + 1]
                 n = end - begin
@@ -251,60 +329,34 @@ def solve(
                     at_b = b * width
                     tiles.inverse_root(inv_root, at_b, d, at_b, scale[row], ridge[row])
                     scaled_copy(rhs, at_b, s, at_b, inv_root, at_b, linear_scale[row])
+                then, n_then = _look_ahead(
+                    at, stop_at, order, indptr, indices, scale, linear_scale, ridge, row_terms, flat, k,
+                    value, info,
+                )  # fmt: skip
                 terms = row_terms[row]
                 code = 0
-                n_positive, n_negative = 0, 1 if n > kp else 0
-                if terms[0] == 0.0 and terms[1] == 0.0 and n > 0:
-                    # No extra weight on any positive: b alone, summed over its rows in registers.
-                    n_negative = 0
-                    same = len(values) == 0 and len(col_terms) == 0
-                    if same:
-                        linear[0] = terms[2] + terms[3]
-                        tiles.gather_sum(solution, 0, factors, indices, begin, linear, 0, 0, kp, n, n_blocks)
-                        for j in range(kp):
-                            rhs[j] += inv_root[j] * solution[j]
-                    for start in range(end if same else begin, end, longest):
-                        stop = min(start + longest, end)
-                        gather_weights(start, stop, indices, values, terms, col_terms, cols, roots, w, linear)
-                        tiles.gather_sum(
-                            solution, 0, factors, cols, 0, linear, 0, 1, kp, stop - start, n_blocks
-                        )
-                        for j in range(kp):
-                            rhs[j] += inv_root[j] * solution[j]
+                n_positive, n_negative = 0, 1
+                if n <= kp and (n <= FEW or n <= kp - width):
+                    n_positive, n_negative = gather_weights(
+                        begin, end, indices, values, terms, col_terms, cols, roots, w, linear
+                    )
+                if n_negative > 0:
+                    code = _primal(
+                        begin, end, then, n_then, kp, indices, values, factors, terms, col_terms, inv_root,
+                        cols, roots, w, linear, x, c, inverse, rhs,
+                    )  # fmt: skip
                     solution[:] = rhs
+                    if code == 0:
+                        tiles.cholesky_solve(c, inverse, solution, n_blocks)
                 else:
-                    if n <= kp:
-                        n_positive, n_negative = gather_weights(
-                            begin, end, indices, values, terms, col_terms, cols, roots, w, linear
-                        )
-                    if n_negative > 0:
-                        code = _primal(
-                            begin, end, kp, indices, values, factors, terms, col_terms, inv_root, cols, roots,
-                            w, linear, x, c, inverse, rhs,
+                    if n_positive < n:
+                        add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
+                    solution[:] = rhs
+                    if n_positive > 0:
+                        code = _dual(
+                            n, kp, linear_scale[row] != 0.0 or n_positive < n, factors, indices, then, n_then,
+                            inv_root, cols, roots, w, x, c, inverse, z, solution, rhs,
                         )  # fmt: skip
-                        solution[:] = rhs
-                        if code == 0:
-                            tiles.cholesky_solve(c, inverse, solution, n_blocks)
-                    else:
-                        if n_positive < n:
-                            add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
-                        solution[:] = rhs
-                        if n_positive > 0:
-                            n_panels = (n + width - 1) // width
-                            pack_rows(n_panels, kp, factors, cols, roots, inv_root, x)
-                            for i in range(n_panels * width):
-                                z[i] = w[i]
-                            if linear_scale[row] != 0.0 or n_positive < n:
-                                for q in range(n_panels):
-                                    panel_product(z, q * width, x, q * kp * width, solution, 0, kp, -1.0)
-                            code = _dual_factor(n_panels, kp, x, c, inverse)
-                            tiles.cholesky_solve(c, inverse, z, n_panels)
-                            for b in range(n_blocks):
-                                square = b * width * width
-                                panels_transposed(
-                                    solution, b * width, x, square, z, 0, kp * width, n_panels, 1.0
-                                )
-                                panels_transposed(rhs, b * width, x, square, w, 0, kp * width, n_panels, 1.0)
                 tiles.dot(total, 0, rhs, 0, solution, 0, n_blocks)
                 value[row] = total[0]
                 info[row] = code
@@ -373,8 +425,8 @@ def inverse_sum(
                 if n_negative > 0:
                     # A^-1 = Z^T Z with Z = U^-T D^-1/2, lower triangular.
                     info[row] = _primal(
-                        begin, end, kp, indices, values, factors, terms, col_terms, inv_root, cols, roots, w,
-                        linear, x, c, inverse, rhs,
+                        begin, end, 0, 0, kp, indices, values, factors, terms, col_terms, inv_root, cols,
+                        roots, w, linear, x, c, inverse, rhs,
                     )  # fmt: skip
                     x[: kp * kp] = 0.0
                     for b in range(n_blocks):
@@ -392,10 +444,10 @@ def inverse_sum(
                         n_panels = (n + width - 1) // width
                         depth = n_panels * width
                         pack_rows(n_panels, kp, factors, cols, roots, inv_root, x)
-                        info[row] = _dual_factor(n_panels, kp, x, c, inverse)
+                        info[row] = _dual_factor(n_panels, kp, x, c, inverse, factors, indices, 0, 0)
                         for j in range(kp):
                             inv_root[j] *= inv_root[j]
-                        pack_columns(n, depth, kp, factors, cols, roots, inv_root, x, depth * width, 1.0)
+                        pack_columns(depth, kp, factors, cols, roots, inv_root, x, depth * width, 1.0)
                         for b in range(n_blocks):
                             tiles.panel_solve(c, inverse, x, b * depth * width, 0, n_panels)
                         gram_add(few, x, depth * width, depth, n_blocks, -square)

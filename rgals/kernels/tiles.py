@@ -43,6 +43,34 @@ def _tile_add(e, c, a, b, depth, sign):
             e.store(e.fma(factor, e.builder.load(acc[i]), e.load(c, at)), c, at)
 
 
+@kernel("ppir")
+def _tile_add_self(e, c, a, depth, sign):
+    # Of the lower half of the rows only the right half of the columns: the rest lies below the diagonal.
+    half = e.narrower(e.width // 2)
+    rows = [(e, i, 0) for i in range(half.width)] + [
+        (half, i, half.width) for i in range(half.width, e.width)
+    ]
+    for first in range(0, e.width, e.rows):
+        part = rows[first : first + e.rows]
+        acc = [(v.variables(1)[0], v, i, left) for v, i, left in part]
+        with cgutils.for_range(e.builder, depth) as loop:
+            step = e.at(a, e.builder.mul(loop.index, ir.Constant(INT, e.width)))
+            wide, narrow = e.load(step), half.load(step, half.width)
+            for slot, v, i, _ in acc:
+                row = wide if v is e else narrow
+                e.builder.store(v.fma(v.spread(e.scalar(step, i)), row, e.builder.load(slot)), slot)
+        for slot, v, i, left in acc:
+            at = i * e.width + left
+            factor = v.spread(sign)
+            v.store(v.fma(factor, e.builder.load(slot), v.load(c, at)), c, at)
+
+
+@njit(cache=True)
+def tile_add_self(c, oc, a, oa, depth, sign):
+    """``C += sign A^T A``, its upper triangle: a W x W tile from one panel."""
+    _tile_add_self((c, oc, a, oa, depth, sign))
+
+
 @njit(cache=True)
 def tile_add(c, oc, a, oa, b, ob, depth, sign):
     """``C += sign A^T B``: a W x W tile from two panels."""
@@ -51,18 +79,24 @@ def tile_add(c, oc, a, oa, b, ob, depth, sign):
 
 @kernel("pp")
 def _tile_factor(e, c, inverse):
-    # L D L^T first: its chain of dependent steps has a division but no square root; those come at the end,
-    # all pivots at once.
+    # L D L^T first, the square roots of all pivots at the end. The chain of dependent steps is division,
+    # product, multiply-add: the next pivot is found ahead of its row, and rows are multiplied by lanes taken
+    # before the division is done.
     w, builder = e.width, e.builder
     rows = [e.load(c, i * w) for i in range(w)]
     one = e.ones()
     pivots = e.zero()
+    pivot = e.lane(rows[0], 0)
     for i in range(w):
-        pivot = e.lane(rows[i], i)
         pivots = e.shuffle(pivots, pivot, [w + i if k == i else k for k in range(w)])
-        minus = e.neg(builder.fmul(rows[i], builder.fdiv(one, pivot)))
-        for j in range(i + 1, w):
-            rows[j] = e.fma(e.lane(minus, j), rows[i], rows[j])
+        inverse_pivot = builder.fdiv(one, pivot)
+        lanes = {j: e.lane(rows[i], j) for j in range(i + 1, w)}
+        scaled = builder.fmul(rows[i], inverse_pivot)
+        if i + 1 < w:
+            ahead = builder.fmul(lanes[i + 1], inverse_pivot)
+            pivot = e.fma(e.neg(lanes[i + 1]), ahead, e.lane(rows[i + 1], i + 1))
+        for j, lane in lanes.items():
+            rows[j] = e.fma(e.neg(lane), scaled, rows[j])
     inverses = builder.fdiv(one, e.root(pivots))
     for i in range(w):
         e.store(e.from_lane(builder.fmul(rows[i], e.lane(inverses, i)), i), c, i * w)
@@ -196,24 +230,102 @@ def scaled_copy(out, oo, source, os, factors, of, factor):
     _scaled_copy((out, oo, source, os, factors, of, factor))
 
 
-@kernel("pppxpi")
-def _gather_transposed(e, out, source, factors, indices, roots, stride):
-    builder = e.builder
-    scale = e.load(factors)
-    rows = []
-    for i in range(e.width):
-        index = builder.load(e.at(indices, i))
-        index = builder.sext(index, INT) if index.type.width < 64 else index
-        row = e.load(e.at(source, builder.mul(index, stride)))
-        rows.append(builder.fmul(row, builder.fmul(scale, e.spread(e.scalar(roots, i)))))
-    for j, column in enumerate(e.transpose(rows)):
-        e.store(column, out, j * e.width)
+@kernel("pppii")
+def _quad_gram(e, c, a, b, stride, n_blocks):
+    builder, four = e.builder, e.narrower(4)
+    tall = e.width // 4
+    acc = e.variables(e.width)
+    with cgutils.for_range(builder, n_blocks) as loop:
+        at = builder.mul(loop.index, ir.Constant(INT, e.width))
+        right = [e.load(e.at(b, builder.add(at, builder.mul(stride, ir.Constant(INT, j))))) for j in range(4)]
+        for i in range(tall):
+            left = e.load(e.at(a, builder.add(at, builder.mul(stride, ir.Constant(INT, i)))))
+            for j in range(4):
+                slot = acc[4 * i + j]
+                builder.store(e.fma(left, right[j], builder.load(slot)), slot)
+    total = e.sums([builder.load(slot) for slot in acc])
+    for i in range(tall):
+        lanes = ir.Constant(ir.VectorType(ir.IntType(32), 4), list(range(4 * i, 4 * i + 4)))
+        part = builder.shuffle_vector(total, total, lanes)
+        four.store(builder.fadd(four.load(c, i * e.width), part), c, i * e.width)
 
 
 @njit(cache=True)
-def gather_transposed(out, oo, source, os, factors, of, indices, oi, roots, oroots, stride):
-    """A tile of a panel: W rows ``source[indices[i] * stride + os :]``, each times ``factors * roots[i]``."""
-    _gather_transposed((out, oo, source, os, factors, of, indices, oi, roots, oroots, stride))
+def rows_gram_add(c, x, n, n_blocks):
+    """``C += X X^T`` as a packed triangle from ``n`` plain rows, padded with zeros to a multiple of 4."""
+    w = LINE // c.itemsize
+    tall = w // 4
+    stride = n_blocks * w
+    for b in range((n + 3) // 4):
+        column = triangle(w, b * 4 // w)
+        for a in range((b * 4 + 3) // tall + 1):
+            if a * tall < n:
+                at = column + a * tall * w + b * 4 % w
+                _quad_gram((c, at, x, a * tall * stride, x, b * 4 * stride, stride, n_blocks))
+
+
+@kernel("pppiir")
+def _rows_product(e, y, x, v, stride, n_blocks, sign):
+    builder, narrow = e.builder, e.narrower(4)
+    acc = e.variables(4)
+    with cgutils.for_range(builder, n_blocks) as loop:
+        at = builder.mul(loop.index, ir.Constant(INT, e.width))
+        factor = e.load(e.at(v, at))
+        for i in range(4):
+            row = e.load(e.at(x, builder.add(at, builder.mul(stride, ir.Constant(INT, i)))))
+            builder.store(e.fma(row, factor, builder.load(acc[i])), acc[i])
+    parts, wide = [builder.load(slot) for slot in acc], e
+    while wide.width > 4:
+        parts = [builder.fadd(*wide.halves(part)) for part in parts]
+        wide = wide.narrower(wide.width // 2)
+    narrow.store(narrow.fma(narrow.spread(sign), narrow.sums(parts), narrow.load(y)), y)
+
+
+@njit(cache=True)
+def rows_product(y, x, v, n, n_blocks, sign):
+    """``y += sign X v`` for ``n`` plain rows, padded to a multiple of 4."""
+    stride = n_blocks * (LINE // x.itemsize)
+    for i in range(0, n, 4):
+        _rows_product((y, i, x, i * stride, v, 0, stride, n_blocks, sign))
+
+
+def _make_rows_transposed(n_vectors: int):
+    @kernel("pppppii")
+    def combine(e, left, right, x, y, z, stride, n):
+        builder = e.builder
+        outs = [(left, y, e.variables(n_vectors)), (right, z, e.variables(n_vectors))]
+        with cgutils.for_range(builder, n) as loop:
+            row = e.at(x, builder.mul(loop.index, stride))
+            vectors = [e.load(row, v * e.width) for v in range(n_vectors)]
+            for _, factors, acc in outs:
+                factor = e.spread(e.scalar(factors, loop.index))
+                for slot, vector in zip(acc, vectors, strict=True):
+                    builder.store(e.fma(vector, factor, builder.load(slot)), slot)
+        for out, _, acc in outs:
+            for v, slot in enumerate(acc):
+                e.store(builder.fadd(e.load(out, v * e.width), builder.load(slot)), out, v * e.width)
+
+    return combine
+
+
+_rows_transposed_1 = _make_rows_transposed(1)
+_rows_transposed_4 = _make_rows_transposed(4)
+
+
+@njit(cache=True)
+def rows_transposed(left, right, x, y, z, n, n_blocks):
+    """``left += X^T y`` and ``right += X^T z`` for ``n`` plain rows."""
+    w = LINE // x.itemsize
+    stride = n_blocks * w
+    block = 0
+    while block + 4 <= n_blocks:
+        at = block * w
+        _rows_transposed_4((left, at, right, at, x, at, y, 0, z, 0, stride, n))
+        block += 4
+    while block < n_blocks:
+        at = block * w
+        _rows_transposed_1((left, at, right, at, x, at, y, 0, z, 0, stride, n))
+        block += 1
 
 
 @kernel("pprr")
@@ -244,69 +356,6 @@ def dot(out, oo, x, ox, y, oy, n_blocks):
     _dot((out, oo, x, ox, y, oy, n_blocks))
 
 
-def _make_gather_sum(n_vectors: int):
-    @kernel("ppxpiiii")
-    def gather(e, out, source, indices, factors, step, stride, n, ahead):
-        acc = e.variables(n_vectors)
-        last = e.builder.sub(n, ir.Constant(INT, 1))
-        with cgutils.for_range(e.builder, n) as loop:
-            soon = e.builder.add(loop.index, ahead)
-            soon = e.builder.select(e.builder.icmp_signed("<", soon, last), soon, last)
-            next_index = e.builder.sext(e.builder.load(e.at(indices, soon)), INT)
-            next_row = e.at(source, e.builder.mul(next_index, stride))
-            for i in range(n_vectors):
-                e.prefetch(e.at(next_row, i * e.width))
-            index = e.builder.sext(e.builder.load(e.at(indices, loop.index)), INT)
-            row = e.at(source, e.builder.mul(index, stride))
-            factor = e.spread(e.scalar(factors, e.builder.mul(loop.index, step)))
-            for i in range(n_vectors):
-                total = e.fma(e.load(row, i * e.width), factor, e.builder.load(acc[i]))
-                e.builder.store(total, acc[i])
-        for i in range(n_vectors):
-            e.store(e.builder.load(acc[i]), out, i * e.width)
-
-    return gather
-
-
-_gather_sum_1 = _make_gather_sum(1)
-_gather_sum_4 = _make_gather_sum(4)
-_gather_sum_8 = _make_gather_sum(8)
-_AHEAD = 8  # rows asked for in advance: about the latency of memory over the time of a row
-
-
-@njit(cache=True)
-def gather_sum(out, oo, source, indices, oi, factors, of, step, stride, n, n_blocks):
-    """``out = sum_k factors[k * step] source[indices[k] * stride :]``: ``n`` rows, ``n_blocks`` blocks of W.
-
-    ``step`` 0 takes one factor for all rows.
-    """
-    w = LINE // out.itemsize
-    block = 0
-    while block + 8 <= n_blocks:
-        at = block * w
-        _gather_sum_8((out, oo + at, source, at, indices, oi, factors, of, step, stride, n, _AHEAD))
-        block += 8
-    while block + 4 <= n_blocks:
-        at = block * w
-        _gather_sum_4((out, oo + at, source, at, indices, oi, factors, of, step, stride, n, _AHEAD))
-        block += 4
-    while block < n_blocks:
-        at = block * w
-        _gather_sum_1((out, oo + at, source, at, indices, oi, factors, of, step, stride, n, _AHEAD))
-        block += 1
-
-
-@kernel("p")
-def _prefetch(e, pointer):
-    e.prefetch(pointer)
-
-
-@njit(cache=True)
-def prefetch(array, offset):
-    """Ask for the cache line at an offset."""
-    _prefetch((array, offset))
-
-
 @njit(cache=True)
 def triangle(width, n_blocks):
     """Numbers that a packed triangle of ``n_blocks`` block columns takes."""
@@ -314,13 +363,20 @@ def triangle(width, n_blocks):
 
 
 @njit(cache=True)
+def gram_column(c, panels, stride, depth, j, factor):
+    """Block column j of `gram_add`."""
+    w = LINE // c.itemsize
+    at = triangle(w, j)
+    for i in range(j):
+        tile_add(c, at + i * w * w, panels, i * stride, panels, j * stride, depth, factor)
+    tile_add_self(c, at + j * w * w, panels, j * stride, depth, factor)
+
+
+@njit(cache=True)
 def gram_add(c, panels, stride, depth, n_blocks, factor):
     """``C += factor X^T X`` as a packed triangle; block column j of X is the panel at ``j * stride``."""
-    w = LINE // c.itemsize
     for j in range(n_blocks):
-        at = triangle(w, j)
-        for i in range(j + 1):
-            tile_add(c, at + i * w * w, panels, i * stride, panels, j * stride, depth, factor)
+        gram_column(c, panels, stride, depth, j, factor)
 
 
 @njit(cache=True)
@@ -336,8 +392,10 @@ def cholesky(c, inverse, n_blocks):
         for i in range(j + 1):
             tile = column + i * square
             row = triangle(w, i)
-            if i > 0:
+            if 0 < i < j:
                 tile_add(c, tile, c, row, c, column, i * w, -1.0)
+            elif i > 0:
+                tile_add_self(c, tile, c, column, i * w, -1.0)
             if i < j:
                 tile_solve(c, tile, c, row + i * square, inverse, i * w)
             else:

@@ -39,7 +39,8 @@ class HostFactors:
 
     def ridge(self, factors: np.ndarray, ridge: np.ndarray) -> float:
         """``sum_r ridge_r |f_r|^2``."""
-        return float(ridge @ np.einsum("ij,ij->i", factors, factors, dtype=np.float64))
+        # Not a BLAS product: outside `parallel` it would wake BLAS's threads, which spin beside the kernels'.
+        return float(np.sum(ridge * np.einsum("ij,ij->i", factors, factors)))
 
 
 class Backend(Protocol):

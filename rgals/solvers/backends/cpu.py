@@ -13,11 +13,15 @@ import scipy.linalg
 from rgals._csr import CSR
 from rgals._errors import NumericalError
 from rgals._threads import parallel
-from rgals.kernels import gram, pcg, rows, tiles
+from rgals.kernels import gram, pcg, rows, shared, tiles
 from rgals.losses.base import Side
 from rgals.solvers.backends.base import HalfStep, HostFactors, raise_for_rows
 
 _LAUNCH = 1 << 36  # multiplications of one launch: a second or two on two cores
+
+_PIECES = 256  # of work, in which the shared solver cuts the rows
+_AT_ONCE = 4096  # rows of a table of n_rows x K numbers that is never held as a whole
+_ROW_COST = 8  # of a row beside its positives, in positives
 
 
 class CPUBackend(HostFactors):
@@ -68,12 +72,7 @@ class _Plan:
 
     def __init__(self, matrix: CSR, side: Side, dtype: np.dtype) -> None:
         self.matrix, self.side, self.dtype = matrix, side, dtype
-        self.csr = (
-            np.argsort(-matrix.row_counts, kind="stable"),
-            matrix.indptr,
-            matrix.indices,
-            matrix.values.astype(dtype, copy=False),
-        )
+        self.csr = (matrix.indptr, matrix.indices, matrix.values.astype(dtype, copy=False))
         # Where all columns count alike (no exponent, say) their terms move to the rows: kernels then read
         # nothing per positive.
         if len(side.col_terms) and (side.col_terms == side.col_terms[0]).all():
@@ -81,6 +80,16 @@ class _Plan:
         else:
             row_terms, col_terms = side.row_terms, side.col_terms
         self.terms = (row_terms.astype(dtype), col_terms.astype(dtype))
+        #: Whether no positive carries weight.
+        self.shared = not any(
+            row_terms[:, j].any() and (not len(col_terms) or col_terms[:, j].any()) for j in (0, 1)
+        )
+        #: The queue of work: rows, the most expensive first; or bounds of pieces of rows of equal cost.
+        if self.shared:
+            cost = matrix.indptr + _ROW_COST * np.arange(matrix.n_rows + 1)
+            self.queue = np.unique(np.searchsorted(cost, np.linspace(0, cost[-1], _PIECES + 1)))
+        else:
+            self.queue = np.argsort(-matrix.row_counts, kind="stable")
 
 
 class _HalfStep:
@@ -89,7 +98,8 @@ class _HalfStep:
     def __init__(
         self, plan: _Plan, fixed: np.ndarray, out: np.ndarray, n_threads: int, steps: int | None
     ) -> None:
-        self.steps = steps
+        self.steps = None if plan.shared else steps  # the shared solver is exact at the price of a step
+        self.plan = plan
         self.side, self.csr, self.terms = plan.side, plan.csr, plan.terms
         self.n_threads = n_threads
         self.fixed = fixed
@@ -159,19 +169,20 @@ class _HalfStep:
         value = np.zeros(self.n_rows)
         info = np.zeros(self.n_rows, np.int32)
         side = self.side
-        order, *csr = self.csr
-        # The two kernels differ in how they solve a row, not in what a row is.
+        # The kernels differ in how they solve a row, not in what a row is.
         problem = (
-            *csr, self.rotated, self.d.astype(dtype), s.astype(dtype), side.scale, side.linear,
-            side.ridge,
-            *self.terms, self.out, value, info,
+            *self.csr, self.rotated, self.d.astype(dtype), s.astype(dtype), side.scale, side.linear,
+            side.ridge, *self.terms, self.out, value, info,
         )  # fmt: skip
-        # Ctrl-C is answered between two launches.
-        for part in _seconds_of_work(order, csr[0], self.kp):
-            if self.steps is None:
-                rows.solve(part, *problem, self.n_threads)
-            else:
-                pcg.solve(part, *problem, self.steps, self.n_threads)
+        if self.plan.shared:
+            shared.solve(self.plan.queue, *problem, self.n_threads)
+        else:
+            # Ctrl-C is answered between two launches.
+            for part in _seconds_of_work(self.plan.queue, self.csr[0], self.kp):
+                if self.steps is None:
+                    rows.solve(part, *problem, self.n_threads)
+                else:
+                    pcg.solve(part, *problem, self.steps, self.n_threads)
         raise_for_rows(info, dtype)
         return self.out, float(value.sum())
 
@@ -181,22 +192,35 @@ class _HalfStep:
         ``v = sum_r scale_r p_r`` solves ``(I - B H) v = sum_r scale_r A_r^-1 b_r`` with
         ``B = sum_r scale_r^2 A_r^-1`` and ``H = i G``, diagonal in this basis.
         """
-        side, k = self.side, self.k
-        dtype = self.rotated.dtype
+        k = self.k
         uncoupled, _ = self._solve(self.s)
-        info = np.zeros(self.n_rows, np.int32)
-        n_parts = 16 if k <= 256 else 4
-        parts = rows.inverse_sum(
-            *self.csr, self.rotated, self.d.astype(dtype), side.scale, side.ridge, *self.terms, n_parts, info,
-            self.n_threads,
-        )  # fmt: skip
-        raise_for_rows(info, dtype)
-        B = rows.unpack(parts.sum(axis=0), self.kp, self.width)[:k, :k]
-        H = side.interaction * self.d[:k]
+        B = self._inverse_sum()
+        H = self.side.interaction * self.d[:k]
         v = np.linalg.solve(np.eye(k) - B * H, self._pull(uncoupled))
         shift = np.zeros(self.kp)
         shift[:k] = H * v
         return shift
+
+    def _inverse_sum(self) -> np.ndarray:
+        """``sum_r scale_r^2 A_r^-1``."""
+        side, k = self.side, self.k
+        if self.plan.shared:
+            total = np.zeros(k)
+            for start in range(0, self.n_rows, _AT_ONCE):
+                scale = side.scale[start : start + _AT_ONCE]
+                diagonal = np.outer(scale, self.d[:k]) + side.ridge[start : start + _AT_ONCE, None]
+                # Rows with scale 0 add nothing, and may have no ridge either.
+                total += (scale**2) @ np.divide(1.0, diagonal, out=diagonal, where=scale[:, None] > 0)
+            return np.diag(total)
+        dtype = self.rotated.dtype
+        info = np.zeros(self.n_rows, np.int32)
+        n_parts = 16 if k <= 256 else 4
+        parts = rows.inverse_sum(
+            self.plan.queue, *self.csr, self.rotated, self.d.astype(dtype), side.scale, side.ridge,
+            *self.terms, n_parts, info, self.n_threads,
+        )  # fmt: skip
+        raise_for_rows(info, dtype)
+        return rows.unpack(parts.sum(axis=0), self.kp, self.width)[:k, :k]
 
     def _majorised_coupling(self) -> np.ndarray:
         """``H v`` at the current factors.
