@@ -66,8 +66,6 @@ ALLOWED: dict[str, set[str]] = {
     "_explain": SHARED | {"_fit", "losses"},
     "_interop": SHARED | {"_fit", "_ranker", "losses"},
     "export": SHARED,
-    "_interop": SHARED | {"_fit", "_ranker", "losses"},
-    "export": SHARED,
     "_partial": SHARED | {"_explain", "_fit", "_ranker", "datasets", "losses", "solvers"},
     "estimator": SHARED
     | {"_callbacks", "_fit", "_interop", "_model_file", "_partial", "_ranker", "checkpoint"}
@@ -76,7 +74,16 @@ ALLOWED: dict[str, set[str]] = {
     "compare": SHARED
     | {"estimator", "sgd", "losses", "metrics", "model_selection", "datasets", "plots", "persistence"},
     "cli": SHARED
-    | {"estimator", "losses", "metrics", "model_selection", "scoring", "datasets", "persistence"}
+    | {
+        "checkpoint",
+        "estimator",
+        "losses",
+        "metrics",
+        "model_selection",
+        "scoring",
+        "datasets",
+        "persistence",
+    }
     | {"sgd", "compare", "plots"},
     "": SHARED | {"checkpoint", "estimator", "losses"},  # rgals/__init__.py
 }

@@ -16,6 +16,7 @@ import argparse
 import time
 
 from rgals._errors import InputError, ParameterError
+from rgals.checkpoint import Checkpoint
 from rgals.cli import _shared as shared
 from rgals.datasets import Interactions
 from rgals.estimator import RGALS
@@ -36,6 +37,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--held-out", metavar="FILE", help="where that share goes (npz)")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
     shared.add_fit_options(parser)
+    keep = parser.add_argument_group("checkpoints", "The same command goes on from where a killed one was.")
+    keep.add_argument(
+        "--checkpoint", metavar="FOLDER", help="write down how far the fit is, into this folder"
+    )
+    keep.add_argument(
+        "--checkpoint-every", type=int, metavar="N", help="iterations between two checkpoints (default: 1)"
+    )
     stop = parser.add_argument_group("early stopping")
     stop.add_argument(
         "--early-stopping", action="store_true", help="stop when held-out quality no longer rises"
@@ -53,6 +61,11 @@ def run(args: argparse.Namespace) -> int:
         raise ParameterError("hold_out", args.hold_out, "give a share between 0 and 1")
     if args.held_out is not None and not args.held_out.endswith(".npz"):
         raise ParameterError("held_out", args.held_out, "give a name that ends in .npz")
+    checkpoint = None
+    if args.checkpoint is not None or args.checkpoint_every is not None:
+        checkpoint = Checkpoint(
+            args.checkpoint, 1 if args.checkpoint_every is None else args.checkpoint_every
+        )
     for path in filter(None, (args.output, args.held_out)):
         shared.check_output(path)
     model = RGALS(
@@ -81,7 +94,13 @@ def run(args: argparse.Namespace) -> int:
     if not args.quiet:
         shared.say(f"{data.n_users:,} users, {data.n_items:,} items, {train.nnz:,} interactions to fit")
     started = time.perf_counter()
-    model.fit(train, validation=validation, user_ids=data.user_ids, item_ids=data.item_ids)
+    model.fit(
+        train,
+        validation=validation,
+        checkpoint=checkpoint,
+        user_ids=data.user_ids,
+        item_ids=data.item_ids,
+    )
     seconds = time.perf_counter() - started
     if held_out is not None:
         Interactions(held_out, data.user_ids, data.item_ids).save(args.held_out)

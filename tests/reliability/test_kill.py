@@ -11,6 +11,7 @@ from helpers import interactions
 from reliability import saving
 
 from rgals import RGALS, Checkpoint, CheckpointError, ModelFileError, ParameterError
+from rgals.cli import main
 from rgals.persistence import load_npz
 
 ME = "reliability.saving"
@@ -224,6 +225,20 @@ def test_an_interval_without_a_folder_is_an_error(X):
     with pytest.raises(ParameterError, match="svd"):
         RGALS(K=2, solver="svd", loss=saving_loss()).fit(X, checkpoint="never-made")
     assert not os.path.exists("never-made")
+
+
+def test_the_command_line_goes_on_from_a_checkpoint(tmp_path, capsys):
+    data = tmp_path / "ratings.csv"
+    data.write_text("user,item\n" + "".join(f"u{k % 40},i{k * k % 31}\n" for k in range(600)))
+    common = ["fit", str(data), "--K", "3", "--seed", "0", "-q"]
+    keep = ["--checkpoint", str(tmp_path / "kept"), "--checkpoint-every", "2"]
+    assert main([*common, "--n-iter", "3", "-o", str(tmp_path / "a"), *keep]) == 0
+    assert main([*common, "--n-iter", "6", "-o", str(tmp_path / "b"), *keep]) == 0
+    assert main([*common, "--n-iter", "6", "-o", str(tmp_path / "c")]) == 0
+    resumed, straight = RGALS.load(tmp_path / "b"), RGALS.load(tmp_path / "c")
+    assert resumed.item_factors_.tobytes() == straight.item_factors_.tobytes()
+    assert main([*common, "-o", str(tmp_path / "d"), "--checkpoint-every", "2"]) == 1
+    assert "every 2 iterations need a folder" in capsys.readouterr().err
 
 
 def saving_loss():
