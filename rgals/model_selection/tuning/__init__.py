@@ -125,10 +125,11 @@ def tune(
 ) -> TuneResult:
     """Find good parameters of a loss on validation interactions, and refit.
 
-    Successive halving: many settings at a quarter of K and of the iterations, the best third of them at one
-    half, the best third of those in full; then settings that a Gaussian process, fitted to all of these,
-    expects to improve on the best, in full. Where K is a list, that happens with its first value; larger ones
-    follow, with a fifth of the budget each, as long as each improves the metric by ``min_gain``.
+    Successive halving: many settings at half of K and a quarter of the iterations, the best third of them at
+    the whole K, the best third of those in full; then further settings in full. A Gaussian process, fitted to
+    everything measured so far, chooses where to look, after settings spread evenly over the space. Where K is
+    a list, that happens with its first value; larger ones follow, with a fifth of the budget each, as long as
+    each improves the metric by ``min_gain``.
 
     Parameters
     ----------

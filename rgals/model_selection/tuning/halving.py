@@ -1,4 +1,4 @@
-"""Successive halving over cheap fits, then refinement at full cost by a Gaussian process."""
+"""Successive halving over cheap fits, then refinement at full cost, guided by a Gaussian process."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ ETA = 3  # one of so many settings goes on to the next level
 LEVELS = ((0.5, 0.25), (1.0, 0.25), (1.0, 1.0))
 _SHARE = 0.2  # of the budget, for every level; the rest refines
 _CANDIDATES = 1024
+_APART = 0.02  # of the range of some parameter: settings that are closer tell nothing new
 _POINTS = 80  # that the Gaussian process is fitted to at most
 _LEARN = 3  # its length scales are learned anew after so many proposals
 
@@ -58,8 +59,8 @@ class Proposer(Protocol):
     def next(self, n: int) -> np.ndarray:
         """The n-th point of the first level."""
 
-    def refine(self, trials: list[Trial], K: int) -> np.ndarray:
-        """The next point at full cost, knowing everything measured so far."""
+    def refine(self, trials: list[Trial], K: int, level: int) -> np.ndarray:
+        """The next point at a level, knowing everything measured so far."""
 
     def tell(self, trial: Trial) -> None:
         """Hear of a measurement."""
@@ -127,19 +128,22 @@ def search(
     if not space.dimensions:
         run(np.empty(0), top, K)
     else:
+        spread = max(2 * len(space.dimensions) + 2, per_level[0] // 3)
         for n in range(per_level[0]):
-            run(proposer.next(n), 0, K)
+            # First a picture of the whole space; then two of three settings go where it looks best.
+            informed = n >= spread and n % 3 > 0
+            run(proposer.refine(done, K, 0) if informed else proposer.next(n), 0, K)
         for level in range(1, top + 1):
             ranked = sorted((t for t in done if t.level == level - 1), key=lambda t: -t.figure)
             for trial in ranked[: per_level[level]]:
                 run(trial.point, level, K)
         for _ in range(refinements):
-            run(proposer.refine(done, K), top, K)
+            run(proposer.refine(done, K, top), top, K)
     best = best_trial(done, min_gain)
     for larger in space.ladder[1:]:
         run(best.point, top, larger)
         for _ in range(max(2, round(_SHARE * budget)) if space.dimensions else 0):
-            run(proposer.refine(done, larger), top, larger)
+            run(proposer.refine(done, larger, top), top, larger)
         found = best_trial(done, min_gain)
         if found.params["K"] != larger:
             break
@@ -201,12 +205,12 @@ class GaussianProcess:
     def tell(self, trial: Trial) -> None:
         """Nothing to remember: `refine` sees all trials."""
 
-    def refine(self, trials: list[Trial], K: int) -> np.ndarray:
-        """The candidate of the largest expected improvement at full cost and this K."""
+    def refine(self, trials: list[Trial], K: int, level: int) -> np.ndarray:
+        """The candidate of the largest expected improvement at this level and K."""
         rng = self.rng
         inputs, values = self._data(trials)
-        here = self._cost(K, len(LEVELS) - 1)
-        same = [t for t in trials if t.level == len(LEVELS) - 1]
+        here = self._cost(K, level)
+        same = [t for t in trials if t.level == level]
         centre = best_trial(same).point
         spread = rng.choice([0.03, 0.08, 0.2], size=(_CANDIDATES, 1))
         near = centre + spread * rng.standard_normal((_CANDIDATES, len(centre)))
@@ -219,7 +223,7 @@ class GaussianProcess:
                 candidates[:, k] = [dimension.place(dimension.value(u)) for u in candidates[:, k]]
         measured = np.array([t.point for t in same if t.params["K"] == K]).reshape(-1, len(centre))
         fresh = (
-            np.abs(candidates[:, None] - measured).max(axis=2, initial=0.0).min(axis=1, initial=1.0) > 1e-9
+            np.abs(candidates[:, None] - measured).max(axis=2, initial=0.0).min(axis=1, initial=1.0) > _APART
         )
         candidates = candidates[fresh] if fresh.any() else candidates[:1]
         at = np.hstack([candidates, np.tile(here, (len(candidates), 1))])
@@ -320,9 +324,9 @@ class Optuna:
         """What the estimator suggests at the lowest cost; the centre first."""
         return np.full(len(self.distributions), 0.5) if n == 0 else self._ask(0, self.space.ladder[0])
 
-    def refine(self, trials: list[Trial], K: int) -> np.ndarray:
-        """What the estimator suggests at full cost."""
-        return self._ask(len(LEVELS) - 1, K)
+    def refine(self, trials: list[Trial], K: int, level: int) -> np.ndarray:
+        """What the estimator suggests at this level."""
+        return self._ask(level, K)
 
     def tell(self, trial: Trial) -> None:
         """Add a measurement to the study of its cost."""
