@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -236,6 +237,78 @@ class FactorRanker:
         return self._rank(
             snapshot, snapshot.user_factors[rows], is_cold, cold, n, filters, "training interactions"
         )
+
+    def recommend_ids(
+        self,
+        user_ids: Any,
+        n: int = 10,
+        *,
+        unknown: str = "error",
+        cold: str = "empty",
+        exclude: str | None = "train",
+        candidates: Any = None,
+        exclude_items: Any = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`recommend` in external ids, with an answer to ids that the model does not know.
+
+        Parameters
+        ----------
+        user_ids : id or sequence of ids, length B
+            As in ``user_ids_``; row numbers where the model was fitted without.
+        n : int, default 10
+        unknown : {"error", "popular", "empty"}, default "error"
+            What users get whom the model does not know: an error that names the first, the items with the
+            most training interactions that the filters allow (their number is then the score), or nothing.
+        cold : {"empty", "popular"}, default "empty"
+            The same for known users without training interactions, as in `recommend`.
+        exclude : "train" or None, default "train"
+        candidates, exclude_items : sequences of item ids, optional
+            As in `recommend`.
+
+        Returns
+        -------
+        items : ndarray of object, shape (B, n)
+            Item ids, best first; None where there are fewer than ``n``.
+        scores : ndarray, shape (B, n)
+            -inf where the item is None.
+
+        Raises
+        ------
+        UnknownIdError
+            An item, or with ``unknown="error"`` a user, that the model does not have.
+
+        Examples
+        --------
+        >>> from rgals import RGALS
+        >>> from rgals.datasets import read_interactions
+        >>> data = read_interactions((["ann", "ann", "bob", "bob"], ["tea", "milk", "tea", "rum"]))
+        >>> model = RGALS(K=2, random_state=0).fit(data)
+        >>> model.recommend_ids(["bob", "eve"], n=2, unknown="popular")[0]
+        array([['milk', None],
+               ['tea', 'milk']], dtype=object)
+        """
+        check_choice("unknown", unknown, ("error", *COLD))
+        check_choice("exclude", exclude, ("train", None))
+        fixed = copy.copy(self)  # keeps one snapshot
+        snapshot = fixed._state()
+        rows = snapshot.users.index(user_ids, missing="error" if unknown == "error" else "mark")
+        filters = {
+            name: None if ids is None else snapshot.items.index(ids)
+            for name, ids in (("candidates", candidates), ("exclude_items", exclude_items))
+        }
+        known = rows >= 0
+        found, found_scores = fixed.recommend(rows[known], n, exclude=exclude, cold=cold, **filters)
+        ids = np.full((len(rows), n), -1, np.int32)
+        scores = np.full((len(rows), n), -np.inf, found_scores.dtype)
+        ids[known], scores[known] = found, found_scores
+        if unknown == "popular" and not known.all():
+            popularity = snapshot.popularity
+            ids[~known], scores[~known] = fixed._topk(
+                np.ones((1, 1), popularity.dtype), popularity, n, **filters
+            )
+        items = np.full(ids.shape, None, object)
+        items[ids >= 0] = snapshot.items.labels[ids[ids >= 0]].astype(object)
+        return items, scores
 
     def recommend_new(
         self,

@@ -87,6 +87,43 @@ def test_cold_users_get_padding_and_one_warning_that_counts_them():
         model.recommend([1, 2], n=5)
 
 
+def test_cold_users_get_popular_items_that_the_filters_allow():
+    model = Model(cold=(4, 7))
+    counts = np.where(np.isin(np.arange(N), [0, 3]), -np.inf, model.seen.sum(axis=0))
+    want, score = best(np.tile(counts, (2, 1)), N)
+    ids, scores = model.recommend([7, 4], n=N, cold="popular", exclude_items=[3, 0])
+    np.testing.assert_array_equal(ids, want)
+    np.testing.assert_array_equal(scores, score)
+
+
+def test_recommend_ids_answers_in_the_ids_of_the_data():
+    model = Model(cold=(4,))
+    state = model._snapshot
+    users, items = np.array([f"u{k}" for k in range(M)]), np.arange(N) * 10
+    model._snapshot = Snapshot(state.user_factors, state.item_factors, state.seen, users, items)
+    asked = ["u9", "nobody", "u4", "u2"]
+    with pytest.raises(UnknownIdError, match="user 'nobody' is not known"):
+        model.recommend_ids(asked)
+    ids, scores = model.recommend([9, 2], n=N, exclude_items=[1, 0])
+    popular = np.argsort(-model.seen.sum(axis=0), kind="stable")
+    popular = popular[~np.isin(popular, [0, 1])]
+    for unknown in ("popular", "empty"):
+        got, values = model.recommend_ids(asked, N, unknown=unknown, cold="popular", exclude_items=[10, 0])
+        assert [[x for x in row if x is not None] for row in got[[0, 3]]] == [
+            (row[row >= 0] * 10).tolist() for row in ids
+        ]
+        np.testing.assert_array_equal(values[[0, 3]], scores)
+        assert got[2, : N - 2].tolist() == (popular * 10).tolist() and got[2, -1] is None
+        if unknown == "popular":
+            assert got[1].tolist() == got[2].tolist()
+        else:
+            assert (got[1] == None).all() and (values[1] == -np.inf).all()  # noqa: E711
+    with pytest.raises(UnknownIdError, match="item 7 is not known"):
+        model.recommend_ids("u9", candidates=[7])
+    with pytest.raises(ParameterError, match="unknown='skip'"):
+        model.recommend_ids("u9", unknown="skip")
+
+
 def test_recommend_new_folds_in_and_leaves_the_given_items_out():
     model = Model()
     rows = sp.csr_array(model.seen[:3])
