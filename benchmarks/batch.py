@@ -1,13 +1,13 @@
 """Recommendations for everybody: rate and memory: `python benchmarks/batch.py [--large] [--out FILE.jsonl]`.
 
 Every method finds the 10 best unseen items of the same users from the same float32 factors, in turns on the
-same number of threads; the table gives the median over the rounds. `recommend_all` also writes the lists, with
-text ids, to a file. implicit runs with BLAS at one thread and at its default, numpy is a chunked product with
-`argpartition` and a sort of what it leaves. Compilation is left out.
+same number of threads; the table gives the median over the rounds. `recommend_all` also writes the lists,
+with text ids, to a file. implicit runs with BLAS at one thread and at its default, numpy is a chunked product
+with `argpartition` and a sort of what it leaves. Compilation is left out.
 
 With ``--large``, a million users and 100,000 items at K=64 are written to parquet, once, and nothing is
-compared; ``--users`` takes a part of the users. Peak memory is that of the process, beside what the model itself
-takes.
+compared; ``--users`` takes a part of the users. Peak memory is that of the process, beside what it takes with
+the model.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import scipy.sparse as sp
 from implicit.cpu.als import AlternatingLeastSquares
 from threadpoolctl import threadpool_limits
 from topk import CHUNK, amazon_book, environment, factors, with_numpy
@@ -62,7 +63,7 @@ def compare(k: int, repeats: int, jobs: int | None, folder: Path) -> list[dict]:
     theirs = AlternatingLeastSquares(factors=k, num_threads=threads)
     theirs.user_factors, theirs.item_factors = P, Q
     everybody, rows = np.arange(n_users), seen.tocsr()
-    their_rows = as_csr(seen).to_scipy()
+    their_rows = sp.csr_matrix(seen)
 
     def implicit() -> object:
         return theirs.recommend(everybody, their_rows, N=N_BEST)
