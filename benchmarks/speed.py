@@ -1,139 +1,198 @@
 """Seconds per full ALS iteration: rgals against other packages, alternating in one process.
 
-    python benchmarks/speed.py ml-1m --K 64 128
-    python benchmarks/speed.py synthetic:69815x9888x8240192 --K 64
+    python benchmarks/speed.py douban-book-music --K 64 128
+    python benchmarks/speed.py ml-10m-shaped --K 64 --skip "cmfrec Cholesky"
+    python benchmarks/speed.py amazon-book-kgat --K 1024 --methods "rgals RG2 exact" "implicit CG(3)"
+    python benchmarks/speed.py ml-1m --fit          # whole fits of 16 iterations, rgals and implicit
+    python benchmarks/speed.py ml-1m --memory       # peak memory, each method in a process of its own
 
-Everybody gets the same matrix, K, threads and float32; BLAS runs on one thread inside row-parallel code. A
-figure is the median over the repeats of the second iteration of a fit, so that compilation and allocation do
-not count. ``--fit`` measures whole fits of 16 iterations.
+A figure is the median over the repeats of the last iteration of a fit, so that compilation and first
+allocations do not count. Packages that are not installed are left out by name. ``--jsonl`` keeps every
+repeat; ``--plot`` draws what the file holds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
+import resource
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import numba
 import numpy as np
-import scipy.sparse as sp
-from threadpoolctl import threadpool_info, threadpool_limits
+from peers import METHODS, SAMPLED, describe, load
 
-import rgals
-from rgals import IALS, RG2, RGALS, RGX
-from rgals.datasets import read_interactions
-
-DATA = Path(os.environ.get("RGALS_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
-Fit = Callable[[sp.csr_matrix, int, int, int], list[float]]
+from rgals import RGALS
 
 
-def with_rgals(loss, **params) -> Fit:
-    """Seconds of each iteration of an rgals fit."""
-
-    def fit(X, K, n_iter, threads):
-        model = RGALS(K, loss, n_iter=n_iter, n_jobs=threads, random_state=0, **params).fit(X)
-        return np.diff([0.0] + [record["seconds"] for record in model.history_]).tolist()
-
-    return fit
-
-
-def with_implicit(use_cg: bool) -> Fit:
-    """Seconds of each iteration of implicit's ALS, as it reports them itself."""
-
-    def fit(X, K, n_iter, threads):
-        from implicit.cpu.als import AlternatingLeastSquares
-
-        model = AlternatingLeastSquares(
-            factors=K, iterations=n_iter, use_cg=use_cg, num_threads=threads, random_state=0
-        )
-        seconds: list[float] = []
-        with threadpool_limits(1, "blas"):
-            model.fit(X, show_progress=False, callback=lambda i, elapsed, loss: seconds.append(elapsed))
-        return seconds
-
-    return fit
+def measure(data: str, K: int, methods: list[str], repeats: int, threads: int) -> dict[str, list[float]]:
+    """Seconds of an iteration for each repeat of each method; the methods alternate."""
+    X = load(data)
+    seconds: dict[str, list[float]] = {method: [] for method in methods}
+    for repeat in range(repeats + 1):
+        for method in [m for m in methods if m in seconds]:
+            if repeat == 0 and method in SAMPLED:
+                continue  # nothing to compile or to warm
+            try:
+                steps = METHODS[method](X, K, threads)
+            except ImportError as error:
+                print(f"{method}: left out ({error})")
+                del seconds[method]
+                continue
+            if repeat:  # the first round compiles and warms up
+                seconds[method].append(steps[-1])
+    return seconds
 
 
-METHODS: dict[str, Fit] = {
-    "rgals iALS exact": with_rgals(IALS(0.1), reg=0.01),
-    "rgals iALS pcg": with_rgals(IALS(0.1), reg=0.01, solver="pcg"),
-    "rgals RG2 exact": with_rgals(RG2(0.05)),
-    "rgals RGx exact": with_rgals(RGX(0.05)),
-    "rgals RG2 shared": with_rgals(RG2(0.0)),
-    "implicit CG(3)": with_implicit(True),
-    "implicit Cholesky": with_implicit(False),
-}
+def whole_fits(data: str, K: int, repeats: int, threads: int) -> dict[str, list[float]]:
+    """Seconds of fits of 16 iterations, everything included."""
+    from implicit.cpu.als import AlternatingLeastSquares
+    from threadpoolctl import threadpool_limits
+
+    X = load(data)
+    seconds: dict[str, list[float]] = {}
+    for repeat in range(repeats + 1):
+        for name in ("rgals RG2 exact", "implicit CG(3)", "implicit Cholesky"):
+            started = time.perf_counter()
+            if name.startswith("rgals"):
+                RGALS(K, n_iter=16, n_jobs=threads, random_state=0).fit(X)
+            else:
+                with threadpool_limits(1, "blas"):
+                    AlternatingLeastSquares(
+                        factors=K, iterations=16, use_cg="CG" in name, num_threads=threads, random_state=0
+                    ).fit(X, show_progress=False)
+            if repeat:
+                seconds.setdefault(name, []).append(time.perf_counter() - started)
+    return seconds
 
 
-def load(name: str) -> sp.csr_matrix:
-    """A data set's training part, all values 1; or ``synthetic:USERSxITEMSxINTERACTIONS``."""
-    if name.startswith("synthetic:"):
-        n_users, n_items, nnz = map(int, name.split(":")[1].split("x"))
-        rng = np.random.default_rng(0)
-        # Log-normal activity and popularity: the skew of rating data.
-        users = rng.choice(n_users, nnz, p=_skewed(n_users, 1.1, rng))
-        items = rng.choice(n_items, nnz, p=_skewed(n_items, 1.5, rng))
-        X = sp.csr_matrix((np.ones(nnz, np.float32), (users, items)), shape=(n_users, n_items))
-        X.data[:] = 1
-        return X
-    X = sp.csr_matrix(read_interactions(DATA / f"{name}.npz").train)
-    X.data[:] = 1
-    return X
+def peak_memory(data: str, K: int, method: str, threads: int) -> float | None:
+    """Growth of the peak resident memory by a method, in MB, in a fresh process that holds the matrix."""
+    code = (
+        "import resource, sys, peers; X = peers.load(sys.argv[1]); small = X[:200]; m = sys.argv[3];"
+        "peers.METHODS[m](small[:, small.getnnz(0) > 0].tocsr(), 16, int(sys.argv[4]));"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
+        "peers.METHODS[m](X, int(sys.argv[2]), int(sys.argv[4]));"
+        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)"
+    )
+    command = [sys.executable, "-c", code, data, str(K), method, str(threads)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=sys.path[0], check=False)
+    return float(done.stdout.split()[-1]) if done.returncode == 0 else None
 
 
-def _skewed(n: int, sigma: float, rng: np.random.Generator) -> np.ndarray:
-    p = rng.lognormal(0, sigma, n)
-    return p / p.sum()
+def predicted_memory(data: str, K: int, threads: int) -> float:
+    """``2 CSR + 2 (M + N) K b + threads K^2 b`` in MB, b = 4 bytes, binary."""
+    X = load(data)
+    csr = 4 * X.nnz + 8 * (sum(X.shape) + 2) / 2
+    return (2 * csr + 2 * sum(X.shape) * K * 4 + threads * K * K * 4) / 2**20
+
+
+def show(seconds: dict[str, list[float]]) -> None:
+    """A table; the ratios are to the fastest peer of each kind in it."""
+    medians = {method: statistics.median(values) for method, values in seconds.items() if values}
+    peers = {m: s for m, s in medians.items() if not m.startswith("rgals")}
+    best = {
+        "CG peer": min((s for m, s in peers.items() if "CG" in m), default=float("nan")),
+        "exact peer": min((s for m, s in peers.items() if "Cholesky" in m), default=float("nan")),
+        "implicit CG": min((s for m, s in peers.items() if "implicit CG" in m), default=float("nan")),
+    }
+    print(
+        "| method | seconds | fastest | slowest | " + " | ".join(f"best {kind} / it" for kind in best) + " |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for method, median in medians.items():
+        cells = [f"{value:.4f}" for value in (median, min(seconds[method]), max(seconds[method]))]
+        cells += [f"{value / median:.2f}" for value in best.values()]
+        print("| " + " | ".join([method, *cells]) + " |", flush=True)
+
+
+def plot(jsonl: str, path: str) -> None:
+    """Seconds over K, one panel a data set, from the lines of ``--jsonl``."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    with open(jsonl) as file:
+        rows = [row for row in map(json.loads, file) if row["what"] == "iteration"]
+    names = list(dict.fromkeys(row["data"] for row in rows))
+    figure, axes = plt.subplots(1, len(names), figsize=(6 * len(names), 4.5), squeeze=False)
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    colours = dict(zip(methods, plt.cm.tab20(np.linspace(0, 1, max(len(methods), 2))), strict=False))
+    for axis, name in zip(axes[0], names, strict=True):
+        for method in methods:
+            points = {
+                r["K"]: statistics.median(r["seconds"])
+                for r in rows
+                if (r["data"], r["method"]) == (name, method)
+            }
+            if points:
+                ks = sorted(points)
+                style = "o-" if method.startswith("rgals") else "s--"
+                axis.plot(ks, [points[k] for k in ks], style, color=colours[method], label=method)
+        axis.set(title=name, xlabel="factors K", ylabel="seconds per iteration", xscale="log", yscale="log")
+        axis.set_xticks(sorted({r["K"] for r in rows if r["data"] == name}), minor=False)
+        axis.get_xaxis().set_major_formatter(matplotlib.ticker.ScalarFormatter())
+        axis.grid(alpha=0.3, which="both")
+    axes[0][-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.02, 0.5))
+    figure.savefig(path, dpi=110, bbox_inches="tight")
 
 
 def main() -> None:
-    """Run the table."""
+    """Run the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", nargs="*", default=["ml-1m"])
     parser.add_argument("--K", type=int, nargs="*", default=[64])
-    parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--methods", nargs="*", choices=list(METHODS), help="default: all but the sampled")
+    parser.add_argument("--skip", nargs="*", default=[], choices=list(METHODS))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=numba.config.NUMBA_NUM_THREADS)
     parser.add_argument("--fit", action="store_true", help="whole fits of 16 iterations instead")
-    parser.add_argument("--jsonl", help="append the rows to this file")
+    parser.add_argument("--memory", action="store_true", help="peak memory instead")
+    parser.add_argument("--jsonl", help="append every figure to this file")
+    parser.add_argument("--plot", metavar="PNG", help="draw the file given by --jsonl and stop")
     args = parser.parse_args()
-    libraries = [lib for lib in threadpool_info() if lib["user_api"] == "blas"]
-    blas = sorted({f"{lib['internal_api']} {lib['version']} {lib['architecture']}" for lib in libraries})
-    print(f"rgals {rgals.__version__}, numba {numba.__version__}, numpy {np.__version__}")
-    print(f"{platform.machine()}, {args.threads} threads, BLAS {', '.join(blas)}")
-    print(f"median of {args.repeats} alternating repeats")
+    if args.plot:
+        plot(args.jsonl, args.plot)
+        return
+    methods = [
+        m for m in args.methods or METHODS if m not in args.skip and (args.methods or m not in SAMPLED)
+    ]
+    print(describe(args.threads))
     for name in args.data:
         X = load(name)
         for K in args.K:
-            n_iter = 16 if args.fit else 2
-            seconds: dict[str, list[float]] = {method: [] for method in args.methods}
-            for repeat in range(args.repeats + 1):
-                for method in args.methods:
-                    started = time.perf_counter()
-                    steps = METHODS[method](X, K, n_iter, args.threads)
-                    elapsed = time.perf_counter() - started
-                    if repeat:  # the first round compiles and warms up
-                        seconds[method].append(elapsed if args.fit else steps[-1])
-            what = "16 iterations, whole fit" if args.fit else "one iteration"
-            print(f"\n{name}: {X.shape[0]} x {X.shape[1]}, {X.nnz} interactions, K={K}, {what}\n")
-            print("| method | seconds | fastest | slowest | relative to implicit Cholesky |")
-            print("|---|---|---|---|---|")
-            base = statistics.median(seconds.get("implicit Cholesky", [float("nan")]))
-            for method, values in seconds.items():
-                median = statistics.median(values)
-                cells = [f"{value:.4f}" for value in (median, min(values), max(values))]
-                print("| " + " | ".join([method, *cells, f"{median / base:.2f}"]) + " |")
-                if args.jsonl:
-                    row = {"data": name, "K": K, "method": method, "seconds": values, "fit": args.fit}
-                    with open(args.jsonl, "a") as file:
+            head = f"\n{name}: {X.shape[0]} x {X.shape[1]}, {X.nnz} interactions, K={K}"
+            if args.memory:
+                print(
+                    f"{head}, peak memory beyond the matrix\n\n| method | MB | of the bound |\n|---|---|---|"
+                )
+                bound = predicted_memory(name, K, args.threads)
+                for method in methods:
+                    peak = peak_memory(name, K, method, args.threads)
+                    text = "failed | " if peak is None else f"{peak:.0f} | {peak / bound:.2f}"
+                    print(f"| {method} | {text} |", flush=True)
+                print(f"\nbound: 2 CSR + 2 (M + N) K b + threads K^2 b = {bound:.0f} MB")
+                continue
+            what = "fit" if args.fit else "iteration"
+            print(f"{head}, one {what}, median of {args.repeats} alternating repeats\n")
+            if args.fit:
+                seconds = whole_fits(name, K, args.repeats, args.threads)
+            else:
+                seconds = measure(name, K, methods, args.repeats, args.threads)
+            show(seconds)
+            if args.jsonl:
+                with open(args.jsonl, "a") as file:
+                    for method, values in seconds.items():
+                        row = {"data": name, "K": K, "method": method, "seconds": values, "what": what}
                         file.write(json.dumps(row | {"threads": args.threads}) + "\n")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"\npeak memory of this process: {peak:.0f} MB")
 
 
 if __name__ == "__main__":
