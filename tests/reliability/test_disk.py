@@ -43,7 +43,7 @@ FAULTS = ("file too large", "read-only folder", "fsync", "replace", "fchmod", "w
 
 def attempt(kind: str, fault: str, path: str) -> str:
     """In a process of its own: try to write with a fault of the system, then say what is there."""
-    real = {name: getattr(os, name) for name in ("fsync", "replace", "fchmod")}
+    real = {name: getattr(os, name) for name in ("fsync", "replace", "fchmod", "fdopen")}
     if kind == "checkpoint":
         os.remove(path)  # an old checkpoint would be read first
     if fault == "file too large":
