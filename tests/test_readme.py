@@ -21,7 +21,7 @@ def blocks(language: str) -> list[str]:
 
 def test_the_quick_start_runs_and_recommends(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks("python")
+    code, _ = blocks("python")
     names: dict = {}
     exec(compile(code, "README.md", "exec"), names)
     assert "ndcg@10" in capsys.readouterr().out
@@ -29,6 +29,19 @@ def test_the_quick_start_runs_and_recommends(tmp_path, monkeypatch, capsys):
     seen = names["train"][[0, 1, 2]].toarray()
     assert not any(seen[row, item] for row, items in enumerate(names["ids"]) for item in items)
     assert (tmp_path / "model.npz").is_file()
+
+
+def test_the_serving_lines_write_everybodys_lists(tmp_path, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.chdir(tmp_path)
+    pairs = [(f"u{k % 30}", f"m{k * 7 % 20}") for k in range(300)] + [("ann", "m1"), ("ann", "m8")]
+    (tmp_path / "ratings.csv").write_text("user,item,rating\n" + "".join(f"{u},{m},5\n" for u, m in pairs))
+    names: dict = {}
+    exec(compile(blocks("python")[1], "README.md", "exec"), names)
+    assert names["items"].shape == (2, 10) and "m1" not in names["items"][0]
+    table = parquet.read_table(tmp_path / "recommendations.parquet").to_pydict()
+    assert set(table["user"]) == {u for u, _ in pairs}
+    assert not set(zip(table["user"], table["item"], strict=True)) & set(pairs)
 
 
 def test_the_commands_are_commands():
