@@ -1,0 +1,208 @@
+"""How far rgals is from what the machine can do, and how it scales.
+
+    python benchmarks/limits.py douban-book-music --K 64 128 256
+    python benchmarks/limits.py --scaling --jsonl limits.jsonl --plot limits.png
+
+Calibrated in the same run: float32 matrix products (peak), rows of 4 K bytes gathered at random from a table
+as large as the fixed side (cache), copies of large arrays (memory). The limit of an iteration is::
+
+    sum over both half-steps of   Gramian + rotation (flops)  +  eigenvectors (float64 flops, one core)
+                                + max(flops of the rows, bytes gathered)  +  compulsory memory traffic
+
+with ``min(dual, primal)`` flops a row for exact solving: dual ``n^2 K + n^3/3 + 2 n^2 + 4 n K``, primal
+``n K (K + 1) + K^3/3 + 2 K^2 + 2 n K``; ``2 n K`` where rows share a matrix; ``(s + 1) 4 n K + 2 n K`` for s
+conjugate gradient steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+
+import numba
+import numpy as np
+import scipy.sparse as sp
+from numba import njit, prange
+from peers import METHODS, describe, load
+from threadpoolctl import threadpool_limits
+
+from rgals._threads import parallel
+from rgals.kernels.gather import gather_sum
+from rgals.scoring import topk
+
+SOLVERS = {"rgals RG2 exact": "exact", "rgals RG2 pcg": "pcg", "rgals RG2 shared": "shared"}
+_STEPS = 3
+
+
+def best(function, repeats: int = 5) -> float:
+    """Least seconds of a few runs."""
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+@njit(parallel=True, cache=True)
+def _gather(indices, factors, K, n_threads):
+    out = np.zeros((n_threads, K), factors.dtype)
+    one = np.ones(1, factors.dtype)
+    n_blocks = K // (64 // factors.itemsize)
+    for t in prange(n_threads):
+        start, stop = t * len(indices) // n_threads, (t + 1) * len(indices) // n_threads
+        gather_sum(out[t], factors, indices, start, one, 0, K, stop - start, stop - start, n_blocks)
+    return out
+
+
+def calibrate(n_fixed: int, K: int, threads: int) -> dict[str, float]:
+    """Peak flops (float32 and float64), gathered bytes and copied bytes per second."""
+    rng = np.random.default_rng(0)
+    n = 2048
+    rates = {}
+    for name, dtype, cores in (("flops", np.float32, threads), ("flops64", np.float64, 1)):
+        a = rng.random((n, n)).astype(dtype)
+        with threadpool_limits(cores, "blas"):
+            a @ a
+            rates[name] = 2 * n**3 / best(lambda a=a: a @ a)
+    table = rng.random(n_fixed * K, np.float32)
+    indices = rng.integers(0, n_fixed, 1 << 20).astype(np.int32)
+    with parallel(threads):
+        _gather(indices, table, K, threads)
+        rates["gather"] = 4 * K * len(indices) / best(lambda: _gather(indices, table, K, threads))
+    source = np.ones(1 << 26, np.float32)
+    target = np.empty_like(source)
+    rates["memory"] = 2 * source.nbytes / best(lambda: np.copyto(target, source))
+    return rates
+
+
+def limit(counts: np.ndarray, n_fixed: int, K: int, kind: str, rates: dict[str, float]) -> float:
+    """Seconds that a half-step cannot beat."""
+    n = counts.astype(np.float64)
+    dual = n**2 * K + n**3 / 3 + 2 * n**2 + 4 * n * K
+    primal = n * K * (K + 1) + K**3 / 3 + 2 * K**2 + 2 * n * K
+    flops, gathered = {
+        "exact": (np.where(n <= K, dual, primal).sum(), 1),
+        "pcg": (((_STEPS + 1) * 4 * n * K + 2 * n * K).sum(), 1),
+        "shared": (2 * n.sum() * K + len(n) * K, 1),
+    }[kind]
+    common = (n_fixed * K * (K + 1) + 2 * n_fixed * K**2) / rates["flops"] + 9 * K**3 / rates["flops64"]
+    compulsory = (4 * n.sum() + 4 * n_fixed * K + 4 * len(n) * K) / rates["memory"]
+    return common + max(flops / rates["flops"], gathered * 4 * n.sum() * K / rates["gather"], compulsory)
+
+
+def fractions(name: str, X: sp.csr_matrix, Ks: list[int], threads: int, repeats: int) -> list[dict]:
+    """Seconds of an iteration of each solver against its limit."""
+    rows = []
+    users, items = np.diff(X.indptr), X.getnnz(axis=0)
+    print("\n| data | K | solver | seconds | limit | fraction | peak GF/s | gather GB/s | copy GB/s |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for K in Ks:
+        rates = calibrate(max(X.shape), K, threads)
+        for method, kind in SOLVERS.items():
+            METHODS[method](X, K, threads)
+            seconds = statistics.median(METHODS[method](X, K, threads)[-1] for _ in range(repeats))
+            bound = limit(users, X.shape[1], K, kind, rates) + limit(items, X.shape[0], K, kind, rates)
+            speeds = " | ".join(f"{rates[key] / 1e9:.0f}" for key in ("flops", "gather", "memory"))
+            figures = f"{seconds:.4f} | {bound:.4f} | {bound / seconds:.2f}"
+            print(f"| {name} | {K} | {method} | {figures} | {speeds} |", flush=True)
+            rows.append(
+                {"what": "limit", "data": name, "K": K, "method": method, "seconds": seconds, "limit": bound}
+                | {"rates": rates, "threads": threads}
+            )
+    return rows
+
+
+def scoring(X: sp.csr_matrix, K: int, threads: int) -> None:
+    """Top-10 of a block of users against the peak of the matrix product."""
+    rng = np.random.default_rng(0)
+    users = rng.standard_normal((4096, K), np.float32)
+    items = rng.standard_normal((X.shape[1], K), np.float32)
+    topk(users, items, 10, exclude=X[:4096], n_jobs=threads)
+    seconds = best(lambda: topk(users, items, 10, exclude=X[:4096], n_jobs=threads))
+    rate = 2 * len(users) * len(items) * K / seconds
+    peak = calibrate(1024, K, threads)["flops"]
+    head = f"top-10 of 4096 users x {len(items)} items, K={K}"
+    print(f"\n{head}: {rate / 1e9:.0f} GF/s, {rate / peak:.2f} of the peak")
+
+
+def scaling(threads: int, repeats: int) -> list[dict]:
+    """Seconds of an exact iteration over interactions, factors and threads, on synthetic matrices."""
+    base = (20000, 10000, 1_000_000, 64)
+    cases = [("interactions", (*base[:2], n, 64), threads) for n in (250_000, 500_000, 1_000_000, 2_000_000)]
+    cases += [("factors", (*base[:3], K), threads) for K in (16, 32, 64, 128, 256)]
+    cases += [("threads", base, t) for t in range(1, threads + 1)]
+    rows = []
+    print("\n| over | interactions | K | threads | seconds |\n|---|---|---|---|---|")
+    for over, (n_users, n_items, draws, K), t in cases:
+        X = load(f"synthetic:{n_users}x{n_items}x{draws}")
+        METHODS["rgals RG2 exact"](X, K, t)
+        seconds = statistics.median(METHODS["rgals RG2 exact"](X, K, t)[-1] for _ in range(repeats))
+        print(f"| {over} | {X.nnz} | {K} | {t} | {seconds:.4f} |", flush=True)
+        rows.append({"what": "scaling", "over": over, "nnz": X.nnz, "K": K, "threads": t, "seconds": seconds})
+    return rows
+
+
+def plot(rows: list[dict], path: str) -> None:
+    """One panel for the fractions of the limit, one for each way to scale."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    keys = {"interactions": "nnz", "factors": "K", "threads": "threads"}
+    panels = [over for over in keys if any(row.get("over") == over for row in rows)]
+    limits = [row for row in rows if row["what"] == "limit"]
+    figure, axes = plt.subplots(
+        1, len(panels) + bool(limits), figsize=(5 * (len(panels) + 1), 4), squeeze=False
+    )
+    for axis, over in zip(axes[0], panels, strict=False):
+        points = sorted((row[keys[over]], row["seconds"]) for row in rows if row.get("over") == over)
+        axis.plot(*zip(*points, strict=True), "o-")
+        axis.set(
+            xlabel=over, ylabel="seconds per iteration", xscale="log", yscale="log", title=f"over {over}"
+        )
+        axis.set_xticks([x for x, _ in points], [f"{x:,}" for x, _ in points], minor=False)
+        axis.grid(alpha=0.3, which="both")
+    if limits:
+        names = [f"{row['data']}\nK={row['K']}\n{row['method'].removeprefix('rgals ')}" for row in limits]
+        axes[0][-1].bar(range(len(limits)), [row["limit"] / row["seconds"] for row in limits])
+        axes[0][-1].set_xticks(range(len(limits)), names, fontsize=6, rotation=90)
+        axes[0][-1].set(ylabel="fraction of the limit", ylim=(0, 1), title="against the machine")
+    figure.savefig(path, dpi=110, bbox_inches="tight")
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", nargs="*", default=[])
+    parser.add_argument("--K", type=int, nargs="*", default=[64, 128, 256])
+    parser.add_argument("--topk", action="store_true", help="top-K at the largest K as well")
+    parser.add_argument("--scaling", action="store_true", help="over interactions, factors and threads")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=numba.config.NUMBA_NUM_THREADS)
+    parser.add_argument("--jsonl", help="append every figure to this file")
+    parser.add_argument("--plot", metavar="PNG")
+    args = parser.parse_args()
+    print(describe(args.threads))
+    rows: list[dict] = []
+    for name in args.data:
+        X = load(name)
+        rows += fractions(name, X, args.K, args.threads, args.repeats)
+        if args.topk:
+            scoring(X, max(args.K), args.threads)
+    if args.scaling:
+        rows += scaling(args.threads, args.repeats)
+    if args.jsonl:
+        with open(args.jsonl, "a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    if args.plot:
+        plot(rows, args.plot)
+
+
+if __name__ == "__main__":
+    main()
