@@ -283,9 +283,9 @@ def test_more_factors_than_a_warp_can_hold_are_refused(numpy_device):
         CuPyBackend(numpy_device).half_step(rows, fixed, coefficients)
 
 
-@pytest.mark.parametrize("name", ["rg2", "rg2-row-only", "ials"])
+@pytest.mark.parametrize("name", ["rg2", "rg2-row-only"])
 def test_1024_factors(name, numpy_device):
-    X = interactions()[:5]  # the oracle takes a second a row
+    X = interactions()[:2]  # the oracle takes a second a row
     rows, fixed, coefficients = setting(LOSSES[name], "user", 1024, dtype=np.float32, X=X)
     compare(CuPyBackend(numpy_device), rows, fixed, coefficients, 1e-3)
 
