@@ -23,7 +23,7 @@ from rgals._validation import as_csr, check_choice, check_int, check_real
 from rgals.checkpoint import Progress, Store, digest, fingerprint
 from rgals.cuda import check_factors, is_cuda
 from rgals.datasets.ids import as_labels
-from rgals.losses import Degrees, Loss, get_loss
+from rgals.losses import Degrees, Loss, get_loss, rule
 from rgals.model_selection import split_interactions
 from rgals.solvers import closed_form
 from rgals.solvers.als import Callback, Iteration, Problem, als
@@ -33,6 +33,7 @@ from rgals.solvers.backends.cupy import CuPyBackend
 from rgals.solvers.backends.dense import DenseBackend
 
 SOLVERS = ("auto", "exact", "pcg", "svd", "dense")
+AUTO = "auto"
 # Parameters that a checkpoint must share with the fit that goes on from it.
 _DECISIVE = ("K", "reg", "reg_exponent", "init_scale", "tol", "early_stopping")
 _HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
@@ -72,8 +73,11 @@ class FittedState(Snapshot):
 def check_parameters(model: Any) -> tuple[Loss, Any]:
     """Check every parameter of an `RGALS`; returns a copy of its loss, and its dtype."""
     check_int("K", model.K, 1, 1 << 15)
-    check_real("reg", model.reg, 0.0)
     check_real("reg_exponent", model.reg_exponent, -4.0, 4.0)
+    if not isinstance(model.reg, str):
+        check_real("reg", model.reg, 0.0)
+    elif model.reg != AUTO or model.reg_exponent != 1:
+        raise ParameterError("reg", model.reg, "give a number >= 0, or 'auto' with reg_exponent=1")
     check_int("n_iter", model.n_iter, 1)
     check_choice("solver", model.solver, SOLVERS)
     check_choice("dtype", dtype_name(model.dtype), ("float32", "float64"))
@@ -174,6 +178,16 @@ def check_memory(model: Any, matrix: CSR, dtype: Any) -> None:
         f"{np.dtype(dtype).name}",
         "lower K" + (" or use dtype='float32'" if itemsize == 8 else "") + ", or fit fewer users and items",
     )
+
+
+def resolve(model: Any, loss: Loss, train: CSR) -> tuple[Loss, float]:
+    """The loss and the strength of the regularisation of a fit, where ``reg="auto"`` by the rule."""
+    if model.reg != AUTO:
+        return loss, float(model.reg)
+    ruled = rule(loss, train.n_rows, train.n_cols, train.nnz)
+    if isinstance(model.loss, str):
+        loss = type(loss)(**{name: value for name, value in ruled.items() if name != "reg"})
+    return loss, ruled["reg"]
 
 
 def hold_out(matrix: CSR, dtype: Any, seed: int) -> tuple[CSR, CSR]:

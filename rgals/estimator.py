@@ -30,6 +30,7 @@ from rgals._fit import (
     hold_out,
     is_seed,
     make_watchers,
+    resolve,
     start_factors,
 )
 from rgals._interop import Interop
@@ -60,8 +61,10 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         Number of factors. 512 to 1024 pay on sparse catalogues and are affordable.
     loss : {"rg2", "rgx", "wrmf", "ials"} or Loss, default="rg2"
         What is minimised; a name stands for the loss with its defaults. See `RG2`, `RGX`, `WRMF`, `IALS`.
-    reg : float, default=0.05
-        Strength of the regularisation, >= 0.
+    reg : float or "auto", default=0.05
+        Strength of the regularisation, >= 0. "auto" takes it from the shape and density of the matrix, and
+        for a loss given by name its ``alpha`` or ``alpha0`` too (`rgals.losses.rule`); ``reg_`` and ``loss_``
+        tell them.
     reg_exponent : float, default=1.0
         ``nu`` above: 1 scales with the weight of each row, 0 is the plain Frobenius norm.
     n_iter : int, default=16
@@ -103,6 +106,10 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
     ----------
     user_factors_ : ndarray, shape (n_users, K)
     item_factors_ : ndarray, shape (n_items, K)
+    loss_ : Loss
+        What was minimised.
+    reg_ : float
+        The strength of the regularisation that was used.
     n_iter_ : int
         Iterations that ran.
     history_ : list of dict
@@ -139,7 +146,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         K: int = 64,
         loss: str | Loss = "rg2",
         *,
-        reg: float = 0.05,
+        reg: float | str = 0.05,
         reg_exponent: float = 1.0,
         n_iter: int = 16,
         solver: str = "auto",
@@ -258,8 +265,9 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
             held_out = as_csr(validation, name="validation", dtype=dtype, n_rows=n_users, n_cols=n_items)
 
         degrees = Degrees.of(train)
+        loss, reg = resolve(self, loss, train)
         coefficients = loss.coefficients(degrees)
-        problem = Problem.of(train, loss, coefficients, float(self.reg), float(self.reg_exponent))
+        problem = Problem.of(train, loss, coefficients, reg, float(self.reg_exponent))
         backend, solver = choose_solver(self, coefficients)
         watchers, best = make_watchers(self, train, held_out, callbacks)
         rng = np.random.default_rng(seed)
@@ -289,6 +297,17 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     def _state(self) -> FittedState:
         return cast(FittedState, super()._state())
+
+    @property
+    def loss_(self) -> Loss:
+        """The loss that was minimised, with the values that ``reg="auto"`` chose."""
+        loss = self._state().loss
+        return type(loss)(**loss.get_params())
+
+    @property
+    def reg_(self) -> float:
+        """The strength of the regularisation that was used."""
+        return self._state().reg
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
         """Fit and return the user factors.
