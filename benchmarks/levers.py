@@ -1,0 +1,108 @@
+"""How much large K and degree exponents give: `python benchmarks/levers.py amazon-book-kgat`.
+
+iALS and RG2, each tuned on validation without and with exponents at the first K, and tuned again at every
+larger K; then fitted to training and validation together and measured on test. Results go to
+``levers_results.jsonl`` beside this file and are not measured again; the searches have journals under
+``results/levers``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from pathlib import Path
+
+from quality import DATA, METRICS, protocol_of
+
+from rgals import IALS, RG2
+from rgals._journal import Journal
+from rgals._threads import n_threads
+from rgals.datasets import read_interactions
+from rgals.metrics import evaluate
+from rgals.model_selection import EdgeWarning, tune
+from rgals.model_selection.tuning.halving import LEVELS
+from rgals.model_selection.tuning.trials import make_model, prepare
+
+RESULTS = Path(__file__).with_name("levers_results.jsonl")
+PLAIN = {"user_exponent": 0.0, "item_exponent": 0.0}
+COMMON = {"random_state": 0, "n_iter": 16}
+TOP = len(LEVELS) - 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("sets", nargs="*", default=["amazon-book-kgat", "douban-book-music"])
+    parser.add_argument("--K", default="64,512", help="ascending, separated by commas")
+    parser.add_argument(
+        "--budget", type=float, default=8, help="full fits at the first K, twice with exponents"
+    )
+    parser.add_argument("--time-limit", type=float, help="seconds for each search")
+    parser.add_argument("--jobs", type=int, default=None)
+    parser.add_argument("--out", default="results/levers")
+    parser.add_argument("--table", action="store_true", help="print what is recorded")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore", EdgeWarning)
+    ladder = [int(K) for K in args.K.split(",")]
+    record = Journal(RESULTS, {"metric": "ndcg@10"})
+    common = {**COMMON, "n_jobs": args.jobs}
+    for name in [] if args.table else args.sets:
+        data = read_interactions(DATA / f"{name}.npz")
+        protocol = protocol_of(name)
+        prepared = prepare(data, protocol, None, 1, 10_000, 0)
+        for loss in (IALS(), RG2()):
+            for exponents in (False, True):
+                keys = {K: f"{name} {loss.name} K{K} exponents={exponents}" for K in ladder}
+                if all(record.get(key) for key in keys.values()):
+                    continue
+                journal = Path(args.out) / f"{name} {loss.name} exponents={exponents}.jsonl"
+                found = tune(
+                    loss,
+                    data,
+                    {"K": ladder, **({} if exponents else PLAIN)},
+                    budget=args.budget * (2 if exponents else 1),
+                    protocol=protocol,
+                    min_gain=0.0,
+                    time_limit=args.time_limit,
+                    journal=journal,
+                    refit=False,
+                    n_jobs=args.jobs,
+                )
+                for K, key in keys.items():
+                    rows = [r for r in found.trials if r["level"] == TOP and r["params"]["K"] == K]
+                    if not rows or record.get(key):
+                        continue
+                    best = max(rows, key=lambda r: r["ndcg@10"])
+                    model = make_model(loss, best["params"], TOP, **common)
+                    started, cpu = time.perf_counter(), time.process_time()
+                    model.fit(prepared.final)
+                    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+                    assert prepared.parts is not None
+                    test = evaluate(model, prepared.final, prepared.parts.test, METRICS, n_jobs=args.jobs)
+                    row = {"set": name, "loss": loss.name, "K": K, "exponents": exponents, "test": test}
+                    row |= {"validation": best["ndcg@10"], "setting": best["params"], "fits": len(rows)}
+                    row |= {"seconds": seconds, "cpu_seconds": cpu, "threads": n_threads(args.jobs)}
+                    record.add(key, row)
+                    print(f"{key}: validation {row['validation']:.4f} test {test}", flush=True)
+    print(
+        "\n| set | loss | K | exponents | validation | ndcg@20 | recall@20 | s | CPU s | threads | setting |"
+    )
+    print("|" + "---|" * 11)
+    for row in record.records.values():
+        if "test" not in row:
+            continue
+        shown = {
+            k: v for k, v in row["setting"].items() if isinstance(v, float) and k != "reg_exponent" and v
+        }
+        setting = " ".join(f"{k}={v:.3g}" for k, v in shown.items())
+        print(
+            f"| {row['set']} | {row['loss']} | {row['K']} | {'yes' if row['exponents'] else 'no'} "
+            f"| {row['validation']:.4f} | {row['test']['ndcg@20']:.4f} | {row['test']['recall@20']:.4f} "
+            f"| {row['seconds']:.1f} | {row['cpu_seconds']:.1f} | {row['threads']} | {setting} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
