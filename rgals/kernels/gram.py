@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from rgals.kernels.blas import gemm_nn
 from rgals.kernels.emitter import LINE
-from rgals.kernels.gather import gather_scaled
+from rgals.kernels.gather import gather_scaled, gather_transposed
 from rgals.kernels.queue import fetch_add
 from rgals.kernels.tiles import tile_add
 
 ROWS = 256  # rows of a block: its products stay in the L2 cache
+STRIP = 128  # rows of a product: they stay in the L2 cache up to K = 1024
 TILE = 256  # columns of an output tile: its float64 sums stay in the L2 cache
 
 
@@ -138,19 +138,58 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
 
 
 @njit(parallel=True, cache=True)
-def multiply(factors, matrix, out, n_threads):
-    """``out = factors @ matrix``, shapes (n, K) and (K, K); ``out`` may be ``factors`` itself."""
+def _multiply(factors, panels, out, n_threads):
     n, k = factors.shape
+    w = LINE // factors.itemsize
+    width = (k + w - 1) // w * w
     counter = np.zeros(1, np.int64)
     for _ in prange(n_threads):
-        buffer = np.empty((ROWS, k), factors.dtype)
+        left = np.empty(STRIP * width, factors.dtype)
+        product = np.empty(STRIP * w, factors.dtype)
+        padded = np.zeros(STRIP * width if width != k else 0, factors.dtype)
+        ones = np.ones(max(width, STRIP), factors.dtype)
+        numbers = np.empty(STRIP, np.int64)
         while True:
-            start = fetch_add(counter, 0, 1) * ROWS
+            start = fetch_add(counter, 0, 1) * STRIP
             if start >= n:
                 break
-            rows = min(ROWS, n - start)
-            gemm_nn(rows, k, k, 1.0, factors[start:], k, matrix, k, 0.0, buffer, k)
-            out[start : start + rows] = buffer[:rows]
+            rows = min(STRIP, n - start)
+            n_groups = (rows + w - 1) // w
+            for i in range(n_groups * w):
+                numbers[i] = min(i, rows - 1)
+            source = _padded_rows(factors, start, start + rows, padded)
+            for group in range(n_groups):
+                for b in range(width // w):
+                    at = (group * width + b * w) * w
+                    gather_transposed(left, at, source, b * w, ones, 0, numbers, group * w, ones, 0, width)
+            for j in range(width // w):
+                product[: n_groups * w * w] = 0.0
+                for group in range(n_groups):
+                    tile_add(
+                        product, group * w * w, left, group * width * w, panels, j * width * w, width, 1.0
+                    )  # fmt: skip
+                stop = min(w, k - j * w)
+                for i in range(rows):
+                    for t in range(stop):
+                        out[start + i, j * w + t] = product[i * w + t]
+
+
+def multiply(factors: np.ndarray, matrix: np.ndarray, out: np.ndarray, n_threads: int) -> None:
+    """``out = factors @ matrix``; ``out`` may be ``factors`` itself.
+
+    Parameters
+    ----------
+    factors, out : ndarray, shape (n, K), C-ordered
+    matrix : ndarray, shape (K, K), of the factors' dtype
+    n_threads : int
+    """
+    k = len(matrix)
+    w = LINE // factors.itemsize
+    width = -(-k // w) * w
+    padded = np.zeros((width, width), factors.dtype)
+    padded[:k, :k] = matrix
+    panels = np.ascontiguousarray(padded.reshape(width, width // w, w).transpose(1, 0, 2)).reshape(-1)
+    _multiply(factors, panels, out, n_threads)
 
 
 @njit(parallel=True, cache=True)
