@@ -48,7 +48,7 @@ def attempt(kind: str, fault: str, path: str) -> str:
         os.remove(path)  # an old checkpoint would be read first
     if fault == "file too large":
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
     elif fault == "read-only folder":
         os.chmod(os.path.dirname(path), 0o555)
         if os.geteuid() == 0:  # root may write everywhere
@@ -131,7 +131,7 @@ def test_a_naive_writer_is_caught_by_a_full_disk(zygote, tmp_path):
 
 def naive(path: str) -> str:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
     try:
         np.savez(path, a=np.ones(10_000))
     except OSError as error:
