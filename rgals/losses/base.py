@@ -229,15 +229,29 @@ def positive_coefficients(
 
 
 def weight_sums(matrix: CSR, row_terms: np.ndarray, col_terms: np.ndarray) -> np.ndarray:
-    """``sum_k m_rk`` of every row, float64, exact sums in chunks."""
-    if np.all(col_terms[:, :2] == 1.0):
-        return row_terms[:, 0] * matrix.row_sums + row_terms[:, 1] * matrix.row_counts
+    """``sum_k m_rk`` of every row, float64: the two terms of m are products of a row's and a column's."""
+    total = np.zeros(matrix.n_rows)
+    for term, margins in ((0, matrix.row_sums), (1, matrix.row_counts)):
+        rows, cols = row_terms[:, term], col_terms[:, term]
+        if not (rows.any() and cols.any()):
+            continue
+        total += rows * (cols[0] * margins if (cols == cols[0]).all() else _row_sums(matrix, cols, term == 0))
+    return total
+
+
+def _row_sums(matrix: CSR, cols: np.ndarray, valued: bool) -> np.ndarray:
+    """``sum_k cols[k]``, times the values if ``valued``, over the stored entries of every row; in chunks."""
     out = np.zeros(matrix.n_rows)
     for start in range(0, matrix.nnz, _CHUNK):
-        rows, m, _ = positive_coefficients(
-            matrix, row_terms, col_terms, start, min(start + _CHUNK, matrix.nnz)
-        )
-        out += np.bincount(rows, m, minlength=matrix.n_rows)
+        stop = min(start + _CHUNK, matrix.nnz)
+        first = int(np.searchsorted(matrix.indptr, start, side="right")) - 1
+        last = int(np.searchsorted(matrix.indptr, stop, side="left"))
+        edges = np.clip(matrix.indptr[first:last], start, stop) - start
+        filled = np.diff(np.append(edges, stop - start)) > 0
+        entries = cols[matrix.indices[start:stop]]
+        if valued and not matrix.is_binary:
+            entries = entries * matrix.values[start:stop]
+        out[first:last][filled] += np.add.reduceat(entries, edges[filled])
     return out
 
 
