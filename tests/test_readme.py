@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+import warnings
 from pathlib import Path
 
 import pytest
 
 from rgals.cli import build_parser
+from rgals.datasets import make_implicit
+from rgals.model_selection import EdgeWarning
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -21,7 +24,7 @@ def blocks(language: str) -> list[str]:
 
 def test_the_quick_start_runs_and_recommends(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    code, _ = blocks("python")
+    code = blocks("python")[0]
     names: dict = {}
     exec(compile(code, "README.md", "exec"), names)
     assert "ndcg@10" in capsys.readouterr().out
@@ -42,6 +45,17 @@ def test_the_serving_lines_write_everybodys_lists(tmp_path, monkeypatch):
     table = parquet.read_table(tmp_path / "recommendations.parquet").to_pydict()
     assert set(table["user"]) == {u for u, _ in pairs}
     assert not set(zip(table["user"], table["item"], strict=True)) & set(pairs)
+
+
+def test_the_tuning_lines_find_a_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {"data": make_implicit(150, 100, mean_interactions=14, random_state=0)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EdgeWarning)
+        exec(compile(blocks("python")[2], "README.md", "exec"), names)
+    assert "| alpha |" in capsys.readouterr().out
+    assert names["found"].model.seen_.nnz > names["found"].model.K > 0
+    assert (tmp_path / "trials.jsonl").is_file()
 
 
 def test_the_commands_are_commands():

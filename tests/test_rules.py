@@ -8,6 +8,7 @@ import scipy.sparse as sp
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF
 from rgals._errors import ParameterError
+from rgals.cli import main
 from rgals.datasets import make_implicit, read_interactions
 from rgals.losses import rule
 from rgals.metrics import evaluate
@@ -74,6 +75,18 @@ def test_auto_keeps_a_loss_object(matrix, tmp_path):
 def test_other_words_are_refused(matrix, options):
     with pytest.raises(ParameterError, match="'auto' with reg_exponent=1"):
         RGALS(4, **options).fit(matrix)
+
+
+def test_the_command_takes_auto(tmp_path):
+    data = tmp_path / "pairs.csv"
+    data.write_text("user,item\n" + "".join(f"u{k % 7},i{k * 5 % 11}\n" for k in range(40)), encoding="utf-8")
+    model = tmp_path / "model.npz"
+    options = ["--loss", "ials", "--reg", "auto", "--K", "3", "--n-iter", "2", "--duplicates", "max", "-q"]
+    assert main(["fit", str(data), "-o", str(model), *options]) == 0
+    loaded = RGALS.load(model)
+    assert loaded.reg == "auto" and loaded.reg_ == rule(IALS, 7, 11, 40)["reg"]
+    with pytest.raises(SystemExit):
+        main(["fit", str(data), "-o", str(model), "--reg", "automatic"])
 
 
 def test_an_empty_corner_does_no_harm():

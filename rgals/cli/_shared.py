@@ -85,7 +85,7 @@ def add_fit_options(parser: argparse.ArgumentParser) -> None:
         group.add_argument(flag, type=kind, dest=dest, help=text, **more)
 
     option("--K", int, "number of factors", metavar="N")
-    option("--reg", float, "strength of the regularisation", metavar="R")
+    option("--reg", _reg, "strength of the regularisation; auto follows the data", metavar="R")
     option("--reg-exponent", float, "1 scales it with the weight of a row, 0 is plain", metavar="NU")
     option("--n-iter", int, "most iterations", metavar="N")
     option("--solver", str, "auto, exact, svd or dense", metavar="NAME")
@@ -93,6 +93,10 @@ def add_fit_options(parser: argparse.ArgumentParser) -> None:
     option("--tol", float, "stop when the objective falls by less than this share", metavar="T")
     option("--jobs", int, "threads; all if not given", metavar="N")
     option("--seed", int, "random state, for a result that can be repeated", metavar="N")
+
+
+def _reg(text: str) -> float | str:
+    return text if text == "auto" else float(text)
 
 
 def fit_parameters(args: argparse.Namespace) -> dict[str, Any]:
