@@ -118,7 +118,9 @@ def fit_bytes(
     squares = 16 * K * K * 8 if K <= 256 else 4 * K * K * 8 + 4 * K * K * 8
     squares += 16 * padded * padded * 8 if coupled else 0
     scratch = threads * (2 * padded * padded + 2 * padded * min(padded, longest or padded)) * itemsize
-    return transpose + rows + factors + squares + scratch
+    # Sums of the coefficients of the interactions, a chunk at a time (rgals.losses.base).
+    chunk = 64 * min(nnz, 1 << 20)
+    return transpose + rows + factors + squares + scratch + chunk
 
 
 def _machine() -> int | None:
