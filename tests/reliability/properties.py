@@ -20,6 +20,10 @@ from rgals.solvers.backends.cpu import CPUBackend
 from rgals.solvers.backends.dense import DenseBackend
 
 PROPERTIES = []
+# With so many sampled negatives weights turn negative on small matrices, and systems indefinite.
+CONVEX = [
+    name for name in LOSSES if "signed" not in name and "sampled" not in name and name != "rg2-proposal"
+]
 NAMES = ("rg2", "rgx", "ials", "wrmf", "rgx-half", "rg2-exponents", "ials-proposal")
 
 
@@ -58,7 +62,7 @@ def quiet(function, *args, **kwargs):
 
 def half_step(rng, side):
     X = matrix(rng)
-    loss = LOSSES[list(LOSSES)[rng.integers(len(LOSSES))]]
+    loss = LOSSES[CONVEX[rng.integers(len(CONVEX))]]
     users = as_csr(X, dtype=np.float64)
     coefficients = loss.coefficients(Degrees.of(users))
     rows = users if side == "user" else users.transpose()
@@ -114,7 +118,7 @@ def users_may_be_permuted(rng):
     X = matrix(rng)
     order = rng.permutation(len(X))
     a = model(rng, warm_start=True).fit(X)
-    b = RGALS(**a.get_params()).fit(X[order])
+    b = RGALS(**a.get_params(deep=False)).fit(X[order])
     object.__setattr__(b._snapshot, "user_factors", a.user_factors_[order].copy())
     np.testing.assert_allclose(scores(b.fit(X[order])), scores(a.fit(X))[order], atol=1e-6)
 
@@ -124,7 +128,7 @@ def items_may_be_permuted(rng):
     X = matrix(rng)
     order = rng.permutation(X.shape[1])
     a = model(rng)
-    b = RGALS(**a.get_params())
+    b = RGALS(**a.get_params(deep=False))
     np.testing.assert_allclose(scores(b.fit(X[:, order])), scores(a.fit(X))[:, order], atol=1e-6)
 
 
@@ -137,7 +141,7 @@ def duplicates_are_their_sum(rng):
     again = split > 0
     pairs = (np.r_[values - split, split[again]], (np.r_[rows, rows[again]], np.r_[cols, cols[again]]))
     a = model(rng)
-    b = RGALS(**a.get_params()).fit(sp.coo_array(pairs, shape=X.shape))
+    b = RGALS(**a.get_params(deep=False)).fit(sp.coo_array(pairs, shape=X.shape))
     np.testing.assert_array_equal(a.fit(X).item_factors_, b.item_factors_)
 
 
@@ -171,7 +175,7 @@ def explicit_zeros_change_nothing(rng):
     X = matrix(rng)
     rows, cols = np.indices(X.shape).reshape(2, -1)
     a = model(rng)
-    b = RGALS(**a.get_params()).fit(sp.coo_array((X.ravel(), (rows, cols)), shape=X.shape))
+    b = RGALS(**a.get_params(deep=False)).fit(sp.coo_array((X.ravel(), (rows, cols)), shape=X.shape))
     np.testing.assert_array_equal(a.fit(X).user_factors_, b.user_factors_)
 
 
@@ -194,7 +198,7 @@ def a_resumed_fit_is_the_uninterrupted_one(rng):
     straight = model(rng, n_iter=5).fit(X)
     with tempfile.TemporaryDirectory() as folder:
         at = Checkpoint(folder, every=int(rng.integers(1, 4)))
-        params = straight.get_params()
+        params = straight.get_params(deep=False)
         RGALS(**{**params, "n_iter": int(rng.integers(1, 5))}).fit(X, checkpoint=at)
         resumed = RGALS(**params).fit(X, checkpoint=at)
     np.testing.assert_array_equal(resumed.item_factors_, straight.item_factors_)
@@ -205,7 +209,7 @@ def a_resumed_fit_is_the_uninterrupted_one(rng):
 def threads_change_no_bit(rng):
     X = matrix(rng)
     a = model(rng, n_jobs=1).fit(X)
-    b = RGALS(**{**a.get_params(), "n_jobs": 2}).fit(X)
+    b = RGALS(**{**a.get_params(deep=False), "n_jobs": 2}).fit(X)
     np.testing.assert_array_equal(a.item_factors_, b.item_factors_)
 
 
