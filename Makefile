@@ -67,7 +67,7 @@ reliability: $(TEST)
 	$(PY) -m pytest -m slow tests/reliability
 
 bench: $(BENCH)
-	@for script in benchmarks/speed.py benchmarks/quality.py; do \
+	@for script in benchmarks/speed.py benchmarks/published.py; do \
 	  if [ -f $$script ]; then echo "== $$script" && $(PY) $$script || exit 1; fi; \
 	done
 
