@@ -14,6 +14,7 @@ from helpers import LOSSES, factors, interactions
 
 from rgals import RG2, RGX, NumericalError, ParameterError
 from rgals._validation import as_csr
+from rgals.kernels import rows as row_kernels
 from rgals.losses import IALS, Coefficients, Degrees, Loss
 from rgals.solvers.als import Problem, als
 from rgals.solvers.backends.cpu import CPUBackend
@@ -123,7 +124,8 @@ def test_the_objective_never_rises_and_is_the_stated_one(name):
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("name", LOSSES)
-def test_conjugate_gradients_approach_the_half_step(name, side):
+def test_conjugate_gradients_approach_the_half_step(name, side, monkeypatch):
+    monkeypatch.setattr(row_kernels, "FEW", 0)  # rows of few positives would be solved exactly
     for dtype, tolerance in DTYPES.values():
         _, rows, fixed, coefficients = setting(LOSSES[name], side, 12, valued=True, dtype=dtype)
         if coefficients.coupled:  # the shared term is majorised there: compare without it
@@ -139,7 +141,18 @@ def test_conjugate_gradients_approach_the_half_step(name, side):
             assert gaps[0] > gaps[1] > gaps[2]
 
 
-def test_conjugate_gradients_start_from_the_current_factors():
+def test_one_step_solves_rows_of_few_positives_exactly():
+    _, rows, fixed, coefficients = setting(LOSSES["ials"], "user", 40, valued=True)
+    few = rows.row_counts <= row_kernels.FEW
+    assert 0 < few.sum() < len(few)
+    step = CPUBackend(steps=1).half_step(rows, fixed, coefficients)
+    exact = DenseBackend().half_step(rows, fixed, coefficients)
+    np.testing.assert_allclose(step.factors[few], exact.factors[few], rtol=1e-9, atol=1e-12)
+    assert np.abs(step.factors[~few] - exact.factors[~few]).max() > 1e-6
+
+
+def test_conjugate_gradients_start_from_the_current_factors(monkeypatch):
+    monkeypatch.setattr(row_kernels, "FEW", 0)
     _, rows, fixed, coefficients = setting(LOSSES["ials"], "user", 12)
     exact = CPUBackend().half_step(rows, fixed, coefficients).factors
     near = exact + 1e-3 * factors(*exact.shape, seed=1)
@@ -149,7 +162,9 @@ def test_conjugate_gradients_start_from_the_current_factors():
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_the_objective_never_rises_with_conjugate_gradients(name):
+@pytest.mark.parametrize("few", [0, 8])
+def test_the_objective_never_rises_with_conjugate_gradients(name, few, monkeypatch):
+    monkeypatch.setattr(row_kernels, "FEW", few)  # all rows iterated, or some solved exactly
     loss = LOSSES[name]
     X = interactions(valued=True)
     users = as_csr(X, dtype=np.float64)
@@ -318,6 +333,7 @@ sys.path.insert(0, {tests!r})
 from helpers import LOSSES, factors, interactions
 from threadpoolctl import threadpool_limits
 from rgals._validation import as_csr
+from rgals.kernels import rows as row_kernels
 from rgals.losses import Degrees
 from rgals.solvers.als import Problem, als
 from rgals.solvers.backends.cpu import CPUBackend

@@ -32,7 +32,8 @@ class CPUBackend(HostFactors):
     n_jobs : int or None, default=None
         Threads; ``None`` for all.
     steps : int or None, default=None
-        Solve rows approximately, by that many conjugate gradient steps, instead of exactly.
+        Solve rows approximately, by that many conjugate gradient steps, instead of exactly; all but those of
+        few positives, whose exact solution costs less.
     """
 
     name = "exact"
@@ -177,12 +178,14 @@ class _HalfStep:
         if self.plan.shared:
             shared.solve(self.plan.queue, *problem, self.n_threads)
         else:
+            # Rows of few positives cost less in their dual than a few steps would.
+            n_iterated = 0 if self.steps is None else int((self.plan.matrix.row_counts > rows.FEW).sum())
+            iterated, direct = np.split(self.plan.queue, [n_iterated])
             # Ctrl-C is answered between two launches.
-            for part in _seconds_of_work(self.plan.queue, self.csr[0], self.kp):
-                if self.steps is None:
-                    rows.solve(part, *problem, self.n_threads)
-                else:
-                    pcg.solve(part, *problem, self.steps, self.n_threads)
+            for part in _seconds_of_work(iterated, self.csr[0], self.kp):
+                pcg.solve(part, *problem, self.steps, self.n_threads)
+            for part in _seconds_of_work(direct, self.csr[0], self.kp):
+                rows.solve(part, *problem, self.n_threads)
         raise_for_rows(info, dtype)
         return self.out, float(value.sum())
 
@@ -240,8 +243,8 @@ class _HalfStep:
 def _seconds_of_work(order: np.ndarray, indptr: np.ndarray, width: int) -> list[np.ndarray]:
     """The rows in pieces that take no more than seconds to solve; one piece in all but huge problems."""
     most = len(order) * width**3 + int(indptr[-1]) * width**2  # of multiplications, whatever the path
-    if most <= _LAUNCH:
-        return [order]
+    if most <= _LAUNCH or not len(order):
+        return [order][: len(order)]
     counts = np.diff(indptr)[order].astype(np.float64)
     work = np.cumsum(np.minimum(counts, width) ** 3 + counts * np.minimum(counts, width) * width)
     cuts = np.searchsorted(work, np.arange(_LAUNCH, work[-1], _LAUNCH))
