@@ -111,16 +111,19 @@ def fit_bytes(
     transpose = 8 * (n_items + 1) + nnz * (4 + (itemsize if valued else 0))
     per_row = 8 + 4 * (8 + itemsize) + 8 * 8
     rows = (n_users + n_items) * per_row
-    # Factors of both sides and, in the last half-step, new user factors and rotated item factors; the copy
-    # with padded columns where K is not a multiple of a cache line.
-    factors = (2 * n_users + 2 * n_items) * width + (n_items * width if best else 0)
-    factors += most * padded * itemsize if padded != K else 0
+    # Factors of both sides and, in the last half-step, rotated item factors; a copy of the fixed side with
+    # padded columns where K is not a multiple of a cache line.
+    copy = padded * itemsize if padded != K else 0
+    factors = max(
+        (n_users + n_items) * width + most * copy, (n_users + 2 * n_items) * width + n_items * copy
+    ) + (n_items * width if best else 0)
     squares = 16 * K * K * 8 if K <= 256 else 4 * K * K * 8 + 4 * K * K * 8
     squares += 16 * padded * padded * 8 if coupled else 0
     scratch = threads * (2 * padded * padded + 2 * padded * min(padded, longest or padded)) * itemsize
-    # Sums of the coefficients of the interactions, a chunk at a time (rgals.losses.base).
-    chunk = 64 * min(nnz, 1 << 20)
-    return transpose + rows + factors + squares + scratch + chunk
+    # Before the factors are there: sums of the weights of the interactions, a chunk at a time
+    # (rgals.losses.base).
+    chunk = 16 * min(nnz, 1 << 20)
+    return transpose + rows + max(factors + squares + scratch, chunk)
 
 
 def _machine() -> int | None:
