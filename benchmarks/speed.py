@@ -70,13 +70,18 @@ def whole_fits(data: str, K: int, repeats: int, threads: int) -> dict[str, list[
 
 
 def peak_memory(data: str, K: int, method: str, threads: int) -> float | None:
-    """Growth of the peak resident memory by a method, in MB, in a fresh process that holds the matrix."""
+    """Growth of the resident memory at a method's peak, in MB, in a fresh process that holds the matrix."""
     code = (
-        "import resource, sys, peers; X = peers.load(sys.argv[1]); small = X[:200]; m = sys.argv[3];"
-        "peers.METHODS[m](small[:, small.getnnz(0) > 0].tocsr(), 16, int(sys.argv[4]));"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
-        "peers.METHODS[m](X, int(sys.argv[2]), int(sys.argv[4]));"
-        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)"
+        "import sys, peers\n"
+        "def kib(name): return int(open('/proc/self/status').read().split(name + ':')[1].split()[0])\n"
+        "data, K, method, threads = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])\n"
+        "X = peers.load(data)\n"
+        "small = X[:200]\n"
+        "peers.METHODS[method](small[:, small.getnnz(0) > 0].tocsr(), 16, threads)\n"
+        "open('/proc/self/clear_refs', 'w').write('5')  # the high-water mark starts anew\n"
+        "before = kib('VmRSS')\n"
+        "peers.METHODS[method](X, K, threads)\n"
+        "print((kib('VmHWM') - before) / 1024)\n"
     )
     command = [sys.executable, "-c", code, data, str(K), method, str(threads)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=sys.path[0], check=False)
@@ -153,7 +158,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=numba.config.NUMBA_NUM_THREADS)
     parser.add_argument("--fit", action="store_true", help="whole fits of 16 iterations instead")
-    parser.add_argument("--memory", action="store_true", help="peak memory instead")
+    parser.add_argument("--memory", action="store_true", help="peak memory instead (Linux)")
     parser.add_argument("--jsonl", help="append every figure to this file")
     parser.add_argument("--plot", metavar="PNG", help="draw the file given by --jsonl and stop")
     args = parser.parse_args()
