@@ -182,11 +182,14 @@ def test_the_objective_never_rises_with_conjugate_gradients(name, few, monkeypat
 
 
 def lengths_around(K):
-    """A matrix with rows of 0, 1, K-1, K, K+1 and far more than K entries."""
+    """Rows of 0, 1, K-1, K, K+1 and far more than K entries, and where the solver changes its path."""
     rng = np.random.default_rng(1)
     n_cols = 8 * K + 40
-    X = np.zeros((14, n_cols))
-    for row, n in enumerate((0, 1, 2, K - 1, K, K + 1, 2 * K, n_cols, n_cols - 3, 0, 5, K, 1, 3)):
+    few = row_kernels.FEW
+    lengths = [0, 1, 2, K - 1, K, K + 1, 2 * K, n_cols, n_cols - 3, 0, 5, K, 1, 3, 4, 8, 16, 17]
+    lengths += [few - 1, few, few + 1, 33, *(max(K - w + d, 0) for w in (8, 16) for d in (-1, 0, 1))]
+    X = np.zeros((len(lengths), n_cols))
+    for row, n in enumerate(lengths):
         X[row, rng.choice(n_cols, n, replace=False)] = rng.integers(1, 4, n)
     return sp.csr_array(X)
 
@@ -333,7 +336,6 @@ sys.path.insert(0, {tests!r})
 from helpers import LOSSES, factors, interactions
 from threadpoolctl import threadpool_limits
 from rgals._validation import as_csr
-from rgals.kernels import rows as row_kernels
 from rgals.losses import Degrees
 from rgals.solvers.als import Problem, als
 from rgals.solvers.backends.cpu import CPUBackend
