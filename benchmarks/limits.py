@@ -164,7 +164,8 @@ def plot(rows: list[dict], path: str) -> None:
         axis.set(
             xlabel=over, ylabel="seconds per iteration", xscale="log", yscale="log", title=f"over {over}"
         )
-        axis.set_xticks([x for x, _ in points], [f"{x:,}" for x, _ in points], minor=False)
+        axis.set_xticks([x for x, _ in points], [f"{x:,}" for x, _ in points])
+        axis.set_xticks([], minor=True)
         axis.grid(alpha=0.3, which="both")
     if limits:
         names = [f"{row['data']}\nK={row['K']}\n{row['method'].removeprefix('rgals ')}" for row in limits]

@@ -124,7 +124,9 @@ def plot(jsonl: str, path: str) -> None:
     with open(jsonl) as file:
         rows = [row for row in map(json.loads, file) if row["what"] == "iteration"]
     names = list(dict.fromkeys(row["data"] for row in rows))
-    figure, axes = plt.subplots(1, len(names), figsize=(6 * len(names), 4.5), squeeze=False)
+    figure, axes = plt.subplots(
+        1, len(names), figsize=(6 * len(names), 4.5), squeeze=False, layout="constrained"
+    )
     methods = list(dict.fromkeys(row["method"] for row in rows))
     colours = dict(zip(methods, plt.cm.tab20(np.linspace(0, 1, max(len(methods), 2))), strict=False))
     for axis, name in zip(axes[0], names, strict=True):
@@ -139,10 +141,15 @@ def plot(jsonl: str, path: str) -> None:
                 style = "o-" if method.startswith("rgals") else "s--"
                 axis.plot(ks, [points[k] for k in ks], style, color=colours[method], label=method)
         axis.set(title=name, xlabel="factors K", ylabel="seconds per iteration", xscale="log", yscale="log")
-        axis.set_xticks(sorted({r["K"] for r in rows if r["data"] == name}), minor=False)
-        axis.get_xaxis().set_major_formatter(matplotlib.ticker.ScalarFormatter())
+        ticks = sorted({row["K"] for row in rows if row["data"] == name})
+        axis.set_xticks(ticks, [str(k) for k in ticks])
+        axis.set_xticks([], minor=True)
         axis.grid(alpha=0.3, which="both")
-    axes[0][-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.02, 0.5))
+    lines = {line.get_label(): line for axis in axes[0] for line in axis.get_lines()}
+    order = [method for method in methods if method in lines]
+    axes[0][-1].legend(
+        [lines[m] for m in order], order, fontsize=8, loc="center left", bbox_to_anchor=(1.02, 0.5)
+    )
     figure.savefig(path, dpi=110, bbox_inches="tight")
 
 
