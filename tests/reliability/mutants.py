@@ -56,7 +56,8 @@ def mutate(rng, indptr, indices, data, n_rows, n_cols):
     elif what == 4 and nnz:
         indices[k] = -int(rng.integers(1, 5))
     elif what == 5 and len(indptr):
-        indptr[rng.integers(len(indptr))] += rng.integers(-2, 3)
+        at, step = rng.integers(len(indptr)), rng.integers(-2, 3)
+        indptr[at] = min(int(indptr[at]) + int(step), 2**31 - 1)  # the largest may be there already
     elif what == 6 and len(indptr):
         indptr[rng.integers(len(indptr))] = rng.choice([2**31 - 1, -1, 1000])
     elif what == 7:  # surplus entries behind the last row
