@@ -17,12 +17,11 @@ from rgals._callbacks import BestIterate, ProgressBar, Validation
 from rgals._csr import CSR
 from rgals._errors import InputError, InputTypeError, ParameterError
 from rgals._precision import warn_of_float32
-from rgals._ranker import Snapshot
+from rgals._snapshot import Snapshot
 from rgals._threads import n_threads
 from rgals._validation import as_csr, check_choice, check_int, check_real
 from rgals.checkpoint import Progress, Store, digest, fingerprint
 from rgals.cuda import check_factors, is_cuda
-from rgals.datasets.ids import as_labels
 from rgals.losses import Degrees, Loss, get_loss, rule
 from rgals.model_selection import split_interactions
 from rgals.solvers import closed_form
@@ -143,19 +142,6 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
     except TypeError as error:
         raise InputTypeError(str(error)) from error
     return as_csr(X, dtype=dtype)
-
-
-def check_labels(
-    user_ids: Any, item_ids: Any, shape: tuple[int, int]
-) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """External ids as arrays, one for each row and column."""
-    out = []
-    for name, labels, n in (("user_ids", user_ids, shape[0]), ("item_ids", item_ids, shape[1])):
-        shape_of = None if labels is None else np.shape(labels)
-        if shape_of is not None and shape_of != (n,):
-            raise InputError(f"{name} has shape {shape_of}; one label for each of {n} is needed")
-        out.append(None if labels is None else as_labels(labels))  # numpy would make text of a mixed list
-    return out[0], out[1]
 
 
 def check_memory(model: Any, matrix: CSR, dtype: Any) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 
 from rgals._csr import CSR
 from rgals._errors import InputError, InputTypeError, MissingDependencyError
-from rgals._fit import FittedState, check_labels
+from rgals._fit import FittedState
 from rgals._ranker import FactorRanker
+from rgals._snapshot import check_labels
 from rgals._validation import as_csr
 from rgals.losses import WRMF, Degrees, Loss, get_loss
 

@@ -12,6 +12,7 @@ from sklearn.exceptions import NotFittedError
 
 from rgals._csr import CSR
 from rgals._errors import InputError, ParameterError, ShapeError
+from rgals._filters import aligned, is_matrix, rows_of
 from rgals._snapshot import Snapshot
 from rgals._sparse import union
 from rgals._validation import as_csr, check_choice, check_ids
@@ -21,26 +22,6 @@ COLD = ("empty", "popular")
 _PAIRS_AT_ONCE = 1 << 16
 
 __all__ = ["COLD", "FactorRanker", "Snapshot"]
-
-
-def _aligned(name: str, matrix: Any, n_rows: int, n_users: int, n_items: int) -> CSR:
-    """A filter matrix with a row for each user of the call."""
-    shape = getattr(matrix, "shape", None)
-    if shape == (n_users, n_items) and n_rows != n_users:
-        raise ShapeError(
-            f"{name} has shape {shape}, a row for every user of the model, but it takes one for each of the "
-            f"{n_rows} users asked for: give {name}[users]"
-        )
-    return as_csr(matrix, name=name, n_rows=n_rows, n_cols=n_items)
-
-
-def _is_matrix(filter_: Any) -> bool:
-    return isinstance(filter_, CSR) or getattr(filter_, "ndim", 1) == 2
-
-
-def _rows_of(filter_: Any, rows: np.ndarray) -> Any:
-    """The part of a filter that belongs to some of the queries."""
-    return filter_.take_rows(rows) if isinstance(filter_, CSR) else filter_
 
 
 class FactorRanker:
@@ -132,9 +113,7 @@ class FactorRanker:
             parts = [self._excluded(snapshot, part, known, n_rows) for part in exclude]
             return union([part for part in parts if part is not None])
         if not isinstance(exclude, str):
-            return _aligned(
-                "exclude", exclude, n_rows, len(snapshot.user_factors), len(snapshot.item_factors)
-            )
+            return aligned("exclude", exclude, n_rows, len(snapshot.user_factors), len(snapshot.item_factors))
         check_choice("exclude", exclude, tuple(known))
         if known[exclude] is None:
             raise ParameterError(
@@ -154,15 +133,15 @@ class FactorRanker:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Lists of users; the cold among them get popular items, or nothing and a warning."""
         check_choice("cold", cold, COLD)
-        if _is_matrix(filters["candidates"]):
+        if is_matrix(filters["candidates"]):
             shape = len(queries), len(snapshot.user_factors), len(snapshot.item_factors)
-            filters["candidates"] = _aligned("candidates", filters["candidates"], *shape)
+            filters["candidates"] = aligned("candidates", filters["candidates"], *shape)
         ids, scores = self._topk(queries, snapshot.item_factors, n, **filters)
         if is_cold is None or not is_cold.any():
             return ids, scores
         rows = np.flatnonzero(is_cold)
         if cold == "popular" and snapshot.seen is not None:
-            mine = {name: _rows_of(value, rows) for name, value in filters.items()}
+            mine = {name: rows_of(value, rows) for name, value in filters.items()}
             alike = np.ones((len(rows), 1), snapshot.popularity.dtype)
             ids[rows], scores[rows] = self._topk(alike, snapshot.popularity, n, **mine)
             return ids, scores
@@ -459,7 +438,7 @@ class FactorRanker:
         queries = factors[rows]
         if inverse_norms is not None:
             queries *= inverse_norms[rows, None]
-        if candidates is not None and not _is_matrix(candidates):
+        if candidates is not None and not is_matrix(candidates):
             candidates = check_ids("candidates", candidates, size, what)
         if blocked is not None:
             blocked = check_ids(blocked_name, blocked, size, what)

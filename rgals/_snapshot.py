@@ -10,7 +10,21 @@ from typing import Any
 import numpy as np
 
 from rgals._csr import CSR
-from rgals.datasets.ids import IdMap
+from rgals._errors import InputError
+from rgals.datasets.ids import IdMap, as_labels
+
+
+def check_labels(
+    user_ids: Any, item_ids: Any, shape: tuple[int, int]
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """External ids as arrays, one for each row and column."""
+    out = []
+    for name, labels, n in (("user_ids", user_ids, shape[0]), ("item_ids", item_ids, shape[1])):
+        shape_of = None if labels is None else np.shape(labels)
+        if shape_of is not None and shape_of != (n,):
+            raise InputError(f"{name} has shape {shape_of}; one label for each of {n} is needed")
+        out.append(None if labels is None else as_labels(labels))  # numpy would make text of a mixed list
+    return out[0], out[1]
 
 
 def _inverse_norms(factors: np.ndarray) -> np.ndarray:

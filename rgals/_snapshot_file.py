@@ -12,7 +12,7 @@ import numpy as np
 
 from rgals._csr import CSR
 from rgals._errors import InputError, ModelFileError
-from rgals._ranker import Snapshot
+from rgals._snapshot import Snapshot
 from rgals.datasets.ids import IdMap
 from rgals.kernels import csr as kernel
 from rgals.persistence import ArraySpec, FileSpec, load_npz, save_npz

@@ -17,7 +17,6 @@ from rgals._errors import InputError, ParameterError
 from rgals._fit import (
     FittedState,
     alternate,
-    check_labels,
     check_matrix,
     check_memory,
     check_parameters,
@@ -35,7 +34,7 @@ from rgals._fit import (
 )
 from rgals._interop import Interop
 from rgals._partial import PartialFit
-from rgals._ranker import Snapshot
+from rgals._snapshot import Snapshot, check_labels
 from rgals._validation import as_csr
 from rgals.checkpoint import Checkpoint, Progress, Store, as_checkpoint
 from rgals.losses import Degrees, Loss

@@ -50,25 +50,36 @@ ALLOWED: dict[str, set[str]] = {
     "model_selection": SHARED | {"kernels", "datasets", "metrics", "scoring"},
     "model_selection.tuning": SHARED | {"datasets", "estimator", "losses", "metrics", "model_selection"},
     "_snapshot": SHARED | {"datasets"},
-    "_ranker": SHARED | {"_snapshot", "scoring"},
+    "_filters": SHARED,
+    "_ranker": SHARED | {"_filters", "_snapshot", "scoring"},
     "sgd": SHARED
-    | {"_ranker", "_snapshot_file", "kernels", "metrics", "scoring", "losses", "persistence", "datasets"},
+    | {
+        "_ranker",
+        "_snapshot",
+        "_snapshot_file",
+        "kernels",
+        "metrics",
+        "scoring",
+        "losses",
+        "persistence",
+        "datasets",
+    },
     # The estimator and its own rooms.
     "_callbacks": SHARED | {"metrics", "solvers"},
-    "_snapshot_file": SHARED | {"_ranker", "datasets", "kernels", "persistence"},
+    "_snapshot_file": SHARED | {"_snapshot", "datasets", "kernels", "persistence"},
     "_model_file": SHARED | {"_fit", "_snapshot_file", "losses", "persistence"},
     "checkpoint": SHARED | {"persistence"},
     "_precision": SHARED | {"kernels", "losses"},
     "_fit": SHARED
     | {"_precision"}
     | {"cuda"}
-    | {"checkpoint", "_callbacks", "_ranker", "datasets", "losses", "model_selection", "solvers"},
+    | {"checkpoint", "_callbacks", "_snapshot", "datasets", "losses", "model_selection", "solvers"},
     "_explain": SHARED | {"_fit", "losses"},
-    "_interop": SHARED | {"_fit", "_ranker", "losses"},
+    "_interop": SHARED | {"_fit", "_ranker", "_snapshot", "losses"},
     "export": SHARED,
     "_partial": SHARED | {"_explain", "_fit", "_ranker", "datasets", "losses", "solvers"},
     "estimator": SHARED
-    | {"_callbacks", "_fit", "_interop", "_model_file", "_partial", "_ranker", "checkpoint"}
+    | {"_callbacks", "_fit", "_interop", "_model_file", "_partial", "_ranker", "_snapshot", "checkpoint"}
     | {"solvers", "losses", "datasets", "metrics", "model_selection"},
     "plots": SHARED,
     "compare": SHARED

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from rgals.sgd._run import Epoch
 from rgals.sgd.losses import LOSSES
 from rgals.sgd.optimizers import OPTIMIZERS, SGD, Adagrad, Adam, LazyAdam
-from rgals.sgd.ranker import Epoch, SGDRanker
+from rgals.sgd.ranker import SGDRanker
 
 __all__ = ["LOSSES", "OPTIMIZERS", "SGD", "Adagrad", "Adam", "Epoch", "LazyAdam", "SGDRanker"]

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rgals._errors import InputTypeError
-from rgals._ranker import Snapshot
+from rgals._snapshot import Snapshot
 from rgals._snapshot_file import ModelFormat, model_spec
 from rgals.sgd.losses import LOSSES
 from rgals.sgd.optimizers import OPTIMIZERS

@@ -3,66 +3,28 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from tqdm import tqdm
 
 from rgals._csr import CSR
-from rgals._errors import InputError, NumericalError, ParameterError
-from rgals._ranker import FactorRanker, Snapshot
-from rgals._threads import parallel
+from rgals._errors import InputError, ParameterError
+from rgals._ranker import FactorRanker
+from rgals._snapshot import check_labels
 from rgals._validation import as_csr, check_choice, check_int, check_real
-from rgals.metrics import evaluate
 from rgals.sgd import _model_file
+from rgals.sgd._run import Callback, Run
 from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import get_optimizer
-from rgals.sgd.samplers import SAMPLERS, Sampler
+from rgals.sgd.samplers import SAMPLERS
 from rgals.sgd.schedules import get_schedule
-from rgals.sgd.trainer import Factors, Settings, Trainer
 
 SCORES = ("dot", "cosine")
 DECAYS = ("coupled", "decoupled", "frequency")
 _HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
-_BATCH = {"full": 256, "sampled": 4096}
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What a callback sees after every epoch.
-
-    Attributes
-    ----------
-    iteration : int
-        From 1.
-    seconds : float
-        Spent on training so far; time spent in callbacks and validation is not counted.
-    objective : float
-        Mean loss per unit of positive weight over the epoch's batches, each taken before its step.
-    user_factors, item_factors : ndarray
-        The current factors as they are scored (unit length for cosine), read-only. Copy what must outlive
-        the call.
-    record : dict
-        The entry of the history; a callback may add figures to it.
-    history : list of dict
-        All entries so far, ``record`` being the last.
-    """
-
-    iteration: int
-    seconds: float
-    objective: float
-    user_factors: np.ndarray
-    item_factors: np.ndarray
-    record: dict[str, Any]
-    history: list[dict[str, Any]] = field(repr=False)
-
-
-Callback = Callable[[Epoch], object]
 
 
 class SGDRanker(FactorRanker, BaseEstimator):
@@ -253,7 +215,7 @@ class SGDRanker(FactorRanker, BaseEstimator):
         matrix = as_csr(X, dtype=dtype)
         if matrix.nnz == 0:
             raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
-        labels = _labels("user_ids", user_ids, matrix.n_rows), _labels("item_ids", item_ids, matrix.n_cols)
+        labels = check_labels(user_ids, item_ids, matrix.shape)
         watchers = [] if callbacks is None else [callbacks] if callable(callbacks) else list(callbacks)
         for watcher in watchers:
             if not callable(watcher):
@@ -266,7 +228,7 @@ class SGDRanker(FactorRanker, BaseEstimator):
             )
         elif self.early_stopping:
             train, held_out = hold_out(matrix, _HOLD_OUT, rng)
-        run = _Run(self, train, matrix, held_out, watchers, labels, rng, dtype)
+        run = Run(self, train, matrix, held_out, watchers, labels, rng, dtype)
         try:
             run.train()
         finally:
@@ -343,170 +305,10 @@ class SGDRanker(FactorRanker, BaseEstimator):
         return _model_file.load(cls, path)
 
 
-class _Run:
-    """One fit: owns factors, history and last good state, so that the estimator changes only at the end."""
-
-    def __init__(
-        self,
-        model: SGDRanker,
-        train: CSR,
-        seen: CSR,
-        held_out: CSR | None,
-        watchers: list[Callback],
-        labels: tuple[np.ndarray | None, np.ndarray | None],
-        rng: np.random.Generator,
-        dtype: np.dtype,
-    ) -> None:
-        self.model, self.train_matrix, self.seen, self.held_out = model, train, seen, held_out
-        self.watchers, self.labels = watchers, labels
-        loss = get_loss(model.loss)
-        self.sampler = None
-        if loss.kind == "sampled":
-            self.sampler = Sampler(
-                train,
-                model.sampler,
-                model.n_negatives,
-                gamma=model.gamma,
-                shared=model.shared_negatives,
-                exclude_positives=model.exclude_positives,
-                replacement=model.replacement,
-            )
-        self.settings = Settings(
-            loss=loss,
-            temperature=model.temperature,
-            lr=model.lr,
-            schedule=get_schedule(model.schedule, model.warmup),
-            batch_size=model.batch_size or _BATCH[loss.kind],
-            n_epochs=model.n_epochs,
-            coupled=model.weight_decay if model.decay == "coupled" else 0.0,
-            decoupled=model.weight_decay if model.decay == "decoupled" else 0.0,
-            frequency=model.weight_decay if model.decay == "frequency" else 0.0,
-            seed=int(rng.integers(1 << 62)),
-        )
-        self.start = self._start(rng, dtype)
-        self.history: list[dict[str, Any]] = []
-        self.good: Snapshot | None = None
-
-    def _start(self, rng: np.random.Generator, dtype: np.dtype) -> list[np.ndarray]:
-        model = self.model
-        last = getattr(model, "_snapshot", None)
-        shapes = [(n, model.K) for n in self.seen.shape]
-        if model.warm_start and last is not None:
-            start = [last.user_factors.astype(dtype), last.item_factors.astype(dtype)]
-            if [s.shape for s in start] != shapes:
-                raise InputError(
-                    f"warm_start: the last fit has factors of shapes {start[0].shape} and {start[1].shape}, "
-                    f"which do not fit a matrix {self.seen.shape} with K={model.K}; set warm_start=False"
-                )
-            return start
-        drawn = [rng.standard_normal(shape, dtype.type) for shape in shapes]
-        for array in drawn:
-            array *= dtype.type(model.init_scale)
-        return drawn
-
-    def _publish(self, users: Factors, items: Factors) -> Snapshot:
-        return Snapshot(users.effective.copy(), items.effective.copy(), self.seen, *self.labels)
-
-    def train(self) -> None:
-        """Run all epochs."""
-        model, cosine = self.model, self.model.score == "cosine"
-        optimizer = get_optimizer(model.optimizer, model.momentum)
-        with parallel(model.n_jobs) as n_threads:
-            users = Factors(self.start[0], cosine, optimizer)
-            items = Factors(self.start[1], cosine, optimizer)
-        self.good = self._publish(users, items)
-        trainer = Trainer(self.train_matrix, users, items, self.settings, self.sampler, n_threads)
-        seconds, best, best_epoch = 0.0, -np.inf, 0
-        best_state = self.good
-        bar = tqdm(total=model.n_epochs, desc="SGD", unit="epoch", disable=not model.verbose)
-        with trainer, bar:
-            for epoch in range(model.n_epochs):
-                started = time.perf_counter()
-                with parallel(model.n_jobs):
-                    objective = self._epoch(trainer, epoch)
-                seconds += time.perf_counter() - started
-                self.good = self._publish(users, items)
-                record: dict[str, Any] = {
-                    "iteration": epoch + 1,
-                    "seconds": seconds,
-                    "objective": objective,
-                }
-                self.history.append(record)
-                stop = self._watch(record)
-                if self.held_out is not None and model.early_stopping:
-                    if record[model.metric] > best or epoch == 0:
-                        best, best_epoch, best_state = record[model.metric], epoch, self.good
-                    stop = stop or epoch - best_epoch >= model.patience
-                bar.set_postfix(_shown(record))
-                bar.update()
-                if stop:
-                    break
-        if self.held_out is not None and model.early_stopping:
-            self.good = best_state
-
-    def _epoch(self, trainer: Trainer, epoch: int) -> float:
-        try:
-            objective = trainer.epoch(epoch)
-            for side, factors in (("user", trainer.users), ("item", trainer.items)):
-                bad = np.flatnonzero(~np.isfinite(factors.param).all(axis=1))
-                if len(bad):
-                    raise NumericalError(f"the factors of {side} {bad[0]} are not finite: training diverged")
-        except NumericalError as error:
-            kept = f"epoch {epoch}" if epoch else "the start"
-            raise NumericalError(
-                f"epoch {epoch + 1}: {error} (loss={self.model.loss!r}, lr={self.model.lr:g}). Lower lr or "
-                f"raise the temperature; the model holds the factors of {kept}"
-            ) from None
-        return objective
-
-    def _watch(self, record: dict[str, Any]) -> bool:
-        """Validation, then callbacks; whether one of them asks to stop."""
-        assert self.good is not None
-        factors = self.good.user_factors, self.good.item_factors
-        if self.held_out is not None:
-            started = time.perf_counter()
-            metric = self.model.metric
-            figures = evaluate(
-                factors, self.train_matrix, self.held_out, metrics=(metric,), n_jobs=self.model.n_jobs
-            )
-            record[metric] = float(figures[metric])
-            record["evaluation_seconds"] = time.perf_counter() - started
-        for array in factors:
-            array.flags.writeable = False
-        now = Epoch(
-            iteration=record["iteration"],
-            seconds=record["seconds"],
-            objective=record["objective"],
-            user_factors=factors[0],
-            item_factors=factors[1],
-            record=record,
-            history=self.history,
-        )
-        answers = [watcher(now) for watcher in self.watchers]  # every one is called
-        return any(map(bool, answers))
-
-
-def _shown(record: dict[str, Any]) -> dict[str, str]:
-    return {
-        k: f"{v:.5g}"
-        for k, v in record.items()
-        if k not in ("iteration", "seconds", "evaluation_seconds") and isinstance(v, float)
-    }
-
-
 def _seed(random_state: Any) -> int:
     if isinstance(random_state, np.random.Generator):
         return int(random_state.integers(1 << 31))
     return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
-
-
-def _labels(name: str, labels: Any, n: int) -> np.ndarray | None:
-    if labels is None:
-        return None
-    array = np.asarray(labels)
-    if array.shape != (n,):
-        raise InputError(f"{name} has shape {array.shape}; one label for each of {n} is needed")
-    return array
 
 
 def hold_out(matrix: CSR, share: float, rng: np.random.Generator) -> tuple[CSR, CSR]:
