@@ -277,3 +277,9 @@ def test_hold_out_takes_a_share_of_every_user(rng):
     np.testing.assert_array_equal(held.row_counts, X.row_counts // 4)
     assert ((kept.to_scipy() + held.to_scipy()) != X.to_scipy()).nnz == 0
     assert ((hold_out(X, 0.25, rng)[1].to_scipy()) != held.to_scipy()).nnz > 0
+
+
+def test_labels_of_mixed_kinds_stay_what_they_are():
+    X = sp.csr_array(np.eye(3, dtype=np.float32))
+    model = SGDRanker(K=2, n_epochs=1, random_state=0).fit(X, user_ids=[1, "1", "b"])
+    assert model.user_ids_.tolist() == [1, "1", "b"]
