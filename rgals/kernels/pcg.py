@@ -13,7 +13,14 @@ from numba import njit, prange
 
 from rgals.kernels import tiles
 from rgals.kernels.queue import fetch_add
-from rgals.kernels.rows import BATCH, NOT_POSITIVE, add_unweighted, gather_weights, pack_rows
+from rgals.kernels.rows import (
+    BATCH,
+    NOT_POSITIVE,
+    add_unweighted,
+    gather_weights,
+    is_positive,
+    pack_rows,
+)
 from rgals.kernels.tiles import LINE, panel_product, panels_transposed, scaled_copy
 
 GATHERED = 1024  # positives that are kept packed: 256 KiB with K = 64
@@ -55,8 +62,7 @@ def solve(
     k, kp, n_rows = out.shape[1], len(d), len(order)
     width = LINE // factors.itemsize
     n_blocks = kp // width
-    smallest, largest = d.min(), d.max()
-    tiny = np.finfo(factors.dtype).tiny
+    smallest, largest, tiny = d.min(), d.max(), np.finfo(factors.dtype).tiny
     counter = np.zeros(1, np.int64)
     for _ in prange(n_threads):
         packed = np.empty(GATHERED * kp, factors.dtype)
@@ -84,9 +90,7 @@ def solve(
                 if n == 0 and linear_scale[row] == 0.0:
                     out[row] = 0.0  # b = 0
                     continue
-                low = scale[row] * smallest + ridge[row]
-                high = scale[row] * largest + ridge[row]
-                if not (low > tiny and high < np.inf):
+                if not is_positive(scale[row], ridge[row], smallest, largest, tiny):
                     out[row] = 0.0
                     info[row] = NOT_POSITIVE
                     continue

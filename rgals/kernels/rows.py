@@ -40,6 +40,12 @@ def _padded(n, w):
 
 
 @njit(cache=True)
+def is_positive(scale, ridge, smallest, largest, tiny):
+    """Whether ``scale d + ridge`` is above ``tiny`` and finite for d from ``smallest`` to ``largest``."""
+    return scale * smallest + ridge > tiny and scale * largest + ridge < np.inf
+
+
+@njit(cache=True)
 def gather_weights(start, stop, indices, values, terms, col_terms, cols, roots, w, linear):
     """Columns, ``sqrt(|m_k|)``, ``l_k / sqrt(|m_k|)`` and ``l_k`` of the positives ``start:stop``, padded.
 
@@ -277,8 +283,9 @@ def solve(
         Eigenvalues of the Gramian (padded with a positive number) and the all-pairs linear term (padded with
         0).
     scale, linear_scale, ridge : ndarray of float64, shape (n_rows,)
-    row_terms, col_terms : ndarray of the factors' dtype, shapes (n_rows, 4) and (n_fixed, 4), or (0, 4) for
-    ones out : ndarray, shape (n_rows, K)
+    row_terms, col_terms : ndarray of the factors' dtype, shapes (n_rows, 4) and (n_fixed, 4)
+        ``col_terms`` of shape (0, 4) stands for ones.
+    out : ndarray, shape (n_rows, K)
         Receives the solutions.
     value : ndarray of float64, shape (n_rows,)
         Receives ``b . p``: minus the row's part of the objective.
@@ -290,8 +297,7 @@ def solve(
     width = LINE // factors.itemsize
     n_blocks = kp // width
     longest = max(kp, CHUNK)
-    smallest, largest = d.min(), d.max()
-    tiny = np.finfo(factors.dtype).tiny
+    smallest, largest, tiny = d.min(), d.max(), np.finfo(factors.dtype).tiny
     flat = out.reshape(-1)
     counter = np.zeros(1, np.int64)
     for _ in prange(n_threads):
@@ -319,9 +325,7 @@ def solve(
                 if n == 0 and linear_scale[row] == 0.0:
                     out[row] = 0.0  # b = 0
                     continue
-                low = scale[row] * smallest + ridge[row]
-                high = scale[row] * largest + ridge[row]
-                if not (low > tiny and high < np.inf):
+                if not is_positive(scale[row], ridge[row], smallest, largest, tiny):
                     out[row] = 0.0
                     info[row] = NOT_POSITIVE
                     continue
@@ -381,8 +385,7 @@ def inverse_sum(
     width = LINE // factors.itemsize
     n_blocks = kp // width
     longest = max(kp, CHUNK)
-    smallest, largest = d.min(), d.max()
-    tiny = np.finfo(factors.dtype).tiny
+    smallest, largest, tiny = d.min(), d.max(), np.finfo(factors.dtype).tiny
     total = np.zeros((n_parts, triangle(width, n_blocks)))
     counter = np.zeros(1, np.int64)
     for _ in prange(n_threads):
@@ -408,9 +411,7 @@ def inverse_sum(
                 n = end - begin
                 if scale[row] == 0.0:
                     continue
-                low = scale[row] * smallest + ridge[row]
-                high = scale[row] * largest + ridge[row]
-                if not (low > tiny and high < np.inf):
+                if not is_positive(scale[row], ridge[row], smallest, largest, tiny):
                     info[row] = NOT_POSITIVE
                     continue
                 for b in range(n_blocks):

@@ -18,7 +18,7 @@ from numba.core import cgutils
 from rgals.kernels.emitter import INT, LINE, kernel
 from rgals.kernels.gather import claim_row, gather_sum
 from rgals.kernels.queue import fetch_add
-from rgals.kernels.rows import NOT_POSITIVE
+from rgals.kernels.rows import NOT_POSITIVE, is_positive
 
 CLAIM = 4  # rows ahead whose place in the result is asked for
 _PIECE = 1024  # linear terms that are worked out at once
@@ -68,8 +68,7 @@ def solve(
     k, kp = out.shape[1], len(d)
     n_blocks = kp // (LINE // factors.itemsize)
     same = len(values) == 0 and len(col_terms) == 0
-    smallest, largest = d.min(), d.max()
-    tiny = np.finfo(factors.dtype).tiny
+    smallest, largest, tiny = d.min(), d.max(), np.finfo(factors.dtype).tiny
     flat = out.reshape(-1)
     counter = np.zeros(1, np.int64)
     for _ in prange(n_threads):
@@ -87,9 +86,7 @@ def solve(
                 if begin == end and linear_scale[row] == 0.0:
                     out[row] = 0.0  # b = 0
                     continue
-                low = scale[row] * smallest + ridge[row]
-                high = scale[row] * largest + ridge[row]
-                if not (low > tiny and high < np.inf):
+                if not is_positive(scale[row], ridge[row], smallest, largest, tiny):
                     out[row] = 0.0
                     info[row] = NOT_POSITIVE
                     continue
