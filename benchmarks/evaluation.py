@@ -3,7 +3,8 @@
 Random float32 factors, ten training and five test items a user. In turns: ten metrics at cutoffs up to 20
 (`rgals.metrics.evaluate`), AUC on top of them, `implicit.evaluation.ranking_metrics_at_k` (four metrics), and
 the product that all of them need, in blocks of 512 users on all threads, its results thrown away. Medians of
-the rounds; compilation is left out.
+the rounds; compilation is left out. ``--users 100000 --items 100000 --no-auc`` needs about 40 seconds a round
+on two cores.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, nargs="+", default=[4000, 25_000, 100_000])
     parser.add_argument("--K", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--auc", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--jobs", type=int, default=None)
     args = parser.parse_args()
     threads = n_threads(args.jobs)
@@ -90,17 +92,22 @@ def main() -> None:
             "auc": lambda data=data: evaluate(*data, (*TEN, "auc"), n_jobs=args.jobs),
             "implicit": peer,
         }
+        if not args.auc:
+            del methods["auc"]
+        few = P[:BLOCK], Q
+        evaluate(few, train[:BLOCK], test[:BLOCK], (*TEN, "auc"), n_jobs=args.jobs)  # compiles
+        product(few[0])
         times = defaultdict(list)
-        for repeat in range(args.repeats + 1):
+        for _ in range(args.repeats):
             for name, run in methods.items():
                 started = time.perf_counter()
                 run()
-                if repeat:
-                    times[name].append(time.perf_counter() - started)
+                times[name].append(time.perf_counter() - started)
         t = {name: statistics.median(values) * 1e3 for name, values in times.items()}
         share, ahead = t["ten"] / t["product"], t["implicit"] / t["ten"]
+        auc = f"{t['auc']:.0f}" if args.auc else ""
         print(
-            f"| {n_items} | {t['product']:.0f} | {t['ten']:.0f} | {share:.2f} | {t['auc']:.0f} "
+            f"| {n_items} | {t['product']:.0f} | {t['ten']:.0f} | {share:.2f} | {auc} "
             f"| {t['implicit']:.0f} | {ahead:.1f} |",
             flush=True,
         )

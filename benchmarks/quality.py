@@ -41,6 +41,7 @@ _STARS, _CORE, _GIVEN = "stars>=3 5-core user 80/10/10", "5-core user 80/10/10",
 #: Data set -> its protocol. One form of every source, so that no two rows are the same evidence.
 SETS: dict[str, str] = {
     "ml-100k": _STARS,
+    "amazon-beauty-10core": _GIVEN,
     "amazon-health-10core": _GIVEN,
     "lastfm-hetrec2011": _CORE,
     "steam-200k-purchases": _CORE,
