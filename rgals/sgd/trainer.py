@@ -14,6 +14,8 @@ import numpy as np
 from rgals._csr import CSR
 from rgals._errors import NumericalError
 from rgals.kernels import sgd as kernel
+from rgals.kernels.softmax import softmax_batch
+from rgals.sgd.losses import Softmax
 from rgals.sgd.optimizers import Optimizer
 from rgals.sgd.samplers import Sampler
 from rgals.sgd.schedules import Schedule
@@ -22,6 +24,7 @@ _CHUNK = 64  # users a task scores at once: the block of scores stays in the cac
 _ITEMS = 512  # items a task of the item gradient owns
 _ROWS = 512  # sampled rows a call of a loss sees
 _SMALL = 1 << 16  # pairs of a batch below which more threads do not pay
+_TILE = 1 << 17  # scores of a tile of the fused softmax, which stay in the cache of a core
 
 
 class Factors:
@@ -95,6 +98,8 @@ class Trainer:
         self._buffer = np.empty(0, self.dtype)
         self._correction = None
         loss = settings.loss
+        # A subclass may compute something else; double precision is for checking, not for speed.
+        self._fused = type(loss) is Softmax and self.dtype == np.float32
         if getattr(loss, "corrects_proposal", False) and sampler is not None and sampler.correction.any():
             self._correction = sampler.correction.astype(self.dtype)
         self._ridge = loss.penalties(X) if hasattr(loss, "penalties") else None
@@ -142,6 +147,8 @@ class Trainer:
         NumericalError
             As soon as a loss is not finite; names the batch and the user.
         """
+        if self._fused:
+            return self._mean(self._full_batches(epoch))
         if self.settings.loss.kind == "full":
             # Idle threads of compiled code spin for milliseconds and would take the cores from the pool.
             with _one_thread():
@@ -220,8 +227,16 @@ class Trainer:
         scaled = self.users.effective[users] * self.inverse_t
         if self._buffer.size < len(users) * n:
             self._buffer = np.empty(len(users) * n, self.dtype)
-        scores = self._buffer[: len(users) * n].reshape(len(users), n)
         user_grad, item_grad = np.empty_like(scaled), np.empty_like(items)
+        if self._fused:
+            tile = int(np.clip(_TILE // len(users), 64, 512))
+            tile = -(-n // -(-n // tile))  # as many tiles, of one size
+            values = np.empty(len(users))
+            arrays = block.indptr, block.indices, block.values, tile, self._buffer, self.n_threads
+            softmax_batch(scaled, items, *arrays, values, user_grad, item_grad)
+            user_grad *= self.inverse_t
+            return values, user_grad, item_grad
+        scores = self._buffer[: len(users) * n].reshape(len(users), n)
 
         def chunk(start: int) -> np.ndarray:
             end = min(start + _CHUNK, len(users))

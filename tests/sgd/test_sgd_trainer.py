@@ -84,6 +84,41 @@ def test_one_step_follows_the_gradient_of_the_whole_objective(loss, sampling, sc
         np.testing.assert_allclose((before - after) / 0.5, numeric, rtol=2e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("score", ["dot", "cosine"])
+@pytest.mark.parametrize("valued", [False, True])
+@pytest.mark.parametrize("n_users, n_items", [(40, 700), (3, 1), (600, 130), (5, 65)])
+def test_fused_softmax_in_float32_is_the_loss_in_float64(n_users, n_items, valued, score, rng):
+    """Several tiles, a last one that is shorter, users without positives, one item; both sides' gradients."""
+    X = matrix(rng, n_users, max(n_items, 4), valued)
+    if n_items == 1:
+        X = as_csr(sp.csr_array(np.array([[0.0], [1.0], [0.0]])), dtype=np.float64)
+    P, Q = 2 * rng.standard_normal((n_users, 5)), 2 * rng.standard_normal((X.n_cols, 5))
+    exact = trainer(X, P, Q, "softmax", score)
+    single = as_csr(X.to_scipy(), dtype=np.float32)
+    fused = trainer(single, P.astype(np.float32), Q.astype(np.float32), "softmax", score)
+    users = np.arange(n_users)
+    expected, found = exact.full_gradient(users, X), fused.full_gradient(users, single)
+    for ours, theirs, what in zip(found, expected, ("values", "users", "items"), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=4e-6 * max(np.abs(theirs).max(), 1), err_msg=what)
+    assert n_items == 1 or np.abs(expected[2]).max() > 0.1
+
+
+def test_fused_softmax_takes_extreme_scores_and_shows_infinite_ones(rng):
+    X = as_csr(matrix(rng, 6, 200).to_scipy(), dtype=np.float32)
+    P, Q = np.zeros((6, 2), np.float32), np.zeros((200, 2), np.float32)
+    P[:, 0], Q[::7, 0] = 100, [(-1) ** i * 100 for i in range(29)]  # scores of -1e4, 0 and 1e4
+    run = trainer(X, P, Q, "softmax", temperature=1.0)
+    exact = trainer(X, P.astype(float), Q.astype(float), "softmax", temperature=1.0)
+    for ours, theirs in zip(
+        run.full_gradient(np.arange(6), X), exact.full_gradient(np.arange(6), X), strict=True
+    ):
+        assert np.isfinite(ours).all()
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-4)
+    run.users.param[3] = 1e38
+    with pytest.raises(NumericalError, match="user 3 became nan"):
+        run.epoch(0)
+
+
 def test_cosine_ignores_the_length_of_factors(rng):
     X = matrix(rng)
     P, Q = rng.standard_normal((12, 4)), rng.standard_normal((9, 4))
