@@ -1,7 +1,8 @@
 """Time to quality on real data: `python benchmarks/convergence.py ml-1m douban-book-music`.
 
 Prints the tables and writes results.jsonl, convergence.png and report.html into a folder for each data set.
-Interrupt it as you like: the same command goes on where it stopped.
+Interrupt it as you like: the same command goes on where it stopped. `--tune-only` first, at any time, leaves
+only the timed runs for when the machine is at rest.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ def main() -> None:
     parser.add_argument("--max-trials", type=int, default=16, help="fits that tuning a method may use")
     parser.add_argument("--time-limit", type=float, default=120.0, help="training seconds of a fit")
     parser.add_argument("--patience", type=int, default=8)
+    parser.add_argument(
+        "--validation-users", type=int, default=8000, help="watched users, of those there are"
+    )
+    parser.add_argument("--tune-only", action="store_true", help="stop before the timed runs")
     parser.add_argument("--jobs", type=int, default=None)
     args = parser.parse_args()
     for data in args.data:
@@ -44,11 +49,14 @@ def main() -> None:
             max_trials=args.max_trials,
             time_limit=args.time_limit,
             patience=args.patience,
+            validation_users=args.validation_users,
+            tune_only=args.tune_only,
             n_jobs=args.jobs,
             **PREPARATION.get(path.stem, {}),
         )
         print(result.text())
-        print(f"{args.out / path.stem / 'report.html'}\n")
+        if not args.tune_only:
+            print(f"{args.out / path.stem / 'report.html'}\n")
 
 
 if __name__ == "__main__":

@@ -54,7 +54,8 @@ class Journal:
             return False
         found = self.records.get("setting", {}).get("setting")
         if found != setting:
-            differ = [k for k in setting if not isinstance(found, dict) or found.get(k) != setting[k]]
+            found = found if isinstance(found, dict) else {}
+            differ = [k for k in {**setting, **found} if found.get(k, ...) != setting.get(k, ...)]
             raise InputError(
                 f"{self.path} holds results of other settings ({', '.join(differ)}); choose another place or "
                 "remove it"

@@ -45,6 +45,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="training seconds of a fit (default: 120)",
     )
+    parser.add_argument(
+        "--validation-users", type=int, metavar="N", help="watch so many users instead of all, on large data"
+    )
+    parser.add_argument(
+        "--tune-only",
+        action="store_true",
+        help="find parameters and stop; the same command without this does the timed runs, for which the "
+        "machine should be at rest",
+    )
     parser.add_argument("--metric", default="ndcg@10", help="what is tuned and drawn (default: ndcg@10)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the split (default: 0)")
     parser.add_argument("--jobs", type=int, metavar="N", help="threads; all if not given")
@@ -65,11 +74,13 @@ def run(args: argparse.Namespace) -> int:
         max_trials=args.max_trials,
         time_limit=args.time_limit,
         metric=args.metric,
+        validation_users=args.validation_users,
+        tune_only=args.tune_only,
         random_state=args.seed,
         n_jobs=args.jobs,
         verbose=shared.progress(args),
     )
     print(result.text())
-    if not args.quiet:
+    if not args.quiet and not args.tune_only:
         shared.say(f"written to {args.output}: results.jsonl, convergence.png, report.html")
     return 0

@@ -27,6 +27,8 @@ def compare(
     patience: int = 8,
     metric: str = "ndcg@10",
     objective_iterations: int = 60,
+    validation_users: int | None = None,
+    tune_only: bool = False,
     random_state: int = 0,
     n_jobs: int | None = None,
     verbose: int = 1,
@@ -57,12 +59,20 @@ def compare(
     max_trials : int, default=16
         Fits that tuning a method may use.
     time_limit : float, default=120
-        Training seconds after which a fit ends.
+        Training seconds after which a fit ends, of tuning or of the comparison.
     patience : int, default=8
         Iterations or epochs without improvement after which it ends.
     metric : str, default="ndcg@10"
     objective_iterations : int, default=60
         Length of the runs that follow the objective.
+    validation_users : int, optional
+        Watch so many users, drawn at random, instead of all: validation after every iteration takes long on
+        large data. Test metrics are over all users.
+    tune_only : bool, default=False
+        Find the parameters of every method, where seconds do not matter, and stop. The same call without it
+        goes on with the timed runs, on a machine that is then at rest. Curves and times are always those of
+        these runs; they must all be made with the same ``n_jobs`` and ``time_limit`` on one machine, while
+        tuning may use others.
     random_state : int, default=0
         Of the split.
     n_jobs : int, optional
@@ -86,7 +96,19 @@ def compare(
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; out must be a folder")
-    plan = Plan(K, seeds, max_trials, time_limit, patience, metric, objective_iterations, n_jobs, verbose)
+    plan = Plan(
+        K=K,
+        seeds=seeds,
+        max_trials=max_trials,
+        time_limit=time_limit,
+        patience=patience,
+        metric=metric,
+        objective_iterations=objective_iterations,
+        validation_users=validation_users,
+        tune_only=tune_only,
+        n_jobs=n_jobs,
+        verbose=verbose,
+    )
     plan.check()
     split = prepare(data, min_value=min_value, core=core, random_state=random_state)
     runner = Runner(split, chosen, plan, folder)
@@ -94,7 +116,8 @@ def compare(
     if name is None:
         name = Path(data).stem if isinstance(data, str | os.PathLike) else "comparison"
     result = summarise(name, runner.journal.records, chosen, seeds)
-    write(result, folder)
+    if not tune_only:
+        write(result, folder)
     return result
 
 

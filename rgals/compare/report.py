@@ -33,7 +33,8 @@ class Row:
     method, label, family : str
     params : dict
     tuning : dict
-        Trials, whether every neighbour was tried, parameters at an end of their ladder.
+        Trials, whether every neighbour was tried, parameters at an end of their ladder, and the best
+        validation quality that tuning saw.
     test : dict of str to (mean, standard deviation over seeds)
     validation : (mean, standard deviation) of each seed's best
     seconds_to : dict of float to float
@@ -42,6 +43,9 @@ class Row:
         Median training seconds of a whole run.
     epochs : float
         Median number of iterations or epochs.
+    cpu_share : float
+        Lowest share over seeds of the CPU time of its threads that a run got. Work beside it, or parts on one
+        thread, lower it.
     errors : list of str
     curves : list of curves
     """
@@ -56,6 +60,7 @@ class Row:
     seconds_to: dict[float, float]
     seconds: float
     epochs: float
+    cpu_share: float
     errors: list[str] = field(default_factory=list)
     curves: list[list[list[float]]] = field(default_factory=list)
 
@@ -68,6 +73,7 @@ class Comparison:
     ----------
     name : str
     setting : dict
+        With the ``machine`` of the timed runs; empty where only tuning was done.
     metric : str
     best : float
         Validation quality of the best method, mean over seeds of each seed's best.
@@ -89,7 +95,8 @@ class Comparison:
     def text(self) -> str:
         """The tables as plain text."""
         lines = [self.name, ""]
-        for header, rows in (_quality_table(self), _rate_table(self)):
+        tables = (_quality_table, _rate_table) if self.setting["machine"] else (_tuning_table,)
+        for header, rows in (table(self) for table in tables):
             widths = [max(len(str(row[i])) for row in [header, *rows]) for i in range(len(header))]
             for row in [header, *rows] if rows else []:
                 cells = [
@@ -105,7 +112,9 @@ def summarise(
     name: str, records: dict[str, dict[str, Any]], methods: Sequence[Method], seeds: int
 ) -> Comparison:
     """Gather a comparison from the records of its journal."""
-    setting = records["setting"]["setting"]
+    timing = dict(records["timing"]["timing"]) if "timing" in records else {}
+    limit = timing.pop("time_limit", math.nan)
+    setting = {**records["setting"]["setting"], "machine": timing, "time_limit": limit}
     runs: dict[str, list[dict[str, Any]]] = {method.name: [] for method in methods}
     for record in records.values():
         if not record["key"].startswith("run ") or record["method"] not in runs or record["seed"] >= seeds:
@@ -129,17 +138,18 @@ def summarise(
                 method.label,
                 method.family,
                 tuned["params"],
-                {k: tuned[k] for k in ("trials", "finished", "edges")},
+                {k: tuned[k] for k in ("trials", "finished", "edges", "best")},
                 {m: mean_and_spread([r["test"][m] for r in good]) for m in metrics},
                 mean_and_spread(peaks[method.name]) if peaks[method.name] else (math.nan, 0.0),
                 {s: float(np.median(t)) if t else math.inf for s, t in times.items()},
                 float(np.median([r["curve"][-1][0] for r in good])) if good else math.nan,
                 float(np.median([len(r["curve"]) for r in good])) if good else math.nan,
+                min((r["cpu_share"] for r in good), default=math.nan),
                 [r["error"] for r in found if r["error"]],
                 [r["curve"] for r in good],
             )
         )
-    rows.sort(key=lambda row: -row.test.get(setting["metric"], (-1.0, 0.0))[0])
+    rows.sort(key=lambda row: (-row.test.get(setting["metric"], (-1.0, 0.0))[0], -row.tuning["best"]))
     return Comparison(
         name,
         setting,
@@ -147,7 +157,7 @@ def summarise(
         best,
         rows,
         _objectives(records, methods),
-        records["compile"]["seconds"],
+        records.get("compile", {"seconds": math.nan})["seconds"],
     )
 
 
@@ -202,6 +212,15 @@ def _tuned(row: Row) -> str:
     if not row.tuning["finished"]:
         notes.append("trials ran out")
     return text + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _tuning_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
+    header = ["method", f"validation {result.metric.upper()}", "trials", "parameters"]
+    body = [
+        [row.label, _figure(row.tuning["best"]), str(row.tuning["trials"]), _tuned(row)]
+        for row in result.rows
+    ]
+    return header, body
 
 
 def _quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
@@ -352,12 +371,19 @@ def page(result: Comparison, svg: str) -> str:
         f"validation, {counts[2]:,} for test. K = {result.setting['K']}. {machine}. Compiling and first "
         f"calls took {result.compile_seconds:.1f} s and are in no curve."
     )
+    shares = [row.cpu_share for row in result.rows if math.isfinite(row.cpu_share)]
+    if shares:
+        facts += (
+            f" The timed runs got {min(shares):.0%} or more of the CPU time of their threads; other work on "
+            "the machine, and parts on one thread, lower this."
+        )
     how = (
         "Every method climbs the ladders of its own parameters on validation "
         f"{result.metric.upper()} (seed 0), then runs with several seeds. A run ends when validation has not "
         f"improved for {result.setting['patience']} iterations or after {result.setting['time_limit']:g} s; "
-        "its best iteration is measured on test, training and validation items left out of the ranking. "
-        "± is the standard deviation over seeds. Times are medians over seeds; “best” is the best method's "
+        f"validation looks at {result.setting['validation_users']:,} users. The best iteration is measured "
+        "on test, for all users, training and validation items left out of the ranking. ± is the standard "
+        "deviation over seeds. Times are medians over seeds; “best” is the best method's "
         "validation figure. Solid lines: alternating least squares; dashed: stochastic gradient descent."
     )
     rates = (

@@ -90,6 +90,20 @@ def prepare(
     return Split(*parts)
 
 
+def _some_users(validation: CSR, n_users: int | None) -> CSR:
+    """Validation interactions of ``n_users`` users drawn at random; the rows of the others are empty."""
+    users = np.flatnonzero(validation.row_counts)
+    if n_users is None or n_users >= len(users):
+        return validation
+    kept = np.zeros(validation.n_rows, bool)
+    kept[np.random.default_rng(0).choice(users, n_users, replace=False)] = True
+    mask = np.repeat(kept, validation.row_counts)
+    counts = np.where(kept, validation.row_counts, 0)
+    values = validation.values if validation.is_binary else validation.values[mask]
+    indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    return CSR(indptr, validation.indices[mask], values, validation.n_cols)
+
+
 def fingerprint(split: Split) -> str:
     """A short digest of the three matrices."""
     digest = hashlib.sha256()
@@ -128,6 +142,8 @@ class Plan:
     patience: int = 8
     metric: str = "ndcg@10"
     objective_iterations: int = OBJECTIVE_ITERATIONS
+    validation_users: int | None = None
+    tune_only: bool = False
     n_jobs: int | None = None
     verbose: int = 1
 
@@ -139,6 +155,8 @@ class Plan:
         check_real("time_limit", self.time_limit, 0, open_min=True)
         check_int("patience", self.patience, 1)
         check_int("objective_iterations", self.objective_iterations, 8)
+        if self.validation_users is not None:
+            check_int("validation_users", self.validation_users, 1)
 
 
 class Runner:
@@ -157,6 +175,7 @@ class Runner:
         plan.check()
         self.split, self.methods, self.plan = split, methods, plan
         self.known = split.known
+        self.watched = _some_users(split.validation, plan.validation_users)
         self._is_warm = False
         setting = {
             "data": fingerprint(split),
@@ -164,10 +183,9 @@ class Runner:
             "interactions": [split.train.nnz, split.validation.nnz, split.test.nnz],
             "K": plan.K,
             "metric": plan.metric,
-            "time_limit": plan.time_limit,
             "patience": plan.patience,
             "objective_iterations": plan.objective_iterations,
-            "machine": machine(plan.n_jobs),
+            "validation_users": int(np.count_nonzero(self.watched.row_counts)),
         }
         self.journal = Journal(folder / "results.jsonl", setting)
 
@@ -177,11 +195,17 @@ class Runner:
         als = [method for method in self.methods if method.family == "ALS"]
         objectives = len(als) + (len(OBJECTIVE_RATES) if self._follows_gradient() else 0)
         total = len(self.methods) * (plan.max_trials + plan.seeds) + objectives
+        if plan.tune_only:
+            total = len(self.methods) * plan.max_trials
+        else:
+            self._one_machine()
         with tqdm(total=total, desc="compare", unit="fit", disable=not plan.verbose) as bar:
             chosen = {}
             for method in self.methods:
                 bar.set_postfix_str(f"tune {method.name}")
-                chosen[method.name] = tune(method, plan.max_trials, self._trial(method, bar))
+                train = self.split.train
+                start = method.start_for(*train.shape, train.nnz)
+                chosen[method.name] = tune(method, plan.max_trials, self._trial(method, bar), start)
                 bar.update(
                     plan.max_trials - chosen[method.name]["trials"]
                 )  # found before the budget was spent
@@ -190,6 +214,8 @@ class Runner:
                     **chosen[method.name],
                 }:
                     self.journal.add(f"tuned {method.name}", chosen[method.name])
+            if plan.tune_only:
+                return
             # Seeds take turns over the methods, so that a slow spell of the machine meets all of them.
             for seed in range(plan.seeds):
                 for method in self.methods:
@@ -205,6 +231,23 @@ class Runner:
                     bar.set_postfix_str(f"objective by gradient, lr={lr:g}")
                     self._gradient_objective(chosen["rg2"]["params"], lr)
                     bar.update()
+
+    def _one_machine(self) -> None:
+        """Seconds that are compared come from one machine and one limit; tuning may be done anywhere."""
+        now = json.loads(json.dumps({**machine(self.plan.n_jobs), "time_limit": self.plan.time_limit}))
+        record = self.journal.get("timing")
+        if record is None:
+            self.journal.add("timing", {"timing": now})
+        elif record["timing"] != now:
+            differ = [
+                f"{k}: {record['timing'].get(k)} then, {v} now"
+                for k, v in now.items()
+                if record["timing"].get(k) != v
+            ]
+            raise InputError(
+                f"{self.journal.path} holds runs that were timed otherwise ({'; '.join(differ)}); choose "
+                "another folder"
+            )
 
     def _follows_gradient(self) -> bool:
         return any(method.name == "rg2" for method in self.methods)
@@ -245,7 +288,7 @@ class Runner:
             return now.seconds > plan.time_limit
 
         try:
-            model.fit(self.split.train, validation=self.split.validation, callbacks=watch)
+            model.fit(self.split.train, validation=self.watched, callbacks=watch)
         except NumericalError as error:
             return None, history, str(error)
         return model, history, ""
@@ -274,7 +317,10 @@ class Runner:
         key = f"run {method.name} {json.dumps(dict(params), sort_keys=True)} {seed}"
         if self.journal.get(key) is not None:
             return
+        self._warm()
+        clocks = time.perf_counter(), time.process_time()
         model, history, error = self._fit(method, params, seed)
+        wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]
         test = {}
         if model is not None:
             factors = model.user_factors_, model.item_factors_
@@ -292,6 +338,7 @@ class Runner:
                 "objective": [record["objective"] for record in history],
                 "test": test,
                 "error": error,
+                "cpu_share": cpu / wall / n_threads(self.plan.n_jobs),
             },
         )
 
@@ -344,7 +391,12 @@ class Runner:
         )
 
 
-def tune(method: Method, max_trials: int, trial: Callable[[dict[str, float]], float]) -> dict[str, Any]:
+def tune(
+    method: Method,
+    max_trials: int,
+    trial: Callable[[dict[str, float]], float],
+    start: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
     """Climb the ladders of a method's parameters one rung at a time until every neighbour is worse.
 
     Parameters
@@ -353,6 +405,8 @@ def tune(method: Method, max_trials: int, trial: Callable[[dict[str, float]], fl
     max_trials : int
     trial : callable
         Validation quality of a setting.
+    start : mapping of str to float, optional
+        Where to start: at the nearest rungs. By default that of the method.
 
     Returns
     -------
@@ -360,7 +414,8 @@ def tune(method: Method, max_trials: int, trial: Callable[[dict[str, float]], fl
         ``params``, ``best``, ``trials``, ``finished`` (every neighbour was tried) and ``edges``, the
         parameters whose best value is the first or last rung.
     """
-    here = {name: _rung(ladder, method.start[name]) for name, ladder in method.ladders.items()}
+    start = method.start if start is None else start
+    here = {name: _rung(ladder, start[name]) for name, ladder in method.ladders.items()}
     tried: dict[tuple[int, ...], float] = {}
 
     def value(point: dict[str, int]) -> float:
@@ -396,4 +451,8 @@ def tune(method: Method, max_trials: int, trial: Callable[[dict[str, float]], fl
 
 
 def _rung(ladder: tuple[float, ...], value: float) -> int:
-    return int(np.argmin(np.abs(np.asarray(ladder) - value)))
+    """The nearest rung, by ratio where the ladder has no zero."""
+    rungs = np.asarray(ladder)
+    if rungs[0] > 0:
+        rungs, value = np.log(rungs), np.log(value)
+    return int(np.argmin(np.abs(rungs - value)))

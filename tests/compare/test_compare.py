@@ -17,6 +17,7 @@ from rgals.compare.analysis import linear_rate, mean_and_spread, seconds_to
 from rgals.compare.methods import Method, get_methods
 from rgals.compare.runner import Runner, tune
 from rgals.datasets import make_implicit, read_interactions
+from rgals.losses import IALS, RG2, rule
 
 OPTIONS = {"K": 4, "seeds": 2, "max_trials": 3, "time_limit": 5.0, "objective_iterations": 10, "verbose": 0}
 
@@ -134,6 +135,19 @@ def test_split_keeps_a_given_test_part(data):
     assert smaller.train.shape < parts.train.shape
 
 
+def test_a_sample_of_users_can_be_watched(data):
+    split = prepare(data)
+    users = np.flatnonzero(split.validation.row_counts)
+    some = runner_module._some_users(split.validation, 40)
+    kept = np.flatnonzero(some.row_counts)
+    assert len(users) > 60 and len(kept) == 40
+    whole = split.validation.to_scipy().toarray()
+    np.testing.assert_array_equal(some.to_scipy().toarray()[kept], whole[kept])
+    assert runner_module._some_users(split.validation, len(users)) is split.validation
+    with pytest.raises(ParameterError, match="validation_users"):
+        compare(data, "rg2", out="nowhere", **{**OPTIONS, "validation_users": 0})
+
+
 def test_a_comparison_from_one_call(data, tmp_path):
     result = compare(data, "rg2,bpr", out=tmp_path, name="made up <data>", **OPTIONS)
     assert {row.method for row in result.rows} == {"rg2", "bpr"}
@@ -185,6 +199,40 @@ def test_an_interrupted_comparison_resumes(data, tmp_path, monkeypatch):
     assert len(fits) == before and again == result
     with pytest.raises(InputError, match="other settings"):
         compare(data, "rg2", out=tmp_path, **{**OPTIONS, "K": 5})
+
+
+def test_tuning_can_be_done_beforehand_with_other_threads_and_times_come_from_one_machine(data, tmp_path):
+    """Timed runs follow in a second call; they do not mix with runs of other threads."""
+    first = compare(data, "rg2,bpr", out=tmp_path, tune_only=True, n_jobs=1, **OPTIONS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["results.jsonl"]
+    keys = [json.loads(line)["key"] for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [key for key in keys if key.startswith("tuned")] == ["tuned rg2", "tuned bpr"]
+    assert not any(key.startswith(("run", "objective", "timing")) for key in keys)
+    table = first.text()
+    assert all(f"{row.tuning['best']:.4f}" in table for row in first.rows) and "test" not in table
+    result = compare(data, "rg2,bpr", out=tmp_path, n_jobs=2, **OPTIONS)
+    again = [json.loads(line)["key"] for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert again[: len(keys)] == keys, "nothing is tuned twice"
+    assert not any(key.startswith(("trial", "tuned")) for key in again[len(keys) :])
+    assert result.setting["machine"]["threads"] == 2 and all(row.cpu_share > 0 for row in result.rows)
+    with pytest.raises(InputError, match="timed otherwise .*threads: 2 then, 1 now"):
+        compare(data, "rg2,bpr", out=tmp_path, n_jobs=1, **OPTIONS)
+    with pytest.raises(InputError, match=r"time_limit: 5\.0 then, 6\.0 now"):
+        compare(data, "rg2,bpr", out=tmp_path, n_jobs=2, **{**OPTIONS, "time_limit": 6.0})
+
+
+def test_tuning_of_als_starts_from_the_rule():
+    start = METHODS["ials"].start_for(20_000, 30_000, 1_000_000)
+    expected = rule(IALS, 20_000, 30_000, 1_000_000)
+    assert start == {"alpha0": expected["alpha0"], "reg": expected["reg"]} != METHODS["ials"].start
+    assert METHODS["rgx"].start_for(20_000, 30_000, 1_000_000)["beta"] == 1.0
+    assert METHODS["bpr"].start_for(20_000, 30_000, 1_000_000) == METHODS["bpr"].start
+    ridge = METHODS["softmax_dot"].start_for(20_000, 30_000, 1_000_000)
+    assert ridge["weight_decay"] == pytest.approx(0.6 * rule(RG2, 20_000, 30_000, 1_000_000)["reg"])
+    tried = []
+    method = METHODS["ials"]
+    tune(method, 1, lambda params: tried.append(params) or 0.0, {"alpha0": 0.012, "reg": 0.025})
+    assert tried == [{"alpha0": 0.01, "reg": 0.03}], "the nearest rungs, by ratio"
 
 
 def test_a_method_that_diverges_is_reported_and_does_not_stop_the_rest(data, tmp_path, monkeypatch):
