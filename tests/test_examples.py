@@ -24,6 +24,7 @@ def test_every_example_has_a_test():
     tested = {
         "quickstart.py",
         "movies.py",
+        "convergence.py",
         "grid_search.py",
         "service.py",
     }  # the last in test_serving_service
@@ -75,3 +76,18 @@ def test_grid_search(monkeypatch, capsys):
     assert len(set(means)) > 1
     assert max(means) > 0.05
     assert "best: alpha=" in out
+
+
+def test_convergence(monkeypatch, capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    ratings = tmp_path / "ratings.csv"
+    lines = [f"{user},{item}" for user in range(60) for item in range(40) if (user + item) % 3 == 0]
+    ratings.write_text("user,item\n" + "\n".join(lines) + "\n")
+    out = run("convergence.py", monkeypatch, capsys, str(ratings), str(tmp_path / "comparison"))
+    assert re.search(r"First to 95 % of the best validation NDCG@10: \w+", out)
+    assert "RG2 (ALS)" in out and "Softmax (SGD), dot" in out and "fitted to" in out
+    assert {path.name for path in (tmp_path / "comparison").iterdir()} == {
+        "results.jsonl",
+        "convergence.png",
+        "report.html",
+    }
