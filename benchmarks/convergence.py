@@ -26,7 +26,7 @@ def main() -> None:
         "data", nargs="*", default=["ml-1m", "douban-book-music"], help="names below DATA, or files"
     )
     parser.add_argument("--methods", default=",".join(DEFAULT), help=f"of {', '.join(METHODS)}")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/convergence"))
+    parser.add_argument("--out", type=Path, default=Path("results/convergence"))
     parser.add_argument("--K", type=int, default=64)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--max-trials", type=int, default=16, help="fits that tuning a method may use")

@@ -57,7 +57,7 @@ def compare(
     K : int, default=64
     seeds : int, default=3
     max_trials : int, default=16
-        Fits that tuning a method may use.
+        Fits that tuning a method may use. A method that the folder has tuned already is not tuned again.
     time_limit : float, default=120
         Training seconds after which a fit ends, of tuning or of the comparison.
     patience : int, default=8

@@ -203,17 +203,7 @@ class Runner:
             chosen = {}
             for method in self.methods:
                 bar.set_postfix_str(f"tune {method.name}")
-                train = self.split.train
-                start = method.start_for(*train.shape, train.nnz)
-                chosen[method.name] = tune(method, plan.max_trials, self._trial(method, bar), start)
-                bar.update(
-                    plan.max_trials - chosen[method.name]["trials"]
-                )  # found before the budget was spent
-                if self.journal.get(f"tuned {method.name}") != {
-                    "key": f"tuned {method.name}",
-                    **chosen[method.name],
-                }:
-                    self.journal.add(f"tuned {method.name}", chosen[method.name])
+                chosen[method.name] = self._tuned(method, bar)
             if plan.tune_only:
                 return
             # Seeds take turns over the methods, so that a slow spell of the machine meets all of them.
@@ -248,6 +238,19 @@ class Runner:
                 f"{self.journal.path} holds runs that were timed otherwise ({'; '.join(differ)}); choose "
                 "another folder"
             )
+
+    def _tuned(self, method: Method, bar: tqdm) -> dict[str, Any]:
+        """What tuning found, now or before: a method is not tuned twice, whatever the number of trials."""
+        key = f"tuned {method.name}"
+        found = self.journal.get(key)
+        if found is not None:
+            bar.update(self.plan.max_trials)
+            return found
+        train = self.split.train
+        start = method.start_for(*train.shape, train.nnz)
+        result = tune(method, self.plan.max_trials, self._trial(method, bar), start)
+        bar.update(self.plan.max_trials - result["trials"])  # found before the budget was spent
+        return self.journal.add(key, result)
 
     def _follows_gradient(self) -> bool:
         return any(method.name == "rg2" for method in self.methods)
