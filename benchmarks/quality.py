@@ -147,23 +147,35 @@ def key_of(name: str, method: str, K: int) -> str:
     return f"{name} {method} K{K if METHODS[method].has_factors else 0}"
 
 
-def marks(name: str, record: Journal, folder: Path) -> None:
+def marks(name: str, K: int, record: Journal, folder: Path) -> None:
     """Compare every method of a set with the best on test, user by user (paired t, Holm)."""
-    rows = [r for r in record.records.values() if r.get("set") == name and "test" in r]
+    rows = rows_of(name, K, record)
     files = {r["key"]: folder / "users" / f"{r['key']}.npz" for r in rows}
     if len(rows) < 2 or not all(file.is_file() for file in files.values()):
         return
     figures = {key: np.load(file)[TUNED] for key, file in files.items()}
     best = max(rows, key=lambda r: r["test"][TUNED])["key"]
     found = {c.name: c.corrected for c in compare(figures, best)}
-    key, made = f"marks {name}", {"marks": name, "best": best, "p": found}
+    key, made = marks_of(name, K), {"marks": name, "best": best, "p": found}
     old = record.get(key)
     if old is None or {k: v for k, v in old.items() if k != "key"} != json.loads(json.dumps(made)):
         record.add(key, made)
 
 
-def cell(row: dict[str, Any], against: dict[str, Any] | None) -> str:
+def marks_of(name: str, K: int) -> str:
+    """Key of the comparison of all methods at one K."""
+    return f"marks {name} K{K}"
+
+
+def rows_of(name: str, K: int, record: Journal) -> list[dict[str, Any]]:
+    """Results of a set at one K, those of methods without factors among them."""
+    return [r for r in record.records.values() if r.get("set") == name and r["K"] in (K, None)]
+
+
+def cell(row: dict[str, Any] | None, against: dict[str, Any] | None) -> str:
     """NDCG with its mark: bold for the best, a dagger where the difference to it is not significant."""
+    if row is None:
+        return ""
     text = f"{row['test'][TUNED]:.4f}"
     if against is None:
         return text
@@ -172,24 +184,43 @@ def cell(row: dict[str, Any], against: dict[str, Any] | None) -> str:
     return text + (" †" if against["p"].get(row["key"], 0.0) > 0.05 else "")
 
 
-def summary(record: Journal) -> str:
-    """One row a method and one column a set: NDCG@10 on test."""
-    rows = [r for r in record.records.values() if "test" in r]
-    names = [name for name in SETS if any(r["set"] == name for r in rows)]
-    names += sorted({r["set"] for r in rows} - set(names))
-    lines = ["| method | K | " + " | ".join(names) + " |", "|" + "---|" * (len(names) + 2)]
-    for method in METHODS:
-        for K in sorted({r["K"] or 0 for r in rows if r["method"] == method}):
-            mine = {r["set"]: r for r in rows if r["method"] == method and (r["K"] or 0) == K}
-            cells = [cell(mine[name], record.get(f"marks {name}")) if name in mine else "" for name in names]
-            lines.append(f"| {method} | {K or ''} | " + " | ".join(cells) + " |")
+def summary(K: int, record: Journal) -> str:
+    """One row a set and one column a method: NDCG@10 on test."""
+    found = {name: {r["method"]: r for r in rows_of(name, K, record)} for name in names_of(record)}
+    found = {name: rows for name, rows in found.items() if any(r["K"] for r in rows.values())}
+    methods = [m for m in METHODS if any(m in rows for rows in found.values())]
+    lines = ["| set | " + " | ".join(methods) + " |", "|" + "---|" * (len(methods) + 1)]
+    for name, rows in found.items():
+        against = record.get(marks_of(name, K))
+        lines.append(f"| {name} | " + " | ".join(cell(rows.get(m), against) for m in methods) + " |")
     return "\n".join(lines)
+
+
+def ladder(record: Journal) -> str:
+    """What more factors give: sets and methods that were measured at several K."""
+    rows = [r for r in record.records.values() if r.get("K")]
+    levels = sorted({r["K"] for r in rows})
+    lines = ["| set | method | " + " | ".join(f"K={K}" for K in levels) + " |"]
+    lines.append("|" + "---|" * (len(levels) + 2))
+    for name in names_of(record):
+        for method in METHODS:
+            mine = {r["K"]: r for r in rows if r["set"] == name and r["method"] == method}
+            if len(mine) > 1:
+                lines.append(
+                    f"| {name} | {method} | " + " | ".join(cell(mine.get(K), None) for K in levels) + " |"
+                )
+    return "\n".join(lines)
+
+
+def names_of(record: Journal) -> list[str]:
+    """Sets with results, in the order of `SETS`."""
+    present = {r["set"] for r in record.records.values() if "test" in r}
+    return [name for name in SETS if name in present] + sorted(present - set(SETS))
 
 
 def details(name: str, record: Journal) -> str:
     """Everything about one set."""
     rows = [r for r in record.records.values() if r.get("set") == name and "test" in r]
-    against = record.get(f"marks {name}")
     first = rows[0]
     lines = [
         f"### {name}",
@@ -197,8 +228,8 @@ def details(name: str, record: Journal) -> str:
         f"{first['protocol']}; {first['users']} users, {first['items']} items, {first['interactions']} "
         f"interactions fitted, {first['test_users']} test users",
         "",
-        "| method | K | validation | ndcg@10 | 95 % | recall@20 | mrr@10 | CPU s | setting |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| method | K | validation | ndcg@10 | 95 % | recall@20 | mrr@10 | CPU s | fits | setting |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in sorted(rows, key=lambda r: -r["test"][TUNED]):
         low, high = row["interval"]
@@ -209,9 +240,9 @@ def details(name: str, record: Journal) -> str:
             if k not in ("K", "n_iter")
         )
         lines.append(
-            f"| {row['method']} | {row['K'] or ''} | {row['validation']:.4f} | {cell(row, against)} "
+            f"| {row['method']} | {row['K'] or ''} | {row['validation']:.4f} | {test[TUNED]:.4f} "
             f"| {low:.4f}-{high:.4f} | {test['recall@20']:.4f} | {test['mrr@10']:.4f} "
-            f"| {row['cpu_seconds']:.1f} | {setting} |"
+            f"| {row['cpu_seconds']:.1f} | {row['fits']} | {setting} |"
         )
     return "\n".join(lines)
 
@@ -255,12 +286,10 @@ def main() -> None:
             except Exception:
                 # One method that fails must not lose the others' time; it is named and tried again next time.
                 traceback.print_exc(file=sys.stdout)
-            marks(name, record, folder)
-    print(
-        "\nNDCG@10 on test; **best**, † not significantly below it (paired t, Holm, 5 %)\n\n"
-        + summary(record)
-    )
-    for name in dict.fromkeys(r["set"] for r in record.records.values() if "test" in r):
+            marks(name, args.K, record, folder)
+    print(f"\nNDCG@10 on test, K={args.K}; **best**, † not significantly below it (paired t, Holm, 5 %)\n")
+    print(summary(args.K, record) + "\n\n" + ladder(record))
+    for name in names_of(record):
         print("\n" + details(name, record))
 
 

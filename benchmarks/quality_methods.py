@@ -293,7 +293,7 @@ METHODS: dict[str, Method] = {
     "WRMF scaled": als(WRMF()),
     "implicit ALS": other(implicit_als, _wrmf_ranges),
     "EASE": other(
-        ease, lambda train: {"l2": (3.0, 3000.0)}, share=0.5, has_factors=False, max_items=EASE_ITEMS
+        ease, lambda train: {"l2": (3.0, 3000.0)}, share=0.3, has_factors=False, max_items=EASE_ITEMS
     ),
     "implicit BPR": other(implicit_bpr, lambda train: {"lr": (0.001, 0.1), "reg": (0.0001, 0.1)}, slow=True),
     "SGD softmax": other(
