@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ def compare(
     metric: str = "ndcg@10",
     objective_iterations: int = 60,
     validation_users: int | None = None,
+    start: Mapping[str, Mapping[str, float]] | None = None,
     tune_only: bool = False,
     random_state: int = 0,
     n_jobs: int | None = None,
@@ -68,6 +70,9 @@ def compare(
     validation_users : int, optional
         Watch so many users, drawn at random, instead of all: validation after every iteration takes long on
         large data. Test metrics are over all users.
+    start : mapping of str to mapping of str to float, optional
+        By method: parameters that its tuning starts from (at the nearest rungs) instead of its own, such as
+        ``{"softmax": {"temperature": 0.1}}``. With ``max_trials=1`` they are used as they are.
     tune_only : bool, default=False
         Find the parameters of every method, where seconds do not matter, and stop. The same call without it
         goes on with the timed runs, on a machine that is then at rest. Curves and times are always those of
@@ -105,6 +110,7 @@ def compare(
         metric=metric,
         objective_iterations=objective_iterations,
         validation_users=validation_users,
+        start=start or {},
         tune_only=tune_only,
         n_jobs=n_jobs,
         verbose=verbose,

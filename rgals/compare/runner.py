@@ -7,7 +7,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,12 @@ from threadpoolctl import threadpool_info
 from tqdm import tqdm
 
 from rgals._csr import CSR
-from rgals._errors import InputError, NumericalError
+from rgals._errors import InputError, NumericalError, ParameterError
 from rgals._journal import Journal
 from rgals._threads import n_threads
 from rgals._validation import as_csr, check_int, check_real
 from rgals._version import __version__
-from rgals.compare.methods import Method
+from rgals.compare.methods import Method, get_methods
 from rgals.datasets import Interactions, read_interactions
 from rgals.losses import RG2
 from rgals.metrics import evaluate
@@ -143,6 +143,7 @@ class Plan:
     metric: str = "ndcg@10"
     objective_iterations: int = OBJECTIVE_ITERATIONS
     validation_users: int | None = None
+    start: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     tune_only: bool = False
     n_jobs: int | None = None
     verbose: int = 1
@@ -157,6 +158,12 @@ class Plan:
         check_int("objective_iterations", self.objective_iterations, 8)
         if self.validation_users is not None:
             check_int("validation_users", self.validation_users, 1)
+        for name, params in self.start.items():
+            known = get_methods([name])[0].ladders
+            for param, value in params.items():
+                if param not in known:
+                    raise ParameterError("start", f"{name}: {param}", "choose from " + ", ".join(known))
+                check_real(f"start of {name}: {param}", value, 0)
 
 
 class Runner:
@@ -247,7 +254,7 @@ class Runner:
             bar.update(self.plan.max_trials)
             return found
         train = self.split.train
-        start = method.start_for(*train.shape, train.nnz)
+        start = {**method.start_for(*train.shape, train.nnz), **self.plan.start.get(method.name, {})}
         result = tune(method, self.plan.max_trials, self._trial(method, bar), start)
         bar.update(self.plan.max_trials - result["trials"])  # found before the budget was spent
         return self.journal.add(key, result)

@@ -235,6 +235,18 @@ def test_tuning_of_als_starts_from_the_rule():
     assert tried == [{"alpha0": 0.01, "reg": 0.03}], "the nearest rungs, by ratio"
 
 
+def test_a_start_of_ones_own_is_where_tuning_begins(data, tmp_path):
+    options = {**OPTIONS, "max_trials": 1, "tune_only": True}
+    start = {"ials": {"alpha0": 0.3}, "bpr": {"lr": 0.1, "temperature": 0.5}}
+    result = compare(data, "ials,bpr", out=tmp_path, start=start, **options)
+    found = {row.method: row.params for row in result.rows}
+    assert found["ials"]["alpha0"] == 0.3 and found["bpr"] == {"lr": 0.1, "temperature": 0.5}
+    with pytest.raises(ParameterError, match=r"'bpr: reg'.*choose from temperature, lr"):
+        compare(data, "bpr", out=tmp_path, start={"bpr": {"reg": 1}}, **options)
+    with pytest.raises(ParameterError, match="'brp'"):
+        compare(data, "bpr", out=tmp_path, start={"brp": {"lr": 1}}, **options)
+
+
 def test_a_method_that_diverges_is_reported_and_does_not_stop_the_rest(data, tmp_path, monkeypatch):
     wild = METHODS["softmax_dot"]
     broken = Method(
