@@ -85,7 +85,7 @@ def test_convergence(monkeypatch, capsys, tmp_path):
     ratings.write_text("user,item\n" + "\n".join(lines) + "\n")
     out = run("convergence.py", monkeypatch, capsys, str(ratings), str(tmp_path / "comparison"))
     assert re.search(r"First to 95 % of the best validation NDCG@10: \w+", out)
-    assert "RG2 (ALS)" in out and "Softmax (SGD), dot" in out and "fitted to" in out
+    assert "RG2 (ALS)" in out and "Softmax, dot (SGD)" in out and "fitted to" in out
     assert {path.name for path in (tmp_path / "comparison").iterdir()} == {
         "results.jsonl",
         "convergence.png",

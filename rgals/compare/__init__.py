@@ -59,7 +59,8 @@ def compare(
     K : int, default=64
     seeds : int, default=3
     max_trials : int, default=16
-        Fits that tuning a method may use. A method that the folder has tuned already is not tuned again.
+        Fits that tuning a method may use; with 0 it runs where its tuning would start. A method that the
+        folder has tuned already is not tuned again.
     time_limit : float, default=120
         Training seconds after which a fit ends, of tuning or of the comparison.
     patience : int, default=8
@@ -72,7 +73,7 @@ def compare(
         large data. Test metrics are over all users.
     start : mapping of str to mapping of str to float, optional
         By method: parameters that its tuning starts from (at the nearest rungs) instead of its own, such as
-        ``{"softmax": {"temperature": 0.1}}``. With ``max_trials=1`` they are used as they are.
+        ``{"softmax": {"temperature": 0.1}}``. With ``max_trials=0`` they are used as they are.
     tune_only : bool, default=False
         Find the parameters of every method, where seconds do not matter, and stop. The same call without it
         goes on with the timed runs, on a machine that is then at rest. Curves and times are always those of

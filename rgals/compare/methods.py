@@ -96,7 +96,7 @@ def _dot(loss: str, label: str, **fixed: Any) -> Method:
     ladders = {"lr": _LR, "weight_decay": _FREQUENCY if full else _DECAY}
     start = {"lr": 0.03, "weight_decay": 0.06} if full else {"lr": 0.01, "weight_decay": 1e-4}
     build = _sgd(loss, score="dot", temperature=1.0, **fixed)
-    return Method(f"{loss}_dot", f"{label}, dot", "SGD", build, ladders, start, RG2 if full else None)
+    return Method(f"{loss}_dot", label, "SGD", build, ladders, start, RG2 if full else None)
 
 
 _ALL = (
@@ -145,16 +145,16 @@ _ALL = (
         {"alpha": _ALPHA, "reg": _PLAIN_REG},
         {"alpha": 3.0, "reg": 50.0},
     ),
-    _cosine("softmax", "Softmax (SGD)"),
-    _cosine("sampled_softmax", "Sampled softmax (SGD)", n_negatives=100),
-    _cosine("bpr", "BPR (SGD)", n_negatives=10),
-    _cosine("bce", "BCE (SGD)", n_negatives=10),
-    _cosine("sampled_cce", "Sampled CCE (SGD)", n_negatives=100),
-    _dot("softmax", "Softmax (SGD)", decay="frequency", batch_size=1024),
-    _dot("sampled_softmax", "Sampled softmax (SGD)", n_negatives=100),
-    _dot("bpr", "BPR (SGD)", n_negatives=10),
-    _dot("bce", "BCE (SGD)", n_negatives=10),
-    _dot("sparsemax", "Sparsemax (SGD)", decay="frequency"),
+    _cosine("softmax", "Softmax, cosine (SGD)"),
+    _cosine("sampled_softmax", "Sampled softmax, cosine (SGD)", n_negatives=100),
+    _cosine("bpr", "BPR, cosine (SGD)", n_negatives=10),
+    _cosine("bce", "BCE, cosine (SGD)", n_negatives=10),
+    _cosine("sampled_cce", "Sampled CCE, cosine (SGD)", n_negatives=100),
+    _dot("softmax", "Softmax, dot (SGD)", decay="frequency", batch_size=1024),
+    _dot("sampled_softmax", "Sampled softmax, dot (SGD)", n_negatives=100),
+    _dot("bpr", "BPR, dot (SGD)", n_negatives=10),
+    _dot("bce", "BCE, dot (SGD)", n_negatives=10),
+    _dot("sparsemax", "Sparsemax, dot (SGD)", decay="frequency"),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}
 DEFAULT = ("rg2", "rgx", "ials", "wrmf", "wrmf_plain", "softmax", "softmax_dot", "sampled_softmax", "bpr_dot")
@@ -179,7 +179,7 @@ def get_methods(names: Any) -> list[Method]:
     Examples
     --------
     >>> [method.label for method in get_methods("rg2,bpr")]
-    ['RG2 (ALS)', 'BPR (SGD)']
+    ['RG2 (ALS)', 'BPR, cosine (SGD)']
     """
     listed = names.split(",") if isinstance(names, str) else list(names)
     listed = [str(name).strip() for name in listed]

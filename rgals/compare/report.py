@@ -95,7 +95,8 @@ class Comparison:
     def text(self) -> str:
         """The tables as plain text."""
         lines = [self.name, ""]
-        tables = (_quality_table, _rate_table) if self.setting["machine"] else (_tuning_table,)
+        ran = any(row.curves or row.errors for row in self.rows)
+        tables = (_quality_table, _rate_table) if ran else (_tuning_table,)
         for header, rows in (table(self) for table in tables):
             widths = [max(len(str(row[i])) for row in [header, *rows]) for i in range(len(header))]
             for row in [header, *rows] if rows else []:
@@ -199,7 +200,7 @@ def _figure(value: float, digits: int = 4) -> str:
 
 
 def _with_spread(pair: tuple[float, float] | None) -> str:
-    return "-" if pair is None else f"{_figure(pair[0])} ± {_figure(pair[1])}"
+    return "-" if pair is None or math.isnan(pair[0]) else f"{_figure(pair[0])} ± {_figure(pair[1])}"
 
 
 def _seconds(value: float) -> str:
@@ -209,7 +210,9 @@ def _seconds(value: float) -> str:
 def _tuned(row: Row) -> str:
     text = ", ".join(f"{k}={v:g}" for k, v in row.params.items())
     notes = [f"{k} at an end of its ladder" for k in row.tuning["edges"]]
-    if not row.tuning["finished"]:
+    if row.tuning["trials"] == 0:
+        notes.append("not tuned")
+    elif not row.tuning["finished"]:
         notes.append("trials ran out")
     return text + (f" ({'; '.join(notes)})" if notes else "")
 
@@ -241,7 +244,7 @@ def _quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
 def _rate_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
     header = [
         "objective of",
-        "gap shrinks per iteration by",
+        "factor of the gap per iteration",
         "R² of linear",
         "R² of power law",
         "power",
@@ -301,13 +304,14 @@ def draw(result: Comparison) -> Any:
     for share in SHARES:
         left.axhline(share * result.best, color="#999999", linewidth=0.7, linestyle=":")
         left.annotate(
-            f"{share:.0%} of best", (1, share * result.best), xycoords=("axes fraction", "data"),
-            ha="right", va="bottom", fontsize=7, color="#777777",
+            f" {share:.0%} of best", (0, share * result.best), xycoords=("axes fraction", "data"),
+            ha="left", va="bottom", fontsize=7, color="#777777",
         )  # fmt: skip
     values = [v for row in result.rows for curve in row.curves for _, v in curve]
     if values:
         left.set_ylim(min(0.5 * result.best, max(0.0, np.quantile(values, 0.05))), max(values) * 1.04)
     left.set_xscale("log")
+    left.xaxis.set_major_formatter("{x:g}")
     left.set_xlabel("training seconds (evaluation excluded), log scale")
     left.set_ylabel(f"validation {result.metric.upper()}")
     left.set_title(f"{result.name}, K={result.setting['K']}, {result.setting['machine']['threads']} threads")
@@ -342,14 +346,14 @@ def draw(result: Comparison) -> Any:
 
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color:
-#222; } h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 80rem;
+margin: 2rem auto; padding: 0 1rem; } h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
 table { border-collapse: collapse; font-size: .87rem; display: block; overflow-x: auto; }
-th, td { padding: .3rem .7rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
+th, td { padding: .3rem .55rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child, td:last-child, th:last-child { text-align: left; }
+td:last-child { white-space: normal; min-width: 9rem; }
 th { border-bottom: 2px solid #888; } tr.best td { font-weight: 600; }
 svg { width: 100%; height: auto; } .note { color: #555; font-size: .9rem; }
-@media (prefers-color-scheme: dark) { figure { background: #fff; } }
 """
 
 
@@ -415,7 +419,7 @@ def write(result: Comparison, folder: Path) -> list[Path]:
     """Write ``convergence.png`` and ``report.html``; the paths."""
     figure = draw(result)
     png, svg = io.BytesIO(), io.StringIO()
-    figure.savefig(png, format="png", dpi=150, metadata={"Software": None})
+    figure.savefig(png, format="png", dpi=130, metadata={"Software": None})
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     picture = svg.getvalue()
     picture = picture[picture.index("<svg") :]  # without the XML declaration, which HTML does not have

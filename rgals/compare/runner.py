@@ -152,7 +152,7 @@ class Plan:
         """Check the options."""
         check_int("K", self.K, 1)
         check_int("seeds", self.seeds, 1)
-        check_int("max_trials", self.max_trials, 1)
+        check_int("max_trials", self.max_trials, 0)
         check_real("time_limit", self.time_limit, 0, open_min=True)
         check_int("patience", self.patience, 1)
         check_int("objective_iterations", self.objective_iterations, 8)
@@ -413,6 +413,7 @@ def tune(
     ----------
     method : Method
     max_trials : int
+        0 takes the rungs nearest to the start as they are.
     trial : callable
         Validation quality of a setting.
     start : mapping of str to float, optional
@@ -434,8 +435,8 @@ def tune(
             tried[key] = trial({name: method.ladders[name][rung] for name, rung in point.items()})
         return tried[key]
 
-    best = value(here)
-    moved, finished = True, False
+    best = value(here) if max_trials > 0 else float("nan")
+    moved, finished = max_trials > 0, False
     while moved and len(tried) < max_trials:
         moved, finished = False, True
         for name, ladder in method.ladders.items():

@@ -161,7 +161,11 @@ def test_a_comparison_from_one_call(data, tmp_path):
     assert set(result.objectives) >= {"RG2 (ALS)"} and len(result.objectives) == 2
     assert (np.diff(result.objectives["RG2 (ALS)"]["objective"]) <= 1e-9).all(), "ALS never rises"
     text = result.text()
-    assert "RG2 (ALS)" in text and "BPR (SGD)" in text and f"{result.rows[0].test['ndcg@10'][0]:.4f}" in text
+    assert (
+        "RG2 (ALS)" in text
+        and "BPR, cosine (SGD)" in text
+        and f"{result.rows[0].test['ndcg@10'][0]:.4f}" in text
+    )
     page = (tmp_path / "report.html").read_text()
     assert "made up &lt;data&gt;" in page and "<svg" in page and "</html>" in page
     assert f"{result.rows[0].test['mrr@10'][0]:.4f}" in page
@@ -236,9 +240,11 @@ def test_tuning_of_als_starts_from_the_rule():
 
 
 def test_a_start_of_ones_own_is_where_tuning_begins(data, tmp_path):
-    options = {**OPTIONS, "max_trials": 1, "tune_only": True}
+    options = {**OPTIONS, "max_trials": 0, "tune_only": True}
     start = {"ials": {"alpha0": 0.3}, "bpr": {"lr": 0.1, "temperature": 0.5}}
     result = compare(data, "ials,bpr", out=tmp_path, start=start, **options)
+    assert result.text().count("not tuned") == 2
+    assert '"trial ' not in (tmp_path / "results.jsonl").read_text()
     found = {row.method: row.params for row in result.rows}
     assert found["ials"]["alpha0"] == 0.3 and found["bpr"] == {"lr": 0.1, "temperature": 0.5}
     with pytest.raises(ParameterError, match=r"'bpr: reg'.*choose from temperature, lr"):
@@ -267,7 +273,7 @@ def test_a_method_that_diverges_is_reported_and_does_not_stop_the_rest(data, tmp
 
 
 def test_bad_requests_are_refused_before_anything_is_written(data, tmp_path):
-    for wrong in ({"methods": "svd"}, {"seeds": 0}, {"max_trials": 0}, {"time_limit": 0}):
+    for wrong in ({"methods": "svd"}, {"seeds": 0}, {"max_trials": -1}, {"time_limit": 0}):
         with pytest.raises(ParameterError):
             compare(data, **{"methods": "rg2", **OPTIONS, **wrong}, out=tmp_path / "new")
     with pytest.raises(InputError, match="too small"):
