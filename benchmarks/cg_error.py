@@ -41,9 +41,9 @@ def errors(X, K: int, iterations: int) -> dict[str, float]:
     found = {}
     step = CPUBackend(steps=STEPS).half_step(problem.users, Q, side, out=P.copy(), warm=True)
     found["rgals pcg"] = step.factors
-    few, row_kernels.FEW = row_kernels.FEW, 0
+    few, row_kernels.few = row_kernels.few, lambda kp: 0
     step = CPUBackend(steps=STEPS).half_step(problem.users, Q, side, out=P.copy(), warm=True)
-    row_kernels.FEW = few
+    row_kernels.few = few
     found["rgals pcg, all rows iterated"] = step.factors
     confidence = X.copy()
     confidence.data[:] = 1 + ALPHA

@@ -125,7 +125,7 @@ def test_the_objective_never_rises_and_is_the_stated_one(name):
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("name", LOSSES)
 def test_conjugate_gradients_approach_the_half_step(name, side, monkeypatch):
-    monkeypatch.setattr(row_kernels, "FEW", 0)  # rows of few positives would be solved exactly
+    monkeypatch.setattr(row_kernels, "few", lambda kp: 0)  # rows of few positives would be solved exactly
     for dtype, tolerance in DTYPES.values():
         _, rows, fixed, coefficients = setting(LOSSES[name], side, 12, valued=True, dtype=dtype)
         if coefficients.coupled:  # the shared term is majorised there: compare without it
@@ -143,7 +143,7 @@ def test_conjugate_gradients_approach_the_half_step(name, side, monkeypatch):
 
 def test_one_step_solves_rows_of_few_positives_exactly():
     _, rows, fixed, coefficients = setting(LOSSES["ials"], "user", 40, valued=True)
-    few = rows.row_counts <= row_kernels.FEW
+    few = rows.row_counts <= row_kernels.few(40)
     assert 0 < few.sum() < len(few)
     step = CPUBackend(steps=1).half_step(rows, fixed, coefficients)
     exact = DenseBackend().half_step(rows, fixed, coefficients)
@@ -152,7 +152,7 @@ def test_one_step_solves_rows_of_few_positives_exactly():
 
 
 def test_conjugate_gradients_start_from_the_current_factors(monkeypatch):
-    monkeypatch.setattr(row_kernels, "FEW", 0)
+    monkeypatch.setattr(row_kernels, "few", lambda kp: 0)
     _, rows, fixed, coefficients = setting(LOSSES["ials"], "user", 12)
     exact = CPUBackend().half_step(rows, fixed, coefficients).factors
     near = exact + 1e-3 * factors(*exact.shape, seed=1)
@@ -164,7 +164,7 @@ def test_conjugate_gradients_start_from_the_current_factors(monkeypatch):
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("few", [0, 8])
 def test_the_objective_never_rises_with_conjugate_gradients(name, few, monkeypatch):
-    monkeypatch.setattr(row_kernels, "FEW", few)  # all rows iterated, or some solved exactly
+    monkeypatch.setattr(row_kernels, "few", lambda kp: few)  # all rows iterated, or some solved exactly
     loss = LOSSES[name]
     X = interactions(valued=True)
     users = as_csr(X, dtype=np.float64)
@@ -185,9 +185,9 @@ def lengths_around(K):
     """Rows of 0, 1, K-1, K, K+1 and far more than K entries, and where the solver changes its path."""
     rng = np.random.default_rng(1)
     n_cols = 8 * K + 40
-    few = row_kernels.FEW
     lengths = [0, 1, 2, K - 1, K, K + 1, 2 * K, n_cols, n_cols - 3, 0, 5, K, 1, 3, 4, 8, 16, 17]
-    lengths += [few - 1, few, few + 1, 33, *(max(K - w + d, 0) for w in (8, 16) for d in (-1, 0, 1))]
+    lengths += [33, *(max(K - w + d, 0) for w in (8, 16) for d in (-1, 0, 1))]
+    lengths += [row_kernels.few(-(-K // w) * w) + d for w in (8, 16) for d in (-1, 0, 1)]
     X = np.zeros((len(lengths), n_cols))
     for row, n in enumerate(lengths):
         X[row, rng.choice(n_cols, n, replace=False)] = rng.integers(1, 4, n)

@@ -14,6 +14,7 @@ from numba.extending import intrinsic
 from rgals.kernels.emitter import INT, LINE, Emitter, kernel
 
 _AHEAD = 12  # rows asked for in advance: about the latency of memory over the time of a row
+_LINES_AHEAD = 48  # the same in lines of 64 bytes
 
 
 @kernel("pppxpi")
@@ -83,32 +84,39 @@ def gather_sum(out, source, indices, oi, factors, step, stride, n, reach, n_bloc
         block += 1
 
 
-def _make_gather_scaled(n_vectors: int):
-    @kernel("pppxpiiiir")
-    def gather(e, out, source, scale, indices, roots, step, stride, source_stride, n, sign):
-        builder = e.builder
-        scales = [e.load(scale, v * e.width) for v in range(n_vectors)]
-        last = builder.sub(n, ir.Constant(INT, 1))
-        with cgutils.for_range(builder, n) as loop:
-            soon = builder.add(loop.index, ir.Constant(INT, _AHEAD))
-            soon = builder.select(builder.icmp_signed("<", soon, last), soon, last)
-            next_row = e.at(source, builder.mul(e.index(indices, soon), source_stride))
+@kernel("pppxpiiiiiir")
+def _gather_scaled(
+    e, out, source, scale, indices, roots, step, stride, source_stride, ahead, n, n_blocks, sign
+):
+    # Row by row: wide ones are read as streams, and every line of a row asks for that of a row to come.
+    builder, zero = e.builder, ir.Constant(e.real, 0.0)
+    last = builder.sub(n, ir.Constant(INT, 1))
+    fours = builder.udiv(n_blocks, ir.Constant(INT, 4))
+    with cgutils.for_range(builder, n) as loop:
+        soon = builder.add(loop.index, ahead)
+        soon = builder.select(builder.icmp_signed("<", soon, last), soon, last)
+        next_row = e.at(source, builder.mul(e.index(indices, soon), source_stride))
+        row = e.at(source, builder.mul(e.index(indices, loop.index), source_stride))
+        root = builder.fmul(sign, e.scalar(roots, loop.index))
+        root = e.spread(builder.select(builder.fcmp_ordered(">", root, zero), root, zero))
+        to = e.at(out, builder.mul(loop.index, step))
+
+        def copy(block, n_vectors):
+            at = builder.mul(block, ir.Constant(INT, e.width))
             for v in range(n_vectors):
-                e.prefetch(e.at(next_row, v * e.width))
-            row = e.at(source, builder.mul(e.index(indices, loop.index), source_stride))
-            root = builder.fmul(sign, e.scalar(roots, loop.index))
-            positive = builder.fcmp_ordered(">", root, ir.Constant(e.real, 0.0))
-            root = e.spread(builder.select(positive, root, ir.Constant(e.real, 0.0)))
-            to = e.at(out, builder.mul(loop.index, step))
+                e.prefetch(e.at(next_row, builder.add(at, ir.Constant(INT, v * e.width))))
             for v in range(n_vectors):
-                value = builder.fmul(e.load(row, v * e.width), builder.fmul(scales[v], root))
-                e.store(value, e.at(to, builder.mul(stride, ir.Constant(INT, v))))
+                here = builder.add(at, ir.Constant(INT, v * e.width))
+                value = builder.fmul(e.load(e.at(row, here)), builder.fmul(e.load(e.at(scale, here)), root))
+                number = builder.add(block, ir.Constant(INT, v))
+                e.store(value, e.at(to, builder.mul(stride, number)))
 
-    return gather
-
-
-_gather_scaled_1 = _make_gather_scaled(1)
-_gather_scaled_4 = _make_gather_scaled(4)
+        with cgutils.for_range(builder, fours) as four:
+            copy(builder.mul(four.index, ir.Constant(INT, 4)), 4)
+        with cgutils.for_range_slice(
+            builder, builder.mul(fours, ir.Constant(INT, 4)), n_blocks, ir.Constant(INT, 1), INT
+        ) as (block, _):
+            copy(block, 1)
 
 
 @njit(cache=True)
@@ -118,22 +126,28 @@ def gather_scaled(out, step, stride, source, scale, indices, roots, source_strid
     Block b of row i goes to ``out[i * step + b * stride :]``: panels of columns with ``step`` W, plain rows
     with ``stride`` W.
     """
-    w = LINE // out.itemsize
-    block = 0
-    while block + 4 <= n_blocks:
-        at = block * w
-        to = block * stride
-        _gather_scaled_4(
-            (out, to, source, at, scale, at, indices, 0, roots, 0, step, stride, source_stride, n, sign)
+    ahead = max(1, _LINES_AHEAD // n_blocks)
+    _gather_scaled(
+        (
+            out,
+            0,
+            source,
+            0,
+            scale,
+            0,
+            indices,
+            0,
+            roots,
+            0,
+            step,
+            stride,
+            source_stride,
+            ahead,
+            n,
+            n_blocks,
+            sign,
         )
-        block += 4
-    while block < n_blocks:
-        at = block * w
-        to = block * stride
-        _gather_scaled_1(
-            (out, to, source, at, scale, at, indices, 0, roots, 0, step, stride, source_stride, n, sign)
-        )
-        block += 1
+    )
 
 
 @intrinsic

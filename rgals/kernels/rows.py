@@ -28,10 +28,15 @@ from rgals.kernels.queue import fetch_add
 from rgals.kernels.tiles import LINE, gram_add, panel_product, panels_transposed, scaled_copy, triangle
 
 CHUNK = 128  # positives packed at once by the primal solver: with K = 64 they stay in the first-level cache
-FEW = 24  # up to so many positives the dual is formed from plain rows: no panels to transpose, no padding
 BATCH = 16  # rows taken from the queue at once
 SOON = 128  # positives of the next row that are asked for while this row is solved
 NOT_POSITIVE = -1  # info: the diagonal is not positive and finite
+
+
+@njit(cache=True)
+def few(kp):
+    """Up to so many positives the dual is formed from plain rows: no panels to transpose, no padding."""
+    return min(max(3 * kp // 8, 24), 96)
 
 
 @njit(cache=True)
@@ -207,7 +212,7 @@ def _dual(
     n_panels = (n + width - 1) // width
     for i in range(n_panels * width):
         z[i] = w[i]
-    if n <= FEW:
+    if n <= few(kp):
         depth = (n + 3) // 4 * 4
         half = n_then // 2
         gather.gather_scaled(x, kp, width, factors, inv_root, cols, roots, kp, depth, n_blocks, 1.0)
@@ -340,7 +345,7 @@ def solve(
                 terms = row_terms[row]
                 code = 0
                 n_positive, n_negative = 0, 1
-                if n <= kp and (n <= FEW or n <= kp - width):
+                if n <= kp and (n <= few(kp) or n <= kp - width):
                     n_positive, n_negative = gather_weights(
                         begin, end, indices, values, terms, col_terms, cols, roots, w, linear
                     )

@@ -109,16 +109,21 @@ class _HalfStep:
         self.k = fixed.shape[1]
         self.width = tiles.LINE // fixed.dtype.itemsize
         self.kp = -(-self.k // self.width) * self.width
+        # Rows of few positives cost less in their dual than a few steps would.
+        self.n_iterated = 0 if self.steps is None else int((plan.matrix.row_counts > rows.few(self.kp)).sum())
 
     def run(self, rotate: bool, warm: bool) -> HalfStep:
         basis = self._rotate(in_place=rotate)
+        coupled = self.side.coupled and self.side.interaction
         if self.steps is not None:
-            if warm:
-                gram.multiply(self.out, basis, self.out, self.n_threads)
-            else:
+            if not warm:
                 self.out[:] = 0.0
-        if self.side.coupled and self.side.interaction:
-            shift = self._coupling() if self.steps is None else self._majorised_coupling()
+            if coupled:
+                shift = self._majorised_coupling(basis)
+            self._rotate_start(basis)
+        if coupled:
+            if self.steps is None:
+                shift = self._coupling()
             factors, value = self._solve(self.s + shift)
             # The rows were charged for ``shift . v``; the objective has ``v^T H v`` (half of it when exact).
             v = self._pull(factors)
@@ -162,6 +167,18 @@ class _HalfStep:
         self.rotated = rotated.reshape(-1)
         return basis
 
+    def _rotate_start(self, basis: np.ndarray) -> None:
+        """Rotate the current factors, where iterations start; rows that are solved directly need none."""
+        iterated = self.plan.queue[: self.n_iterated]
+        if 2 * len(iterated) > self.n_rows:
+            gram.multiply(self.out, basis, self.out, self.n_threads)
+            return
+        for start in range(0, len(iterated), _AT_ONCE):
+            some = iterated[start : start + _AT_ONCE]
+            block = self.out[some]
+            gram.multiply(block, basis, block, self.n_threads)
+            self.out[some] = block
+
     def _sums(self, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return gram.column_sums(factors, self.side.gram_weight, self.side.linear_weight, self.n_threads)
 
@@ -178,9 +195,7 @@ class _HalfStep:
         if self.plan.shared:
             shared.solve(self.plan.queue, *problem, self.n_threads)
         else:
-            # Rows of few positives cost less in their dual than a few steps would.
-            n_iterated = 0 if self.steps is None else int((self.plan.matrix.row_counts > rows.FEW).sum())
-            iterated, direct = np.split(self.plan.queue, [n_iterated])
+            iterated, direct = np.split(self.plan.queue, [self.n_iterated])
             # Ctrl-C is answered between two launches.
             for part in _seconds_of_work(iterated, self.csr[0], self.kp):
                 pcg.solve(part, *problem, self.steps, self.n_threads)
@@ -225,14 +240,14 @@ class _HalfStep:
         raise_for_rows(info, dtype)
         return rows.unpack(parts.sum(axis=0), self.kp, self.width)[:k, :k]
 
-    def _majorised_coupling(self) -> np.ndarray:
-        """``H v`` at the current factors.
+    def _majorised_coupling(self, basis: np.ndarray) -> np.ndarray:
+        """``H v`` at the current factors, which are not rotated yet.
 
         ``- i v^T G v`` is concave: its tangent there lies above it, so that a step which lowers the
         objective with the tangent lowers the objective itself.
         """
         shift = np.zeros(self.kp)
-        shift[: self.k] = self.side.interaction * self.d[: self.k] * self._pull(self.out)
+        shift[: self.k] = self.side.interaction * self.d[: self.k] * (self._pull(self.out) @ basis)
         return shift
 
     def _pull(self, solved: np.ndarray) -> np.ndarray:
