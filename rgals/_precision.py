@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg
 
 from rgals._errors import PrecisionWarning
-from rgals._threads import parallel
+from rgals._threads import workers
 from rgals.kernels import gram
 from rgals.losses.base import Side
 
@@ -30,7 +30,7 @@ def worst_condition(factors: np.ndarray, side: Side, n_jobs: int | None) -> tupl
     (condition, row) : (float, int)
         1 where no row has a system.
     """
-    with parallel(n_jobs) as threads:
+    with workers(n_jobs) as threads:
         G = gram.gram(factors, side.gram_weight, threads)
         if side.interaction and not side.coupled:
             total = gram.column_sums(factors, side.gram_weight, side.linear_weight, threads)[1]

@@ -72,9 +72,9 @@ def _refuse_openmp_after_fork() -> None:
     # GNU's OpenMP cannot start its threads again in a child: numba ends the process if it is tried.
     if _forked_from_openmp:
         raise ForkError(
-            "this process was forked from one that had already run parallel code on OpenMP, which cannot run "
-            "here. Start processes with multiprocessing's 'spawn' or 'forkserver'; or fork before the first "
-            "fit; or set NUMBA_THREADING_LAYER=workqueue (or tbb) before Python starts"
+            "this process was forked from one that had already run SGD on OpenMP, which cannot run here. "
+            "Start processes with multiprocessing's 'spawn' or 'forkserver'; or fork before the first "
+            "SGDRanker.fit; or set NUMBA_THREADING_LAYER=workqueue (or tbb) before Python starts"
         )
 
 
@@ -103,10 +103,33 @@ def _launch_is_unsafe() -> bool:
 
 
 @contextmanager
-def parallel(n_jobs: int | None = None) -> Iterator[int]:
-    """Run compiled parallel code on ``n_jobs`` threads with BLAS at one thread each.
+def workers(n_jobs: int | None = None) -> Iterator[int]:
+    """Hold BLAS at one thread, for threads that `rgals.kernels.queue.launch` starts.
 
     BLAS limits belong to the process, so they are counted: the first user sets them, the last one restores.
+
+    Parameters
+    ----------
+    n_jobs : int or None
+        See `n_threads`.
+
+    Yields
+    ------
+    int
+        The number of threads.
+    """
+    threads = n_threads(n_jobs)
+    _limit_blas()
+    try:
+        yield threads
+    finally:
+        _restore_blas()
+
+
+@contextmanager
+def parallel(n_jobs: int | None = None) -> Iterator[int]:
+    """`workers` for numba's own parallel loops, which SGD uses.
+
     Launches are serialised on numba's workqueue layer, which cannot take two at once.
 
     Parameters
@@ -122,18 +145,13 @@ def parallel(n_jobs: int | None = None) -> Iterator[int]:
     Raises
     ------
     ForkError
-        In a child that was forked after its parent had run parallel code on OpenMP.
+        In a child that was forked after its parent had run such loops on OpenMP.
     """
     _refuse_openmp_after_fork()
-    threads = n_threads(n_jobs)
-    before = numba.get_num_threads()
-    _limit_blas()
-    try:
-        with _launch_lock if _launch_is_unsafe() else nullcontext():
-            numba.set_num_threads(threads)
-            try:
-                yield threads
-            finally:
-                numba.set_num_threads(before)
-    finally:
-        _restore_blas()
+    with workers(n_jobs) as threads, _launch_lock if _launch_is_unsafe() else nullcontext():
+        before = numba.get_num_threads()
+        numba.set_num_threads(threads)
+        try:
+            yield threads
+        finally:
+            numba.set_num_threads(before)

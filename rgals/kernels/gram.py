@@ -7,11 +7,12 @@ rows are multiplied in the factors' own precision and added up in float64.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
 from rgals.kernels.emitter import LINE
 from rgals.kernels.gather import gather_scaled, gather_transposed
-from rgals.kernels.queue import fetch_add
+from rgals.kernels.loops import zero
+from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.tiles import tile_add
 
 ROWS = 256  # rows of a block: its products stay in the L2 cache
@@ -28,7 +29,8 @@ def _padded_rows(factors, start, stop, buffer):
         return factors[start:stop].reshape(-1)
     width = (k + w - 1) // w * w
     for i in range(stop - start):
-        buffer[i * width : i * width + k] = factors[start + i]
+        for j in range(k):
+            buffer[i * width + j] = factors[start + i, j]
     return buffer
 
 
@@ -39,7 +41,7 @@ def _add_product(total, product, left, right, depth, n_left, n_right):
     at = 0
     for j in range(n_right):
         n_tiles = j + 1 if n_left == 0 else n_left
-        product[: n_tiles * w * w] = 0.0
+        zero(product, n_tiles * w * w)
         for i in range(n_tiles):
             tile_add(product, i * w * w, left, i * ROWS * w, right, j * ROWS * w, depth, 1.0)
         for i in range(n_tiles * w * w):
@@ -47,54 +49,49 @@ def _add_product(total, product, left, right, depth, n_left, n_right):
         at += n_tiles * w * w
 
 
-@njit(parallel=True, cache=True)
-def _partial(factors, weight, uniform, n_chunks, n_threads):
+@njit(cache=True, nogil=True)
+def _partial(counter, factors, weight, uniform, gram):
     n, k = factors.shape
     w = LINE // factors.itemsize
     width = (k + w - 1) // w * w
     n_tiles = (width + TILE - 1) // TILE
     n_pairs = n_tiles * (n_tiles + 1) // 2
+    n_chunks = len(gram) // n_pairs
     side = min(TILE, width)
-    gram = np.zeros((n_chunks * n_pairs, side * side))
     n_blocks = (n + ROWS - 1) // ROWS
-    counter = np.zeros(1, np.int64)
-    for _ in prange(n_threads):
-        left_panels = np.empty(ROWS * side, factors.dtype)
-        right_panels = np.empty(ROWS * side, factors.dtype)
-        product = np.empty(side * w, factors.dtype)
-        padded = np.zeros(ROWS * width if width != k else 0, factors.dtype)
-        numbers = np.arange(ROWS)
-        ones = np.ones(side, factors.dtype)
-        roots = np.empty(ROWS, factors.dtype)
-        while True:
-            task = fetch_add(counter, 0, 1)
-            if task >= n_chunks * n_pairs:
-                break
-            chunk, pair = task // n_pairs, task % n_pairs
-            left = 0
-            while pair >= n_tiles - left:
-                pair -= n_tiles - left
-                left += 1
-            a, b = left * TILE, (left + pair) * TILE
-            n_left, n_right = (min(side, width - a)) // w, (min(side, width - b)) // w
-            for block in range(chunk * n_blocks // n_chunks, (chunk + 1) * n_blocks // n_chunks):
-                start = block * ROWS
-                stop = min(start + ROWS, n)
-                depth = stop - start
-                for i in range(depth):
-                    roots[i] = np.sqrt(weight[0 if uniform else start + i])
-                rows = _padded_rows(factors, start, stop, padded)
-                gather_scaled(
-                    left_panels, w, ROWS * w, rows[a:], ones, numbers, roots, width, depth, n_left, 1.0
-                )
-                if pair == 0:
-                    _add_product(gram[task], product, left_panels, left_panels, depth, 0, n_right)
-                    continue
-                gather_scaled(
-                    right_panels, w, ROWS * w, rows[b:], ones, numbers, roots, width, depth, n_right, 1.0
-                )
-                _add_product(gram[task], product, left_panels, right_panels, depth, n_left, n_right)
-    return gram
+    left_panels = np.empty(ROWS * side, factors.dtype)
+    right_panels = np.empty(ROWS * side, factors.dtype)
+    product = np.empty(side * w, factors.dtype)
+    padded = np.zeros(ROWS * width if width != k else 0, factors.dtype)
+    numbers = np.arange(ROWS)
+    ones = np.ones(side, factors.dtype)
+    roots = np.empty(ROWS, factors.dtype)
+    while True:
+        task = fetch_add(counter, 0, 1)
+        if task >= n_chunks * n_pairs:
+            break
+        chunk, pair = task // n_pairs, task % n_pairs
+        left = 0
+        while pair >= n_tiles - left:
+            pair -= n_tiles - left
+            left += 1
+        a, b = left * TILE, (left + pair) * TILE
+        n_left, n_right = (min(side, width - a)) // w, (min(side, width - b)) // w
+        for block in range(chunk * n_blocks // n_chunks, (chunk + 1) * n_blocks // n_chunks):
+            start = block * ROWS
+            stop = min(start + ROWS, n)
+            depth = stop - start
+            for i in range(depth):
+                roots[i] = np.sqrt(weight[0 if uniform else start + i])
+            rows = _padded_rows(factors, start, stop, padded)
+            gather_scaled(left_panels, w, ROWS * w, rows[a:], ones, numbers, roots, width, depth, n_left, 1.0)
+            if pair == 0:
+                _add_product(gram[task], product, left_panels, left_panels, depth, 0, n_right)
+                continue
+            gather_scaled(
+                right_panels, w, ROWS * w, rows[b:], ones, numbers, roots, width, depth, n_right, 1.0
+            )
+            _add_product(gram[task], product, left_panels, right_panels, depth, n_left, n_right)
 
 
 def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
@@ -120,7 +117,9 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     n_pairs = n_tiles * (n_tiles + 1) // 2
     n_chunks = max(1, 16 // n_pairs)
     uniform = bool((weight == weight[0]).all())
-    partial = _partial(factors, weight, uniform, n_chunks, n_threads).reshape(n_chunks, n_pairs, -1)
+    partial = np.zeros((n_chunks * n_pairs, min(TILE, width) ** 2))
+    launch(_partial, n_threads, factors, weight, uniform, partial)
+    partial = partial.reshape(n_chunks, n_pairs, -1)
     total = partial[0]
     for chunk in range(1, n_chunks):  # in a fixed order
         total += partial[chunk]
@@ -137,41 +136,39 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     return upper + np.triu(upper, 1).T
 
 
-@njit(parallel=True, cache=True)
-def _multiply(factors, panels, out, n_threads):
+@njit(cache=True, nogil=True)
+def _multiply(counter, factors, panels, out):
     n, k = factors.shape
     w = LINE // factors.itemsize
     width = (k + w - 1) // w * w
-    counter = np.zeros(1, np.int64)
-    for _ in prange(n_threads):
-        left = np.empty(STRIP * width, factors.dtype)
-        product = np.empty(STRIP * w, factors.dtype)
-        padded = np.zeros(STRIP * width if width != k else 0, factors.dtype)
-        ones = np.ones(max(width, STRIP), factors.dtype)
-        numbers = np.empty(STRIP, np.int64)
-        while True:
-            start = fetch_add(counter, 0, 1) * STRIP
-            if start >= n:
-                break
-            rows = min(STRIP, n - start)
-            n_groups = (rows + w - 1) // w
-            for i in range(n_groups * w):
-                numbers[i] = min(i, rows - 1)
-            source = _padded_rows(factors, start, start + rows, padded)
+    left = np.empty(STRIP * width, factors.dtype)
+    product = np.empty(STRIP * w, factors.dtype)
+    padded = np.zeros(STRIP * width if width != k else 0, factors.dtype)
+    ones = np.ones(max(width, STRIP), factors.dtype)
+    numbers = np.empty(STRIP, np.int64)
+    while True:
+        start = fetch_add(counter, 0, 1) * STRIP
+        if start >= n:
+            break
+        rows = min(STRIP, n - start)
+        n_groups = (rows + w - 1) // w
+        for i in range(n_groups * w):
+            numbers[i] = min(i, rows - 1)
+        source = _padded_rows(factors, start, start + rows, padded)
+        for group in range(n_groups):
+            for b in range(width // w):
+                at = (group * width + b * w) * w
+                gather_transposed(left, at, source, b * w, ones, 0, numbers, group * w, ones, 0, width)
+        for j in range(width // w):
+            zero(product, n_groups * w * w)
             for group in range(n_groups):
-                for b in range(width // w):
-                    at = (group * width + b * w) * w
-                    gather_transposed(left, at, source, b * w, ones, 0, numbers, group * w, ones, 0, width)
-            for j in range(width // w):
-                product[: n_groups * w * w] = 0.0
-                for group in range(n_groups):
-                    tile_add(
-                        product, group * w * w, left, group * width * w, panels, j * width * w, width, 1.0
-                    )  # fmt: skip
-                stop = min(w, k - j * w)
-                for i in range(rows):
-                    for t in range(stop):
-                        out[start + i, j * w + t] = product[i * w + t]
+                tile_add(
+                    product, group * w * w, left, group * width * w, panels, j * width * w, width, 1.0
+                )  # fmt: skip
+            stop = min(w, k - j * w)
+            for i in range(rows):
+                for t in range(stop):
+                    out[start + i, j * w + t] = product[i * w + t]
 
 
 def multiply(factors: np.ndarray, matrix: np.ndarray, out: np.ndarray, n_threads: int) -> None:
@@ -189,29 +186,26 @@ def multiply(factors: np.ndarray, matrix: np.ndarray, out: np.ndarray, n_threads
     padded = np.zeros((width, width), factors.dtype)
     padded[:k, :k] = matrix
     panels = np.ascontiguousarray(padded.reshape(width, width // w, w).transpose(1, 0, 2)).reshape(-1)
-    _multiply(factors, panels, out, n_threads)
+    launch(_multiply, n_threads, factors, panels, out)
 
 
-@njit(parallel=True, cache=True)
-def _column_sums(factors, weight, linear_weight, n_chunks, n_threads):
+@njit(cache=True, nogil=True)
+def _column_sums(counter, factors, weight, linear_weight, out):
     n, k = factors.shape
-    out = np.zeros((n_chunks, 3, k))
-    counter = np.zeros(1, np.int64)
-    for _ in prange(n_threads):
-        while True:
-            chunk = fetch_add(counter, 0, 1)
-            if chunk >= n_chunks:
-                break
-            squares, sums, linear = out[chunk, 0], out[chunk, 1], out[chunk, 2]
-            for i in range(chunk * n // n_chunks, (chunk + 1) * n // n_chunks):
-                w = weight[i]
-                lw = linear_weight[i]
-                for j in range(k):
-                    f = np.float64(factors[i, j])
-                    squares[j] += w * f * f
-                    sums[j] += w * f
-                    linear[j] += lw * f
-    return out
+    n_chunks = len(out)
+    while True:
+        chunk = fetch_add(counter, 0, 1)
+        if chunk >= n_chunks:
+            break
+        squares, sums, linear = out[chunk, 0], out[chunk, 1], out[chunk, 2]
+        for i in range(chunk * n // n_chunks, (chunk + 1) * n // n_chunks):
+            w = weight[i]
+            lw = linear_weight[i]
+            for j in range(k):
+                f = np.float64(factors[i, j])
+                squares[j] += w * f * f
+                sums[j] += w * f
+                linear[j] += lw * f
 
 
 def column_sums(
@@ -229,5 +223,7 @@ def column_sums(
     -------
     tuple of three ndarrays of float64, shape (K,)
     """
-    squares, sums, linear = _column_sums(factors, weight, linear_weight, 16, n_threads).sum(axis=0)
+    partial = np.zeros((16, 3, factors.shape[1]))
+    launch(_column_sums, n_threads, factors, weight, linear_weight, partial)
+    squares, sums, linear = partial.sum(axis=0)
     return squares, sums, linear

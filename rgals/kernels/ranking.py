@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
 from rgals.kernels.blas import gemm_nt
-from rgals.kernels.queue import fetch_add
+from rgals.kernels.loops import lower_bound
+from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.simd import WIDTH, count_bits, equal, greater
 
 ROWS = 64  # rows that a thread takes at once
 FEW = 16  # up to so many relevant items, a SIMD count for each beats a search in their sorted scores
 
 
-@njit(cache=True, parallel=True)
-def find_hits(ids, indptr, indices, n_threads, counter, hits):
+@njit(cache=True, nogil=True)
+def _find_hits(counter, ids, indptr, indices, hits):
+    while True:
+        first = fetch_add(counter, 0, ROWS)
+        if first >= len(ids):
+            break
+        for u in range(first, min(first + ROWS, len(ids))):
+            begin, end = indptr[u], indptr[u + 1]
+            for j in range(ids.shape[1]):
+                at = lower_bound(indices, begin, end, ids[u, j])
+                hits[u, j] = at < end and indices[at] == ids[u, j]
+
+
+def find_hits(ids, indptr, indices, n_threads, hits):
     """``hits[u, j]``: whether ``ids[u, j]`` is in the sorted row u of a CSR matrix."""
-    for _ in prange(n_threads):
-        while True:
-            first = fetch_add(counter, 0, ROWS)
-            if first >= len(ids):
-                break
-            for u in range(first, min(first + ROWS, len(ids))):
-                row = indices[indptr[u] : indptr[u + 1]]
-                for j in range(ids.shape[1]):
-                    at = np.searchsorted(row, ids[u, j])
-                    hits[u, j] = at < len(row) and row[at] == ids[u, j]
+    launch(_find_hits, n_threads, ids, indptr, indices, hits)
 
 
 @njit(cache=True)
@@ -51,7 +55,7 @@ def _count_many(scores, positives, above, tied):
     greater, equal = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
     for score in scores:
         if score == score:  # NaN marks what does not count
-            at = np.searchsorted(ordered, score)
+            at = lower_bound(ordered, 0, n, score)
             greater[at] += 1  # it is above the first ``at`` positives
             equal[at] += at < n and ordered[at] == score
     total, same = 0, 0
@@ -82,8 +86,30 @@ def _count_row(row, seen, truth, above, tied):
         _count_many(row, positives, above, tied)
 
 
-@njit(cache=True, parallel=True)
-def count_above(queries, items, truth_ptr, truth, seen_ptr, seen, block, n_threads, counter, above, tied):
+@njit(cache=True, nogil=True)
+def _count_above(counter, queries, items, truth_ptr, truth, seen_ptr, seen, block, above, tied):
+    n_queries, k = queries.shape
+    n_items = len(items)
+    rows = np.empty((block, n_items), queries.dtype)
+    while True:
+        first = fetch_add(counter, 0, block)
+        if first >= n_queries:
+            break
+        m = min(block, n_queries - first)
+        gemm_nt(m, n_items, k, 1.0, queries[first:], k, items, k, 0.0, rows, n_items)
+        for r in range(m):
+            u = first + r
+            begin, end = truth_ptr[u], truth_ptr[u + 1]
+            _count_row(
+                rows[r],
+                seen[seen_ptr[u] : seen_ptr[u + 1]],
+                truth[begin:end],
+                above[begin:end],
+                tied[begin:end],
+            )
+
+
+def count_above(queries, items, truth_ptr, truth, seen_ptr, seen, block, n_threads, above, tied):
     """For each relevant item, the irrelevant items with a greater and with an equal score.
 
     Parameters
@@ -96,45 +122,28 @@ def count_above(queries, items, truth_ptr, truth, seen_ptr, seen, block, n_threa
     block : int
         Rows of complete scores that a thread holds.
     n_threads : int
-    counter : int64 (1,), zero
     above, tied : int64, (nnz of truth,)
         Output. NaN is less than everything.
     """
-    n_queries, k = queries.shape
-    n_items = len(items)
-    for _ in prange(n_threads):
-        rows = np.empty((block, n_items), queries.dtype)
-        while True:
-            first = fetch_add(counter, 0, block)
-            if first >= n_queries:
-                break
-            m = min(block, n_queries - first)
-            gemm_nt(m, n_items, k, 1.0, queries[first:], k, items, k, 0.0, rows, n_items)
-            for r in range(m):
-                u = first + r
-                begin, end = truth_ptr[u], truth_ptr[u + 1]
-                _count_row(
-                    rows[r],
-                    seen[seen_ptr[u] : seen_ptr[u + 1]],
-                    truth[begin:end],
-                    above[begin:end],
-                    tied[begin:end],
-                )
+    launch(_count_above, n_threads, queries, items, truth_ptr, truth, seen_ptr, seen, block, above, tied)
 
 
-@njit(cache=True, parallel=True)
-def count_above_dense(scores, truth_ptr, truth, seen_ptr, seen, n_threads, counter, above, tied):
+@njit(cache=True, nogil=True)
+def _count_above_dense(counter, scores, truth_ptr, truth, seen_ptr, seen, above, tied):
+    while True:
+        u = fetch_add(counter, 0, 1)
+        if u >= len(scores):
+            break
+        begin, end = truth_ptr[u], truth_ptr[u + 1]
+        _count_row(
+            scores[u],
+            seen[seen_ptr[u] : seen_ptr[u + 1]],
+            truth[begin:end],
+            above[begin:end],
+            tied[begin:end],
+        )
+
+
+def count_above_dense(scores, truth_ptr, truth, seen_ptr, seen, n_threads, above, tied):
     """`count_above` for given scores, which are used as workspace (overwritten)."""
-    for _ in prange(n_threads):
-        while True:
-            u = fetch_add(counter, 0, 1)
-            if u >= len(scores):
-                break
-            begin, end = truth_ptr[u], truth_ptr[u + 1]
-            _count_row(
-                scores[u],
-                seen[seen_ptr[u] : seen_ptr[u + 1]],
-                truth[begin:end],
-                above[begin:end],
-                tied[begin:end],
-            )
+    launch(_count_above_dense, n_threads, scores, truth_ptr, truth, seen_ptr, seen, above, tied)

@@ -21,10 +21,11 @@ Numbers of factors are padded to whole blocks of W (`rgals.kernels.tiles`): ``kp
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
 from rgals.kernels import gather, tiles
-from rgals.kernels.queue import fetch_add
+from rgals.kernels.loops import copy, ends, zero
+from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.tiles import LINE, gram_add, panel_product, panels_transposed, scaled_copy, triangle
 
 CHUNK = 128  # positives packed at once by the primal solver: with K = 64 they stay in the first-level cache
@@ -127,7 +128,7 @@ def pack_rows(n_panels, kp, factors, cols, roots, inv_root, x):
 @njit(cache=True)
 def _identity(c, n_blocks):
     w = LINE // c.itemsize
-    c[: triangle(w, n_blocks)] = 0.0
+    zero(c, triangle(w, n_blocks))
     for j in range(n_blocks):
         at = triangle(w, j) + j * w * w
         for i in range(w):
@@ -269,7 +270,85 @@ def _look_ahead(
     return indptr[row], min(indptr[row + 1] - indptr[row], SOON)
 
 
-@njit(parallel=True, cache=True)
+@njit(cache=True, nogil=True)
+def _solve(
+    counter, order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge, row_terms, col_terms,
+    out, value, info,
+):  # fmt: skip
+    k, kp, n_rows = out.shape[1], len(d), len(order)
+    width = LINE // factors.itemsize
+    n_blocks = kp // width
+    longest = max(kp, CHUNK)
+    smallest, largest = ends(d)
+    tiny = np.finfo(factors.dtype).tiny
+    flat = out.reshape(-1)
+    x = np.empty(longest * kp, factors.dtype)
+    c = np.empty(triangle(width, n_blocks), factors.dtype)
+    cols = np.empty(longest, np.int32)
+    roots = np.empty(longest, factors.dtype)
+    w = np.empty(longest, factors.dtype)
+    linear = np.empty(longest, factors.dtype)
+    z = np.empty(kp, factors.dtype)
+    inverse = np.empty(kp, factors.dtype)
+    inv_root = np.empty(kp, factors.dtype)
+    rhs = np.empty(kp, factors.dtype)
+    solution = np.empty(kp, factors.dtype)
+    total = np.zeros(1, factors.dtype)
+    while True:
+        first = fetch_add(counter, 0, BATCH)
+        if first >= n_rows:
+            break
+        stop_at = min(first + BATCH, n_rows)
+        for at in range(first, stop_at):
+            row = order[at]
+            begin, end = indptr[row], indptr[row + 1]
+            n = end - begin
+            if n == 0 and linear_scale[row] == 0.0:
+                zero(out[row], k)  # b = 0
+                continue
+            if not is_positive(scale[row], ridge[row], smallest, largest, tiny):
+                zero(out[row], k)
+                info[row] = NOT_POSITIVE
+                continue
+            for b in range(n_blocks):
+                at_b = b * width
+                tiles.inverse_root(inv_root, at_b, d, at_b, scale[row], ridge[row])
+                scaled_copy(rhs, at_b, s, at_b, inv_root, at_b, linear_scale[row])
+            then, n_then = _look_ahead(
+                at, stop_at, order, indptr, indices, scale, linear_scale, ridge, row_terms, flat, k,
+                value, info,
+            )  # fmt: skip
+            terms = row_terms[row]
+            code = 0
+            n_positive, n_negative = 0, 1
+            if n <= kp and (n <= few(kp) or n <= kp - width):
+                n_positive, n_negative = gather_weights(
+                    begin, end, indices, values, terms, col_terms, cols, roots, w, linear
+                )
+            if n_negative > 0:
+                code = _primal(
+                    begin, end, then, n_then, kp, indices, values, factors, terms, col_terms, inv_root,
+                    cols, roots, w, linear, x, c, inverse, rhs,
+                )  # fmt: skip
+                copy(solution, rhs)
+                if code == 0:
+                    tiles.cholesky_solve(c, inverse, solution, n_blocks)
+            else:
+                if n_positive < n:
+                    add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
+                copy(solution, rhs)
+                if n_positive > 0:
+                    code = _dual(
+                        n, kp, linear_scale[row] != 0.0 or n_positive < n, factors, indices, then, n_then,
+                        inv_root, cols, roots, w, x, c, inverse, z, solution, rhs,
+                    )  # fmt: skip
+            tiles.dot(total, 0, rhs, 0, solution, 0, n_blocks)
+            value[row] = total[0]
+            info[row] = code
+            for j in range(k):
+                out[row, j] = solution[j] * inv_root[j]
+
+
 def solve(
     order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge, row_terms, col_terms, out,
     value, info, n_threads,
@@ -298,82 +377,96 @@ def solve(
         Receives 0, `NOT_POSITIVE`, or the number of a failing pivot.
     n_threads : int
     """
-    k, kp, n_rows = out.shape[1], len(d), len(order)
+    launch(
+        _solve, n_threads, order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge,
+        row_terms, col_terms, out, value, info,
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def _inverse_sum(
+    counter, order, indptr, indices, values, factors, d, scale, ridge, row_terms, col_terms, total, info
+):  # fmt: skip
+    kp, n_rows = len(d), len(order)
     width = LINE // factors.itemsize
     n_blocks = kp // width
     longest = max(kp, CHUNK)
-    smallest, largest, tiny = d.min(), d.max(), np.finfo(factors.dtype).tiny
-    flat = out.reshape(-1)
-    counter = np.zeros(1, np.int64)
-    for _ in prange(n_threads):
-        x = np.empty(longest * kp, factors.dtype)
-        c = np.empty(triangle(width, n_blocks), factors.dtype)
-        cols = np.empty(longest, np.int32)
-        roots = np.empty(longest, factors.dtype)
-        w = np.empty(longest, factors.dtype)
-        linear = np.empty(longest, factors.dtype)
-        z = np.empty(kp, factors.dtype)
-        inverse = np.empty(kp, factors.dtype)
-        inv_root = np.empty(kp, factors.dtype)
-        rhs = np.empty(kp, factors.dtype)
-        solution = np.empty(kp, factors.dtype)
-        total = np.zeros(1, factors.dtype)
-        while True:
-            first = fetch_add(counter, 0, BATCH)
-            if first >= n_rows:
-                break
-            stop_at = min(first + BATCH, n_rows)
-            for at in range(first, stop_at):
-                row = order[at]
-                begin, end = indptr[row], indptr[row + 1]
-                n = end - begin
-                if n == 0 and linear_scale[row] == 0.0:
-                    out[row] = 0.0  # b = 0
-                    continue
-                if not is_positive(scale[row], ridge[row], smallest, largest, tiny):
-                    out[row] = 0.0
-                    info[row] = NOT_POSITIVE
-                    continue
-                for b in range(n_blocks):
-                    at_b = b * width
-                    tiles.inverse_root(inv_root, at_b, d, at_b, scale[row], ridge[row])
-                    scaled_copy(rhs, at_b, s, at_b, inv_root, at_b, linear_scale[row])
-                then, n_then = _look_ahead(
-                    at, stop_at, order, indptr, indices, scale, linear_scale, ridge, row_terms, flat, k,
-                    value, info,
+    smallest, largest = ends(d)
+    tiny = np.finfo(factors.dtype).tiny
+    n_parts = len(total)
+    x = np.empty(longest * kp, factors.dtype)
+    c = np.empty(triangle(width, n_blocks), factors.dtype)
+    few = np.empty(triangle(width, n_blocks), factors.dtype)
+    cols = np.empty(longest, np.int32)
+    roots = np.empty(longest, factors.dtype)
+    w = np.empty(longest, factors.dtype)
+    linear = np.empty(longest, factors.dtype)
+    inverse = np.empty(kp, factors.dtype)
+    inv_root = np.empty(kp, factors.dtype)
+    rhs = np.empty(kp, factors.dtype)
+    while True:
+        part = fetch_add(counter, 0, 1)
+        if part >= n_parts:
+            break
+        zero(few, len(few))
+        pending = 0
+        for at in range(part, n_rows, n_parts):
+            row = order[at]
+            begin, end = indptr[row], indptr[row + 1]
+            n = end - begin
+            if scale[row] == 0.0:
+                continue
+            if not is_positive(scale[row], ridge[row], smallest, largest, tiny):
+                info[row] = NOT_POSITIVE
+                continue
+            for b in range(n_blocks):
+                tiles.inverse_root(inv_root, b * width, d, b * width, scale[row], ridge[row])
+            terms = row_terms[row]
+            square = scale[row] * scale[row]
+            n_positive, n_negative = 0, 1 if n > kp else 0
+            if n <= kp:
+                n_positive, n_negative = gather_weights(
+                    begin, end, indices, values, terms, col_terms, cols, roots, w, linear
+                )
+            if n_negative > 0:
+                # A^-1 = Z^T Z with Z = U^-T D^-1/2, lower triangular.
+                info[row] = _primal(
+                    begin, end, 0, 0, kp, indices, values, factors, terms, col_terms, inv_root, cols,
+                    roots, w, linear, x, c, inverse, rhs,
                 )  # fmt: skip
-                terms = row_terms[row]
-                code = 0
-                n_positive, n_negative = 0, 1
-                if n <= kp and (n <= few(kp) or n <= kp - width):
-                    n_positive, n_negative = gather_weights(
-                        begin, end, indices, values, terms, col_terms, cols, roots, w, linear
-                    )
-                if n_negative > 0:
-                    code = _primal(
-                        begin, end, then, n_then, kp, indices, values, factors, terms, col_terms, inv_root,
-                        cols, roots, w, linear, x, c, inverse, rhs,
-                    )  # fmt: skip
-                    solution[:] = rhs
-                    if code == 0:
-                        tiles.cholesky_solve(c, inverse, solution, n_blocks)
-                else:
-                    if n_positive < n:
-                        add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
-                    solution[:] = rhs
-                    if n_positive > 0:
-                        code = _dual(
-                            n, kp, linear_scale[row] != 0.0 or n_positive < n, factors, indices, then, n_then,
-                            inv_root, cols, roots, w, x, c, inverse, z, solution, rhs,
-                        )  # fmt: skip
-                tiles.dot(total, 0, rhs, 0, solution, 0, n_blocks)
-                value[row] = total[0]
-                info[row] = code
-                for j in range(k):
-                    out[row, j] = solution[j] * inv_root[j]
+                zero(x, kp * kp)
+                for b in range(n_blocks):
+                    for i in range(width):
+                        x[b * kp * width + (b * width + i) * width + i] = inv_root[b * width + i]
+                    tiles.panel_solve(c, inverse, x, b * kp * width, b, n_blocks)
+                gram_add(few, x, kp * width, kp, n_blocks, square)
+            else:
+                for b in range(n_blocks):
+                    tile = triangle(width, b) + b * width * width
+                    for i in range(width):
+                        few[tile + i * (width + 1)] += square * inv_root[b * width + i] ** 2
+                if n_positive > 0:
+                    # A^-1 = D^-1 - Z^T Z with Z = U^-T X D^-1/2 and U^T U = I + X X^T.
+                    n_panels = (n + width - 1) // width
+                    depth = n_panels * width
+                    pack_rows(n_panels, kp, factors, cols, roots, inv_root, x)
+                    info[row] = _dual_factor(n_panels, kp, x, c, inverse, factors, indices, 0, 0)
+                    for j in range(kp):
+                        inv_root[j] *= inv_root[j]
+                    pack_columns(depth, kp, factors, cols, roots, inv_root, x, depth * width, 1.0)
+                    for b in range(n_blocks):
+                        tiles.panel_solve(c, inverse, x, b * depth * width, 0, n_panels)
+                    gram_add(few, x, depth * width, depth, n_blocks, -square)
+            pending += 1
+            if pending == 32:
+                for i in range(len(few)):
+                    total[part, i] += few[i]
+                zero(few, len(few))
+                pending = 0
+        for i in range(len(few)):
+            total[part, i] += few[i]
 
 
-@njit(parallel=True, cache=True)
 def inverse_sum(
     order, indptr, indices, values, factors, d, scale, ridge, row_terms, col_terms, n_parts, info, n_threads
 ):  # fmt: skip
@@ -386,85 +479,12 @@ def inverse_sum(
     -------
     ndarray of float64, shape (n_parts, size of the packed triangle) : their sum is the result.
     """
-    kp, n_rows = len(d), len(order)
     width = LINE // factors.itemsize
-    n_blocks = kp // width
-    longest = max(kp, CHUNK)
-    smallest, largest, tiny = d.min(), d.max(), np.finfo(factors.dtype).tiny
-    total = np.zeros((n_parts, triangle(width, n_blocks)))
-    counter = np.zeros(1, np.int64)
-    for _ in prange(n_threads):
-        x = np.empty(longest * kp, factors.dtype)
-        c = np.empty(triangle(width, n_blocks), factors.dtype)
-        few = np.empty(triangle(width, n_blocks), factors.dtype)
-        cols = np.empty(longest, np.int32)
-        roots = np.empty(longest, factors.dtype)
-        w = np.empty(longest, factors.dtype)
-        linear = np.empty(longest, factors.dtype)
-        inverse = np.empty(kp, factors.dtype)
-        inv_root = np.empty(kp, factors.dtype)
-        rhs = np.empty(kp, factors.dtype)
-        while True:
-            part = fetch_add(counter, 0, 1)
-            if part >= n_parts:
-                break
-            few[:] = 0.0
-            pending = 0
-            for at in range(part, n_rows, n_parts):
-                row = order[at]
-                begin, end = indptr[row], indptr[row + 1]
-                n = end - begin
-                if scale[row] == 0.0:
-                    continue
-                if not is_positive(scale[row], ridge[row], smallest, largest, tiny):
-                    info[row] = NOT_POSITIVE
-                    continue
-                for b in range(n_blocks):
-                    tiles.inverse_root(inv_root, b * width, d, b * width, scale[row], ridge[row])
-                terms = row_terms[row]
-                square = scale[row] * scale[row]
-                n_positive, n_negative = 0, 1 if n > kp else 0
-                if n <= kp:
-                    n_positive, n_negative = gather_weights(
-                        begin, end, indices, values, terms, col_terms, cols, roots, w, linear
-                    )
-                if n_negative > 0:
-                    # A^-1 = Z^T Z with Z = U^-T D^-1/2, lower triangular.
-                    info[row] = _primal(
-                        begin, end, 0, 0, kp, indices, values, factors, terms, col_terms, inv_root, cols,
-                        roots, w, linear, x, c, inverse, rhs,
-                    )  # fmt: skip
-                    x[: kp * kp] = 0.0
-                    for b in range(n_blocks):
-                        for i in range(width):
-                            x[b * kp * width + (b * width + i) * width + i] = inv_root[b * width + i]
-                        tiles.panel_solve(c, inverse, x, b * kp * width, b, n_blocks)
-                    gram_add(few, x, kp * width, kp, n_blocks, square)
-                else:
-                    for b in range(n_blocks):
-                        tile = triangle(width, b) + b * width * width
-                        for i in range(width):
-                            few[tile + i * (width + 1)] += square * inv_root[b * width + i] ** 2
-                    if n_positive > 0:
-                        # A^-1 = D^-1 - Z^T Z with Z = U^-T X D^-1/2 and U^T U = I + X X^T.
-                        n_panels = (n + width - 1) // width
-                        depth = n_panels * width
-                        pack_rows(n_panels, kp, factors, cols, roots, inv_root, x)
-                        info[row] = _dual_factor(n_panels, kp, x, c, inverse, factors, indices, 0, 0)
-                        for j in range(kp):
-                            inv_root[j] *= inv_root[j]
-                        pack_columns(depth, kp, factors, cols, roots, inv_root, x, depth * width, 1.0)
-                        for b in range(n_blocks):
-                            tiles.panel_solve(c, inverse, x, b * depth * width, 0, n_panels)
-                        gram_add(few, x, depth * width, depth, n_blocks, -square)
-                pending += 1
-                if pending == 32:
-                    for i in range(len(few)):
-                        total[part, i] += few[i]
-                    few[:] = 0.0
-                    pending = 0
-            for i in range(len(few)):
-                total[part, i] += few[i]
+    total = np.zeros((n_parts, triangle(width, len(d) // width)))
+    launch(
+        _inverse_sum, n_threads, order, indptr, indices, values, factors, d, scale, ridge, row_terms,
+        col_terms, total, info,
+    )  # fmt: skip
     return total
 
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, prange
+from numba import njit
 from numba.core import cgutils
 
 from rgals.kernels.emitter import INT, LINE, kernel
 from rgals.kernels.gather import claim_row, gather_sum
-from rgals.kernels.queue import fetch_add
+from rgals.kernels.loops import ends, zero
+from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.rows import NOT_POSITIVE, is_positive
 
 CLAIM = 4  # rows ahead whose place in the result is asked for
@@ -51,7 +52,56 @@ def _linear_terms(begin, end, indices, values, terms, col_terms, linear):
             linear[i] = v * terms[2] + terms[3]
 
 
-@njit(parallel=True, cache=True)
+@njit(cache=True, nogil=True)
+def _solve(
+    counter, bounds, indptr, indices, values, factors, d, s, scale, linear_scale, ridge, row_terms, col_terms,
+    out, value, info,
+):  # fmt: skip
+    k, kp = out.shape[1], len(d)
+    n_blocks = kp // (LINE // factors.itemsize)
+    same = len(values) == 0 and len(col_terms) == 0
+    smallest, largest = ends(d)
+    tiny = np.finfo(factors.dtype).tiny
+    flat = out.reshape(-1)
+    linear = np.empty(_PIECE, factors.dtype)
+    b = np.empty(kp, factors.dtype)
+    solution = np.empty(kp, factors.dtype)
+    total = np.zeros(1, factors.dtype)
+    while True:
+        piece = fetch_add(counter, 0, 1)
+        if piece >= len(bounds) - 1:
+            break
+        stop = indptr[bounds[piece + 1]]
+        for row in range(bounds[piece], bounds[piece + 1]):
+            begin, end = indptr[row], indptr[row + 1]
+            if begin == end and linear_scale[row] == 0.0:
+                zero(out[row], k)  # b = 0
+                continue
+            if not is_positive(scale[row], ridge[row], smallest, largest, tiny):
+                zero(out[row], k)
+                info[row] = NOT_POSITIVE
+                continue
+            claim_row(flat, min(row + CLAIM, len(out) - 1) * k, n_blocks)
+            if same:
+                linear[0] = row_terms[row, 2] + row_terms[row, 3]
+                gather_sum(b, factors, indices, begin, linear, 0, kp, end - begin, stop - begin, n_blocks)
+            else:
+                terms = row_terms[row]
+                zero(b, kp)
+                for start in range(begin, end, _PIECE):
+                    n = min(_PIECE, end - start)
+                    _linear_terms(start, start + n, indices, values, terms, col_terms, linear)
+                    gather_sum(solution, factors, indices, start, linear, 1, kp, n, stop - start, n_blocks)
+                    for j in range(kp):
+                        b[j] += solution[j]
+            to, at = (flat, row * k) if k == kp else (solution, 0)
+            _divide((to, at, total, 0, b, 0, s, 0, d, 0, linear_scale[row], scale[row], ridge[row], n_blocks))
+            value[row] = total[0]
+            if k != kp:
+                for j in range(k):
+                    out[row, j] = solution[j]
+
+
 def solve(
     bounds, indptr, indices, values, factors, d, s, scale, linear_scale, ridge, row_terms, col_terms, out,
     value, info, n_threads,
@@ -65,50 +115,7 @@ def solve(
 
     The other parameters are those of `rgals.kernels.rows.solve`.
     """
-    k, kp = out.shape[1], len(d)
-    n_blocks = kp // (LINE // factors.itemsize)
-    same = len(values) == 0 and len(col_terms) == 0
-    smallest, largest, tiny = d.min(), d.max(), np.finfo(factors.dtype).tiny
-    flat = out.reshape(-1)
-    counter = np.zeros(1, np.int64)
-    for _ in prange(n_threads):
-        linear = np.empty(_PIECE, factors.dtype)
-        b = np.empty(kp, factors.dtype)
-        solution = np.empty(kp, factors.dtype)
-        total = np.zeros(1, factors.dtype)
-        while True:
-            piece = fetch_add(counter, 0, 1)
-            if piece >= len(bounds) - 1:
-                break
-            stop = indptr[bounds[piece + 1]]
-            for row in range(bounds[piece], bounds[piece + 1]):
-                begin, end = indptr[row], indptr[row + 1]
-                if begin == end and linear_scale[row] == 0.0:
-                    out[row] = 0.0  # b = 0
-                    continue
-                if not is_positive(scale[row], ridge[row], smallest, largest, tiny):
-                    out[row] = 0.0
-                    info[row] = NOT_POSITIVE
-                    continue
-                claim_row(flat, min(row + CLAIM, len(out) - 1) * k, n_blocks)
-                if same:
-                    linear[0] = row_terms[row, 2] + row_terms[row, 3]
-                    gather_sum(b, factors, indices, begin, linear, 0, kp, end - begin, stop - begin, n_blocks)
-                else:
-                    terms = row_terms[row]
-                    b[:] = 0.0
-                    for start in range(begin, end, _PIECE):
-                        n = min(_PIECE, end - start)
-                        _linear_terms(start, start + n, indices, values, terms, col_terms, linear)
-                        gather_sum(
-                            solution, factors, indices, start, linear, 1, kp, n, stop - start, n_blocks
-                        )
-                        b += solution
-                to, at = (flat, row * k) if k == kp else (solution, 0)
-                _divide(
-                    (to, at, total, 0, b, 0, s, 0, d, 0, linear_scale[row], scale[row], ridge[row], n_blocks)
-                )
-                value[row] = total[0]
-                if k != kp:
-                    for j in range(k):
-                        out[row, j] = solution[j]
+    launch(
+        _solve, n_threads, bounds, indptr, indices, values, factors, d, s, scale, linear_scale, ridge,
+        row_terms, col_terms, out, value, info,
+    )  # fmt: skip

@@ -11,10 +11,11 @@ threads changes no bit of the result.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
 from rgals.kernels.blas import gemm_nt, gemv_n
-from rgals.kernels.queue import fetch_add
+from rgals.kernels.loops import lower_bound
+from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.simd import WIDTH, greater, lowest_bit
 
 USERS = 512  # rows of a score tile: enough to pay for packing the items
@@ -70,6 +71,14 @@ def _scan(row, first, names, scores, ids):
 
 
 @njit(cache=True)
+def _clear(scores, ids):
+    """An empty heap."""
+    for j in range(len(ids)):
+        scores[j] = -np.inf
+        ids[j] = -1
+
+
+@njit(cache=True)
 def _sort(scores, ids):
     """Turn a heap into a list, best first."""
     for n in range(len(scores) - 1, 0, -1):
@@ -92,15 +101,82 @@ def _mask(row, first, names, indices, start, end):
     last = names[first + width - 1]
     at = first
     while start < end and indices[start] <= last:
-        at += np.searchsorted(names[at : first + width], indices[start])
+        at = lower_bound(names, at, first + width, indices[start])
         if names[at] == indices[start]:
             row[at - first] = -np.inf
         start += 1
     return start
 
 
-@njit(cache=True, parallel=True)
-def topk(queries, items, scale, names, blocked, indptr, indices, n_segments, n_threads, counter, ids, scores):
+@njit(cache=True, nogil=True)
+def _fill(counter, queries, items, scale, names, blocked, indptr, indices, n_segments, ids, scores):
+    """The best items of every query in each segment, as heaps."""
+    n_queries, k = queries.shape
+    n_items = len(names) if len(names) else len(items)
+    n_tiles = (n_items + ITEMS - 1) // ITEMS
+    n_blocks = (n_queries + USERS - 1) // USERS
+    tile = np.empty((min(USERS, n_queries), ITEMS), queries.dtype)
+    gathered = np.empty((ITEMS if len(names) else 0, k), queries.dtype)
+    cursor = np.empty(USERS, np.int64)
+    while True:
+        work = fetch_add(counter, 0, 1)
+        if work >= n_blocks * n_segments:
+            break
+        segment = work // n_blocks
+        q0 = (work % n_blocks) * USERS
+        m = min(USERS, n_queries - q0)
+        first_tile = segment * n_tiles // n_segments
+        end_tile = (segment + 1) * n_tiles // n_segments
+        for r in range(m):
+            _clear(scores[segment, q0 + r], ids[segment, q0 + r])
+        if first_tile >= end_tile:
+            continue
+        start_item = first_tile * ITEMS
+        lowest = names[start_item] if len(names) else start_item
+        for r in range(m):
+            cursor[r] = lower_bound(indices, indptr[q0 + r], indptr[q0 + r + 1], lowest)
+        for t in range(first_tile, end_tile):
+            first = t * ITEMS
+            width = min(ITEMS, n_items - first)
+            if len(names):
+                for j in range(width):
+                    gathered[j] = items[names[first + j]]
+                gemm_nt(m, width, k, 1.0, queries[q0:], k, gathered, k, 0.0, tile, ITEMS)
+            else:
+                gemm_nt(m, width, k, 1.0, queries[q0:], k, items[first:], k, 0.0, tile, ITEMS)
+            low = lower_bound(blocked, 0, len(blocked), first)
+            high = lower_bound(blocked, low, len(blocked), first + width)
+            for r in range(m):
+                row = tile[r, :width]
+                if len(scale):
+                    for j in range(width):
+                        row[j] *= scale[names[first + j] if len(names) else first + j]
+                for b in range(low, high):
+                    row[blocked[b] - first] = -np.inf
+                cursor[r] = _mask(row, first, names, indices, cursor[r], indptr[q0 + r + 1])
+                _scan(row, first, names, scores[segment, q0 + r], ids[segment, q0 + r])
+
+
+@njit(cache=True, nogil=True)
+def _merge(counter, ids, scores):
+    """The lists of all segments as one, sorted, in the first."""
+    n_segments, n_queries = ids.shape[0], ids.shape[1]
+    while True:
+        q0 = fetch_add(counter, 0, USERS)
+        if q0 >= n_queries:
+            break
+        for q in range(q0, min(q0 + USERS, n_queries)):
+            best, names_of = scores[0, q], ids[0, q]
+            for segment in range(1, n_segments):
+                for j in range(len(best)):
+                    score, item = scores[segment, q, j], ids[segment, q, j]
+                    # Entries of one segment arrive in the order of its heap, not of their ids.
+                    if score > best[0] or (score == best[0] and item < names_of[0]):
+                        _sift(best, names_of, len(best), score, item)
+            _sort(best, names_of)
+
+
+def topk(queries, items, scale, names, blocked, indptr, indices, n_segments, n_threads, ids, scores):
     """The best items of every query, filtered.
 
     Parameters
@@ -117,115 +193,59 @@ def topk(queries, items, scale, names, blocked, indptr, indices, n_segments, n_t
     n_segments : int
         Parts that the items are cut into, so that few queries occupy many threads.
     n_threads : int
-    counter : int64 (2,), zeros
     ids, scores : int32 and dtype of the factors, (n_segments, B, n)
         Output in ``ids[0]`` and ``scores[0]``, best first; -1 and -inf where nothing is left.
     """
+    launch(_fill, n_threads, queries, items, scale, names, blocked, indptr, indices, n_segments, ids, scores)
+    launch(_merge, n_threads, ids, scores)
+
+
+@njit(cache=True, nogil=True)
+def _fill_lists(counter, queries, items, scale, allowed_ptr, allowed, indptr, indices, ids, scores):
     n_queries, k = queries.shape
-    n_items = len(names) if len(names) else len(items)
-    n_tiles = (n_items + ITEMS - 1) // ITEMS
-    n_blocks = (n_queries + USERS - 1) // USERS
-    for _ in prange(n_threads):
-        tile = np.empty((min(USERS, n_queries), ITEMS), queries.dtype)
-        gathered = np.empty((ITEMS if len(names) else 0, k), queries.dtype)
-        cursor = np.empty(USERS, np.int64)
-        while True:
-            work = fetch_add(counter, 0, 1)
-            if work >= n_blocks * n_segments:
-                break
-            segment = work // n_blocks
-            q0 = (work % n_blocks) * USERS
-            m = min(USERS, n_queries - q0)
-            first_tile = segment * n_tiles // n_segments
-            end_tile = (segment + 1) * n_tiles // n_segments
-            for r in range(m):
-                ids[segment, q0 + r, :] = -1
-                scores[segment, q0 + r, :] = -np.inf
-            if first_tile >= end_tile:
-                continue
-            start_item = first_tile * ITEMS
-            lowest = names[start_item] if len(names) else start_item
-            for r in range(m):
-                row = indices[indptr[q0 + r] : indptr[q0 + r + 1]]
-                cursor[r] = indptr[q0 + r] + np.searchsorted(row, lowest)
-            for t in range(first_tile, end_tile):
-                first = t * ITEMS
-                width = min(ITEMS, n_items - first)
-                if len(names):
-                    for j in range(width):
-                        gathered[j] = items[names[first + j]]
-                    gemm_nt(m, width, k, 1.0, queries[q0:], k, gathered, k, 0.0, tile, ITEMS)
-                else:
-                    gemm_nt(m, width, k, 1.0, queries[q0:], k, items[first:], k, 0.0, tile, ITEMS)
-                low = np.searchsorted(blocked, first)
-                high = low + np.searchsorted(blocked[low:], first + width)
-                for r in range(m):
-                    row = tile[r, :width]
-                    if len(scale):
-                        for j in range(width):
-                            row[j] *= scale[names[first + j] if len(names) else first + j]
-                    for b in range(low, high):
-                        row[blocked[b] - first] = -np.inf
-                    cursor[r] = _mask(row, first, names, indices, cursor[r], indptr[q0 + r + 1])
-                    _scan(row, first, names, scores[segment, q0 + r], ids[segment, q0 + r])
-    for _ in prange(n_threads):
-        while True:
-            q0 = fetch_add(counter, 1, USERS)
-            if q0 >= n_queries:
-                break
-            for q in range(q0, min(q0 + USERS, n_queries)):
-                best, names_of = scores[0, q], ids[0, q]
-                for segment in range(1, n_segments):
-                    for j in range(len(best)):
-                        score, item = scores[segment, q, j], ids[segment, q, j]
-                        # Entries of one segment arrive in the order of its heap, not of their ids.
-                        if score > best[0] or (score == best[0] and item < names_of[0]):
-                            _sift(best, names_of, len(best), score, item)
-                _sort(best, names_of)
+    row = np.empty(GATHER, queries.dtype)
+    gathered = np.empty((GATHER, k), queries.dtype)
+    while True:
+        q = fetch_add(counter, 0, 1)
+        if q >= n_queries:
+            break
+        _clear(scores[q], ids[q])
+        cursor, end = indptr[q], indptr[q + 1]
+        for start in range(allowed_ptr[q], allowed_ptr[q + 1], GATHER):
+            names = allowed[start : min(start + GATHER, allowed_ptr[q + 1])]
+            for j in range(len(names)):
+                gathered[j] = items[names[j]]
+            gemv_n(len(names), k, 1.0, gathered, k, queries[q], 0.0, row)
+            if len(scale):
+                for j in range(len(names)):
+                    row[j] *= scale[names[j]]
+            cursor = lower_bound(indices, cursor, end, names[0])
+            cursor = _mask(row[: len(names)], 0, names, indices, cursor, end)
+            _scan(row[: len(names)], 0, names, scores[q], ids[q])
+        _sort(scores[q], ids[q])
 
 
-@njit(cache=True, parallel=True)
-def topk_lists(queries, items, scale, allowed_ptr, allowed, indptr, indices, n_threads, counter, ids, scores):
+def topk_lists(queries, items, scale, allowed_ptr, allowed, indptr, indices, n_threads, ids, scores):
     """The best items of every query among a list of its own; the other arguments are those of `topk`.
 
     Only the listed items are scored: the cost is that of the lists, not of the catalogue.
     """
-    n_queries, k = queries.shape
-    for _ in prange(n_threads):
-        row = np.empty(GATHER, queries.dtype)
-        gathered = np.empty((GATHER, k), queries.dtype)
-        while True:
-            q = fetch_add(counter, 0, 1)
-            if q >= n_queries:
-                break
-            ids[q, :] = -1
-            scores[q, :] = -np.inf
-            cursor, end = indptr[q], indptr[q + 1]
-            for start in range(allowed_ptr[q], allowed_ptr[q + 1], GATHER):
-                names = allowed[start : min(start + GATHER, allowed_ptr[q + 1])]
-                for j in range(len(names)):
-                    gathered[j] = items[names[j]]
-                gemv_n(len(names), k, 1.0, gathered, k, queries[q], 0.0, row)
-                if len(scale):
-                    for j in range(len(names)):
-                        row[j] *= scale[names[j]]
-                cursor += np.searchsorted(indices[cursor:end], names[0])
-                cursor = _mask(row[: len(names)], 0, names, indices, cursor, end)
-                _scan(row[: len(names)], 0, names, scores[q], ids[q])
-            _sort(scores[q], ids[q])
+    launch(_fill_lists, n_threads, queries, items, scale, allowed_ptr, allowed, indptr, indices, ids, scores)
 
 
-@njit(cache=True, parallel=True)
-def topk_dense(dense, indptr, indices, n_threads, counter, ids, scores):
-    """The best columns of every row of a given score matrix, filtered; excluded scores are overwritten."""
+@njit(cache=True, nogil=True)
+def _fill_dense(counter, dense, indptr, indices, ids, scores):
     names = np.empty(0, np.int32)
-    for _ in prange(n_threads):
-        while True:
-            q = fetch_add(counter, 0, 1)
-            if q >= len(dense):
-                break
-            ids[q, :] = -1
-            scores[q, :] = -np.inf
-            _mask(dense[q], 0, names, indices, indptr[q], indptr[q + 1])
-            _scan(dense[q], 0, names, scores[q], ids[q])
-            _sort(scores[q], ids[q])
+    while True:
+        q = fetch_add(counter, 0, 1)
+        if q >= len(dense):
+            break
+        _clear(scores[q], ids[q])
+        _mask(dense[q], 0, names, indices, indptr[q], indptr[q + 1])
+        _scan(dense[q], 0, names, scores[q], ids[q])
+        _sort(scores[q], ids[q])
+
+
+def topk_dense(dense, indptr, indices, n_threads, ids, scores):
+    """The best columns of every row of a given score matrix, filtered; excluded scores are overwritten."""
+    launch(_fill_dense, n_threads, dense, indptr, indices, ids, scores)

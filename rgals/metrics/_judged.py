@@ -9,7 +9,7 @@ import numpy as np
 
 from rgals._csr import CSR
 from rgals._errors import InputError, InputTypeError, ShapeError
-from rgals._threads import parallel
+from rgals._threads import workers
 from rgals._validation import as_csr, check_int
 from rgals.kernels import ranking as kernel
 from rgals.scoring import useful_jobs
@@ -67,8 +67,8 @@ class Outranked:
 def judge_trusted(ids: np.ndarray, truth: CSR, n_jobs: int | None = None) -> Judged:
     """`judge` without checks."""
     hits = np.empty(ids.shape, np.bool_)
-    with parallel(useful_jobs(n_jobs, 16 * ids.size)) as threads:
-        kernel.find_hits(ids, truth.indptr, truth.indices, threads, np.zeros(1, np.int64), hits)
+    with workers(useful_jobs(n_jobs, 16 * ids.size)) as threads:
+        kernel.find_hits(ids, truth.indptr, truth.indices, threads, hits)
     return Judged(ids, hits, truth.row_counts)
 
 

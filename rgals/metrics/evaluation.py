@@ -10,7 +10,7 @@ import numpy as np
 
 from rgals._csr import CSR
 from rgals._errors import InputError, InputTypeError, ParameterError, ShapeError
-from rgals._threads import parallel
+from rgals._threads import workers
 from rgals._validation import as_csr, check_ids, check_int
 from rgals.kernels import ranking as kernel
 from rgals.metrics import catalogue
@@ -236,15 +236,14 @@ def _count(
     """Count what outranks each relevant item, from dense scores (overwritten) or from factors."""
     above, tied = np.empty(truth.nnz, np.int64), np.empty(truth.nnz, np.int64)
     pairs = truth.indptr, truth.indices, seen.indptr, seen.indices
-    counter = np.zeros(1, np.int64)
     width = scores[0].shape[1] if isinstance(scores, tuple) else 1
-    with parallel(useful_jobs(n_jobs, truth.n_rows * truth.n_cols * width)) as threads:
+    with workers(useful_jobs(n_jobs, truth.n_rows * truth.n_cols * width)) as threads:
         if isinstance(scores, tuple):
             row_bytes = max(1, truth.n_cols * scores[1].itemsize)
             block = max(1, min(_ROWS, _ROWS_BYTES // row_bytes))
-            kernel.count_above(*scores, *pairs, block, threads, counter, above, tied)
+            kernel.count_above(*scores, *pairs, block, threads, above, tied)
         else:
-            kernel.count_above_dense(scores, *pairs, threads, counter, above, tied)
+            kernel.count_above_dense(scores, *pairs, threads, above, tied)
     return Outranked(truth.indptr, above, tied, truth.n_cols - truth.row_counts - seen.row_counts)
 
 

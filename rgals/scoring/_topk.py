@@ -8,7 +8,7 @@ import numpy as np
 
 from rgals._csr import CSR
 from rgals._errors import InputTypeError, ShapeError
-from rgals._threads import n_threads, parallel
+from rgals._threads import n_threads, workers
 from rgals._validation import as_csr, check_ids, check_int
 from rgals.cuda import open_device
 from rgals.kernels import topk as kernel
@@ -69,10 +69,6 @@ def _as_item_list(name: str, ids: Any, n_items: int) -> np.ndarray:
 
 def _no_pairs(n_rows: int, n_cols: int) -> CSR:
     return CSR(np.zeros(n_rows + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), n_cols)
-
-
-def _counter() -> np.ndarray:
-    return np.zeros(2, np.int64)
 
 
 def _as_scale(scale: Any, n_items: int, dtype: np.dtype) -> np.ndarray:
@@ -196,8 +192,8 @@ def topk(
         allowed = as_csr(candidates, name="candidates", n_rows=n_queries, n_cols=n_items)
         lists = _without(allowed, blocked)
         ids, scores = np.empty((n_queries, n), np.int32), np.empty((n_queries, n), queries.dtype)
-        with parallel(useful_jobs(n_jobs, allowed.nnz * queries.shape[1])) as threads:
-            kernel.topk_lists(queries, items, scale, *lists, *filters, threads, _counter(), ids, scores)
+        with workers(useful_jobs(n_jobs, allowed.nnz * queries.shape[1])) as threads:
+            kernel.topk_lists(queries, items, scale, *lists, *filters, threads, ids, scores)
         return ids, scores
 
     names = np.empty(0, np.int32)
@@ -214,8 +210,8 @@ def topk(
     ids = np.empty((n_segments, n_queries, n), np.int32)
     scores = np.empty((n_segments, n_queries, n), queries.dtype)
     lists = _read_only(names), _read_only(blocked)
-    with parallel(useful_jobs(n_jobs, n_queries * n_left * queries.shape[1])) as threads:
-        kernel.topk(queries, items, scale, *lists, *filters, n_segments, threads, _counter(), ids, scores)
+    with workers(useful_jobs(n_jobs, n_queries * n_left * queries.shape[1])) as threads:
+        kernel.topk(queries, items, scale, *lists, *filters, n_segments, threads, ids, scores)
     return (ids[0], scores[0]) if n_segments == 1 else (ids[0].copy(), scores[0].copy())
 
 
@@ -255,6 +251,6 @@ def topk_dense(
     )
     ids, best = np.empty((len(scores), n), np.int32), np.empty((len(scores), n), scores.dtype)
     filters = _read_only(pairs.indptr), _read_only(pairs.indices)
-    with parallel(useful_jobs(n_jobs, scores.size)) as threads:
-        kernel.topk_dense(scores, *filters, threads, _counter(), ids, best)
+    with workers(useful_jobs(n_jobs, scores.size)) as threads:
+        kernel.topk_dense(scores, *filters, threads, ids, best)
     return ids, best

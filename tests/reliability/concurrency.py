@@ -115,17 +115,26 @@ def small_fit() -> str:
     return digest(model.user_factors_, *model.recommend([0, 1], n=3))
 
 
-def _answer(pipe) -> None:
+def small_sgd() -> str:
+    model = SGDRanker(K=4, n_epochs=1, random_state=0).fit(interactions(60, 30))
+    return digest(model.user_factors_, model.item_factors_)
+
+
+FITS = {"als": small_fit, "sgd": small_sgd}
+
+
+def _answer(pipe, what: str) -> None:
     from rgals import ForkError
 
     try:
-        pipe.send(small_fit())
+        pipe.send(FITS[what]())
     except ForkError as error:
         pipe.send(f"ForkError: {error}")
 
 
-def fork(method: str, when: str) -> dict:
+def fork(method: str, when: str, what: str) -> dict:
     """What a child says that was started before or after the parent's first fit, and during another."""
+    small_fit = FITS[what]
     expected = None
     if when != "before":
         expected = small_fit()
@@ -141,7 +150,7 @@ def fork(method: str, when: str) -> dict:
         busy.start()
     context = multiprocessing.get_context(method)
     here, there = context.Pipe()
-    child = context.Process(target=_answer, args=(there,))
+    child = context.Process(target=_answer, args=(there, what))
     child.start()
     answered = here.poll(240)
     answer = here.recv() if answered else "no answer"

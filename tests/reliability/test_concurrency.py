@@ -73,19 +73,26 @@ def test_a_torn_snapshot_is_caught():
 
 def test_forks(tally, amount):
     cases = amount(
-        [("fork", "omp", "after"), ("fork", "workqueue", "after"), ("fork", "omp", "before")],
         [
-            (method, layer, when)
+            ("fork", "omp", "after", "als"),
+            ("fork", "omp", "during", "als"),
+            ("fork", "omp", "before", "als"),
+            ("fork", "omp", "after", "sgd"),
+            ("fork", "workqueue", "after", "sgd"),
+        ],
+        [
+            (method, layer, when, what)
             for method in ("fork", "forkserver", "spawn")
             for layer in LAYERS
             for when in ("before", "after", "during")
+            for what in ("als", "sgd")
             if when != "during" or method == "fork"  # the others share nothing with the parent's threads
         ],
     )
     count = tally("fork, forkserver, spawn x layers", len(cases), len(cases))
-    for method, layer, when in cases:
-        answer, seconds = script("fork", method, when, layer=layer)
-        name, fault = f"{method}, {layer}, {when} the first fit", None
+    for method, layer, when, what in cases:
+        answer, seconds = script("fork", method, when, what, layer=layer)
+        name, fault = f"{what}, {method}, {layer}, {when} the first fit", None
         if isinstance(answer, str):
             fault = answer
         elif answer["parent"] != answer["expected"]:
@@ -94,7 +101,8 @@ def test_forks(tally, amount):
             refused = (
                 str(answer["answer"]).startswith("ForkError") and "NUMBA_THREADING_LAYER" in answer["answer"]
             )
-            if not (refused and (method, layer) == ("fork", "omp") and when != "before"):
+            # Only SGD runs numba's parallel loops.
+            if not (refused and (what, method, layer) == ("sgd", "fork", "omp") and when != "before"):
                 fault = f"{answer['answer']} (exit code {answer['exit']})"
         count.add(seconds, fault and f"{name}: {fault}")
     count.check()

@@ -12,7 +12,7 @@ import scipy.linalg
 
 from rgals._csr import CSR
 from rgals._errors import NumericalError
-from rgals._threads import parallel
+from rgals._threads import workers
 from rgals.kernels import gram, pcg, rows, shared, tiles
 from rgals.losses.base import Side
 from rgals.solvers.backends.base import HalfStep, HostFactors, raise_for_rows
@@ -56,7 +56,7 @@ class CPUBackend(HostFactors):
         """See `Backend.half_step`."""
         if out is None:
             out = np.empty((rows.n_rows, fixed.shape[1]), fixed.dtype)
-        with parallel(self.n_jobs) as n_threads:
+        with workers(self.n_jobs) as n_threads:
             plan = self._plan(rows, side, fixed.dtype)
             return _HalfStep(plan, fixed, out, n_threads, self.steps).run(rotate, warm)
 

@@ -1,0 +1,41 @@
+"""Loops in place of numpy's slices, reductions and searches, each of which takes numba long to compile."""
+
+from __future__ import annotations
+
+from numba import njit
+
+
+@njit(cache=True)
+def zero(x, n):
+    """``x[:n] = 0``."""
+    for i in range(n):
+        x[i] = 0.0
+
+
+@njit(cache=True)
+def copy(to, x):
+    """``to[:] = x``."""
+    for i in range(len(x)):
+        to[i] = x[i]
+
+
+@njit(cache=True)
+def ends(x):
+    """The smallest and the largest entry."""
+    low = high = x[0]
+    for value in x:
+        low = min(low, value)
+        high = max(high, value)
+    return low, high
+
+
+@njit(cache=True)
+def lower_bound(x, start, stop, value):
+    """The first index from ``start`` on, at most ``stop``, with ``x[index] >= value``; ``x`` is sorted."""
+    while start < stop:
+        middle = (start + stop) // 2
+        if x[middle] < value:
+            start = middle + 1
+        else:
+            stop = middle
+    return start
