@@ -1,14 +1,19 @@
-"""Tiles, panels and packed triangles against numpy; caches follow every source file of the kernels."""
+"""Tiles and packed triangles; the work queue; caches follow every source file of the kernels."""
 
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
+import numba
 import numpy as np
 import pytest
+from numba import njit
 
 import rgals.kernels
 from rgals.kernels import gram, rows, tiles
+from rgals.kernels.queue import _threads, fetch_add, launch
 
 
 def packed(A, w):
@@ -84,3 +89,50 @@ def test_caches_are_dropped_when_any_kernel_changes(tmp_path):
     os.utime(tmp_path / "two.py", ns=(1, 1))
     drop(tmp_path)
     assert not (cache / "one.f-1.py311.nbi").exists()
+
+
+@njit(cache=False, nogil=True)
+def _count_pieces(counter, taken):
+    while True:
+        piece = fetch_add(counter, 0, 1)
+        if piece >= len(taken):
+            break
+        taken[piece] += 1
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 4])
+def test_every_piece_of_work_is_done_once_by_many_callers(n_threads):
+    def ask(_):
+        taken = np.zeros(5000, np.int64)
+        launch(_count_pieces, n_threads, taken)
+        return taken
+
+    with ThreadPoolExecutor(6) as callers:
+        for taken in callers.map(ask, range(40)):
+            np.testing.assert_array_equal(taken, 1)
+
+
+def test_an_error_on_another_thread_arrives_after_all_have_ended():
+    here, ended, begun = threading.get_ident(), [], threading.Event()
+
+    def work(counter):
+        if threading.get_ident() == here:
+            begun.wait(10)
+            ended.append("here")
+            return
+        begun.set()
+        raise KeyError("there")
+
+    with pytest.raises(KeyError, match="there"):
+        launch(work, 2)
+    assert ended == ["here"]
+
+
+def test_work_that_has_not_started_is_not_waited_for():
+    release = threading.Event()
+    hold = [_threads().submit(release.wait, 10) for _ in range(numba.config.NUMBA_NUM_THREADS)]
+    ran = []
+    launch(lambda counter: ran.append(1), 2)
+    assert ran == [1]
+    release.set()
+    assert all(future.result() for future in hold)
