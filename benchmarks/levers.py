@@ -27,6 +27,7 @@ from rgals.model_selection.tuning.trials import make_model, prepare
 
 RESULTS = Path(__file__).with_name("levers_results.jsonl")
 LOSSES = {"IALS": IALS(), "RG2": RG2()}
+EXPONENTS = {"both": (False, True), "no": (False,), "yes": (True,)}
 PLAIN = {"user_exponent": 0.0, "item_exponent": 0.0}
 COMMON = {"random_state": 0, "n_iter": 16}
 TOP = len(LEVELS) - 1
@@ -38,6 +39,7 @@ def main() -> None:
     )
     parser.add_argument("sets", nargs="*", default=["amazon-book-kgat", "douban-book-music"])
     parser.add_argument("--losses", default="IALS,RG2", help="separated by commas")
+    parser.add_argument("--exponents", choices=EXPONENTS, default="both")
     parser.add_argument("--K", default="64,512", help="ascending, separated by commas")
     parser.add_argument(
         "--budget", type=float, default=8, help="full fits at the first K, twice with exponents"
@@ -59,7 +61,7 @@ def main() -> None:
         protocol = protocol_of(name)
         prepared = prepare(data, protocol, None, 1, 10_000, 0)
         for loss in (LOSSES[key] for key in args.losses.split(",")):
-            for exponents in (False, True):
+            for exponents in EXPONENTS[args.exponents]:
                 keys = {K: f"{name} {loss.name} K{K} exponents={exponents}" for K in ladder}
                 if all(record.get(key) for key in keys.values()):
                     continue
