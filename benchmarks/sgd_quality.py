@@ -24,14 +24,14 @@ DATA = Path(os.environ.get("RGALS_DATA") or Path(__file__).resolve().parents[2] 
 METRICS = ("ndcg@20", "recall@20")
 SETTINGS = {
     "amazon-health-10core": {
-        "softmax": {"loss": "softmax", "temperature": 0.2, "lr": 0.02, "batch_size": 64},
-        "sampled softmax": {"loss": "sampled_softmax", "temperature": 0.2, "lr": 0.02, "n_negatives": 100},
-        "BPR": {"loss": "bpr", "temperature": 0.2, "lr": 0.02, "n_negatives": 10},
+        "softmax": {"loss": "softmax", "temperature": 0.25, "lr": 0.02, "batch_size": 64},
+        "BPR": {"loss": "bpr", "temperature": 0.3, "lr": 0.02, "n_negatives": 10},
+        "sampled softmax": {"loss": "sampled_softmax", "temperature": 0.25, "lr": 0.02, "n_negatives": 100},
     },
     "amazon-electronics-10core": {
-        "softmax": {"loss": "softmax", "temperature": 0.2, "lr": 0.02, "batch_size": 64},
-        "sampled softmax": {"loss": "sampled_softmax", "temperature": 0.2, "lr": 0.02, "n_negatives": 100},
-        "BPR": {"loss": "bpr", "temperature": 0.2, "lr": 0.02, "n_negatives": 10},
+        "softmax": {"loss": "softmax", "temperature": 0.2, "lr": 0.05, "batch_size": 128},
+        "BPR": {"loss": "bpr", "temperature": 0.2, "lr": 0.03, "n_negatives": 10},
+        "sampled softmax": {"loss": "sampled_softmax", "temperature": 0.2, "lr": 0.03, "n_negatives": 100},
     },
 }
 
