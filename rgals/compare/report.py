@@ -348,10 +348,10 @@ def draw(result: Comparison) -> Any:
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 80rem;
 margin: 2rem auto; padding: 0 1rem; } h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
-table { border-collapse: collapse; font-size: .87rem; display: block; overflow-x: auto; }
-th, td { padding: .3rem .55rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
+table { border-collapse: collapse; font-size: .8rem; display: block; overflow-x: auto; }
+th, td { padding: .3rem .4rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child, td:last-child, th:last-child { text-align: left; }
-td:last-child { white-space: normal; min-width: 9rem; }
+td:last-child { white-space: normal; min-width: 8rem; }
 th { border-bottom: 2px solid #888; } tr.best td { font-weight: 600; }
 svg { width: 100%; height: auto; } .note { color: #555; font-size: .9rem; }
 """
