@@ -1,8 +1,8 @@
 """Threads that drain a queue: every one takes the next piece of work when it is done with one.
 
 Compiled functions without the interpreter's lock run on Python's own threads. Against numba's parallel loops
-this compiles each kernel once instead of four times, waits without spinning, survives forks, and lets any
-number of callers launch at once.
+this compiles each kernel once instead of four times, survives forks, lets any number of callers launch at
+once, and never spins for more than a fraction of a millisecond.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+_LOOKS = 50_000  # for new work before a thread goes to sleep: up to a millisecond
+
 _pool: ThreadPoolExecutor | None = None
+_launches = np.zeros(1, np.int64)
 _pool_lock = threading.Lock()
 
 
@@ -41,28 +44,6 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def launch(work: Callable[..., Any], n_threads: int, *args: Any) -> None:
-    """Run ``work(counter, *args)`` on ``n_threads`` threads at once, this one being the first.
-
-    Parameters
-    ----------
-    work : a compiled function that releases the interpreter's lock (``nogil``)
-        Takes pieces of work off ``counter`` (`fetch_add`) until none is left, so that it does not matter how
-        many threads run it, nor when they start.
-    n_threads : int
-    """
-    counter = np.zeros(1, np.int64)
-    others = [_threads().submit(work, counter, *args) for _ in range(n_threads - 1)]
-    try:
-        work(counter, *args)
-    finally:
-        # Those that have not started have nothing left to do: what they wait for is somebody else's work.
-        wait([other for other in others if not other.cancel()])
-    for other in others:
-        if not other.cancelled():
-            other.result()
-
-
 @intrinsic
 def fetch_add(typingctx, counter, index, amount):
     """Atomically add ``amount`` to ``counter[index]`` (int64 array) and return the value from before."""
@@ -78,3 +59,38 @@ def fetch_add(typingctx, counter, index, amount):
         return builder.atomic_rmw("add", pointer, amount, "monotonic")
 
     return types.int64(counter, index, amount), codegen
+
+
+@njit(cache=True, nogil=True)
+def _stay_awake(launches, seen):
+    """Wait for the next launch, not for long: waking a sleeping processor costs more than a short phase."""
+    for _ in range(_LOOKS):
+        if fetch_add(launches, 0, 0) != seen:
+            break
+
+
+def launch(work: Callable[..., Any], n_threads: int, *args: Any) -> None:
+    """Run ``work(counter, *args)`` on ``n_threads`` threads at once, this one being the first.
+
+    Parameters
+    ----------
+    work : a compiled function that releases the interpreter's lock (``nogil``)
+        Takes pieces of work off ``counter`` (`fetch_add`) until none is left, so that it does not matter how
+        many threads run it, nor when they start.
+    n_threads : int
+    """
+    counter = np.zeros(1, np.int64)
+    if n_threads == 1:
+        work(counter, *args)
+        return
+    _launches[0] += 1
+    others = [_threads().submit(work, counter, *args) for _ in range(n_threads - 1)]
+    try:
+        work(counter, *args)
+    finally:
+        # Those that have not started have nothing left to do: what they wait for is somebody else's work.
+        wait([other for other in others if not other.cancel()])
+    for other in others:
+        if not other.cancelled():
+            other.result()
+        _threads().submit(_stay_awake, _launches, _launches[0])
