@@ -50,6 +50,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", nargs="*", default=list(SETTINGS), help=", ".join(SETTINGS))
+    parser.add_argument("--methods", nargs="*", help="of softmax, BPR, sampled softmax; default: all")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=None)
     args = parser.parse_args()
@@ -59,6 +60,8 @@ def main() -> None:
         print("| method | validation ndcg@20 | test ndcg@20 | test recall@20 | epochs | setting |")
         print("|---|---|---|---|---|---|")
         for method, setting in SETTINGS[name].items():
+            if args.methods and method not in args.methods:
+                continue
             started, figures, validation, lengths = time.perf_counter(), [], [], []
             for seed in range(args.seeds):
                 model, epochs, best = fit(data.train, setting, seed, args.jobs)
