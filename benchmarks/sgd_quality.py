@@ -30,7 +30,14 @@ SETTINGS = {
     },
     "amazon-electronics-10core": {
         "softmax": {"loss": "softmax", "temperature": 0.2, "lr": 0.05, "batch_size": 128},
-        "BPR": {"loss": "bpr", "temperature": 0.2, "lr": 0.03, "n_negatives": 10},
+        "BPR": {
+            "loss": "bpr",
+            "score": "dot",
+            "temperature": 1.0,
+            "lr": 0.02,
+            "n_negatives": 10,
+            "weight_decay": 2e-4,
+        },
         "sampled softmax": {"loss": "sampled_softmax", "temperature": 0.2, "lr": 0.03, "n_negatives": 100},
     },
 }
