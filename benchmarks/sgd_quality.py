@@ -29,7 +29,7 @@ SETTINGS = {
         "sampled softmax": {"loss": "sampled_softmax", "temperature": 0.25, "lr": 0.02, "n_negatives": 100},
     },
     "amazon-electronics-10core": {
-        "softmax": {"loss": "softmax", "temperature": 0.2, "lr": 0.05, "batch_size": 128},
+        "softmax": {"loss": "softmax", "temperature": 0.25, "lr": 0.05, "batch_size": 128},
         "BPR": {
             "loss": "bpr",
             "score": "dot",
