@@ -2,7 +2,7 @@
 
 Compiled functions without the interpreter's lock run on Python's own threads. Against numba's parallel loops
 this compiles each kernel once instead of four times, survives forks, lets any number of callers launch at
-once, and never spins for more than about a millisecond.
+once, and never spins for more than about a tenth of a millisecond.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-_LOOKS = 500_000  # for new work before a thread goes to sleep: about a millisecond
+_LOOKS = 50_000  # for new work before a thread goes to sleep: about a tenth of a millisecond
 
 _pool: ThreadPoolExecutor | None = None
 _launches = np.zeros(1, np.int64)
