@@ -60,7 +60,7 @@ def compare(
     seeds : int, default=3
     max_trials : int, default=16
         Fits that tuning a method may use; with 0 it runs where its tuning would start. A method that the
-        folder has tuned already is not tuned again.
+        folder has tuned already is not tuned again, unless its trials ran out and this allows more.
     time_limit : float, default=120
         Training seconds after which a fit ends, of tuning or of the comparison.
     patience : int, default=8

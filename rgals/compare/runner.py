@@ -247,16 +247,16 @@ class Runner:
             )
 
     def _tuned(self, method: Method, bar: tqdm) -> dict[str, Any]:
-        """What tuning found, now or before: a method is not tuned twice, whatever the number of trials."""
-        key = f"tuned {method.name}"
+        """What tuning found, now or before; a larger budget goes on where a smaller one was spent."""
+        key, most = f"tuned {method.name}", self.plan.max_trials
         found = self.journal.get(key)
-        if found is not None:
-            bar.update(self.plan.max_trials)
+        if found is not None and (found["finished"] or found["trials"] >= most):
+            bar.update(most)
             return found
         train = self.split.train
         start = {**method.start_for(*train.shape, train.nnz), **self.plan.start.get(method.name, {})}
-        result = tune(method, self.plan.max_trials, self._trial(method, bar), start)
-        bar.update(self.plan.max_trials - result["trials"])  # found before the budget was spent
+        result = tune(method, most, self._trial(method, bar), start)
+        bar.update(most - result["trials"])  # found before the budget was spent
         return self.journal.add(key, result)
 
     def _follows_gradient(self) -> bool:
