@@ -30,7 +30,7 @@ def aligned(array: np.ndarray) -> np.ndarray:
 
 
 @njit(cache=True)
-def workspace(n, like):
+def workspace(n: int, like: np.ndarray) -> np.ndarray:
     """``n`` numbers of the type of ``like``, uninitialised, on a cache line; for kernels."""
     memory = np.empty(n + LINE // like.itemsize, like.dtype)
     start = -memory.ctypes.data % LINE // like.itemsize
