@@ -102,8 +102,8 @@ def fractions(name: str, X: sp.csr_matrix, Ks: list[int], threads: int, repeats:
     for K in Ks:
         rates = calibrate(max(X.shape), K, threads)
         for method, kind in SOLVERS.items():
-            METHODS[method](X, K, threads)
-            seconds = statistics.median(METHODS[method](X, K, threads)[-1] for _ in range(repeats))
+            METHODS[method](X, K, threads, 2)
+            seconds = statistics.median(METHODS[method](X, K, threads, 3)[-1] for _ in range(repeats))
             bound = limit(users, X.shape[1], K, kind, rates) + limit(items, X.shape[0], K, kind, rates)
             speeds = " | ".join(f"{rates[key] / 1e9:.0f}" for key in ("flops", "gather", "memory"))
             figures = f"{seconds:.4f} | {bound:.4f} | {bound / seconds:.2f}"
@@ -138,8 +138,8 @@ def scaling(threads: int, repeats: int) -> list[dict]:
     print("\n| over | interactions | K | threads | seconds |\n|---|---|---|---|---|")
     for over, (n_users, n_items, draws, K), t in cases:
         X = load(f"synthetic:{n_users}x{n_items}x{draws}")
-        METHODS["rgals RG2 exact"](X, K, t)
-        seconds = statistics.median(METHODS["rgals RG2 exact"](X, K, t)[-1] for _ in range(repeats))
+        METHODS["rgals RG2 exact"](X, K, t, 2)
+        seconds = statistics.median(METHODS["rgals RG2 exact"](X, K, t, 3)[-1] for _ in range(repeats))
         print(f"| {over} | {X.nnz} | {K} | {t} | {seconds:.4f} |", flush=True)
         rows.append({"what": "scaling", "over": over, "nnz": X.nnz, "K": K, "threads": t, "seconds": seconds})
     return rows

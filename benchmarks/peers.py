@@ -1,8 +1,8 @@
 """One ALS iteration of rgals and of other packages, for `speed.py` and `limits.py`.
 
 Everybody gets the same matrix, K, threads and float32, with BLAS on one thread inside row-parallel code. A
-method is a function of (X, K, threads) that fits from scratch and returns the seconds of each iteration; the
-first of them may hold compilation and first allocations.
+method is a function of (X, K, threads, iterations) that fits from scratch and returns the seconds of each
+iteration; the first of them may hold compilation and first allocations, and caches fill until the third.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from rgals import IALS, RG2, RGALS, RGX
 from rgals.datasets import read_interactions
 
 DATA = Path(os.environ.get("RGALS_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
-Method = Callable[[sp.csr_matrix, int, int], list[float]]
+Method = Callable[[sp.csr_matrix, int, int, int], list[float]]
 
 
 def with_rgals(loss, **params) -> Method:
     """Seconds of each iteration of an rgals fit."""
 
-    def run(X, K, threads):
-        model = RGALS(K, loss, n_iter=2, n_jobs=threads, random_state=0, **params).fit(X)
+    def run(X, K, threads, iterations):
+        model = RGALS(K, loss, n_iter=iterations, n_jobs=threads, random_state=0, **params).fit(X)
         return np.diff([0.0] + [record["seconds"] for record in model.history_]).tolist()
 
     return run
@@ -39,11 +39,11 @@ def with_rgals(loss, **params) -> Method:
 def with_implicit(use_cg: bool) -> Method:
     """Seconds of each iteration of implicit's ALS, as it reports them itself."""
 
-    def run(X, K, threads):
+    def run(X, K, threads, iterations):
         from implicit.cpu.als import AlternatingLeastSquares
 
         model = AlternatingLeastSquares(
-            factors=K, iterations=2, use_cg=use_cg, num_threads=threads, random_state=0
+            factors=K, iterations=iterations, use_cg=use_cg, num_threads=threads, random_state=0
         )
         seconds: list[float] = []
         with threadpool_limits(1, "blas"):
@@ -59,7 +59,7 @@ def with_sampled_implicit(use_cg: bool, rows: int) -> Method:
     The Gramian, computed once a half-step, is counted once. For peers that need minutes an iteration.
     """
 
-    def run(X, K, threads):
+    def run(X, K, threads, iterations):
         from implicit.cpu._als import least_squares, least_squares_cg
 
         rng = np.random.default_rng(0)
@@ -86,7 +86,7 @@ def with_sampled_implicit(use_cg: bool, rows: int) -> Method:
 def with_irspack(solver: str) -> Method:
     """Seconds of each epoch of irspack's iALS."""
 
-    def run(X, K, threads):
+    def run(X, K, threads, iterations):
         from irspack import IALSRecommender
 
         model = IALSRecommender(
@@ -96,7 +96,7 @@ def with_irspack(solver: str) -> Method:
         trainer = model._create_trainer()
         seconds = []
         with threadpool_limits(1, "blas"):
-            for _ in range(2):
+            for _ in range(iterations):
                 started = time.perf_counter()
                 trainer.run_epoch()
                 seconds.append(time.perf_counter() - started)
@@ -106,15 +106,15 @@ def with_irspack(solver: str) -> Method:
 
 
 def with_cmfrec(use_cg: bool) -> Method:
-    """Seconds of an iteration of cmfrec's implicit model: the difference of fits of three and of one."""
+    """Seconds of an iteration of cmfrec's implicit model: what each after the first adds to a fit."""
 
-    def run(X, K, threads):
+    def run(X, K, threads, iterations):
         from cmfrec import CMF_implicit
 
         seconds = []
         coo = X.tocoo()
         with threadpool_limits(1, "blas"):
-            for n_iter in (1, 3):
+            for n_iter in (1, iterations):
                 model = CMF_implicit(
                     k=K, niter=n_iter, use_cg=use_cg, max_cg_steps=3, finalize_chol=False, nthreads=threads,
                     precompute_for_predictions=False, use_float=True, verbose=False,
@@ -122,7 +122,7 @@ def with_cmfrec(use_cg: bool) -> Method:
                 started = time.perf_counter()
                 model.fit(coo)
                 seconds.append(time.perf_counter() - started)
-        return [seconds[0], (seconds[1] - seconds[0]) / 2]
+        return [seconds[0], (seconds[1] - seconds[0]) / max(iterations - 1, 1)]
 
     return run
 

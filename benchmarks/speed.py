@@ -6,9 +6,10 @@
     python benchmarks/speed.py ml-1m --fit          # whole fits of 16 iterations, rgals and implicit
     python benchmarks/speed.py ml-1m --memory       # peak memory, each method in a process of its own
 
-A figure is the median over the repeats of the last iteration of a fit, so that compilation and first
-allocations do not count. Packages that are not installed are left out by name. ``--jsonl`` keeps every
-repeat; ``--plot`` draws what the file holds.
+A figure is the median over the repeats of the last iteration of a fit of four, so that compilation, first
+allocations and cold caches do not count (``--iterations 2`` spares time where an iteration takes seconds).
+Packages that are not installed are left out by name. ``--jsonl`` keeps every repeat; ``--plot`` draws what
+the file holds.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from peers import METHODS, SAMPLED, describe, load
 from rgals import RGALS
 
 
-def measure(data: str, K: int, methods: list[str], repeats: int, threads: int) -> dict[str, list[float]]:
+def measure(
+    data: str, K: int, methods: list[str], repeats: int, threads: int, iterations: int
+) -> dict[str, list[float]]:
     """Seconds of an iteration for each repeat of each method; the methods alternate."""
     X = load(data)
     seconds: dict[str, list[float]] = {method: [] for method in methods}
@@ -37,7 +40,7 @@ def measure(data: str, K: int, methods: list[str], repeats: int, threads: int) -
             if repeat == 0 and method in SAMPLED:
                 continue  # nothing to compile or to warm
             try:
-                steps = METHODS[method](X, K, threads)
+                steps = METHODS[method](X, K, threads, iterations)
             except ImportError as error:
                 print(f"{method}: left out ({error})")
                 del seconds[method]
@@ -77,10 +80,10 @@ def peak_memory(data: str, K: int, method: str, threads: int) -> float | None:
         "data, K, method, threads = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])\n"
         "X = peers.load(data)\n"
         "small = X[:200]\n"
-        "peers.METHODS[method](small[:, small.getnnz(0) > 0].tocsr(), 16, threads)\n"
+        "peers.METHODS[method](small[:, small.getnnz(0) > 0].tocsr(), 16, threads, 2)\n"
         "open('/proc/self/clear_refs', 'w').write('5')  # the high-water mark starts anew\n"
         "before = kib('VmRSS')\n"
-        "peers.METHODS[method](X, K, threads)\n"
+        "peers.METHODS[method](X, K, threads, 2)\n"
         "print((kib('VmHWM') - before) / 1024)\n"
     )
     command = [sys.executable, "-c", code, data, str(K), method, str(threads)]
@@ -163,6 +166,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", choices=list(METHODS), help="default: all but the sampled")
     parser.add_argument("--skip", nargs="*", default=[], choices=list(METHODS))
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--iterations", type=int, default=4, help="of a fit, of which the last counts")
     parser.add_argument("--threads", type=int, default=numba.config.NUMBA_NUM_THREADS)
     parser.add_argument("--fit", action="store_true", help="whole fits of 16 iterations instead")
     parser.add_argument("--memory", action="store_true", help="peak memory instead (Linux)")
@@ -196,7 +200,7 @@ def main() -> None:
             if args.fit:
                 seconds = whole_fits(name, K, args.repeats, args.threads)
             else:
-                seconds = measure(name, K, methods, args.repeats, args.threads)
+                seconds = measure(name, K, methods, args.repeats, args.threads, args.iterations)
             show(seconds)
             if args.jsonl:
                 with open(args.jsonl, "a") as file:

@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_feature_names, _check_n_features, validate_data
 
 from rgals import _memory
+from rgals._aligned import empty
 from rgals._callbacks import BestIterate, ProgressBar, Validation
 from rgals._csr import CSR
 from rgals._errors import InputError, InputTypeError, ParameterError
@@ -230,7 +231,8 @@ def start_factors(model: Any, shape: tuple[int, int], rng: np.random.Generator, 
             )
         return snapshot.user_factors.astype(dtype)
     scale = model.K**-0.5 if model.init_scale is None else model.init_scale
-    start = rng.standard_normal((shape[0], model.K), dtype)
+    start = empty((shape[0], model.K), dtype)
+    rng.standard_normal(dtype=dtype, out=start)
     start *= scale
     return start
 

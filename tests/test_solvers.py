@@ -14,6 +14,7 @@ from helpers import LOSSES, factors, interactions
 
 from rgals import RG2, RGX, NumericalError, ParameterError
 from rgals._validation import as_csr
+from rgals.kernels import pcg
 from rgals.kernels import rows as row_kernels
 from rgals.losses import IALS, Coefficients, Degrees, Loss
 from rgals.solvers.als import Problem, als
@@ -125,7 +126,7 @@ def test_the_objective_never_rises_and_is_the_stated_one(name):
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("name", LOSSES)
 def test_conjugate_gradients_approach_the_half_step(name, side, monkeypatch):
-    monkeypatch.setattr(row_kernels, "few", lambda kp: 0)  # rows of few positives would be solved exactly
+    monkeypatch.setattr(pcg, "direct", lambda kp: 0)  # rows of few positives would be solved exactly
     for dtype, tolerance in DTYPES.values():
         _, rows, fixed, coefficients = setting(LOSSES[name], side, 12, valued=True, dtype=dtype)
         if coefficients.coupled:  # the shared term is majorised there: compare without it
@@ -143,7 +144,7 @@ def test_conjugate_gradients_approach_the_half_step(name, side, monkeypatch):
 
 def test_one_step_solves_rows_of_few_positives_exactly():
     _, rows, fixed, coefficients = setting(LOSSES["ials"], "user", 40, valued=True)
-    few = rows.row_counts <= row_kernels.few(40)
+    few = rows.row_counts <= pcg.direct(40)
     assert 0 < few.sum() < len(few)
     step = CPUBackend(steps=1).half_step(rows, fixed, coefficients)
     exact = DenseBackend().half_step(rows, fixed, coefficients)
@@ -152,7 +153,7 @@ def test_one_step_solves_rows_of_few_positives_exactly():
 
 
 def test_conjugate_gradients_start_from_the_current_factors(monkeypatch):
-    monkeypatch.setattr(row_kernels, "few", lambda kp: 0)
+    monkeypatch.setattr(pcg, "direct", lambda kp: 0)
     _, rows, fixed, coefficients = setting(LOSSES["ials"], "user", 12)
     exact = CPUBackend().half_step(rows, fixed, coefficients).factors
     near = exact + 1e-3 * factors(*exact.shape, seed=1)
@@ -164,7 +165,7 @@ def test_conjugate_gradients_start_from_the_current_factors(monkeypatch):
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("few", [0, 8])
 def test_the_objective_never_rises_with_conjugate_gradients(name, few, monkeypatch):
-    monkeypatch.setattr(row_kernels, "few", lambda kp: few)  # all rows iterated, or some solved exactly
+    monkeypatch.setattr(pcg, "direct", lambda kp: few)  # all rows iterated, or some solved exactly
     loss = LOSSES[name]
     X = interactions(valued=True)
     users = as_csr(X, dtype=np.float64)

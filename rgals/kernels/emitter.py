@@ -149,6 +149,14 @@ class Emitter:
             for at in (0, h)
         )
 
+    def total(self, vector):
+        """The sum of a vector's elements, as a scalar."""
+        emitter = self
+        while emitter.width > 1:
+            vector = self.builder.fadd(*emitter.halves(vector))
+            emitter = emitter.narrower(emitter.width // 2)
+        return self.element(vector, 0)
+
     def sums(self, vectors):
         """The vector whose lane i is the sum of the elements of vector i."""
         w = self.width

@@ -150,6 +150,19 @@ def gather_scaled(out, step, stride, source, scale, indices, roots, source_strid
     )
 
 
+@kernel("ppii")
+def _scatter_rows(e, out, source, stride, n):
+    with cgutils.for_range(e.builder, n) as loop:
+        row = e.load(source, e.builder.mul(loop.index, ir.Constant(INT, e.width)))
+        e.store(row, out, e.builder.mul(loop.index, stride))
+
+
+@njit(cache=True)
+def scatter_rows(out, oo, source, stride, n):
+    """``out[oo + i * stride :]``, W numbers, from ``n`` rows of W in ``source``."""
+    _scatter_rows((out, oo, source, 0, stride, n))
+
+
 @intrinsic
 def prefetch(typingctx, array, index):
     """Ask for the cache line of an entry, or of the start of a row, of any array."""

@@ -9,15 +9,19 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from rgals._aligned import aligned, workspace
 from rgals.kernels.emitter import LINE
-from rgals.kernels.gather import gather_scaled, gather_transposed
+from rgals.kernels.gather import gather_scaled, gather_transposed, scatter_rows
 from rgals.kernels.loops import zero
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.tiles import tile_add
 
 ROWS = 256  # rows of a block: its products stay in the L2 cache
 STRIP = 128  # rows of a product: they stay in the L2 cache up to K = 1024
+CHUNKS = 256  # of a product, at most, each with sums of its own
 TILE = 256  # columns of an output tile: its float64 sums stay in the L2 cache
+
+_NONE = np.empty(0)
 
 
 @njit(cache=True)
@@ -59,13 +63,13 @@ def _partial(counter, factors, weight, uniform, gram):
     n_chunks = len(gram) // n_pairs
     side = min(TILE, width)
     n_blocks = (n + ROWS - 1) // ROWS
-    left_panels = np.empty(ROWS * side, factors.dtype)
-    right_panels = np.empty(ROWS * side, factors.dtype)
-    product = np.empty(side * w, factors.dtype)
+    left_panels = workspace(ROWS * side, factors)
+    right_panels = workspace(ROWS * side, factors)
+    product = workspace(side * w, factors)
     padded = np.zeros(ROWS * width if width != k else 0, factors.dtype)
     numbers = np.arange(ROWS)
     ones = np.ones(side, factors.dtype)
-    roots = np.empty(ROWS, factors.dtype)
+    roots = workspace(ROWS, factors)
     while True:
         task = fetch_add(counter, 0, 1)
         if task >= n_chunks * n_pairs:
@@ -136,76 +140,107 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     return upper + np.triu(upper, 1).T
 
 
+@njit(cache=True)
+def _add_sums(factors, start, stop, weight, linear_weight, sums):
+    """Add the three sums of `column_sums` over some rows."""
+    k = factors.shape[1]
+    squares, plain, linear = sums[0], sums[1], sums[2]
+    for i in range(start, stop):
+        w = weight[i]
+        lw = linear_weight[i]
+        for j in range(k):
+            f = np.float64(factors[i, j])
+            squares[j] += w * f * f
+            plain[j] += w * f
+            linear[j] += lw * f
+
+
 @njit(cache=True, nogil=True)
-def _multiply(counter, factors, panels, out):
+def _multiply(counter, factors, panels, out, weight, linear_weight, sums):
     n, k = factors.shape
     w = LINE // factors.itemsize
     width = (k + w - 1) // w * w
-    left = np.empty(STRIP * width, factors.dtype)
-    product = np.empty(STRIP * w, factors.dtype)
+    left = workspace(STRIP * width, factors)
+    product = workspace(STRIP * w, factors)
     padded = np.zeros(STRIP * width if width != k else 0, factors.dtype)
     ones = np.ones(max(width, STRIP), factors.dtype)
     numbers = np.empty(STRIP, np.int64)
+    flat = out.reshape(-1)
+    n_strips = (n + STRIP - 1) // STRIP
     while True:
-        start = fetch_add(counter, 0, 1) * STRIP
-        if start >= n:
+        chunk = fetch_add(counter, 0, 1)
+        if chunk >= len(sums):
             break
-        rows = min(STRIP, n - start)
-        n_groups = (rows + w - 1) // w
-        for i in range(n_groups * w):
-            numbers[i] = min(i, rows - 1)
-        source = _padded_rows(factors, start, start + rows, padded)
-        for group in range(n_groups):
-            for b in range(width // w):
-                at = (group * width + b * w) * w
-                gather_transposed(left, at, source, b * w, ones, 0, numbers, group * w, ones, 0, width)
-        for j in range(width // w):
-            zero(product, n_groups * w * w)
+        for strip in range(chunk * n_strips // len(sums), (chunk + 1) * n_strips // len(sums)):
+            start = strip * STRIP
+            rows = min(STRIP, n - start)
+            n_groups = (rows + w - 1) // w
+            for i in range(n_groups * w):
+                numbers[i] = min(i, rows - 1)
+            source = _padded_rows(factors, start, start + rows, padded)
             for group in range(n_groups):
-                tile_add(
-                    product, group * w * w, left, group * width * w, panels, j * width * w, width, 1.0
-                )  # fmt: skip
-            stop = min(w, k - j * w)
-            for i in range(rows):
-                for t in range(stop):
-                    out[start + i, j * w + t] = product[i * w + t]
+                for b in range(width // w):
+                    at = (group * width + b * w) * w
+                    gather_transposed(left, at, source, b * w, ones, 0, numbers, group * w, ones, 0, width)
+            for j in range(width // w):
+                zero(product, n_groups * w * w)
+                for group in range(n_groups):
+                    tile_add(
+                        product, group * w * w, left, group * width * w, panels, j * width * w, width, 1.0
+                    )  # fmt: skip
+                if (j + 1) * w <= k:
+                    scatter_rows(flat, start * k + j * w, product, k, rows)
+                    continue
+                for i in range(rows):
+                    for t in range(k - j * w):
+                        out[start + i, j * w + t] = product[i * w + t]
+            if len(weight):
+                _add_sums(out, start, start + rows, weight, linear_weight, sums[chunk])
 
 
-def multiply(factors: np.ndarray, matrix: np.ndarray, out: np.ndarray, n_threads: int) -> None:
-    """``out = factors @ matrix``; ``out`` may be ``factors`` itself.
+def multiply(
+    factors: np.ndarray,
+    matrix: np.ndarray,
+    out: np.ndarray,
+    n_threads: int,
+    weight: np.ndarray = _NONE,
+    linear_weight: np.ndarray = _NONE,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``out = factors @ matrix``, and on the way `column_sums` of it; ``out`` may be ``factors`` itself.
 
     Parameters
     ----------
     factors, out : ndarray, shape (n, K), C-ordered
     matrix : ndarray, shape (K, K), of the factors' dtype
     n_threads : int
+    weight, linear_weight : ndarray of float64, shape (n,), optional
+
+    Returns
+    -------
+    tuple of three ndarrays of float64, shape (K,)
+        `column_sums` of the product; zeros without weights.
     """
-    k = len(matrix)
+    n, k = factors.shape
     w = LINE // factors.itemsize
     width = -(-k // w) * w
     padded = np.zeros((width, width), factors.dtype)
     padded[:k, :k] = matrix
-    panels = np.ascontiguousarray(padded.reshape(width, width // w, w).transpose(1, 0, 2)).reshape(-1)
-    launch(_multiply, n_threads, factors, panels, out)
+    panels = aligned(padded.reshape(width, width // w, w).transpose(1, 0, 2)).reshape(-1)
+    sums = np.zeros((min(-(-n // STRIP), CHUNKS), 3, k))
+    launch(_multiply, n_threads, factors, panels, out, weight, linear_weight, sums)
+    squares, plain, linear = sums.sum(axis=0)
+    return squares, plain, linear
 
 
 @njit(cache=True, nogil=True)
 def _column_sums(counter, factors, weight, linear_weight, out):
-    n, k = factors.shape
-    n_chunks = len(out)
+    n, n_chunks = len(factors), len(out)
     while True:
         chunk = fetch_add(counter, 0, 1)
         if chunk >= n_chunks:
             break
-        squares, sums, linear = out[chunk, 0], out[chunk, 1], out[chunk, 2]
-        for i in range(chunk * n // n_chunks, (chunk + 1) * n // n_chunks):
-            w = weight[i]
-            lw = linear_weight[i]
-            for j in range(k):
-                f = np.float64(factors[i, j])
-                squares[j] += w * f * f
-                sums[j] += w * f
-                linear[j] += lw * f
+        first, last = chunk * n // n_chunks, (chunk + 1) * n // n_chunks
+        _add_sums(factors, first, last, weight, linear_weight, out[chunk])
 
 
 def column_sums(

@@ -3,7 +3,7 @@
 In the rotated basis the preconditioner ``D = scale d + ridge`` is diagonal and yet holds the whole Gramian;
 scaled by ``D^-1/2`` the system ``(I + X^T X) x = b`` needs no preconditioner at all, and a few steps from the
 last iterate suffice. The positives of a row are gathered once and stay in the cache for all steps, unless
-they are too many.
+they are too many; a step reads them once.
 """
 
 from __future__ import annotations
@@ -11,35 +11,46 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from rgals.kernels import tiles
-from rgals.kernels.loops import ends, zero
+from rgals._aligned import workspace
+from rgals.kernels import gather, tiles
+from rgals.kernels.loops import copy, ends
 from rgals.kernels.queue import fetch_add, launch
-from rgals.kernels.rows import (
-    BATCH,
-    NOT_POSITIVE,
-    add_unweighted,
-    gather_weights,
-    is_positive,
-    pack_rows,
-)
-from rgals.kernels.tiles import LINE, panel_product, panels_transposed, scaled_copy
+from rgals.kernels.rows import BATCH, gather_weights, is_solvable, look_ahead, scale_row
+from rgals.kernels.tiles import LINE
 
 GATHERED = 1024  # positives that are kept packed: 256 KiB with K = 64
 
 
+def direct(kp: int) -> int:
+    """Up to so many positives, the exact solution of a row costs no more than some steps do."""
+    return max(16, 3 * kp // 32)
+
+
 @njit(cache=True)
-def _add_normal(n, kp, x, sign, v, t, y):
-    """``y += X^T diag(sign) X v`` for packed rows; ``t`` is work space."""
-    w = LINE // x.itemsize
-    n_panels = (n + w - 1) // w
-    for i in range(n_panels * w):
-        t[i] = 0.0
-    for q in range(n_panels):
-        panel_product(t, q * w, x, q * kp * w, v, 0, kp, 1.0)
+def _gather(
+    begin, n, indices, values, factors, terms, col_terms, inv_root, cols, roots, w, linear, sign, x, n_blocks
+):
+    """Rows ``sqrt(|m_k|) D^-1/2 f_k`` in ``x``, the signs of their weights, and ``w`` with ``b += X^T w``.
+
+    A positive without weight gets a row too, so that its linear term counts, and the sign 0.
+
+    Returns
+    -------
+    The number of rows, padded with zeros to a multiple of 4.
+    """
+    kp = len(inv_root)
+    gather_weights(begin, begin + n, indices, values, terms, col_terms, cols, roots, w, linear)
     for i in range(n):
-        t[i] *= sign[i]
-    for b in range(kp // w):
-        panels_transposed(y, b * w, x, b * w * w, t, 0, kp * w, n_panels, 1.0)
+        sign[i] = np.sign(roots[i])
+        roots[i] = abs(roots[i])
+        if roots[i] == 0.0:
+            roots[i] = 1.0
+            w[i] = linear[i]
+    padded = (n + 3) // 4 * 4
+    for i in range(n, padded):
+        sign[i] = 0.0
+    gather.gather_scaled(x, kp, LINE // x.itemsize, factors, inv_root, cols, roots, kp, padded, n_blocks, 1.0)
+    return padded
 
 
 @njit(cache=True, nogil=True)
@@ -48,109 +59,82 @@ def _solve(
     out, value, info, steps,
 ):  # fmt: skip
     k, kp, n_rows = out.shape[1], len(d), len(order)
-    width = LINE // factors.itemsize
-    n_blocks = kp // width
+    n_blocks = kp // (LINE // factors.itemsize)
     smallest, largest = ends(d)
     tiny = np.finfo(factors.dtype).tiny
-    packed = np.empty(GATHERED * kp, factors.dtype)
+    flat = out.reshape(-1)
+    packed = workspace(GATHERED * kp, factors)
     cols = np.empty(GATHERED, np.int32)
-    roots = np.empty(GATHERED, factors.dtype)
-    w = np.empty(GATHERED, factors.dtype)
-    linear = np.empty(GATHERED, factors.dtype)
-    sign = np.empty(GATHERED, factors.dtype)
-    t = np.empty(GATHERED, factors.dtype)
-    inv_root = np.empty(kp, factors.dtype)
-    b = np.empty(kp, factors.dtype)
-    x = np.zeros(kp, factors.dtype)
-    r = np.empty(kp, factors.dtype)
-    p = np.empty(kp, factors.dtype)
-    ap = np.empty(kp, factors.dtype)
-    total = np.zeros(1, factors.dtype)
+    roots = workspace(GATHERED, factors)
+    w = workspace(GATHERED, factors)
+    linear = workspace(GATHERED, factors)
+    sign = workspace(GATHERED, factors)
+    inv_root = workspace(kp, factors)
+    b = workspace(kp, factors)
+    x = workspace(kp, factors)
+    r = workspace(kp, factors)
+    p = workspace(kp, factors)
+    ap = workspace(kp, factors)
+    whole = np.zeros(kp, factors.dtype)
+    total = np.zeros(2, factors.dtype)
     while True:
         first = fetch_add(counter, 0, BATCH)
         if first >= n_rows:
             break
-        for at in range(first, min(first + BATCH, n_rows)):
+        stop_at = min(first + BATCH, n_rows)
+        for at in range(first, stop_at):
             row = order[at]
             begin, end = indptr[row], indptr[row + 1]
-            n = end - begin
-            if n == 0 and linear_scale[row] == 0.0:
-                zero(out[row], k)  # b = 0
+            if not is_solvable(
+                row, begin, end, scale, linear_scale, ridge, smallest, largest, tiny, out, info
+            ):
                 continue
-            if not is_positive(scale[row], ridge[row], smallest, largest, tiny):
-                zero(out[row], k)
-                info[row] = NOT_POSITIVE
-                continue
-            for j in range(0, kp, width):
-                tiles.inverse_root(inv_root, j, d, j, scale[row], ridge[row])
-                scaled_copy(b, j, s, j, inv_root, j, linear_scale[row])
-            for j in range(k):
-                x[j] = out[row, j] / inv_root[j]
-            for j in range(kp):
-                ap[j] = x[j]
+            scale_row(inv_root, b, d, s, scale[row], linear_scale[row], ridge[row], n_blocks)
+            then, n_then = look_ahead(
+                at, stop_at, order, indptr, indices, scale, linear_scale, ridge, row_terms, flat, k,
+                value, info,
+            )  # fmt: skip
+            if k != kp:
+                copy(whole, out[row])
+            place, at_row = (flat, row * k) if k == kp else (whole, 0)
+            tiles.cg_start(x, ap, place, at_row, inv_root, n_blocks)
             # The right-hand side and the operator at the start, in one pass over the positives.
+            n = 0
             for start in range(begin, end, GATHERED):
-                m = min(GATHERED, end - start)
-                n_positive, n_negative = gather_weights(
-                    start, start + m, indices, values, row_terms[row], col_terms, cols, roots, w, linear
-                )
-                for i in range(m):
-                    sign[i] = -1.0 if roots[i] < 0.0 else 1.0
-                pack_rows((m + width - 1) // width, kp, factors, cols, roots, inv_root, packed)
-                for i in range(m):
-                    t[i] = w[i] * sign[i]
-                for i in range(m, (m + width - 1) // width * width):
-                    t[i] = 0.0
-                for j in range(n_blocks):
-                    panels_transposed(
-                        b, j * width, packed, j * width * width, t, 0, kp * width,
-                        (m + width - 1) // width, 1.0,
-                    )  # fmt: skip
-                if n_positive + n_negative < m:
-                    add_unweighted(m, kp, factors, cols, roots, linear, inv_root, b)
-                _add_normal(m, kp, packed, sign, x, t, ap)
-            for j in range(kp):
-                r[j] = b[j] - ap[j]
-                p[j] = r[j]
-            tiles.dot(total, 0, r, 0, r, 0, n_blocks)
-            rr = total[0]
-            tiles.dot(total, 0, b, 0, b, 0, n_blocks)
-            enough = total[0] * np.finfo(factors.dtype).eps ** 2
+                n = _gather(
+                    start, min(GATHERED, end - start), indices, values, factors, row_terms[row], col_terms,
+                    inv_root, cols, roots, w, linear, sign, packed, n_blocks,
+                )  # fmt: skip
+                tiles.rows_normal_and_right(ap, b, packed, x, sign, w, n, n_blocks)
+            gather.prefetch_rows(factors, indices, then, kp, n_then, n_blocks)
+            tiles.cg_residual(total, r, p, b, ap, n_blocks)
+            rr, enough = total[0], total[1] * np.finfo(factors.dtype).eps ** 2
+            beta = factors.dtype.type(0.0)
             for _step in range(steps):
                 if not rr > enough:
                     break
-                for j in range(kp):
-                    ap[j] = p[j]
-                for start in range(begin, end, GATHERED):
-                    m = min(GATHERED, end - start)
-                    if n > GATHERED:
-                        gather_weights(
-                            start, start + m, indices, values, row_terms[row], col_terms, cols, roots, w,
-                            linear,
+                tiles.cg_turn(p, ap, r, beta, n_blocks)
+                if end - begin <= GATHERED:
+                    tiles.rows_normal(ap, packed, p, sign, n, n_blocks)
+                else:
+                    for start in range(begin, end, GATHERED):
+                        n = _gather(
+                            start, min(GATHERED, end - start), indices, values, factors, row_terms[row],
+                            col_terms, inv_root, cols, roots, w, linear, sign, packed, n_blocks,
                         )  # fmt: skip
-                        for i in range(m):
-                            sign[i] = -1.0 if roots[i] < 0.0 else 1.0
-                        pack_rows((m + width - 1) // width, kp, factors, cols, roots, inv_root, packed)
-                    _add_normal(m, kp, packed, sign, p, t, ap)
+                        tiles.rows_normal(ap, packed, p, sign, n, n_blocks)
                 tiles.dot(total, 0, p, 0, ap, 0, n_blocks)
                 if not total[0] > 0.0:
                     info[row] = 1
                     break
-                alpha = rr / total[0]
-                for j in range(kp):
-                    x[j] += alpha * p[j]
-                    r[j] -= alpha * ap[j]
-                tiles.dot(total, 0, r, 0, r, 0, n_blocks)
+                tiles.cg_move(total, x, r, p, ap, rr / total[0], n_blocks)
                 beta = total[0] / rr
                 rr = total[0]
-                for j in range(kp):
-                    p[j] = r[j] + beta * p[j]
-            for j in range(kp):
-                b[j] += r[j]
-            tiles.dot(total, 0, b, 0, x, 0, n_blocks)
+            tiles.cg_finish(total, place, at_row, x, b, r, inv_root, n_blocks)
             value[row] = total[0]
-            for j in range(k):
-                out[row, j] = x[j] * inv_root[j]
+            if k != kp:
+                for j in range(k):
+                    out[row, j] = whole[j]
 
 
 def solve(

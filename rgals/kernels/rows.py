@@ -23,6 +23,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from rgals._aligned import workspace
 from rgals.kernels import gather, tiles
 from rgals.kernels.loops import copy, ends, zero
 from rgals.kernels.queue import fetch_add, launch
@@ -49,6 +50,29 @@ def _padded(n, w):
 def is_positive(scale, ridge, smallest, largest, tiny):
     """Whether ``scale d + ridge`` is above ``tiny`` and finite for d from ``smallest`` to ``largest``."""
     return scale * smallest + ridge > tiny and scale * largest + ridge < np.inf
+
+
+@njit(cache=True)
+def is_solvable(row, begin, end, scale, linear_scale, ridge, smallest, largest, tiny, out, info):
+    """Whether a row has a system to solve; the others get zeros, those without a positive diagonal a code."""
+    if begin == end and linear_scale[row] == 0.0:
+        zero(out[row], out.shape[1])  # b = 0
+        return False
+    if not is_positive(scale[row], ridge[row], smallest, largest, tiny):
+        zero(out[row], out.shape[1])
+        info[row] = NOT_POSITIVE
+        return False
+    return True
+
+
+@njit(cache=True)
+def scale_row(inv_root, right, d, s, scale, linear_scale, ridge, n_blocks):
+    """``D^-1/2`` of a row and ``c = D^-1/2 (linear s)``."""
+    w = LINE // d.itemsize
+    for b in range(n_blocks):
+        at = b * w
+        tiles.inverse_root(inv_root, at, d, at, scale, ridge)
+        scaled_copy(right, at, s, at, inv_root, at, linear_scale)
 
 
 @njit(cache=True)
@@ -242,7 +266,7 @@ def _dual(
 
 
 @njit(cache=True)
-def _look_ahead(
+def look_ahead(
     at, stop, order, indptr, indices, scale, linear_scale, ridge, row_terms, out, n_factors, value, info
 ):
     """Ask for what the rows after ``order[at]`` will read: each stage needs what the one before has brought.
@@ -282,17 +306,17 @@ def _solve(
     smallest, largest = ends(d)
     tiny = np.finfo(factors.dtype).tiny
     flat = out.reshape(-1)
-    x = np.empty(longest * kp, factors.dtype)
-    c = np.empty(triangle(width, n_blocks), factors.dtype)
+    x = workspace(longest * kp, factors)
+    c = workspace(triangle(width, n_blocks), factors)
     cols = np.empty(longest, np.int32)
-    roots = np.empty(longest, factors.dtype)
-    w = np.empty(longest, factors.dtype)
-    linear = np.empty(longest, factors.dtype)
-    z = np.empty(kp, factors.dtype)
-    inverse = np.empty(kp, factors.dtype)
-    inv_root = np.empty(kp, factors.dtype)
-    rhs = np.empty(kp, factors.dtype)
-    solution = np.empty(kp, factors.dtype)
+    roots = workspace(longest, factors)
+    w = workspace(longest, factors)
+    linear = workspace(longest, factors)
+    z = workspace(kp, factors)
+    inverse = workspace(kp, factors)
+    inv_root = workspace(kp, factors)
+    rhs = workspace(kp, factors)
+    solution = workspace(kp, factors)
     total = np.zeros(1, factors.dtype)
     while True:
         first = fetch_add(counter, 0, BATCH)
@@ -303,18 +327,12 @@ def _solve(
             row = order[at]
             begin, end = indptr[row], indptr[row + 1]
             n = end - begin
-            if n == 0 and linear_scale[row] == 0.0:
-                zero(out[row], k)  # b = 0
+            if not is_solvable(
+                row, begin, end, scale, linear_scale, ridge, smallest, largest, tiny, out, info
+            ):
                 continue
-            if not is_positive(scale[row], ridge[row], smallest, largest, tiny):
-                zero(out[row], k)
-                info[row] = NOT_POSITIVE
-                continue
-            for b in range(n_blocks):
-                at_b = b * width
-                tiles.inverse_root(inv_root, at_b, d, at_b, scale[row], ridge[row])
-                scaled_copy(rhs, at_b, s, at_b, inv_root, at_b, linear_scale[row])
-            then, n_then = _look_ahead(
+            scale_row(inv_root, rhs, d, s, scale[row], linear_scale[row], ridge[row], n_blocks)
+            then, n_then = look_ahead(
                 at, stop_at, order, indptr, indices, scale, linear_scale, ridge, row_terms, flat, k,
                 value, info,
             )  # fmt: skip
@@ -394,16 +412,16 @@ def _inverse_sum(
     smallest, largest = ends(d)
     tiny = np.finfo(factors.dtype).tiny
     n_parts = len(total)
-    x = np.empty(longest * kp, factors.dtype)
-    c = np.empty(triangle(width, n_blocks), factors.dtype)
-    few = np.empty(triangle(width, n_blocks), factors.dtype)
+    x = workspace(longest * kp, factors)
+    c = workspace(triangle(width, n_blocks), factors)
+    few = workspace(triangle(width, n_blocks), factors)
     cols = np.empty(longest, np.int32)
-    roots = np.empty(longest, factors.dtype)
-    w = np.empty(longest, factors.dtype)
-    linear = np.empty(longest, factors.dtype)
-    inverse = np.empty(kp, factors.dtype)
-    inv_root = np.empty(kp, factors.dtype)
-    rhs = np.empty(kp, factors.dtype)
+    roots = workspace(longest, factors)
+    w = workspace(longest, factors)
+    linear = workspace(longest, factors)
+    inverse = workspace(kp, factors)
+    inv_root = workspace(kp, factors)
+    rhs = workspace(kp, factors)
     while True:
         part = fetch_add(counter, 0, 1)
         if part >= n_parts:

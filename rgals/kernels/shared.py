@@ -15,11 +15,12 @@ from llvmlite import ir
 from numba import njit
 from numba.core import cgutils
 
+from rgals._aligned import workspace
 from rgals.kernels.emitter import INT, LINE, kernel
 from rgals.kernels.gather import claim_row, gather_sum
 from rgals.kernels.loops import ends, zero
 from rgals.kernels.queue import fetch_add, launch
-from rgals.kernels.rows import NOT_POSITIVE, is_positive
+from rgals.kernels.rows import is_solvable
 
 CLAIM = 4  # rows ahead whose place in the result is asked for
 _PIECE = 1024  # linear terms that are worked out at once
@@ -36,8 +37,7 @@ def _divide(e, out, total, b, s, d, linear, scale, ridge, n_blocks):
         solution = builder.fdiv(right, diagonal)
         e.store(solution, e.at(out, at))
         builder.store(e.fma(right, solution, builder.load(acc)), acc)
-    sums = e.element(e.sums([builder.load(acc)] + [e.zero()] * (e.width - 1)), 0)
-    builder.store(sums, total, align=e.align)
+    builder.store(e.total(builder.load(acc)), total, align=e.align)
 
 
 @njit(cache=True)
@@ -63,9 +63,9 @@ def _solve(
     smallest, largest = ends(d)
     tiny = np.finfo(factors.dtype).tiny
     flat = out.reshape(-1)
-    linear = np.empty(_PIECE, factors.dtype)
-    b = np.empty(kp, factors.dtype)
-    solution = np.empty(kp, factors.dtype)
+    linear = workspace(_PIECE, factors)
+    b = workspace(kp, factors)
+    solution = workspace(kp, factors)
     total = np.zeros(1, factors.dtype)
     while True:
         piece = fetch_add(counter, 0, 1)
@@ -74,12 +74,9 @@ def _solve(
         stop = indptr[bounds[piece + 1]]
         for row in range(bounds[piece], bounds[piece + 1]):
             begin, end = indptr[row], indptr[row + 1]
-            if begin == end and linear_scale[row] == 0.0:
-                zero(out[row], k)  # b = 0
-                continue
-            if not is_positive(scale[row], ridge[row], smallest, largest, tiny):
-                zero(out[row], k)
-                info[row] = NOT_POSITIVE
+            if not is_solvable(
+                row, begin, end, scale, linear_scale, ridge, smallest, largest, tiny, out, info
+            ):
                 continue
             claim_row(flat, min(row + CLAIM, len(out) - 1) * k, n_blocks)
             if same:

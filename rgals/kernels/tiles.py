@@ -26,6 +26,13 @@ from numba.core import cgutils
 from rgals.kernels.emitter import INT, LINE, kernel
 
 
+def _over_blocks(e, n_blocks, step):
+    """Emit ``step(address)`` for every block; ``address`` turns a pointer into that of its block."""
+    with cgutils.for_range(e.builder, n_blocks) as loop:
+        at = e.builder.mul(loop.index, ir.Constant(INT, e.width))
+        step(lambda pointer: e.at(pointer, at))
+
+
 @kernel("pppir")
 def _tile_add(e, c, a, b, depth, sign):
     factor = e.spread(sign)
@@ -264,6 +271,14 @@ def rows_gram_add(c, x, n, n_blocks):
                 _quad_gram((c, at, x, a * tall * stride, x, b * 4 * stride, stride, n_blocks))
 
 
+def _quad_sums(e, vectors):
+    """A vector of four: the sums of the elements of four vectors."""
+    while e.width > 4:
+        vectors = [e.builder.fadd(*e.halves(vector)) for vector in vectors]
+        e = e.narrower(e.width // 2)
+    return e.sums(vectors)
+
+
 @kernel("pppiir")
 def _rows_product(e, y, x, v, stride, n_blocks, sign):
     builder, narrow = e.builder, e.narrower(4)
@@ -274,11 +289,8 @@ def _rows_product(e, y, x, v, stride, n_blocks, sign):
         for i in range(4):
             row = e.load(e.at(x, builder.add(at, builder.mul(stride, ir.Constant(INT, i)))))
             builder.store(e.fma(row, factor, builder.load(acc[i])), acc[i])
-    parts, wide = [builder.load(slot) for slot in acc], e
-    while wide.width > 4:
-        parts = [builder.fadd(*wide.halves(part)) for part in parts]
-        wide = wide.narrower(wide.width // 2)
-    narrow.store(narrow.fma(narrow.spread(sign), narrow.sums(parts), narrow.load(y)), y)
+    products = _quad_sums(e, [builder.load(slot) for slot in acc])
+    narrow.store(narrow.fma(narrow.spread(sign), products, narrow.load(y)), y)
 
 
 @njit(cache=True)
@@ -328,6 +340,89 @@ def rows_transposed(left, right, x, y, z, n, n_blocks):
         block += 1
 
 
+def _make_rows_normal(with_right: bool, n_vectors: int | None = None):
+    """``n_vectors`` blocks of W: they stay in registers. None: any number of blocks."""
+
+    @kernel("ppppppii")
+    def normal(e, y, right, x, v, sign, w, n, n_blocks):
+        builder, narrow = e.builder, e.narrower(4)
+        outs = [y, right] if with_right else [y]
+        stride = builder.mul(n_blocks, ir.Constant(INT, e.width))
+        kept = range(n_vectors or 0)
+        fixed = [e.load(v, b * e.width) for b in kept]
+        totals = [e.variables(n_vectors or 0) for _ in outs]
+        quads = builder.udiv(builder.add(n, ir.Constant(INT, 3)), ir.Constant(INT, 4))
+        with cgutils.for_range(builder, quads) as quad:
+            first = builder.mul(quad.index, ir.Constant(INT, 4))
+            rows = [e.at(x, builder.mul(builder.add(first, ir.Constant(INT, i)), stride)) for i in range(4)]
+            acc = e.variables(4)
+
+            def multiply(vectors, factor, acc=acc):
+                for vector, slot in zip(vectors, acc, strict=True):
+                    builder.store(e.fma(vector, factor, builder.load(slot)), slot)
+
+            blocks = [[e.load(row, b * e.width) for row in rows] for b in kept]
+            for vectors, factor in zip(blocks, fixed, strict=True):
+                multiply(vectors, factor)
+            if n_vectors is None:
+                _over_blocks(
+                    e, n_blocks, lambda here: multiply([e.load(here(row)) for row in rows], e.load(here(v)))
+                )
+            products = _quad_sums(e, [builder.load(slot) for slot in acc])
+            products = builder.fmul(products, narrow.load(sign, first))
+            factors = [[e.spread(narrow.element(products, i)) for i in range(4)]]
+            if with_right:
+                factors.append(
+                    [e.spread(e.scalar(w, builder.add(first, ir.Constant(INT, i)))) for i in range(4)]
+                )
+
+            def add(vectors, total, spread):
+                for vector, factor in zip(vectors, spread, strict=True):
+                    total = e.fma(vector, factor, total)
+                return total
+
+            for slots, spread in zip(totals, factors, strict=True):
+                for vectors, slot in zip(blocks, slots, strict=True):
+                    builder.store(add(vectors, builder.load(slot), spread), slot)
+            if n_vectors is None:
+
+                def scatter(here):
+                    vectors = [e.load(here(row)) for row in rows]
+                    for out, spread in zip(outs, factors, strict=True):
+                        e.store(add(vectors, e.load(here(out)), spread), here(out))
+
+                _over_blocks(e, n_blocks, scatter)
+        for out, slots in zip(outs, totals, strict=True):
+            for b, slot in enumerate(slots):
+                e.store(builder.fadd(e.load(out, b * e.width), builder.load(slot)), out, b * e.width)
+
+    return normal
+
+
+_rows_normal = _make_rows_normal(False)
+_rows_normal_4 = _make_rows_normal(False, 4)
+_rows_normal_and_right = _make_rows_normal(True)
+_rows_normal_and_right_4 = _make_rows_normal(True, 4)
+
+
+@njit(cache=True)
+def rows_normal(y, x, v, sign, n, n_blocks):
+    """``y += X^T diag(sign) X v`` for ``n`` plain rows, padded with zeros to a multiple of 4, in one pass."""
+    if n_blocks == 4:
+        _rows_normal_4((y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks))
+    else:
+        _rows_normal((y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks))
+
+
+@njit(cache=True)
+def rows_normal_and_right(y, right, x, v, sign, w, n, n_blocks):
+    """`rows_normal`, and in the same pass ``right += X^T w``."""
+    if n_blocks == 4:
+        _rows_normal_and_right_4((y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks))
+    else:
+        _rows_normal_and_right((y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks))
+
+
 @kernel("pprr")
 def _inverse_root(e, out, d, scale, ridge):
     diagonal = e.fma(e.load(d), e.spread(scale), e.spread(ridge))
@@ -346,14 +441,108 @@ def _dot(e, out, x, y, n_blocks):
     with cgutils.for_range(e.builder, n_blocks) as loop:
         at = e.builder.mul(loop.index, ir.Constant(INT, e.width))
         e.builder.store(e.fma(e.load(e.at(x, at)), e.load(e.at(y, at)), e.builder.load(acc)), acc)
-    total = e.element(e.sums([e.builder.load(acc)] + [e.zero()] * (e.width - 1)), 0)
-    e.builder.store(total, out, align=e.align)
+    e.builder.store(e.total(e.builder.load(acc)), out, align=e.align)
 
 
 @njit(cache=True)
 def dot(out, oo, x, ox, y, oy, n_blocks):
     """``out = x . y`` over ``n_blocks`` blocks of W."""
     _dot((out, oo, x, ox, y, oy, n_blocks))
+
+
+@kernel("ppppi")
+def _cg_start(e, x, copy, row, inv_root, n_blocks):
+    def step(here):
+        value = e.builder.fdiv(e.load(here(row)), e.load(here(inv_root)))
+        e.store(value, here(x))
+        e.store(value, here(copy))
+
+    _over_blocks(e, n_blocks, step)
+
+
+@njit(cache=True)
+def cg_start(x, copy, row, at, inv_root, n_blocks):
+    """``x = copy = row / inv_root``: the current factors in the scaled system."""
+    _cg_start((x, 0, copy, 0, row, at, inv_root, 0, n_blocks))
+
+
+@kernel("pppppi")
+def _cg_residual(e, out, r, p, b, ap, n_blocks):
+    squares, right = e.variables(2)
+
+    def step(here):
+        value = e.load(here(b))
+        rest = e.builder.fsub(value, e.load(here(ap)))
+        e.store(rest, here(r))
+        e.store(e.zero(), here(p))
+        for slot, vector in ((squares, rest), (right, value)):
+            e.builder.store(e.fma(vector, vector, e.builder.load(slot)), slot)
+
+    _over_blocks(e, n_blocks, step)
+    for i, slot in enumerate((squares, right)):
+        e.builder.store(e.total(e.builder.load(slot)), e.at(out, i), align=e.align)
+
+
+@njit(cache=True)
+def cg_residual(out, r, p, b, ap, n_blocks):
+    """``r = b - ap``, ``p = 0``, ``out = (r . r, b . b)``."""
+    _cg_residual((out, 0, r, 0, p, 0, b, 0, ap, 0, n_blocks))
+
+
+@kernel("pppri")
+def _cg_turn(e, p, copy, r, beta, n_blocks):
+    def step(here):
+        direction = e.fma(e.spread(beta), e.load(here(p)), e.load(here(r)))
+        e.store(direction, here(p))
+        e.store(direction, here(copy))
+
+    _over_blocks(e, n_blocks, step)
+
+
+@njit(cache=True)
+def cg_turn(p, copy, r, beta, n_blocks):
+    """``p = copy = r + beta p``: the next direction."""
+    _cg_turn((p, 0, copy, 0, r, 0, beta, n_blocks))
+
+
+@kernel("pppppri")
+def _cg_move(e, out, x, r, p, ap, alpha, n_blocks):
+    (acc,) = e.variables(1)
+
+    def step(here):
+        e.store(e.fma(e.spread(alpha), e.load(here(p)), e.load(here(x))), here(x))
+        rest = e.fma(e.neg(e.spread(alpha)), e.load(here(ap)), e.load(here(r)))
+        e.store(rest, here(r))
+        e.builder.store(e.fma(rest, rest, e.builder.load(acc)), acc)
+
+    _over_blocks(e, n_blocks, step)
+    e.builder.store(e.total(e.builder.load(acc)), out, align=e.align)
+
+
+@njit(cache=True)
+def cg_move(out, x, r, p, ap, alpha, n_blocks):
+    """``x += alpha p``, ``r -= alpha ap``, ``out = r . r``."""
+    _cg_move((out, 0, x, 0, r, 0, p, 0, ap, 0, alpha, n_blocks))
+
+
+@kernel("ppppppi")
+def _cg_finish(e, out, row, x, b, r, inv_root, n_blocks):
+    (acc,) = e.variables(1)
+
+    def step(here):
+        solution = e.load(here(x))
+        e.store(e.builder.fmul(solution, e.load(here(inv_root))), here(row))
+        both = e.builder.fadd(e.load(here(b)), e.load(here(r)))
+        e.builder.store(e.fma(solution, both, e.builder.load(acc)), acc)
+
+    _over_blocks(e, n_blocks, step)
+    e.builder.store(e.total(e.builder.load(acc)), out, align=e.align)
+
+
+@njit(cache=True)
+def cg_finish(out, row, at, x, b, r, inv_root, n_blocks):
+    """``row = x inv_root``, ``out = (b + r) . x``."""
+    _cg_finish((out, 0, row, at, x, 0, b, 0, r, 0, inv_root, 0, n_blocks))
 
 
 @njit(cache=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rgals._aligned import empty
 from rgals._csr import CSR
 from rgals._errors import NumericalError
 from rgals.losses.base import Coefficients, Loss
@@ -139,7 +140,7 @@ def als(
     item_side = problem.coefficients.item_side(problem.items, problem.reg, problem.reg_exponent)
     history = list(history)
     if item_factors is None:
-        item_factors = np.empty((problem.items.n_rows, user_factors.shape[1]), user_factors.dtype)
+        item_factors = empty((problem.items.n_rows, user_factors.shape[1]), user_factors.dtype)
     users, items = backend.upload(user_factors), backend.upload(item_factors)
     seconds, previous = (history[-1]["seconds"], history[-1]["objective"]) if history else (0.0, np.inf)
     for iteration in range(len(history) + 1, n_iter + 1):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 
+from rgals._aligned import aligned, empty
 from rgals._csr import CSR
 from rgals._errors import NumericalError
 from rgals._threads import workers
@@ -43,6 +44,10 @@ class CPUBackend(HostFactors):
         self.steps = steps
         self._plans: list[_Plan] = []  # of the two sides of a fit
 
+    def upload(self, factors: np.ndarray) -> np.ndarray:
+        """Factors whose rows begin on cache lines."""
+        return aligned(factors)
+
     def half_step(
         self,
         rows: CSR,
@@ -55,7 +60,7 @@ class CPUBackend(HostFactors):
     ) -> HalfStep:
         """See `Backend.half_step`."""
         if out is None:
-            out = np.empty((rows.n_rows, fixed.shape[1]), fixed.dtype)
+            out = empty((rows.n_rows, fixed.shape[1]), fixed.dtype)
         with workers(self.n_jobs) as n_threads:
             plan = self._plan(rows, side, fixed.dtype)
             return _HalfStep(plan, fixed, out, n_threads, self.steps).run(rotate, warm)
@@ -109,8 +114,9 @@ class _HalfStep:
         self.k = fixed.shape[1]
         self.width = tiles.LINE // fixed.dtype.itemsize
         self.kp = -(-self.k // self.width) * self.width
-        # Rows of few positives cost less in their dual than a few steps would.
-        self.n_iterated = 0 if self.steps is None else int((plan.matrix.row_counts > rows.few(self.kp)).sum())
+        self.n_iterated = (
+            0 if self.steps is None else int((plan.matrix.row_counts > pcg.direct(self.kp)).sum())
+        )
 
     def run(self, rotate: bool, warm: bool) -> HalfStep:
         basis = self._rotate(in_place=rotate)
@@ -151,18 +157,17 @@ class _HalfStep:
             raise NumericalError(f"the Gramian of the fixed side is not finite; see its row {row}")
         _, V = scipy.linalg.eigh(G, driver="evd", overwrite_a=True, check_finite=False)
         basis = np.ascontiguousarray(V.astype(fixed.dtype))
-        rotated = fixed if in_place else np.empty_like(fixed)
-        gram.multiply(fixed, basis, rotated, self.n_threads)
+        rotated = fixed if in_place else empty(fixed.shape, fixed.dtype)
         # Of the rotated factors themselves: a float32 Gramian cannot resolve its weak directions, these sums
         # do.
-        d, u, s = self._sums(rotated)
+        d, u, s = gram.multiply(fixed, basis, rotated, self.n_threads, side.gram_weight, side.linear_weight)
         d = np.maximum(d - interaction * u**2, 0.0)  # positive semidefinite: below zero is rounding
         self.d = np.full(self.kp, d.max())
         self.s = np.zeros(self.kp)
         self.d[: self.k], self.s[: self.k] = d, s
         if self.kp != self.k:
-            padded = np.zeros((len(rotated), self.kp), rotated.dtype)
-            padded[:, : self.k] = rotated
+            padded = empty((len(rotated), self.kp), rotated.dtype)
+            padded[:, : self.k], padded[:, self.k :] = rotated, 0.0
             rotated = padded
         self.rotated = rotated.reshape(-1)
         return basis
@@ -189,8 +194,8 @@ class _HalfStep:
         side = self.side
         # The kernels differ in how they solve a row, not in what a row is.
         problem = (
-            *self.csr, self.rotated, self.d.astype(dtype), s.astype(dtype), side.scale, side.linear,
-            side.ridge, *self.terms, self.out, value, info,
+            *self.csr, self.rotated, aligned(self.d.astype(dtype)), aligned(s.astype(dtype)), side.scale,
+            side.linear, side.ridge, *self.terms, self.out, value, info,
         )  # fmt: skip
         if self.plan.shared:
             shared.solve(self.plan.queue, *problem, self.n_threads)
@@ -234,7 +239,7 @@ class _HalfStep:
         info = np.zeros(self.n_rows, np.int32)
         n_parts = 16 if k <= 256 else 4
         parts = rows.inverse_sum(
-            self.plan.queue, *self.csr, self.rotated, self.d.astype(dtype), side.scale, side.ridge,
+            self.plan.queue, *self.csr, self.rotated, aligned(self.d.astype(dtype)), side.scale, side.ridge,
             *self.terms, n_parts, info, self.n_threads,
         )  # fmt: skip
         raise_for_rows(info, dtype)

@@ -1,0 +1,37 @@
+"""Arrays that begin on a cache line: a vector that lies across two lines costs two accesses.
+
+numpy's begin 16 bytes after one, so that a row of 64 float32 touches five lines instead of four.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+LINE = 64  # bytes
+
+
+def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:
+    """As `numpy.empty`, C-ordered, on a cache line."""
+    dtype = np.dtype(dtype)
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    memory = np.empty(size + LINE, np.uint8)
+    start = -memory.ctypes.data % LINE
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    """The array itself where it begins on a cache line, else a copy that does."""
+    if array.ctypes.data % LINE == 0 and array.flags.c_contiguous:
+        return array
+    copy = empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
+@njit(cache=True)
+def workspace(n: int, like: np.ndarray) -> np.ndarray:
+    """``n`` numbers of the type of ``like``, uninitialised, on a cache line; for kernels."""
+    memory = np.empty(n + LINE // like.itemsize, like.dtype)
+    start = -memory.ctypes.data % LINE // like.itemsize
+    return memory[start : start + n]
