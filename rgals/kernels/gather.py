@@ -32,7 +32,7 @@ def _gather_transposed(e, out, source, factors, indices, roots, stride):
 @njit(cache=True)
 def gather_transposed(out, oo, source, os, factors, of, indices, oi, roots, oroots, stride):
     """A tile of a panel: W rows ``source[indices[i] * stride + os :]``, each times ``factors * roots[i]``."""
-    _gather_transposed((out, oo, source, os, factors, of, indices, oi, roots, oroots, stride))
+    _gather_transposed(out, oo, source, os, factors, of, indices, oi, roots, oroots, stride)
 
 
 def _make_gather_sum(n_vectors: int):
@@ -72,15 +72,15 @@ def gather_sum(out, source, indices, oi, factors, step, stride, n, reach, n_bloc
     block = 0
     while block + 8 <= n_blocks:
         at = block * w
-        _gather_sum_8((out, at, source, at, indices, oi, factors, 0, step, stride, n, reach))
+        _gather_sum_8(out, at, source, at, indices, oi, factors, 0, step, stride, n, reach)
         block += 8
     while block + 4 <= n_blocks:
         at = block * w
-        _gather_sum_4((out, at, source, at, indices, oi, factors, 0, step, stride, n, reach))
+        _gather_sum_4(out, at, source, at, indices, oi, factors, 0, step, stride, n, reach)
         block += 4
     while block < n_blocks:
         at = block * w
-        _gather_sum_1((out, at, source, at, indices, oi, factors, 0, step, stride, n, reach))
+        _gather_sum_1(out, at, source, at, indices, oi, factors, 0, step, stride, n, reach)
         block += 1
 
 
@@ -128,25 +128,7 @@ def gather_scaled(out, step, stride, source, scale, indices, roots, source_strid
     """
     ahead = max(1, _LINES_AHEAD // n_blocks)
     _gather_scaled(
-        (
-            out,
-            0,
-            source,
-            0,
-            scale,
-            0,
-            indices,
-            0,
-            roots,
-            0,
-            step,
-            stride,
-            source_stride,
-            ahead,
-            n,
-            n_blocks,
-            sign,
-        )
+        out, 0, source, 0, scale, 0, indices, 0, roots, 0, step, stride, source_stride, ahead, n, n_blocks, sign
     )
 
 
@@ -160,7 +142,7 @@ def _scatter_rows(e, out, source, stride, n):
 @njit(cache=True)
 def scatter_rows(out, oo, source, stride, n):
     """``out[oo + i * stride :]``, W numbers, from ``n`` rows of W in ``source``."""
-    _scatter_rows((out, oo, source, 0, stride, n))
+    _scatter_rows(out, oo, source, 0, stride, n)
 
 
 @intrinsic
@@ -190,7 +172,7 @@ def _prefetch_rows(e, source, indices, stride, n, n_lines):
 @njit(cache=True)
 def prefetch_rows(source, indices, oi, stride, n, n_lines):
     """Ask for the first ``n_lines`` cache lines of ``n`` rows ``source[indices[i] * stride :]``."""
-    _prefetch_rows((source, 0, indices, oi, stride, n, n_lines))
+    _prefetch_rows(source, 0, indices, oi, stride, n, n_lines)
 
 
 @kernel("pi")
@@ -202,4 +184,4 @@ def _claim_row(e, out, n_lines):
 @njit(cache=True)
 def claim_row(out, at, n_lines):
     """Ask for ``n_lines`` cache lines of a result, to write them: else every store waits for its line."""
-    _claim_row((out, at, n_lines))
+    _claim_row(out, at, n_lines)

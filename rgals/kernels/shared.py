@@ -92,7 +92,7 @@ def _solve(
                     for j in range(kp):
                         b[j] += solution[j]
             to, at = (flat, row * k) if k == kp else (solution, 0)
-            _divide((to, at, total, 0, b, 0, s, 0, d, 0, linear_scale[row], scale[row], ridge[row], n_blocks))
+            _divide(to, at, total, 0, b, 0, s, 0, d, 0, linear_scale[row], scale[row], ridge[row], n_blocks)
             value[row] = total[0]
             if k != kp:
                 for j in range(k):

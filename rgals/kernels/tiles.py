@@ -75,13 +75,13 @@ def _tile_add_self(e, c, a, depth, sign):
 @njit(cache=True)
 def tile_add_self(c, oc, a, oa, depth, sign):
     """``C += sign A^T A``, its upper triangle: a W x W tile from one panel."""
-    _tile_add_self((c, oc, a, oa, depth, sign))
+    _tile_add_self(c, oc, a, oa, depth, sign)
 
 
 @njit(cache=True)
 def tile_add(c, oc, a, oa, b, ob, depth, sign):
     """``C += sign A^T B``: a W x W tile from two panels."""
-    _tile_add((c, oc, a, oa, b, ob, depth, sign))
+    _tile_add(c, oc, a, oa, b, ob, depth, sign)
 
 
 @kernel("pp")
@@ -123,7 +123,7 @@ def _tile_factor(e, c, inverse):
 @njit(cache=True)
 def tile_factor(c, oc, inverse, oi):
     """Cholesky ``U^T U`` of a diagonal tile in place, and ``1 / diag(U)``. Returns 0 or the failing pivot."""
-    return _tile_factor((c, oc, inverse, oi))
+    return _tile_factor(c, oc, inverse, oi)
 
 
 @kernel("ppp")
@@ -142,7 +142,7 @@ def _tile_solve(e, c, u, inverse):
 @njit(cache=True)
 def tile_solve(c, oc, u, ou, inverse, oi):
     """``C = U^-T C`` for a tile and a factored diagonal tile."""
-    _tile_solve((c, oc, u, ou, inverse, oi))
+    _tile_solve(c, oc, u, ou, inverse, oi)
 
 
 @kernel("ppp")
@@ -161,7 +161,7 @@ def _forward_tile(e, y, u, inverse):
 @njit(cache=True)
 def forward_tile(y, oy, u, ou, inverse, oi):
     """``y = U^-T y`` for one tile."""
-    _forward_tile((y, oy, u, ou, inverse, oi))
+    _forward_tile(y, oy, u, ou, inverse, oi)
 
 
 @kernel("ppp")
@@ -181,7 +181,7 @@ def _backward_tile(e, y, u, inverse):
 @njit(cache=True)
 def backward_tile(y, oy, u, ou, inverse, oi):
     """``y = U^-1 y`` for one tile."""
-    _backward_tile((y, oy, u, ou, inverse, oi))
+    _backward_tile(y, oy, u, ou, inverse, oi)
 
 
 @kernel("pppir")
@@ -204,7 +204,7 @@ def _panel_product(e, y, panel, x, depth, sign):
 @njit(cache=True)
 def panel_product(y, oy, panel, op, x, ox, depth, sign):
     """``y (W) += sign panel^T x`` with ``x`` of length ``depth``, a multiple of 4."""
-    _panel_product((y, oy, panel, op, x, ox, depth, sign))
+    _panel_product(y, oy, panel, op, x, ox, depth, sign)
 
 
 @kernel("pppiir")
@@ -222,7 +222,7 @@ def _panels_transposed(e, y, panel, z, stride, n_panels, sign):
 @njit(cache=True)
 def panels_transposed(y, oy, panel, op, z, oz, stride, n_panels, sign):
     """``y (W) += sign sum_p tile_p z_p`` over the W steps at ``op`` in each of ``n_panels`` panels."""
-    _panels_transposed((y, oy, panel, op, z, oz, stride, n_panels, sign))
+    _panels_transposed(y, oy, panel, op, z, oz, stride, n_panels, sign)
 
 
 @kernel("pppr")
@@ -234,7 +234,7 @@ def _scaled_copy(e, out, source, factors, factor):
 @njit(cache=True)
 def scaled_copy(out, oo, source, os, factors, of, factor):
     """``out (W) = source * factors * factor``, element by element."""
-    _scaled_copy((out, oo, source, os, factors, of, factor))
+    _scaled_copy(out, oo, source, os, factors, of, factor)
 
 
 @kernel("pppii")
@@ -268,7 +268,7 @@ def rows_gram_add(c, x, n, n_blocks):
         for a in range((b * 4 + 3) // tall + 1):
             if a * tall < n:
                 at = column + a * tall * w + b * 4 % w
-                _quad_gram((c, at, x, a * tall * stride, x, b * 4 * stride, stride, n_blocks))
+                _quad_gram(c, at, x, a * tall * stride, x, b * 4 * stride, stride, n_blocks)
 
 
 def _quad_sums(e, vectors):
@@ -298,7 +298,7 @@ def rows_product(y, x, v, n, n_blocks, sign):
     """``y += sign X v`` for ``n`` plain rows, padded to a multiple of 4."""
     stride = n_blocks * (LINE // x.itemsize)
     for i in range(0, n, 4):
-        _rows_product((y, i, x, i * stride, v, 0, stride, n_blocks, sign))
+        _rows_product(y, i, x, i * stride, v, 0, stride, n_blocks, sign)
 
 
 def _make_rows_transposed(n_vectors: int):
@@ -332,11 +332,11 @@ def rows_transposed(left, right, x, y, z, n, n_blocks):
     block = 0
     while block + 4 <= n_blocks:
         at = block * w
-        _rows_transposed_4((left, at, right, at, x, at, y, 0, z, 0, stride, n))
+        _rows_transposed_4(left, at, right, at, x, at, y, 0, z, 0, stride, n)
         block += 4
     while block < n_blocks:
         at = block * w
-        _rows_transposed_1((left, at, right, at, x, at, y, 0, z, 0, stride, n))
+        _rows_transposed_1(left, at, right, at, x, at, y, 0, z, 0, stride, n)
         block += 1
 
 
@@ -409,18 +409,18 @@ _rows_normal_and_right_4 = _make_rows_normal(True, 4)
 def rows_normal(y, x, v, sign, n, n_blocks):
     """``y += X^T diag(sign) X v`` for ``n`` plain rows, padded with zeros to a multiple of 4, in one pass."""
     if n_blocks == 4:
-        _rows_normal_4((y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks))
+        _rows_normal_4(y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks)
     else:
-        _rows_normal((y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks))
+        _rows_normal(y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks)
 
 
 @njit(cache=True)
 def rows_normal_and_right(y, right, x, v, sign, w, n, n_blocks):
     """`rows_normal`, and in the same pass ``right += X^T w``."""
     if n_blocks == 4:
-        _rows_normal_and_right_4((y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks))
+        _rows_normal_and_right_4(y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks)
     else:
-        _rows_normal_and_right((y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks))
+        _rows_normal_and_right(y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks)
 
 
 @kernel("pprr")
@@ -432,7 +432,7 @@ def _inverse_root(e, out, d, scale, ridge):
 @njit(cache=True)
 def inverse_root(out, oo, d, od, scale, ridge):
     """``out (W) = 1 / sqrt(scale d + ridge)``."""
-    _inverse_root((out, oo, d, od, scale, ridge))
+    _inverse_root(out, oo, d, od, scale, ridge)
 
 
 @kernel("pppi")
@@ -447,7 +447,7 @@ def _dot(e, out, x, y, n_blocks):
 @njit(cache=True)
 def dot(out, oo, x, ox, y, oy, n_blocks):
     """``out = x . y`` over ``n_blocks`` blocks of W."""
-    _dot((out, oo, x, ox, y, oy, n_blocks))
+    _dot(out, oo, x, ox, y, oy, n_blocks)
 
 
 @kernel("ppppi")
@@ -463,7 +463,7 @@ def _cg_start(e, x, copy, row, inv_root, n_blocks):
 @njit(cache=True)
 def cg_start(x, copy, row, at, inv_root, n_blocks):
     """``x = copy = row / inv_root``: the current factors in the scaled system."""
-    _cg_start((x, 0, copy, 0, row, at, inv_root, 0, n_blocks))
+    _cg_start(x, 0, copy, 0, row, at, inv_root, 0, n_blocks)
 
 
 @kernel("pppppi")
@@ -486,7 +486,7 @@ def _cg_residual(e, out, r, p, b, ap, n_blocks):
 @njit(cache=True)
 def cg_residual(out, r, p, b, ap, n_blocks):
     """``r = b - ap``, ``p = 0``, ``out = (r . r, b . b)``."""
-    _cg_residual((out, 0, r, 0, p, 0, b, 0, ap, 0, n_blocks))
+    _cg_residual(out, 0, r, 0, p, 0, b, 0, ap, 0, n_blocks)
 
 
 @kernel("pppri")
@@ -502,7 +502,7 @@ def _cg_turn(e, p, copy, r, beta, n_blocks):
 @njit(cache=True)
 def cg_turn(p, copy, r, beta, n_blocks):
     """``p = copy = r + beta p``: the next direction."""
-    _cg_turn((p, 0, copy, 0, r, 0, beta, n_blocks))
+    _cg_turn(p, 0, copy, 0, r, 0, beta, n_blocks)
 
 
 @kernel("pppppri")
@@ -522,7 +522,7 @@ def _cg_move(e, out, x, r, p, ap, alpha, n_blocks):
 @njit(cache=True)
 def cg_move(out, x, r, p, ap, alpha, n_blocks):
     """``x += alpha p``, ``r -= alpha ap``, ``out = r . r``."""
-    _cg_move((out, 0, x, 0, r, 0, p, 0, ap, 0, alpha, n_blocks))
+    _cg_move(out, 0, x, 0, r, 0, p, 0, ap, 0, alpha, n_blocks)
 
 
 @kernel("ppppppi")
@@ -542,7 +542,7 @@ def _cg_finish(e, out, row, x, b, r, inv_root, n_blocks):
 @njit(cache=True)
 def cg_finish(out, row, at, x, b, r, inv_root, n_blocks):
     """``row = x inv_root``, ``out = (b + r) . x``."""
-    _cg_finish((out, 0, row, at, x, 0, b, 0, r, 0, inv_root, 0, n_blocks))
+    _cg_finish(out, 0, row, at, x, 0, b, 0, r, 0, inv_root, 0, n_blocks)
 
 
 @njit(cache=True)
