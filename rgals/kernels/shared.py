@@ -18,6 +18,7 @@ from numba.core import cgutils
 from rgals._aligned import workspace
 from rgals.kernels.emitter import INT, LINE, kernel
 from rgals.kernels.gather import claim_row, gather_sum
+from rgals.kernels.inner import inner
 from rgals.kernels.loops import ends, zero
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.rows import is_solvable
@@ -40,7 +41,7 @@ def _divide(e, out, total, b, s, d, linear, scale, ridge, n_blocks):
     builder.store(e.total(builder.load(acc)), total, align=e.align)
 
 
-@njit(cache=True)
+@inner
 def _linear_terms(begin, end, indices, values, terms, col_terms, linear):
     """``l_k`` of the positives ``begin:end``."""
     for i in range(end - begin):
