@@ -171,7 +171,7 @@ class Emitter:
 
 
 def kernel(kinds: str):
-    """Turn ``emit(emitter, *arguments)`` into an intrinsic that takes one tuple.
+    """Turn ``emit(emitter, *arguments)`` into an intrinsic.
 
     ``kinds``: ``p`` array and offset (becomes a pointer), ``i`` integer, ``r`` real scalar, ``x`` index array
     and offset. The intrinsic returns what ``emit`` returns, an integer, or 0.
@@ -179,8 +179,8 @@ def kernel(kinds: str):
 
     def decorate(emit):
         @intrinsic
-        def call(typingctx, args):
-            arrays = [t for t in args.types if isinstance(t, types.Array)]
+        def call(typingctx, *args):
+            arrays = [t for t in args if isinstance(t, types.Array)]
             real = arrays[0].dtype
             if real not in (types.float32, types.float64):
                 return None
@@ -191,7 +191,7 @@ def kernel(kinds: str):
 
                 def take():
                     nonlocal pos
-                    typ, value = args.types[pos], builder.extract_value(packed, pos)
+                    typ, value = args[pos], builder.extract_value(packed, pos)
                     pos += 1
                     return typ, value
 
@@ -208,7 +208,7 @@ def kernel(kinds: str):
                 out = emit(Emitter(builder, real), *taken)
                 return out if out is not None else ir.Constant(INT, 0)
 
-            return types.int64(args), codegen
+            return types.int64(types.StarArgTuple(args)), codegen
 
         return call
 

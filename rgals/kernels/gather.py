@@ -7,11 +7,12 @@ memory, so every loop asks for rows some steps before it needs them.
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from rgals.kernels.emitter import INT, LINE, Emitter, kernel
+from rgals.kernels.inner import inner
 
 _AHEAD = 12  # rows asked for in advance: about the latency of memory over the time of a row
 _LINES_AHEAD = 48  # the same in lines of 64 bytes
@@ -29,10 +30,10 @@ def _gather_transposed(e, out, source, factors, indices, roots, stride):
         e.store(column, out, j * e.width)
 
 
-@njit(cache=True)
+@inner
 def gather_transposed(out, oo, source, os, factors, of, indices, oi, roots, oroots, stride):
     """A tile of a panel: W rows ``source[indices[i] * stride + os :]``, each times ``factors * roots[i]``."""
-    _gather_transposed((out, oo, source, os, factors, of, indices, oi, roots, oroots, stride))
+    _gather_transposed(out, oo, source, os, factors, of, indices, oi, roots, oroots, stride)
 
 
 def _make_gather_sum(n_vectors: int):
@@ -62,7 +63,7 @@ _gather_sum_4 = _make_gather_sum(4)
 _gather_sum_8 = _make_gather_sum(8)
 
 
-@njit(cache=True)
+@inner
 def gather_sum(out, source, indices, oi, factors, step, stride, n, reach, n_blocks):
     """``out = sum_k factors[k * step] source[indices[k] * stride :]``: ``n`` rows, ``n_blocks`` blocks of W.
 
@@ -72,15 +73,15 @@ def gather_sum(out, source, indices, oi, factors, step, stride, n, reach, n_bloc
     block = 0
     while block + 8 <= n_blocks:
         at = block * w
-        _gather_sum_8((out, at, source, at, indices, oi, factors, 0, step, stride, n, reach))
+        _gather_sum_8(out, at, source, at, indices, oi, factors, 0, step, stride, n, reach)
         block += 8
     while block + 4 <= n_blocks:
         at = block * w
-        _gather_sum_4((out, at, source, at, indices, oi, factors, 0, step, stride, n, reach))
+        _gather_sum_4(out, at, source, at, indices, oi, factors, 0, step, stride, n, reach)
         block += 4
     while block < n_blocks:
         at = block * w
-        _gather_sum_1((out, at, source, at, indices, oi, factors, 0, step, stride, n, reach))
+        _gather_sum_1(out, at, source, at, indices, oi, factors, 0, step, stride, n, reach)
         block += 1
 
 
@@ -119,7 +120,7 @@ def _gather_scaled(
             copy(block, 1)
 
 
-@njit(cache=True)
+@inner
 def gather_scaled(out, step, stride, source, scale, indices, roots, source_stride, n, n_blocks, sign):
     """Rows ``source[indices[i] * source_stride :] * scale * max(sign * roots[i], 0)`` for ``i < n``.
 
@@ -128,25 +129,23 @@ def gather_scaled(out, step, stride, source, scale, indices, roots, source_strid
     """
     ahead = max(1, _LINES_AHEAD // n_blocks)
     _gather_scaled(
-        (
-            out,
-            0,
-            source,
-            0,
-            scale,
-            0,
-            indices,
-            0,
-            roots,
-            0,
-            step,
-            stride,
-            source_stride,
-            ahead,
-            n,
-            n_blocks,
-            sign,
-        )
+        out,
+        0,
+        source,
+        0,
+        scale,
+        0,
+        indices,
+        0,
+        roots,
+        0,
+        step,
+        stride,
+        source_stride,
+        ahead,
+        n,
+        n_blocks,
+        sign,
     )
 
 
@@ -157,10 +156,10 @@ def _scatter_rows(e, out, source, stride, n):
         e.store(row, out, e.builder.mul(loop.index, stride))
 
 
-@njit(cache=True)
+@inner
 def scatter_rows(out, oo, source, stride, n):
     """``out[oo + i * stride :]``, W numbers, from ``n`` rows of W in ``source``."""
-    _scatter_rows((out, oo, source, 0, stride, n))
+    _scatter_rows(out, oo, source, 0, stride, n)
 
 
 @intrinsic
@@ -187,10 +186,10 @@ def _prefetch_rows(e, source, indices, stride, n, n_lines):
             e.prefetch(e.at(row, e.builder.mul(line.index, ir.Constant(INT, e.width))), 2)
 
 
-@njit(cache=True)
+@inner
 def prefetch_rows(source, indices, oi, stride, n, n_lines):
     """Ask for the first ``n_lines`` cache lines of ``n`` rows ``source[indices[i] * stride :]``."""
-    _prefetch_rows((source, 0, indices, oi, stride, n, n_lines))
+    _prefetch_rows(source, 0, indices, oi, stride, n, n_lines)
 
 
 @kernel("pi")
@@ -199,7 +198,7 @@ def _claim_row(e, out, n_lines):
         e.prefetch(e.at(out, e.builder.mul(line.index, ir.Constant(INT, e.width))), write=1)
 
 
-@njit(cache=True)
+@inner
 def claim_row(out, at, n_lines):
     """Ask for ``n_lines`` cache lines of a result, to write them: else every store waits for its line."""
-    _claim_row((out, at, n_lines))
+    _claim_row(out, at, n_lines)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from numba import njit
+from rgals.kernels.inner import inner
 
 
-@njit(cache=True)
+@inner
 def zero(x, n):
     """``x[:n] = 0``."""
     for i in range(n):
         x[i] = 0.0
 
 
-@njit(cache=True)
+@inner
 def copy(to, x):
     """``to[:] = x``."""
     for i in range(len(x)):
         to[i] = x[i]
 
 
-@njit(cache=True)
+@inner
 def ends(x):
     """The smallest and the largest entry."""
     low = high = x[0]
@@ -29,7 +29,7 @@ def ends(x):
     return low, high
 
 
-@njit(cache=True)
+@inner
 def lower_bound(x, start, stop, value):
     """The first index from ``start`` on, at most ``stop``, with ``x[index] >= value``; ``x`` is sorted."""
     while start < stop:

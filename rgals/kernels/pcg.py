@@ -13,6 +13,7 @@ from numba import njit
 
 from rgals._aligned import workspace
 from rgals.kernels import gather, tiles
+from rgals.kernels.inner import inner
 from rgals.kernels.loops import copy, ends
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.rows import BATCH, gather_weights, is_solvable, look_ahead, scale_row
@@ -26,7 +27,7 @@ def direct(kp: int) -> int:
     return max(16, 3 * kp // 32)
 
 
-@njit(cache=True)
+@inner
 def _gather(
     begin, n, indices, values, factors, terms, col_terms, inv_root, cols, roots, w, linear, sign, x, n_blocks
 ):

@@ -25,6 +25,7 @@ from numba import njit
 
 from rgals._aligned import workspace
 from rgals.kernels import gather, tiles
+from rgals.kernels.inner import inner
 from rgals.kernels.loops import copy, ends, zero
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.tiles import LINE, gram_add, panel_product, panels_transposed, scaled_copy, triangle
@@ -35,24 +36,24 @@ SOON = 128  # positives of the next row that are asked for while this row is sol
 NOT_POSITIVE = -1  # info: the diagonal is not positive and finite
 
 
-@njit(cache=True)
+@inner
 def few(kp):
     """Up to so many positives the dual is formed from plain rows: no panels to transpose, no padding."""
     return min(max(3 * kp // 8, 24), 96)
 
 
-@njit(cache=True)
+@inner
 def _padded(n, w):
     return (n + w - 1) // w * w
 
 
-@njit(cache=True)
+@inner
 def is_positive(scale, ridge, smallest, largest, tiny):
     """Whether ``scale d + ridge`` is above ``tiny`` and finite for d from ``smallest`` to ``largest``."""
     return scale * smallest + ridge > tiny and scale * largest + ridge < np.inf
 
 
-@njit(cache=True)
+@inner
 def is_solvable(row, begin, end, scale, linear_scale, ridge, smallest, largest, tiny, out, info):
     """Whether a row has a system to solve; the others get zeros, those without a positive diagonal a code."""
     if begin == end and linear_scale[row] == 0.0:
@@ -65,7 +66,7 @@ def is_solvable(row, begin, end, scale, linear_scale, ridge, smallest, largest, 
     return True
 
 
-@njit(cache=True)
+@inner
 def scale_row(inv_root, right, d, s, scale, linear_scale, ridge, n_blocks):
     """``D^-1/2`` of a row and ``c = D^-1/2 (linear s)``."""
     w = LINE // d.itemsize
@@ -75,7 +76,7 @@ def scale_row(inv_root, right, d, s, scale, linear_scale, ridge, n_blocks):
         scaled_copy(right, at, s, at, inv_root, at, linear_scale)
 
 
-@njit(cache=True)
+@inner
 def gather_weights(start, stop, indices, values, terms, col_terms, cols, roots, w, linear):
     """Columns, ``sqrt(|m_k|)``, ``l_k / sqrt(|m_k|)`` and ``l_k`` of the positives ``start:stop``, padded.
 
@@ -129,14 +130,14 @@ def gather_weights(start, stop, indices, values, terms, col_terms, cols, roots, 
     return n_positive, n_negative
 
 
-@njit(cache=True)
+@inner
 def pack_columns(n, kp, factors, cols, roots, inv_root, x, stride, sign):
     """Panels of columns: row i of every panel from positive i where ``sign * root > 0``, zero elsewhere."""
     w = LINE // x.itemsize
     gather.gather_scaled(x, w, stride, factors, inv_root, cols, roots, kp, n, kp // w, sign)
 
 
-@njit(cache=True)
+@inner
 def pack_rows(n_panels, kp, factors, cols, roots, inv_root, x):
     """Panels of rows: W positives side by side, step j their factor j."""
     w = LINE // x.itemsize
@@ -149,7 +150,7 @@ def pack_rows(n_panels, kp, factors, cols, roots, inv_root, x):
             )
 
 
-@njit(cache=True)
+@inner
 def _identity(c, n_blocks):
     w = LINE // c.itemsize
     zero(c, triangle(w, n_blocks))
@@ -159,7 +160,7 @@ def _identity(c, n_blocks):
             c[at + i * (w + 1)] = 1.0
 
 
-@njit(cache=True)
+@inner
 def add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs):
     """Linear terms of the positives that carry no weight."""
     for i in range(n):
@@ -168,7 +169,7 @@ def add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs):
                 rhs[j] += linear[i] * inv_root[j] * factors[cols[i] * kp + j]
 
 
-@njit(cache=True)
+@inner
 def gram_add_and_ask(c, panels, stride, depth, n_blocks, factor, source, kp, indices, begin, n):
     """`tiles.gram_add`, and on the way ask for the ``n`` rows of ``source`` that will be packed next."""
     lines = kp // (LINE // source.itemsize)
@@ -178,7 +179,7 @@ def gram_add_and_ask(c, panels, stride, depth, n_blocks, factor, source, kp, ind
         gather.prefetch_rows(source, indices, begin + first, kp, last - first, lines)
 
 
-@njit(cache=True)
+@inner
 def _primal(
     begin, end, then, n_then, kp, indices, values, factors, terms, col_terms, inv_root, cols, roots, w,
     linear, x, c, inverse, rhs
@@ -211,7 +212,7 @@ def _primal(
     return tiles.cholesky(c, inverse, n_blocks)
 
 
-@njit(cache=True)
+@inner
 def _dual_factor(n_panels, kp, x, c, inverse, factors, indices, then, n_then):
     """Factor ``I + X X^T`` in ``c`` from panels of rows; ask for ``n_then`` positives at ``then``.
 
@@ -223,7 +224,7 @@ def _dual_factor(n_panels, kp, x, c, inverse, factors, indices, then, n_then):
     return tiles.cholesky(c, inverse, n_panels)
 
 
-@njit(cache=True)
+@inner
 def _dual(
     n, kp, shifted, factors, indices, then, n_then, inv_root, cols, roots, w, x, c, inverse, z, solution, rhs
 ):  # fmt: skip
@@ -265,7 +266,7 @@ def _dual(
     return code
 
 
-@njit(cache=True)
+@inner
 def look_ahead(
     at, stop, order, indptr, indices, scale, linear_scale, ridge, row_terms, out, n_factors, value, info
 ):

@@ -18,6 +18,7 @@ from numba.core import cgutils
 from rgals._aligned import workspace
 from rgals.kernels.emitter import INT, LINE, kernel
 from rgals.kernels.gather import claim_row, gather_sum
+from rgals.kernels.inner import inner
 from rgals.kernels.loops import ends, zero
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.rows import is_solvable
@@ -40,7 +41,7 @@ def _divide(e, out, total, b, s, d, linear, scale, ridge, n_blocks):
     builder.store(e.total(builder.load(acc)), total, align=e.align)
 
 
-@njit(cache=True)
+@inner
 def _linear_terms(begin, end, indices, values, terms, col_terms, linear):
     """``l_k`` of the positives ``begin:end``."""
     for i in range(end - begin):
@@ -92,7 +93,7 @@ def _solve(
                     for j in range(kp):
                         b[j] += solution[j]
             to, at = (flat, row * k) if k == kp else (solution, 0)
-            _divide((to, at, total, 0, b, 0, s, 0, d, 0, linear_scale[row], scale[row], ridge[row], n_blocks))
+            _divide(to, at, total, 0, b, 0, s, 0, d, 0, linear_scale[row], scale[row], ridge[row], n_blocks)
             value[row] = total[0]
             if k != kp:
                 for j in range(k):

@@ -20,10 +20,10 @@ Arrays are one-dimensional; every array argument is followed by its offset.
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import njit
 from numba.core import cgutils
 
 from rgals.kernels.emitter import INT, LINE, kernel
+from rgals.kernels.inner import inner
 
 
 def _over_blocks(e, n_blocks, step):
@@ -72,16 +72,16 @@ def _tile_add_self(e, c, a, depth, sign):
             v.store(v.fma(factor, e.builder.load(slot), v.load(c, at)), c, at)
 
 
-@njit(cache=True)
+@inner
 def tile_add_self(c, oc, a, oa, depth, sign):
     """``C += sign A^T A``, its upper triangle: a W x W tile from one panel."""
-    _tile_add_self((c, oc, a, oa, depth, sign))
+    _tile_add_self(c, oc, a, oa, depth, sign)
 
 
-@njit(cache=True)
+@inner
 def tile_add(c, oc, a, oa, b, ob, depth, sign):
     """``C += sign A^T B``: a W x W tile from two panels."""
-    _tile_add((c, oc, a, oa, b, ob, depth, sign))
+    _tile_add(c, oc, a, oa, b, ob, depth, sign)
 
 
 @kernel("pp")
@@ -120,10 +120,10 @@ def _tile_factor(e, c, inverse):
     return builder.select(none, ir.Constant(INT, 0), number)
 
 
-@njit(cache=True)
+@inner
 def tile_factor(c, oc, inverse, oi):
     """Cholesky ``U^T U`` of a diagonal tile in place, and ``1 / diag(U)``. Returns 0 or the failing pivot."""
-    return _tile_factor((c, oc, inverse, oi))
+    return _tile_factor(c, oc, inverse, oi)
 
 
 @kernel("ppp")
@@ -139,10 +139,10 @@ def _tile_solve(e, c, u, inverse):
         e.store(rows[i], c, i * w)
 
 
-@njit(cache=True)
+@inner
 def tile_solve(c, oc, u, ou, inverse, oi):
     """``C = U^-T C`` for a tile and a factored diagonal tile."""
-    _tile_solve((c, oc, u, ou, inverse, oi))
+    _tile_solve(c, oc, u, ou, inverse, oi)
 
 
 @kernel("ppp")
@@ -158,10 +158,10 @@ def _forward_tile(e, y, u, inverse):
     e.store(out, y)
 
 
-@njit(cache=True)
+@inner
 def forward_tile(y, oy, u, ou, inverse, oi):
     """``y = U^-T y`` for one tile."""
-    _forward_tile((y, oy, u, ou, inverse, oi))
+    _forward_tile(y, oy, u, ou, inverse, oi)
 
 
 @kernel("ppp")
@@ -178,10 +178,10 @@ def _backward_tile(e, y, u, inverse):
     e.store(out, y)
 
 
-@njit(cache=True)
+@inner
 def backward_tile(y, oy, u, ou, inverse, oi):
     """``y = U^-1 y`` for one tile."""
-    _backward_tile((y, oy, u, ou, inverse, oi))
+    _backward_tile(y, oy, u, ou, inverse, oi)
 
 
 @kernel("pppir")
@@ -201,10 +201,10 @@ def _panel_product(e, y, panel, x, depth, sign):
     e.store(e.fma(e.spread(sign), total, e.load(y)), y)
 
 
-@njit(cache=True)
+@inner
 def panel_product(y, oy, panel, op, x, ox, depth, sign):
     """``y (W) += sign panel^T x`` with ``x`` of length ``depth``, a multiple of 4."""
-    _panel_product((y, oy, panel, op, x, ox, depth, sign))
+    _panel_product(y, oy, panel, op, x, ox, depth, sign)
 
 
 @kernel("pppiir")
@@ -219,10 +219,10 @@ def _panels_transposed(e, y, panel, z, stride, n_panels, sign):
     e.store(e.fma(e.spread(sign), total, e.load(y)), y)
 
 
-@njit(cache=True)
+@inner
 def panels_transposed(y, oy, panel, op, z, oz, stride, n_panels, sign):
     """``y (W) += sign sum_p tile_p z_p`` over the W steps at ``op`` in each of ``n_panels`` panels."""
-    _panels_transposed((y, oy, panel, op, z, oz, stride, n_panels, sign))
+    _panels_transposed(y, oy, panel, op, z, oz, stride, n_panels, sign)
 
 
 @kernel("pppr")
@@ -231,10 +231,10 @@ def _scaled_copy(e, out, source, factors, factor):
     e.store(e.builder.fmul(e.load(source), scaled), out)
 
 
-@njit(cache=True)
+@inner
 def scaled_copy(out, oo, source, os, factors, of, factor):
     """``out (W) = source * factors * factor``, element by element."""
-    _scaled_copy((out, oo, source, os, factors, of, factor))
+    _scaled_copy(out, oo, source, os, factors, of, factor)
 
 
 @kernel("pppii")
@@ -257,7 +257,7 @@ def _quad_gram(e, c, a, b, stride, n_blocks):
         four.store(builder.fadd(four.load(c, i * e.width), part), c, i * e.width)
 
 
-@njit(cache=True)
+@inner
 def rows_gram_add(c, x, n, n_blocks):
     """``C += X X^T`` as a packed triangle from ``n`` plain rows, padded with zeros to a multiple of 4."""
     w = LINE // c.itemsize
@@ -268,7 +268,7 @@ def rows_gram_add(c, x, n, n_blocks):
         for a in range((b * 4 + 3) // tall + 1):
             if a * tall < n:
                 at = column + a * tall * w + b * 4 % w
-                _quad_gram((c, at, x, a * tall * stride, x, b * 4 * stride, stride, n_blocks))
+                _quad_gram(c, at, x, a * tall * stride, x, b * 4 * stride, stride, n_blocks)
 
 
 def _quad_sums(e, vectors):
@@ -293,12 +293,12 @@ def _rows_product(e, y, x, v, stride, n_blocks, sign):
     narrow.store(narrow.fma(narrow.spread(sign), products, narrow.load(y)), y)
 
 
-@njit(cache=True)
+@inner
 def rows_product(y, x, v, n, n_blocks, sign):
     """``y += sign X v`` for ``n`` plain rows, padded to a multiple of 4."""
     stride = n_blocks * (LINE // x.itemsize)
     for i in range(0, n, 4):
-        _rows_product((y, i, x, i * stride, v, 0, stride, n_blocks, sign))
+        _rows_product(y, i, x, i * stride, v, 0, stride, n_blocks, sign)
 
 
 def _make_rows_transposed(n_vectors: int):
@@ -324,7 +324,7 @@ _rows_transposed_1 = _make_rows_transposed(1)
 _rows_transposed_4 = _make_rows_transposed(4)
 
 
-@njit(cache=True)
+@inner
 def rows_transposed(left, right, x, y, z, n, n_blocks):
     """``left += X^T y`` and ``right += X^T z`` for ``n`` plain rows."""
     w = LINE // x.itemsize
@@ -332,11 +332,11 @@ def rows_transposed(left, right, x, y, z, n, n_blocks):
     block = 0
     while block + 4 <= n_blocks:
         at = block * w
-        _rows_transposed_4((left, at, right, at, x, at, y, 0, z, 0, stride, n))
+        _rows_transposed_4(left, at, right, at, x, at, y, 0, z, 0, stride, n)
         block += 4
     while block < n_blocks:
         at = block * w
-        _rows_transposed_1((left, at, right, at, x, at, y, 0, z, 0, stride, n))
+        _rows_transposed_1(left, at, right, at, x, at, y, 0, z, 0, stride, n)
         block += 1
 
 
@@ -405,22 +405,22 @@ _rows_normal_and_right = _make_rows_normal(True)
 _rows_normal_and_right_4 = _make_rows_normal(True, 4)
 
 
-@njit(cache=True)
+@inner
 def rows_normal(y, x, v, sign, n, n_blocks):
     """``y += X^T diag(sign) X v`` for ``n`` plain rows, padded with zeros to a multiple of 4, in one pass."""
     if n_blocks == 4:
-        _rows_normal_4((y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks))
+        _rows_normal_4(y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks)
     else:
-        _rows_normal((y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks))
+        _rows_normal(y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks)
 
 
-@njit(cache=True)
+@inner
 def rows_normal_and_right(y, right, x, v, sign, w, n, n_blocks):
     """`rows_normal`, and in the same pass ``right += X^T w``."""
     if n_blocks == 4:
-        _rows_normal_and_right_4((y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks))
+        _rows_normal_and_right_4(y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks)
     else:
-        _rows_normal_and_right((y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks))
+        _rows_normal_and_right(y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks)
 
 
 @kernel("pprr")
@@ -429,10 +429,10 @@ def _inverse_root(e, out, d, scale, ridge):
     e.store(e.builder.fdiv(e.ones(), e.root(diagonal)), out)
 
 
-@njit(cache=True)
+@inner
 def inverse_root(out, oo, d, od, scale, ridge):
     """``out (W) = 1 / sqrt(scale d + ridge)``."""
-    _inverse_root((out, oo, d, od, scale, ridge))
+    _inverse_root(out, oo, d, od, scale, ridge)
 
 
 @kernel("pppi")
@@ -444,10 +444,10 @@ def _dot(e, out, x, y, n_blocks):
     e.builder.store(e.total(e.builder.load(acc)), out, align=e.align)
 
 
-@njit(cache=True)
+@inner
 def dot(out, oo, x, ox, y, oy, n_blocks):
     """``out = x . y`` over ``n_blocks`` blocks of W."""
-    _dot((out, oo, x, ox, y, oy, n_blocks))
+    _dot(out, oo, x, ox, y, oy, n_blocks)
 
 
 @kernel("ppppi")
@@ -460,10 +460,10 @@ def _cg_start(e, x, copy, row, inv_root, n_blocks):
     _over_blocks(e, n_blocks, step)
 
 
-@njit(cache=True)
+@inner
 def cg_start(x, copy, row, at, inv_root, n_blocks):
     """``x = copy = row / inv_root``: the current factors in the scaled system."""
-    _cg_start((x, 0, copy, 0, row, at, inv_root, 0, n_blocks))
+    _cg_start(x, 0, copy, 0, row, at, inv_root, 0, n_blocks)
 
 
 @kernel("pppppi")
@@ -483,10 +483,10 @@ def _cg_residual(e, out, r, p, b, ap, n_blocks):
         e.builder.store(e.total(e.builder.load(slot)), e.at(out, i), align=e.align)
 
 
-@njit(cache=True)
+@inner
 def cg_residual(out, r, p, b, ap, n_blocks):
     """``r = b - ap``, ``p = 0``, ``out = (r . r, b . b)``."""
-    _cg_residual((out, 0, r, 0, p, 0, b, 0, ap, 0, n_blocks))
+    _cg_residual(out, 0, r, 0, p, 0, b, 0, ap, 0, n_blocks)
 
 
 @kernel("pppri")
@@ -499,10 +499,10 @@ def _cg_turn(e, p, copy, r, beta, n_blocks):
     _over_blocks(e, n_blocks, step)
 
 
-@njit(cache=True)
+@inner
 def cg_turn(p, copy, r, beta, n_blocks):
     """``p = copy = r + beta p``: the next direction."""
-    _cg_turn((p, 0, copy, 0, r, 0, beta, n_blocks))
+    _cg_turn(p, 0, copy, 0, r, 0, beta, n_blocks)
 
 
 @kernel("pppppri")
@@ -519,10 +519,10 @@ def _cg_move(e, out, x, r, p, ap, alpha, n_blocks):
     e.builder.store(e.total(e.builder.load(acc)), out, align=e.align)
 
 
-@njit(cache=True)
+@inner
 def cg_move(out, x, r, p, ap, alpha, n_blocks):
     """``x += alpha p``, ``r -= alpha ap``, ``out = r . r``."""
-    _cg_move((out, 0, x, 0, r, 0, p, 0, ap, 0, alpha, n_blocks))
+    _cg_move(out, 0, x, 0, r, 0, p, 0, ap, 0, alpha, n_blocks)
 
 
 @kernel("ppppppi")
@@ -539,19 +539,19 @@ def _cg_finish(e, out, row, x, b, r, inv_root, n_blocks):
     e.builder.store(e.total(e.builder.load(acc)), out, align=e.align)
 
 
-@njit(cache=True)
+@inner
 def cg_finish(out, row, at, x, b, r, inv_root, n_blocks):
     """``row = x inv_root``, ``out = (b + r) . x``."""
-    _cg_finish((out, 0, row, at, x, 0, b, 0, r, 0, inv_root, 0, n_blocks))
+    _cg_finish(out, 0, row, at, x, 0, b, 0, r, 0, inv_root, 0, n_blocks)
 
 
-@njit(cache=True)
+@inner
 def triangle(width, n_blocks):
     """Numbers that a packed triangle of ``n_blocks`` block columns takes."""
     return n_blocks * (n_blocks + 1) // 2 * width * width
 
 
-@njit(cache=True)
+@inner
 def gram_column(c, panels, stride, depth, j, factor):
     """Block column j of `gram_add`."""
     w = LINE // c.itemsize
@@ -561,14 +561,14 @@ def gram_column(c, panels, stride, depth, j, factor):
     tile_add_self(c, at + j * w * w, panels, j * stride, depth, factor)
 
 
-@njit(cache=True)
+@inner
 def gram_add(c, panels, stride, depth, n_blocks, factor):
     """``C += factor X^T X`` as a packed triangle; block column j of X is the panel at ``j * stride``."""
     for j in range(n_blocks):
         gram_column(c, panels, stride, depth, j, factor)
 
 
-@njit(cache=True)
+@inner
 def cholesky(c, inverse, n_blocks):
     """Cholesky factor ``U^T U`` of a packed triangle in place, left-looking, and ``1 / diag(U)``.
 
@@ -594,7 +594,7 @@ def cholesky(c, inverse, n_blocks):
     return 0
 
 
-@njit(cache=True)
+@inner
 def cholesky_solve(c, inverse, y, n_blocks):
     """``y = (U^T U)^-1 y`` in place; ``y`` has whole blocks."""
     w = LINE // c.itemsize
@@ -613,7 +613,7 @@ def cholesky_solve(c, inverse, y, n_blocks):
     return 0
 
 
-@njit(cache=True)
+@inner
 def panel_solve(c, inverse, panel, op, first, n_blocks):
     """``panel = U^-T panel`` in place; ``n_blocks`` block rows, zero before block ``first``."""
     w = LINE // c.itemsize
