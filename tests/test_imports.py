@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "rgals"
 
 # What every part may use: typed errors, the CSR type, validation, threads, the version.
 SHARED = {
+    "_aligned",
     "_errors",
     "_csr",
     "_sparse",
@@ -29,6 +30,7 @@ SHARED = {
 # part -> other parts of rgals that it may import. A part is the first name below `rgals`; a longer prefix
 # stands for itself. The most specific prefix rules.
 ALLOWED: dict[str, set[str]] = {
+    "_aligned": set(),
     "_errors": set(),
     "_version": set(),
     "_files": {"_errors"},
@@ -38,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "_sparse": {"_errors", "_csr", "_validation", "kernels"},
     "_threads": {"_errors"},
     "_validation": {"_errors", "_csr", "_memory", "kernels"},
-    "kernels": set(),
+    "kernels": {"_aligned"},
     "losses": SHARED,
     "solvers": SHARED | {"kernels", "losses", "persistence"},
     "solvers.backends": SHARED | {"kernels", "losses", "cuda"},
