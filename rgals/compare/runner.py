@@ -359,7 +359,8 @@ class Runner:
             return
         self._warm()
         model = self._make(method, params, 0)
-        model.set_params(n_iter=2 * self.plan.objective_iterations, dtype="float64").fit(self.split.train)
+        model.set_params(n_iter=2 * self.plan.objective_iterations, dtype="float64")
+        model.fit(self.split.train, callbacks=lambda now: now.seconds > self.plan.time_limit)
         values = [record["objective"] for record in model.history_]
         seconds = [record["seconds"] for record in model.history_]
         self.journal.add(key, {"method": method.name, "objective": values, "seconds": seconds})
@@ -373,12 +374,13 @@ class Runner:
         reference = RG2(alpha=params["alpha"])
         values, seconds = [], []
 
-        def watch(now: Any) -> None:
+        def watch(now: Any) -> bool:
             value = reference.objective(
                 self.split.train, now.user_factors, now.item_factors, params["reg"], 1.0
             )
             values.append(value)
             seconds.append(now.seconds)
+            return now.seconds > self.plan.time_limit
 
         model = SGDRanker(
             K=self.plan.K,
