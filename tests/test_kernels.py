@@ -12,7 +12,8 @@ import pytest
 from numba import njit
 
 import rgals.kernels
-from rgals.kernels import gram, rows, tiles
+from rgals.kernels import gram, tiles
+from rgals.kernels.inverse import unpack
 from rgals.kernels.queue import _threads, fetch_add, launch
 
 
@@ -33,7 +34,7 @@ def test_cholesky_and_solve_on_packed_triangles(blocks, dtype, rng):
     panels = X.reshape(depth, blocks, w).transpose(1, 0, 2).ravel().copy()
     tiles.gram_add(c, panels, depth * w, depth, blocks, 1.0)
     tolerance = 1e-4 if dtype == np.float32 else 1e-11
-    np.testing.assert_allclose(rows.unpack(c.astype(np.float64), n, w), A, atol=tolerance * np.abs(A).max())
+    np.testing.assert_allclose(unpack(c.astype(np.float64), n, w), A, atol=tolerance * np.abs(A).max())
     inverse = np.empty(n, dtype)
     b = rng.standard_normal(n).astype(dtype)
     y = b.copy()

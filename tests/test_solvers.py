@@ -14,8 +14,7 @@ from helpers import LOSSES, factors, interactions
 
 from rgals import RG2, RGX, NumericalError, ParameterError
 from rgals._validation import as_csr
-from rgals.kernels import pcg
-from rgals.kernels import rows as row_kernels
+from rgals.kernels import pcg, systems
 from rgals.losses import IALS, Coefficients, Degrees, Loss
 from rgals.solvers.als import Problem, als
 from rgals.solvers.backends.cpu import CPUBackend
@@ -188,7 +187,7 @@ def lengths_around(K):
     n_cols = 8 * K + 40
     lengths = [0, 1, 2, K - 1, K, K + 1, 2 * K, n_cols, n_cols - 3, 0, 5, K, 1, 3, 4, 8, 16, 17]
     lengths += [33, *(max(K - w + d, 0) for w in (8, 16) for d in (-1, 0, 1))]
-    lengths += [row_kernels.few(-(-K // w) * w) + d for w in (8, 16) for d in (-1, 0, 1)]
+    lengths += [systems.few(-(-K // w) * w) + d for w in (8, 16) for d in (-1, 0, 1)]
     X = np.zeros((len(lengths), n_cols))
     for row, n in enumerate(lengths):
         X[row, rng.choice(n_cols, n, replace=False)] = rng.integers(1, 4, n)

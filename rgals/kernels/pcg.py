@@ -1,4 +1,4 @@
-"""Preconditioned conjugate gradients for the systems of `rgals.kernels.rows`: approximate, no K x K product.
+"""Preconditioned conjugate gradients for the systems of `rgals.kernels.systems`: approximate, nothing K x K.
 
 In the rotated basis the preconditioner ``D = scale d + ridge`` is diagonal and yet holds the whole Gramian;
 scaled by ``D^-1/2`` the system ``(I + X^T X) x = b`` needs no preconditioner at all, and a few steps from the
@@ -16,7 +16,8 @@ from rgals.kernels import gather, tiles
 from rgals.kernels.inner import inner
 from rgals.kernels.loops import copy, ends
 from rgals.kernels.queue import fetch_add, launch
-from rgals.kernels.rows import BATCH, gather_weights, is_solvable, look_ahead, scale_row
+from rgals.kernels.rows import BATCH, look_ahead
+from rgals.kernels.systems import gather_weights, is_solvable, scale_row
 from rgals.kernels.tiles import LINE
 
 GATHERED = 1024  # positives that are kept packed: 256 KiB with K = 64

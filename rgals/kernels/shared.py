@@ -21,7 +21,7 @@ from rgals.kernels.gather import claim_row, gather_sum
 from rgals.kernels.inner import inner
 from rgals.kernels.loops import ends, zero
 from rgals.kernels.queue import fetch_add, launch
-from rgals.kernels.rows import is_solvable
+from rgals.kernels.systems import is_solvable
 
 CLAIM = 4  # rows ahead whose place in the result is asked for
 _PIECE = 1024  # linear terms that are worked out at once

@@ -2,7 +2,7 @@
 
 With the eigendecomposition ``G = V diag(d) V^T`` (float64, once per half-step) and ``F V`` in place of ``F``,
 the system of every row is ``diag(scale_r d + ridge_r)`` plus its own positives, whatever its scale and ridge.
-Rows with few positives are then solved in their dual, without any K x K matrix (`rgals.kernels.rows`).
+Rows with few positives are then solved in their dual, without any K x K matrix (`rgals.kernels.systems`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rgals._aligned import aligned, empty
 from rgals._csr import CSR
 from rgals._errors import NumericalError
 from rgals._threads import workers
-from rgals.kernels import gram, pcg, rows, shared, tiles
+from rgals.kernels import gram, inverse, pcg, rows, shared, tiles
 from rgals.losses.base import Side
 from rgals.solvers.backends.base import HalfStep, HostFactors, raise_for_rows
 
@@ -238,12 +238,12 @@ class _HalfStep:
         dtype = self.rotated.dtype
         info = np.zeros(self.n_rows, np.int32)
         n_parts = 16 if k <= 256 else 4
-        parts = rows.inverse_sum(
+        parts = inverse.inverse_sum(
             self.plan.queue, *self.csr, self.rotated, aligned(self.d.astype(dtype)), side.scale, side.ridge,
             *self.terms, n_parts, info, self.n_threads,
         )  # fmt: skip
         raise_for_rows(info, dtype)
-        return rows.unpack(parts.sum(axis=0), self.kp, self.width)[:k, :k]
+        return inverse.unpack(parts.sum(axis=0), self.kp, self.width)[:k, :k]
 
     def _majorised_coupling(self, basis: np.ndarray) -> np.ndarray:
         """``H v`` at the current factors, which are not rotated yet.
