@@ -6,7 +6,6 @@ numpy's begin 16 bytes after one, so that a row of 64 float32 touches five lines
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 LINE = 64  # bytes
 
@@ -27,11 +26,3 @@ def aligned(array: np.ndarray) -> np.ndarray:
     copy = empty(array.shape, array.dtype)
     copy[...] = array
     return copy
-
-
-@njit(cache=True)
-def workspace(n: int, like: np.ndarray) -> np.ndarray:
-    """``n`` numbers of the type of ``like``, uninitialised, on a cache line; for kernels."""
-    memory = np.empty(n + LINE // like.itemsize, like.dtype)
-    start = -memory.ctypes.data % LINE // like.itemsize
-    return memory[start : start + n]

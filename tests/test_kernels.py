@@ -12,9 +12,12 @@ import pytest
 from numba import njit
 
 import rgals.kernels
+from rgals._aligned import aligned, empty
 from rgals.kernels import gram, tiles
+from rgals.kernels.emitter import LINE
 from rgals.kernels.inverse import unpack
 from rgals.kernels.queue import _threads, fetch_add, launch
+from rgals.kernels.workspace import workspace
 
 
 def packed(A, w):
@@ -72,9 +75,53 @@ def test_gramian_and_products(shape, dtype, rng):
     np.testing.assert_allclose(sums, weight @ F.astype(float), atol=tolerance * shape[0])
     np.testing.assert_allclose(moments, linear @ F.astype(float), atol=tolerance * shape[0])
     V = rng.standard_normal((shape[1], shape[1])).astype(dtype)
-    expected = F @ V
-    gram.multiply(F, V, F, 2)
+    expected = F.astype(float) @ V
+    alone = np.empty_like(F)
+    gram.multiply(F, V, alone, 2)
+    sums = gram.multiply(F, V, F, 2, weight, linear)
+    np.testing.assert_array_equal(F, alone, "in place or not, with sums or without")
     np.testing.assert_allclose(F, expected, atol=10 * tolerance * shape[1])
+    for got, right in zip(sums, (weight @ expected**2, weight @ expected, linear @ expected), strict=True):
+        np.testing.assert_allclose(got, right, atol=20 * tolerance * shape[0] * shape[1])
+    for got, again in zip(
+        sums, gram.multiply(alone, np.eye(shape[1], dtype=dtype), alone, 1, weight, linear)
+    ):
+        np.testing.assert_array_equal(got, again, "whatever the number of threads")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("n", "width"), [(1, 64), (5, 64), (130, 64), (7, 16), (33, 208)])
+def test_normal_equations_of_plain_rows(n, width, dtype, rng):
+    """Both the form that keeps rows in registers and the general one, with a ragged end and every sign."""
+    w = LINE // np.dtype(dtype).itemsize
+    X = np.zeros(((n + 3) // 4 * 4, width), dtype)
+    X[:n] = rng.standard_normal((n, width))
+    sign = np.resize(np.array([1.0, -1.0, 0.0], dtype), len(X))
+    v, y, b = rng.standard_normal((3, width)).astype(dtype)
+    weights = rng.standard_normal(len(X)).astype(dtype)
+    wide = X.astype(float)
+    product, right = y + wide.T @ (sign * (wide @ v)), b + wide.T @ weights
+    tolerance = 1e-5 if dtype == np.float32 else 1e-12
+    alone = y.copy()
+    tiles.rows_normal(alone, X.reshape(-1), v, sign, n, width // w)
+    tiles.rows_normal_and_right(y, b, X.reshape(-1), v, sign, weights, n, width // w)
+    for got, expected in ((alone, product), (y, product), (b, right)):
+        np.testing.assert_allclose(got, expected, atol=tolerance * n * width)
+
+
+def test_memory_begins_on_cache_lines():
+    for shape, dtype in (((3, 5), "float32"), ((0, 4), "float64"), ((1000, 64), "float32")):
+        array = empty(shape, dtype)
+        assert array.shape == shape and array.dtype == dtype and array.flags.c_contiguous
+        assert array.ctypes.data % LINE == 0
+        array[...] = 7.0
+        assert aligned(array) is array
+        shifted = np.concatenate([array.reshape(-1)[:1], array.reshape(-1)])[1:]
+        if shifted.size and shifted.ctypes.data % LINE:
+            moved = aligned(shifted)
+            assert moved.ctypes.data % LINE == 0 and not np.shares_memory(moved, shifted)
+            np.testing.assert_array_equal(moved, shifted)
+        assert all(workspace(n, array).ctypes.data % LINE == 0 for n in (1, 17, 4096))
 
 
 def test_caches_are_dropped_when_any_kernel_changes(tmp_path):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from rgals._aligned import aligned, workspace
+from rgals._aligned import aligned
 from rgals.kernels.emitter import LINE
 from rgals.kernels.gather import gather_scaled, gather_transposed, scatter_rows
 from rgals.kernels.loops import zero
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.tiles import tile_add
+from rgals.kernels.workspace import workspace
 
 ROWS = 256  # rows of a block: its products stay in the L2 cache
 STRIP = 128  # rows of a product: they stay in the L2 cache up to K = 1024

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from rgals._aligned import workspace
 from rgals.kernels import tiles
 from rgals.kernels.loops import ends, zero
 from rgals.kernels.queue import fetch_add, launch
@@ -20,6 +19,7 @@ from rgals.kernels.systems import (
     primal,
 )
 from rgals.kernels.tiles import LINE, gram_add, triangle
+from rgals.kernels.workspace import workspace
 
 
 @njit(cache=True, nogil=True)

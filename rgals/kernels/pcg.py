@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from rgals._aligned import workspace
 from rgals.kernels import gather, tiles
 from rgals.kernels.inner import inner
 from rgals.kernels.loops import copy, ends
@@ -19,6 +18,7 @@ from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.rows import BATCH, look_ahead
 from rgals.kernels.systems import gather_weights, is_solvable, scale_row
 from rgals.kernels.tiles import LINE
+from rgals.kernels.workspace import workspace
 
 GATHERED = 1024  # positives that are kept packed: 256 KiB with K = 64
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from rgals._aligned import workspace
 from rgals.kernels import gather, tiles
 from rgals.kernels.inner import inner
 from rgals.kernels.loops import copy, ends
@@ -25,6 +24,7 @@ from rgals.kernels.systems import (
     scale_row,
 )
 from rgals.kernels.tiles import LINE, triangle
+from rgals.kernels.workspace import workspace
 
 BATCH = 16  # rows taken from the queue at once
 SOON = 128  # positives of the next row that are asked for while this row is solved

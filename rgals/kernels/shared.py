@@ -15,13 +15,13 @@ from llvmlite import ir
 from numba import njit
 from numba.core import cgutils
 
-from rgals._aligned import workspace
 from rgals.kernels.emitter import INT, LINE, kernel
 from rgals.kernels.gather import claim_row, gather_sum
 from rgals.kernels.inner import inner
 from rgals.kernels.loops import ends, zero
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.systems import is_solvable
+from rgals.kernels.workspace import workspace
 
 CLAIM = 4  # rows ahead whose place in the result is asked for
 _PIECE = 1024  # linear terms that are worked out at once
