@@ -47,6 +47,7 @@ def main() -> None:
     )
     parser.add_argument("--tune-only", action="store_true", help="stop before the timed runs")
     parser.add_argument("--jobs", type=int, default=None)
+    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     args = parser.parse_args()
     for data in args.data:
         path = Path(data) if Path(data).exists() else DATA / f"{data}.npz"
@@ -65,7 +66,7 @@ def main() -> None:
             n_jobs=args.jobs,
             **PREPARATION.get(path.stem, {}),
         )
-        print(result.text())
+        print(result.markdown() if args.markdown else result.text())
         if not args.tune_only:
             print(f"{args.out / path.stem / 'report.html'}\n")
 

@@ -95,18 +95,29 @@ class Comparison:
     def text(self) -> str:
         """The tables as plain text."""
         lines = [self.name, ""]
-        ran = any(row.curves or row.errors for row in self.rows)
-        tables = (_quality_table, _rate_table) if ran else (_tuning_table,)
-        for header, rows in (table(self) for table in tables):
+        for header, rows in self._tables():
             widths = [max(len(str(row[i])) for row in [header, *rows]) for i in range(len(header))]
             for row in [header, *rows] if rows else []:
                 cells = [
                     str(c).ljust(w) if i == 0 else str(c).rjust(w)
-                    for i, (c, w) in enumerate(zip(row, widths))
+                    for i, (c, w) in enumerate(zip(row, widths, strict=True))
                 ]
                 lines.append("  ".join(cells).rstrip())
             lines.append("")
         return "\n".join(lines)
+
+    def markdown(self) -> str:
+        """The tables as Markdown."""
+        lines = [f"**{self.name}**", ""]
+        for header, rows in self._tables():
+            for row in [header, ["---"] * len(header), *rows] if rows else []:
+                lines.append("| " + " | ".join(map(str, row)) + " |")
+            lines.append("")
+        return "\n".join(lines)
+
+    def _tables(self) -> list[tuple[list[str], list[list[str]]]]:
+        ran = any(row.curves or row.errors for row in self.rows)
+        return [table(self) for table in ((_quality_table, _rate_table) if ran else (_tuning_table,))]
 
 
 def summarise(

@@ -166,6 +166,8 @@ def test_a_comparison_from_one_call(data, tmp_path):
         and "BPR, cosine (SGD)" in text
         and f"{result.rows[0].test['ndcg@10'][0]:.4f}" in text
     )
+    table = [line for line in result.markdown().splitlines() if line.startswith("| BPR")]
+    assert len(table) == 1 and table[0].count("|") == result.markdown().splitlines()[2].count("|")
     page = (tmp_path / "report.html").read_text()
     assert "made up &lt;data&gt;" in page and "<svg" in page and "</html>" in page
     assert f"{result.rows[0].test['mrr@10'][0]:.4f}" in page
@@ -223,6 +225,21 @@ def test_tuning_can_be_done_beforehand_with_other_threads_and_times_come_from_on
         compare(data, "rg2,bpr", out=tmp_path, n_jobs=1, **OPTIONS)
     with pytest.raises(InputError, match=r"time_limit: 5\.0 then, 6\.0 now"):
         compare(data, "rg2,bpr", out=tmp_path, n_jobs=2, **{**OPTIONS, "time_limit": 6.0})
+
+
+def test_tuning_goes_on_where_its_trials_ran_out(data, tmp_path):
+    def keys():
+        lines = (tmp_path / "results.jsonl").read_text().splitlines()
+        return [key for key in (json.loads(line)["key"] for line in lines) if key.startswith("trial")]
+
+    options = {**OPTIONS, "tune_only": True}
+    small = compare(data, "rg2", out=tmp_path, **{**options, "max_trials": 1}).rows[0]
+    assert len(keys()) == 1 and not small.tuning["finished"]
+    larger = compare(data, "rg2", out=tmp_path, **{**options, "max_trials": 4}).rows[0]
+    assert len(keys()) == len(set(keys())) == larger.tuning["trials"] > 1
+    assert larger.tuning["best"] >= small.tuning["best"]
+    again = compare(data, "rg2", out=tmp_path, **{**options, "max_trials": 2}).rows[0]
+    assert again == larger and len(keys()) == larger.tuning["trials"], "a smaller budget undoes nothing"
 
 
 def test_tuning_of_als_starts_from_the_rule():
