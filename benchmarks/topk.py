@@ -48,7 +48,6 @@ def environment(threads: int) -> dict[str, str]:
     }
     return {
         "threads": str(threads),
-        "threading layer": numba.threading_layer(),
         "BLAS": ", ".join(sorted(blas)),
         "versions": f"numpy {np.__version__}, scipy {scipy.__version__}, numba {numba.__version__}, "
         f"implicit {implicit_version}",
