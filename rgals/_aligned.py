@@ -21,7 +21,7 @@ def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:
 
 def aligned(array: np.ndarray) -> np.ndarray:
     """The array itself where it begins on a cache line, else a copy that does."""
-    if array.ctypes.data % LINE == 0 and array.flags.c_contiguous:
+    if (array.ctypes.data % LINE == 0 or not array.size) and array.flags.c_contiguous:
         return array
     copy = empty(array.shape, array.dtype)
     copy[...] = array
