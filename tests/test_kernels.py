@@ -13,7 +13,7 @@ from numba import njit
 
 import rgals.kernels
 from rgals._aligned import aligned, empty
-from rgals.kernels import gram, tiles
+from rgals.kernels import gram, plain_rows, tiles
 from rgals.kernels.emitter import LINE
 from rgals.kernels.inverse import unpack
 from rgals.kernels.queue import _threads, fetch_add, launch
@@ -103,8 +103,8 @@ def test_normal_equations_of_plain_rows(n, width, dtype, rng):
     product, right = y + wide.T @ (sign * (wide @ v)), b + wide.T @ weights
     tolerance = 1e-5 if dtype == np.float32 else 1e-12
     alone = y.copy()
-    tiles.rows_normal(alone, X.reshape(-1), v, sign, n, width // w)
-    tiles.rows_normal_and_right(y, b, X.reshape(-1), v, sign, weights, n, width // w)
+    plain_rows.rows_normal(alone, X.reshape(-1), v, sign, n, width // w)
+    plain_rows.rows_normal_and_right(y, b, X.reshape(-1), v, sign, weights, n, width // w)
     for got, expected in ((alone, product), (y, product), (b, right)):
         np.testing.assert_allclose(got, expected, atol=tolerance * n * width)
 

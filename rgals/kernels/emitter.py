@@ -8,7 +8,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-LINE = 64  # bytes of a vector: W = LINE // itemsize
+from rgals import _aligned
+
+LINE = _aligned.LINE  # bytes of a vector: W = LINE // itemsize
 _HAS_AVX512 = bool(llvm.get_host_cpu_features().get("avx512f", False))
 INT = ir.IntType(64)
 
@@ -168,6 +170,13 @@ class Emitter:
             vectors = [self.builder.fadd(self.shuffle(a, b, low), self.shuffle(a, b, high)) for a, b in pairs]
             half //= 2
         return vectors[0]
+
+
+def over_blocks(e, n_blocks, step):
+    """Emit ``step(address)`` for every block; ``address`` turns a pointer into that of its block."""
+    with cgutils.for_range(e.builder, n_blocks) as loop:
+        at = e.builder.mul(loop.index, ir.Constant(INT, e.width))
+        step(lambda pointer: e.at(pointer, at))
 
 
 def kernel(kinds: str):

@@ -129,24 +129,9 @@ def gather_scaled(out, step, stride, source, scale, indices, roots, source_strid
     """
     ahead = max(1, _LINES_AHEAD // n_blocks)
     _gather_scaled(
-        out,
-        0,
-        source,
-        0,
-        scale,
-        0,
-        indices,
-        0,
-        roots,
-        0,
-        step,
-        stride,
-        source_stride,
-        ahead,
-        n,
-        n_blocks,
+        out, 0, source, 0, scale, 0, indices, 0, roots, 0, step, stride, source_stride, ahead, n, n_blocks,
         sign,
-    )
+    )  # fmt: skip
 
 
 @kernel("ppii")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from rgals.kernels import gather, tiles
+from rgals.kernels import conjugate, gather, plain_rows, tiles
 from rgals.kernels.inner import inner
 from rgals.kernels.loops import copy, ends
 from rgals.kernels.queue import fetch_add, launch
@@ -99,7 +99,7 @@ def _solve(
             if k != kp:
                 copy(whole, out[row])
             place, at_row = (flat, row * k) if k == kp else (whole, 0)
-            tiles.cg_start(x, ap, place, at_row, inv_root, n_blocks)
+            conjugate.start(x, ap, place, at_row, inv_root, n_blocks)
             # The right-hand side and the operator at the start, in one pass over the positives.
             n = 0
             for start in range(begin, end, GATHERED):
@@ -107,32 +107,32 @@ def _solve(
                     start, min(GATHERED, end - start), indices, values, factors, row_terms[row], col_terms,
                     inv_root, cols, roots, w, linear, sign, packed, n_blocks,
                 )  # fmt: skip
-                tiles.rows_normal_and_right(ap, b, packed, x, sign, w, n, n_blocks)
+                plain_rows.rows_normal_and_right(ap, b, packed, x, sign, w, n, n_blocks)
             gather.prefetch_rows(factors, indices, then, kp, n_then, n_blocks)
-            tiles.cg_residual(total, r, p, b, ap, n_blocks)
+            conjugate.residual(total, r, p, b, ap, n_blocks)
             rr, enough = total[0], total[1] * np.finfo(factors.dtype).eps ** 2
             beta = factors.dtype.type(0.0)
             for _step in range(steps):
                 if not rr > enough:
                     break
-                tiles.cg_turn(p, ap, r, beta, n_blocks)
+                conjugate.turn(p, ap, r, beta, n_blocks)
                 if end - begin <= GATHERED:
-                    tiles.rows_normal(ap, packed, p, sign, n, n_blocks)
+                    plain_rows.rows_normal(ap, packed, p, sign, n, n_blocks)
                 else:
                     for start in range(begin, end, GATHERED):
                         n = _gather(
                             start, min(GATHERED, end - start), indices, values, factors, row_terms[row],
                             col_terms, inv_root, cols, roots, w, linear, sign, packed, n_blocks,
                         )  # fmt: skip
-                        tiles.rows_normal(ap, packed, p, sign, n, n_blocks)
+                        plain_rows.rows_normal(ap, packed, p, sign, n, n_blocks)
                 tiles.dot(total, 0, p, 0, ap, 0, n_blocks)
                 if not total[0] > 0.0:
                     info[row] = 1
                     break
-                tiles.cg_move(total, x, r, p, ap, rr / total[0], n_blocks)
+                conjugate.move(total, x, r, p, ap, rr / total[0], n_blocks)
                 beta = total[0] / rr
                 rr = total[0]
-            tiles.cg_finish(total, place, at_row, x, b, r, inv_root, n_blocks)
+            conjugate.finish(total, place, at_row, x, b, r, inv_root, n_blocks)
             value[row] = total[0]
             if k != kp:
                 for j in range(k):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgals.kernels import gather, tiles
+from rgals.kernels import gather, plain_rows, tiles
 from rgals.kernels.inner import inner
 from rgals.kernels.loops import zero
 from rgals.kernels.tiles import LINE, panel_product, panels_transposed, scaled_copy, triangle
@@ -235,13 +235,13 @@ def dual(
         gather.gather_scaled(x, kp, width, factors, inv_root, cols, roots, kp, depth, n_blocks, 1.0)
         gather.prefetch_rows(factors, indices, then, kp, half, n_blocks)
         _identity(c, n_panels)
-        tiles.rows_gram_add(c, x, n, n_blocks)
+        plain_rows.rows_gram_add(c, x, n, n_blocks)
         gather.prefetch_rows(factors, indices, then + half, kp, n_then - half, n_blocks)
         if shifted:
-            tiles.rows_product(z, x, solution, n, n_blocks, -1.0)
+            plain_rows.rows_product(z, x, solution, n, n_blocks, -1.0)
         code = tiles.cholesky(c, inverse, n_panels)
         tiles.cholesky_solve(c, inverse, z, n_panels)
-        tiles.rows_transposed(solution, rhs, x, z, w, n, n_blocks)
+        plain_rows.rows_transposed(solution, rhs, x, z, w, n, n_blocks)
         return code
     stride = kp * width
     pack_rows(n_panels, kp, factors, cols, roots, inv_root, x)

@@ -1,0 +1,199 @@
+"""Products with few or many gathered rows that lie one after the other, ``n_blocks`` blocks of W each.
+
+What `rgals.kernels.tiles` is for panels: the dual of short rows and conjugate gradients need no panels.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba.core import cgutils
+
+from rgals.kernels.emitter import INT, LINE, kernel, over_blocks
+from rgals.kernels.inner import inner
+from rgals.kernels.tiles import triangle
+
+
+@kernel("pppii")
+def _quad_gram(e, c, a, b, stride, n_blocks):
+    builder, four = e.builder, e.narrower(4)
+    tall = e.width // 4
+    acc = e.variables(e.width)
+    with cgutils.for_range(builder, n_blocks) as loop:
+        at = builder.mul(loop.index, ir.Constant(INT, e.width))
+        right = [e.load(e.at(b, builder.add(at, builder.mul(stride, ir.Constant(INT, j))))) for j in range(4)]
+        for i in range(tall):
+            left = e.load(e.at(a, builder.add(at, builder.mul(stride, ir.Constant(INT, i)))))
+            for j in range(4):
+                slot = acc[4 * i + j]
+                builder.store(e.fma(left, right[j], builder.load(slot)), slot)
+    total = e.sums([builder.load(slot) for slot in acc])
+    for i in range(tall):
+        lanes = ir.Constant(ir.VectorType(ir.IntType(32), 4), list(range(4 * i, 4 * i + 4)))
+        part = builder.shuffle_vector(total, total, lanes)
+        four.store(builder.fadd(four.load(c, i * e.width), part), c, i * e.width)
+
+
+@inner
+def rows_gram_add(c, x, n, n_blocks):
+    """``C += X X^T`` as a packed triangle from ``n`` plain rows, padded with zeros to a multiple of 4."""
+    w = LINE // c.itemsize
+    tall = w // 4
+    stride = n_blocks * w
+    for b in range((n + 3) // 4):
+        column = triangle(w, b * 4 // w)
+        for a in range((b * 4 + 3) // tall + 1):
+            if a * tall < n:
+                at = column + a * tall * w + b * 4 % w
+                _quad_gram(c, at, x, a * tall * stride, x, b * 4 * stride, stride, n_blocks)
+
+
+def _quad_sums(e, vectors):
+    """A vector of four: the sums of the elements of four vectors."""
+    while e.width > 4:
+        vectors = [e.builder.fadd(*e.halves(vector)) for vector in vectors]
+        e = e.narrower(e.width // 2)
+    return e.sums(vectors)
+
+
+@kernel("pppiir")
+def _rows_product(e, y, x, v, stride, n_blocks, sign):
+    builder, narrow = e.builder, e.narrower(4)
+    acc = e.variables(4)
+    with cgutils.for_range(builder, n_blocks) as loop:
+        at = builder.mul(loop.index, ir.Constant(INT, e.width))
+        factor = e.load(e.at(v, at))
+        for i in range(4):
+            row = e.load(e.at(x, builder.add(at, builder.mul(stride, ir.Constant(INT, i)))))
+            builder.store(e.fma(row, factor, builder.load(acc[i])), acc[i])
+    products = _quad_sums(e, [builder.load(slot) for slot in acc])
+    narrow.store(narrow.fma(narrow.spread(sign), products, narrow.load(y)), y)
+
+
+@inner
+def rows_product(y, x, v, n, n_blocks, sign):
+    """``y += sign X v`` for ``n`` plain rows, padded to a multiple of 4."""
+    stride = n_blocks * (LINE // x.itemsize)
+    for i in range(0, n, 4):
+        _rows_product(y, i, x, i * stride, v, 0, stride, n_blocks, sign)
+
+
+def _make_rows_transposed(n_vectors: int):
+    @kernel("pppppii")
+    def combine(e, left, right, x, y, z, stride, n):
+        builder = e.builder
+        outs = [(left, y, e.variables(n_vectors)), (right, z, e.variables(n_vectors))]
+        with cgutils.for_range(builder, n) as loop:
+            row = e.at(x, builder.mul(loop.index, stride))
+            vectors = [e.load(row, v * e.width) for v in range(n_vectors)]
+            for _, factors, acc in outs:
+                factor = e.spread(e.scalar(factors, loop.index))
+                for slot, vector in zip(acc, vectors, strict=True):
+                    builder.store(e.fma(vector, factor, builder.load(slot)), slot)
+        for out, _, acc in outs:
+            for v, slot in enumerate(acc):
+                e.store(builder.fadd(e.load(out, v * e.width), builder.load(slot)), out, v * e.width)
+
+    return combine
+
+
+_rows_transposed_1 = _make_rows_transposed(1)
+_rows_transposed_4 = _make_rows_transposed(4)
+
+
+@inner
+def rows_transposed(left, right, x, y, z, n, n_blocks):
+    """``left += X^T y`` and ``right += X^T z`` for ``n`` plain rows."""
+    w = LINE // x.itemsize
+    stride = n_blocks * w
+    block = 0
+    while block + 4 <= n_blocks:
+        at = block * w
+        _rows_transposed_4(left, at, right, at, x, at, y, 0, z, 0, stride, n)
+        block += 4
+    while block < n_blocks:
+        at = block * w
+        _rows_transposed_1(left, at, right, at, x, at, y, 0, z, 0, stride, n)
+        block += 1
+
+
+def _make_rows_normal(with_right: bool, n_vectors: int | None = None):
+    """``n_vectors`` blocks of W: they stay in registers. None: any number of blocks."""
+
+    @kernel("ppppppii")
+    def normal(e, y, right, x, v, sign, w, n, n_blocks):
+        builder, narrow = e.builder, e.narrower(4)
+        outs = [y, right] if with_right else [y]
+        stride = builder.mul(n_blocks, ir.Constant(INT, e.width))
+        kept = range(n_vectors or 0)
+        fixed = [e.load(v, b * e.width) for b in kept]
+        totals = [e.variables(n_vectors or 0) for _ in outs]
+        quads = builder.udiv(builder.add(n, ir.Constant(INT, 3)), ir.Constant(INT, 4))
+        with cgutils.for_range(builder, quads) as quad:
+            first = builder.mul(quad.index, ir.Constant(INT, 4))
+            rows = [e.at(x, builder.mul(builder.add(first, ir.Constant(INT, i)), stride)) for i in range(4)]
+            acc = e.variables(4)
+
+            def multiply(vectors, factor, acc=acc):
+                for vector, slot in zip(vectors, acc, strict=True):
+                    builder.store(e.fma(vector, factor, builder.load(slot)), slot)
+
+            blocks = [[e.load(row, b * e.width) for row in rows] for b in kept]
+            for vectors, factor in zip(blocks, fixed, strict=True):
+                multiply(vectors, factor)
+            if n_vectors is None:
+                over_blocks(
+                    e, n_blocks, lambda here: multiply([e.load(here(row)) for row in rows], e.load(here(v)))
+                )
+            products = _quad_sums(e, [builder.load(slot) for slot in acc])
+            products = builder.fmul(products, narrow.load(sign, first))
+            factors = [[e.spread(narrow.element(products, i)) for i in range(4)]]
+            if with_right:
+                factors.append(
+                    [e.spread(e.scalar(w, builder.add(first, ir.Constant(INT, i)))) for i in range(4)]
+                )
+
+            def add(vectors, total, spread):
+                for vector, factor in zip(vectors, spread, strict=True):
+                    total = e.fma(vector, factor, total)
+                return total
+
+            for slots, spread in zip(totals, factors, strict=True):
+                for vectors, slot in zip(blocks, slots, strict=True):
+                    builder.store(add(vectors, builder.load(slot), spread), slot)
+            if n_vectors is None:
+
+                def scatter(here):
+                    vectors = [e.load(here(row)) for row in rows]
+                    for out, spread in zip(outs, factors, strict=True):
+                        e.store(add(vectors, e.load(here(out)), spread), here(out))
+
+                over_blocks(e, n_blocks, scatter)
+        for out, slots in zip(outs, totals, strict=True):
+            for b, slot in enumerate(slots):
+                e.store(builder.fadd(e.load(out, b * e.width), builder.load(slot)), out, b * e.width)
+
+    return normal
+
+
+_rows_normal = _make_rows_normal(False)
+_rows_normal_4 = _make_rows_normal(False, 4)
+_rows_normal_and_right = _make_rows_normal(True)
+_rows_normal_and_right_4 = _make_rows_normal(True, 4)
+
+
+@inner
+def rows_normal(y, x, v, sign, n, n_blocks):
+    """``y += X^T diag(sign) X v`` for ``n`` plain rows, padded with zeros to a multiple of 4, in one pass."""
+    if n_blocks == 4:
+        _rows_normal_4(y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks)
+    else:
+        _rows_normal(y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks)
+
+
+@inner
+def rows_normal_and_right(y, right, x, v, sign, w, n, n_blocks):
+    """`rows_normal`, and in the same pass ``right += X^T w``."""
+    if n_blocks == 4:
+        _rows_normal_and_right_4(y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks)
+    else:
+        _rows_normal_and_right(y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks)
