@@ -130,6 +130,7 @@ def with_cmfrec(use_cg: bool) -> Method:
 METHODS: dict[str, Method] = {
     "rgals iALS exact": with_rgals(IALS(0.1), reg=0.01),
     "rgals iALS pcg": with_rgals(IALS(0.1), reg=0.01, solver="pcg"),
+    "rgals iALS exact, plain ridge": with_rgals(IALS(0.1), reg=0.01, reg_exponent=0),
     "rgals RG2 exact": with_rgals(RG2(0.05)),
     "rgals RG2 pcg": with_rgals(RG2(0.05), solver="pcg"),
     "rgals RGx exact": with_rgals(RGX(0.05)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,7 +26,7 @@ from rgals.cuda import check_factors, is_cuda
 from rgals.losses import Degrees, Loss, get_loss, rule
 from rgals.model_selection import split_interactions
 from rgals.solvers import closed_form
-from rgals.solvers.als import Callback, Iteration, Problem, als
+from rgals.solvers.als import Callback, Iteration, Problem, State, als
 from rgals.solvers.backends.base import Backend
 from rgals.solvers.backends.cpu import CPUBackend
 from rgals.solvers.backends.cupy import CuPyBackend
@@ -250,11 +250,11 @@ def alternate(
     if best is not None and done.best is not None:
         best.best, best.iteration, best.item_factors = done.best
 
-    def after(now: Iteration, stopped: bool) -> None:
+    def after(now: Iteration, stopped: bool, state: Callable[[], State]) -> None:
         assert store is not None
         if stopped or now.iteration == model.n_iter or store.due(now.iteration):
             kept = None if best is None else (best.best, best.iteration, best.item_factors)
-            store.write(Progress(now.user_factors, now.item_factors, now.history, stopped, kept))
+            store.write(Progress(state(), now.history, stopped, kept))
 
     bars = [watcher for watcher in watchers if isinstance(watcher, ProgressBar)]
     try:
@@ -262,12 +262,11 @@ def alternate(
             bar.skip(len(done.history))
         item_factors, history = als(
             problem,
-            done.user_factors,
+            done.state,
             backend,
             n_iter=len(done.history) if done.stopped else model.n_iter,
             tol=model.tol,
             callbacks=watchers,
-            item_factors=done.item_factors,
             history=done.history,
             after=None if store is None else after,
         )

@@ -14,6 +14,7 @@ from rgals._csr import CSR
 from rgals._errors import CheckpointError, InputTypeError, ModelFileError, ParameterError
 from rgals._validation import check_int
 from rgals.persistence import ArraySpec, FileSpec, load_npz, save_npz
+from rgals.solvers.als import State
 
 _REAL = ("f4", "f8")
 SPEC = FileSpec(
@@ -22,6 +23,8 @@ SPEC = FileSpec(
     {
         "user_factors": ArraySpec(_REAL, ("n_users", "K")),
         "item_factors": ArraySpec(_REAL, ("n_items", "K")),
+        "user_basis": ArraySpec(("f8",), ("K", "K"), required=False),
+        "item_basis": ArraySpec(("f8",), ("K", "K"), required=False),
         "best_item_factors": ArraySpec(_REAL, ("n_items", "K"), required=False),
     },
 )
@@ -114,7 +117,7 @@ class Progress:
 
     Attributes
     ----------
-    user_factors, item_factors : ndarray
+    state : State
         At the start there are no item factors.
     history : list of dict
     stopped : bool
@@ -123,8 +126,7 @@ class Progress:
         Figure, iteration and item factors of the best iterate, where one is kept.
     """
 
-    user_factors: np.ndarray
-    item_factors: np.ndarray | None = None
+    state: State
     history: list[dict[str, Any]] = field(default_factory=list)
     stopped: bool = False
     best: tuple[float, int, np.ndarray] | None = None
@@ -213,8 +215,9 @@ class Store:
         fits = users.dtype == items.dtype == dtype and (len(users), len(items)) == shape
         if not fits or users.shape[1] != description["K"]:
             raise ModelFileError(f"{path}: factors of another shape or type than its description")
+        state = State(users, items, self._arrays.get("user_basis"), self._arrays.get("item_basis"))
         self._arrays, self._meta = {}, None
-        return Progress(users, items, history, stopped, kept)
+        return Progress(state, history, stopped, kept)
 
     def write(self, progress: Progress) -> None:
         """Replace the file.
@@ -224,8 +227,7 @@ class Store:
         OSError
             It cannot be written; the file of an earlier iteration stays.
         """
-        assert progress.item_factors is not None
-        arrays = {"user_factors": progress.user_factors, "item_factors": progress.item_factors}
+        arrays = {name: array for name, array in progress.state._asdict().items() if array is not None}
         best = None
         if progress.best is not None:
             best = progress.best[:2]

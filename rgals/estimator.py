@@ -41,7 +41,7 @@ from rgals.losses import Degrees, Loss
 from rgals.metrics import evaluate
 from rgals.model_selection import split_interactions
 from rgals.solvers import closed_form
-from rgals.solvers.als import Callback, Problem
+from rgals.solvers.als import Callback, Problem, State
 
 _HIDDEN = 0.2  # share of every row that `score` hides
 
@@ -278,7 +278,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
             if store is not None:
                 done = store.resume(describe(self, loss, solver, matrix, held_out), self.n_iter)
             if done is None:
-                done = Progress(start_factors(self, matrix.shape, rng, dtype))
+                done = Progress(State(start_factors(self, matrix.shape, rng, dtype)))
             item_factors, history = alternate(self, problem, backend, done, watchers, best, store)
         state = finish(self, loss, problem, degrees, backend, item_factors, history, matrix, labels)
         # In one step, so that neither a signal nor another thread sees half of it.

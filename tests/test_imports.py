@@ -70,7 +70,7 @@ ALLOWED: dict[str, set[str]] = {
     "_callbacks": SHARED | {"metrics", "solvers"},
     "_snapshot_file": SHARED | {"_snapshot", "datasets", "kernels", "persistence"},
     "_model_file": SHARED | {"_fit", "_snapshot_file", "losses", "persistence"},
-    "checkpoint": SHARED | {"persistence"},
+    "checkpoint": SHARED | {"persistence", "solvers"},
     "_precision": SHARED | {"kernels", "losses"},
     "_fit": SHARED
     | {"_precision"}

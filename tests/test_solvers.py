@@ -16,7 +16,7 @@ from rgals import RG2, RGX, NumericalError, ParameterError
 from rgals._validation import as_csr
 from rgals.kernels import pcg, systems
 from rgals.losses import IALS, Coefficients, Degrees, Loss
-from rgals.solvers.als import Problem, als
+from rgals.solvers.als import Problem, State, als
 from rgals.solvers.backends.cpu import CPUBackend
 from rgals.solvers.backends.dense import DenseBackend
 from rgals.solvers.closed_form import check_closed_form, item_factors
@@ -91,13 +91,80 @@ def test_no_perturbation_lowers_the_objective_after_a_half_step(name, side):
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("name", LOSSES)
-def test_rotating_the_basis_keeps_the_scores(name, side):
-    _, rows, fixed, coefficients = setting(LOSSES[name], side, 12)
-    plain = CPUBackend().half_step(rows, fixed.copy(), coefficients).factors @ fixed.T
-    turned = fixed.copy()
-    solved = CPUBackend().half_step(rows, turned, coefficients, rotate=True).factors
-    assert not np.allclose(turned, fixed)
-    np.testing.assert_allclose(solved @ turned.T, plain, atol=1e-10 * np.abs(plain).max())
+def test_changing_the_basis_keeps_scores_and_lengths(name, side):
+    for nu in (0.0, 1.0):
+        _, rows, fixed, coefficients = setting(LOSSES[name], side, 12, nu=nu)
+        backend = CPUBackend()
+        plain = backend.half_step(rows, fixed.copy(), coefficients)
+        turned = backend.upload(fixed.copy())
+        step = backend.half_step(
+            rows, turned, coefficients, rotate=True, out=backend.upload(np.empty_like(plain.factors))
+        )
+        assert not np.allclose(turned.array, fixed)
+        solved, changed = backend.download(step.factors), backend.download(turned)
+        scores, lengths = plain.factors @ fixed.T, (plain.factors**2).sum(1)
+        np.testing.assert_allclose(solved @ changed.T, scores, atol=1e-10 * np.abs(scores).max())
+        np.testing.assert_allclose((solved**2).sum(1), lengths, rtol=1e-9, atol=1e-12 * lengths.max())
+        np.testing.assert_allclose((changed**2).sum(1), (fixed**2).sum(1), rtol=1e-10)
+        assert step.decrease == pytest.approx(plain.decrease, rel=1e-10)
+        weight = np.linspace(1, 2, len(fixed))
+        assert backend.ridge(turned, weight) == pytest.approx(weight @ (fixed**2).sum(1), rel=1e-10)
+
+
+def whitened(loss, nu, K, dtype, n_iter=3):
+    """Whether the half-steps of either side of a fit end in a basis that is not orthogonal."""
+    users = as_csr(interactions(valued=True), dtype=dtype)
+    problem = Problem.of(users, loss, loss.coefficients(Degrees.of(users)), REG, nu)
+    found = []
+
+    class Watching(CPUBackend):
+        def half_step(self, rows, fixed, side, **options):
+            step = super().half_step(rows, fixed, side, **options)
+            found.append(step.factors.basis is not None)
+            return step
+
+    als(problem, State(factors(users.n_rows, K, dtype)), Watching(), n_iter=n_iter)
+    return any(found[::2]), any(found[1::2])
+
+
+def test_equal_shares_of_scale_and_ridge_take_no_eigenvectors():
+    """They cost much with many factors. Plain ridges need none, RG2's by frequency none for the users."""
+    for dtype, _ in DTYPES.values():
+        assert whitened(IALS(0.1), 0.0, 12, dtype) == (True, True)
+        assert whitened(RG2(), 1.0, 12, dtype) == (False, True)
+        assert whitened(IALS(0.1), 1.0, 12, dtype) == (False, False)
+        assert whitened(RGX(), 0.0, 12, dtype)[0] is False
+
+
+@pytest.mark.parametrize("steps", [None, 2], ids=["exact", "pcg"])
+@pytest.mark.parametrize("nu", [0.0, 1.0], ids=["plain", "frequency"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_bases_that_change_from_half_step_to_half_step_change_no_iterate(name, nu, steps):
+    """Against half-steps that turn everything back at once, with factors below, at and above a cache line."""
+    loss = LOSSES[name]
+    for dtype, tolerance in DTYPES.values():
+        for K in (5, 16, 33):
+            users = as_csr(interactions(valued=True), dtype=dtype)
+            problem = Problem.of(users, loss, loss.coefficients(Degrees.of(users)), REG, nu)
+            backend, oracle = CPUBackend(steps=steps), CPUBackend(steps=steps)
+            user_side = problem.coefficients.user_side(problem.users, REG, nu)
+            item_side = problem.coefficients.item_side(problem.items, REG, nu)
+            P, Q = factors(users.n_rows, K, dtype), np.empty((users.n_cols, K), dtype)
+            seen = []
+
+            def watch(now, seen=seen):
+                seen.append((now.user_factors @ now.item_factors.T, now.objective))
+
+            als(problem, State(P.copy()), backend, n_iter=4, callbacks=[watch])
+            for i in range(4):
+                Q = oracle.half_step(problem.items, P, item_side, out=Q, warm=i > 0).factors
+                penalty = item_side.ridge @ (Q.astype(float) ** 2).sum(1)
+                step = oracle.half_step(problem.users, Q, user_side, out=P, warm=True)
+                scores = step.factors @ Q.T
+                scale = np.abs(scores).max()
+                np.testing.assert_allclose(seen[i][0], scores, atol=4 * tolerance * scale)
+                stated = problem.constant + penalty - step.decrease
+                assert seen[i][1] == pytest.approx(stated, rel=tolerance)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -115,7 +182,7 @@ def test_the_objective_never_rises_and_is_the_stated_one(name):
             assert now.objective == pytest.approx(stated, rel=rel)
             seen.append(now.objective)
 
-        als(problem, factors(X.shape[0], 6, dtype, seed=3), CPUBackend(), n_iter=12, callbacks=[watch])
+        als(problem, State(factors(X.shape[0], 6, dtype, seed=3)), CPUBackend(), n_iter=12, callbacks=[watch])
         steps = np.diff(seen)
         assert len(seen) == 12
         assert steps.min() < 0
@@ -176,7 +243,7 @@ def test_the_objective_never_rises_with_conjugate_gradients(name, few, monkeypat
         assert now.objective == pytest.approx(stated, rel=1e-10)
         values.append(now.objective)
 
-    als(problem, factors(X.shape[0], 6, seed=3), CPUBackend(steps=1), n_iter=12, callbacks=[watch])
+    als(problem, State(factors(X.shape[0], 6, seed=3)), CPUBackend(steps=1), n_iter=12, callbacks=[watch])
     assert values[-1] < values[0]
     assert (np.diff(values) <= 1e-12 * np.abs(values[1:])).all()
 
@@ -295,7 +362,7 @@ def test_row_only_losses_reach_the_closed_form_from_ten_starts(loss):
     values = []
     for seed in range(10):
         start = factors(X.shape[0], K, seed=seed)
-        _, history = als(problem, start, CPUBackend(), n_iter=4000, tol=1e-14)
+        _, history = als(problem, State(start), CPUBackend(), n_iter=4000, tol=1e-14)
         values.append(history[-1]["objective"])
     np.testing.assert_allclose(values, optimum, rtol=1e-6)
     assert min(values) >= optimum - 1e-9 * abs(optimum)
@@ -337,7 +404,7 @@ from helpers import LOSSES, factors, interactions
 from threadpoolctl import threadpool_limits
 from rgals._validation import as_csr
 from rgals.losses import Degrees
-from rgals.solvers.als import Problem, als
+from rgals.solvers.als import Problem, State, als
 from rgals.solvers.backends.cpu import CPUBackend
 X = interactions(400, 300, valued=True)
 users = as_csr(X)
@@ -348,7 +415,7 @@ for name in ("rg2", "rgx", "ials"):
         for blas in (1, 2):
             with threadpool_limits(blas, "blas"):
                 start = factors(400, 24, np.float32)
-                Q, history = als(problem, start, CPUBackend(threads), n_iter=3)
+                Q, history = als(problem, State(start), CPUBackend(threads), n_iter=3)
             print(name, hashlib.sha256(Q.tobytes()).hexdigest(), history[-1]["objective"].hex())
 """
 

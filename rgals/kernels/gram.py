@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from rgals._aligned import aligned
+from rgals._aligned import empty
 from rgals.kernels.emitter import LINE
 from rgals.kernels.gather import gather_scaled, gather_transposed, scatter_rows
 from rgals.kernels.loops import zero
 from rgals.kernels.queue import fetch_add, launch
-from rgals.kernels.tiles import tile_add
+from rgals.kernels.tiles import tile_add, widen_add
 from rgals.kernels.workspace import workspace
 
 ROWS = 256  # rows of a block: its products stay in the L2 cache
@@ -49,8 +49,7 @@ def _add_product(total, product, left, right, depth, n_left, n_right):
         zero(product, n_tiles * w * w)
         for i in range(n_tiles):
             tile_add(product, i * w * w, left, i * ROWS * w, right, j * ROWS * w, depth, 1.0)
-        for i in range(n_tiles * w * w):
-            total[at + i] += product[i]
+        widen_add(product, 0, total, at, n_tiles * w)
         at += n_tiles * w * w
 
 
@@ -99,6 +98,37 @@ def _partial(counter, factors, weight, uniform, gram):
             _add_product(gram[task], product, left_panels, right_panels, depth, n_left, n_right)
 
 
+@njit(cache=True, nogil=True)
+def _assemble(counter, partial, width, w, out):
+    """Add up the chunks' sums, in a fixed order, and unfold their tiles to both triangles of ``out``."""
+    n_chunks, n_pairs, _ = partial.shape
+    k = len(out)
+    side = min(TILE, width)
+    n_tiles = (width + TILE - 1) // TILE
+    while True:
+        task = fetch_add(counter, 0, 1)
+        if task >= n_pairs:
+            break
+        pair, left = task, 0
+        while pair >= n_tiles - left:
+            pair -= n_tiles - left
+            left += 1
+        a, b = left * TILE, (left + pair) * TILE
+        at = 0
+        for column in range(b, min(b + side, width), w):
+            stop = column + w if pair == 0 else min(a + side, width)
+            for i in range(a, stop):
+                for t in range(w):
+                    j = column + t
+                    total = 0.0
+                    for chunk in range(n_chunks):
+                        total += partial[chunk, task, at]
+                    at += 1
+                    if i <= j and j < k:
+                        out[i, j] = total
+                        out[j, i] = total
+
+
 def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     """``F^T diag(weight) F`` in float64.
 
@@ -120,25 +150,15 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     width = -(-k // w) * w
     n_tiles = -(-width // TILE)
     n_pairs = n_tiles * (n_tiles + 1) // 2
-    n_chunks = max(1, 16 // n_pairs)
+    n_chunks = max(
+        1, min(16, 40 // n_pairs)
+    )  # several tasks a thread: those on the diagonal are half as long
     uniform = bool((weight == weight[0]).all())
     partial = np.zeros((n_chunks * n_pairs, min(TILE, width) ** 2))
     launch(_partial, n_threads, factors, weight, uniform, partial)
-    partial = partial.reshape(n_chunks, n_pairs, -1)
-    total = partial[0]
-    for chunk in range(1, n_chunks):  # in a fixed order
-        total += partial[chunk]
-    full = np.zeros((width, width))
-    pairs = [(left, right) for left in range(n_tiles) for right in range(left, n_tiles)]
-    for (left, right), packed in zip(pairs, total, strict=True):
-        a, b, at = left * TILE, right * TILE, 0
-        for column in range(b, min(b + TILE, width), w):
-            stop = column + w if left == right else min(a + TILE, width)
-            size = (stop - a) * w
-            full[a:stop, column : column + w] = packed[at : at + size].reshape(-1, w)
-            at += size
-    upper = np.triu(full[:k, :k])
-    return upper + np.triu(upper, 1).T
+    out = np.empty((k, k))
+    launch(_assemble, n_threads, partial.reshape(n_chunks, n_pairs, -1), width, w, out)
+    return out
 
 
 @njit(cache=True)
@@ -157,7 +177,7 @@ def _add_sums(factors, start, stop, weight, linear_weight, sums):
 
 
 @njit(cache=True, nogil=True)
-def _multiply(counter, factors, panels, out, weight, linear_weight, sums):
+def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight, sums):
     n, k = factors.shape
     w = LINE // factors.itemsize
     width = (k + w - 1) // w * w
@@ -185,9 +205,11 @@ def _multiply(counter, factors, panels, out, weight, linear_weight, sums):
                     gather_transposed(left, at, source, b * w, ones, 0, numbers, group * w, ones, 0, width)
             for j in range(width // w):
                 zero(product, n_groups * w * w)
+                first, depth = begins[j], ends[j] - begins[j]
                 for group in range(n_groups):
                     tile_add(
-                        product, group * w * w, left, group * width * w, panels, j * width * w, width, 1.0
+                        product, group * w * w, left, (group * width + first) * w, panels,
+                        (j * width + first) * w, depth, 1.0,
                     )  # fmt: skip
                 if (j + 1) * w <= k:
                     scatter_rows(flat, start * k + j * w, product, k, rows)
@@ -209,10 +231,12 @@ def multiply(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``out = factors @ matrix``, and on the way `column_sums` of it; ``out`` may be ``factors`` itself.
 
+    Zeros at either end of a block of columns cost nothing: triangular matrices take half the time.
+
     Parameters
     ----------
     factors, out : ndarray, shape (n, K), C-ordered
-    matrix : ndarray, shape (K, K), of the factors' dtype
+    matrix : ndarray, shape (K, K), used in the factors' dtype
     n_threads : int
     weight, linear_weight : ndarray of float64, shape (n,), optional
 
@@ -224,11 +248,17 @@ def multiply(
     n, k = factors.shape
     w = LINE // factors.itemsize
     width = -(-k // w) * w
-    padded = np.zeros((width, width), factors.dtype)
-    padded[:k, :k] = matrix
-    panels = aligned(padded.reshape(width, width // w, w).transpose(1, 0, 2)).reshape(-1)
+    if k != width:
+        matrix = np.pad(matrix, (0, width - k))
+    panels = empty((width // w, width, w), factors.dtype)
+    panels[:] = matrix.reshape(width, width // w, w).transpose(1, 0, 2)
+    # Squares of W numbers, by block of columns and block of rows.
+    filled = np.any(panels.reshape(width // w, width // w, w * w) != 0, axis=2)
+    begins = w * filled.argmax(axis=1)
+    ends = np.maximum(width - w * filled[:, ::-1].argmax(axis=1), begins)
+    ends[~np.any(filled, axis=1)] = 0
     sums = np.zeros((min(-(-n // STRIP), CHUNKS), 3, k))
-    launch(_multiply, n_threads, factors, panels, out, weight, linear_weight, sums)
+    launch(_multiply, n_threads, factors, panels.reshape(-1), begins, ends, out, weight, linear_weight, sums)
     squares, plain, linear = sums.sum(axis=0)
     return squares, plain, linear
 

@@ -5,6 +5,7 @@ What `rgals.kernels.tiles` is for panels: the dual of short rows and conjugate g
 
 from __future__ import annotations
 
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
 
@@ -13,13 +14,14 @@ from rgals.kernels.inner import inner
 from rgals.kernels.tiles import triangle
 
 
-@kernel("pppii")
-def _quad_gram(e, c, a, b, stride, n_blocks):
+@kernel("ppppii")
+def _quad_gram(e, c, a, b, soon, stride, n_blocks):
     builder, four = e.builder, e.narrower(4)
     tall = e.width // 4
     acc = e.variables(e.width)
     with cgutils.for_range(builder, n_blocks) as loop:
         at = builder.mul(loop.index, ir.Constant(INT, e.width))
+        e.prefetch(e.at(soon, at), 2)
         right = [e.load(e.at(b, builder.add(at, builder.mul(stride, ir.Constant(INT, j))))) for j in range(4)]
         for i in range(tall):
             left = e.load(e.at(a, builder.add(at, builder.mul(stride, ir.Constant(INT, i)))))
@@ -34,17 +36,38 @@ def _quad_gram(e, c, a, b, stride, n_blocks):
 
 
 @inner
-def rows_gram_add(c, x, n, n_blocks):
-    """``C += X X^T`` as a packed triangle from ``n`` plain rows, padded with zeros to a multiple of 4."""
+def n_quads(n, w):
+    """How many rows `rows_gram_add` can ask for beside its arithmetic."""
+    tall = w // 4
+    total = 0
+    for b in range((n + 3) // 4):
+        total += min((b * 4 + 3) // tall + 1, (n + tall - 1) // tall)
+    return total
+
+
+@inner
+def rows_gram_add(c, x, n, n_blocks, source, indices, then, n_then):
+    """``C += X X^T`` as a packed triangle from ``n`` plain rows, padded with zeros to a multiple of 4.
+
+    Asks on the way for the rows ``source[indices[then + i]]``, one with each quad of rows that is multiplied:
+    memory then works as long as the arithmetic takes.
+    """
     w = LINE // c.itemsize
     tall = w // 4
     stride = n_blocks * w
+    quad = 0
     for b in range((n + 3) // 4):
         column = triangle(w, b * 4 // w)
         for a in range((b * 4 + 3) // tall + 1):
             if a * tall < n:
                 at = column + a * tall * w + b * 4 % w
-                _quad_gram(c, at, x, a * tall * stride, x, b * 4 * stride, stride, n_blocks)
+                left, right = a * tall * stride, b * 4 * stride
+                if quad < n_then:
+                    soon = np.int64(indices[then + quad]) * stride
+                    _quad_gram(c, at, x, left, x, right, source, soon, stride, n_blocks)
+                else:
+                    _quad_gram(c, at, x, left, x, right, x, right, stride, n_blocks)
+                quad += 1
 
 
 def _quad_sums(e, vectors):

@@ -30,7 +30,7 @@ NOT_POSITIVE = -1  # info: the diagonal is not positive and finite
 @inner
 def few(kp):
     """Up to so many positives the dual is formed from plain rows: no panels to transpose, no padding."""
-    return min(max(3 * kp // 8, 24), 96)
+    return min(max(kp - 20, 24), 512)
 
 
 @inner
@@ -231,12 +231,13 @@ def dual(
         z[i] = w[i]
     if n <= few(kp):
         depth = (n + 3) // 4 * 4
-        half = n_then // 2
+        beside = min(n_then, plain_rows.n_quads(n, width))
+        half = (n_then - beside) // 2
         gather.gather_scaled(x, kp, width, factors, inv_root, cols, roots, kp, depth, n_blocks, 1.0)
-        gather.prefetch_rows(factors, indices, then, kp, half, n_blocks)
+        gather.prefetch_rows(factors, indices, then + beside, kp, half, n_blocks)
         _identity(c, n_panels)
-        plain_rows.rows_gram_add(c, x, n, n_blocks)
-        gather.prefetch_rows(factors, indices, then + half, kp, n_then - half, n_blocks)
+        plain_rows.rows_gram_add(c, x, n, n_blocks, factors, indices, then, beside)
+        gather.prefetch_rows(factors, indices, then + beside + half, kp, n_then - beside - half, n_blocks)
         if shifted:
             plain_rows.rows_product(z, x, solution, n, n_blocks, -1.0)
         code = tiles.cholesky(c, inverse, n_panels)

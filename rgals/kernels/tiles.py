@@ -22,7 +22,7 @@ from __future__ import annotations
 from llvmlite import ir
 from numba.core import cgutils
 
-from rgals.kernels.emitter import INT, LINE, kernel
+from rgals.kernels.emitter import INT, LINE, kernel, over_blocks
 from rgals.kernels.inner import inner
 
 
@@ -240,6 +240,26 @@ def _inverse_root(e, out, d, scale, ridge):
 def inverse_root(out, oo, d, od, scale, ridge):
     """``out (W) = 1 / sqrt(scale d + ridge)``."""
     _inverse_root(out, oo, d, od, scale, ridge)
+
+
+@kernel("ppi")
+def _widen_add(e, x, total, n_blocks):
+    wide = ir.VectorType(ir.DoubleType(), e.width)
+
+    def step(at):
+        numbers = e.load(at(x))
+        if e.real != ir.DoubleType():
+            numbers = e.builder.fpext(numbers, wide)
+        to = e.builder.bitcast(at(total), wide.as_pointer())
+        e.builder.store(e.builder.fadd(e.builder.load(to, align=8), numbers), to, align=8)
+
+    over_blocks(e, n_blocks, step)
+
+
+@inner
+def widen_add(x, ox, total, ot, n_blocks):
+    """``total += x`` for whole blocks, in float64."""
+    _widen_add(x, ox, total, ot, n_blocks)
 
 
 @kernel("pppi")

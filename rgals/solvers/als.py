@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,6 +61,22 @@ class Iteration:
 Callback = Callable[[Iteration], object]
 
 
+class State(NamedTuple):
+    """Factors as a fit has them, and what basis they are in: all that it needs to go on, to the bit.
+
+    Attributes
+    ----------
+    user_factors, item_factors : ndarray
+    user_basis, item_basis : ndarray or None
+        See `rgals.solvers.backends.basis.Factors`.
+    """
+
+    user_factors: np.ndarray
+    item_factors: np.ndarray | None = None
+    user_basis: np.ndarray | None = None
+    item_basis: np.ndarray | None = None
+
+
 @dataclass(frozen=True)
 class Problem:
     """Everything that defines the minimisation: data, coefficients, regularisation.
@@ -93,15 +109,14 @@ class Problem:
 
 def als(
     problem: Problem,
-    user_factors: np.ndarray,
+    start: State,
     backend: Backend,
     *,
     n_iter: int,
     tol: float = 0.0,
     callbacks: Sequence[Callback] = (),
-    item_factors: np.ndarray | None = None,
     history: Sequence[dict[str, Any]] = (),
-    after: Callable[[Iteration, bool], object] | None = None,
+    after: Callable[[Iteration, bool, Callable[[], State]], object] | None = None,
 ) -> tuple[np.ndarray, list[dict[str, Any]]]:
     """Alternate exact half-steps, items first, until ``n_iter`` or until the objective settles.
 
@@ -110,19 +125,20 @@ def als(
     Parameters
     ----------
     problem : Problem
-    user_factors : ndarray, shape (n_users, K)
-        Where to start; overwritten.
+    start : State
+        Where to start; overwritten. User factors alone; or with ``history`` all of the state after its last
+        iteration: the result is then that of a run which was never interrupted, to the bit.
     backend : Backend
     n_iter : int
     tol : float
         Stop when the objective falls by less than ``tol`` times its magnitude in an iteration. 0: never.
     callbacks : sequence of callables
         See `Callback`.
-    item_factors, history : optional
-        Go on after the last iteration of ``history``, whose factors are given: the result is that of a run
-        which was never interrupted, to the bit. ``item_factors`` is overwritten.
+    history : sequence of dict, optional
+        Iterations that lie before ``start``.
     after : callable, optional
-        Called last in every iteration, with it and with whether a stopping rule ends the run.
+        Called last in every iteration, with it, with whether a stopping rule ends the run, and with a
+        function that returns the state.
 
     Returns
     -------
@@ -139,9 +155,13 @@ def als(
     user_side = problem.coefficients.user_side(problem.users, problem.reg, problem.reg_exponent)
     item_side = problem.coefficients.item_side(problem.items, problem.reg, problem.reg_exponent)
     history = list(history)
+    user_factors, item_factors = start.user_factors, start.item_factors
     if item_factors is None:
         item_factors = empty((problem.items.n_rows, user_factors.shape[1]), user_factors.dtype)
-    users, items = backend.upload(user_factors), backend.upload(item_factors)
+    users, items = (
+        backend.upload(user_factors, start.user_basis),
+        backend.upload(item_factors, start.item_basis),
+    )
     seconds, previous = (history[-1]["seconds"], history[-1]["objective"]) if history else (0.0, np.inf)
     for iteration in range(len(history) + 1, n_iter + 1):
         started = time.perf_counter()
@@ -151,12 +171,13 @@ def als(
                 problem.items, users, item_side, rotate=True, out=items, warm=iteration > 1
             )
             items = step.factors
+            penalty = backend.ridge(items, item_side.ridge)
             what = "user"
             step = backend.half_step(problem.users, items, user_side, rotate=True, out=users, warm=True)
         except NumericalError as error:
             raise NumericalError(f"iteration {iteration}, {what} half-step: {error}") from error
         users = step.factors
-        objective = problem.constant + backend.ridge(items, item_side.ridge) - step.decrease
+        objective = problem.constant + penalty - step.decrease
         seconds += time.perf_counter() - started
         record = {"iteration": iteration, "seconds": seconds, "objective": objective}
         history.append(record)
@@ -174,11 +195,16 @@ def als(
             answers = [callback(shown) for callback in callbacks]  # every one is called
             stop = any(answers) or stop
             if after is not None:
-                after(shown, stop)
+                after(shown, stop, partial(_state, backend, users, items))
         if stop:
             break
         previous = objective
     return backend.download(items), history
+
+
+def _state(backend: Backend, users: Any, items: Any) -> State:
+    (user_factors, user_basis), (item_factors, item_basis) = backend.state(users), backend.state(items)
+    return State(user_factors, item_factors, user_basis, item_basis)
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

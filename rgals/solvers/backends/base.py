@@ -16,31 +16,21 @@ class HalfStep(NamedTuple):
 
     Attributes
     ----------
-    factors : ndarray, shape (n_rows, K)
-        The minimiser over the rows that were solved.
+    factors : shape (n_rows, K)
+        The minimiser over the rows that were solved: an array, or what `Backend.upload` makes of one where
+        such was given.
     decrease : float
         ``sum_r b_r . p_r``: the objective is its constant plus the ridge of the fixed side minus this.
     """
 
-    factors: np.ndarray
+    factors: Any
     decrease: float
 
 
-class HostFactors:
-    """What a backend that computes in the host's memory does with factors."""
-
-    def upload(self, factors: np.ndarray) -> np.ndarray:
-        """The factors themselves."""
-        return factors
-
-    def download(self, factors: np.ndarray) -> np.ndarray:
-        """The factors themselves."""
-        return factors
-
-    def ridge(self, factors: np.ndarray, ridge: np.ndarray) -> float:
-        """``sum_r ridge_r |f_r|^2``."""
-        # Not a BLAS product: outside `parallel` it would wake BLAS's threads, which spin beside the kernels'.
-        return float(np.sum(ridge * np.einsum("ij,ij->i", factors, factors)))
+def squared_lengths(factors: np.ndarray, weight: np.ndarray) -> float:
+    """``sum_r weight_r |f_r|^2``."""
+    # Not a BLAS product: outside `parallel` it would wake BLAS's threads, which spin beside the kernels'.
+    return float(np.sum(weight * np.einsum("ij,ij->i", factors, factors)))
 
 
 class Backend(Protocol):
@@ -48,11 +38,14 @@ class Backend(Protocol):
 
     name: str
 
-    def upload(self, factors: np.ndarray) -> Any:
+    def upload(self, factors: np.ndarray, basis: np.ndarray | None = None) -> Any:
         """Factors where the backend computes: what a fit hands to `half_step` and gets back from it."""
 
     def download(self, factors: Any) -> np.ndarray:
-        """Factors in the host's memory."""
+        """Factors in the host's memory, up to an orthogonal change of basis that both sides share."""
+
+    def state(self, factors: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        """What `upload` makes the same factors of, to the bit: an array and its basis."""
 
     def ridge(self, factors: Any, ridge: np.ndarray) -> float:
         """``sum_r ridge_r |f_r|^2`` of factors that `upload` or `half_step` returned."""
@@ -75,8 +68,10 @@ class Backend(Protocol):
         fixed : ndarray, shape (n_fixed, K)
         side : Side
         rotate : bool, default=False
-            Permit the backend to rotate ``fixed`` in place (``F <- F V`` with orthogonal V) and to return
-            the result in that basis. Scores do not change; it saves a product per half-step.
+            Permit the backend to turn ``fixed`` in place (``F <- F T``) and to return the result in the
+            basis that belongs to it (``P T^-T``); ``fixed`` and ``out`` then come from `upload` or an earlier
+            half-step. Scores do not change, and `download` turns factors back. It saves a product per
+            half-step.
         out : ndarray, shape (n_rows, K), optional
             Memory that the backend may use for the result.
         warm : bool, default=False

@@ -1,14 +1,17 @@
-"""The CPU backend: one rotation per half-step makes every row system diagonal plus low rank.
+"""The CPU backend: one change of basis per half-step makes every row system diagonal plus low rank.
 
 With the eigendecomposition ``G = V diag(d) V^T`` (float64, once per half-step) and ``F V`` in place of ``F``,
 the system of every row is ``diag(scale_r d + ridge_r)`` plus its own positives, whatever its scale and ridge.
-Rows with few positives are then solved in their dual, without any K x K matrix (`rgals.kernels.systems`).
+Where all scales are one multiple of the ridges, a Cholesky factor does the same at a fraction of the price
+(`rgals.solvers.backends.basis`). Rows with few positives are then solved in their dual, without any K x K
+matrix (`rgals.kernels.systems`).
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-import scipy.linalg
 
 from rgals._aligned import aligned, empty
 from rgals._csr import CSR
@@ -16,16 +19,18 @@ from rgals._errors import NumericalError
 from rgals._threads import workers
 from rgals.kernels import gram, inverse, pcg, rows, shared, tiles
 from rgals.losses.base import Side
-from rgals.solvers.backends.base import HalfStep, HostFactors, raise_for_rows
+from rgals.solvers.backends.base import HalfStep, raise_for_rows, squared_lengths
+from rgals.solvers.backends.basis import Change, Factors, eigenbasis, whitening
 
 _LAUNCH = 1 << 36  # multiplications of one launch: a second or two on two cores
 
 _PIECES = 256  # of work, in which the shared solver cuts the rows
 _AT_ONCE = 4096  # rows of a table of n_rows x K numbers that is never held as a whole
+_SAME = 1e-12  # rounding of what is meant to be one number
 _ROW_COST = 8  # of a row beside its positives, in positives
 
 
-class CPUBackend(HostFactors):
+class CPUBackend:
     """Exact half-steps in numba, parallel over rows; bitwise independent of the number of threads.
 
     Parameters
@@ -44,25 +49,51 @@ class CPUBackend(HostFactors):
         self.steps = steps
         self._plans: list[_Plan] = []  # of the two sides of a fit
 
-    def upload(self, factors: np.ndarray) -> np.ndarray:
+    def upload(self, factors: np.ndarray, basis: np.ndarray | None = None) -> Factors:
         """Factors whose rows begin on cache lines."""
-        return aligned(factors)
+        return Factors(aligned(factors), basis)
+
+    def download(self, factors: Factors) -> np.ndarray:
+        """The factors themselves where their basis is orthogonal, else a copy in one that is."""
+        if factors.basis is None:
+            return factors.array
+        array = empty(factors.array.shape, factors.array.dtype)
+        with workers(self.n_jobs) as n_threads:
+            gram.multiply(factors.array, factors.basis.T.astype(array.dtype), array, n_threads)
+        return array
+
+    def state(self, factors: Factors) -> tuple[np.ndarray, np.ndarray | None]:
+        """Array and basis."""
+        return factors.array, factors.basis
+
+    def ridge(self, factors: Factors, ridge: np.ndarray) -> float:
+        """``sum_r ridge_r |f_r|^2``."""
+        if factors.basis is None:
+            return squared_lengths(factors.array, ridge)
+        with workers(self.n_jobs) as n_threads:
+            G = factors.gramian(ridge, n_threads)
+            metric = gram.gram(factors.basis, np.ones(len(G)), n_threads)
+        return float(np.sum(G * metric))
 
     def half_step(
         self,
         rows: CSR,
-        fixed: np.ndarray,
+        fixed: Any,
         side: Side,
         *,
         rotate: bool = False,
-        out: np.ndarray | None = None,
+        out: Any = None,
         warm: bool = False,
     ) -> HalfStep:
-        """See `Backend.half_step`."""
+        """See `Backend.half_step`; ``rotate`` needs factors from `upload`."""
+        if not rotate:
+            fixed = Factors(fixed)
         if out is None:
-            out = empty((rows.n_rows, fixed.shape[1]), fixed.dtype)
+            out = empty((rows.n_rows, fixed.array.shape[1]), fixed.array.dtype)
+        if not rotate:
+            out = Factors(out)
         with workers(self.n_jobs) as n_threads:
-            plan = self._plan(rows, side, fixed.dtype)
+            plan = self._plan(rows, side, fixed.array.dtype)
             return _HalfStep(plan, fixed, out, n_threads, self.steps).run(rotate, warm)
 
     def _plan(self, rows: CSR, side: Side, dtype: np.dtype) -> _Plan:
@@ -90,6 +121,7 @@ class _Plan:
         self.shared = not any(
             row_terms[:, j].any() and (not len(col_terms) or col_terms[:, j].any()) for j in (0, 1)
         )
+        self.ratio = self._scale_by_ridge()
         #: The queue of work: rows, the most expensive first; or bounds of pieces of rows of equal cost.
         if self.shared:
             cost = matrix.indptr + _ROW_COST * np.arange(matrix.n_rows + 1)
@@ -97,36 +129,49 @@ class _Plan:
         else:
             self.queue = np.argsort(-matrix.row_counts, kind="stable")
 
+    def _scale_by_ridge(self) -> float | None:
+        """What the scale of every row that has a system is of its ridge, where that is one number."""
+        side = self.side
+        if side.coupled and side.interaction:
+            return None  # its rows are solved together, in an eigenbasis
+        solved = (self.matrix.row_counts > 0) | (side.linear != 0)
+        scale, ridge = side.scale[solved], side.ridge[solved]
+        if not len(ridge) or not (ridge > 0).all():
+            return None
+        ratio = scale / ridge
+        return float(ratio[0]) if np.ptp(ratio) <= _SAME * ratio[0] else None
+
 
 class _HalfStep:
     """One half-step: the arrays that its phases share."""
 
-    def __init__(
-        self, plan: _Plan, fixed: np.ndarray, out: np.ndarray, n_threads: int, steps: int | None
-    ) -> None:
+    def __init__(self, plan: _Plan, fixed: Factors, out: Factors, n_threads: int, steps: int | None) -> None:
         self.steps = None if plan.shared else steps  # the shared solver is exact at the price of a step
         self.plan = plan
         self.side, self.csr, self.terms = plan.side, plan.csr, plan.terms
         self.n_threads = n_threads
         self.fixed = fixed
-        self.out = out
+        self.solved = out
+        self.out = out.array
         self.n_rows = plan.matrix.n_rows
-        self.k = fixed.shape[1]
-        self.width = tiles.LINE // fixed.dtype.itemsize
+        self.k = self.out.shape[1]
+        self.width = tiles.LINE // self.out.itemsize
         self.kp = -(-self.k // self.width) * self.width
         self.n_iterated = (
             0 if self.steps is None else int((plan.matrix.row_counts > pcg.direct(self.kp)).sum())
         )
 
     def run(self, rotate: bool, warm: bool) -> HalfStep:
-        basis = self._rotate(in_place=rotate)
+        change = self._find_basis(rotate)
+        self._turn_fixed(change, in_place=rotate)
         coupled = self.side.coupled and self.side.interaction
         if self.steps is not None:
+            back = change.back.astype(self.out.dtype)
             if not warm:
                 self.out[:] = 0.0
             if coupled:
-                shift = self._majorised_coupling(basis)
-            self._rotate_start(basis)
+                shift = self._majorised_coupling(back)
+            self._turn_start(back)
         if coupled:
             if self.steps is None:
                 shift = self._coupling()
@@ -140,48 +185,67 @@ class _HalfStep:
         if not np.isfinite(value):
             bad = ~np.isfinite(factors).all(axis=1)
             raise_for_rows(np.where(bad, -2, 0), factors.dtype)
-        if not rotate:
-            gram.multiply(factors, np.ascontiguousarray(basis.T), factors, self.n_threads)
+        if rotate:
+            self.fixed.changed(change.fixed_basis)
+            self.solved.changed(change.solved_basis)
+            return HalfStep(self.solved, value)
+        gram.multiply(factors, change.forth.T.astype(factors.dtype), factors, self.n_threads)
         return HalfStep(factors, value)
 
-    def _rotate(self, in_place: bool) -> np.ndarray:
-        """Eigenbasis of the Gramian; ``self.rotated``, ``self.d`` and ``self.s`` are in it."""
+    def _find_basis(self, rotate: bool) -> Change:
+        """The basis in which the part that all rows share is diagonal."""
         side, fixed = self.side, self.fixed
-        G = gram.gram(fixed, side.gram_weight, self.n_threads)
-        interaction = 0.0 if side.coupled else side.interaction
-        if interaction:
-            u = self._sums(fixed)[1]
-            G -= interaction * np.outer(u, u)
+        G = fixed.gramian(side.gram_weight, self.n_threads)
+        if side.interaction and not side.coupled:
+            u = self._sums(fixed.array)[1]
+            G -= side.interaction * np.outer(u, u)
         if not np.isfinite(G).all():
-            row = int(np.argmin(np.isfinite(fixed).all(axis=1)))
+            row = int(np.argmin(np.isfinite(fixed.array).all(axis=1)))
             raise NumericalError(f"the Gramian of the fixed side is not finite; see its row {row}")
-        _, V = scipy.linalg.eigh(G, driver="evd", overwrite_a=True, check_finite=False)
-        basis = np.ascontiguousarray(V.astype(fixed.dtype))
+        bases = fixed.basis, self.solved.basis
+        change = None
+        # Not where rows are solved for themselves: one row alone always qualifies, and its bytes must not
+        # depend on those that are solved beside it.
+        if rotate and self.plan.ratio is not None:
+            # Beyond that condition the directions which a Gramian of this precision cannot resolve would
+            # count: `_turn_fixed` measures those of an eigenbasis.
+            least = float(np.finfo(self.out.dtype).eps) ** 0.75
+            change = whitening(G, self.plan.ratio, *bases, self.n_threads, least)
+        return change or eigenbasis(G, *bases, self.n_threads)
+
+    def _turn_fixed(self, change: Change, in_place: bool) -> None:
+        """``self.rotated``, and in its basis the diagonal ``self.d`` and the sums ``self.s``."""
+        side, fixed = self.side, self.fixed.array
         rotated = fixed if in_place else empty(fixed.shape, fixed.dtype)
+        forth = change.forth.astype(fixed.dtype)
         # Of the rotated factors themselves: a float32 Gramian cannot resolve its weak directions, these sums
         # do.
-        d, u, s = gram.multiply(fixed, basis, rotated, self.n_threads, side.gram_weight, side.linear_weight)
-        d = np.maximum(d - interaction * u**2, 0.0)  # positive semidefinite: below zero is rounding
-        self.d = np.full(self.kp, d.max())
+        d, u, s = gram.multiply(fixed, forth, rotated, self.n_threads, side.gram_weight, side.linear_weight)
         self.s = np.zeros(self.kp)
-        self.d[: self.k], self.s[: self.k] = d, s
+        self.s[: self.k] = s
+        if change.whitens:
+            self.d = np.zeros(self.kp)  # all of the shared part is in units of the ridge
+        else:
+            interaction = 0.0 if side.coupled else side.interaction
+            d = np.maximum(d - interaction * u**2, 0.0)  # positive semidefinite: below zero is rounding
+            self.d = np.full(self.kp, d.max())
+            self.d[: self.k] = d
         if self.kp != self.k:
             padded = empty((len(rotated), self.kp), rotated.dtype)
             padded[:, : self.k], padded[:, self.k :] = rotated, 0.0
             rotated = padded
         self.rotated = rotated.reshape(-1)
-        return basis
 
-    def _rotate_start(self, basis: np.ndarray) -> None:
-        """Rotate the current factors, where iterations start; rows that are solved directly need none."""
+    def _turn_start(self, back: np.ndarray) -> None:
+        """Turn the current factors, where iterations start; rows that are solved directly need none."""
         iterated = self.plan.queue[: self.n_iterated]
         if 2 * len(iterated) > self.n_rows:
-            gram.multiply(self.out, basis, self.out, self.n_threads)
+            gram.multiply(self.out, back, self.out, self.n_threads)
             return
         for start in range(0, len(iterated), _AT_ONCE):
             some = iterated[start : start + _AT_ONCE]
             block = self.out[some]
-            gram.multiply(block, basis, block, self.n_threads)
+            gram.multiply(block, back, block, self.n_threads)
             self.out[some] = block
 
     def _sums(self, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -245,14 +309,14 @@ class _HalfStep:
         raise_for_rows(info, dtype)
         return inverse.unpack(parts.sum(axis=0), self.kp, self.width)[:k, :k]
 
-    def _majorised_coupling(self, basis: np.ndarray) -> np.ndarray:
-        """``H v`` at the current factors, which are not rotated yet.
+    def _majorised_coupling(self, back: np.ndarray) -> np.ndarray:
+        """``H v`` at the current factors, which are not turned yet.
 
         ``- i v^T G v`` is concave: its tangent there lies above it, so that a step which lowers the
         objective with the tangent lowers the objective itself.
         """
         shift = np.zeros(self.kp)
-        shift[: self.k] = self.side.interaction * self.d[: self.k] * (self._pull(self.out) @ basis)
+        shift[: self.k] = self.side.interaction * self.d[: self.k] * (self._pull(self.out) @ back)
         return shift
 
     def _pull(self, solved: np.ndarray) -> np.ndarray:

@@ -54,7 +54,7 @@ class CuPyBackend:
 
     # ------------------------------------------------------------------ factors
 
-    def upload(self, factors: np.ndarray) -> Any:
+    def upload(self, factors: np.ndarray, basis: np.ndarray | None = None) -> Any:
         """A copy on the device, which `half_step` takes and returns without moving it."""
         with self.device.active():
             return self.device.upload(factors)
@@ -63,6 +63,10 @@ class CuPyBackend:
         """A copy in the host's memory."""
         with self.device.active():
             return self.device.download(factors)
+
+    def state(self, factors: Any) -> tuple[np.ndarray, None]:
+        """A copy in the host's memory; bases stay orthogonal here."""
+        return self.download(factors), None
 
     def ridge(self, factors: Any, ridge: np.ndarray) -> float:
         """``sum_r ridge_r |f_r|^2``."""

@@ -6,13 +6,29 @@ import numpy as np
 
 from rgals._csr import CSR
 from rgals.losses.base import Side, positive_coefficients
-from rgals.solvers.backends.base import HalfStep, HostFactors, raise_for_rows
+from rgals.solvers.backends.base import HalfStep, raise_for_rows, squared_lengths
 
 
-class DenseBackend(HostFactors):
+class DenseBackend:
     """Reference backend that every other one is tested against. Forms every system; slow and plain."""
 
     name = "dense"
+
+    def upload(self, factors: np.ndarray, basis: np.ndarray | None = None) -> np.ndarray:
+        """The factors themselves; this backend changes no basis."""
+        return factors
+
+    def download(self, factors: np.ndarray) -> np.ndarray:
+        """The factors themselves."""
+        return factors
+
+    def state(self, factors: np.ndarray) -> tuple[np.ndarray, None]:
+        """The factors themselves."""
+        return factors, None
+
+    def ridge(self, factors: np.ndarray, ridge: np.ndarray) -> float:
+        """``sum_r ridge_r |f_r|^2``."""
+        return squared_lengths(factors, ridge)
 
     def half_step(
         self,

@@ -1,0 +1,144 @@
+"""Changes of basis: what makes the part that the systems of all rows share diagonal.
+
+Scores stay as they are when one side's factors ``F`` become ``F T`` and the other's ``P`` become ``P T^-T``.
+A fit therefore never turns factors back: each half-step goes on in the basis that the last one left. Where
+that basis is not orthogonal it is written down (`Factors.basis`), because ridges speak of lengths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import scipy.linalg
+
+from rgals.kernels import gram
+
+_ALONE = 256  # up to so many factors one thread multiplies square matrices as fast as several
+
+
+@dataclass
+class Factors:
+    """Factors of one side, in the basis where a fit has them.
+
+    Attributes
+    ----------
+    array : ndarray, shape (n, K)
+    basis : ndarray of float64, shape (K, K), or None
+        The factors that are meant are ``array @ basis.T``; ``None``: any orthogonal matrix, lengths are
+        right.
+    """
+
+    array: np.ndarray
+    basis: np.ndarray | None = None
+    _kept: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
+
+    def gramian(self, weight: np.ndarray, n_threads: int) -> np.ndarray:
+        """``F^T diag(weight) F`` of the array, in float64; kept for weights that are a multiple of these."""
+        if self._kept is not None and weight[0] > 0 and self._kept[0][0] > 0:
+            ratio = weight[0] / self._kept[0][0]
+            if (weight == ratio * self._kept[0]).all():
+                return ratio * self._kept[1]
+        G = gram.gram(self.array, weight, n_threads)
+        self._kept = weight, G
+        return G.copy()
+
+    def changed(self, basis: np.ndarray | None) -> None:
+        """The array is in another basis now."""
+        self.basis, self._kept = basis, None
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of basis: ``F <- F forth`` on the fixed side, ``P <- P back`` on the side that is solved.
+
+    Attributes
+    ----------
+    forth, back : ndarray of float64, shape (K, K)
+        ``T`` and ``T^-T``.
+    fixed_basis, solved_basis : ndarray or None
+        `Factors.basis` of either side afterwards.
+    whitens : bool
+        The shared part, in units of a row's ridge, is the identity; otherwise the Gramian is diagonal and
+        lengths are right.
+    """
+
+    forth: np.ndarray
+    back: np.ndarray
+    fixed_basis: np.ndarray | None
+    solved_basis: np.ndarray | None
+    whitens: bool
+
+
+def eigenbasis(G: np.ndarray, fixed: np.ndarray | None, solved: np.ndarray | None, n_threads: int) -> Change:
+    """Where the Gramian is diagonal and lengths are right: good for any scale and ridge of a row.
+
+    Parameters
+    ----------
+    G : ndarray of float64, shape (K, K)
+        Gramian of the fixed side's array; overwritten.
+    fixed, solved : ndarray or None
+        `Factors.basis` of the two sides; the transposed inverse of each other.
+    n_threads : int
+    """
+    if fixed is None or solved is None:
+        V = _eigenvectors(G)
+        return Change(V, V, None, None, whitens=False)
+    from_fixed, from_solved = np.ascontiguousarray(fixed.T), np.ascontiguousarray(solved.T)
+    V = _eigenvectors(_product(_product(fixed, G, n_threads), from_fixed, n_threads))
+    forth, back = _product(from_fixed, V, n_threads), _product(from_solved, V, n_threads)
+    return Change(forth, back, None, None, whitens=False)
+
+
+def whitening(
+    G: np.ndarray,
+    ratio: float,
+    fixed: np.ndarray | None,
+    solved: np.ndarray | None,
+    n_threads: int,
+    least: float,
+) -> Change | None:
+    """Where ``ratio G + M`` is the identity, M being the metric of the side that is solved.
+
+    For rows whose scale is ``ratio`` times their ridge: they all share that matrix. Against `eigenbasis`
+    this takes a Cholesky factor ``R^T R`` instead of eigenvectors, and ``T = R^-1`` is triangular, which
+    halves the products with the factors.
+
+    Parameters
+    ----------
+    G, fixed, solved, n_threads
+        As for `eigenbasis`.
+    ratio : float
+    least : float
+        Smallest square of the ratio of two pivots, an estimate of the reciprocal condition.
+
+    Returns
+    -------
+    Change or None
+        None where the matrix is too ill-conditioned for that.
+    """
+    A = ratio * G
+    if solved is None:
+        A[np.diag_indices_from(A)] += 1.0
+    else:
+        A += gram.gram(solved, np.ones(len(solved)), n_threads)
+    R, info = scipy.linalg.lapack.dpotrf(A.T, lower=False, clean=True, overwrite_a=True)
+    pivots = np.diagonal(R)
+    if info or not (pivots.min() / pivots.max()) ** 2 > least:
+        return None
+    forth = np.ascontiguousarray(scipy.linalg.lapack.dtrtri(R, lower=False)[0])
+    back = np.ascontiguousarray(R.T)
+    if fixed is None or solved is None:
+        return Change(forth, back, back, forth, whitens=True)
+    bases = _product(fixed, back, n_threads), _product(solved, forth, n_threads)
+    return Change(forth, back, *bases, whitens=True)
+
+
+def _product(left: np.ndarray, right: np.ndarray, n_threads: int) -> np.ndarray:
+    out = np.empty_like(left)
+    gram.multiply(left, right, out, n_threads if len(left) > _ALONE else 1)
+    return out
+
+
+def _eigenvectors(G: np.ndarray) -> np.ndarray:
+    return scipy.linalg.eigh(G, driver="evd", overwrite_a=True, check_finite=False)[1]
