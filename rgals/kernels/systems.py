@@ -161,16 +161,6 @@ def add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs):
 
 
 @inner
-def gram_add_and_ask(c, panels, stride, depth, n_blocks, factor, source, kp, indices, begin, n):
-    """`tiles.gram_add`, and on the way ask for the ``n`` rows of ``source`` that will be packed next."""
-    lines = kp // (LINE // source.itemsize)
-    for j in range(n_blocks):
-        tiles.gram_column(c, panels, stride, depth, j, factor)
-        first, last = j * n // n_blocks, (j + 1) * n // n_blocks
-        gather.prefetch_rows(source, indices, begin + first, kp, last - first, lines)
-
-
-@inner
 def primal(
     begin, end, then, n_then, kp, indices, values, factors, terms, col_terms, inv_root, cols, roots, w,
     linear, x, c, inverse, rhs
@@ -195,7 +185,10 @@ def primal(
                 continue
             pack_columns(depth, kp, factors, cols, roots, inv_root, x, stride, sign)
             soon, n_soon = (stop, min(CHUNK, end - stop)) if stop < end else (then, n_then)
-            gram_add_and_ask(c, x, stride, depth, n_blocks, sign, factors, kp, indices, soon, n_soon)
+            asked = tiles.gram_add_and_ask(
+                c, x, stride, depth, n_blocks, sign, factors, indices, soon, n_soon
+            )
+            gather.prefetch_rows(factors, indices, soon + asked, kp, n_soon - asked, n_blocks)
             for b in range(n_blocks):
                 panel_product(rhs, b * width, x, b * stride, w, 0, depth, 1.0)
         if n_positive + n_negative < n:
@@ -211,7 +204,8 @@ def dual_factor(n_panels, kp, x, c, inverse, factors, indices, then, n_then):
     """
     width = LINE // x.itemsize
     _identity(c, n_panels)
-    gram_add_and_ask(c, x, kp * width, kp, n_panels, 1.0, factors, kp, indices, then, n_then)
+    gather.prefetch_rows(factors, indices, then, kp, n_then, kp // width)
+    tiles.gram_add(c, x, kp * width, kp, n_panels, 1.0)
     return tiles.cholesky(c, inverse, n_panels)
 
 

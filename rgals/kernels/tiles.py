@@ -26,6 +26,29 @@ from rgals.kernels.emitter import INT, LINE, kernel, over_blocks
 from rgals.kernels.inner import inner
 
 
+def _add_self(e, c, a, depth, sign, beside=None):
+    # Of the lower half of the rows only the right half of the columns: the rest lies below the diagonal.
+    half = e.narrower(e.width // 2)
+    rows = [(e, i, 0) for i in range(half.width)] + [
+        (half, i, half.width) for i in range(half.width, e.width)
+    ]
+    for first in range(0, e.width, e.rows):
+        part = rows[first : first + e.rows]
+        acc = [(v.variables(1)[0], v, i, left) for v, i, left in part]
+        with cgutils.for_range(e.builder, depth) as loop:
+            if beside is not None and first == 0:
+                beside(loop.index)
+            step = e.at(a, e.builder.mul(loop.index, ir.Constant(INT, e.width)))
+            wide, narrow = e.load(step), half.load(step, half.width)
+            for slot, v, i, _ in acc:
+                row = wide if v is e else narrow
+                e.builder.store(v.fma(v.spread(e.scalar(step, i)), row, e.builder.load(slot)), slot)
+        for slot, v, i, left in acc:
+            at = i * e.width + left
+            factor = v.spread(sign)
+            v.store(v.fma(factor, e.builder.load(slot), v.load(c, at)), c, at)
+
+
 @kernel("pppir")
 def _tile_add(e, c, a, b, depth, sign):
     factor = e.spread(sign)
@@ -45,24 +68,18 @@ def _tile_add(e, c, a, b, depth, sign):
 
 @kernel("ppir")
 def _tile_add_self(e, c, a, depth, sign):
-    # Of the lower half of the rows only the right half of the columns: the rest lies below the diagonal.
-    half = e.narrower(e.width // 2)
-    rows = [(e, i, 0) for i in range(half.width)] + [
-        (half, i, half.width) for i in range(half.width, e.width)
-    ]
-    for first in range(0, e.width, e.rows):
-        part = rows[first : first + e.rows]
-        acc = [(v.variables(1)[0], v, i, left) for v, i, left in part]
-        with cgutils.for_range(e.builder, depth) as loop:
-            step = e.at(a, e.builder.mul(loop.index, ir.Constant(INT, e.width)))
-            wide, narrow = e.load(step), half.load(step, half.width)
-            for slot, v, i, _ in acc:
-                row = wide if v is e else narrow
-                e.builder.store(v.fma(v.spread(e.scalar(step, i)), row, e.builder.load(slot)), slot)
-        for slot, v, i, left in acc:
-            at = i * e.width + left
-            factor = v.spread(sign)
-            v.store(v.fma(factor, e.builder.load(slot), v.load(c, at)), c, at)
+    _add_self(e, c, a, depth, sign)
+
+
+@kernel("pppxiiir")
+def _tile_add_self_and_ask(e, c, a, source, indices, stride, n, depth, sign):
+    last = e.builder.sub(n, ir.Constant(INT, 1))
+
+    def ask(t):
+        t = e.builder.select(e.builder.icmp_signed("<", t, last), t, last)
+        e.prefetch(e.at(source, e.builder.mul(e.index(indices, t), stride)), 2)
+
+    _add_self(e, c, a, depth, sign, ask)
 
 
 @inner
@@ -284,20 +301,40 @@ def triangle(width, n_blocks):
 
 
 @inner
-def gram_column(c, panels, stride, depth, j, factor):
-    """Block column j of `gram_add`."""
+def gram_add(c, panels, stride, depth, n_blocks, factor):
+    """``C += factor X^T X`` as a packed triangle; block column j of X is the panel at ``j * stride``."""
     w = LINE // c.itemsize
-    at = triangle(w, j)
-    for i in range(j):
-        tile_add(c, at + i * w * w, panels, i * stride, panels, j * stride, depth, factor)
-    tile_add_self(c, at + j * w * w, panels, j * stride, depth, factor)
+    for j in range(n_blocks):
+        at = triangle(w, j)
+        for i in range(j):
+            tile_add(c, at + i * w * w, panels, i * stride, panels, j * stride, depth, factor)
+        tile_add_self(c, at + j * w * w, panels, j * stride, depth, factor)
 
 
 @inner
-def gram_add(c, panels, stride, depth, n_blocks, factor):
-    """``C += factor X^T X`` as a packed triangle; block column j of X is the panel at ``j * stride``."""
+def gram_add_and_ask(c, panels, stride, depth, n_blocks, factor, source, indices, begin, n):
+    """`gram_add`, asking on the way for rows ``source[indices[begin + i]]`` of ``n_blocks`` blocks each.
+
+    For block j with block column j, a row with each step: memory then works while the arithmetic does.
+
+    Returns
+    -------
+    int
+        How many of the ``n`` rows were asked for: there may be fewer steps than rows.
+    """
+    w = LINE // c.itemsize
     for j in range(n_blocks):
-        gram_column(c, panels, stride, depth, j, factor)
+        at = triangle(w, j)
+        for i in range(j):
+            tile_add(c, at + i * w * w, panels, i * stride, panels, j * stride, depth, factor)
+        if n == 0:
+            tile_add_self(c, at + j * w * w, panels, j * stride, depth, factor)
+        else:
+            _tile_add_self_and_ask(
+                c, at + j * w * w, panels, j * stride, source, j * w, indices, begin, n_blocks * w, n, depth,
+                factor,
+            )  # fmt: skip
+    return min(n, depth)
 
 
 @inner
