@@ -121,7 +121,7 @@ def whitening(
     if solved is None:
         A[np.diag_indices_from(A)] += 1.0
     else:
-        A += gram.gram(solved, np.ones(len(solved)), n_threads)
+        A += metric(solved, n_threads)
     R, info = scipy.linalg.lapack.dpotrf(A.T, lower=False, clean=True, overwrite_a=True)
     pivots = np.diagonal(R)
     if info or not (pivots.min() / pivots.max()) ** 2 > least:
@@ -138,6 +138,11 @@ def _product(left: np.ndarray, right: np.ndarray, n_threads: int) -> np.ndarray:
     out = np.empty_like(left)
     gram.multiply(left, right, out, n_threads if len(left) > _ALONE else 1)
     return out
+
+
+def metric(basis: np.ndarray, n_threads: int) -> np.ndarray:
+    """``M = B^T B``: factors ``p`` in basis B have the squared length ``p M p``."""
+    return gram.gram(basis, np.ones(len(basis)), n_threads if len(basis) > _ALONE else 1)
 
 
 def _eigenvectors(G: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from rgals._threads import workers
 from rgals.kernels import gram, inverse, pcg, rows, shared, tiles
 from rgals.losses.base import Side
 from rgals.solvers.backends.base import HalfStep, raise_for_rows, squared_lengths
-from rgals.solvers.backends.basis import Change, Factors, eigenbasis, whitening
+from rgals.solvers.backends.basis import Change, Factors, eigenbasis, metric, whitening
 
 _LAUNCH = 1 << 36  # multiplications of one launch: a second or two on two cores
 
@@ -71,9 +71,7 @@ class CPUBackend:
         if factors.basis is None:
             return squared_lengths(factors.array, ridge)
         with workers(self.n_jobs) as n_threads:
-            G = factors.gramian(ridge, n_threads)
-            metric = gram.gram(factors.basis, np.ones(len(G)), n_threads)
-        return float(np.sum(G * metric))
+            return float(np.sum(factors.gramian(ridge, n_threads) * metric(factors.basis, n_threads)))
 
     def half_step(
         self,
