@@ -6,8 +6,9 @@
 Calibrated in the same run: float32 matrix products (peak), rows of 4 K bytes gathered at random from a table
 as large as the fixed side (cache), copies of large arrays (memory). The limit of an iteration is::
 
-    sum over both half-steps of   Gramian + rotation (flops)  +  eigenvectors (float64 flops, one core)
-                                + max(flops of the rows, bytes gathered)  +  compulsory memory traffic
+    sum over both half-steps of   Gramian + triangular product (flops)
+                                + Cholesky factor and its inverse (float64 flops, one core)
+                                + the largest of flops of the rows, bytes gathered, compulsory memory traffic
 
 with ``min(dual, primal)`` flops a row for exact solving: dual ``n^2 K + n^3/3 + 2 n^2 + 4 n K``, primal
 ``n K (K + 1) + K^3/3 + 2 K^2 + 2 n K``; ``2 n K`` where rows share a matrix; ``(s + 1) 4 n K + 2 n K`` for s
@@ -88,7 +89,7 @@ def limit(counts: np.ndarray, n_fixed: int, K: int, kind: str, rates: dict[str, 
         "pcg": (((_STEPS + 1) * 4 * n * K + 2 * n * K).sum(), 1),
         "shared": (2 * n.sum() * K + len(n) * K, 1),
     }[kind]
-    common = (n_fixed * K * (K + 1) + 2 * n_fixed * K**2) / rates["flops"] + 9 * K**3 / rates["flops64"]
+    common = 2 * n_fixed * K * (K + 1) / rates["flops"] + 2 / 3 * K**3 / rates["flops64"]
     compulsory = (4 * n.sum() + 4 * n_fixed * K + 4 * len(n) * K) / rates["memory"]
     return common + max(flops / rates["flops"], gathered * 4 * n.sum() * K / rates["gather"], compulsory)
 
@@ -103,7 +104,7 @@ def fractions(name: str, X: sp.csr_matrix, Ks: list[int], threads: int, repeats:
         rates = calibrate(max(X.shape), K, threads)
         for method, kind in SOLVERS.items():
             METHODS[method](X, K, threads, 2)
-            seconds = statistics.median(METHODS[method](X, K, threads, 3)[-1] for _ in range(repeats))
+            seconds = statistics.median(METHODS[method](X, K, threads, 4)[-1] for _ in range(repeats))
             bound = limit(users, X.shape[1], K, kind, rates) + limit(items, X.shape[0], K, kind, rates)
             speeds = " | ".join(f"{rates[key] / 1e9:.0f}" for key in ("flops", "gather", "memory"))
             figures = f"{seconds:.4f} | {bound:.4f} | {bound / seconds:.2f}"

@@ -150,9 +150,7 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     width = -(-k // w) * w
     n_tiles = -(-width // TILE)
     n_pairs = n_tiles * (n_tiles + 1) // 2
-    n_chunks = max(
-        1, min(16, 40 // n_pairs)
-    )  # several tasks a thread: those on the diagonal are half as long
+    n_chunks = max(1, min(16, 20 // n_pairs))  # tasks for all threads; those on the diagonal are half as long
     uniform = bool((weight == weight[0]).all())
     partial = np.zeros((n_chunks * n_pairs, min(TILE, width) ** 2))
     launch(_partial, n_threads, factors, weight, uniform, partial)

@@ -2,12 +2,17 @@
 
 Every parallel loop owns its output rows and every reduction runs in a fixed order, so results do not depend
 on the number of threads. Negatives come from a counter-based generator (splitmix64) keyed by batch and row.
+
+Sums are vectorised by hand: ``fastmath`` leaves their order to the compiler, which chooses another one for a
+parallel loop that it has just compiled than for the same loop from the cache.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit, prange
+
+from rgals.kernels.tiles import inner_product
 
 SGD, ADAGRAD, ADAM = range(3)
 # Positions in the vector of numbers that `apply` takes; one array keeps the number of compiled signatures
@@ -20,7 +25,6 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX2 = np.uint64(0x94D049BB133111EB)
 _LOW = np.uint64(0xFFFFFFFF)
-_REDUCE = {"reassoc", "contract", "nsz"}  # sums may be vectorised; NaN and infinity keep their meaning
 
 
 @njit(inline="always")
@@ -92,20 +96,21 @@ def draw(key, users, indptr, indices, n_items, accept, alias, exclude, distinct,
                     mark[item] = b
 
 
-@njit(parallel=True, cache=True, fastmath=_REDUCE)
+@njit(parallel=True, cache=True)
 def pair_scores(user_rows, item_rows, users, items, out):
     """``out[b, j] = user_rows[users[b]] . item_rows[items[b, j]]``; -inf where the item is -1."""
+    width = user_rows.shape[1]
+    flat_users, flat_items = user_rows.reshape(-1), item_rows.reshape(-1)
     for b in prange(len(users)):
-        row = user_rows[users[b]]
+        total = np.empty(1, user_rows.dtype)
         for j in range(items.shape[1]):
             item = items[b, j]
             if item < 0:
                 out[b, j] = -np.inf
-                continue
-            total = row[0] * 0
-            for k in range(len(row)):
-                total += row[k] * item_rows[item, k]
-            out[b, j] = total
+            else:
+                out[b, j] = inner_product(
+                    flat_users, users[b] * width, flat_items, item * width, width, total
+                )
 
 
 @njit(parallel=True, cache=True)
@@ -191,9 +196,16 @@ def mask_items(scores, users, indptr, indices, own, starts_of, order, all_positi
 
 @njit(inline="always")
 def _refresh_row(row, param, rows_out, inverse_norm):
-    square = 0.0
-    for k in range(param.shape[1]):
-        square += np.float64(param[row, k]) * np.float64(param[row, k])
+    width = param.shape[1]
+    first = second = third = fourth = 0.0
+    for k in range(0, width - 3, 4):
+        first += np.float64(param[row, k]) ** 2
+        second += np.float64(param[row, k + 1]) ** 2
+        third += np.float64(param[row, k + 2]) ** 2
+        fourth += np.float64(param[row, k + 3]) ** 2
+    square = (first + second) + (third + fourth)
+    for k in range(width // 4 * 4, width):
+        square += np.float64(param[row, k]) ** 2
     inverse = 1.0 / np.sqrt(square) if square > 0 else (0.0 if square == 0 else square)
     inverse_norm[row] = inverse
     for k in range(param.shape[1]):
@@ -207,7 +219,7 @@ def normalise(param, rows_out, inverse_norm):
         _refresh_row(row, param, rows_out, inverse_norm)
 
 
-@njit(parallel=True, cache=True, fastmath=_REDUCE)
+@njit(parallel=True, cache=True)
 def apply(
     rows, slots, grad, ridge, param, effective, inverse_norm, first, second, steps, kind, numbers, cosine
 ):
@@ -218,9 +230,11 @@ def apply(
     empty. ``first`` and ``second`` are the optimiser's moments, ``steps`` the number of updates of each row.
     """
     width = param.shape[1]
+    flat = effective.reshape(-1)
     lr, a, c, eps = numbers[LR], numbers[FIRST], numbers[SECOND], numbers[EPS]
     for block in prange((len(rows) + _BLOCK - 1) // _BLOCK):
         g = np.empty(width, param.dtype)
+        total = np.empty(1, param.dtype)
         for r in range(block * _BLOCK, min(len(rows), (block + 1) * _BLOCK)):
             row, slot = rows[r], slots[r]
             decay = numbers[COUPLED]
@@ -229,10 +243,9 @@ def apply(
             if slot < 0:
                 g[:] = 0
             elif cosine:
-                along = param[row, 0] * 0
                 for k in range(width):
                     g[k] = grad[slot, k] * numbers[GRAD_SCALE]
-                    along += g[k] * effective[row, k]
+                along = inner_product(g, 0, flat, row * width, width, total)
                 for k in range(width):
                     g[k] = (g[k] - along * effective[row, k]) * inverse_norm[row]
             else:

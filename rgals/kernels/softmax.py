@@ -13,9 +13,11 @@ from numba import njit, prange
 
 from rgals.kernels import blas
 from rgals.kernels.queue import fetch_add
+from rgals.kernels.tiles import inner_product
 
-_SUM = {"reassoc", "contract", "nsz"}  # sums may be vectorised; NaN and infinity keep their meaning
-_MAX = {"reassoc", "contract", "nsz", "nnan"}
+# A maximum is the same in any order; sums are not, and `rgals.kernels.sgd` says why theirs is given.
+_MAX = {"reassoc", "nsz", "nnan"}
+_FUSE = {"contract"}  # a product and a sum into one instruction
 
 
 @njit(cache=True, fastmath=_MAX)
@@ -27,7 +29,7 @@ def _largest(row):
     return top
 
 
-@njit(cache=True, fastmath=_SUM)
+@njit(cache=True, fastmath=_FUSE)
 def _exponentials(row, top, bits, power):
     """Replace a float32 row by ``exp(row - top)`` and return the sum; ``power`` is ``bits`` seen as float32.
 
@@ -49,10 +51,9 @@ def _exponentials(row, top, bits, power):
         y = y * x + np.float32(5.0000001201e-1)
         row[j] = y * x * x + x + one
         bits[j] = (np.int32(n) + np.int32(127)) << np.int32(23)
-    total = np.float32(0)
+    total = inner_product(row, 0, power, 0, len(row), np.empty(1, np.float32))
     for j in range(len(row)):
         row[j] *= power[j]
-        total += row[j]
     return total
 
 

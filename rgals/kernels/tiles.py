@@ -20,6 +20,7 @@ Arrays are one-dimensional; every array argument is followed by its offset.
 from __future__ import annotations
 
 from llvmlite import ir
+from numba import njit
 from numba.core import cgutils
 
 from rgals.kernels.emitter import INT, LINE, kernel, over_blocks
@@ -292,6 +293,17 @@ def _dot(e, out, x, y, n_blocks):
 def dot(out, oo, x, ox, y, oy, n_blocks):
     """``out = x . y`` over ``n_blocks`` blocks of W."""
     _dot(out, oo, x, ox, y, oy, n_blocks)
+
+
+@njit(inline="always")
+def inner_product(x, ox, y, oy, n, total):
+    """``x . y`` over ``n`` numbers, always summed in one order; ``total`` is memory for one number."""
+    w = LINE // x.itemsize
+    _dot(total, 0, x, ox, y, oy, n // w)
+    value = total[0]
+    for k in range(n // w * w, n):
+        value += x[ox + k] * y[oy + k]
+    return value
 
 
 @inner

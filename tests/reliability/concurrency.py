@@ -48,6 +48,17 @@ def determinism(threads: list[int], seeds: list[int]) -> dict[str, str]:
     return out
 
 
+def sgd() -> dict[str, str]:
+    """Digest of what SGD computes with each of its compiled parts."""
+    X = interactions(400, 150, seed=1)
+    out = {}
+    for loss in ("softmax", "sampled_softmax", "bpr"):
+        for score in ("dot", "cosine"):
+            model = SGDRanker(K=24, loss=loss, score=score, n_epochs=2, random_state=0).fit(X)
+            out[f"{loss}, {score}"] = digest(model.user_factors_, model.item_factors_)
+    return out
+
+
 class Torn(RGALS):
     """The naive version: what a fit found is published in two steps."""
 

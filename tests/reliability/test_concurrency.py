@@ -66,6 +66,15 @@ def test_every_answer_comes_from_one_snapshot(tally, amount, layer):
     count.check()
 
 
+@pytest.mark.slow
+def test_what_was_just_compiled_computes_what_the_cache_does(tmp_path):
+    first, _ = script("sgd", NUMBA_CACHE_DIR=tmp_path)
+    second, _ = script("sgd", NUMBA_CACHE_DIR=tmp_path)
+    assert isinstance(first, dict), first
+    assert first == second
+    assert len(set(first.values())) == len(first), "losses must differ"
+
+
 def test_a_torn_snapshot_is_caught():
     answer, _ = script("concurrency", 1.0, 5, True)
     assert answer["unknown"], answer
