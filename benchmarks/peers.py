@@ -11,6 +11,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numba
@@ -179,8 +180,17 @@ def _skewed(n: int, sigma: float, rng: np.random.Generator) -> np.ndarray:
     return p / p.sum()
 
 
+def processor() -> str:
+    """Name of the processor, where the system tells it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
 def describe(threads: int) -> str:
-    """Versions, threads and BLAS, for the head of a table."""
+    """Versions, processor, threads and BLAS, for the head of a table."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = []
@@ -193,5 +203,5 @@ def describe(threads: int) -> str:
     blas = sorted({f"{lib['internal_api']} {lib['version']} {lib['architecture']}" for lib in libraries})
     return (
         f"rgals {rgals.__version__}, numba {numba.__version__}, numpy {np.__version__}, {', '.join(found)}\n"
-        f"{platform.machine()}, {threads} threads, BLAS {', '.join(blas)}, float32"
+        f"{processor()}, {threads} threads, BLAS {', '.join(blas)}, float32"
     )
