@@ -67,6 +67,26 @@ def _tile_add(e, c, a, b, depth, sign):
             e.store(e.fma(factor, e.builder.load(acc[i]), e.load(c, at)), c, at)
 
 
+@kernel("pppppir")
+def _tile_add_two(e, c, d, a, b, other, depth, sign):
+    # Half of the rows at once, so that every element of the left panel is read for two vectors.
+    factor, half = e.spread(sign), max(e.rows // 2, 1)
+    for first in range(0, e.width, half):
+        acc = e.variables(2 * half)
+        with cgutils.for_range(e.builder, depth) as loop:
+            base = e.builder.mul(loop.index, ir.Constant(INT, e.width))
+            rows = [e.load(e.at(panel, base)) for panel in (b, other)]
+            step = e.at(a, base)
+            for i in range(half):
+                left = e.spread(e.scalar(step, first + i))
+                for slot, row in zip(acc[2 * i : 2 * i + 2], rows, strict=True):
+                    e.builder.store(e.fma(left, row, e.builder.load(slot)), slot)
+        for i in range(half):
+            at = (first + i) * e.width
+            for to, slot in zip((c, d), acc[2 * i : 2 * i + 2], strict=True):
+                e.store(e.fma(factor, e.builder.load(slot), e.load(to, at)), to, at)
+
+
 @kernel("ppir")
 def _tile_add_self(e, c, a, depth, sign):
     _add_self(e, c, a, depth, sign)
@@ -313,14 +333,34 @@ def triangle(width, n_blocks):
 
 
 @inner
+def tile_add_two(c, oc, od, a, oa, ob, other, depth, sign):
+    """`tile_add` at ``oc`` and ``od``, of one left panel and two right ones."""
+    _tile_add_two(c, oc, c, od, a, oa, a, ob, a, other, depth, sign)
+
+
+@inner
+def _above_diagonal(c, panels, stride, depth, j, last, factor):
+    """The tiles of block columns j and, where it is not beyond ``last``, j + 1 above their own squares."""
+    w = LINE // c.itemsize
+    at, right = triangle(w, j), triangle(w, j + 1)
+    for i in range(j):
+        to, left = i * w * w, i * stride
+        if j < last:
+            tile_add_two(c, at + to, right + to, panels, left, j * stride, (j + 1) * stride, depth, factor)
+        else:
+            tile_add(c, at + to, panels, left, panels, j * stride, depth, factor)
+    if j < last:
+        tile_add(c, right + j * w * w, panels, j * stride, panels, (j + 1) * stride, depth, factor)
+
+
+@inner
 def gram_add(c, panels, stride, depth, n_blocks, factor):
     """``C += factor X^T X`` as a packed triangle; block column j of X is the panel at ``j * stride``."""
     w = LINE // c.itemsize
     for j in range(n_blocks):
-        at = triangle(w, j)
-        for i in range(j):
-            tile_add(c, at + i * w * w, panels, i * stride, panels, j * stride, depth, factor)
-        tile_add_self(c, at + j * w * w, panels, j * stride, depth, factor)
+        if j % 2 == 0:
+            _above_diagonal(c, panels, stride, depth, j, n_blocks - 1, factor)
+        tile_add_self(c, triangle(w, j) + j * w * w, panels, j * stride, depth, factor)
 
 
 @inner
@@ -336,16 +376,15 @@ def gram_add_and_ask(c, panels, stride, depth, n_blocks, factor, source, indices
     """
     w = LINE // c.itemsize
     for j in range(n_blocks):
-        at = triangle(w, j)
-        for i in range(j):
-            tile_add(c, at + i * w * w, panels, i * stride, panels, j * stride, depth, factor)
+        if j % 2 == 0:
+            _above_diagonal(c, panels, stride, depth, j, n_blocks - 1, factor)
+        at = triangle(w, j) + j * w * w
         if n == 0:
-            tile_add_self(c, at + j * w * w, panels, j * stride, depth, factor)
+            tile_add_self(c, at, panels, j * stride, depth, factor)
         else:
             _tile_add_self_and_ask(
-                c, at + j * w * w, panels, j * stride, source, j * w, indices, begin, n_blocks * w, n, depth,
-                factor,
-            )  # fmt: skip
+                c, at, panels, j * stride, source, j * w, indices, begin, n_blocks * w, n, depth, factor
+            )
     return min(n, depth)
 
 
