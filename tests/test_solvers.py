@@ -107,6 +107,9 @@ def test_changing_the_basis_keeps_scores_and_lengths(name, side):
         np.testing.assert_allclose((solved**2).sum(1), lengths, rtol=1e-9, atol=1e-12 * lengths.max())
         np.testing.assert_allclose((changed**2).sum(1), (fixed**2).sum(1), rtol=1e-10)
         assert step.decrease == pytest.approx(plain.decrease, rel=1e-10)
+        again = backend.half_step(rows, turned, coefficients, rotate=True).factors  # from the basis it is in
+        scored = backend.download(again) @ backend.download(turned).T
+        np.testing.assert_allclose(scored, scores, atol=1e-10 * np.abs(scores).max())
         weight = np.linspace(1, 2, len(fixed))
         assert backend.ridge(turned, weight) == pytest.approx(weight @ (fixed**2).sum(1), rel=1e-10)
 

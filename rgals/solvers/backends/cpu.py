@@ -85,11 +85,10 @@ class CPUBackend:
     ) -> HalfStep:
         """See `Backend.half_step`; ``rotate`` needs factors from `upload`."""
         if not rotate:
-            fixed = Factors(fixed)
+            fixed, out = Factors(fixed), None if out is None else Factors(out)
         if out is None:
-            out = empty((rows.n_rows, fixed.array.shape[1]), fixed.array.dtype)
-        if not rotate:
-            out = Factors(out)
+            basis = None if fixed.basis is None else np.linalg.inv(fixed.basis).T.copy()
+            out = Factors(empty((rows.n_rows, fixed.array.shape[1]), fixed.array.dtype), basis)
         with workers(self.n_jobs) as n_threads:
             plan = self._plan(rows, side, fixed.array.dtype)
             return _HalfStep(plan, fixed, out, n_threads, self.steps).run(rotate, warm)
