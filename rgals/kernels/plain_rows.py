@@ -139,11 +139,14 @@ def rows_transposed(left, right, x, y, z, n, n_blocks):
         block += 1
 
 
-def _make_rows_normal(with_right: bool, n_vectors: int | None = None):
-    """``n_vectors`` blocks of W: they stay in registers. None: any number of blocks."""
+def _make_rows_normal(with_right: bool, n_vectors: int | None = None, gathered: bool = False):
+    """``n_vectors`` blocks of W: they stay in registers. None: any number of blocks.
 
-    @kernel("ppppppii")
-    def normal(e, y, right, x, v, sign, w, n, n_blocks):
+    ``gathered``: the rows lie where a list of indices says.
+    """
+
+    @kernel("ppppppii" + "x" * gathered)
+    def normal(e, y, right, x, v, sign, w, n, n_blocks, indices=None):
         builder, narrow = e.builder, e.narrower(4)
         outs = [y, right] if with_right else [y]
         stride = builder.mul(n_blocks, ir.Constant(INT, e.width))
@@ -153,7 +156,10 @@ def _make_rows_normal(with_right: bool, n_vectors: int | None = None):
         quads = builder.udiv(builder.add(n, ir.Constant(INT, 3)), ir.Constant(INT, 4))
         with cgutils.for_range(builder, quads) as quad:
             first = builder.mul(quad.index, ir.Constant(INT, 4))
-            rows = [e.at(x, builder.mul(builder.add(first, ir.Constant(INT, i)), stride)) for i in range(4)]
+            numbers = [builder.add(first, ir.Constant(INT, i)) for i in range(4)]
+            if gathered:
+                numbers = [e.index(indices, number) for number in numbers]
+            rows = [e.at(x, builder.mul(number, stride)) for number in numbers]
             acc = e.variables(4)
 
             def multiply(vectors, factor, acc=acc):
@@ -202,6 +208,8 @@ _rows_normal = _make_rows_normal(False)
 _rows_normal_4 = _make_rows_normal(False, 4)
 _rows_normal_and_right = _make_rows_normal(True)
 _rows_normal_and_right_4 = _make_rows_normal(True, 4)
+_gathered_rows_normal = _make_rows_normal(False, gathered=True)
+_gathered_rows_normal_4 = _make_rows_normal(False, 4, gathered=True)
 
 
 @inner
@@ -220,3 +228,14 @@ def rows_normal_and_right(y, right, x, v, sign, w, n, n_blocks):
         _rows_normal_and_right_4(y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks)
     else:
         _rows_normal_and_right(y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks)
+
+
+@inner
+def gathered_rows_normal(y, source, indices, v, weight, n, n_blocks):
+    """`rows_normal` with weights for the rows ``source[indices[i] * n_blocks * W :]`` themselves."""
+    if n_blocks == 4:
+        _gathered_rows_normal_4(
+            y, 0, y, 0, source, 0, v, 0, weight, 0, weight, 0, n, n_blocks, indices, 0
+        )
+    else:
+        _gathered_rows_normal(y, 0, y, 0, source, 0, v, 0, weight, 0, weight, 0, n, n_blocks, indices, 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from rgals.kernels import gather, tiles
+from rgals.kernels import amx, gather, refine, tiles
 from rgals.kernels.inner import inner
 from rgals.kernels.loops import copy, ends
 from rgals.kernels.queue import fetch_add, launch
@@ -59,20 +59,29 @@ def look_ahead(
     return indptr[row], min(indptr[row + 1] - indptr[row], SOON)
 
 
+@inner
+def dual_up_to(kp, width, rough):
+    """Up to so many positives the dual of a row costs less than its primal."""
+    return min(kp, max(few(kp), kp - width))
+
+
 @njit(cache=True, nogil=True)
 def _solve(
     counter, order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge, row_terms, col_terms,
-    out, value, info,
+    out, value, info, rough, unit,
 ):  # fmt: skip
     k, kp, n_rows = out.shape[1], len(d), len(order)
     width = LINE // factors.itemsize
     n_blocks = kp // width
+    most = dual_up_to(kp, width, rough)
+    if unit:
+        amx.configure()
     longest = max(kp, CHUNK)
     smallest, largest = ends(d)
     tiny = np.finfo(factors.dtype).tiny
     flat = out.reshape(-1)
     x = workspace(longest * kp, factors)
-    c = workspace(triangle(width, n_blocks), factors)
+    c = workspace(triangle(width, n_blocks + n_blocks % 2), factors)
     cols = np.empty(longest, np.int32)
     roots = workspace(longest, factors)
     w = workspace(longest, factors)
@@ -82,6 +91,9 @@ def _solve(
     inv_root = workspace(kp, factors)
     rhs = workspace(kp, factors)
     solution = workspace(kp, factors)
+    scaled = workspace(kp, factors)
+    product = workspace(kp, factors)
+    rest = workspace(kp, factors)
     total = np.zeros(1, factors.dtype)
     while True:
         first = fetch_add(counter, 0, BATCH)
@@ -102,13 +114,20 @@ def _solve(
                 value, info,
             )  # fmt: skip
             terms = row_terms[row]
-            code = 0
+            code = refine.ROUGH
             n_positive, n_negative = 0, 1
-            if n <= kp and (n <= few(kp) or n <= kp - width):
+            if n <= most:
                 n_positive, n_negative = gather_weights(
                     begin, end, indices, values, terms, col_terms, cols, roots, w, linear
                 )
-            if n_negative > 0:
+            if rough and n > most:
+                code = refine.solve(
+                    begin, end, then, n_then, kp, indices, values, factors, terms, col_terms, inv_root, cols,
+                    roots, w, linear, x, c, inverse, rhs, solution, scaled, product, rest, total,
+                )  # fmt: skip
+                if code == refine.ROUGH:
+                    scale_row(inv_root, rhs, d, s, scale[row], linear_scale[row], ridge[row], n_blocks)
+            if n_negative > 0 and code == refine.ROUGH:
                 code = primal(
                     begin, end, then, n_then, kp, indices, values, factors, terms, col_terms, inv_root,
                     cols, roots, w, linear, x, c, inverse, rhs,
@@ -116,7 +135,8 @@ def _solve(
                 copy(solution, rhs)
                 if code == 0:
                     tiles.cholesky_solve(c, inverse, solution, n_blocks)
-            else:
+            elif n_negative == 0:
+                code = 0
                 if n_positive < n:
                     add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
                 copy(solution, rhs)
@@ -130,11 +150,13 @@ def _solve(
             info[row] = code
             for j in range(k):
                 out[row, j] = solution[j] * inv_root[j]
+    if unit:
+        amx.release()
 
 
 def solve(
     order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge, row_terms, col_terms, out,
-    value, info, n_threads,
+    value, info, n_threads, rough=None,
 ):  # fmt: skip
     """Solve all rows; results in the rotated basis.
 
@@ -159,8 +181,13 @@ def solve(
     info : ndarray of int32, shape (n_rows,)
         Receives 0, `rgals.kernels.systems.NOT_POSITIVE`, or the number of a failing pivot.
     n_threads : int
+    rough : bool or None
+        Whether rows of many positives start from a rough Gramian (`rgals.kernels.refine`); None: where the
+        processor has a unit for that.
     """
+    unit = amx.ready()
+    rough = (unit if rough is None else rough) and factors.dtype == np.float32 and len(d) >= 32
     launch(
         _solve, n_threads, order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge,
-        row_terms, col_terms, out, value, info,
+        row_terms, col_terms, out, value, info, rough, unit and rough,
     )  # fmt: skip

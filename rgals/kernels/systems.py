@@ -142,7 +142,8 @@ def pack_rows(n_panels, kp, factors, cols, roots, inv_root, x):
 
 
 @inner
-def _identity(c, n_blocks):
+def identity(c, n_blocks):
+    """The identity as a packed triangle."""
     w = LINE // c.itemsize
     zero(c, triangle(w, n_blocks))
     for j in range(n_blocks):
@@ -172,7 +173,7 @@ def primal(
     width = LINE // x.itemsize
     n_blocks = kp // width
     stride = CHUNK * width
-    _identity(c, n_blocks)
+    identity(c, n_blocks)
     for start in range(begin, end, CHUNK):
         stop = min(start + CHUNK, end)
         n = stop - start
@@ -203,7 +204,7 @@ def dual_factor(n_panels, kp, x, c, inverse, factors, indices, then, n_then):
     Returns 0 or the failing pivot.
     """
     width = LINE // x.itemsize
-    _identity(c, n_panels)
+    identity(c, n_panels)
     gather.prefetch_rows(factors, indices, then, kp, n_then, kp // width)
     tiles.gram_add(c, x, kp * width, kp, n_panels, 1.0)
     return tiles.cholesky(c, inverse, n_panels)
@@ -229,7 +230,7 @@ def dual(
         half = (n_then - beside) // 2
         gather.gather_scaled(x, kp, width, factors, inv_root, cols, roots, kp, depth, n_blocks, 1.0)
         gather.prefetch_rows(factors, indices, then + beside, kp, half, n_blocks)
-        _identity(c, n_panels)
+        identity(c, n_panels)
         plain_rows.rows_gram_add(c, x, n, n_blocks, factors, indices, then, beside)
         gather.prefetch_rows(factors, indices, then + beside + half, kp, n_then - beside - half, n_blocks)
         if shifted:
