@@ -50,14 +50,30 @@ def _shuffle(e, a, b, lanes):
     return e.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_I32, len(lanes)), lanes))
 
 
-@kernel("ppppppxi")
-def _pack(e, right, rhs, source, scale, roots, w, indices, stride):
+def _is_two(e, n_parts):
+    return e.builder.icmp_signed("==", n_parts, ir.Constant(INT, 2))
+
+
+def _store_halves(e, pair, words, at):
+    """A line of a right tile: two rows rounded to bfloat16; returns the rounded rows."""
+    # To the nearest, half-way cases away from zero: what remains is at most 2^-9 of a number.
+    builder = e.builder
+    rounded = [builder.add(builder.bitcast(row, _LINE), _constant(0x8000)) for row in pair]
+    first = builder.bitcast(builder.lshr(rounded[0], _constant(16)), _HALVES)
+    second = builder.bitcast(rounded[1], _HALVES)
+    by_turns = [j + 2 * SIDE * (j % 2) for j in range(2 * SIDE)]
+    word = builder.bitcast(_shuffle(e, first, second, by_turns), _LINE)
+    builder.store(word, _place(e, words, at), align=64)
+    return [builder.bitcast(builder.and_(r, _constant(0xFFFF0000)), e.vector) for r in rounded]
+
+
+@kernel("ppppppxii")
+def _pack(e, right, rhs, source, scale, roots, w, indices, stride, n_parts):
     if _is_double(e):
         return
     builder, words = e.builder, _words(e, right)
     factor = e.load(scale)
     total = cgutils.alloca_once_value(builder, e.load(rhs))
-    by_turns = [j + 2 * SIDE * (j % 2) for j in range(2 * SIDE)]
     with cgutils.for_range(builder, ir.Constant(INT, GROUP // 2)) as loop:
         pair = []
         for i in range(2):
@@ -67,21 +83,15 @@ def _pack(e, right, rhs, source, scale, roots, w, indices, stride):
             builder.store(e.fma(e.spread(e.scalar(w, number)), row, builder.load(total)), total)
             pair.append(row)
         at = builder.mul(loop.index, ir.Constant(INT, SIDE))
-        for part in range(2):
-            # Rounded to the nearest, half-way cases away from zero: what remains is at most 2^-9 of it.
-            rounded = [builder.add(builder.bitcast(row, _LINE), _constant(0x8000)) for row in pair]
-            first = builder.bitcast(builder.lshr(rounded[0], _constant(16)), _HALVES)
-            second = builder.bitcast(rounded[1], _HALVES)
-            word = builder.bitcast(_shuffle(e, first, second, by_turns), _LINE)
-            builder.store(word, _place(e, words, builder.add(at, ir.Constant(INT, part * TILE))), align=64)
-            if part == 0:
-                high = [builder.bitcast(builder.and_(r, _constant(0xFFFF0000)), e.vector) for r in rounded]
-                pair = [builder.fsub(row, h) for row, h in zip(pair, high, strict=True)]
+        high = _store_halves(e, pair, words, at)
+        with builder.if_then(_is_two(e, n_parts)):
+            rest = [builder.fsub(row, part) for row, part in zip(pair, high, strict=True)]
+            _store_halves(e, rest, words, builder.add(at, ir.Constant(INT, TILE)))
     e.store(builder.load(total), rhs)
 
 
-@kernel("pp")
-def _transpose(e, left, right):
+@kernel("ppi")
+def _transpose(e, left, right, n_parts):
     # Quarters of four lines side by side, then squares of 4 x 4: half of the work is done by loads.
     if _is_double(e):
         return
@@ -89,7 +99,7 @@ def _transpose(e, left, right):
     quads = range(0, SIDE, 4)
     by_turns = [[4 * k + x for k in range(4) for x in (at, SIDE + at, at + 1, SIDE + at + 1)] for at in (0, 2)]
     by_pairs = [[4 * k + x for k in range(4) for x in (at, at + 1, SIDE + at, SIDE + at + 1)] for at in (0, 2)]
-    with cgutils.for_range(builder, ir.Constant(INT, 2)) as part:
+    with cgutils.for_range(builder, n_parts) as part:
         start = builder.mul(part.index, ir.Constant(INT, TILE))
         to, source = e.at(_words(e, left), start), e.at(_words(e, right), start)
         for q in quads:
@@ -105,31 +115,36 @@ def _transpose(e, left, right):
                     builder.store(_shuffle(e, one, two, ends), place, align=64)
 
 
-_PRODUCTS = ((0, 1), (0, 0), (1, 0))  # halves of left and right: the small ones first
-
-
-def _on_unit(e, tiles, lefts, rights, n_groups, beside):
+def _on_unit(e, tiles, lefts, rights, n_groups, n_parts, beside):
     builder = e.builder
     for number, (c, _, _) in enumerate(tiles):
         amx.load(builder, number, c)
     with cgutils.for_range(builder, n_groups) as loop:
         group = builder.mul(loop.index, ir.Constant(INT, 2 * TILE))
-        held = None, None
-        for halves in _PRODUCTS:
-            for side, panels in enumerate((lefts, rights)):
-                if halves[side] != held[side]:
-                    for i, panel in enumerate(panels):
-                        place = builder.add(group, ir.Constant(INT, halves[side] * TILE))
-                        amx.load(builder, 4 + 2 * side + i, e.at(panel, place))
-            held = halves
+
+        def load(first, panels, half):
+            for i, panel in enumerate(panels):
+                amx.load(builder, first + i, e.at(panel, builder.add(group, ir.Constant(INT, half * TILE))))
+
+        def multiply():
             for number, (_, i, j) in enumerate(tiles):
                 amx.multiply_add(builder, number, 4 + i, 6 + j)
+
+        load(4, lefts, 0)
+        with builder.if_then(_is_two(e, n_parts)):
+            load(6, rights, 1)
+            multiply()
+        load(6, rights, 0)
+        multiply()
+        with builder.if_then(_is_two(e, n_parts)):
+            load(4, lefts, 1)
+            multiply()
         beside(loop.index)
     for number, (c, _, _) in enumerate(tiles):
         amx.store(builder, number, c)
 
 
-def _without(e, tiles, lefts, rights, n_groups, beside):
+def _without(e, tiles, lefts, rights, n_groups, n_parts, beside):
     builder = e.builder
 
     def ends(word):
@@ -145,9 +160,12 @@ def _without(e, tiles, lefts, rights, n_groups, beside):
             total = cgutils.alloca_once_value(builder, e.load(c, at))
             with cgutils.for_range(builder, n_groups) as loop:
                 group = builder.mul(loop.index, ir.Constant(INT, 2 * TILE))
-                for halves in _PRODUCTS:
+                n_products = builder.sub(builder.shl(n_parts, ir.Constant(INT, 1)), ir.Constant(INT, 1))
+                with cgutils.for_range(builder, n_products) as product:
+                    # Halves of left and right: 0 0, 0 1, 1 0.
+                    halves = [builder.icmp_signed("==", product.index, ir.Constant(INT, p)) for p in (2, 1)]
                     a, b = (
-                        e.at(panel, builder.add(group, ir.Constant(INT, half * TILE)))
+                        e.at(panel, builder.add(group, builder.shl(builder.zext(half, INT), ir.Constant(INT, 8))))
                         for panel, half in zip((lefts[i], rights[j]), halves, strict=True)
                     )
                     with cgutils.for_range(builder, ir.Constant(INT, SIDE)) as pair:
@@ -158,7 +176,7 @@ def _without(e, tiles, lefts, rights, n_groups, beside):
             e.store(builder.load(total), c, at)
 
 
-def _products(e, tiles, left, right, stride, n_groups, source, soon, n_soon, n_each, n_lines):
+def _products(e, tiles, left, right, stride, n_groups, n_parts, source, soon, n_soon, n_each, n_lines):
     if _is_double(e):
         return
     builder = e.builder
@@ -177,23 +195,23 @@ def _products(e, tiles, left, right, stride, n_groups, source, soon, n_soon, n_e
                 e.prefetch(e.at(row, builder.mul(line.index, ir.Constant(INT, e.width))), 2)
 
     lefts, rights = ([_words(e, p), e.at(_words(e, p), stride)] for p in (left, right))
-    (_on_unit if amx.COMPILED else _without)(e, tiles, lefts, rights, n_groups, beside)
+    (_on_unit if amx.COMPILED else _without)(e, tiles, lefts, rights, n_groups, n_parts, beside)
 
 
-@kernel("ppppiipxiii")
+@kernel("ppppiiipxiii")
 def _square(e, c, d, left, right, *rest):
     tiles = [(e.at(first, i * TILE), i, j) for i in (0, 1) for j, first in enumerate((c, d))]
     _products(e, tiles, left, right, *rest)
 
 
-@kernel("ppppiipxiii")
+@kernel("ppppiiipxiii")
 def _diagonal(e, c, d, left, right, *rest):
     tiles = [(c, 0, 0), (d, 0, 1), (e.at(d, TILE), 1, 1)]
     _products(e, tiles, left, right, *rest)
 
 
 @inner
-def gram_add(c, x, factors, cols, roots, w, inv_root, rhs, kp, n, indices, then, n_then):
+def gram_add(c, x, factors, cols, roots, w, inv_root, rhs, kp, n, n_parts, indices, then, n_then):
     """``C += X^T X`` as a packed triangle and ``rhs += X^T w``, X being ``n`` rows as in `systems`.
 
     Parameters
@@ -203,6 +221,8 @@ def gram_add(c, x, factors, cols, roots, w, inv_root, rhs, kp, n, indices, then,
     cols, roots, w : of the rows, padded to whole groups by entries with root 0 and w 0
     n : int
         At most ``GROUPS * GROUP``.
+    n_parts : int
+        1: of the upper halves alone, to about 2^-9; 2: to about 2^-17.
     indices, then, n_then
         Rows to ask for on the way: ``factors[indices[then + i]]``.
     """
@@ -220,18 +240,19 @@ def gram_add(c, x, factors, cols, roots, w, inv_root, rhs, kp, n, indices, then,
                 at = g * GROUP
                 here = right + (b - j) * stride + g * 2 * TILE
                 _pack(
-                    x, here, rhs, b * SIDE, factors, b * SIDE, inv_root, b * SIDE, roots, at, w, at, cols, at, kp
-                )
-                _transpose(x, b * stride + g * 2 * TILE, x, here)
+                    x, here, rhs, b * SIDE, factors, b * SIDE, inv_root, b * SIDE, roots, at, w, at, cols, at, kp,
+                    n_parts,
+                )  # fmt: skip
+                _transpose(x, b * stride + g * 2 * TILE, x, here, n_parts)
         one, two = triangle(SIDE, j), triangle(SIDE, j + 1)
         for i in range(0, j, 2):
             _square(
-                c, one + i * TILE, c, two + i * TILE, x, i * stride, x, right, stride, n_groups,
+                c, one + i * TILE, c, two + i * TILE, x, i * stride, x, right, stride, n_groups, n_parts,
                 factors, 0, indices, then + asked, n_then - asked, n_each, n_blocks,
             )  # fmt: skip
             asked += n_each * n_groups
         _diagonal(
-            c, one + j * TILE, c, two + j * TILE, x, j * stride, x, right, stride, n_groups,
+            c, one + j * TILE, c, two + j * TILE, x, j * stride, x, right, stride, n_groups, n_parts,
             factors, 0, indices, then + asked, n_then - asked, n_each, n_blocks,
         )  # fmt: skip
         asked += n_each * n_groups

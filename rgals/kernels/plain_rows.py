@@ -158,6 +158,10 @@ def _make_rows_normal(with_right: bool, n_vectors: int | None = None, gathered: 
             first = builder.mul(quad.index, ir.Constant(INT, 4))
             numbers = [builder.add(first, ir.Constant(INT, i)) for i in range(4)]
             if gathered:
+                last = builder.sub(n, ir.Constant(INT, 1))
+                ahead = [builder.add(number, ir.Constant(INT, 8)) for number in numbers]
+                ahead = [builder.select(builder.icmp_signed("<", t, last), t, last) for t in ahead]
+                ahead = [e.at(x, builder.mul(e.index(indices, t), stride)) for t in ahead]
                 numbers = [e.index(indices, number) for number in numbers]
             rows = [e.at(x, builder.mul(number, stride)) for number in numbers]
             acc = e.variables(4)
@@ -170,9 +174,13 @@ def _make_rows_normal(with_right: bool, n_vectors: int | None = None, gathered: 
             for vectors, factor in zip(blocks, fixed, strict=True):
                 multiply(vectors, factor)
             if n_vectors is None:
-                over_blocks(
-                    e, n_blocks, lambda here: multiply([e.load(here(row)) for row in rows], e.load(here(v)))
-                )
+                def step(here):
+                    if gathered:
+                        for row in ahead:
+                            e.prefetch(here(row))
+                    multiply([e.load(here(row)) for row in rows], e.load(here(v)))
+
+                over_blocks(e, n_blocks, step)
             products = _quad_sums(e, [builder.load(slot) for slot in acc])
             products = builder.fmul(products, narrow.load(sign, first))
             factors = [[e.spread(narrow.element(products, i)) for i in range(4)]]

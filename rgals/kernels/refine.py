@@ -21,6 +21,7 @@ ROUGH = -2  # code of a row that has to be solved by `systems.primal`
 CHUNK = halves.GROUPS * halves.GROUP
 _MARGIN = 64.0  # a correction may be that much worse than the one before
 _PASSES = 6
+_STAYS = 1 << 20  # bytes of a row's factors that are still in the second-level cache when read again
 
 
 @kernel("ppppppi")
@@ -40,6 +41,29 @@ def _remainder(e, out, r, b, x, product, factors, n_blocks):
 @kernel("ppi")
 def _add(e, x, correction, n_blocks):
     over_blocks(e, n_blocks, lambda at: e.store(e.builder.fadd(e.load(at(x)), e.load(at(correction))), at(x)))
+
+
+@inner
+def heaviest(begin, end, indices, values, terms, col_terms):
+    """The largest weight of a row's first positives: an estimate of the largest of all."""
+    if len(values) == 0 and len(col_terms) == 0:
+        return np.float64(terms[0] + terms[1])
+    top = -np.inf
+    for i in range(begin, min(begin + CHUNK, end)):
+        v = values[i] if len(values) else terms.dtype.type(1.0)
+        if len(col_terms):
+            col = indices[i]
+            weight = v * (terms[0] * col_terms[col, 0]) + terms[1] * col_terms[col, 1]
+        else:
+            weight = v * terms[0] + terms[1]
+        top = max(top, np.float64(weight))
+    return top
+
+
+@inner
+def n_parts(n_bytes, weight, scale):
+    """Halves to start from: the upper alone where corrections are cheap and as good as thousandfold."""
+    return 1 if n_bytes <= _STAYS and weight <= 32.0 * scale else 2
 
 
 @inner
@@ -67,12 +91,12 @@ def _residual(
 @inner
 def solve(
     begin, end, then, n_then, kp, indices, values, factors, terms, col_terms, inv_root, cols, roots, w,
-    linear, memory, c, inverse, rhs, x, scaled, product, rest, total
+    linear, memory, c, inverse, rhs, x, scaled, product, rest, total, parts
 ):  # fmt: skip
     """Solve ``(I + X^T X) x = rhs + X^T w`` for weights that are not negative.
 
     Arguments as for `systems.primal`; ``scaled``, ``product`` and ``rest`` are memory for a vector each,
-    ``total`` for a number.
+    ``total`` for a number; ``parts`` as `halves.gram_add` has them.
 
     Returns
     -------
@@ -92,7 +116,7 @@ def solve(
         for i in range(n, (n + halves.GROUP - 1) // halves.GROUP * halves.GROUP):
             cols[i], roots[i], w[i] = cols[0], 0.0, 0.0
         soon, n_soon = (stop, min(CHUNK, end - stop)) if stop < end else (then, n_then)
-        halves.gram_add(c, memory, factors, cols, roots, w, inv_root, rhs, kp, n, indices, soon, n_soon)
+        halves.gram_add(c, memory, factors, cols, roots, w, inv_root, rhs, kp, n, parts, indices, soon, n_soon)
         if n_positive < n:
             add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
     if tiles.cholesky(c, inverse, n_blocks):

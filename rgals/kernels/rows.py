@@ -121,11 +121,15 @@ def _solve(
                     begin, end, indices, values, terms, col_terms, cols, roots, w, linear
                 )
             if rough and n > most:
-                code = refine.solve(
-                    begin, end, then, n_then, kp, indices, values, factors, terms, col_terms, inv_root, cols,
-                    roots, w, linear, x, c, inverse, rhs, solution, scaled, product, rest, total,
-                )  # fmt: skip
-                if code == refine.ROUGH:
+                heaviest = refine.heaviest(begin, end, indices, values, terms, col_terms)
+                for n_parts in range(refine.n_parts(n * kp * out.itemsize, heaviest, scale[row]), 3):
+                    code = refine.solve(
+                        begin, end, then, n_then, kp, indices, values, factors, terms, col_terms, inv_root,
+                        cols, roots, w, linear, x, c, inverse, rhs, solution, scaled, product, rest, total,
+                        n_parts,
+                    )  # fmt: skip
+                    if code != refine.ROUGH:
+                        break
                     scale_row(inv_root, rhs, d, s, scale[row], linear_scale[row], ridge[row], n_blocks)
             if n_negative > 0 and code == refine.ROUGH:
                 code = primal(
