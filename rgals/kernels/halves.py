@@ -55,7 +55,7 @@ def _is_two(e, n_parts):
 
 
 def _store_halves(e, pair, words, at):
-    """A line of a right tile: two rows rounded to bfloat16; returns the rounded rows."""
+    """A line of a tile: two vectors rounded to bfloat16, side by side; returns what they are then."""
     # To the nearest, half-way cases away from zero: what remains is at most 2^-9 of a number.
     builder = e.builder
     rounded = [builder.add(builder.bitcast(row, _LINE), _constant(0x8000)) for row in pair]
@@ -88,6 +88,21 @@ def _pack(e, right, rhs, source, scale, roots, w, indices, stride, n_parts):
             rest = [builder.fsub(row, part) for row, part in zip(pair, high, strict=True)]
             _store_halves(e, rest, words, builder.add(at, ir.Constant(INT, TILE)))
     e.store(builder.load(total), rhs)
+
+
+@kernel("ppii")
+def _pack_rows(e, left, rows, stride, n_parts):
+    if _is_double(e):
+        return
+    builder, words = e.builder, _words(e, left)
+    with cgutils.for_range(builder, ir.Constant(INT, SIDE)) as loop:
+        row = e.at(rows, builder.mul(loop.index, stride))
+        pair = [e.load(row), e.load(row, SIDE)]
+        at = builder.mul(loop.index, ir.Constant(INT, SIDE))
+        high = _store_halves(e, pair, words, at)
+        with builder.if_then(_is_two(e, n_parts)):
+            rest = [builder.fsub(row, part) for row, part in zip(pair, high, strict=True)]
+            _store_halves(e, rest, words, builder.add(at, ir.Constant(INT, TILE)))
 
 
 @kernel("ppi")
@@ -211,13 +226,45 @@ def _diagonal(e, c, d, left, right, *rest):
 
 
 @inner
-def gram_add(c, x, factors, cols, roots, w, inv_root, rhs, kp, n, n_parts, indices, then, n_then):
+def n_tiles_memory(n_blocks):
+    """Numbers that the tiles of ``n_blocks`` blocks take as memory."""
+    return (n_blocks + n_blocks % 2 + 2) * GROUPS * 2 * TILE
+
+
+@inner
+def _column(
+    c, tiles, j, right, n_groups, n_parts, factors, indices, then, asked, n_then, n_each, n_lines
+):  # fmt: skip
+    """Block columns j and j + 1 of ``C += L R``; returns how many rows have been asked for until now."""
+    stride = GROUPS * 2 * TILE
+    one, two = triangle(SIDE, j), triangle(SIDE, j + 1)
+    for i in range(0, j, 2):
+        _square(
+            c, one + i * TILE, c, two + i * TILE, tiles, i * stride, tiles, right, stride, n_groups, n_parts,
+            factors, 0, indices, then + asked, n_then - asked, n_each, n_lines,
+        )  # fmt: skip
+        asked += n_each * n_groups
+    _diagonal(
+        c, one + j * TILE, c, two + j * TILE, tiles, j * stride, tiles, right, stride, n_groups, n_parts,
+        factors, 0, indices, then + asked, n_then - asked, n_each, n_lines,
+    )  # fmt: skip
+    return asked + n_each * n_groups
+
+
+@inner
+def _n_products(n_blocks):
+    n_pairs = (n_blocks + 1) // 2
+    return n_pairs * (n_pairs + 1) // 2
+
+
+@inner
+def gram_add(c, tiles, factors, cols, roots, w, inv_root, rhs, kp, n, n_parts, indices, then, n_then):
     """``C += X^T X`` as a packed triangle and ``rhs += X^T w``, X being ``n`` rows as in `systems`.
 
     Parameters
     ----------
     c : packed triangle of an even number of block columns; one that pads it receives anything
-    x : memory for the tiles
+    tiles : memory, see `n_tiles_memory`
     cols, roots, w : of the rows, padded to whole groups by entries with root 0 and w 0
     n : int
         At most ``GROUPS * GROUP``.
@@ -230,8 +277,7 @@ def gram_add(c, x, factors, cols, roots, w, inv_root, rhs, kp, n, n_parts, indic
     n_blocks = kp // SIDE
     stride = GROUPS * 2 * TILE
     right = (n_blocks + n_blocks % 2) * stride
-    n_pairs = (n_blocks + 1) // 2
-    n_products = n_pairs * (n_pairs + 1) // 2 * n_groups
+    n_products = _n_products(n_blocks) * n_groups
     n_each = (n_then + n_products - 1) // n_products
     asked = 0
     for j in range(0, n_blocks, 2):
@@ -240,19 +286,32 @@ def gram_add(c, x, factors, cols, roots, w, inv_root, rhs, kp, n, n_parts, indic
                 at = g * GROUP
                 here = right + (b - j) * stride + g * 2 * TILE
                 _pack(
-                    x, here, rhs, b * SIDE, factors, b * SIDE, inv_root, b * SIDE, roots, at, w, at, cols, at, kp,
-                    n_parts,
+                    tiles, here, rhs, b * SIDE, factors, b * SIDE, inv_root, b * SIDE, roots, at, w, at, cols,
+                    at, kp, n_parts,
                 )  # fmt: skip
-                _transpose(x, b * stride + g * 2 * TILE, x, here, n_parts)
-        one, two = triangle(SIDE, j), triangle(SIDE, j + 1)
-        for i in range(0, j, 2):
-            _square(
-                c, one + i * TILE, c, two + i * TILE, x, i * stride, x, right, stride, n_groups, n_parts,
-                factors, 0, indices, then + asked, n_then - asked, n_each, n_blocks,
+                _transpose(tiles, b * stride + g * 2 * TILE, tiles, here, n_parts)
+        asked = _column(
+            c, tiles, j, right, n_groups, n_parts, factors, indices, then, asked, n_then, n_each, n_blocks
+        )
+
+
+@inner
+def rows_gram_add(c, tiles, x, kp, n_panels, n_parts, factors, indices, then, n_then):
+    """``C += X X^T`` as a packed triangle from ``n_panels * W`` plain rows; arguments as for `gram_add`."""
+    stride = GROUPS * 2 * TILE
+    right = (n_panels + n_panels % 2) * stride
+    n_products = _n_products(n_panels) * ((kp + GROUP - 1) // GROUP)
+    n_each = (n_then + n_products - 1) // n_products
+    asked = 0
+    for start in range(0, kp, GROUPS * GROUP):
+        n_groups = (min(kp - start, GROUPS * GROUP) + GROUP - 1) // GROUP
+        for j in range(0, n_panels, 2):
+            for q in range(j, min(j + 2, n_panels)):
+                for g in range(n_groups):
+                    here = q * stride + g * 2 * TILE
+                    _pack_rows(tiles, here, x, q * SIDE * kp + start + g * GROUP, kp, n_parts)
+                    _transpose(tiles, right + (q - j) * stride + g * 2 * TILE, tiles, here, n_parts)
+            asked = _column(
+                c, tiles, j, right, n_groups, n_parts, factors, indices, then, asked, n_then, n_each,
+                kp // SIDE,
             )  # fmt: skip
-            asked += n_each * n_groups
-        _diagonal(
-            c, one + j * TILE, c, two + j * TILE, x, j * stride, x, right, stride, n_groups, n_parts,
-            factors, 0, indices, then + asked, n_then - asked, n_each, n_blocks,
-        )  # fmt: skip
-        asked += n_each * n_groups

@@ -100,11 +100,13 @@ def rows_product(y, x, v, n, n_blocks, sign):
         _rows_product(y, i, x, i * stride, v, 0, stride, n_blocks, sign)
 
 
-def _make_rows_transposed(n_vectors: int):
+def _make_rows_transposed(n_vectors: int, both: bool):
     @kernel("pppppii")
     def combine(e, left, right, x, y, z, stride, n):
         builder = e.builder
-        outs = [(left, y, e.variables(n_vectors)), (right, z, e.variables(n_vectors))]
+        outs = [(left, y, e.variables(n_vectors))]
+        if both:
+            outs.append((right, z, e.variables(n_vectors)))
         with cgutils.for_range(builder, n) as loop:
             row = e.at(x, builder.mul(loop.index, stride))
             vectors = [e.load(row, v * e.width) for v in range(n_vectors)]
@@ -119,24 +121,39 @@ def _make_rows_transposed(n_vectors: int):
     return combine
 
 
-_rows_transposed_1 = _make_rows_transposed(1)
-_rows_transposed_4 = _make_rows_transposed(4)
+def _transposed(both: bool):
+    one, four = (_make_rows_transposed(n_vectors, both) for n_vectors in (1, 4))
+
+    @inner
+    def combine(left, right, x, y, z, n, n_blocks):
+        w = LINE // x.itemsize
+        stride = n_blocks * w
+        block = 0
+        while block + 4 <= n_blocks:
+            at = block * w
+            four(left, at, right, at, x, at, y, 0, z, 0, stride, n)
+            block += 4
+        while block < n_blocks:
+            at = block * w
+            one(left, at, right, at, x, at, y, 0, z, 0, stride, n)
+            block += 1
+
+    return combine
+
+
+_transposed_one, _transposed_two = _transposed(False), _transposed(True)
 
 
 @inner
-def rows_transposed(left, right, x, y, z, n, n_blocks):
+def rows_transposed(left, x, y, n, n_blocks):
+    """``left += X^T y`` for ``n`` plain rows."""
+    _transposed_one(left, left, x, y, y, n, n_blocks)
+
+
+@inner
+def rows_transposed_two(left, right, x, y, z, n, n_blocks):
     """``left += X^T y`` and ``right += X^T z`` for ``n`` plain rows."""
-    w = LINE // x.itemsize
-    stride = n_blocks * w
-    block = 0
-    while block + 4 <= n_blocks:
-        at = block * w
-        _rows_transposed_4(left, at, right, at, x, at, y, 0, z, 0, stride, n)
-        block += 4
-    while block < n_blocks:
-        at = block * w
-        _rows_transposed_1(left, at, right, at, x, at, y, 0, z, 0, stride, n)
-        block += 1
+    _transposed_two(left, right, x, y, z, n, n_blocks)
 
 
 def _make_rows_normal(with_right: bool, n_vectors: int | None = None, gathered: bool = False):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgals.kernels import halves, plain_rows, tiles
+from rgals.kernels import gather, halves, plain_rows, tiles
 from rgals.kernels.emitter import LINE, kernel, over_blocks
 from rgals.kernels.inner import inner
 from rgals.kernels.loops import copy, zero
@@ -21,7 +21,23 @@ ROUGH = -2  # code of a row that has to be solved by `systems.primal`
 CHUNK = halves.GROUPS * halves.GROUP
 _MARGIN = 64.0  # a correction may be that much worse than the one before
 _PASSES = 6
+FROM = 48  # positives: below, what halves save is less than what they cost
 _STAYS = 1 << 20  # bytes of a row's factors that are still in the second-level cache when read again
+
+
+# What a residual says.
+_MORE, _LAST, _ENOUGH, _BAD = 0, 1, 2, 3  # correct and look again; correct; leave it; the factor is useless
+
+
+@inner
+def _judge(squares, before, right):
+    """What to do: squared lengths of the residual, of the one before, and of the right-hand side."""
+    if not squares <= before / 16.0:  # no gain: rounding, or a factor that is too rough; NaN too
+        return _ENOUGH if squares <= 2.0**-26 * right else _BAD
+    if squares == 0.0:
+        return _ENOUGH
+    # The next residual will be shorter by the ratio of these two, or a little less.
+    return _LAST if squares * (squares / before) * _MARGIN**2 <= (4.0 * 2.0**-23) ** 2 * right else _MORE
 
 
 @kernel("ppppppi")
@@ -61,7 +77,7 @@ def heaviest(begin, end, indices, values, terms, col_terms):
 
 
 @inner
-def n_parts(n_bytes, weight, scale):
+def first_parts(n_bytes, weight, scale):
     """Halves to start from: the upper alone where corrections are cheap and as good as thousandfold."""
     return 1 if n_bytes <= _STAYS and weight <= 32.0 * scale else 2
 
@@ -89,7 +105,7 @@ def _residual(
 
 
 @inner
-def solve(
+def primal(
     begin, end, then, n_then, kp, indices, values, factors, terms, col_terms, inv_root, cols, roots, w,
     linear, memory, c, inverse, rhs, x, scaled, product, rest, total, parts
 ):  # fmt: skip
@@ -124,19 +140,72 @@ def solve(
     copy(x, rhs)
     tiles.cholesky_solve(c, inverse, x, n_blocks)
     tiles.dot(total, 0, rhs, 0, rhs, 0, n_blocks)
-    before = total[0]
-    eps = np.finfo(rhs.dtype).eps
-    enough, floor = (4.0 * eps) ** 2 * before, 2.0**-26 * before
+    right = before = total[0]
     for _ in range(_PASSES):
         squares = _residual(
             begin, end, kp, indices, values, factors, terms, col_terms, inv_root, cols, roots, w, linear,
             rhs, x, scaled, product, rest, total
         )  # fmt: skip
-        if not squares <= before / 16.0:  # no gain: rounding, or a factor that is too rough; NaN too
-            return 0 if squares <= floor else ROUGH
+        verdict = _judge(squares, before, right)
+        if verdict in (_ENOUGH, _BAD):
+            return 0 if verdict == _ENOUGH else ROUGH
         tiles.cholesky_solve(c, inverse, rest, n_blocks)
         _add(x, 0, rest, 0, n_blocks)
-        if before == 0.0 or squares * (squares / before) * _MARGIN**2 <= enough:
+        if verdict == _LAST:
             return 0
         before = squares
+    return ROUGH
+
+
+@inner
+def dual(
+    n, kp, shifted, factors, indices, then, n_then, inv_root, cols, roots, w, x, memory, c, inverse, z, right,
+    rest, product, solution, rhs, total, parts
+):  # fmt: skip
+    """`systems.dual` for weights that are not negative, from a rough factor; ``c`` in ``solution``, ``rhs``.
+
+    ``right`` and ``rest`` are memory for a number a positive, ``product`` for a vector.
+
+    Returns
+    -------
+    int
+        0 or `ROUGH`; nothing is spoiled then.
+    """
+    width = LINE // rhs.itemsize
+    n_blocks, n_panels = kp // width, (n + width - 1) // width
+    depth = n_panels * width
+    gather.gather_scaled(x, kp, width, factors, inv_root, cols, roots, kp, depth, n_blocks, 1.0)
+    identity(c, n_panels)
+    halves.rows_gram_add(c, memory, x, kp, n_panels, parts, factors, indices, then, n_then)
+    for i in range(depth):
+        right[i] = w[i]
+    if shifted:
+        plain_rows.rows_product(right, x, solution, n, n_blocks, -1.0)
+    if tiles.cholesky(c, inverse, n_panels):
+        return ROUGH
+    for i in range(depth):
+        z[i] = right[i]
+    tiles.cholesky_solve(c, inverse, z, n_panels)
+    tiles.dot(total, 0, right, 0, right, 0, n_panels)
+    start = before = total[0]
+    verdict = _BAD
+    for _ in range(_PASSES):
+        zero(product, kp)
+        plain_rows.rows_transposed(product, x, z, n, n_blocks)
+        for i in range(depth):
+            rest[i] = right[i] - z[i]
+        plain_rows.rows_product(rest, x, product, n, n_blocks, -1.0)
+        tiles.dot(total, 0, rest, 0, rest, 0, n_panels)
+        verdict = _judge(total[0], before, start)
+        if verdict in (_ENOUGH, _BAD):
+            break
+        tiles.cholesky_solve(c, inverse, rest, n_panels)
+        _add(z, 0, rest, 0, n_panels)
+        if verdict == _LAST:
+            break
+        before = total[0]
+        verdict = _BAD
+    if verdict == _BAD:
+        return ROUGH
+    plain_rows.rows_transposed_two(solution, rhs, x, z, w, n, n_blocks)
     return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from rgals.kernels import amx, gather, refine, tiles
+from rgals.kernels import amx, gather, halves, refine, tiles
 from rgals.kernels.inner import inner
 from rgals.kernels.loops import copy, ends
 from rgals.kernels.queue import fetch_add, launch
@@ -94,6 +94,8 @@ def _solve(
     scaled = workspace(kp, factors)
     product = workspace(kp, factors)
     rest = workspace(kp, factors)
+    right = workspace(kp, factors)
+    halves_of = workspace(halves.n_tiles_memory(n_blocks), factors)
     total = np.zeros(1, factors.dtype)
     while True:
         first = fetch_add(counter, 0, BATCH)
@@ -114,40 +116,53 @@ def _solve(
                 value, info,
             )  # fmt: skip
             terms = row_terms[row]
-            code = refine.ROUGH
             n_positive, n_negative = 0, 1
             if n <= most:
                 n_positive, n_negative = gather_weights(
                     begin, end, indices, values, terms, col_terms, cols, roots, w, linear
                 )
-            if rough and n > most:
+            first_parts = 3
+            if rough and n >= refine.FROM:
                 heaviest = refine.heaviest(begin, end, indices, values, terms, col_terms)
-                for n_parts in range(refine.n_parts(n * kp * out.itemsize, heaviest, scale[row]), 3):
-                    code = refine.solve(
+                first_parts = refine.first_parts(n * kp * out.itemsize, heaviest, scale[row])
+            code = refine.ROUGH
+            if n_negative > 0:
+                if n > most:
+                    for n_parts in range(first_parts, 3):
+                        code = refine.primal(
+                            begin, end, then, n_then, kp, indices, values, factors, terms, col_terms,
+                            inv_root, cols, roots, w, linear, halves_of, c, inverse, rhs, solution, scaled,
+                            product, rest, total, n_parts,
+                        )  # fmt: skip
+                        if code != refine.ROUGH:
+                            break
+                        scale_row(inv_root, rhs, d, s, scale[row], linear_scale[row], ridge[row], n_blocks)
+                if code == refine.ROUGH:
+                    code = primal(
                         begin, end, then, n_then, kp, indices, values, factors, terms, col_terms, inv_root,
-                        cols, roots, w, linear, x, c, inverse, rhs, solution, scaled, product, rest, total,
-                        n_parts,
+                        cols, roots, w, linear, x, c, inverse, rhs,
                     )  # fmt: skip
-                    if code != refine.ROUGH:
-                        break
-                    scale_row(inv_root, rhs, d, s, scale[row], linear_scale[row], ridge[row], n_blocks)
-            if n_negative > 0 and code == refine.ROUGH:
-                code = primal(
-                    begin, end, then, n_then, kp, indices, values, factors, terms, col_terms, inv_root,
-                    cols, roots, w, linear, x, c, inverse, rhs,
-                )  # fmt: skip
-                copy(solution, rhs)
-                if code == 0:
-                    tiles.cholesky_solve(c, inverse, solution, n_blocks)
-            elif n_negative == 0:
-                code = 0
+                    copy(solution, rhs)
+                    if code == 0:
+                        tiles.cholesky_solve(c, inverse, solution, n_blocks)
+            else:
                 if n_positive < n:
                     add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
                 copy(solution, rhs)
-                if n_positive > 0:
+                shifted = linear_scale[row] != 0.0 or n_positive < n
+                if n_positive == 0:
+                    code, first_parts = 0, 3
+                for n_parts in range(first_parts, 3):
+                    code = refine.dual(
+                        n, kp, shifted, factors, indices, then, n_then, inv_root, cols, roots, w, x,
+                        halves_of, c, inverse, z, right, rest, product, solution, rhs, total, n_parts,
+                    )  # fmt: skip
+                    if code != refine.ROUGH:
+                        break
+                if code == refine.ROUGH:
                     code = dual(
-                        n, kp, linear_scale[row] != 0.0 or n_positive < n, factors, indices, then, n_then,
-                        inv_root, cols, roots, w, x, c, inverse, z, solution, rhs,
+                        n, kp, shifted, factors, indices, then, n_then, inv_root, cols, roots, w, x, c,
+                        inverse, z, solution, rhs,
                     )  # fmt: skip
             tiles.dot(total, 0, rhs, 0, solution, 0, n_blocks)
             value[row] = total[0]

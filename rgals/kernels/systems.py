@@ -237,7 +237,7 @@ def dual(
             plain_rows.rows_product(z, x, solution, n, n_blocks, -1.0)
         code = tiles.cholesky(c, inverse, n_panels)
         tiles.cholesky_solve(c, inverse, z, n_panels)
-        plain_rows.rows_transposed(solution, rhs, x, z, w, n, n_blocks)
+        plain_rows.rows_transposed_two(solution, rhs, x, z, w, n, n_blocks)
         return code
     stride = kp * width
     pack_rows(n_panels, kp, factors, cols, roots, inv_root, x)
