@@ -9,7 +9,7 @@ import scipy.linalg
 
 from rgals._errors import PrecisionWarning
 from rgals._threads import workers
-from rgals.kernels import gram
+from rgals.kernels import sums
 from rgals.losses.base import Side
 
 
@@ -33,7 +33,7 @@ def worst_condition(factors: np.ndarray, side: Side, n_jobs: int | None) -> tupl
     with workers(n_jobs) as threads:
         G = gram.gram(factors, side.gram_weight, threads)
         if side.interaction and not side.coupled:
-            total = gram.column_sums(factors, side.gram_weight, side.linear_weight, threads)[1]
+            total = sums.column_sums(factors, side.gram_weight, side.linear_weight, threads)[1]
             G -= side.interaction * np.outer(total, total)
         d = scipy.linalg.eigvalsh(G, check_finite=False)
     low = side.scale * max(d[0], 0.0) + side.ridge

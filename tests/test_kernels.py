@@ -13,7 +13,7 @@ from numba import njit
 
 import rgals.kernels
 from rgals._aligned import aligned, empty
-from rgals.kernels import gram, plain_rows, tiles
+from rgals.kernels import gram, plain_rows, sums, tiles
 from rgals.kernels.emitter import LINE
 from rgals.kernels.inverse import unpack
 from rgals.kernels.queue import _threads, fetch_add, launch
@@ -70,7 +70,7 @@ def test_gramian_and_products(shape, dtype, rng):
         got = gram.gram(F, weight, threads)
         np.testing.assert_allclose(got, G, atol=tolerance * shape[0])
         np.testing.assert_array_equal(got, gram.gram(F, weight, 1))
-    squares, sums, moments = gram.column_sums(F, weight, linear, 2)
+    squares, sums, moments = sums.column_sums(F, weight, linear, 2)
     np.testing.assert_allclose(squares, np.diag(G), rtol=1e-5)
     np.testing.assert_allclose(sums, weight @ F.astype(float), atol=tolerance * shape[0])
     np.testing.assert_allclose(moments, linear @ F.astype(float), atol=tolerance * shape[0])

@@ -1,4 +1,4 @@
-"""The matrix unit of recent Intel processors (AMX): products of 16 x 16 x 32 bfloat16 numbers, summed in float32.
+"""The matrix unit of recent Intel processors (AMX): 16 x 16 x 32 bfloat16 numbers, sums in float32.
 
 It has eight tile registers of 16 rows of 64 bytes. A product adds ``A B`` to a tile of float32, where A holds
 16 rows of 32 numbers and B holds pairs of rows side by side: number ``2 j + i`` of its row p is entry j of
@@ -18,7 +18,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-#: Whether compiled code has the instructions. Where it has not, `rgals.kernels.halves` does without.
+#: Whether compiled code has the instructions. Where it has not, `rgals.kernels.parts` does without.
 COMPILED = bool(llvm.get_host_cpu_features().get("amx-bf16", False))
 
 _ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18  # Linux: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)

@@ -7,7 +7,7 @@ memory, so every loop asks for rows some steps before it needs them.
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -134,6 +134,23 @@ def gather_scaled(out, step, stride, source, scale, indices, roots, source_strid
     )  # fmt: skip
 
 
+@njit(cache=True)
+def padded_rows(table, start, stop, multiple, buffer):
+    """Rows in whole blocks of W: themselves where they are, else a copy with zeros at the end of each.
+
+    ``multiple``: numbers of rows that are no multiple of it are copied too, as the caller reads beyond them.
+    """
+    k = table.shape[1]
+    w = LINE // table.itemsize
+    if k % w == 0 and (stop - start) % multiple == 0:
+        return table[start:stop].reshape(-1)
+    width = (k + w - 1) // w * w
+    for i in range(stop - start):
+        for j in range(k):
+            buffer[i * width + j] = table[start + i, j]
+    return buffer
+
+
 @kernel("ppii")
 def _scatter_rows(e, out, source, stride, n):
     with cgutils.for_range(e.builder, n) as loop:
@@ -142,9 +159,9 @@ def _scatter_rows(e, out, source, stride, n):
 
 
 @inner
-def scatter_rows(out, oo, source, stride, n):
-    """``out[oo + i * stride :]``, W numbers, from ``n`` rows of W in ``source``."""
-    _scatter_rows(out, oo, source, 0, stride, n)
+def scatter_rows(out, oo, source, os, stride, n):
+    """``out[oo + i * stride :]``, W numbers, from ``n`` rows of W at ``source[os:]``."""
+    _scatter_rows(out, oo, source, os, stride, n)
 
 
 @intrinsic

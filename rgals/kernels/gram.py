@@ -10,10 +10,12 @@ import numpy as np
 from numba import njit
 
 from rgals._aligned import empty
+from rgals.kernels import amx, unit
 from rgals.kernels.emitter import LINE
-from rgals.kernels.gather import gather_scaled, gather_transposed, scatter_rows
+from rgals.kernels.gather import gather_scaled, gather_transposed, padded_rows, scatter_rows
 from rgals.kernels.loops import zero
 from rgals.kernels.queue import fetch_add, launch
+from rgals.kernels.sums import add_sums
 from rgals.kernels.tiles import tile_add, widen_add
 from rgals.kernels.workspace import workspace
 
@@ -22,21 +24,9 @@ STRIP = 128  # rows of a product: they stay in the L2 cache up to K = 1024
 CHUNKS = 256  # of a product, at most, each with sums of its own
 TILE = 256  # columns of an output tile: its float64 sums stay in the L2 cache
 
+WIDE = 128  # factors, from which on the matrix unit is used
+
 _NONE = np.empty(0)
-
-
-@njit(cache=True)
-def _padded_rows(factors, start, stop, buffer):
-    """Rows in whole blocks of W: themselves where they are, else a copy with zeros at the end of each."""
-    k = factors.shape[1]
-    w = LINE // factors.itemsize
-    if k % w == 0:
-        return factors[start:stop].reshape(-1)
-    width = (k + w - 1) // w * w
-    for i in range(stop - start):
-        for j in range(k):
-            buffer[i * width + j] = factors[start + i, j]
-    return buffer
 
 
 @njit(cache=True)
@@ -87,7 +77,7 @@ def _partial(counter, factors, weight, uniform, gram):
             depth = stop - start
             for i in range(depth):
                 roots[i] = np.sqrt(weight[0 if uniform else start + i])
-            rows = _padded_rows(factors, start, stop, padded)
+            rows = padded_rows(factors, start, stop, 1, padded)
             gather_scaled(left_panels, w, ROWS * w, rows[a:], ones, numbers, roots, width, depth, n_left, 1.0)
             if pair == 0:
                 _add_product(gram[task], product, left_panels, left_panels, depth, 0, n_right)
@@ -129,6 +119,11 @@ def _assemble(counter, partial, width, w, out):
                         out[j, i] = total
 
 
+def _on_unit(factors: np.ndarray) -> bool:
+    """Whether the matrix unit multiplies: for few factors splitting numbers takes as long as it saves."""
+    return amx.ready() and factors.dtype == np.float32 and factors.shape[1] >= WIDE
+
+
 def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     """``F^T diag(weight) F`` in float64.
 
@@ -153,25 +148,13 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     n_chunks = max(1, min(16, 20 // n_pairs))  # tasks for all threads; those on the diagonal are half as long
     uniform = bool((weight == weight[0]).all())
     partial = np.zeros((n_chunks * n_pairs, min(TILE, width) ** 2))
-    launch(_partial, n_threads, factors, weight, uniform, partial)
+    if _on_unit(factors):
+        launch(unit.partial_gram, n_threads, factors, weight, uniform, partial, ROWS, TILE)
+    else:
+        launch(_partial, n_threads, factors, weight, uniform, partial)
     out = np.empty((k, k))
     launch(_assemble, n_threads, partial.reshape(n_chunks, n_pairs, -1), width, w, out)
     return out
-
-
-@njit(cache=True)
-def _add_sums(factors, start, stop, weight, linear_weight, sums):
-    """Add the three sums of `column_sums` over some rows."""
-    k = factors.shape[1]
-    squares, plain, linear = sums[0], sums[1], sums[2]
-    for i in range(start, stop):
-        w = weight[i]
-        lw = linear_weight[i]
-        for j in range(k):
-            f = np.float64(factors[i, j])
-            squares[j] += w * f * f
-            plain[j] += w * f
-            linear[j] += lw * f
 
 
 @njit(cache=True, nogil=True)
@@ -196,7 +179,7 @@ def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight
             n_groups = (rows + w - 1) // w
             for i in range(n_groups * w):
                 numbers[i] = min(i, rows - 1)
-            source = _padded_rows(factors, start, start + rows, padded)
+            source = padded_rows(factors, start, start + rows, 1, padded)
             for group in range(n_groups):
                 for b in range(width // w):
                     at = (group * width + b * w) * w
@@ -210,13 +193,13 @@ def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight
                         (j * width + first) * w, depth, 1.0,
                     )  # fmt: skip
                 if (j + 1) * w <= k:
-                    scatter_rows(flat, start * k + j * w, product, k, rows)
+                    scatter_rows(flat, start * k + j * w, product, 0, k, rows)
                     continue
                 for i in range(rows):
                     for t in range(k - j * w):
                         out[start + i, j * w + t] = product[i * w + t]
             if len(weight):
-                _add_sums(out, start, start + rows, weight, linear_weight, sums[chunk])
+                add_sums(out, start, start + rows, weight, linear_weight, sums[chunk])
 
 
 def multiply(
@@ -246,48 +229,26 @@ def multiply(
     n, k = factors.shape
     w = LINE // factors.itemsize
     width = -(-k // w) * w
-    if k != width:
-        matrix = np.pad(matrix, (0, width - k))
-    panels = empty((width // w, width, w), factors.dtype)
-    panels[:] = matrix.reshape(width, width // w, w).transpose(1, 0, 2)
-    # Squares of W numbers, by block of columns and block of rows.
-    filled = np.any(panels.reshape(width // w, width // w, w * w) != 0, axis=2)
+    on_unit = _on_unit(factors)
+    deep = -(-width // unit.GROUP) * unit.GROUP if on_unit else width
+    if (k, k) != (deep, width):
+        matrix = np.pad(matrix, ((0, deep - k), (0, width - k)))
+    # Squares of W numbers that are not all zero, by block of columns and block of rows.
+    filled = (matrix.reshape(deep // w, w, width // w, w) != 0).any(axis=(1, 3)).T
     begins = w * filled.argmax(axis=1)
-    ends = np.maximum(width - w * filled[:, ::-1].argmax(axis=1), begins)
-    ends[~np.any(filled, axis=1)] = 0
+    ends = np.maximum(deep - w * filled[:, ::-1].argmax(axis=1), begins)
+    ends[~filled.any(axis=1)] = 0
     sums = np.zeros((min(-(-n // STRIP), CHUNKS), 3, k))
-    launch(_multiply, n_threads, factors, panels.reshape(-1), begins, ends, out, weight, linear_weight, sums)
+    if on_unit:
+        tiles = empty(((width // w + 1) * (deep // unit.GROUP) * unit.SLOT,), factors.dtype)
+        launch(unit.pack_matrix, n_threads, np.ascontiguousarray(matrix, factors.dtype), tiles)
+        launch(
+            unit.multiply, n_threads, factors, tiles, begins, ends, out, weight, linear_weight, sums, STRIP
+        )
+    else:
+        panels = empty((width // w, width, w), factors.dtype)
+        panels[:] = matrix.reshape(width, width // w, w).transpose(1, 0, 2)
+        panels = panels.reshape(-1)
+        launch(_multiply, n_threads, factors, panels, begins, ends, out, weight, linear_weight, sums)
     squares, plain, linear = sums.sum(axis=0)
     return squares, plain, linear
-
-
-@njit(cache=True, nogil=True)
-def _column_sums(counter, factors, weight, linear_weight, out):
-    n, n_chunks = len(factors), len(out)
-    while True:
-        chunk = fetch_add(counter, 0, 1)
-        if chunk >= n_chunks:
-            break
-        first, last = chunk * n // n_chunks, (chunk + 1) * n // n_chunks
-        _add_sums(factors, first, last, weight, linear_weight, out[chunk])
-
-
-def column_sums(
-    factors: np.ndarray, weight: np.ndarray, linear_weight: np.ndarray, n_threads: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Diagonal of ``F^T diag(weight) F``, ``F^T weight`` and ``F^T linear_weight``, summed in float64.
-
-    Parameters
-    ----------
-    factors : ndarray, shape (n, K)
-    weight, linear_weight : ndarray of float64, shape (n,)
-    n_threads : int
-
-    Returns
-    -------
-    tuple of three ndarrays of float64, shape (K,)
-    """
-    partial = np.zeros((16, 3, factors.shape[1]))
-    launch(_column_sums, n_threads, factors, weight, linear_weight, partial)
-    squares, sums, linear = partial.sum(axis=0)
-    return squares, sums, linear

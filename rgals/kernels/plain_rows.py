@@ -191,6 +191,7 @@ def _make_rows_normal(with_right: bool, n_vectors: int | None = None, gathered: 
             for vectors, factor in zip(blocks, fixed, strict=True):
                 multiply(vectors, factor)
             if n_vectors is None:
+
                 def step(here):
                     if gathered:
                         for row in ahead:
@@ -259,8 +260,6 @@ def rows_normal_and_right(y, right, x, v, sign, w, n, n_blocks):
 def gathered_rows_normal(y, source, indices, v, weight, n, n_blocks):
     """`rows_normal` with weights for the rows ``source[indices[i] * n_blocks * W :]`` themselves."""
     if n_blocks == 4:
-        _gathered_rows_normal_4(
-            y, 0, y, 0, source, 0, v, 0, weight, 0, weight, 0, n, n_blocks, indices, 0
-        )
+        _gathered_rows_normal_4(y, 0, y, 0, source, 0, v, 0, weight, 0, weight, 0, n, n_blocks, indices, 0)
     else:
         _gathered_rows_normal(y, 0, y, 0, source, 0, v, 0, weight, 0, weight, 0, n, n_blocks, indices, 0)

@@ -1,6 +1,6 @@
 """Rows of many positives from a rough Gramian: factorised as it is, the solution refined until it is exact.
 
-`rgals.kernels.halves` forms ``I + X^T X`` to about 2^-17. What that does to a solution shows in the residual
+`rgals.kernels.rough` forms ``I + X^T X`` to about 2^-17. What that does to a solution shows in the residual
 ``b - (I + X^T X) x``, which is computed in float32 from the factors themselves; the rough Cholesky factor
 turns it into a correction. One correction is the rule: no weight is negative, so that the condition of these
 systems is at most one plus the largest weight of a positive over that of all pairs.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgals.kernels import gather, halves, plain_rows, tiles
+from rgals.kernels import gather, plain_rows, rough, tiles
 from rgals.kernels.emitter import LINE, kernel, over_blocks
 from rgals.kernels.inner import inner
 from rgals.kernels.loops import copy, zero
@@ -18,7 +18,7 @@ from rgals.kernels.systems import add_unweighted, gather_weights, identity
 from rgals.kernels.tiles import scaled_copy
 
 ROUGH = -2  # code of a row that has to be solved by `systems.primal`
-CHUNK = halves.GROUPS * halves.GROUP
+CHUNK = rough.GROUPS * rough.GROUP
 _MARGIN = 64.0  # a correction may be that much worse than the one before
 _PASSES = 6
 FROM = 48  # positives: below, what halves save is less than what they cost
@@ -112,7 +112,7 @@ def primal(
     """Solve ``(I + X^T X) x = rhs + X^T w`` for weights that are not negative.
 
     Arguments as for `systems.primal`; ``scaled``, ``product`` and ``rest`` are memory for a vector each,
-    ``total`` for a number; ``parts`` as `halves.gram_add` has them.
+    ``total`` for a number; ``parts`` as `rough.gram_add` has them.
 
     Returns
     -------
@@ -129,10 +129,10 @@ def primal(
         )
         if n_negative > 0:
             return ROUGH
-        for i in range(n, (n + halves.GROUP - 1) // halves.GROUP * halves.GROUP):
+        for i in range(n, (n + rough.GROUP - 1) // rough.GROUP * rough.GROUP):
             cols[i], roots[i], w[i] = cols[0], 0.0, 0.0
         soon, n_soon = (stop, min(CHUNK, end - stop)) if stop < end else (then, n_then)
-        halves.gram_add(c, memory, factors, cols, roots, w, inv_root, rhs, kp, n, parts, indices, soon, n_soon)
+        rough.gram_add(c, memory, factors, cols, roots, w, inv_root, rhs, kp, n, parts, indices, soon, n_soon)
         if n_positive < n:
             add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
     if tiles.cholesky(c, inverse, n_blocks):
@@ -176,7 +176,7 @@ def dual(
     depth = n_panels * width
     gather.gather_scaled(x, kp, width, factors, inv_root, cols, roots, kp, depth, n_blocks, 1.0)
     identity(c, n_panels)
-    halves.rows_gram_add(c, memory, x, kp, n_panels, parts, factors, indices, then, n_then)
+    rough.rows_gram_add(c, memory, x, kp, n_panels, parts, factors, indices, then, n_then)
     for i in range(depth):
         right[i] = w[i]
     if shifted:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from rgals.kernels import amx, gather, halves, refine, tiles
+from rgals.kernels import amx, gather, refine, tiles
 from rgals.kernels.inner import inner
 from rgals.kernels.loops import copy, ends
 from rgals.kernels.queue import fetch_add, launch
+from rgals.kernels.rough import memory as memory_of_tiles
 from rgals.kernels.systems import (
     CHUNK,
     add_unweighted,
@@ -95,7 +96,7 @@ def _solve(
     product = workspace(kp, factors)
     rest = workspace(kp, factors)
     right = workspace(kp, factors)
-    halves_of = workspace(halves.n_tiles_memory(n_blocks), factors)
+    of_tiles = workspace(memory_of_tiles(n_blocks), factors)
     total = np.zeros(1, factors.dtype)
     while True:
         first = fetch_add(counter, 0, BATCH)
@@ -131,7 +132,7 @@ def _solve(
                     for n_parts in range(first_parts, 3):
                         code = refine.primal(
                             begin, end, then, n_then, kp, indices, values, factors, terms, col_terms,
-                            inv_root, cols, roots, w, linear, halves_of, c, inverse, rhs, solution, scaled,
+                            inv_root, cols, roots, w, linear, of_tiles, c, inverse, rhs, solution, scaled,
                             product, rest, total, n_parts,
                         )  # fmt: skip
                         if code != refine.ROUGH:
@@ -155,7 +156,7 @@ def _solve(
                 for n_parts in range(first_parts, 3):
                     code = refine.dual(
                         n, kp, shifted, factors, indices, then, n_then, inv_root, cols, roots, w, x,
-                        halves_of, c, inverse, z, right, rest, product, solution, rhs, total, n_parts,
+                        of_tiles, c, inverse, z, right, rest, product, solution, rhs, total, n_parts,
                     )  # fmt: skip
                     if code != refine.ROUGH:
                         break

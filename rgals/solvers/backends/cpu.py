@@ -17,7 +17,7 @@ from rgals._aligned import aligned, empty
 from rgals._csr import CSR
 from rgals._errors import NumericalError
 from rgals._threads import workers
-from rgals.kernels import gram, inverse, pcg, rows, shared, tiles
+from rgals.kernels import gram, inverse, pcg, rows, shared, sums, tiles
 from rgals.losses.base import Side
 from rgals.solvers.backends.base import HalfStep, raise_for_rows, squared_lengths
 from rgals.solvers.backends.basis import Change, Factors, eigenbasis, metric, whitening
@@ -246,7 +246,7 @@ class _HalfStep:
             self.out[some] = block
 
     def _sums(self, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return gram.column_sums(factors, self.side.gram_weight, self.side.linear_weight, self.n_threads)
+        return sums.column_sums(factors, self.side.gram_weight, self.side.linear_weight, self.n_threads)
 
     def _solve(self, s: np.ndarray) -> tuple[np.ndarray, float]:
         dtype = self.rotated.dtype
@@ -318,7 +318,7 @@ class _HalfStep:
 
     def _pull(self, solved: np.ndarray) -> np.ndarray:
         """``sum_r scale_r p_r``."""
-        return gram.column_sums(solved, self.side.scale, self.side.scale, self.n_threads)[1]
+        return sums.column_sums(solved, self.side.scale, self.side.scale, self.n_threads)[1]
 
 
 def _seconds_of_work(order: np.ndarray, indptr: np.ndarray, width: int) -> list[np.ndarray]:
