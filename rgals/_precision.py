@@ -9,7 +9,7 @@ import scipy.linalg
 
 from rgals._errors import PrecisionWarning
 from rgals._threads import workers
-from rgals.kernels import sums
+from rgals.kernels import gram, sums
 from rgals.losses.base import Side
 
 

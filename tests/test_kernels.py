@@ -70,21 +70,23 @@ def test_gramian_and_products(shape, dtype, rng):
         got = gram.gram(F, weight, threads)
         np.testing.assert_allclose(got, G, atol=tolerance * shape[0])
         np.testing.assert_array_equal(got, gram.gram(F, weight, 1))
-    squares, sums, moments = sums.column_sums(F, weight, linear, 2)
+    squares, plain, moments = sums.column_sums(F, weight, linear, 2)
     np.testing.assert_allclose(squares, np.diag(G), rtol=1e-5)
-    np.testing.assert_allclose(sums, weight @ F.astype(float), atol=tolerance * shape[0])
+    np.testing.assert_allclose(plain, weight @ F.astype(float), atol=tolerance * shape[0])
     np.testing.assert_allclose(moments, linear @ F.astype(float), atol=tolerance * shape[0])
     V = rng.standard_normal((shape[1], shape[1])).astype(dtype)
     expected = F.astype(float) @ V
     alone = np.empty_like(F)
     gram.multiply(F, V, alone, 2)
-    sums = gram.multiply(F, V, F, 2, weight, linear)
+    of_product = gram.multiply(F, V, F, 2, weight, linear)
     np.testing.assert_array_equal(F, alone, "in place or not, with sums or without")
     np.testing.assert_allclose(F, expected, atol=10 * tolerance * shape[1])
-    for got, right in zip(sums, (weight @ expected**2, weight @ expected, linear @ expected), strict=True):
+    for got, right in zip(
+        of_product, (weight @ expected**2, weight @ expected, linear @ expected), strict=True
+    ):
         np.testing.assert_allclose(got, right, atol=20 * tolerance * shape[0] * shape[1])
     for got, again in zip(
-        sums, gram.multiply(alone, np.eye(shape[1], dtype=dtype), alone, 1, weight, linear)
+        of_product, gram.multiply(alone, np.eye(shape[1], dtype=dtype), alone, 1, weight, linear)
     ):
         np.testing.assert_array_equal(got, again, "whatever the number of threads")
 

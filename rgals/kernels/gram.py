@@ -24,7 +24,7 @@ STRIP = 128  # rows of a product: they stay in the L2 cache up to K = 1024
 CHUNKS = 256  # of a product, at most, each with sums of its own
 TILE = 256  # columns of an output tile: its float64 sums stay in the L2 cache
 
-WIDE = 128  # factors, from which on the matrix unit is used
+GRAM_ON_UNIT, MULTIPLY_ON_UNIT = 256, 128  # factors, from which on
 
 _NONE = np.empty(0)
 
@@ -119,9 +119,9 @@ def _assemble(counter, partial, width, w, out):
                         out[j, i] = total
 
 
-def _on_unit(factors: np.ndarray) -> bool:
+def _on_unit(factors: np.ndarray, least: int) -> bool:
     """Whether the matrix unit multiplies: for few factors splitting numbers takes as long as it saves."""
-    return amx.ready() and factors.dtype == np.float32 and factors.shape[1] >= WIDE
+    return amx.ready() and factors.dtype == np.float32 and factors.shape[1] >= least
 
 
 def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
@@ -148,7 +148,7 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     n_chunks = max(1, min(16, 20 // n_pairs))  # tasks for all threads; those on the diagonal are half as long
     uniform = bool((weight == weight[0]).all())
     partial = np.zeros((n_chunks * n_pairs, min(TILE, width) ** 2))
-    if _on_unit(factors):
+    if _on_unit(factors, GRAM_ON_UNIT):
         launch(unit.partial_gram, n_threads, factors, weight, uniform, partial, ROWS, TILE)
     else:
         launch(_partial, n_threads, factors, weight, uniform, partial)
@@ -229,7 +229,7 @@ def multiply(
     n, k = factors.shape
     w = LINE // factors.itemsize
     width = -(-k // w) * w
-    on_unit = _on_unit(factors)
+    on_unit = _on_unit(factors, MULTIPLY_ON_UNIT)
     deep = -(-width // unit.GROUP) * unit.GROUP if on_unit else width
     if (k, k) != (deep, width):
         matrix = np.pad(matrix, ((0, deep - k), (0, width - k)))

@@ -80,18 +80,19 @@ def pack(e, right, rhs, source, scale, roots, w, indices, stride, n_parts):
         return
     builder, words = e.builder, _words(e, right)
     factor = e.load(scale)
-    total = cgutils.alloca_once_value(builder, e.load(rhs))
+    totals = e.variables(2)  # two chains of dependent additions are half as long as one
     with cgutils.for_range(builder, ir.Constant(INT, GROUP // 2)) as loop:
         pair = []
         for i in range(2):
             number = builder.add(builder.shl(loop.index, ir.Constant(INT, 1)), ir.Constant(INT, i))
             row = e.load(e.at(source, builder.mul(e.index(indices, number), stride)))
             row = builder.fmul(row, builder.fmul(factor, e.spread(e.scalar(roots, number))))
-            builder.store(e.fma(e.spread(e.scalar(w, number)), row, builder.load(total)), total)
+            builder.store(e.fma(e.spread(e.scalar(w, number)), row, builder.load(totals[i])), totals[i])
             pair.append(row)
         at = builder.mul(loop.index, ir.Constant(INT, SIDE))
         _store_parts(e, pair, words, at, n_parts)
-    e.store(builder.load(total), rhs)
+    total = builder.fadd(*(builder.load(slot) for slot in totals))
+    e.store(builder.fadd(e.load(rhs), total), rhs)
 
 
 @kernel("ppiii")
@@ -202,11 +203,13 @@ def _without(e, tiles, lefts, rights, n_groups, n_parts, beside):
             e.store(builder.load(total), c, at)
 
 
-def _products(e, tiles, left, right, stride, n_groups, n_parts, source, soon, n_soon, n_each, n_lines):
+def _products(
+    e, tiles, left, right, stride, n_groups, n_parts, source, soon, n_soon, n_each, n_lines, row_stride
+):  # fmt: skip
     if _is_double(e):
         return
     builder = e.builder
-    width, zero = builder.mul(n_lines, ir.Constant(INT, e.width)), ir.Constant(INT, 0)
+    zero = ir.Constant(INT, 0)
 
     def beside(group):
         # Memory works while the unit does: asked for in bursts, rows would wait for each other.
@@ -216,7 +219,7 @@ def _products(e, tiles, left, right, stride, n_groups, n_parts, source, soon, n_
         rest = builder.select(builder.icmp_signed(">", rest, zero), rest, zero)
         with cgutils.for_range(builder, rest) as loop:
             number = e.index(soon, builder.add(first, loop.index))
-            row = e.at(source, builder.mul(number, width))
+            row = e.at(source, builder.mul(number, row_stride))
             with cgutils.for_range(builder, n_lines) as line:
                 e.prefetch(e.at(row, builder.mul(line.index, ir.Constant(INT, e.width))), 2)
 
@@ -224,19 +227,19 @@ def _products(e, tiles, left, right, stride, n_groups, n_parts, source, soon, n_
     (_on_unit if amx.COMPILED else _without)(e, tiles, lefts, rights, n_groups, n_parts, beside)
 
 
-@kernel("ppppiiipxiii")
+@kernel("ppppiiipxiiii")
 def square(e, c, d, left, right, *rest):
     """``C += L R`` for 2 x 2 tiles: two below each other at ``c``, their neighbours on the right at ``d``.
 
     Left tiles of the second row of C, and right tiles of its second column, begin ``stride`` words after the
-    first. Arguments behind ``right``: ``stride, n_groups, n_parts``, and rows to ask for on the way:
-    ``source, indices, n_soon, n_each, n_lines``, ``n_each`` with every group of ``n_soon`` in all.
+    first. ``rest``: ``stride, n_groups, n_parts``, then the rows to ask for on the way, ``n_each``
+    of ``n_soon`` with every group: ``source, indices, n_soon, n_each, n_lines, row_stride``.
     """
     tiles = [(e.at(first, i * TILE), i, j) for i in (0, 1) for j, first in enumerate((c, d))]
     _products(e, tiles, left, right, *rest)
 
 
-@kernel("ppppiiipxiii")
+@kernel("ppppiiipxiiii")
 def diagonal(e, c, d, left, right, *rest):
     """`square` without the tile below the diagonal."""
     tiles = [(c, 0, 0), (d, 0, 1), (e.at(d, TILE), 1, 1)]

@@ -18,7 +18,7 @@ def memory(n_blocks):
 
 @inner
 def _column(
-    c, tiles, j, right, n_groups, n_parts, factors, indices, then, asked, n_then, n_each, n_lines
+    c, tiles, j, right, n_groups, n_parts, factors, indices, then, asked, n_then, n_each, kp
 ):  # fmt: skip
     """Block columns j and j + 1 of ``C += L R``; returns how many rows have been asked for until now."""
     stride = GROUPS * SLOT
@@ -26,12 +26,12 @@ def _column(
     for i in range(0, j, 2):
         parts.square(
             c, one + i * TILE, c, two + i * TILE, tiles, i * stride, tiles, right, stride, n_groups, n_parts,
-            factors, 0, indices, then + asked, n_then - asked, n_each, n_lines,
+            factors, 0, indices, then + asked, n_then - asked, n_each, kp // SIDE, kp,
         )  # fmt: skip
         asked += n_each * n_groups
     parts.diagonal(
         c, one + j * TILE, c, two + j * TILE, tiles, j * stride, tiles, right, stride, n_groups, n_parts,
-        factors, 0, indices, then + asked, n_then - asked, n_each, n_lines,
+        factors, 0, indices, then + asked, n_then - asked, n_each, kp // SIDE, kp,
     )  # fmt: skip
     return asked + n_each * n_groups
 
@@ -76,7 +76,7 @@ def gram_add(c, tiles, factors, cols, roots, w, inv_root, rhs, kp, n, n_parts, i
                 )  # fmt: skip
                 parts.transpose(tiles, b * stride + g * SLOT, tiles, here, n_parts)
         asked = _column(
-            c, tiles, j, right, n_groups, n_parts, factors, indices, then, asked, n_then, n_each, n_blocks
+            c, tiles, j, right, n_groups, n_parts, factors, indices, then, asked, n_then, n_each, kp
         )
 
 
@@ -98,6 +98,5 @@ def rows_gram_add(c, tiles, x, kp, n_panels, n_parts, factors, indices, then, n_
                     parts.pack_rows(tiles, here, x, q * SIDE * kp + at, kp, kp - at, n_parts)
                     parts.transpose(tiles, right + (q - j) * stride + g * SLOT, tiles, here, n_parts)
             asked = _column(
-                c, tiles, j, right, n_groups, n_parts, factors, indices, then, asked, n_then, n_each,
-                kp // SIDE,
+                c, tiles, j, right, n_groups, n_parts, factors, indices, then, asked, n_then, n_each, kp,
             )  # fmt: skip

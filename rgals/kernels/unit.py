@@ -19,25 +19,25 @@ from rgals.kernels.tiles import widen_add
 from rgals.kernels.workspace import workspace
 
 N_PARTS = 3
+AT_ONCE = 4  # groups multiplied at once: two right tiles stay in the first-level cache for all left ones
 
 
 @inner
-def _right_tiles(tiles, rows, first, n_blocks, stride, n_groups, roots, numbers, ones, zeros, width, left, temporary):
-    """Right tiles of ``n_blocks`` blocks of columns from ``first`` on; left ones, if ``left``, by ``temporary``."""
+def _right_tiles(tiles, rows, first, n_blocks, stride, n_groups, roots, numbers, ones, zeros, width):
+    """Right tiles of ``n_blocks`` blocks of columns from column ``first`` on."""
     for b in range(n_blocks):
         for g in range(n_groups):
-            at, here = g * GROUP, b * stride + g * SLOT
-            if left:
-                parts.pack(
-                    temporary, 0, zeros, GROUP, rows, first + b * SIDE, ones, 0, roots, at, zeros, 0, numbers,
-                    at, width, N_PARTS,
-                )  # fmt: skip
-                parts.transpose(tiles, here, temporary, 0, N_PARTS)
-            else:
-                parts.pack(
-                    tiles, here, zeros, GROUP, rows, first + b * SIDE, ones, 0, roots, at, zeros, 0, numbers,
-                    at, width, N_PARTS,
-                )  # fmt: skip
+            parts.pack(
+                tiles, b * stride + g * SLOT, zeros, GROUP, rows, first + b * SIDE, ones, 0, roots, g * GROUP,
+                zeros, 0, numbers, g * GROUP, width, N_PARTS,
+            )  # fmt: skip
+
+
+@inner
+def _left_tiles(left, right, n_blocks, stride, n_groups):
+    for b in range(n_blocks):
+        for g in range(n_groups):
+            parts.transpose(left, b * stride + g * SLOT, right, b * stride + g * SLOT, N_PARTS)
 
 
 @njit(cache=True, nogil=True)
@@ -54,13 +54,13 @@ def partial_gram(counter, factors, weight, uniform, gram, n_rows, n_columns):
     second = (side // SIDE + 1) * TILE
     left_tiles = workspace((side // SIDE + 1) * stride, factors)
     right_tiles = workspace((side // SIDE + 1) * stride, factors)
-    temporary = workspace(SLOT, factors)
     product = workspace(2 * second, factors)
     padded = np.zeros(n_rows * width, factors.dtype)
     ones = np.ones(SIDE, factors.dtype)
     zeros = np.zeros(GROUP + SIDE, factors.dtype)
     numbers = np.empty(n_rows, np.int64)
     roots = workspace(n_rows, factors)
+    flat = factors.reshape(-1)
     amx.configure()
     while True:
         task = fetch_add(counter, 0, 1)
@@ -81,25 +81,40 @@ def partial_gram(counter, factors, weight, uniform, gram, n_rows, n_columns):
                 numbers[i] = min(i, depth - 1)
                 roots[i] = np.sqrt(weight[0 if uniform else start + i]) if i < depth else 0.0
             rows = padded_rows(factors, start, start + depth, 1, padded)
-            _right_tiles(
-                right_tiles, rows, b, n_right, stride, n_groups, roots, numbers, ones, zeros, width, False, temporary
-            )
-            _right_tiles(
-                left_tiles, rows, a, n_left, stride, n_groups, roots, numbers, ones, zeros, width, True, temporary
-            )
-            at = 0
+            if pair > 0:
+                _right_tiles(
+                    right_tiles, rows, a, n_left, stride, n_groups, roots, numbers, ones, zeros, width
+                )
+                _left_tiles(left_tiles, right_tiles, n_left, stride, n_groups)
+            _right_tiles(right_tiles, rows, b, n_right, stride, n_groups, roots, numbers, ones, zeros, width)
+            if pair == 0:
+                _left_tiles(left_tiles, right_tiles, n_left, stride, n_groups)
+            # The next block's rows are asked for meanwhile, first those of the one tile, then of the other.
+            n_soon = min(n_rows, n - start - depth) if k == width else 0
+            for i in range(n_soon):
+                numbers[i] = start + depth + i
+            asked, at = 0, 0
             for j in range(0, n_right, 2):
                 zero(product, len(product))
-                for i in range(0, j if pair == 0 else n_left, 2):
-                    parts.square(
-                        product, i * TILE, product, second + i * TILE, left_tiles, i * stride, right_tiles,
-                        j * stride, stride, n_groups, N_PARTS, rows, 0, numbers, 0, 0, 0, 0,
-                    )  # fmt: skip
-                if pair == 0:
-                    parts.diagonal(
-                        product, j * TILE, product, second + j * TILE, left_tiles, j * stride, right_tiles,
-                        j * stride, stride, n_groups, N_PARTS, rows, 0, numbers, 0, 0, 0, 0,
-                    )  # fmt: skip
+                for deep in range(0, n_groups, AT_ONCE):
+                    n_deep = min(AT_ONCE, n_groups - deep)
+                    at_left, at_right = deep * SLOT, j * stride + deep * SLOT
+                    for i in range(0, j if pair == 0 else n_left, 2):
+                        column = a if asked < n_soon else b
+                        now = asked if asked < n_soon else asked - n_soon
+                        parts.square(
+                            product, i * TILE, product, second + i * TILE, left_tiles, at_left + i * stride,
+                            right_tiles, at_right, stride, n_deep, N_PARTS, flat, column, numbers, now,
+                            n_soon - now, 1, side // SIDE, k,
+                        )  # fmt: skip
+                        asked += n_deep
+                    if pair == 0:
+                        parts.diagonal(
+                            product, j * TILE, product, second + j * TILE, left_tiles, at_left + j * stride,
+                            right_tiles, at_right, stride, n_deep, N_PARTS, flat, a, numbers, asked,
+                            n_soon - asked, 1, side // SIDE, k,
+                        )  # fmt: skip
+                        asked += n_deep
                 for column in range(j, min(j + 2, n_right)):
                     n_numbers = (column + 1 if pair == 0 else n_left) * TILE
                     widen_add(product, (column - j) * second, gram[task], at, n_numbers // SIDE)
@@ -146,12 +161,13 @@ def _multiply_strip(out, start, n_rows, source, width, right_tiles, begins, ends
     for j in range(0, width // SIDE, 2):
         last = min(j + 1, width // SIDE - 1)
         first = min(begins[j], begins[last]) // GROUP
-        n_deep = (max(ends[j], ends[last]) + GROUP - 1) // GROUP - first
+        end = (max(ends[j], ends[last]) + GROUP - 1) // GROUP
         zero(product, len(product))
         for q in range(0, n_blocks, 2):
             parts.square(
-                product, q * TILE, product, second + q * TILE, left_tiles, q * stride + first * SLOT, right_tiles,
-                j * stride + first * SLOT, stride, max(n_deep, 0), N_PARTS, source, 0, begins, 0, 0, 0, 0,
+                product, q * TILE, product, second + q * TILE, left_tiles, q * stride + first * SLOT,
+                right_tiles, j * stride + first * SLOT, stride, max(end - first, 0), N_PARTS,
+                source, 0, begins, 0, 0, 0, 0, 0,
             )  # fmt: skip
         for column in range(j, last + 1):
             at = (column - j) * second
@@ -164,9 +180,7 @@ def _multiply_strip(out, start, n_rows, source, width, right_tiles, begins, ends
 
 
 @njit(cache=True, nogil=True)
-def multiply(
-    counter, factors, right_tiles, begins, ends, out, weight, linear_weight, sums, n_strip
-):
+def multiply(counter, factors, right_tiles, begins, ends, out, weight, linear_weight, sums, n_strip):
     """A product with the matrix of `pack_matrix`, ``n_strip`` rows at once, and the sums of its columns."""
     n, k = factors.shape
     width = (k + SIDE - 1) // SIDE * SIDE
@@ -186,7 +200,17 @@ def multiply(
             stop = min(start + n_strip, n)
             source = padded_rows(factors, start, stop, SIDE, padded)
             _multiply_strip(
-                out, start, stop - start, source, width, right_tiles, begins, ends, left_tiles, product, flat
+                out,
+                start,
+                stop - start,
+                source,
+                width,
+                right_tiles,
+                begins,
+                ends,
+                left_tiles,
+                product,
+                flat,
             )
             if len(weight):
                 add_sums(out, start, stop, weight, linear_weight, sums[chunk])
