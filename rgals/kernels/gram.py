@@ -24,7 +24,7 @@ STRIP = 128  # rows of a product: they stay in the L2 cache up to K = 1024
 CHUNKS = 256  # of a product, at most, each with sums of its own
 TILE = 256  # columns of an output tile: its float64 sums stay in the L2 cache
 
-GRAM_ON_UNIT, MULTIPLY_ON_UNIT = 256, 128  # factors, from which on
+ON_UNIT = 128  # factors: with fewer, splitting numbers takes as long as it saves
 
 _NONE = np.empty(0)
 
@@ -119,11 +119,6 @@ def _assemble(counter, partial, width, w, out):
                         out[j, i] = total
 
 
-def _on_unit(factors: np.ndarray, least: int) -> bool:
-    """Whether the matrix unit multiplies: for few factors splitting numbers takes as long as it saves."""
-    return amx.ready() and factors.dtype == np.float32 and factors.shape[1] >= least
-
-
 def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     """``F^T diag(weight) F`` in float64.
 
@@ -148,10 +143,7 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     n_chunks = max(1, min(16, 20 // n_pairs))  # tasks for all threads; those on the diagonal are half as long
     uniform = bool((weight == weight[0]).all())
     partial = np.zeros((n_chunks * n_pairs, min(TILE, width) ** 2))
-    if _on_unit(factors, GRAM_ON_UNIT):
-        launch(unit.partial_gram, n_threads, factors, weight, uniform, partial, ROWS, TILE)
-    else:
-        launch(_partial, n_threads, factors, weight, uniform, partial)
+    launch(_partial, n_threads, factors, weight, uniform, partial)
     out = np.empty((k, k))
     launch(_assemble, n_threads, partial.reshape(n_chunks, n_pairs, -1), width, w, out)
     return out
@@ -229,7 +221,7 @@ def multiply(
     n, k = factors.shape
     w = LINE // factors.itemsize
     width = -(-k // w) * w
-    on_unit = _on_unit(factors, MULTIPLY_ON_UNIT)
+    on_unit = amx.ready() and factors.dtype == np.float32 and k >= ON_UNIT
     deep = -(-width // unit.GROUP) * unit.GROUP if on_unit else width
     if (k, k) != (deep, width):
         matrix = np.pad(matrix, ((0, deep - k), (0, width - k)))

@@ -140,6 +140,12 @@ def transpose(e, left, right, n_parts):
                     builder.store(_shuffle(e, one, two, ends), place, align=64)
 
 
+# Of the products of parts: how many parts they take, and what is loaded for them. A table times the identity,
+# or the identity times a table, is the table itself: its parts are added in an order that rounds nothing.
+_PRODUCTS = ((3, 1, 1), (2, 0, 1), (3, None, 2), (1, 0, 0), (2, 1, None), (3, 2, None))
+_PAIRS_OF_PARTS = ((1, 1), (0, 1), (0, 2), (0, 0), (1, 0), (2, 0))
+
+
 def _on_unit(e, tiles, lefts, rights, n_groups, n_parts, beside):
     builder = e.builder
     for number, (c, _, _) in enumerate(tiles):
@@ -155,14 +161,12 @@ def _on_unit(e, tiles, lefts, rights, n_groups, n_parts, beside):
             for number, (_, i, j) in enumerate(tiles):
                 amx.multiply_add(builder, number, 4 + i, 6 + j)
 
-        load(4, lefts, 0)
-        # An order in which each product changes one side only.
-        for least, first, panels, part in (
-            (3, 6, rights, 2), (2, 6, rights, 1), (1, 6, rights, 0),
-            (3, 4, lefts, 2), (2, 4, lefts, 1), (3, 6, rights, 1),
-        ):  # fmt: skip
+        for least, left, right in _PRODUCTS:
             with _if_parts(e, n_parts, least):
-                load(first, panels, part)
+                if left is not None:
+                    load(4, lefts, left)
+                if right is not None:
+                    load(6, rights, right)
                 multiply()
         beside(loop.index)
     for number, (c, _, _) in enumerate(tiles):
@@ -185,7 +189,7 @@ def _without(e, tiles, lefts, rights, n_groups, n_parts, beside):
             total = cgutils.alloca_once_value(builder, e.load(c, at))
             with cgutils.for_range(builder, n_groups) as loop:
                 group = builder.mul(loop.index, ir.Constant(INT, SLOT))
-                for parts in ((0, 0), (0, 1), (1, 0), (0, 2), (2, 0), (1, 1)):
+                for parts in _PAIRS_OF_PARTS:
                     a, b = (
                         e.at(panel, builder.add(group, ir.Constant(INT, part * TILE)))
                         for panel, part in zip((lefts[i], rights[j]), parts, strict=True)

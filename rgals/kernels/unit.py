@@ -1,6 +1,7 @@
-"""Gramians and products of whole tables on the matrix unit, three parts each: as exact as in float32.
+"""Products with a square matrix on the matrix unit, from three parts of every number: as exact as in float32.
 
-What `rgals.kernels.gram` does with vector units, in the same pieces.
+What `rgals.kernels.gram` does with vector units. Gramians gain nothing: reading and splitting a table takes
+longer than multiplying it.
 """
 
 from __future__ import annotations
@@ -15,111 +16,9 @@ from rgals.kernels.loops import zero
 from rgals.kernels.parts import GROUP, SIDE, SLOT, TILE
 from rgals.kernels.queue import fetch_add
 from rgals.kernels.sums import add_sums
-from rgals.kernels.tiles import widen_add
 from rgals.kernels.workspace import workspace
 
 N_PARTS = 3
-AT_ONCE = 4  # groups multiplied at once: two right tiles stay in the first-level cache for all left ones
-
-
-@inner
-def _right_tiles(tiles, rows, first, n_blocks, stride, n_groups, roots, numbers, ones, zeros, width):
-    """Right tiles of ``n_blocks`` blocks of columns from column ``first`` on."""
-    for b in range(n_blocks):
-        for g in range(n_groups):
-            parts.pack(
-                tiles, b * stride + g * SLOT, zeros, GROUP, rows, first + b * SIDE, ones, 0, roots, g * GROUP,
-                zeros, 0, numbers, g * GROUP, width, N_PARTS,
-            )  # fmt: skip
-
-
-@inner
-def _left_tiles(left, right, n_blocks, stride, n_groups):
-    for b in range(n_blocks):
-        for g in range(n_groups):
-            parts.transpose(left, b * stride + g * SLOT, right, b * stride + g * SLOT, N_PARTS)
-
-
-@njit(cache=True, nogil=True)
-def partial_gram(counter, factors, weight, uniform, gram, n_rows, n_columns):
-    """Gramians of blocks of ``n_rows`` rows, summed in float64, for tiles of ``n_columns`` columns."""
-    n, k = factors.shape
-    width = (k + SIDE - 1) // SIDE * SIDE
-    n_tiles = (width + n_columns - 1) // n_columns
-    n_pairs = n_tiles * (n_tiles + 1) // 2
-    n_chunks = len(gram) // n_pairs
-    side = min(n_columns, width)
-    n_blocks = (n + n_rows - 1) // n_rows
-    stride = n_rows // GROUP * SLOT
-    second = (side // SIDE + 1) * TILE
-    left_tiles = workspace((side // SIDE + 1) * stride, factors)
-    right_tiles = workspace((side // SIDE + 1) * stride, factors)
-    product = workspace(2 * second, factors)
-    padded = np.zeros(n_rows * width, factors.dtype)
-    ones = np.ones(SIDE, factors.dtype)
-    zeros = np.zeros(GROUP + SIDE, factors.dtype)
-    numbers = np.empty(n_rows, np.int64)
-    roots = workspace(n_rows, factors)
-    flat = factors.reshape(-1)
-    amx.configure()
-    while True:
-        task = fetch_add(counter, 0, 1)
-        if task >= n_chunks * n_pairs:
-            break
-        chunk, pair = task // n_pairs, task % n_pairs
-        left = 0
-        while pair >= n_tiles - left:
-            pair -= n_tiles - left
-            left += 1
-        a, b = left * n_columns, (left + pair) * n_columns
-        n_left, n_right = (min(side, width - a)) // SIDE, (min(side, width - b)) // SIDE
-        for block in range(chunk * n_blocks // n_chunks, (chunk + 1) * n_blocks // n_chunks):
-            start = block * n_rows
-            depth = min(n_rows, n - start)
-            n_groups = (depth + GROUP - 1) // GROUP
-            for i in range(n_groups * GROUP):
-                numbers[i] = min(i, depth - 1)
-                roots[i] = np.sqrt(weight[0 if uniform else start + i]) if i < depth else 0.0
-            rows = padded_rows(factors, start, start + depth, 1, padded)
-            if pair > 0:
-                _right_tiles(
-                    right_tiles, rows, a, n_left, stride, n_groups, roots, numbers, ones, zeros, width
-                )
-                _left_tiles(left_tiles, right_tiles, n_left, stride, n_groups)
-            _right_tiles(right_tiles, rows, b, n_right, stride, n_groups, roots, numbers, ones, zeros, width)
-            if pair == 0:
-                _left_tiles(left_tiles, right_tiles, n_left, stride, n_groups)
-            # The next block's rows are asked for meanwhile, first those of the one tile, then of the other.
-            n_soon = min(n_rows, n - start - depth) if k == width else 0
-            for i in range(n_soon):
-                numbers[i] = start + depth + i
-            asked, at = 0, 0
-            for j in range(0, n_right, 2):
-                zero(product, len(product))
-                for deep in range(0, n_groups, AT_ONCE):
-                    n_deep = min(AT_ONCE, n_groups - deep)
-                    at_left, at_right = deep * SLOT, j * stride + deep * SLOT
-                    for i in range(0, j if pair == 0 else n_left, 2):
-                        column = a if asked < n_soon else b
-                        now = asked if asked < n_soon else asked - n_soon
-                        parts.square(
-                            product, i * TILE, product, second + i * TILE, left_tiles, at_left + i * stride,
-                            right_tiles, at_right, stride, n_deep, N_PARTS, flat, column, numbers, now,
-                            n_soon - now, 1, side // SIDE, k,
-                        )  # fmt: skip
-                        asked += n_deep
-                    if pair == 0:
-                        parts.diagonal(
-                            product, j * TILE, product, second + j * TILE, left_tiles, at_left + j * stride,
-                            right_tiles, at_right, stride, n_deep, N_PARTS, flat, a, numbers, asked,
-                            n_soon - asked, 1, side // SIDE, k,
-                        )  # fmt: skip
-                        asked += n_deep
-                for column in range(j, min(j + 2, n_right)):
-                    n_numbers = (column + 1 if pair == 0 else n_left) * TILE
-                    widen_add(product, (column - j) * second, gram[task], at, n_numbers // SIDE)
-                    at += n_numbers
-    amx.release()
 
 
 @njit(cache=True, nogil=True)
