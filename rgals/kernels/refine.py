@@ -137,8 +137,9 @@ def primal(
             add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
     if tiles.cholesky(c, inverse, n_blocks):
         return ROUGH
+    tiles.invert_diagonal(c, inverse, n_blocks)
     copy(x, rhs)
-    tiles.cholesky_solve(c, inverse, x, n_blocks)
+    tiles.solve_by_inverses(c, x, n_blocks)
     tiles.dot(total, 0, rhs, 0, rhs, 0, n_blocks)
     right = before = total[0]
     for _ in range(_PASSES):
@@ -149,7 +150,7 @@ def primal(
         verdict = _judge(squares, before, right)
         if verdict in (_ENOUGH, _BAD):
             return 0 if verdict == _ENOUGH else ROUGH
-        tiles.cholesky_solve(c, inverse, rest, n_blocks)
+        tiles.solve_by_inverses(c, rest, n_blocks)
         _add(x, 0, rest, 0, n_blocks)
         if verdict == _LAST:
             return 0
@@ -183,9 +184,10 @@ def dual(
         plain_rows.rows_product(right, x, solution, n, n_blocks, -1.0)
     if tiles.cholesky(c, inverse, n_panels):
         return ROUGH
+    tiles.invert_diagonal(c, inverse, n_panels)
     for i in range(depth):
         z[i] = right[i]
-    tiles.cholesky_solve(c, inverse, z, n_panels)
+    tiles.solve_by_inverses(c, z, n_panels)
     tiles.dot(total, 0, right, 0, right, 0, n_panels)
     start = before = total[0]
     verdict = _BAD
@@ -199,7 +201,7 @@ def dual(
         verdict = _judge(total[0], before, start)
         if verdict in (_ENOUGH, _BAD):
             break
-        tiles.cholesky_solve(c, inverse, rest, n_panels)
+        tiles.solve_by_inverses(c, rest, n_panels)
         _add(z, 0, rest, 0, n_panels)
         if verdict == _LAST:
             break

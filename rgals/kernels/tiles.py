@@ -215,6 +215,33 @@ def backward_tile(y, oy, u, ou, inverse, oi):
     _backward_tile(y, oy, u, ou, inverse, oi)
 
 
+@kernel("pp")
+def _tile_invert(e, u, inverse):
+    rows = [None] * e.width
+    for i in reversed(range(e.width)):
+        row = ir.Constant(e.vector, [float(j == i) for j in range(e.width)])
+        for j in reversed(range(i + 1, e.width)):  # the row that was found last, last
+            row = e.fma(e.neg(e.spread(e.scalar(u, i * e.width + j))), rows[j], row)
+        rows[i] = e.builder.fmul(row, e.spread(e.scalar(inverse, i)))
+    for i, row in enumerate(rows):
+        e.store(row, u, i * e.width)
+
+
+@kernel("pp")
+def _forward_by_inverse(e, y, u):
+    parts = [e.zero()] * 4  # that do not wait for each other
+    for i in range(e.width):
+        parts[i % 4] = e.fma(e.spread(e.scalar(y, i)), e.load(u, i * e.width), parts[i % 4])
+    add = e.builder.fadd
+    e.store(add(add(parts[0], parts[1]), add(parts[2], parts[3])), y)
+
+
+@kernel("pp")
+def _backward_by_inverse(e, y, u):
+    right = e.load(y)
+    e.store(e.sums([e.builder.fmul(e.load(u, i * e.width), right) for i in range(e.width)]), y)
+
+
 @kernel("pppir")
 def _panel_product(e, y, panel, x, depth, sign):
     # Four accumulators hide the latency of the multiply-add.
@@ -254,6 +281,28 @@ def _panels_transposed(e, y, panel, z, stride, n_panels, sign):
 def panels_transposed(y, oy, panel, op, z, oz, stride, n_panels, sign):
     """``y (W) += sign sum_p tile_p z_p`` over the W steps at ``op`` in each of ``n_panels`` panels."""
     _panels_transposed(y, oy, panel, op, z, oz, stride, n_panels, sign)
+
+
+@kernel("ppii")
+def _subtract_later(e, y, c, j, n_blocks):
+    builder, square = e.builder, e.width * e.width
+    acc = e.variables(e.width)
+    one = ir.Constant(INT, 1)
+    with cgutils.for_range_slice(builder, builder.add(j, one), n_blocks, one, INT) as (i, _):
+        number = builder.add(builder.lshr(builder.mul(i, builder.add(i, one)), one), j)
+        tile = e.at(c, builder.mul(number, ir.Constant(INT, square)))
+        solved = e.load(y, builder.mul(i, ir.Constant(INT, e.width)))
+        for r in range(e.width):
+            builder.store(e.fma(e.load(tile, r * e.width), solved, builder.load(acc[r])), acc[r])
+    at = builder.mul(j, ir.Constant(INT, e.width))
+    total = e.sums([builder.load(slot) for slot in acc])
+    e.store(builder.fsub(e.load(y, at), total), y, at)
+
+
+@inner
+def subtract_later(y, c, j, n_blocks):
+    """``y_j -= sum_i U_ji y_i`` over the blocks i > j of a factor ``U^T U``, a packed triangle."""
+    _subtract_later(y, 0, c, 0, j, n_blocks)
 
 
 @kernel("pppr")
@@ -426,11 +475,32 @@ def cholesky_solve(c, inverse, y, n_blocks):
         forward_tile(y, j * w, c, column + j * square, inverse, j * w)
     for j in range(n_blocks - 1, -1, -1):
         column = triangle(w, j)
+        subtract_later(y, c, j, n_blocks)
         backward_tile(y, j * w, c, column + j * square, inverse, j * w)
-        # Subtract this block's share from the blocks above: rows of the panel times the block's solution.
-        for i in range(j):
-            panels_transposed(y, i * w, c, column + i * square, y, j * w, 0, 1, -1.0)
     return 0
+
+
+@inner
+def invert_diagonal(c, inverse, n_blocks):
+    """The diagonal tiles of a factor become their inverses: for `solve_by_inverses`, more than once."""
+    w = LINE // c.itemsize
+    for j in range(n_blocks):
+        _tile_invert(c, triangle(w, j) + j * w * w, inverse, j * w)
+
+
+@inner
+def solve_by_inverses(c, y, n_blocks):
+    """`cholesky_solve` after `invert_diagonal`: no chain of dependent steps within a tile."""
+    w = LINE // c.itemsize
+    square = w * w
+    for j in range(n_blocks):
+        column = triangle(w, j)
+        if j > 0:
+            panel_product(y, j * w, c, column, y, 0, j * w, -1.0)
+        _forward_by_inverse(y, j * w, c, column + j * square)
+    for j in range(n_blocks - 1, -1, -1):
+        subtract_later(y, c, j, n_blocks)
+        _backward_by_inverse(y, j * w, c, triangle(w, j) + j * square)
 
 
 @inner
