@@ -106,7 +106,9 @@ def test_products_of_parts_are_as_exact_as_their_number_says(depth, n_parts, on_
     if on_unit and not amx.COMPILED:
         pytest.skip("no matrix unit")
     products = compiled_products(on_unit, monkeypatch)
-    A = np.ascontiguousarray(rng.standard_normal((32, depth)) * 10.0 ** rng.integers(-9, 9, (32, 1)), np.float32)
+    A = np.ascontiguousarray(
+        rng.standard_normal((32, depth)) * 10.0 ** rng.integers(-9, 9, (32, 1)), np.float32
+    )
     B = np.ascontiguousarray(rng.standard_normal((depth, 32)) * 10.0 ** rng.integers(-9, 9, 32), np.float32)
     left, right, stride, n_groups = tiles_of(A, B, n_parts)
     c, d = memory(2 * TILE), memory(2 * TILE)
@@ -179,7 +181,9 @@ def test_rough_gramians_of_gathered_and_of_plain_rows(K, n_parts, rng):
         roots, w = (np.zeros(64, np.float32) for _ in range(2))
         roots[:n], w[:n] = rng.uniform(0.1, 2, n), rng.standard_normal(n)
         c, rhs = memory(triangle(SIDE, n_blocks + 1), 1.0), memory(K)
-        run_gram(c, memory(rough.memory(n_blocks)), F, cols, roots, w, scale, rhs, n, n_parts, cols, amx.ready())
+        run_gram(
+            c, memory(rough.memory(n_blocks)), F, cols, roots, w, scale, rhs, n, n_parts, cols, amx.ready()
+        )
         X = (F[cols] * scale * roots[:, None]).astype(np.float64)[:n]
         bound = np.outer(*[np.linalg.norm(X, axis=0)] * 2) + 1e-6
         assert np.abs((upper(c, n_blocks) - np.triu(X.T @ X + 1.0)) / bound).max() < tolerance

@@ -191,7 +191,7 @@ def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight
                     for t in range(k - j * w):
                         out[start + i, j * w + t] = product[i * w + t]
             if len(weight):
-                add_sums(out, start, start + rows, weight, linear_weight, sums[chunk])
+                add_sums(out, start, start + rows, weight, linear_weight, sums[chunk].reshape(-1))
 
 
 def multiply(

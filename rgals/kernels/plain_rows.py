@@ -231,8 +231,10 @@ def _make_rows_normal(with_right: bool, n_vectors: int | None = None, gathered: 
 
 
 _rows_normal = _make_rows_normal(False)
+_rows_normal_2 = _make_rows_normal(False, 2)
 _rows_normal_4 = _make_rows_normal(False, 4)
 _rows_normal_and_right = _make_rows_normal(True)
+_rows_normal_and_right_2 = _make_rows_normal(True, 2)
 _rows_normal_and_right_4 = _make_rows_normal(True, 4)
 _gathered_rows_normal = _make_rows_normal(False, gathered=True)
 _gathered_rows_normal_4 = _make_rows_normal(False, 4, gathered=True)
@@ -243,6 +245,8 @@ def rows_normal(y, x, v, sign, n, n_blocks):
     """``y += X^T diag(sign) X v`` for ``n`` plain rows, padded with zeros to a multiple of 4, in one pass."""
     if n_blocks == 4:
         _rows_normal_4(y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks)
+    elif n_blocks == 2:
+        _rows_normal_2(y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks)
     else:
         _rows_normal(y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks)
 
@@ -252,6 +256,8 @@ def rows_normal_and_right(y, right, x, v, sign, w, n, n_blocks):
     """`rows_normal`, and in the same pass ``right += X^T w``."""
     if n_blocks == 4:
         _rows_normal_and_right_4(y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks)
+    elif n_blocks == 2:
+        _rows_normal_and_right_2(y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks)
     else:
         _rows_normal_and_right(y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks)
 

@@ -1,9 +1,10 @@
 """Rows of many positives from a rough Gramian: factorised as it is, the solution refined until it is exact.
 
-`rgals.kernels.rough` forms ``I + X^T X`` to about 2^-17. What that does to a solution shows in the residual
-``b - (I + X^T X) x``, which is computed in float32 from the factors themselves; the rough Cholesky factor
-turns it into a correction. One correction is the rule: no weight is negative, so that the condition of these
-systems is at most one plus the largest weight of a positive over that of all pairs.
+`rgals.kernels.rough` forms ``I + X^T X`` to about 2^-9 or 2^-17. What that does to a solution shows in the
+residual ``b - (I + X^T X) x``, which is computed in float32 from the factors themselves; the rough Cholesky
+factor turns it into a correction. One or two make the residual as small as that of a solution in float32: no
+weight is negative, so that the condition of these systems is at most one plus the largest weight of a
+positive over that of all pairs. Where corrections gain too little, more parts are tried, then float32.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from rgals.kernels.loops import copy, zero
 from rgals.kernels.systems import add_unweighted, gather_weights, identity
 from rgals.kernels.tiles import scaled_copy
 
-ROUGH = -2  # code of a row that has to be solved by `systems.primal`
+ROUGH = -2  # code of a row that has to be solved from more parts, or in float32
 CHUNK = rough.GROUPS * rough.GROUP
-_MARGIN = 64.0  # a correction may be that much worse than the one before
+_MARGIN = 8.0  # a correction may gain that much less than the one before; up to 6 was seen
 _PASSES = 6
-FROM = 48  # positives: below, what halves save is less than what they cost
-_STAYS = 1 << 20  # bytes of a row's factors that are still in the second-level cache when read again
+FROM = 48  # positives: with fewer, parts cost more than they save
 
 
 # What a residual says.
@@ -77,9 +77,9 @@ def heaviest(begin, end, indices, values, terms, col_terms):
 
 
 @inner
-def first_parts(n_bytes, weight, scale):
-    """Halves to start from: the upper alone where corrections are cheap and as good as thousandfold."""
-    return 1 if n_bytes <= _STAYS and weight <= 32.0 * scale else 2
+def first_parts(weight, scale):
+    """Parts to start from: one where the condition of the system, at most ``1 + weight / scale``, is low."""
+    return 1 if weight <= 32.0 * scale else 2
 
 
 @inner
@@ -117,7 +117,7 @@ def primal(
     Returns
     -------
     int
-        0, or `ROUGH`: a weight is negative, or the rough factor is too rough. ``rhs`` is spoiled then.
+        0, or `ROUGH`: a weight is negative, or the factor is too rough. ``rhs`` is spoiled then.
     """
     n_blocks = kp // (LINE // rhs.itemsize)
     identity(c, n_blocks)

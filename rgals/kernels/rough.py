@@ -54,7 +54,7 @@ def gram_add(c, tiles, factors, cols, roots, w, inv_root, rhs, kp, n, n_parts, i
     n : int
         At most ``GROUPS * GROUP``.
     n_parts : int
-        1: of the upper halves alone, to about 2^-9; 2: to about 2^-17.
+        1: to about 2^-9 of the products; 2: to about 2^-17.
     indices, then, n_then
         Rows to ask for on the way: ``factors[indices[then + i]]``.
     """

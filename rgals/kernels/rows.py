@@ -125,7 +125,7 @@ def _solve(
             first_parts = 3
             if rough and n >= refine.FROM:
                 heaviest = refine.heaviest(begin, end, indices, values, terms, col_terms)
-                first_parts = refine.first_parts(n * kp * out.itemsize, heaviest, scale[row])
+                first_parts = refine.first_parts(heaviest, scale[row])
             code = refine.ROUGH
             if n_negative > 0:
                 if n > most:

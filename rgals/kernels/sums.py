@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
 
+from rgals.kernels.emitter import INT, LINE, Emitter, kernel
+from rgals.kernels.inner import inner
 from rgals.kernels.queue import fetch_add, launch
 
 
-@njit(cache=True)
+@kernel("ppppiii")
+def _add_blocks(e, table, weight, linear_weight, sums, k, n, n_blocks):
+    builder, wide = e.builder, Emitter(e.builder, types.float64, e.width)
+    with cgutils.for_range(builder, n_blocks) as block:
+        at = builder.mul(block.index, ir.Constant(INT, e.width))
+        squares, plain, linear = slots = wide.variables(3)
+        with cgutils.for_range(builder, n) as row:
+            numbers = e.load(e.at(table, builder.add(at, builder.mul(row.index, k))))
+            if e.real != wide.real:
+                numbers = builder.fpext(numbers, wide.vector)
+            factor, linear_factor = (wide.spread(wide.scalar(w, row.index)) for w in (weight, linear_weight))
+            weighted = builder.fmul(factor, numbers)
+            builder.store(wide.fma(weighted, numbers, builder.load(squares)), squares)
+            builder.store(builder.fadd(builder.load(plain), weighted), plain)
+            builder.store(wide.fma(linear_factor, numbers, builder.load(linear)), linear)
+        for number, slot in enumerate(slots):
+            to = builder.add(at, builder.mul(k, ir.Constant(INT, number)))
+            wide.store(builder.fadd(wide.load(sums, to), builder.load(slot)), sums, to)
+
+
+@inner
 def add_sums(factors, start, stop, weight, linear_weight, sums):
-    """Add the three sums of `column_sums` over some rows."""
+    """Add the three sums of `column_sums` over some rows; ``sums`` holds one after the other."""
     k = factors.shape[1]
-    squares, plain, linear = sums[0], sums[1], sums[2]
-    for i in range(start, stop):
-        w = weight[i]
-        lw = linear_weight[i]
-        for j in range(k):
+    whole = k // (LINE // factors.itemsize)
+    _add_blocks(factors, start * k, weight, start, linear_weight, start, sums, 0, k, stop - start, whole)
+    for j in range(whole * (LINE // factors.itemsize), k):
+        for i in range(start, stop):
             f = np.float64(factors[i, j])
-            squares[j] += w * f * f
-            plain[j] += w * f
-            linear[j] += lw * f
+            sums[j] += weight[i] * f * f
+            sums[k + j] += weight[i] * f
+            sums[2 * k + j] += linear_weight[i] * f
 
 
 @njit(cache=True, nogil=True)
@@ -31,7 +54,7 @@ def _column_sums(counter, factors, weight, linear_weight, out):
         if chunk >= n_chunks:
             break
         first, last = chunk * n // n_chunks, (chunk + 1) * n // n_chunks
-        add_sums(factors, first, last, weight, linear_weight, out[chunk])
+        add_sums(factors, first, last, weight, linear_weight, out[chunk].reshape(-1))
 
 
 def column_sums(

@@ -112,5 +112,5 @@ def multiply(counter, factors, right_tiles, begins, ends, out, weight, linear_we
                 flat,
             )
             if len(weight):
-                add_sums(out, start, stop, weight, linear_weight, sums[chunk])
+                add_sums(out, start, stop, weight, linear_weight, sums[chunk].reshape(-1))
     amx.release()
