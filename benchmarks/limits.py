@@ -12,7 +12,8 @@ as large as the fixed side (cache), copies of large arrays (memory). The limit o
 
 with ``min(dual, primal)`` flops a row for exact solving: dual ``n^2 K + n^3/3 + 2 n^2 + 4 n K``, primal
 ``n K (K + 1) + K^3/3 + 2 K^2 + 2 n K``; ``2 n K`` where rows share a matrix; ``(s + 1) 4 n K + 2 n K`` for s
-conjugate gradient steps.
+conjugate gradient steps. On processors with a matrix unit, which the exact solver uses and sgemm does not, it
+may beat that limit.
 """
 
 from __future__ import annotations

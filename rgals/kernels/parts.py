@@ -1,7 +1,7 @@
 """float32 numbers as sums of bfloat16 parts, multiplied by the matrix unit.
 
-A bfloat16 number has 8 significant bits: three parts hold a float32 number, two hold it to about 2^-17, one
-to 2^-9. Of the products of parts those are formed that are no smaller than what the last part leaves out: 6
+A bfloat16 number has 8 significant bits: three parts hold a float32 number, two hold it to about 2^-16, one
+to 2^-8. Of the products of parts those are formed that are no smaller than what the last part leaves out: 6
 for three parts, which are as good as a product in float32; 3 for two; 1 for one. `rgals.kernels.amx`
 multiplies bfloat16 sixteen times as fast as vector units multiply float32.
 
@@ -55,7 +55,7 @@ def _if_parts(e, n_parts, least):
 
 def _store_parts(e, pair, words, at, n_parts, part=0):
     """A line of the tiles of all parts: two vectors side by side, in bfloat16."""
-    # Rounded to the nearest, half-way cases away from zero: what remains is at most 2^-9 of a number.
+    # Rounded to the nearest, half-way cases away from zero: what remains is at most 2^-8 of a number.
     builder = e.builder
     rounded = [builder.add(builder.bitcast(row, _LINE), _constant(0x8000)) for row in pair]
     first = builder.bitcast(builder.lshr(rounded[0], _constant(16)), _PAIRS)
@@ -131,10 +131,10 @@ def transpose(e, left, right, n_parts):
             lines = []
             for j in range(4):
                 parts = [builder.load(_place(e, source, (j + i) * SIDE + q, 4), align=16) for i in quads]
-                pairs = [_shuffle(e, *parts[i : i + 2], list(range(8))) for i in (0, 2)]
-                lines.append(_shuffle(e, *pairs, list(range(16))))
+                pairs = [_shuffle(e, parts[i], parts[i + 1], list(range(8))) for i in (0, 2)]
+                lines.append(_shuffle(e, pairs[0], pairs[1], list(range(16))))
             for i, lanes in enumerate(by_turns):
-                one, two = _shuffle(e, *lines[:2], lanes), _shuffle(e, *lines[2:], lanes)
+                one, two = (_shuffle(e, lines[at], lines[at + 1], lanes) for at in (0, 2))
                 for k, ends in enumerate(by_pairs):
                     place = _place(e, to, (q + 2 * i + k) * SIDE)
                     builder.store(_shuffle(e, one, two, ends), place, align=64)

@@ -1,6 +1,6 @@
 """Rows of many positives from a rough Gramian: factorised as it is, the solution refined until it is exact.
 
-`rgals.kernels.rough` forms ``I + X^T X`` to about 2^-9 or 2^-17. What that does to a solution shows in the
+`rgals.kernels.rough` forms ``I + X^T X`` to about 2^-8 or 2^-16. What that does to a solution shows in the
 residual ``b - (I + X^T X) x``, which is computed in float32 from the factors themselves; the rough Cholesky
 factor turns it into a correction. One or two make the residual as small as that of a solution in float32: no
 weight is negative, so that the condition of these systems is at most one plus the largest weight of a

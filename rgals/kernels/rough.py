@@ -7,7 +7,7 @@ from rgals.kernels.inner import inner
 from rgals.kernels.parts import GROUP, SIDE, SLOT, TILE
 from rgals.kernels.tiles import triangle
 
-GROUPS = 2  # taken at once: their tiles stay in the first-level cache
+GROUPS = 3  # taken at once: their tiles stay in the first-level cache
 
 
 @inner
@@ -54,7 +54,7 @@ def gram_add(c, tiles, factors, cols, roots, w, inv_root, rhs, kp, n, n_parts, i
     n : int
         At most ``GROUPS * GROUP``.
     n_parts : int
-        1: to about 2^-9 of the products; 2: to about 2^-17.
+        1: to about 2^-8 of the products; 2: to about 2^-16.
     indices, then, n_then
         Rows to ask for on the way: ``factors[indices[then + i]]``.
     """

@@ -61,7 +61,7 @@ def look_ahead(
 
 
 @inner
-def dual_up_to(kp, width, rough):
+def dual_up_to(kp, width):
     """Up to so many positives the dual of a row costs less than its primal."""
     return min(kp, max(few(kp), kp - width))
 
@@ -74,7 +74,7 @@ def _solve(
     k, kp, n_rows = out.shape[1], len(d), len(order)
     width = LINE // factors.itemsize
     n_blocks = kp // width
-    most = dual_up_to(kp, width, rough)
+    most = dual_up_to(kp, width)
     if unit:
         amx.configure()
     longest = max(kp, CHUNK)
@@ -122,7 +122,7 @@ def _solve(
                 n_positive, n_negative = gather_weights(
                     begin, end, indices, values, terms, col_terms, cols, roots, w, linear
                 )
-            first_parts = 3
+            first_parts = 3  # none: from float32 at once
             if rough and n >= refine.FROM:
                 heaviest = refine.heaviest(begin, end, indices, values, terms, col_terms)
                 first_parts = refine.first_parts(heaviest, scale[row])
@@ -206,7 +206,8 @@ def solve(
         processor has a unit for that.
     """
     unit = amx.ready()
-    rough = (unit if rough is None else rough) and factors.dtype == np.float32 and len(d) >= 32
+    rough = unit if rough is None else rough and (unit or not amx.COMPILED)
+    rough = rough and factors.dtype == np.float32 and len(d) >= 32
     launch(
         _solve, n_threads, order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge,
         row_terms, col_terms, out, value, info, rough, unit and rough,
