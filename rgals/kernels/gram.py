@@ -145,7 +145,8 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     partial = np.zeros((n_chunks * n_pairs, min(TILE, width) ** 2))
     launch(_partial, n_threads, factors, weight, uniform, partial)
     out = np.empty((k, k))
-    launch(_assemble, n_threads, partial.reshape(n_chunks, n_pairs, -1), width, w, out)
+    # No more threads than pieces: waking one costs more than a piece takes.
+    launch(_assemble, min(n_threads, n_pairs), partial.reshape(n_chunks, n_pairs, -1), width, w, out)
     return out
 
 
