@@ -13,7 +13,7 @@ from numba import njit
 
 import rgals.kernels
 from rgals._aligned import aligned, empty
-from rgals.kernels import gram, plain_rows, sums, tiles
+from rgals.kernels import gram, plain_rows, sums, triangles
 from rgals.kernels.emitter import LINE
 from rgals.kernels.inverse import unpack
 from rgals.kernels.queue import _threads, fetch_add, launch
@@ -35,14 +35,14 @@ def test_cholesky_and_solve_on_packed_triangles(blocks, dtype, rng):
     A = X.T.astype(np.float64) @ X + 3 * np.eye(n)
     c = packed(3 * np.eye(n, dtype=dtype), w)
     panels = X.reshape(depth, blocks, w).transpose(1, 0, 2).ravel().copy()
-    tiles.gram_add(c, panels, depth * w, depth, blocks, 1.0)
+    triangles.gram_add(c, panels, depth * w, depth, blocks, 1.0)
     tolerance = 1e-4 if dtype == np.float32 else 1e-11
     np.testing.assert_allclose(unpack(c.astype(np.float64), n, w), A, atol=tolerance * np.abs(A).max())
     inverse = np.empty(n, dtype)
     b = rng.standard_normal(n).astype(dtype)
     y = b.copy()
-    assert tiles.cholesky(c, inverse, blocks) == 0
-    tiles.cholesky_solve(c, inverse, y, blocks)
+    assert triangles.cholesky(c, inverse, blocks) == 0
+    triangles.cholesky_solve(c, inverse, y, blocks)
     np.testing.assert_allclose(y, np.linalg.solve(A, b), atol=tolerance)
 
 
@@ -54,9 +54,9 @@ def test_a_bad_pivot_is_reported_by_its_number(wrong, rng):
     lower = np.linalg.cholesky(A)
     A[wrong, wrong] -= lower[wrong, wrong] ** 2 + 1.0
     c = packed(A, 8)
-    assert tiles.cholesky(c, np.empty(n), n // 8) == wrong + 1
+    assert triangles.cholesky(c, np.empty(n), n // 8) == wrong + 1
     c = packed(np.where(np.eye(n, dtype=bool) & (np.arange(n) == wrong), np.nan, A), 8)
-    assert tiles.cholesky(c, np.empty(n), n // 8) == wrong + 1
+    assert triangles.cholesky(c, np.empty(n), n // 8) == wrong + 1
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

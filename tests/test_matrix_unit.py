@@ -18,7 +18,7 @@ from rgals._aligned import empty
 from rgals._validation import as_csr
 from rgals.kernels import amx, gram, parts, refine, rough, rows
 from rgals.kernels.parts import GROUP, SIDE, SLOT, TILE
-from rgals.kernels.tiles import triangle
+from rgals.kernels.triangles import triangle
 from rgals.losses import IALS, Degrees
 from rgals.solvers.backends.cpu import CPUBackend
 from rgals.solvers.backends.dense import DenseBackend

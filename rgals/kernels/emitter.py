@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 from rgals import _aligned
 
 LINE = _aligned.LINE  # bytes of a vector: W = LINE // itemsize
-_HAS_AVX512 = bool(llvm.get_host_cpu_features().get("avx512f", False))
+HAS_AVX512 = bool(llvm.get_host_cpu_features().get("avx512f", False))
 INT = ir.IntType(64)
 
 
@@ -26,11 +26,18 @@ class Emitter:
         self.vector = ir.VectorType(self.real, self.width)
         self.align = 4 if real == types.float32 else 8
         # Rows of a tile that are kept in registers together.
-        self.rows = self.width if _HAS_AVX512 else 4
+        self.rows = self.width if HAS_AVX512 else 4
 
     def narrower(self, width: int) -> Emitter:
         """The same for vectors of another width."""
         return Emitter(self.builder, self._type, width)
+
+    def native(self) -> Emitter:
+        """The same for vectors that one register holds: W with AVX-512 (32 registers), half of it else (16).
+
+        A tile of W x W is too large for 16 registers of half the size; W / 2 x W / 2 of it fit.
+        """
+        return self if HAS_AVX512 else self.narrower(self.width // 2)
 
     def at(self, pointer, index):
         """The address ``index`` elements further."""
@@ -158,6 +165,13 @@ class Emitter:
             vector = self.builder.fadd(*emitter.halves(vector))
             emitter = emitter.narrower(emitter.width // 2)
         return self.element(vector, 0)
+
+    def join(self, vectors):
+        """The vector of W that consists of one, or of two of half its width."""
+        if len(vectors) == 1:
+            return vectors[0]
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.width), list(range(self.width)))
+        return self.builder.shuffle_vector(*vectors, mask)
 
     def sums(self, vectors):
         """The vector whose lane i is the sum of the elements of vector i."""

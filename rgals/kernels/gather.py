@@ -11,7 +11,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from rgals.kernels.emitter import INT, LINE, Emitter, kernel
+from rgals.kernels.emitter import HAS_AVX512, INT, LINE, Emitter, kernel
 from rgals.kernels.inner import inner
 
 _AHEAD = 12  # rows asked for in advance: about the latency of memory over the time of a row
@@ -21,13 +21,16 @@ _LINES_AHEAD = 48  # the same in lines of 64 bytes
 @kernel("pppxpi")
 def _gather_transposed(e, out, source, factors, indices, roots, stride):
     builder = e.builder
-    scale = e.load(factors)
-    rows = []
-    for i in range(e.width):
-        row = e.load(e.at(source, builder.mul(e.index(indices, i), stride)))
-        rows.append(builder.fmul(row, builder.fmul(scale, e.spread(e.scalar(roots, i)))))
-    for j, column in enumerate(e.transpose(rows)):
-        e.store(column, out, j * e.width)
+    v = e.native()
+    for top in range(0, e.width, v.width):
+        numbers = range(top, top + v.width)
+        places = [e.at(source, builder.mul(e.index(indices, i), stride)) for i in numbers]
+        for left in range(0, e.width, v.width):
+            scale = v.load(factors, left)
+            scales = [builder.fmul(scale, v.spread(e.scalar(roots, i))) for i in numbers]
+            rows = [builder.fmul(v.load(at, left), by) for at, by in zip(places, scales, strict=True)]
+            for j, column in enumerate(v.transpose(rows)):
+                v.store(column, out, (left + j) * e.width + top)
 
 
 @inner
@@ -61,6 +64,7 @@ def _make_gather_sum(n_vectors: int):
 _gather_sum_1 = _make_gather_sum(1)
 _gather_sum_4 = _make_gather_sum(4)
 _gather_sum_8 = _make_gather_sum(8)
+_MOST = 8 if HAS_AVX512 else 4  # blocks whose sums stay in registers
 
 
 @inner
@@ -71,7 +75,7 @@ def gather_sum(out, source, indices, oi, factors, step, stride, n, reach, n_bloc
     """
     w = LINE // out.itemsize
     block = 0
-    while block + 8 <= n_blocks:
+    while _MOST == 8 and block + 8 <= n_blocks:
         at = block * w
         _gather_sum_8(out, at, source, at, indices, oi, factors, 0, step, stride, n, reach)
         block += 8

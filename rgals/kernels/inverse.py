@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from rgals.kernels import tiles
+from rgals.kernels import tiles, triangles
 from rgals.kernels.loops import ends, zero
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.systems import (
@@ -18,7 +18,8 @@ from rgals.kernels.systems import (
     pack_rows,
     primal,
 )
-from rgals.kernels.tiles import LINE, gram_add, triangle
+from rgals.kernels.tiles import LINE
+from rgals.kernels.triangles import gram_add, triangle
 from rgals.kernels.workspace import workspace
 
 
@@ -77,7 +78,7 @@ def _inverse_sum(
                 for b in range(n_blocks):
                     for i in range(width):
                         x[b * kp * width + (b * width + i) * width + i] = inv_root[b * width + i]
-                    tiles.panel_solve(c, inverse, x, b * kp * width, b, n_blocks)
+                    triangles.panel_solve(c, inverse, x, b * kp * width, b, n_blocks)
                 gram_add(few, x, kp * width, kp, n_blocks, square)
             else:
                 for b in range(n_blocks):
@@ -94,7 +95,7 @@ def _inverse_sum(
                         inv_root[j] *= inv_root[j]
                     pack_columns(depth, kp, factors, cols, roots, inv_root, x, depth * width, 1.0)
                     for b in range(n_blocks):
-                        tiles.panel_solve(c, inverse, x, b * depth * width, 0, n_panels)
+                        triangles.panel_solve(c, inverse, x, b * depth * width, 0, n_panels)
                     gram_add(few, x, depth * width, depth, n_blocks, -square)
             pending += 1
             if pending == 32:

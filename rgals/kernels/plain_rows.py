@@ -9,30 +9,41 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
 
-from rgals.kernels.emitter import INT, LINE, kernel, over_blocks
+from rgals.kernels.emitter import HAS_AVX512, INT, LINE, kernel, over_blocks
 from rgals.kernels.inner import inner
-from rgals.kernels.tiles import triangle
+from rgals.kernels.triangles import triangle
 
 
 @kernel("ppppii")
 def _quad_gram(e, c, a, b, soon, stride, n_blocks):
-    builder, four = e.builder, e.narrower(4)
+    builder, four, v = e.builder, e.narrower(4), e.native()
     tall = e.width // 4
-    acc = e.variables(e.width)
-    with cgutils.for_range(builder, n_blocks) as loop:
-        at = builder.mul(loop.index, ir.Constant(INT, e.width))
-        e.prefetch(e.at(soon, at), 2)
-        right = [e.load(e.at(b, builder.add(at, builder.mul(stride, ir.Constant(INT, j))))) for j in range(4)]
-        for i in range(tall):
-            left = e.load(e.at(a, builder.add(at, builder.mul(stride, ir.Constant(INT, i)))))
-            for j in range(4):
-                slot = acc[4 * i + j]
-                builder.store(e.fma(left, right[j], builder.load(slot)), slot)
-    total = e.sums([builder.load(slot) for slot in acc])
-    for i in range(tall):
-        lanes = ir.Constant(ir.VectorType(ir.IntType(32), 4), list(range(4 * i, 4 * i + 4)))
-        part = builder.shuffle_vector(total, total, lanes)
-        four.store(builder.fadd(four.load(c, i * e.width), part), c, i * e.width)
+    n_rows = tall if v is e else 2  # whose products stay in registers
+
+    def row(x, block, i):
+        return e.at(x, builder.add(block, builder.mul(stride, ir.Constant(INT, i))))
+
+    for top in range(0, tall, n_rows):
+        acc = v.variables(4 * n_rows)
+        with cgutils.for_range(builder, n_blocks) as loop:
+            block = builder.mul(loop.index, ir.Constant(INT, e.width))
+            if top == 0:
+                e.prefetch(e.at(soon, block), 2)
+            for at in range(0, e.width, v.width):
+                right = [v.load(row(b, block, j), at) for j in range(4)]
+                for i in range(n_rows):
+                    left = v.load(row(a, block, top + i), at)
+                    for j in range(4):
+                        slot = acc[4 * i + j]
+                        builder.store(v.fma(left, right[j], builder.load(slot)), slot)
+        values = [builder.load(slot) for slot in acc]
+        totals = [v.sums(values[i : i + v.width]) for i in range(0, len(values), v.width)]
+        for i in range(n_rows):
+            total, lane = totals[4 * i // v.width], 4 * i % v.width
+            lanes = ir.Constant(ir.VectorType(ir.IntType(32), 4), list(range(lane, lane + 4)))
+            part = builder.shuffle_vector(total, total, lanes)
+            at = (top + i) * e.width
+            four.store(builder.fadd(four.load(c, at), part), c, at)
 
 
 @inner
@@ -122,17 +133,18 @@ def _make_rows_transposed(n_vectors: int, both: bool):
 
 
 def _transposed(both: bool):
-    one, four = (_make_rows_transposed(n_vectors, both) for n_vectors in (1, 4))
+    most = 2 if both and not HAS_AVX512 else 4  # blocks whose sums stay in registers
+    one, many = (_make_rows_transposed(n_vectors, both) for n_vectors in (1, most))
 
     @inner
     def combine(left, right, x, y, z, n, n_blocks):
         w = LINE // x.itemsize
         stride = n_blocks * w
         block = 0
-        while block + 4 <= n_blocks:
+        while block + most <= n_blocks:
             at = block * w
-            four(left, at, right, at, x, at, y, 0, z, 0, stride, n)
-            block += 4
+            many(left, at, right, at, x, at, y, 0, z, 0, stride, n)
+            block += most
         while block < n_blocks:
             at = block * w
             one(left, at, right, at, x, at, y, 0, z, 0, stride, n)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgals.kernels import gather, plain_rows, rough, tiles
+from rgals.kernels import gather, plain_rows, rough, tiles, triangles
 from rgals.kernels.emitter import LINE, kernel, over_blocks
 from rgals.kernels.inner import inner
 from rgals.kernels.loops import copy, zero
@@ -135,11 +135,11 @@ def primal(
         rough.gram_add(c, memory, factors, cols, roots, w, inv_root, rhs, kp, n, parts, indices, soon, n_soon)
         if n_positive < n:
             add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
-    if tiles.cholesky(c, inverse, n_blocks):
+    if triangles.cholesky(c, inverse, n_blocks):
         return ROUGH
-    tiles.invert_diagonal(c, inverse, n_blocks)
+    triangles.invert_diagonal(c, inverse, n_blocks)
     copy(x, rhs)
-    tiles.solve_by_inverses(c, x, n_blocks)
+    triangles.solve_by_inverses(c, inverse, x, n_blocks)
     tiles.dot(total, 0, rhs, 0, rhs, 0, n_blocks)
     right = before = total[0]
     for _ in range(_PASSES):
@@ -150,7 +150,7 @@ def primal(
         verdict = _judge(squares, before, right)
         if verdict in (_ENOUGH, _BAD):
             return 0 if verdict == _ENOUGH else ROUGH
-        tiles.solve_by_inverses(c, rest, n_blocks)
+        triangles.solve_by_inverses(c, inverse, rest, n_blocks)
         _add(x, 0, rest, 0, n_blocks)
         if verdict == _LAST:
             return 0
@@ -182,12 +182,12 @@ def dual(
         right[i] = w[i]
     if shifted:
         plain_rows.rows_product(right, x, solution, n, n_blocks, -1.0)
-    if tiles.cholesky(c, inverse, n_panels):
+    if triangles.cholesky(c, inverse, n_panels):
         return ROUGH
-    tiles.invert_diagonal(c, inverse, n_panels)
+    triangles.invert_diagonal(c, inverse, n_panels)
     for i in range(depth):
         z[i] = right[i]
-    tiles.solve_by_inverses(c, z, n_panels)
+    triangles.solve_by_inverses(c, inverse, z, n_panels)
     tiles.dot(total, 0, right, 0, right, 0, n_panels)
     start = before = total[0]
     verdict = _BAD
@@ -201,7 +201,7 @@ def dual(
         verdict = _judge(total[0], before, start)
         if verdict in (_ENOUGH, _BAD):
             break
-        tiles.solve_by_inverses(c, rest, n_panels)
+        triangles.solve_by_inverses(c, inverse, rest, n_panels)
         _add(z, 0, rest, 0, n_panels)
         if verdict == _LAST:
             break

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rgals.kernels import parts
 from rgals.kernels.inner import inner
 from rgals.kernels.parts import GROUP, SIDE, SLOT, TILE
-from rgals.kernels.tiles import triangle
+from rgals.kernels.triangles import triangle
 
 GROUPS = 3  # taken at once: their tiles stay in the first-level cache
 

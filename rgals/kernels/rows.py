@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from rgals.kernels import amx, gather, refine, tiles
+from rgals.kernels import amx, gather, refine, tiles, triangles
 from rgals.kernels.inner import inner
 from rgals.kernels.loops import copy, ends
 from rgals.kernels.queue import fetch_add, launch
@@ -25,7 +25,8 @@ from rgals.kernels.systems import (
     primal,
     scale_row,
 )
-from rgals.kernels.tiles import LINE, triangle
+from rgals.kernels.tiles import LINE
+from rgals.kernels.triangles import triangle
 from rgals.kernels.workspace import workspace
 
 BATCH = 16  # rows taken from the queue at once
@@ -146,7 +147,7 @@ def _solve(
                     )  # fmt: skip
                     copy(solution, rhs)
                     if code == 0:
-                        tiles.cholesky_solve(c, inverse, solution, n_blocks)
+                        triangles.cholesky_solve(c, inverse, solution, n_blocks)
             else:
                 if n_positive < n:
                     add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)

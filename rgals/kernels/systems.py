@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgals.kernels import gather, plain_rows, tiles
+from rgals.kernels import gather, plain_rows, tiles, triangles
 from rgals.kernels.inner import inner
 from rgals.kernels.loops import zero
-from rgals.kernels.tiles import LINE, panel_product, panels_transposed, scaled_copy, triangle
+from rgals.kernels.tiles import LINE, panel_product, panels_transposed, scaled_copy
+from rgals.kernels.triangles import triangle
 
 CHUNK = 128  # positives packed at once by the primal solver: with K = 64 they stay in the first-level cache
 NOT_POSITIVE = -1  # info: the diagonal is not positive and finite
@@ -186,7 +187,7 @@ def primal(
                 continue
             pack_columns(depth, kp, factors, cols, roots, inv_root, x, stride, sign)
             soon, n_soon = (stop, min(CHUNK, end - stop)) if stop < end else (then, n_then)
-            asked = tiles.gram_add_and_ask(
+            asked = triangles.gram_add_and_ask(
                 c, x, stride, depth, n_blocks, sign, factors, indices, soon, n_soon
             )
             gather.prefetch_rows(factors, indices, soon + asked, kp, n_soon - asked, n_blocks)
@@ -194,7 +195,7 @@ def primal(
                 panel_product(rhs, b * width, x, b * stride, w, 0, depth, 1.0)
         if n_positive + n_negative < n:
             add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
-    return tiles.cholesky(c, inverse, n_blocks)
+    return triangles.cholesky(c, inverse, n_blocks)
 
 
 @inner
@@ -206,8 +207,8 @@ def dual_factor(n_panels, kp, x, c, inverse, factors, indices, then, n_then):
     width = LINE // x.itemsize
     identity(c, n_panels)
     gather.prefetch_rows(factors, indices, then, kp, n_then, kp // width)
-    tiles.gram_add(c, x, kp * width, kp, n_panels, 1.0)
-    return tiles.cholesky(c, inverse, n_panels)
+    triangles.gram_add(c, x, kp * width, kp, n_panels, 1.0)
+    return triangles.cholesky(c, inverse, n_panels)
 
 
 @inner
@@ -235,8 +236,8 @@ def dual(
         gather.prefetch_rows(factors, indices, then + beside + half, kp, n_then - beside - half, n_blocks)
         if shifted:
             plain_rows.rows_product(z, x, solution, n, n_blocks, -1.0)
-        code = tiles.cholesky(c, inverse, n_panels)
-        tiles.cholesky_solve(c, inverse, z, n_panels)
+        code = triangles.cholesky(c, inverse, n_panels)
+        triangles.cholesky_solve(c, inverse, z, n_panels)
         plain_rows.rows_transposed_two(solution, rhs, x, z, w, n, n_blocks)
         return code
     stride = kp * width
@@ -245,7 +246,7 @@ def dual(
         for q in range(n_panels):
             panel_product(z, q * width, x, q * stride, solution, 0, kp, -1.0)
     code = dual_factor(n_panels, kp, x, c, inverse, factors, indices, then, n_then)
-    tiles.cholesky_solve(c, inverse, z, n_panels)
+    triangles.cholesky_solve(c, inverse, z, n_panels)
     for b in range(n_blocks):
         square = b * width * width
         panels_transposed(solution, b * width, x, square, z, 0, stride, n_panels, 1.0)

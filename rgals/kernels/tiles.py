@@ -5,14 +5,8 @@ arithmetic, and compilers do not keep two-dimensional tiles in registers by them
 are LLVM vector code for one W x W tile at a time, W being one cache line (16 float32, 8 float64). LLVM maps
 it to whatever the processor has, and numba caches it as any other code.
 
-Two layouts serve everything:
-
-panel
-    ``depth x W`` numbers, contiguous: step t of W neighbouring columns.
-packed triangle
-    The upper triangle of a symmetric matrix by block columns: block column j is the panel of its block rows
-    ``0 .. j``, so that it starts at ``j (j + 1) / 2 W^2``. A Cholesky factor in this layout is again a set of
-    panels.
+Where a register holds half of W (no AVX-512) the factorisations of a tile work on quarters of it, which stay
+in registers. A *panel* is ``depth x W`` numbers, contiguous: step t of W neighbouring columns.
 
 Arrays are one-dimensional; every array argument is followed by its offset.
 """
@@ -27,20 +21,47 @@ from rgals.kernels.emitter import INT, LINE, kernel, over_blocks
 from rgals.kernels.inner import inner
 
 
+def row_sums(e, each):
+    """The vector of ``sum_t tile_t z_t``; ``each(add)`` calls ``add(tile, z)`` for every t, in a loop or not.
+
+    Called once for every part of the rows that the registers hold.
+    """
+    v = e.native()
+    parts = []
+    for first in range(0, e.width, v.width):
+        acc = v.variables(v.width)
+
+        def add(tile, z, first=first, acc=acc):
+            for left in range(0, e.width, v.width):
+                factor = v.load(z, left)
+                for i, slot in enumerate(acc):
+                    row = v.load(tile, (first + i) * e.width + left)
+                    e.builder.store(v.fma(row, factor, e.builder.load(slot)), slot)
+
+        each(add)
+        parts.append(v.sums([e.builder.load(slot) for slot in acc]))
+    return e.join(parts)
+
+
 def _add_self(e, c, a, depth, sign, beside=None):
     # Of the lower half of the rows only the right half of the columns: the rest lies below the diagonal.
     half = e.narrower(e.width // 2)
     rows = [(e, i, 0) for i in range(half.width)] + [
         (half, i, half.width) for i in range(half.width, e.width)
     ]
-    for first in range(0, e.width, e.rows):
-        part = rows[first : first + e.rows]
+    parts: list[list] = [[]]  # as many accumulators as the registers hold
+    for row in rows:
+        if sum(v.width for v, _, _ in parts[-1]) >= e.rows * e.width:
+            parts.append([])
+        parts[-1].append(row)
+    for part in parts:
         acc = [(v.variables(1)[0], v, i, left) for v, i, left in part]
         with cgutils.for_range(e.builder, depth) as loop:
-            if beside is not None and first == 0:
+            if beside is not None and part is parts[0]:
                 beside(loop.index)
             step = e.at(a, e.builder.mul(loop.index, ir.Constant(INT, e.width)))
-            wide, narrow = e.load(step), half.load(step, half.width)
+            wide = e.load(step) if any(v is e for _, v, _, _ in acc) else None
+            narrow = half.load(step, half.width)
             for slot, v, i, _ in acc:
                 row = wide if v is e else narrow
                 e.builder.store(v.fma(v.spread(e.scalar(step, i)), row, e.builder.load(slot)), slot)
@@ -110,43 +131,89 @@ def tile_add_self(c, oc, a, oa, depth, sign):
 
 
 @inner
+def tile_add_self_and_ask(c, oc, a, oa, source, os, indices, oi, stride, n, depth, sign):
+    """`tile_add_self`; step t asks for the line ``source[os + indices[oi + t] * stride]``, t below ``n``."""
+    _tile_add_self_and_ask(c, oc, a, oa, source, os, indices, oi, stride, n, depth, sign)
+
+
+@inner
 def tile_add(c, oc, a, oa, b, ob, depth, sign):
     """``C += sign A^T B``: a W x W tile from two panels."""
     _tile_add(c, oc, a, oa, b, ob, depth, sign)
 
 
-@kernel("pp")
-def _tile_factor(e, c, inverse):
+@inner
+def tile_add_two(c, oc, od, a, oa, ob, other, depth, sign):
+    """`tile_add` at ``oc`` and ``od``, of one left panel and two right ones."""
+    _tile_add_two(c, oc, c, od, a, oa, a, ob, a, other, depth, sign)
+
+
+def _minus_earlier(e, v, u, c, rows, first, left):
+    """Rows ``first ..`` of ``C``, from column ``left``, less ``U^T C`` over the rows of both before them."""
+    for i in range(first):
+        solved = v.load(c, i * e.width + left)
+        for j, row in enumerate(rows):
+            factor = v.spread(e.scalar(u, i * e.width + first + j))
+            rows[j] = v.fma(v.neg(factor), solved, row)
+    return rows
+
+
+def _factor_part(e, v, c, inverse, first):
     # L D L^T first, the square roots of all pivots at the end. The chain of dependent steps is division,
     # product, multiply-add: the next pivot is found ahead of its row, and rows are multiplied by lanes taken
     # before the division is done.
-    w, builder = e.width, e.builder
-    rows = [e.load(c, i * w) for i in range(w)]
-    one = e.ones()
-    pivots = e.zero()
-    pivot = e.lane(rows[0], 0)
-    for i in range(w):
-        pivots = e.shuffle(pivots, pivot, [w + i if k == i else k for k in range(w)])
+    builder = e.builder
+    places = [(first + i) * e.width + first for i in range(v.width)]
+    rows = _minus_earlier(e, v, c, c, [v.load(c, at) for at in places], first, first)
+    one = v.ones()
+    pivots = v.zero()
+    pivot = v.lane(rows[0], 0)
+    for i in range(v.width):
+        pivots = v.shuffle(pivots, pivot, [v.width + i if k == i else k for k in range(v.width)])
         inverse_pivot = builder.fdiv(one, pivot)
-        lanes = {j: e.lane(rows[i], j) for j in range(i + 1, w)}
+        lanes = {j: v.lane(rows[i], j) for j in range(i + 1, v.width)}
         scaled = builder.fmul(rows[i], inverse_pivot)
-        if i + 1 < w:
+        if i + 1 < v.width:
             ahead = builder.fmul(lanes[i + 1], inverse_pivot)
-            pivot = e.fma(e.neg(lanes[i + 1]), ahead, e.lane(rows[i + 1], i + 1))
+            pivot = v.fma(v.neg(lanes[i + 1]), ahead, v.lane(rows[i + 1], i + 1))
         for j, lane in lanes.items():
-            rows[j] = e.fma(e.neg(lane), scaled, rows[j])
-    inverses = builder.fdiv(one, e.root(pivots))
-    for i in range(w):
-        e.store(e.from_lane(builder.fmul(rows[i], e.lane(inverses, i)), i), c, i * w)
-    e.store(inverses, inverse)
-    bits = ir.IntType(w)
-    wrong = builder.fcmp_unordered("<=", pivots, e.zero())  # unordered: NaN counts as wrong
+            rows[j] = v.fma(v.neg(lane), scaled, rows[j])
+    inverses = builder.fdiv(one, v.root(pivots))
+    for i, at in enumerate(places):
+        v.store(v.from_lane(builder.fmul(rows[i], v.lane(inverses, i)), i), c, at)
+        for left in range(0, first, v.width):
+            v.store(v.zero(), c, at - first + left)
+    v.store(inverses, inverse, first)
+    return pivots
+
+
+def _solve_part(e, v, c, u, inverse, first, left):
+    places = [(first + i) * e.width + left for i in range(v.width)]
+    rows = _minus_earlier(e, v, u, c, [v.load(c, at) for at in places], first, left)
+    for i, at in enumerate(places):
+        rows[i] = e.builder.fmul(rows[i], v.spread(e.scalar(inverse, first + i)))
+        v.store(rows[i], c, at)
+        minus = v.neg(rows[i])
+        for j in range(i + 1, v.width):
+            rows[j] = v.fma(v.spread(e.scalar(u, (first + i) * e.width + first + j)), minus, rows[j])
+
+
+@kernel("pp")
+def _tile_factor(e, c, inverse):
+    v, builder = e.native(), e.builder
+    pivots = []
+    for first in range(0, e.width, v.width):
+        pivots.append(_factor_part(e, v, c, inverse, first))
+        for left in range(first + v.width, e.width, v.width):
+            _solve_part(e, v, c, c, inverse, first, left)
+    bits = ir.IntType(e.width)
+    wrong = builder.fcmp_unordered("<=", e.join(pivots), e.zero())  # unordered: NaN counts as wrong
     mask = builder.bitcast(wrong, bits)
     count = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(bits, [bits, ir.IntType(1)]), f"llvm.cttz.i{w}"
+        builder.module, ir.FunctionType(bits, [bits, ir.IntType(1)]), f"llvm.cttz.i{e.width}"
     )
-    first = builder.zext(builder.call(count, [mask, ir.Constant(ir.IntType(1), 0)]), INT)
-    number = builder.add(first, ir.Constant(INT, 1))
+    failed = builder.zext(builder.call(count, [mask, ir.Constant(ir.IntType(1), 0)]), INT)
+    number = builder.add(failed, ir.Constant(INT, 1))
     none = builder.icmp_unsigned("==", mask, ir.Constant(bits, 0))
     return builder.select(none, ir.Constant(INT, 0), number)
 
@@ -159,15 +226,10 @@ def tile_factor(c, oc, inverse, oi):
 
 @kernel("ppp")
 def _tile_solve(e, c, u, inverse):
-    w = e.width
-    rows = [e.load(c, i * w) for i in range(w)]
-    for i in range(w):
-        rows[i] = e.builder.fmul(rows[i], e.spread(e.scalar(inverse, i)))
-        minus = e.neg(rows[i])
-        for j in range(i + 1, w):
-            rows[j] = e.fma(e.spread(e.scalar(u, i * w + j)), minus, rows[j])
-    for i in range(w):
-        e.store(rows[i], c, i * w)
+    v = e.native()
+    for first in range(0, e.width, v.width):
+        for left in range(0, e.width, v.width):
+            _solve_part(e, v, c, u, inverse, first, left)
 
 
 @inner
@@ -197,16 +259,22 @@ def forward_tile(y, oy, u, ou, inverse, oi):
 
 @kernel("ppp")
 def _backward_tile(e, y, u, inverse):
-    w = e.width
-    columns = e.transpose([e.load(u, i * w) for i in range(w)])
-    rest = e.load(y)
-    out = e.zero()
-    for i in reversed(range(w)):
-        solved = e.builder.fmul(e.lane(rest, i), e.spread(e.scalar(inverse, i)))
-        lanes = [w + i if k == i else k for k in range(w)]
-        out = e.shuffle(out, solved, lanes)
-        rest = e.fma(e.neg(solved), columns[i], rest)
-    e.store(out, y)
+    v = e.native()
+    for first in reversed(range(0, e.width, v.width)):
+        places = [(first + i) * e.width for i in range(v.width)]
+        columns = v.transpose([v.load(u, at + first) for at in places])
+        rest = v.load(y, first)
+        for later in range(first + v.width, e.width, v.width):
+            solved = v.load(y, later)
+            products = [e.builder.fmul(v.load(u, at + later), solved) for at in places]
+            rest = e.builder.fsub(rest, v.sums(products))
+        out = v.zero()
+        for i in reversed(range(v.width)):
+            solved = e.builder.fmul(v.lane(rest, i), v.spread(e.scalar(inverse, first + i)))
+            lanes = [v.width + i if k == i else k for k in range(v.width)]
+            out = v.shuffle(out, solved, lanes)
+            rest = v.fma(v.neg(solved), columns[i], rest)
+        v.store(out, y, first)
 
 
 @inner
@@ -238,8 +306,25 @@ def _forward_by_inverse(e, y, u):
 
 @kernel("pp")
 def _backward_by_inverse(e, y, u):
-    right = e.load(y)
-    e.store(e.sums([e.builder.fmul(e.load(u, i * e.width), right) for i in range(e.width)]), y)
+    e.store(row_sums(e, lambda add: add(u, y)), y)
+
+
+@inner
+def tile_invert(u, ou, inverse, oi):
+    """A factored diagonal tile becomes its inverse."""
+    _tile_invert(u, ou, inverse, oi)
+
+
+@inner
+def forward_by_inverse(y, oy, u, ou, inverse, oi):
+    """`forward_tile` after `tile_invert`."""
+    _forward_by_inverse(y, oy, u, ou)
+
+
+@inner
+def backward_by_inverse(y, oy, u, ou, inverse, oi):
+    """`backward_tile` after `tile_invert`."""
+    _backward_by_inverse(y, oy, u, ou)
 
 
 @kernel("pppir")
@@ -267,42 +352,18 @@ def panel_product(y, oy, panel, op, x, ox, depth, sign):
 
 @kernel("pppiir")
 def _panels_transposed(e, y, panel, z, stride, n_panels, sign):
-    acc = e.variables(e.width)
-    with cgutils.for_range(e.builder, n_panels) as loop:
-        block = e.at(panel, e.builder.mul(loop.index, stride))
-        factor = e.load(z, e.builder.mul(loop.index, ir.Constant(INT, e.width)))
-        for i in range(e.width):
-            e.builder.store(e.fma(e.load(block, i * e.width), factor, e.builder.load(acc[i])), acc[i])
-    total = e.sums([e.builder.load(slot) for slot in acc])
-    e.store(e.fma(e.spread(sign), total, e.load(y)), y)
+    def over_panels(add):
+        with cgutils.for_range(e.builder, n_panels) as loop:
+            block = e.at(panel, e.builder.mul(loop.index, stride))
+            add(block, e.at(z, e.builder.mul(loop.index, ir.Constant(INT, e.width))))
+
+    e.store(e.fma(e.spread(sign), row_sums(e, over_panels), e.load(y)), y)
 
 
 @inner
 def panels_transposed(y, oy, panel, op, z, oz, stride, n_panels, sign):
     """``y (W) += sign sum_p tile_p z_p`` over the W steps at ``op`` in each of ``n_panels`` panels."""
     _panels_transposed(y, oy, panel, op, z, oz, stride, n_panels, sign)
-
-
-@kernel("ppii")
-def _subtract_later(e, y, c, j, n_blocks):
-    builder, square = e.builder, e.width * e.width
-    acc = e.variables(e.width)
-    one = ir.Constant(INT, 1)
-    with cgutils.for_range_slice(builder, builder.add(j, one), n_blocks, one, INT) as (i, _):
-        number = builder.add(builder.lshr(builder.mul(i, builder.add(i, one)), one), j)
-        tile = e.at(c, builder.mul(number, ir.Constant(INT, square)))
-        solved = e.load(y, builder.mul(i, ir.Constant(INT, e.width)))
-        for r in range(e.width):
-            builder.store(e.fma(e.load(tile, r * e.width), solved, builder.load(acc[r])), acc[r])
-    at = builder.mul(j, ir.Constant(INT, e.width))
-    total = e.sums([builder.load(slot) for slot in acc])
-    e.store(builder.fsub(e.load(y, at), total), y, at)
-
-
-@inner
-def subtract_later(y, c, j, n_blocks):
-    """``y_j -= sum_i U_ji y_i`` over the blocks i > j of a factor ``U^T U``, a packed triangle."""
-    _subtract_later(y, 0, c, 0, j, n_blocks)
 
 
 @kernel("pppr")
@@ -373,144 +434,3 @@ def inner_product(x, ox, y, oy, n, total):
     for k in range(n // w * w, n):
         value += x[ox + k] * y[oy + k]
     return value
-
-
-@inner
-def triangle(width, n_blocks):
-    """Numbers that a packed triangle of ``n_blocks`` block columns takes."""
-    return n_blocks * (n_blocks + 1) // 2 * width * width
-
-
-@inner
-def tile_add_two(c, oc, od, a, oa, ob, other, depth, sign):
-    """`tile_add` at ``oc`` and ``od``, of one left panel and two right ones."""
-    _tile_add_two(c, oc, c, od, a, oa, a, ob, a, other, depth, sign)
-
-
-@inner
-def _above_diagonal(c, panels, stride, depth, j, last, factor):
-    """The tiles of block columns j and, where it is not beyond ``last``, j + 1 above their own squares."""
-    w = LINE // c.itemsize
-    at, right = triangle(w, j), triangle(w, j + 1)
-    for i in range(j):
-        to, left = i * w * w, i * stride
-        if j < last:
-            tile_add_two(c, at + to, right + to, panels, left, j * stride, (j + 1) * stride, depth, factor)
-        else:
-            tile_add(c, at + to, panels, left, panels, j * stride, depth, factor)
-    if j < last:
-        tile_add(c, right + j * w * w, panels, j * stride, panels, (j + 1) * stride, depth, factor)
-
-
-@inner
-def gram_add(c, panels, stride, depth, n_blocks, factor):
-    """``C += factor X^T X`` as a packed triangle; block column j of X is the panel at ``j * stride``."""
-    w = LINE // c.itemsize
-    for j in range(n_blocks):
-        if j % 2 == 0:
-            _above_diagonal(c, panels, stride, depth, j, n_blocks - 1, factor)
-        tile_add_self(c, triangle(w, j) + j * w * w, panels, j * stride, depth, factor)
-
-
-@inner
-def gram_add_and_ask(c, panels, stride, depth, n_blocks, factor, source, indices, begin, n):
-    """`gram_add`, asking on the way for rows ``source[indices[begin + i]]`` of ``n_blocks`` blocks each.
-
-    For block j with block column j, a row with each step: memory then works while the arithmetic does.
-
-    Returns
-    -------
-    int
-        How many of the ``n`` rows were asked for: there may be fewer steps than rows.
-    """
-    w = LINE // c.itemsize
-    for j in range(n_blocks):
-        if j % 2 == 0:
-            _above_diagonal(c, panels, stride, depth, j, n_blocks - 1, factor)
-        at = triangle(w, j) + j * w * w
-        if n == 0:
-            tile_add_self(c, at, panels, j * stride, depth, factor)
-        else:
-            _tile_add_self_and_ask(
-                c, at, panels, j * stride, source, j * w, indices, begin, n_blocks * w, n, depth, factor
-            )
-    return min(n, depth)
-
-
-@inner
-def cholesky(c, inverse, n_blocks):
-    """Cholesky factor ``U^T U`` of a packed triangle in place, left-looking, and ``1 / diag(U)``.
-
-    Returns 0, or the number of the first pivot that is not positive, from 1.
-    """
-    w = LINE // c.itemsize
-    square = w * w
-    for j in range(n_blocks):
-        column = triangle(w, j)
-        for i in range(j + 1):
-            tile = column + i * square
-            row = triangle(w, i)
-            if 0 < i < j:
-                tile_add(c, tile, c, row, c, column, i * w, -1.0)
-            elif i > 0:
-                tile_add_self(c, tile, c, column, i * w, -1.0)
-            if i < j:
-                tile_solve(c, tile, c, row + i * square, inverse, i * w)
-            else:
-                failed = tile_factor(c, tile, inverse, j * w)
-                if failed:
-                    return j * w + failed
-    return 0
-
-
-@inner
-def cholesky_solve(c, inverse, y, n_blocks):
-    """``y = (U^T U)^-1 y`` in place; ``y`` has whole blocks."""
-    w = LINE // c.itemsize
-    square = w * w
-    for j in range(n_blocks):
-        column = triangle(w, j)
-        if j > 0:
-            panel_product(y, j * w, c, column, y, 0, j * w, -1.0)
-        forward_tile(y, j * w, c, column + j * square, inverse, j * w)
-    for j in range(n_blocks - 1, -1, -1):
-        column = triangle(w, j)
-        subtract_later(y, c, j, n_blocks)
-        backward_tile(y, j * w, c, column + j * square, inverse, j * w)
-    return 0
-
-
-@inner
-def invert_diagonal(c, inverse, n_blocks):
-    """The diagonal tiles of a factor become their inverses: for `solve_by_inverses`, more than once."""
-    w = LINE // c.itemsize
-    for j in range(n_blocks):
-        _tile_invert(c, triangle(w, j) + j * w * w, inverse, j * w)
-
-
-@inner
-def solve_by_inverses(c, y, n_blocks):
-    """`cholesky_solve` after `invert_diagonal`: no chain of dependent steps within a tile."""
-    w = LINE // c.itemsize
-    square = w * w
-    for j in range(n_blocks):
-        column = triangle(w, j)
-        if j > 0:
-            panel_product(y, j * w, c, column, y, 0, j * w, -1.0)
-        _forward_by_inverse(y, j * w, c, column + j * square)
-    for j in range(n_blocks - 1, -1, -1):
-        subtract_later(y, c, j, n_blocks)
-        _backward_by_inverse(y, j * w, c, triangle(w, j) + j * square)
-
-
-@inner
-def panel_solve(c, inverse, panel, op, first, n_blocks):
-    """``panel = U^-T panel`` in place; ``n_blocks`` block rows, zero before block ``first``."""
-    w = LINE // c.itemsize
-    square = w * w
-    for i in range(first, n_blocks):
-        row = triangle(w, i)
-        tile = op + i * square
-        if i > first:
-            tile_add(panel, tile, c, row + first * square, panel, op + first * square, (i - first) * w, -1.0)
-        tile_solve(panel, tile, c, row + i * square, inverse, i * w)
