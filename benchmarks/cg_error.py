@@ -17,7 +17,6 @@ from threadpoolctl import threadpool_limits
 
 from rgals import WRMF
 from rgals._validation import as_csr
-from rgals.kernels import pcg
 from rgals.losses import Degrees
 from rgals.solvers.als import Problem
 from rgals.solvers.backends.cpu import CPUBackend
@@ -41,10 +40,6 @@ def errors(X, K: int, iterations: int) -> dict[str, float]:
     found = {}
     step = CPUBackend(steps=STEPS).half_step(problem.users, Q, side, out=P.copy(), warm=True)
     found["rgals pcg"] = step.factors
-    direct, pcg.direct = pcg.direct, lambda kp: 0
-    step = CPUBackend(steps=STEPS).half_step(problem.users, Q, side, out=P.copy(), warm=True)
-    pcg.direct = direct
-    found["rgals pcg, all rows iterated"] = step.factors
     confidence = X.copy()
     confidence.data[:] = 1 + ALPHA
     found["implicit CG"] = P.copy()

@@ -24,8 +24,8 @@ GATHERED = 1024  # positives that are kept packed: 256 KiB with K = 64
 
 
 def direct(kp: int) -> int:
-    """Up to so many positives, the exact solution of a row costs no more than some steps do."""
-    return max(16, 3 * kp // 32)
+    """Up to so many positives an exact solution costs no more than to turn a row's start and iterate."""
+    return 3 * kp // 32 if kp > 128 else 0
 
 
 @inner

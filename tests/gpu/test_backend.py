@@ -15,7 +15,6 @@ from rgals import IALS, RG2, RGX, NumericalError, ParameterError
 from rgals._errors import DeviceMemoryError
 from rgals._validation import as_csr
 from rgals.cuda import Room
-from rgals.kernels import pcg
 from rgals.losses import Coefficients, Degrees, Loss
 from rgals.solvers.als import Problem, State, als
 from rgals.solvers.backends._cuda import plan
@@ -214,8 +213,7 @@ def test_conjugate_gradients_approach_the_half_step(name, side, device):
 
 
 @pytest.mark.parametrize("name", ["rg2", "rgx", "ials"])
-def test_conjugate_gradients_agree_with_the_cpu_in_a_fit(name, device, monkeypatch):
-    monkeypatch.setattr(pcg, "direct", lambda kp: 0)  # the CPU would solve rows of few positives exactly
+def test_conjugate_gradients_agree_with_the_cpu_in_a_fit(name, device):
     loss = LOSSES[name]
     users = as_csr(interactions(valued=True), dtype=np.float64)
     problem = Problem.of(users, loss, loss.coefficients(Degrees.of(users)), REG, NU)
