@@ -62,6 +62,10 @@ def read(path):
     return [list(user), list(item), list(map(int, rank)), list(map(float, score))]
 
 
+# Scores of other batches: some BLAS kernels (AVX2) round by the place of a row in its block.
+ROUNDING = {"rtol": 1e-5, "atol": 1e-6}
+
+
 def expected(model, users, n, labels=None, **filters):
     with pytest.warns(UserWarning, match="no training interactions"):
         ids, scores = model.recommend(users, n, **filters)
@@ -87,7 +91,7 @@ def test_files_hold_the_lists_under_the_ids_of_the_data(matrix, model, tmp_path,
     for column in (0, 1):
         assert got[column] == ([str(x) for x in want[column]] if text else want[column])
     assert got[2] == want[2]
-    np.testing.assert_allclose(got[3], want[3], rtol=1e-5 if text and kind != "parquet" else 0)
+    np.testing.assert_allclose(got[3], want[3], **ROUNDING)
     assert written[:5] == (str(out), M, M - 2, 7 * (M - 2), 0)
 
 
@@ -106,7 +110,7 @@ def test_filters_and_choices_are_those_of_recommend(model, tmp_path):
         with pytest.warns(UserWarning, match="users have no recommendations"):
             recommend_all(model, out, n=12, users=users, batch_size=32, **filters)
         assert read(out)[:3] == expected(model, users, 12, **filters)[:3]
-        np.testing.assert_allclose(read(out)[3], expected(model, users, 12, **filters)[3], rtol=1e-5)
+        np.testing.assert_allclose(read(out)[3], expected(model, users, 12, **filters)[3], **ROUNDING)
 
 
 def test_cold_users_get_popular_items_on_request(model, matrix, tmp_path):
