@@ -38,8 +38,8 @@ class CPUBackend:
     n_jobs : int or None, default=None
         Threads; ``None`` for all.
     steps : int or None, default=None
-        Solve rows approximately, by that many conjugate gradient steps, instead of exactly; all but those of
-        few positives, whose exact solution costs less.
+        Solve rows approximately, by that many conjugate gradient steps, instead of exactly; with more than
+        128 factors all but those of few positives, whose exact solution costs less.
     """
 
     name = "exact"
