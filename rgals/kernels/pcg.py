@@ -11,16 +11,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from rgals.kernels import conjugate, gather, plain_rows, tiles
-from rgals.kernels.inner import inner
+from rgals.kernels import conjugate, gather, krylov, plain_rows
 from rgals.kernels.loops import copy, ends
 from rgals.kernels.queue import fetch_add, launch
-from rgals.kernels.rows import BATCH, look_ahead
-from rgals.kernels.systems import gather_weights, is_solvable, scale_row
+from rgals.kernels.rows import BATCH, longest_row, look_ahead
+from rgals.kernels.systems import is_solvable, scale_row
 from rgals.kernels.tiles import LINE
 from rgals.kernels.workspace import workspace
-
-GATHERED = 1024  # positives that are kept packed: 256 KiB with K = 64
 
 
 def direct(kp: int) -> int:
@@ -28,49 +25,25 @@ def direct(kp: int) -> int:
     return 3 * kp // 32 if kp > 128 else 0
 
 
-@inner
-def _gather(
-    begin, n, indices, values, factors, terms, col_terms, inv_root, cols, roots, w, linear, sign, x, n_blocks
-):
-    """Rows ``sqrt(|m_k|) D^-1/2 f_k`` in ``x``, the signs of their weights, and ``w`` with ``b += X^T w``.
-
-    A positive without weight gets a row too, so that its linear term counts, and the sign 0.
-
-    Returns
-    -------
-    The number of rows, padded with zeros to a multiple of 4.
-    """
-    kp = len(inv_root)
-    gather_weights(begin, begin + n, indices, values, terms, col_terms, cols, roots, w, linear)
-    for i in range(n):
-        sign[i] = np.sign(roots[i])
-        roots[i] = abs(roots[i])
-        if roots[i] == 0.0:
-            roots[i] = 1.0
-            w[i] = linear[i]
-    padded = (n + 3) // 4 * 4
-    for i in range(n, padded):
-        sign[i] = 0.0
-    gather.gather_scaled(x, kp, LINE // x.itemsize, factors, inv_root, cols, roots, kp, padded, n_blocks, 1.0)
-    return padded
-
-
 @njit(cache=True, nogil=True)
 def _solve(
     counter, order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge, row_terms, col_terms,
-    out, value, info, steps,
+    out, value, info, longest, steps,
 ):  # fmt: skip
     k, kp, n_rows = out.shape[1], len(d), len(order)
-    n_blocks = kp // (LINE // factors.itemsize)
+    width = LINE // factors.itemsize
+    n_blocks = kp // width
+    most = krylov.capacity(kp, factors.itemsize)
+    longest = max(width, min(most, (longest + width - 1) // width * width))
     smallest, largest = ends(d)
     tiny = np.finfo(factors.dtype).tiny
     flat = out.reshape(-1)
-    packed = workspace(GATHERED * kp, factors)
-    cols = np.empty(GATHERED, np.int32)
-    roots = workspace(GATHERED, factors)
-    w = workspace(GATHERED, factors)
-    linear = workspace(GATHERED, factors)
-    sign = workspace(GATHERED, factors)
+    packed = workspace(longest * kp, factors)
+    cols = np.empty(longest, np.int32)
+    roots = workspace(longest, factors)
+    w = workspace(longest, factors)
+    linear = workspace(longest, factors)
+    sign = workspace(longest, factors)
     inv_root = workspace(kp, factors)
     b = workspace(kp, factors)
     x = workspace(kp, factors)
@@ -102,9 +75,9 @@ def _solve(
             conjugate.start(x, ap, place, at_row, inv_root, n_blocks)
             # The right-hand side and the operator at the start, in one pass over the positives.
             n = 0
-            for start in range(begin, end, GATHERED):
-                n = _gather(
-                    start, min(GATHERED, end - start), indices, values, factors, row_terms[row], col_terms,
+            for start in range(begin, end, most):
+                n, _ = krylov.pack(
+                    start, min(most, end - start), indices, values, factors, row_terms[row], col_terms,
                     inv_root, cols, roots, w, linear, sign, packed, n_blocks,
                 )  # fmt: skip
                 plain_rows.rows_normal_and_right(ap, b, packed, x, sign, w, n, n_blocks)
@@ -112,26 +85,12 @@ def _solve(
             conjugate.residual(total, r, p, b, ap, n_blocks)
             rr, enough = total[0], total[1] * np.finfo(factors.dtype).eps ** 2
             beta = factors.dtype.type(0.0)
-            for _step in range(steps):
-                if not rr > enough:
-                    break
-                conjugate.turn(p, ap, r, beta, n_blocks)
-                if end - begin <= GATHERED:
-                    plain_rows.rows_normal(ap, packed, p, sign, n, n_blocks)
-                else:
-                    for start in range(begin, end, GATHERED):
-                        n = _gather(
-                            start, min(GATHERED, end - start), indices, values, factors, row_terms[row],
-                            col_terms, inv_root, cols, roots, w, linear, sign, packed, n_blocks,
-                        )  # fmt: skip
-                        plain_rows.rows_normal(ap, packed, p, sign, n, n_blocks)
-                tiles.dot(total, 0, p, 0, ap, 0, n_blocks)
-                if not total[0] > 0.0:
-                    info[row] = 1
-                    break
-                conjugate.move(total, x, r, p, ap, rr / total[0], n_blocks)
-                beta = total[0] / rr
-                rr = total[0]
+            failed, _, _ = krylov.descend(
+                begin, end, n, most, indices, values, factors, row_terms[row], col_terms, inv_root, cols,
+                roots, w, linear, sign, packed, x, r, p, ap, rr, beta, enough, steps, total,
+            )  # fmt: skip
+            if failed:
+                info[row] = 1
             conjugate.finish(total, place, at_row, x, b, r, inv_root, n_blocks)
             value[row] = total[0]
             if k != kp:
@@ -158,5 +117,5 @@ def solve(
     """
     launch(
         _solve, n_threads, order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge,
-        row_terms, col_terms, out, value, info, steps,
+        row_terms, col_terms, out, value, info, longest_row(order, indptr), steps,
     )  # fmt: skip

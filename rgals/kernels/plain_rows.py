@@ -255,9 +255,9 @@ _gathered_rows_normal_4 = _make_rows_normal(False, 4, gathered=True)
 @inner
 def rows_normal(y, x, v, sign, n, n_blocks):
     """``y += X^T diag(sign) X v`` for ``n`` plain rows, padded with zeros to a multiple of 4, in one pass."""
-    if n_blocks == 4:
+    if HAS_AVX512 and n_blocks == 4:
         _rows_normal_4(y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks)
-    elif n_blocks == 2:
+    elif HAS_AVX512 and n_blocks == 2:
         _rows_normal_2(y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks)
     else:
         _rows_normal(y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks)
@@ -266,9 +266,9 @@ def rows_normal(y, x, v, sign, n, n_blocks):
 @inner
 def rows_normal_and_right(y, right, x, v, sign, w, n, n_blocks):
     """`rows_normal`, and in the same pass ``right += X^T w``."""
-    if n_blocks == 4:
+    if HAS_AVX512 and n_blocks == 4:
         _rows_normal_and_right_4(y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks)
-    elif n_blocks == 2:
+    elif HAS_AVX512 and n_blocks == 2:
         _rows_normal_and_right_2(y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks)
     else:
         _rows_normal_and_right(y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks)
@@ -277,7 +277,7 @@ def rows_normal_and_right(y, right, x, v, sign, w, n, n_blocks):
 @inner
 def gathered_rows_normal(y, source, indices, v, weight, n, n_blocks):
     """`rows_normal` with weights for the rows ``source[indices[i] * n_blocks * W :]`` themselves."""
-    if n_blocks == 4:
+    if HAS_AVX512 and n_blocks == 4:
         _gathered_rows_normal_4(y, 0, y, 0, source, 0, v, 0, weight, 0, weight, 0, n, n_blocks, indices, 0)
     else:
         _gathered_rows_normal(y, 0, y, 0, source, 0, v, 0, weight, 0, weight, 0, n, n_blocks, indices, 0)

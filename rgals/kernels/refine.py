@@ -9,8 +9,6 @@ positive over that of all pairs. Where corrections gain too little, more parts a
 
 from __future__ import annotations
 
-import numpy as np
-
 from rgals.kernels import gather, plain_rows, rough, tiles, triangles
 from rgals.kernels.emitter import LINE, kernel, over_blocks
 from rgals.kernels.inner import inner
@@ -57,23 +55,6 @@ def _remainder(e, out, r, b, x, product, factors, n_blocks):
 @kernel("ppi")
 def _add(e, x, correction, n_blocks):
     over_blocks(e, n_blocks, lambda at: e.store(e.builder.fadd(e.load(at(x)), e.load(at(correction))), at(x)))
-
-
-@inner
-def heaviest(begin, end, indices, values, terms, col_terms):
-    """The largest weight of a row's first positives: an estimate of the largest of all."""
-    if len(values) == 0 and len(col_terms) == 0:
-        return np.float64(terms[0] + terms[1])
-    top = -np.inf
-    for i in range(begin, min(begin + CHUNK, end)):
-        v = values[i] if len(values) else terms.dtype.type(1.0)
-        if len(col_terms):
-            col = indices[i]
-            weight = v * (terms[0] * col_terms[col, 0]) + terms[1] * col_terms[col, 1]
-        else:
-            weight = v * terms[0] + terms[1]
-        top = max(top, np.float64(weight))
-    return top
 
 
 @inner

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from rgals.kernels import amx, gather, refine, tiles, triangles
+from rgals.kernels import amx, gather, krylov, refine, tiles, triangles
 from rgals.kernels.inner import inner
 from rgals.kernels.loops import copy, ends
 from rgals.kernels.queue import fetch_add, launch
@@ -21,6 +21,7 @@ from rgals.kernels.systems import (
     dual,
     few,
     gather_weights,
+    heaviest,
     is_solvable,
     primal,
     scale_row,
@@ -62,25 +63,87 @@ def look_ahead(
     return indptr[row], min(indptr[row + 1] - indptr[row], SOON)
 
 
+def longest_row(order, indptr):
+    """The largest number of positives that a row has: how much memory a thread needs."""
+    return np.int64((indptr[order + 1] - indptr[order]).max(initial=0))
+
+
 @inner
 def dual_up_to(kp, width):
     """Up to so many positives the dual of a row costs less than its primal."""
     return min(kp, max(few(kp), kp - width))
 
 
+@inner
+def _factorise(
+    begin, end, then, n_then, indices, values, factors, d, s, scale, linear_scale, ridge, terms, col_terms,
+    weight, inv_root, cols, roots, w, linear, x, c, of_tiles, inverse, rhs, z, solution, scaled, product,
+    rest, right, total, rough,
+):  # fmt: skip
+    """Solve a row by the factorisation that costs least; ``solution``, ``rhs`` and a code come out."""
+    n, kp = end - begin, len(d)
+    width = LINE // factors.itemsize
+    n_blocks = kp // width
+    first_parts = 3  # none: from float32 at once
+    if rough and n >= refine.FROM:
+        first_parts = refine.first_parts(weight, scale)
+    is_short = n <= dual_up_to(kp, width)
+    n_positive, n_negative = 0, 1
+    if is_short:
+        n_positive, n_negative = gather_weights(
+            begin, end, indices, values, terms, col_terms, cols, roots, w, linear
+        )
+    if n_negative == 0:
+        if n_positive < n:
+            add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
+        copy(solution, rhs)
+        if n_positive == 0:
+            return 0
+        shifted = linear_scale != 0.0 or n_positive < n
+        for n_parts in range(first_parts, 3):
+            code = refine.dual(
+                n, kp, shifted, factors, indices, then, n_then, inv_root, cols, roots, w, x, of_tiles, c,
+                inverse, z, right, rest, product, solution, rhs, total, n_parts,
+            )  # fmt: skip
+            if code != refine.ROUGH:
+                return code
+        return dual(
+            n, kp, shifted, factors, indices, then, n_then, inv_root, cols, roots, w, x, c, inverse, z,
+            solution, rhs,
+        )  # fmt: skip
+    if not is_short:
+        for n_parts in range(first_parts, 3):
+            code = refine.primal(
+                begin, end, then, n_then, kp, indices, values, factors, terms, col_terms, inv_root, cols,
+                roots, w, linear, of_tiles, c, inverse, rhs, solution, scaled, product, rest, total, n_parts,
+            )  # fmt: skip
+            if code != refine.ROUGH:
+                return code
+            scale_row(inv_root, rhs, d, s, scale, linear_scale, ridge, n_blocks)
+    code = primal(
+        begin, end, then, n_then, kp, indices, values, factors, terms, col_terms, inv_root, cols, roots, w,
+        linear, x, c, inverse, rhs,
+    )  # fmt: skip
+    copy(solution, rhs)
+    if code == 0:
+        triangles.cholesky_solve(c, inverse, solution, n_blocks)
+    return code
+
+
 @njit(cache=True, nogil=True)
 def _solve(
     counter, order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge, row_terms, col_terms,
-    out, value, info, rough, unit,
+    out, value, info, longest, iterate, rough, unit,
 ):  # fmt: skip
     k, kp, n_rows = out.shape[1], len(d), len(order)
     width = LINE // factors.itemsize
     n_blocks = kp // width
-    most = dual_up_to(kp, width)
     if unit:
         amx.configure()
-    longest = max(kp, CHUNK)
+    most = krylov.capacity(kp, factors.itemsize)
+    longest = max(kp, CHUNK, min(most, (longest + width - 1) // width * width))
     smallest, largest = ends(d)
+    eps = np.finfo(factors.dtype).eps
     tiny = np.finfo(factors.dtype).tiny
     flat = out.reshape(-1)
     x = workspace(longest * kp, factors)
@@ -99,7 +162,8 @@ def _solve(
     rest = workspace(kp, factors)
     right = workspace(kp, factors)
     of_tiles = workspace(memory_of_tiles(n_blocks), factors)
-    total = np.zeros(1, factors.dtype)
+    sign = workspace(longest, factors)
+    total = np.zeros(2, factors.dtype)
     while True:
         first = fetch_add(counter, 0, BATCH)
         if first >= n_rows:
@@ -119,54 +183,22 @@ def _solve(
                 value, info,
             )  # fmt: skip
             terms = row_terms[row]
-            n_positive, n_negative = 0, 1
-            if n <= most:
-                n_positive, n_negative = gather_weights(
-                    begin, end, indices, values, terms, col_terms, cols, roots, w, linear
-                )
-            first_parts = 3  # none: from float32 at once
-            if rough and n >= refine.FROM:
-                heaviest = refine.heaviest(begin, end, indices, values, terms, col_terms)
-                first_parts = refine.first_parts(heaviest, scale[row])
-            code = refine.ROUGH
-            if n_negative > 0:
-                if n > most:
-                    for n_parts in range(first_parts, 3):
-                        code = refine.primal(
-                            begin, end, then, n_then, kp, indices, values, factors, terms, col_terms,
-                            inv_root, cols, roots, w, linear, of_tiles, c, inverse, rhs, solution, scaled,
-                            product, rest, total, n_parts,
-                        )  # fmt: skip
-                        if code != refine.ROUGH:
-                            break
-                        scale_row(inv_root, rhs, d, s, scale[row], linear_scale[row], ridge[row], n_blocks)
-                if code == refine.ROUGH:
-                    code = primal(
-                        begin, end, then, n_then, kp, indices, values, factors, terms, col_terms, inv_root,
-                        cols, roots, w, linear, x, c, inverse, rhs,
-                    )  # fmt: skip
-                    copy(solution, rhs)
-                    if code == 0:
-                        triangles.cholesky_solve(c, inverse, solution, n_blocks)
+            code = 0
+            weight = 0.0
+            if n >= krylov.FROM:
+                weight = heaviest(begin, end, indices, values, terms, col_terms)
+            tried = iterate and krylov.pays(n, kp, most, rough, weight, scale[row], eps)
+            if tried and krylov.solve(
+                begin, end, then, n_then, most, indices, values, factors, terms, col_terms, inv_root, cols,
+                roots, w, linear, sign, x, rhs, right, solution, rest, scaled, product, total,
+            ):  # fmt: skip
+                copy(rhs, right)
             else:
-                if n_positive < n:
-                    add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
-                copy(solution, rhs)
-                shifted = linear_scale[row] != 0.0 or n_positive < n
-                if n_positive == 0:
-                    code, first_parts = 0, 3
-                for n_parts in range(first_parts, 3):
-                    code = refine.dual(
-                        n, kp, shifted, factors, indices, then, n_then, inv_root, cols, roots, w, x,
-                        of_tiles, c, inverse, z, right, rest, product, solution, rhs, total, n_parts,
-                    )  # fmt: skip
-                    if code != refine.ROUGH:
-                        break
-                if code == refine.ROUGH:
-                    code = dual(
-                        n, kp, shifted, factors, indices, then, n_then, inv_root, cols, roots, w, x, c,
-                        inverse, z, solution, rhs,
-                    )  # fmt: skip
+                code = _factorise(
+                    begin, end, then, n_then, indices, values, factors, d, s, scale[row], linear_scale[row],
+                    ridge[row], terms, col_terms, weight, inv_root, cols, roots, w, linear, x, c, of_tiles,
+                    inverse, rhs, z, solution, scaled, product, rest, right, total, rough,
+                )  # fmt: skip
             tiles.dot(total, 0, rhs, 0, solution, 0, n_blocks)
             value[row] = total[0]
             info[row] = code
@@ -178,7 +210,7 @@ def _solve(
 
 def solve(
     order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge, row_terms, col_terms, out,
-    value, info, n_threads, rough=None,
+    value, info, n_threads, rough=None, iterate=True,
 ):  # fmt: skip
     """Solve all rows; results in the rotated basis.
 
@@ -206,11 +238,14 @@ def solve(
     rough : bool or None
         Whether rows of many positives start from a rough Gramian (`rgals.kernels.refine`); None: where the
         processor has a unit for that.
+    iterate : bool
+        Whether rows that take few steps are solved by conjugate gradients (`rgals.kernels.krylov`).
     """
     unit = amx.ready()
     rough = unit if rough is None else rough and (unit or not amx.COMPILED)
     rough = rough and factors.dtype == np.float32 and len(d) >= 32
     launch(
         _solve, n_threads, order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge,
-        row_terms, col_terms, out, value, info, rough, unit and rough,
+        row_terms, col_terms, out, value, info, longest_row(order, indptr), iterate, rough,
+        unit and rough,
     )  # fmt: skip

@@ -123,6 +123,23 @@ def gather_weights(start, stop, indices, values, terms, col_terms, cols, roots, 
 
 
 @inner
+def heaviest(begin, end, indices, values, terms, col_terms):
+    """The largest weight of a row's first positives: an estimate of the largest of all."""
+    if len(values) == 0 and len(col_terms) == 0:
+        return np.float64(terms[0] + terms[1])
+    top = -np.inf
+    for i in range(begin, min(begin + CHUNK, end)):
+        v = values[i] if len(values) else terms.dtype.type(1.0)
+        if len(col_terms):
+            col = indices[i]
+            weight = v * (terms[0] * col_terms[col, 0]) + terms[1] * col_terms[col, 1]
+        else:
+            weight = v * terms[0] + terms[1]
+        top = max(top, np.float64(weight))
+    return top
+
+
+@inner
 def pack_columns(n, kp, factors, cols, roots, inv_root, x, stride, sign):
     """Panels of columns: row i of every panel from positive i where ``sign * root > 0``, zero elsewhere."""
     w = LINE // x.itemsize
