@@ -69,10 +69,11 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
     n_iter : int, default=16
         Most iterations (an item and a user half-step each).
     solver : {"auto", "exact", "pcg", "svd", "dense"}, default="auto"
-        ``"exact"``: every row by Cholesky; ``"pcg"``: approximate, ``pcg_steps`` conjugate gradient steps
-        from the last iterate, preconditioned by the all-pairs part; ``"svd"``: the global optimum in closed
-        form (RG2 or RGX with alpha=0 only); ``"dense"``: the slow float64 reference. ``"auto"`` is
-        ``"exact"``. What ran is in ``solver_``.
+        ``"exact"``: every row to the rounding of ``dtype``, by Cholesky or, where that costs less, by
+        conjugate gradients until only rounding is left; ``"pcg"``: approximate, ``pcg_steps`` conjugate
+        gradient steps from the last iterate, preconditioned by the all-pairs part; ``"svd"``: the global
+        optimum in closed form (RG2 or RGX with alpha=0 only); ``"dense"``: the slow float64 reference.
+        ``"auto"`` is ``"exact"``. What ran is in ``solver_``.
     pcg_steps : int, default=3
         Used by ``solver="pcg"``.
     dtype : {"float32", "float64"}, default="float32"

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.losses import IALS, RG2, RGX, WRMF
+from rgals._validation import as_csr
+from rgals.kernels import rows
+from rgals.losses import IALS, RG2, RGX, WRMF, Degrees
+from rgals.solvers.backends.cpu import CPUBackend
+from rgals.solvers.backends.dense import DenseBackend
 
 #: Every loss with every option that changes its coefficients, by name.
 LOSSES = {
@@ -48,3 +54,29 @@ def interactions(
 def factors(n: int, K: int, dtype: type = np.float64, seed: int = 0) -> np.ndarray:
     """Random factors."""
     return np.random.default_rng(seed).standard_normal((n, K)).astype(dtype)
+
+
+def rows_of_lengths(lengths: list[int], n_cols: int, valued: bool = False) -> sp.csr_array:
+    """A matrix with so many positives in its rows, anywhere."""
+    rng = np.random.default_rng(2)
+    X = np.zeros((len(lengths), n_cols))
+    for row, n in enumerate(lengths):
+        X[row, rng.choice(n_cols, n, replace=False)] = rng.integers(1, 4, n) if valued else 1
+    return sp.csr_array(X)
+
+
+def half_steps(X, loss, side, K, monkeypatch, paths, *, dtype=np.float32, reg=0.03, nu=0.9):
+    """The factors of one half-step on each path (arguments of `rows.solve`), and the oracle's."""
+    matrix = as_csr(X, dtype=dtype)
+    coefficients = loss.coefficients(Degrees.of(matrix))
+    make = coefficients.user_side if side == "user" else coefficients.item_side
+    matrix = matrix if side == "user" else matrix.transpose()
+    problem = make(matrix, reg, nu)
+    fixed = factors(matrix.n_cols, K, dtype, seed=4)
+    solve, found = rows.solve, []
+    for path in paths:
+        monkeypatch.setattr(rows, "solve", functools.partial(solve, **path))
+        found.append(CPUBackend().half_step(matrix, fixed, problem).factors)
+    monkeypatch.setattr(rows, "solve", solve)
+    oracle = DenseBackend().half_step(matrix, fixed.astype(np.float64), problem).factors
+    return *found, oracle

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers import LOSSES, factors
+from helpers import LOSSES, factors, half_steps, rows_of_lengths
 from numba import njit
 
 from rgals import NumericalError
@@ -197,40 +197,23 @@ def test_rough_gramians_of_gathered_and_of_plain_rows(K, n_parts, rng):
         assert np.abs((upper(c, n_panels) - np.triu(X @ X.T)) / bound).max() < tolerance
 
 
-def half_steps(X, loss, side, K, monkeypatch, *, reg=0.03, nu=0.9, scale=1.0):
-    """One half-step in float32, without and with rough Gramians, and the oracle's."""
-    matrix = as_csr(X, dtype=np.float32)
-    matrix = matrix if side == "user" else matrix.transpose()
-    coefficients = loss.coefficients(Degrees.of(as_csr(X, dtype=np.float32)))
-    problem = (coefficients.user_side if side == "user" else coefficients.item_side)(matrix, reg, nu)
-    fixed = scale * factors(matrix.n_cols, K, np.float32, seed=4)
-    solve, found = rows.solve, []
-    for choice in (False, True):
-        monkeypatch.setattr(rows, "solve", functools.partial(solve, rough=choice))
-        found.append(CPUBackend().half_step(matrix, fixed, problem).factors)
-    monkeypatch.setattr(rows, "solve", solve)
-    oracle = DenseBackend().half_step(matrix, fixed.astype(np.float64), problem).factors
-    return *found, oracle
+#: `rows.solve` from float32 Gramians, and from rough ones.
+PATHS = ({"rough": False, "iterate": False}, {"rough": True, "iterate": False})
 
 
-def long_rows(K, valued):
-    """Rows of lengths around what decides about paths, chunks and groups."""
-    rng = np.random.default_rng(2)
-    n_cols = 4 * K + 150
+def refined_rows(K, valued):
+    """Rows of lengths around what decides about chunks and groups."""
     at = (refine.FROM, K - 16, K, refine.CHUNK, refine.CHUNK + GROUP, 2 * refine.CHUNK)
-    lengths = [0, 1, 30, 200, n_cols, *(max(n + d, 0) for n in at for d in (-1, 0, 1))]
-    X = np.zeros((len(lengths), n_cols))
-    for row, n in enumerate(lengths):
-        X[row, rng.choice(n_cols, n, replace=False)] = rng.integers(1, 4, n) if valued else 1
-    return sp.csr_array(X)
+    lengths = [0, 1, 30, 200, 4 * K + 150, *(max(n + d, 0) for n in at for d in (-1, 0, 1))]
+    return rows_of_lengths(lengths, 4 * K + 150, valued)
 
 
 @pytest.mark.parametrize("K, valued", [(32, False), (40, True), (64, False), (130, True)])
 @pytest.mark.parametrize("name", LOSSES)
 def test_refined_rows_are_exact(name, K, valued, monkeypatch):
-    X = long_rows(K, valued)
+    X = refined_rows(K, valued)
     for side, matrix in (("user", X), ("item", sp.csr_array(X.T))):
-        plain, refined, oracle = half_steps(matrix, LOSSES[name], side, K, monkeypatch)
+        plain, refined, oracle = half_steps(matrix, LOSSES[name], side, K, monkeypatch, PATHS)
         size = np.abs(oracle).max()
         assert np.abs(refined - oracle).max() < 1e-4 * size
         assert np.abs(refined - oracle).max() < 4 * np.abs(plain - oracle).max() + 1e-6 * size
@@ -238,15 +221,15 @@ def test_refined_rows_are_exact(name, K, valued, monkeypatch):
 
 def test_refined_rows_are_not_those_of_the_other_path(monkeypatch):
     """That the tests above test something: the two paths round differently."""
-    plain, refined, _ = half_steps(long_rows(64, False), IALS(0.2), "user", 64, monkeypatch)
+    plain, refined, _ = half_steps(refined_rows(64, False), IALS(0.2), "user", 64, monkeypatch, PATHS)
     assert (plain != refined).any(axis=1).sum() > 10
 
 
 @pytest.mark.parametrize("alpha0", [1e-2, 1e-4, 1e-7])
 def test_badly_conditioned_rows_are_refined_or_given_up(alpha0, monkeypatch):
     """Little weight on all pairs and a tiny ridge: the condition grows to that of the positives alone."""
-    X = long_rows(64, False)
-    plain, refined, oracle = half_steps(X, IALS(alpha0), "user", 64, monkeypatch, reg=1e-6, nu=0.0)
+    X = refined_rows(64, False)
+    plain, refined, oracle = half_steps(X, IALS(alpha0), "user", 64, monkeypatch, PATHS, reg=1e-6, nu=0.0)
     scores = factors(X.shape[1], 64, np.float32, seed=4).astype(np.float64).T
     error, size = np.abs((plain - oracle) @ scores).max(), np.abs(oracle @ scores).max()
     assert np.abs((refined - oracle) @ scores).max() < 4 * error + 1e-5 * size
@@ -254,13 +237,13 @@ def test_badly_conditioned_rows_are_refined_or_given_up(alpha0, monkeypatch):
 
 def test_a_factor_that_is_too_rough_leaves_the_row_to_the_other_path(monkeypatch):
     """Factors of rank 9, weights of 2e5 over those of all pairs: rough factors lose what remains."""
-    matrix = as_csr(long_rows(64, False), dtype=np.float32)
+    matrix = as_csr(refined_rows(64, False), dtype=np.float32)
     rng = np.random.default_rng(0)
     fixed = (rng.standard_normal((matrix.n_cols, 9)) @ rng.standard_normal((9, 64))).astype(np.float32)
     side = IALS(5e-6).coefficients(Degrees.of(matrix)).user_side(matrix, 1e-3, 0.0)
     solve, found = rows.solve, []
-    for choice in (False, True):
-        monkeypatch.setattr(rows, "solve", functools.partial(solve, rough=choice))
+    for path in PATHS:
+        monkeypatch.setattr(rows, "solve", functools.partial(solve, **path))
         found.append(CPUBackend().half_step(matrix, fixed, side).factors)
     same = (found[0] == found[1]).all(axis=1)
     assert same[np.diff(matrix.indptr) >= refine.FROM].any(), "some long rows are given up"
@@ -270,30 +253,30 @@ def test_a_factor_that_is_too_rough_leaves_the_row_to_the_other_path(monkeypatch
 
 
 def test_a_singular_system_names_its_row_on_this_path_too(monkeypatch):
-    matrix = as_csr(long_rows(64, False), dtype=np.float32)
+    matrix = as_csr(refined_rows(64, False), dtype=np.float32)
     fixed = factors(matrix.n_cols, 64, np.float32)
     fixed[:, 1] = fixed[:, 0]
     side = IALS(0.0).coefficients(Degrees.of(matrix)).user_side(matrix, 0.0, 0.0)
-    monkeypatch.setattr(rows, "solve", functools.partial(rows.solve, rough=True))
+    monkeypatch.setattr(rows, "solve", functools.partial(rows.solve, **PATHS[1]))
     with pytest.raises(NumericalError, match="row"):
         CPUBackend().half_step(matrix, fixed, side)
 
 
 def test_factors_that_are_not_finite_are_named_on_this_path_too(monkeypatch):
-    matrix = as_csr(long_rows(64, False), dtype=np.float32)
+    matrix = as_csr(refined_rows(64, False), dtype=np.float32)
     fixed = factors(matrix.n_cols, 64, np.float32)
     fixed[7, 3] = np.inf
     side = IALS(0.2).coefficients(Degrees.of(matrix)).user_side(matrix, 0.1, 0.0)
-    monkeypatch.setattr(rows, "solve", functools.partial(rows.solve, rough=True))
+    monkeypatch.setattr(rows, "solve", functools.partial(rows.solve, **PATHS[1]))
     with pytest.raises(NumericalError, match="7"):
         CPUBackend().half_step(matrix, fixed, side)
 
 
 def test_threads_change_no_byte_of_refined_rows(monkeypatch):
-    matrix = as_csr(long_rows(64, True), dtype=np.float32)
+    matrix = as_csr(refined_rows(64, True), dtype=np.float32)
     fixed = factors(matrix.n_cols, 64, np.float32)
     side = LOSSES["rg2"].coefficients(Degrees.of(matrix)).user_side(matrix, 0.1, 1.0)
-    monkeypatch.setattr(rows, "solve", functools.partial(rows.solve, rough=True))
+    monkeypatch.setattr(rows, "solve", functools.partial(rows.solve, **PATHS[1]))
     found = [CPUBackend(n_jobs=n).half_step(matrix, fixed, side).factors for n in (1, 2, 3)]
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])

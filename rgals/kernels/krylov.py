@@ -6,7 +6,8 @@ is 1 and its largest is small wherever a row's positives weigh little beside all
 reach the rounding of the arithmetic, fewer reach what approximate solvers are content with.
 
 The positives of a row are gathered once and stay in the cache for all steps, unless they are too many; a step
-reads them once.
+reads them once. Factorisations multiply every positive with every other, or every factor with every other:
+with many of both that costs more than the steps.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def pays(n, kp, most, rough, weight, scale, eps):
     """Whether a row of ``n`` positives is to be tried, ``most`` of them fitting; ``rough``: see `refine`.
 
     The condition of its system is at most one plus the largest ``weight`` of a positive over the ``scale`` of
-    all pairs; the steps that rows of real data took grow with the logarithm of that.
+    all pairs, and the steps that rows of real data took grow with the logarithm of that (douban-book-music,
+    K=128, float32: 6 to 7 at 11, 9 to 13 at 101, 12 at 390, 13 to 17 at 1001).
     """
     if n < FROM or kp < _WIDE or not scale > 0.0:
         return False

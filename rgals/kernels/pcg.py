@@ -1,10 +1,4 @@
-"""Preconditioned conjugate gradients for the systems of `rgals.kernels.systems`: approximate, nothing K x K.
-
-In the rotated basis the preconditioner ``D = scale d + ridge`` is diagonal and yet holds the whole Gramian;
-scaled by ``D^-1/2`` the system ``(I + X^T X) x = b`` needs no preconditioner at all, and a few steps from the
-last iterate suffice. The positives of a row are gathered once and stay in the cache for all steps, unless
-they are too many; a step reads them once.
-"""
+"""A few conjugate gradient steps (`rgals.kernels.krylov`) for many rows, from the last iterate."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def rows_transposed_two(left, right, x, y, z, n, n_blocks):
 
 
 def _make_rows_normal(with_right: bool, n_vectors: int | None = None, gathered: bool = False):
-    """``n_vectors`` blocks of W: they stay in registers. None: any number of blocks.
+    """``n_vectors`` blocks of W: with AVX-512 they stay in registers. None: any number of blocks.
 
     ``gathered``: the rows lie where a list of indices says.
     """

@@ -1,8 +1,9 @@
 """Solve the systems of many rows (`rgals.kernels.systems`) exactly, in parallel.
 
-Rows none of whose positives carries weight are left to `rgals.kernels.shared`. Where a processor multiplies
-rounded numbers much faster, rows of many positives start from a rough factor (`rgals.kernels.refine`). A row
-that cannot be solved (its diagonal not positive, or a pivot that is not) leaves its code in ``info``.
+Rows none of whose positives carries weight are left to `rgals.kernels.shared`. Well conditioned rows are
+solved by conjugate gradients (`rgals.kernels.krylov`), others by a factorisation; where a processor
+multiplies rounded numbers much faster, it starts from a rough Gramian (`rgals.kernels.refine`). A row that
+cannot be solved (its diagonal not positive, or a pivot that is not) leaves its code in ``info``.
 """
 
 from __future__ import annotations

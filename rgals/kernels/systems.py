@@ -8,6 +8,7 @@ Scaled by ``D^-1/2``, with ``X`` the n x K matrix of rows ``sqrt(m_k) D^-1/2 f_k
 and ``c = D^-1/2 (linear s)``, it reads ``(I + X^T X) x = X^T w + c`` and ``p = D^-1/2 x``. Where no weight is
 negative all its eigenvalues are at least 1. It is solved
 
+- by conjugate gradients (`rgals.kernels.krylov`), where they take few steps;
 - in its *dual*, n x n: ``(I + X X^T) z = w - X c``, ``x = c + X^T z`` (Woodbury), where n is below about K;
 - in its *primal*, K x K, by Cholesky, where n is larger or a weight is negative.
 

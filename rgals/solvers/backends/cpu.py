@@ -3,8 +3,9 @@
 With the eigendecomposition ``G = V diag(d) V^T`` (float64, once per half-step) and ``F V`` in place of ``F``,
 the system of every row is ``diag(scale_r d + ridge_r)`` plus its own positives, whatever its scale and ridge.
 Where all scales are one multiple of the ridges, a Cholesky factor does the same at a fraction of the price
-(`rgals.solvers.backends.basis`). Rows with few positives are then solved in their dual, without any K x K
-matrix (`rgals.kernels.systems`).
+(`rgals.solvers.backends.basis`). Most rows are then so well conditioned that a few conjugate gradient steps
+solve them to rounding (`rgals.kernels.krylov`), and rows with few positives are solved in their dual
+(`rgals.kernels.systems`): neither needs any K x K matrix.
 """
 
 from __future__ import annotations

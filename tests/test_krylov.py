@@ -1,0 +1,170 @@
+"""Rows that conjugate gradients solve are as exact as those that a factorisation solves."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from helpers import LOSSES, factors, half_steps, rows_of_lengths
+from numba import njit
+
+from rgals import NumericalError
+from rgals._aligned import empty
+from rgals._validation import as_csr
+from rgals.kernels import krylov, rows
+from rgals.losses import IALS, RG2, Degrees
+from rgals.solvers.backends.cpu import CPUBackend
+
+#: `rows.solve` by factorisations alone, and where they pay by conjugate gradients.
+PATHS = ({"iterate": False, "rough": False}, {"iterate": True, "rough": False})
+EASY = IALS(4.0)  # much weight on all pairs: few steps
+
+
+def iterated_rows(K, valued=False):
+    """Rows of lengths around what decides about paths and padding."""
+    at = (krylov.FROM, K - 16, K, 2 * K)
+    lengths = [0, 1, 30, 101, 4 * K, *(n + d for n in at for d in (-1, 0, 1, 2))]
+    return rows_of_lengths(lengths, 4 * K, valued)
+
+
+@pytest.mark.parametrize("K, valued", [(72, True), (130, False)])
+@pytest.mark.parametrize("name", LOSSES)
+def test_iterated_rows_are_exact(name, K, valued, monkeypatch):
+    X = iterated_rows(K, valued)
+    for dtype, eps, tolerance in ((np.float32, 2.0**-23, 1e-4), (np.float64, 2.0**-52, 1e-9)):
+        for side, matrix in (("user", X), ("item", sp.csr_array(X.T))):
+            factorised, iterated, oracle = half_steps(
+                matrix, LOSSES[name], side, K, monkeypatch, PATHS, dtype=dtype
+            )
+            size = np.linalg.norm(oracle, axis=1, keepdims=True).max()
+            by_factors = np.linalg.norm(factorised - oracle, axis=1).max() / size
+            by_steps = np.linalg.norm(iterated - oracle, axis=1).max() / size
+            assert by_factors < tolerance
+            assert by_steps < min(8 * by_factors + 16 * eps, tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("K", [64, 130, 272])
+def test_it_is_long_rows_that_are_iterated(K, dtype, monkeypatch):
+    """That the tests above test something: the two paths round differently."""
+    X = iterated_rows(K)
+    factorised, iterated, _ = half_steps(X, EASY, "user", K, monkeypatch, PATHS, dtype=dtype)
+    differ = (factorised != iterated).any(axis=1)
+    lengths = np.diff(X.indptr)
+    assert not differ[lengths < krylov.FROM].any()
+    assert differ[lengths >= 2 * krylov.FROM].mean() > 0.9
+    if dtype == np.float32:  # twice the digits take twice the steps: too many for the shortest
+        assert differ[lengths >= krylov.FROM].mean() > 0.9
+
+
+@pytest.mark.parametrize("K, dtype", [(64, np.float64), (256, np.float64), (272, np.float32)])
+def test_rows_beyond_the_packed_memory(K, dtype, monkeypatch):
+    """Wide ones are gathered again at every step, narrow ones factorised."""
+    most = int(krylov.capacity(-(-K // 16) * 16, np.dtype(dtype).itemsize))
+    X = rows_of_lengths([most - 1, most, most + 1, 2 * most + 5], 2 * most + 40)
+    factorised, iterated, oracle = half_steps(X, EASY, "user", K, monkeypatch, PATHS, dtype=dtype)
+    np.testing.assert_allclose(iterated, oracle, atol=64 * np.finfo(dtype).eps * np.abs(oracle).max(), rtol=0)
+    differ = (factorised != iterated).any(axis=1)
+    assert differ[:2].all()
+    assert differ[2:].all() == (K >= 256) == differ[2:].any()
+
+
+@pytest.mark.parametrize("alpha0", [1e-1, 1e-2, 1e-4, 1e-7])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_badly_conditioned_rows_are_as_exact_as_factorised_ones(alpha0, dtype, monkeypatch):
+    """Little weight on all pairs and a tiny ridge: the condition grows to that of the positives alone."""
+    X = iterated_rows(64)
+    factorised, iterated, oracle = half_steps(
+        X, IALS(alpha0), "user", 64, monkeypatch, PATHS, dtype=dtype, reg=1e-8, nu=0.0
+    )
+    scores = factors(X.shape[1], 64, dtype, seed=4).astype(np.float64).T
+    error, size = np.abs((factorised - oracle) @ scores).max(), np.abs(oracle @ scores).max()
+    assert np.abs((iterated - oracle) @ scores).max() < 8 * error + 64 * np.finfo(dtype).eps * size
+
+
+@njit
+def solve_alone(
+    X, weights, terms, none, indices, most, inv_root, cols, roots, w, linear, sign, packed, rhs, b, x, r, p,
+    ap, total,
+):  # fmt: skip
+    return krylov.solve(
+        0, len(indices), 0, 0, most, indices, weights, X, terms, none, inv_root, cols, roots, w, linear, sign,
+        packed, rhs, b, x, r, p, ap, total,
+    )  # fmt: skip
+
+
+def run_alone(X, weights, most=None):
+    """`krylov.solve` of ``(I + X^T W X) x = b = 1 + X^T weights``: what it returns, x, b and ``rhs``."""
+    n, K = X.shape
+    memory = {name: empty((K,), X.dtype) for name in ("inv_root", "rhs", "b", "x", "r", "p", "ap")}
+    for array in memory.values():
+        array[:] = 1.0
+    rest = [empty((n + 16,), X.dtype) for _ in range(4)]
+    table = empty(X.shape, X.dtype)
+    table[:] = X
+    done = solve_alone(
+        table.reshape(-1), weights, np.array([1, 0, 1, 0], X.dtype), np.empty((0, 4), X.dtype),
+        np.arange(n, dtype=np.int32), most or n + 16, memory["inv_root"], np.zeros(n + 16, np.int32), *rest,
+        empty(((n + 16) * K,), X.dtype), *(memory[name] for name in ("rhs", "b", "x", "r", "p", "ap")),
+        np.zeros(2, X.dtype),
+    )  # fmt: skip
+    return done, memory["x"], memory["b"], memory["rhs"]
+
+
+@pytest.mark.parametrize("most", [None, 16])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_system(dtype, most, rng):
+    X = (0.02 * rng.standard_normal((53, 64))).astype(dtype)
+    weights = rng.uniform(0.5, 2.0, 53).astype(dtype)
+    done, x, b, rhs = run_alone(X, weights, most)
+    X = X.astype(np.float64)
+    right = 1.0 + X.T @ weights
+    eps = np.finfo(dtype).eps
+    assert done
+    assert (rhs == 1.0).all()
+    np.testing.assert_allclose(b, right, atol=20 * eps)
+    expected = np.linalg.solve(np.eye(64) + X.T @ (weights[:, None] * X), right)
+    assert np.linalg.norm(x - expected) < 8 * eps * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("case", ["too many steps", "a negative weight", "not finite"])
+def test_what_is_left_to_a_factorisation(case, rng):
+    """The pace of the first steps shows that there would be too many; nothing is spoiled."""
+    X = (0.05 * rng.standard_normal((48, 64))).astype(np.float32)
+    weights = np.ones(48, np.float32)
+    if case == "too many steps":
+        X *= np.logspace(0, 4, 48, dtype=np.float32)[:, None]
+    elif case == "a negative weight":
+        weights[7] = -1e-3
+    else:
+        X[5, 9] = np.nan
+    done, _, _, rhs = run_alone(X, weights)
+    assert not done
+    assert (rhs == 1.0).all()
+
+
+def test_an_overflow_is_left_to_a_factorisation(rng):
+    done, *_ = run_alone(np.full((48, 64), 1e19, np.float32), np.ones(48, np.float32))
+    assert not done
+
+
+def test_threads_and_other_rows_change_no_byte(monkeypatch):
+    matrix = as_csr(iterated_rows(128, True), dtype=np.float32)
+    fixed = factors(matrix.n_cols, 128, np.float32)
+    for loss in (EASY, RG2(0.01)):
+        side = loss.coefficients(Degrees.of(matrix)).user_side(matrix, 0.1, 1.0)
+        found = [CPUBackend(n_jobs=n).half_step(matrix, fixed, side).factors for n in (1, 2, 4)]
+        np.testing.assert_array_equal(found[0], found[1])
+        np.testing.assert_array_equal(found[0], found[2])
+
+
+def test_a_singular_system_names_its_row(monkeypatch):
+    matrix = as_csr(iterated_rows(64), dtype=np.float32)
+    fixed = factors(matrix.n_cols, 64, np.float32)
+    fixed[:, 1] = fixed[:, 0]
+    side = IALS(0.0).coefficients(Degrees.of(matrix)).user_side(matrix, 0.0, 0.0)
+    monkeypatch.setattr(rows, "solve", functools.partial(rows.solve, iterate=True))
+    with pytest.raises(NumericalError, match="row"):
+        CPUBackend().half_step(matrix, fixed, side)
