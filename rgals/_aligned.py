@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 LINE = 64  # bytes
+CACHE = 2**21  # bytes that a thread may expect to find in its share of the caches
 
 
 def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:

@@ -6,6 +6,7 @@ import os
 import resource
 from pathlib import Path
 
+from rgals._aligned import CACHE
 from rgals._errors import InsufficientMemoryError
 
 _CGROUPS = (  # limit, usage and the statistics that name reclaimable page cache, of cgroup v2 and v1
@@ -119,7 +120,9 @@ def fit_bytes(
     ) + (n_items * width if best else 0)
     squares = 16 * K * K * 8 if K <= 256 else 4 * K * K * 8 + 4 * K * K * 8
     squares += 16 * padded * padded * 8 if coupled else 0
-    scratch = threads * (2 * padded * padded + 2 * padded * min(padded, longest or padded)) * itemsize
+    longest = most if longest is None else longest
+    scratch = threads * (2 * padded * padded + 2 * padded * min(padded, longest)) * itemsize
+    scratch += threads * min(CACHE, longest * padded * itemsize)
     # Before the factors are there: sums of the weights of the interactions, a chunk at a time
     # (rgals.losses.base).
     chunk = 16 * min(nnz, 1 << 20)

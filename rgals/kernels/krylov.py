@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rgals._aligned import CACHE
 from rgals.kernels import conjugate, gather, plain_rows, tiles
 from rgals.kernels.inner import inner
 from rgals.kernels.loops import copy, zero
@@ -22,7 +23,6 @@ from rgals.kernels.tiles import LINE
 
 _LOOK = 4  # steps between two looks at the pace
 _CLOSE = 4.0  # times eps: the error of a solution, relative to it
-_PACKED = 2**21  # bytes, a thread's share of the caches: rows that fit are gathered once
 FROM = 32  # positives, and
 _WIDE = 64  # factors: with fewer, a factorisation costs no more
 _STREAMED = 256  # factors: with as many, rows that have to be gathered at every step are solved sooner too
@@ -30,9 +30,9 @@ _STREAMED = 256  # factors: with as many, rows that have to be gathered at every
 
 @inner
 def capacity(kp, itemsize):
-    """So many positives are packed at once: whole blocks of W."""
+    """So many positives are packed at once: whole blocks of W that stay in the caches."""
     width = LINE // itemsize
-    return max(_PACKED // itemsize // kp, width) // width * width
+    return max(CACHE // itemsize // kp, width) // width * width
 
 
 @inner
