@@ -64,14 +64,15 @@ def main() -> None:
     print(describe(0))
     X = load(args.data)
     print(f"\n{args.data}, WRMF alpha={ALPHA:g}, reg={REG:g}, {STEPS} steps\n")
-    for K in args.K:
+    names: list[str] = []
+    for K in sorted(args.K):
         for iterations in (1, 5):
             row = errors(X, K, iterations)
-            if (K, iterations) == (args.K[0], 1):
-                print("| K | after iteration | " + " | ".join(row) + " |\n|---|---|" + "---|" * len(row))
-            print(
-                f"| {K} | {iterations} | " + " | ".join(f"{e:.2e}" for e in row.values()) + " |", flush=True
-            )
+            if not names:
+                names = list(row)
+                print("| K | after iteration | " + " | ".join(names) + " |\n|---|---|" + "---|" * len(names))
+            cells = [f"{row[name]:.2e}" if name in row else "" for name in names]
+            print(f"| {K} | {iterations} | " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

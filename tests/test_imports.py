@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "_version": set(),
     "_files": {"_errors"},
     "_journal": {"_errors"},
-    "_memory": {"_errors"},
+    "_memory": {"_errors", "_aligned"},
     "_csr": {"kernels"},
     "_sparse": {"_errors", "_csr", "_validation", "kernels"},
     "_threads": {"_errors"},
