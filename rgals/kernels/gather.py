@@ -64,7 +64,6 @@ def _make_gather_sum(n_vectors: int):
 _gather_sum_1 = _make_gather_sum(1)
 _gather_sum_4 = _make_gather_sum(4)
 _gather_sum_8 = _make_gather_sum(8)
-_MOST = 8 if HAS_AVX512 else 4  # blocks whose sums stay in registers
 
 
 @inner
@@ -75,7 +74,7 @@ def gather_sum(out, source, indices, oi, factors, step, stride, n, reach, n_bloc
     """
     w = LINE // out.itemsize
     block = 0
-    while _MOST == 8 and block + 8 <= n_blocks:
+    while HAS_AVX512 and block + 8 <= n_blocks:  # else the sums of 8 do not stay in registers
         at = block * w
         _gather_sum_8(out, at, source, at, indices, oi, factors, 0, step, stride, n, reach)
         block += 8

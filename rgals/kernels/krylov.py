@@ -22,6 +22,11 @@ from rgals.kernels.systems import gather_weights
 from rgals.kernels.tiles import LINE
 
 _LOOK = 4  # steps between two looks at the pace
+# Steps of rows of real data until 6.3 digits are right (douban-book-music, K=128, float32): so many, and so
+# many for every tenfold condition. 6 to 7 were seen at 11, 9 to 13 at 101, 12 at 390, 13 to 17 at 1001.
+_DIGITS = 6.3
+_STEPS = 1.5
+_STEPS_TENFOLD = 4.3
 _CLOSE = 4.0  # times eps: the error of a solution, relative to it
 FROM = 32  # positives, and
 _WIDE = 64  # factors: with fewer, a factorisation costs no more
@@ -36,6 +41,13 @@ def capacity(kp, itemsize):
 
 
 @inner
+def room(longest, kp, itemsize):
+    """So many positives a thread needs memory for whose longest row has ``longest``."""
+    width = LINE // itemsize
+    return max(width, min(capacity(kp, itemsize), (longest + width - 1) // width * width))
+
+
+@inner
 def _worth(n, kp):
     """How many steps cost as much as a factorisation."""
     return min(n, kp) // 8 + 4
@@ -46,16 +58,16 @@ def pays(n, kp, most, rough, weight, scale, eps):
     """Whether a row of ``n`` positives is to be tried, ``most`` of them fitting; ``rough``: see `refine`.
 
     The condition of its system is at most one plus the largest ``weight`` of a positive over the ``scale`` of
-    all pairs, and the steps that rows of real data took grow with the logarithm of that (douban-book-music,
-    K=128, float32: 6 to 7 at 11, 9 to 13 at 101, 12 at 390, 13 to 17 at 1001).
+    all pairs; the steps grow with the logarithm of that.
     """
     if n < FROM or kp < _WIDE or not scale > 0.0:
         return False
     # Rough Gramians cost so little that only rows in the second-level cache are solved sooner.
     if 2 * n > most if rough else n > most and kp < _STREAMED:
         return False
-    digits = -np.log10(_CLOSE * eps) / 6.3
-    return digits * (1.5 + 4.3 * np.log10(1.0 + max(weight, 0.0) / scale)) <= _worth(n, kp)
+    condition = 1.0 + max(weight, 0.0) / scale
+    steps = (_STEPS + _STEPS_TENFOLD * np.log10(condition)) * -np.log10(_CLOSE * eps) / _DIGITS
+    return steps <= _worth(n, kp)
 
 
 @inner

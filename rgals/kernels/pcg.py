@@ -28,7 +28,7 @@ def _solve(
     width = LINE // factors.itemsize
     n_blocks = kp // width
     most = krylov.capacity(kp, factors.itemsize)
-    longest = max(width, min(most, (longest + width - 1) // width * width))
+    longest = krylov.room(longest, kp, factors.itemsize)
     smallest, largest = ends(d)
     tiny = np.finfo(factors.dtype).tiny
     flat = out.reshape(-1)

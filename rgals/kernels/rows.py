@@ -81,12 +81,15 @@ def _factorise(
     weight, inv_root, cols, roots, w, linear, x, c, of_tiles, inverse, rhs, z, solution, scaled, product,
     rest, right, total, rough,
 ):  # fmt: skip
-    """Solve a row by the factorisation that costs least; ``solution``, ``rhs`` and a code come out."""
+    """Solve a row by the factorisation that costs least; ``solution``, ``rhs`` and a code come out.
+
+    ``rough``: True or None; with None numba drops what is not used, and nobody waits for its compilation.
+    """
     n, kp = end - begin, len(d)
     width = LINE // factors.itemsize
     n_blocks = kp // width
     first_parts = 3  # none: from float32 at once
-    if rough and n >= refine.FROM:
+    if rough is not None and n >= refine.FROM:
         first_parts = refine.first_parts(weight, scale)
     is_short = n <= dual_up_to(kp, width)
     n_positive, n_negative = 0, 1
@@ -101,18 +104,19 @@ def _factorise(
         if n_positive == 0:
             return 0
         shifted = linear_scale != 0.0 or n_positive < n
-        for n_parts in range(first_parts, 3):
-            code = refine.dual(
-                n, kp, shifted, factors, indices, then, n_then, inv_root, cols, roots, w, x, of_tiles, c,
-                inverse, z, right, rest, product, solution, rhs, total, n_parts,
-            )  # fmt: skip
-            if code != refine.ROUGH:
-                return code
+        if rough is not None:
+            for n_parts in range(first_parts, 3):
+                code = refine.dual(
+                    n, kp, shifted, factors, indices, then, n_then, inv_root, cols, roots, w, x, of_tiles, c,
+                    inverse, z, right, rest, product, solution, rhs, total, n_parts,
+                )  # fmt: skip
+                if code != refine.ROUGH:
+                    return code
         return dual(
             n, kp, shifted, factors, indices, then, n_then, inv_root, cols, roots, w, x, c, inverse, z,
             solution, rhs,
         )  # fmt: skip
-    if not is_short:
+    if rough is not None and not is_short:
         for n_parts in range(first_parts, 3):
             code = refine.primal(
                 begin, end, then, n_then, kp, indices, values, factors, terms, col_terms, inv_root, cols,
@@ -142,7 +146,7 @@ def _solve(
     if unit:
         amx.configure()
     most = krylov.capacity(kp, factors.itemsize)
-    longest = max(kp, CHUNK, min(most, (longest + width - 1) // width * width))
+    longest = max(kp, CHUNK, krylov.room(longest, kp, factors.itemsize))
     smallest, largest = ends(d)
     eps = np.finfo(factors.dtype).eps
     tiny = np.finfo(factors.dtype).tiny
@@ -162,7 +166,7 @@ def _solve(
     product = workspace(kp, factors)
     rest = workspace(kp, factors)
     right = workspace(kp, factors)
-    of_tiles = workspace(memory_of_tiles(n_blocks), factors)
+    of_tiles = workspace(memory_of_tiles(n_blocks) if rough is not None else 0, factors)
     sign = workspace(longest, factors)
     total = np.zeros(2, factors.dtype)
     while True:
@@ -188,7 +192,7 @@ def _solve(
             weight = 0.0
             if n >= krylov.FROM:
                 weight = heaviest(begin, end, indices, values, terms, col_terms)
-            tried = iterate and krylov.pays(n, kp, most, rough, weight, scale[row], eps)
+            tried = iterate and krylov.pays(n, kp, most, rough is not None, weight, scale[row], eps)
             if tried and krylov.solve(
                 begin, end, then, n_then, most, indices, values, factors, terms, col_terms, inv_root, cols,
                 roots, w, linear, sign, x, rhs, right, solution, rest, scaled, product, total,
@@ -244,9 +248,10 @@ def solve(
     """
     unit = amx.ready()
     rough = unit if rough is None else rough and (unit or not amx.COMPILED)
-    rough = rough and factors.dtype == np.float32 and len(d) >= 32
+    # None and not False: `_factorise` is then compiled without that path.
+    rough = True if rough and factors.dtype == np.float32 and len(d) >= 32 else None
     launch(
         _solve, n_threads, order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge,
         row_terms, col_terms, out, value, info, longest_row(order, indptr), iterate, rough,
-        unit and rough,
+        unit and rough is not None,
     )  # fmt: skip

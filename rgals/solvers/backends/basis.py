@@ -14,7 +14,7 @@ import scipy.linalg
 
 from rgals.kernels import gram
 
-_ALONE = 256  # up to so many factors one thread multiplies square matrices as fast as several
+_ALONE = 256  # up to so many factors BLAS on one thread multiplies square matrices as fast as several do
 
 
 @dataclass
@@ -135,14 +135,16 @@ def whitening(
 
 
 def _product(left: np.ndarray, right: np.ndarray, n_threads: int) -> np.ndarray:
+    if len(left) <= _ALONE:
+        return left @ right
     out = np.empty_like(left)
-    gram.multiply(left, right, out, n_threads if len(left) > _ALONE else 1)
+    gram.multiply(left, right, out, n_threads)
     return out
 
 
 def metric(basis: np.ndarray, n_threads: int) -> np.ndarray:
     """``M = B^T B``: factors ``p`` in basis B have the squared length ``p M p``."""
-    return gram.gram(basis, np.ones(len(basis)), n_threads if len(basis) > _ALONE else 1)
+    return basis.T @ basis if len(basis) <= _ALONE else gram.gram(basis, np.ones(len(basis)), n_threads)
 
 
 def _eigenvectors(G: np.ndarray) -> np.ndarray:
