@@ -15,7 +15,14 @@ from rgals.model_selection import EdgeWarning
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-TEXTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+TEXTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/convergence.md",
+    "docs/quality.md",
+    "docs/speed.md",
+)
 
 
 def blocks(language: str) -> list[str]:
@@ -71,7 +78,8 @@ def test_the_commands_are_commands():
 @pytest.mark.parametrize("name", TEXTS)
 def test_links_lead_somewhere(name):
     text = (ROOT / name).read_text(encoding="utf-8")
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link]
+    links = [(Path(name).parent / link).as_posix() for link in links]
     paths = re.findall(r"`((?:rgals|tests|benchmarks|examples)/[\w/.]*)`", text)
     assert links or paths or name == "CHANGELOG.md"
     for path in {*links, *paths}:
