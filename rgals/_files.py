@@ -96,7 +96,7 @@ def remove_leftovers(folder: str) -> list[str]:
         except OSError:  # gone in the meantime, or somebody else's
             continue
         try:
-            if _lock(descriptor):
+            if lock(descriptor):
                 _remove(path)
                 removed.append(path)
         except PermissionError:  # in a shared folder such as /tmp: its owner's business
@@ -114,16 +114,16 @@ def _create(folder: str) -> tuple[str, int]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         # Before the lock, another writer may take the file for a leftover: what it holds or has removed is
         # given up.
-        if _lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
+        if lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
             return path, descriptor
         os.close(descriptor)
         _remove(path)
 
 
-def _lock(descriptor: int) -> bool | None:
+def lock(descriptor: int, *, wait: bool = False) -> bool | None:
     """Lock a file: True where this descriptor now holds it, False where another does, None where none can."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:
         if error.errno == errno.EWOULDBLOCK:
             return False

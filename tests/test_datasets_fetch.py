@@ -9,6 +9,7 @@ import json
 import re
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 import zipfile
@@ -20,7 +21,7 @@ import pytest
 
 from rgals._errors import DownloadError, FileFormatError, InputError, ParameterError
 from rgals.datasets import available, fetch, fetching, make_implicit, paper, prepare_paper, sources
-from rgals.datasets.download import _NoDowngrade, download, published_md5
+from rgals.datasets.download import _alone, _NoDowngrade, download, published_md5
 from rgals.datasets.interactions import build
 from rgals.datasets.registry import SOURCES, RemoteFile
 from rgals.model_selection import Protocol
@@ -275,6 +276,34 @@ def test_two_downloads_at_once_do_not_mix(site, payload, tmp_path):
     assert not failures
     assert (tmp_path / "a.zip").read_bytes() == payload
     assert leftovers(tmp_path) == ["a.zip"]
+
+
+def test_whoever_comes_late_finds_the_file_and_leaves_nothing(site, payload, tmp_path):
+    (tmp_path / "a.zip").write_bytes(payload)
+    get(site.put("/a.zip", b"another"), tmp_path / "a.zip")
+    assert (tmp_path / "a.zip").read_bytes() == payload
+    assert not site.seen
+    assert leftovers(tmp_path) == ["a.zip"]
+
+
+def test_one_at_a_time_has_the_lock_though_its_file_comes_and_goes(tmp_path):
+    inside, together = [], []
+
+    def work():
+        for _ in range(100):
+            with _alone(tmp_path / "lock"):
+                inside.append(1)
+                time.sleep(0)  # lets another one in, if it can come in
+                together.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert together == [1] * 600
+    assert not leftovers(tmp_path)
 
 
 def test_published_sums(site):

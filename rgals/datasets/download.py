@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from tqdm import tqdm
 
 from rgals._errors import DownloadError
+from rgals._files import lock
 
 _CHUNK = 1 << 18
 _TIMEOUT = 30.0
@@ -49,15 +50,16 @@ def file_digest(path: Path, kind: str) -> str:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Wait until no other process downloads to the same place (where the system has file locks)."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with open(path, "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    """Wait until nobody else downloads to the same place; the file locked for it is gone afterwards."""
+    while True:
+        with open(path, "a") as held:
+            lock(held.fileno(), wait=True)
+            if os.fstat(held.fileno()).st_nlink:  # else its last holder removed it: others lock a new one
+                try:
+                    yield
+                finally:
+                    path.unlink(missing_ok=True)
+                return
 
 
 def _ask(url: str, headers: dict[str, str]) -> Any:
@@ -202,8 +204,6 @@ def download(
                 else:
                     os.replace(part, target)
                     meta.unlink(missing_ok=True)
-                    with suppress(OSError):
-                        target.with_name(target.name + ".lock").unlink()
                     return
             faults.append(f"{url}: {fault}")
     raise DownloadError(

@@ -161,12 +161,12 @@ def test_the_leftover_of_a_killed_writer_is_removed_and_a_living_ones_stays(tmp_
 def test_a_name_taken_for_a_leftover_is_given_up(tmp_path, monkeypatch):
     """Another writer removes the file between its creation and its lock."""
     answers = iter([False, True])
-    real = files._lock
+    real = files.lock
 
     def lock(descriptor):
         return next(answers, True) and real(descriptor)
 
-    monkeypatch.setattr(files, "_lock", lock)
+    monkeypatch.setattr(files, "lock", lock)
     with files.atomic_file(tmp_path / "out") as file:
         file.write(b"x")
     assert os.listdir(tmp_path) == ["out"]
