@@ -10,6 +10,13 @@ import scipy.sparse as sp
 from rgals.kernels import csr as kernel
 
 
+def read_only(array: np.ndarray) -> np.ndarray:
+    """A read-only view: kernels compile once, for memory-mapped and ordinary arrays alike."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
 @dataclass(frozen=True)
 class CSR:
     """A sparse matrix of non-negative weights, rows sorted by index, no duplicates, no stored zeros.
@@ -23,13 +30,17 @@ class CSR:
         no memory and kernels read nothing).
     n_cols : int
 
-    Make one with `rgals._validation.as_csr`, which checks; this class trusts.
+    Make one with `rgals._validation.as_csr`, which checks; this class trusts. Its arrays are read-only.
     """
 
     indptr: np.ndarray
     indices: np.ndarray
     values: np.ndarray
     n_cols: int
+
+    def __post_init__(self) -> None:
+        for name in ("indptr", "indices", "values"):
+            object.__setattr__(self, name, read_only(getattr(self, name)))
 
     @property
     def n_rows(self) -> int:
@@ -92,6 +103,6 @@ class CSR:
         return CSR(indptr, self.indices[where], values, self.n_cols)
 
     def to_scipy(self, dtype: np.dtype | type | str = np.float32) -> sp.csr_array:
-        """A `scipy.sparse.csr_array` with explicit values."""
+        """A `scipy.sparse.csr_array` with explicit values, in arrays of its own."""
         values = np.ones(self.nnz, dtype) if self.is_binary else self.values.astype(dtype)
-        return sp.csr_array((values, self.indices, self.indptr), shape=self.shape)
+        return sp.csr_array((values, self.indices, self.indptr), shape=self.shape, copy=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals._csr import CSR
+from rgals._csr import CSR, read_only
 from rgals._errors import InputError, ModelFileError
 from rgals._snapshot import Snapshot
 from rgals.datasets.ids import IdMap
@@ -181,7 +181,7 @@ def model_spec(name: str, version: int, arrays: Mapping[str, ArraySpec] | None =
 
 
 def _seen(arrays: Mapping[str, np.ndarray]) -> CSR:
-    indptr, indices, values = (arrays[f"seen_{part}"] for part in ("indptr", "indices", "values"))
+    indptr, indices, values = (read_only(arrays[f"seen_{part}"]) for part in ("indptr", "indices", "values"))
     n_items = len(arrays["item_factors"])
     code = kernel.check(indptr, indices, len(indices), n_items)[0]
     if code != kernel.OK or indptr[-1] != len(indices) or not kernel.is_canonical(indptr, indices):

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals import _memory
-from rgals._csr import CSR
+from rgals._csr import CSR, read_only
 from rgals._errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
 from rgals.kernels import csr as kernel
 
@@ -194,16 +194,17 @@ def as_csr(
         _memory.require(
             needed, f"checking {name} with {len(raw_indices):,} interactions", "give fewer of them at once"
         )
+    raw_indptr, raw_indices = read_only(raw_indptr), read_only(raw_indices)
     code, row, value = kernel.check(raw_indptr, raw_indices, len(data), shape[1])
     if code != kernel.OK:
         raise InputError(_fault(code, row, value, shape, by_column, name))
 
     nnz = int(raw_indptr[-1])
-    indptr = raw_indptr.astype(np.int64, copy=False)
-    indices = raw_indices[:nnz].astype(np.int32, copy=False)
+    indptr = read_only(raw_indptr.astype(np.int64, copy=False))
+    indices = read_only(raw_indices[:nnz].astype(np.int32, copy=False))
     data = data[:nnz]
     with np.errstate(over="ignore"):
-        values = data.astype(dtype, copy=False)
+        values = read_only(data.astype(dtype, copy=False))
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if len(bad):
         where = _coordinate(indptr, indices, bad[0], by_column)
@@ -220,23 +221,23 @@ def as_csr(
         )
     n_lines = shape[1]
     if by_column:
-        indptr, indices, values = kernel.transpose(indptr, indices, values, shape[1])
+        indptr, indices, values = map(read_only, kernel.transpose(indptr, indices, values, shape[1]))
         n_lines = shape[0]
     if not kernel.is_canonical(indptr, indices):
         # Two transpositions sort every row in linear time.
         n_here = len(indptr) - 1
-        flipped = kernel.transpose(indptr, indices, values, n_lines)
-        indptr, indices, values = kernel.transpose(*flipped, n_here)
+        flipped = map(read_only, kernel.transpose(indptr, indices, values, n_lines))
+        indptr, indices, values = map(read_only, kernel.transpose(*flipped, n_here))
         if not kernel.is_canonical(indptr, indices):
             indptr, indices, total = kernel.sum_duplicates(indptr, indices, values)
-            values = total.astype(dtype)
+            values = read_only(total.astype(dtype))
             if not np.isfinite(values).all():
                 raise InputError(f"{name}: the sum of duplicate entries overflows {np.dtype(dtype)}")
     if not values.all():
         indptr, indices, values = kernel.keep(indptr, indices, values, values != 0)
     if (values == 1).all():
         values = np.empty(0, dtype)
-    return CSR(indptr, indices, np.ascontiguousarray(values), n_lines)
+    return CSR(indptr, indices, values, n_lines)
 
 
 def _check_shape(shape: tuple, n_rows: int | None, n_cols: int | None, name: str) -> None:

@@ -30,6 +30,8 @@ from rgals import (
     UnknownIdError,
 )
 from rgals.datasets import make_implicit, read_interactions
+from rgals.kernels import csr as matrices
+from rgals.kernels import rows, shared
 from rgals.metrics import evaluate
 from rgals.model_selection import split_interactions
 
@@ -133,10 +135,20 @@ def test_read_only_and_memory_mapped_input(X, tmp_path):
         array.flags.writeable = False
     np.save(tmp_path / "x.npy", X.toarray())
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    expected = RGALS(K=3, n_iter=1, random_state=0).fit(X).item_factors_
-    for form in (dense, frozen, mapped):
+    model = RGALS(K=3, n_iter=1, random_state=0)
+    expected = model.fit(X.astype(np.float32)).item_factors_
+    compiled = compiled_for()
+    for form in (dense, frozen, frozen.astype(np.float32), mapped):
         got = RGALS(K=3, n_iter=1, random_state=0).fit(form).item_factors_
         np.testing.assert_array_equal(got, expected)
+    assert compiled
+    assert compiled_for() == compiled  # nobody waits for the compilers again
+
+
+def compiled_for() -> dict[str, int]:
+    """How many kinds of arguments the solvers' kernels are compiled for."""
+    functions = [value for module in (matrices, rows, shared) for value in vars(module).values()]
+    return {f.__qualname__: len(f.signatures) for f in functions if hasattr(f, "signatures")}
 
 
 def test_rows_and_columns_may_be_permuted(X):

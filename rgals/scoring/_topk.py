@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals._csr import CSR
+from rgals._csr import CSR, read_only
 from rgals._errors import InputTypeError, ShapeError
 from rgals._threads import n_threads, workers
 from rgals._validation import as_csr, check_ids, check_int
@@ -28,13 +28,6 @@ def useful_jobs(n_jobs: int | None, work: int) -> int:
     """Threads for ``n_jobs``, or 1 for so little work (multiplications) that more of them cost time."""
     threads = n_threads(n_jobs)
     return 1 if work < _ALONE else threads
-
-
-def _read_only(array: np.ndarray) -> np.ndarray:
-    """A read-only view: kernels compile once, for memory-mapped and ordinary arrays alike."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view
 
 
 def as_factors(
@@ -59,7 +52,7 @@ def as_factors(
             f"{names[1]} have {len(pair[1])} rows; at most {np.iinfo(np.int32).max} are supported"
         )
     dtype = np.float32 if all(array.dtype == np.float32 for array in pair) else np.float64
-    return _read_only(pair[0].astype(dtype, copy=False)), _read_only(pair[1].astype(dtype, copy=False))
+    return read_only(pair[0].astype(dtype, copy=False)), read_only(pair[1].astype(dtype, copy=False))
 
 
 def _as_item_list(name: str, ids: Any, n_items: int) -> np.ndarray:
@@ -75,7 +68,7 @@ def _as_scale(scale: Any, n_items: int, dtype: np.dtype) -> np.ndarray:
     array = np.empty(0, dtype) if scale is None else np.asarray(scale, dtype)
     if scale is not None and array.shape != (n_items,):
         raise ShapeError(f"item_scale has shape {array.shape}, expected ({n_items},): one factor an item")
-    return _read_only(array)
+    return read_only(array)
 
 
 def _without(lists: CSR, blocked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -85,7 +78,7 @@ def _without(lists: CSR, blocked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         keep = ~np.isin(indices, blocked)
         indptr = np.concatenate([[0], np.cumsum(keep, dtype=np.int64)])[indptr]
         indices = indices[keep]
-    return _read_only(indptr), _read_only(indices)
+    return read_only(indptr), read_only(indices)
 
 
 def _is_matrix(candidates: Any) -> bool:
@@ -186,7 +179,7 @@ def topk(
     blocked = np.empty(0, np.int32)
     if exclude_items is not None:
         blocked = _as_item_list("exclude_items", exclude_items, n_items)
-    filters = _read_only(pairs.indptr), _read_only(pairs.indices)
+    filters = pairs.indptr, pairs.indices
 
     if _is_matrix(candidates):
         allowed = as_csr(candidates, name="candidates", n_rows=n_queries, n_cols=n_items)
@@ -209,7 +202,7 @@ def topk(
     n_segments = max(1, min(n_tiles // _TILES_IN_A_PIECE, _PIECES // n_blocks))
     ids = np.empty((n_segments, n_queries, n), np.int32)
     scores = np.empty((n_segments, n_queries, n), queries.dtype)
-    lists = _read_only(names), _read_only(blocked)
+    lists = read_only(names), read_only(blocked)
     with workers(useful_jobs(n_jobs, n_queries * n_left * queries.shape[1])) as threads:
         kernel.topk(queries, items, scale, *lists, *filters, n_segments, threads, ids, scores)
     return (ids[0], scores[0]) if n_segments == 1 else (ids[0].copy(), scores[0].copy())
@@ -250,7 +243,7 @@ def topk_dense(
         else as_csr(exclude, name="exclude", n_rows=len(scores), n_cols=scores.shape[1])
     )
     ids, best = np.empty((len(scores), n), np.int32), np.empty((len(scores), n), scores.dtype)
-    filters = _read_only(pairs.indptr), _read_only(pairs.indices)
+    filters = pairs.indptr, pairs.indices
     with workers(useful_jobs(n_jobs, scores.size)) as threads:
         kernel.topk_dense(scores, *filters, threads, ids, best)
     return ids, best

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rgals._aligned import aligned, empty
-from rgals._csr import CSR
+from rgals._csr import CSR, read_only
 from rgals._errors import NumericalError
 from rgals._threads import workers
 from rgals.kernels import gram, inverse, pcg, rows, shared, sums, tiles
@@ -107,7 +107,7 @@ class _Plan:
 
     def __init__(self, matrix: CSR, side: Side, dtype: np.dtype) -> None:
         self.matrix, self.side, self.dtype = matrix, side, dtype
-        self.csr = (matrix.indptr, matrix.indices, matrix.values.astype(dtype, copy=False))
+        self.csr = (matrix.indptr, matrix.indices, read_only(matrix.values.astype(dtype, copy=False)))
         # Where all columns count alike (no exponent, say) their terms move to the rows: kernels then read
         # nothing per positive.
         if len(side.col_terms) and (side.col_terms == side.col_terms[0]).all():
