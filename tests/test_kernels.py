@@ -13,9 +13,10 @@ from numba import njit
 
 import rgals.kernels
 from rgals._aligned import aligned, empty
+from rgals._csr import read_only
 from rgals.kernels import gram, plain_rows, sums, triangles
 from rgals.kernels.emitter import LINE
-from rgals.kernels.inverse import unpack
+from rgals.kernels.inverse import coupling_sums, unpack
 from rgals.kernels.queue import _threads, fetch_add, launch
 from rgals.kernels.workspace import workspace
 
@@ -186,3 +187,45 @@ def test_work_that_has_not_started_is_not_waited_for():
     assert ran == [1]
     release.set()
     assert all(future.result() for future in hold)
+
+
+# ---------------------------------------------------------------------- what couples rows
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_coupling_sums_over_rows_of_every_kind(threads, dtype, rng):
+    """Duals from plain rows and from panels, primals, signed and missing weights, rows without positives."""
+    kp, n_fixed, counts = 64, 500, np.array([0, 1, 7, 40, 44, 45, 60, 64, 65, 130, 300, 30, 64, 90, 3, 0, 12])
+    n_rows = len(counts)
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    indices = np.concatenate([rng.permutation(n_fixed)[:n] for n in counts]).astype(np.int32)
+    values = rng.uniform(0.5, 2.0, len(indices)).astype(dtype)
+    row_terms = np.tile(np.array([0.5, 0.1, 1.0, 0.2], dtype), (n_rows, 1)) * rng.uniform(0.5, 1, (n_rows, 4))
+    row_terms[11, :2] = 0.0  # no positive carries weight
+    row_terms[12:15, :2] = [-2e-4, -1e-4]  # little enough to stay positive definite
+    row_terms = row_terms.astype(dtype)
+    factors = rng.standard_normal((n_fixed, kp)).astype(dtype)
+    d, s = rng.uniform(0.5, 2, kp).astype(dtype), rng.standard_normal(kp).astype(dtype)
+    scale, linear, ridge = rng.uniform(0.5, 1, n_rows), rng.standard_normal(n_rows), np.full(n_rows, 0.3)
+    scale[1], linear[-1] = 0.0, 0.0
+    info = np.zeros(n_rows, np.int32)
+    B, solutions = coupling_sums(
+        rng.permutation(n_rows), *map(read_only, (indptr, indices, values)), factors.reshape(-1), d, s, scale,
+        linear, ridge, row_terms, np.empty((0, 4), dtype), 4, info, threads,
+    )  # fmt: skip
+    assert not info.any()
+    expected, expected_solutions = np.zeros((kp, kp)), np.zeros(kp)
+    for r in range(n_rows):
+        F = factors[indices[indptr[r] : indptr[r + 1]]].astype(np.float64)
+        v = values[indptr[r] : indptr[r + 1]].astype(np.float64)
+        terms = row_terms[r].astype(np.float64)
+        A = np.diag(scale[r] * d + ridge[r]) + F.T @ ((v * terms[0] + terms[1])[:, None] * F)
+        b = F.T @ (v * terms[2] + terms[3]) + linear[r] * s
+        expected += scale[r] ** 2 * np.linalg.inv(A)
+        expected_solutions += scale[r] * np.linalg.solve(A, b)
+    tolerance = 200 * np.finfo(dtype).eps
+    np.testing.assert_allclose(B, expected, rtol=0, atol=tolerance * np.abs(expected).max())
+    np.testing.assert_allclose(
+        solutions, expected_solutions, rtol=0, atol=tolerance * np.abs(expected_solutions).max()
+    )

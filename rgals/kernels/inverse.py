@@ -1,22 +1,27 @@
-"""Sums of inverses of the systems of many rows (`rgals.kernels.systems`): RGx's item side needs them."""
+"""Sums over the systems of many rows (`rgals.kernels.systems`), of inverses and of solutions.
+
+They are what couples the rows of RGx's item side. A row is factored once for both sums.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 
-from rgals.kernels import tiles, triangles
-from rgals.kernels.loops import ends, zero
+from rgals.kernels import triangles
+from rgals.kernels.loops import copy, ends, zero
 from rgals.kernels.queue import fetch_add, launch
+from rgals.kernels.rows import SOON
 from rgals.kernels.systems import (
     CHUNK,
     NOT_POSITIVE,
-    dual_factor,
+    add_unweighted,
+    dual,
     gather_weights,
     is_positive,
     pack_columns,
-    pack_rows,
     primal,
+    scale_row,
 )
 from rgals.kernels.tiles import LINE
 from rgals.kernels.triangles import gram_add, triangle
@@ -24,8 +29,9 @@ from rgals.kernels.workspace import workspace
 
 
 @njit(cache=True, nogil=True)
-def _inverse_sum(
-    counter, order, indptr, indices, values, factors, d, scale, ridge, row_terms, col_terms, total, info
+def _coupling_sums(
+    counter, order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge, row_terms, col_terms,
+    inverses, solutions, info
 ):  # fmt: skip
     kp, n_rows = len(d), len(order)
     width = LINE // factors.itemsize
@@ -33,7 +39,7 @@ def _inverse_sum(
     longest = max(kp, CHUNK)
     smallest, largest = ends(d)
     tiny = np.finfo(factors.dtype).tiny
-    n_parts = len(total)
+    n_parts = len(inverses)
     x = workspace(longest * kp, factors)
     c = workspace(triangle(width, n_blocks), factors)
     few = workspace(triangle(width, n_blocks), factors)
@@ -41,9 +47,11 @@ def _inverse_sum(
     roots = workspace(longest, factors)
     w = workspace(longest, factors)
     linear = workspace(longest, factors)
+    z = workspace(kp, factors)
     inverse = workspace(kp, factors)
     inv_root = workspace(kp, factors)
     rhs = workspace(kp, factors)
+    solution = workspace(kp, factors)
     while True:
         part = fetch_add(counter, 0, 1)
         if part >= n_parts:
@@ -59,8 +67,10 @@ def _inverse_sum(
             if not is_positive(scale[row], ridge[row], smallest, largest, tiny):
                 info[row] = NOT_POSITIVE
                 continue
-            for b in range(n_blocks):
-                tiles.inverse_root(inv_root, b * width, d, b * width, scale[row], ridge[row])
+            following = order[min(at + n_parts, n_rows - 1)]
+            then = indptr[following]
+            n_then = min(indptr[following + 1] - then, SOON)
+            scale_row(inv_root, rhs, d, s, scale[row], linear_scale[row], ridge[row], n_blocks)
             terms = row_terms[row]
             square = scale[row] * scale[row]
             n_positive, n_negative = 0, 1 if n > kp else 0
@@ -70,62 +80,79 @@ def _inverse_sum(
                 )
             if n_negative > 0:
                 # A^-1 = Z^T Z with Z = U^-T D^-1/2, lower triangular.
-                info[row] = primal(
-                    begin, end, 0, 0, kp, indices, values, factors, terms, col_terms, inv_root, cols,
+                code = primal(
+                    begin, end, then, n_then, kp, indices, values, factors, terms, col_terms, inv_root, cols,
                     roots, w, linear, x, c, inverse, rhs,
                 )  # fmt: skip
+                copy(solution, rhs)
+                if code == 0:
+                    triangles.cholesky_solve(c, inverse, solution, n_blocks)
+                info[row] = code
                 zero(x, kp * kp)
                 for b in range(n_blocks):
                     for i in range(width):
                         x[b * kp * width + (b * width + i) * width + i] = inv_root[b * width + i]
                     triangles.panel_solve(c, inverse, x, b * kp * width, b, n_blocks)
-                gram_add(few, x, kp * width, kp, n_blocks, square)
+                for b in range(n_blocks):
+                    gram_add(few, x[b * width * width :], kp * width, width, b + 1, square)
             else:
                 for b in range(n_blocks):
                     tile = triangle(width, b) + b * width * width
                     for i in range(width):
                         few[tile + i * (width + 1)] += square * inv_root[b * width + i] ** 2
+                if n_positive < n:
+                    add_unweighted(n, kp, factors, cols, roots, linear, inv_root, rhs)
+                copy(solution, rhs)
                 if n_positive > 0:
                     # A^-1 = D^-1 - Z^T Z with Z = U^-T X D^-1/2 and U^T U = I + X X^T.
+                    shifted = linear_scale[row] != 0.0 or n_positive < n
+                    info[row] = dual(
+                        n, kp, shifted, factors, indices, then, n_then, inv_root, cols, roots, w, x, c,
+                        inverse, z, solution, rhs,
+                    )  # fmt: skip
                     n_panels = (n + width - 1) // width
                     depth = n_panels * width
-                    pack_rows(n_panels, kp, factors, cols, roots, inv_root, x)
-                    info[row] = dual_factor(n_panels, kp, x, c, inverse, factors, indices, 0, 0)
                     for j in range(kp):
-                        inv_root[j] *= inv_root[j]
-                    pack_columns(depth, kp, factors, cols, roots, inv_root, x, depth * width, 1.0)
+                        z[j] = inv_root[j] * inv_root[j]
+                    pack_columns(depth, kp, factors, cols, roots, z, x, depth * width, 1.0)
                     for b in range(n_blocks):
                         triangles.panel_solve(c, inverse, x, b * depth * width, 0, n_panels)
                     gram_add(few, x, depth * width, depth, n_blocks, -square)
+            for j in range(kp):
+                solutions[part, j] += scale[row] * (solution[j] * inv_root[j])
             pending += 1
             if pending == 32:
                 for i in range(len(few)):
-                    total[part, i] += few[i]
+                    inverses[part, i] += few[i]
                 zero(few, len(few))
                 pending = 0
         for i in range(len(few)):
-            total[part, i] += few[i]
+            inverses[part, i] += few[i]
 
 
-def inverse_sum(
-    order, indptr, indices, values, factors, d, scale, ridge, row_terms, col_terms, n_parts, info, n_threads
+def coupling_sums(
+    order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge, row_terms, col_terms, n_parts,
+    info, n_threads
 ):  # fmt: skip
-    """``sum_r scale_r^2 A_r^-1`` over all rows: what couples the rows of the item side of RGx.
+    """``sum_r scale_r^2 A_r^-1`` and ``sum_r scale_r A_r^-1 b_r`` over all rows.
 
-    Rows are dealt to a fixed number of parts, each summed in a fixed order by one thread: in the factors'
-    precision over a few rows, in float64 over all. Parameters as in `rgals.kernels.rows.solve`.
+    Rows are dealt to a fixed number of parts, each summed in a fixed order by one thread: inverses in the
+    factors' precision over a few rows, in float64 over all. Parameters as in `rgals.kernels.rows.solve`.
 
     Returns
     -------
-    ndarray of float64, shape (n_parts, size of the packed triangle) : their sum is the result.
+    inverses : ndarray of float64, shape (kp, kp)
+    solutions : ndarray of float64, shape (kp,)
     """
+    kp = len(d)
     width = LINE // factors.itemsize
-    total = np.zeros((n_parts, triangle(width, len(d) // width)))
+    inverses = np.zeros((n_parts, triangle(width, kp // width)))
+    solutions = np.zeros((n_parts, kp))
     launch(
-        _inverse_sum, n_threads, order, indptr, indices, values, factors, d, scale, ridge, row_terms,
-        col_terms, total, info,
+        _coupling_sums, n_threads, order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge,
+        row_terms, col_terms, inverses, solutions, info,
     )  # fmt: skip
-    return total
+    return unpack(inverses.sum(axis=0), kp, width), solutions.sum(axis=0)
 
 
 def unpack(triangle_: np.ndarray, kp: int, width: int) -> np.ndarray:

@@ -278,34 +278,38 @@ class _HalfStep:
         ``B = sum_r scale_r^2 A_r^-1`` and ``H = i G``, diagonal in this basis.
         """
         k = self.k
-        uncoupled, _ = self._solve(self.s)
-        B = self._inverse_sum()
+        B, solutions = self._shared_sums() if self.plan.shared else self._sums_of_rows()
         H = self.side.interaction * self.d[:k]
-        v = np.linalg.solve(np.eye(k) - B * H, self._pull(uncoupled))
+        v = np.linalg.solve(np.eye(k) - B * H, solutions)
         shift = np.zeros(self.kp)
         shift[:k] = H * v
         return shift
 
-    def _inverse_sum(self) -> np.ndarray:
-        """``sum_r scale_r^2 A_r^-1``."""
+    def _sums_of_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """``B`` and ``sum_r scale_r A_r^-1 b_r``."""
         side, k = self.side, self.k
-        if self.plan.shared:
-            total = np.zeros(k)
-            for start in range(0, self.n_rows, _AT_ONCE):
-                scale = side.scale[start : start + _AT_ONCE]
-                diagonal = np.outer(scale, self.d[:k]) + side.ridge[start : start + _AT_ONCE, None]
-                # Rows with scale 0 add nothing, and may have no ridge either.
-                total += (scale**2) @ np.divide(1.0, diagonal, out=diagonal, where=scale[:, None] > 0)
-            return np.diag(total)
         dtype = self.rotated.dtype
         info = np.zeros(self.n_rows, np.int32)
         n_parts = 16 if k <= 256 else 4
-        parts = inverse.inverse_sum(
-            self.plan.queue, *self.csr, self.rotated, aligned(self.d.astype(dtype)), side.scale, side.ridge,
-            *self.terms, n_parts, info, self.n_threads,
+        B, solutions = inverse.coupling_sums(
+            self.plan.queue, *self.csr, self.rotated, aligned(self.d.astype(dtype)),
+            aligned(self.s.astype(dtype)), side.scale, side.linear, side.ridge, *self.terms, n_parts, info,
+            self.n_threads,
         )  # fmt: skip
         raise_for_rows(info, dtype)
-        return inverse.unpack(parts.sum(axis=0), self.kp, self.width)[:k, :k]
+        return B[:k, :k], solutions[:k]
+
+    def _shared_sums(self) -> tuple[np.ndarray, np.ndarray]:
+        """The same where every system is diagonal."""
+        side, k = self.side, self.k
+        uncoupled, _ = self._solve(self.s)
+        total = np.zeros(k)
+        for start in range(0, self.n_rows, _AT_ONCE):
+            scale = side.scale[start : start + _AT_ONCE]
+            diagonal = np.outer(scale, self.d[:k]) + side.ridge[start : start + _AT_ONCE, None]
+            # Rows with scale 0 add nothing, and may have no ridge either.
+            total += (scale**2) @ np.divide(1.0, diagonal, out=diagonal, where=scale[:, None] > 0)
+        return np.diag(total), self._pull(uncoupled)
 
     def _majorised_coupling(self, back: np.ndarray) -> np.ndarray:
         """``H v`` at the current factors, which are not turned yet.
