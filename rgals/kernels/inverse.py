@@ -117,7 +117,7 @@ def _coupling_sums(
                     pack_columns(depth, kp, factors, cols, roots, z, x, depth * width, 1.0)
                     for b in range(n_blocks):
                         triangles.panel_solve(c, inverse, x, b * depth * width, 0, n_panels)
-                    gram_add(few, x, depth * width, depth, n_blocks, -square)
+                    gram_add(few, x, depth * width, n, n_blocks, -square)
             for j in range(kp):
                 solutions[part, j] += scale[row] * (solution[j] * inv_root[j])
             pending += 1
