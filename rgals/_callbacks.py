@@ -1,11 +1,10 @@
-"""What watches a fit: validation metrics, early stopping, a progress bar."""
+"""What watches a fit: validation metrics, early stopping."""
 
 from __future__ import annotations
 
 import time
 
 import numpy as np
-from tqdm import tqdm
 
 from rgals._csr import CSR
 from rgals.metrics import evaluate
@@ -73,31 +72,3 @@ class BestIterate:
             self.best, self.iteration = figure, now.iteration
             self.item_factors = now.item_factors.copy()
         return now.iteration - self.iteration >= self.patience
-
-
-class ProgressBar:
-    """A tqdm bar with the objective and the metrics of the last iteration.
-
-    Parameters
-    ----------
-    total : int
-    """
-
-    def __init__(self, total: int) -> None:
-        self.bar = tqdm(total=total, desc="ALS", unit="it")
-
-    def __call__(self, now: Iteration) -> None:
-        """Advance."""
-        shown = {
-            k: v for k, v in now.record.items() if k not in ("iteration", "seconds", "evaluation_seconds")
-        }
-        self.bar.set_postfix({k: f"{v:.5g}" for k, v in shown.items()})
-        self.bar.update()
-
-    def skip(self, iterations: int) -> None:
-        """Count iterations of an earlier run."""
-        self.bar.update(iterations)
-
-    def close(self) -> None:
-        """Finish the bar."""
-        self.bar.close()

@@ -14,10 +14,11 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features, va
 
 from rgals import _memory
 from rgals._aligned import empty
-from rgals._callbacks import BestIterate, ProgressBar, Validation
+from rgals._callbacks import BestIterate, Validation
 from rgals._csr import CSR
 from rgals._errors import InputError, InputTypeError, ParameterError
 from rgals._precision import warn_of_float32
+from rgals._progress import ProgressBar
 from rgals._snapshot import Snapshot
 from rgals._threads import n_threads
 from rgals._validation import as_csr, check_choice, check_int, check_real
@@ -212,7 +213,7 @@ def make_watchers(
     if callbacks is not None:
         watchers += list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
     if model.verbose:
-        watchers.append(ProgressBar(model.n_iter))
+        watchers.append(ProgressBar(model.n_iter, "ALS", "it"))
     for callback in watchers:
         if not callable(callback):
             raise ParameterError("callbacks", callback, "give callables that take one argument")

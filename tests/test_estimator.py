@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers import LOSSES, interactions
+from numba import njit
 from sklearn.base import clone
 from sklearn.decomposition import TruncatedSVD
 from sklearn.exceptions import NotFittedError
@@ -29,6 +30,7 @@ from rgals import (
     ShapeError,
     UnknownIdError,
 )
+from rgals._progress import ProgressBar
 from rgals.datasets import make_implicit, read_interactions
 from rgals.kernels import csr as matrices
 from rgals.kernels import rows, shared
@@ -212,7 +214,23 @@ def test_progress_is_shown_only_when_asked_for(X, capsys):
     RGALS(K=4, n_iter=2).fit(X)
     assert capsys.readouterr().err == ""
     RGALS(K=4, n_iter=2, verbose=1).fit(X)
-    assert "2/2" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "2/2" in shown and "objective=" in shown
+    assert "compiling" not in shown  # the first fit has
+
+
+def test_progress_says_what_the_first_iteration_waits_for(capsys):
+    bar = ProgressBar(2, "ALS", "it")
+    assert "compiling" not in capsys.readouterr().err
+    njit(lambda x: x + 1)(1)
+    njit(lambda x: x + 2)(1)
+    assert capsys.readouterr().err.count("ALS, compiling (the first time on this machine)") == 1
+    bar.advance({"iteration": 1, "seconds": 2.0, "objective": 0.123456, "state": "good"})
+    njit(lambda x: x + 3)(1)  # nobody listens any more
+    bar.close()
+    shown = capsys.readouterr().err
+    assert "ALS:  50%" in shown and "objective=0.12346" in shown
+    assert not any(word in shown for word in ("compiling", "seconds", "iteration=", "good"))
 
 
 # ---------------------------------------------------------------- validation and early stopping

@@ -24,6 +24,7 @@ SHARED = {
     "_files",
     "_journal",
     "_memory",
+    "_progress",
     "_version",
 }
 
@@ -34,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "_errors": set(),
     "_version": set(),
     "_files": {"_errors"},
+    "_progress": set(),
     "_journal": {"_errors"},
     "_memory": {"_errors", "_aligned"},
     "_csr": {"kernels"},

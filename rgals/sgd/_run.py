@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from rgals._csr import CSR
 from rgals._errors import InputError, NumericalError
+from rgals._progress import ProgressBar
 from rgals._snapshot import Snapshot
 from rgals._threads import parallel
 from rgals.metrics import evaluate
@@ -132,8 +133,8 @@ class Run:
         trainer = Trainer(self.train_matrix, users, items, self.settings, self.sampler, n_threads)
         seconds, best, best_epoch = 0.0, -np.inf, 0
         best_state = self.good
-        bar = tqdm(total=model.n_epochs, desc="SGD", unit="epoch", disable=not model.verbose)
-        with trainer, bar:
+        bar = ProgressBar(model.n_epochs, "SGD", "epoch", shown=bool(model.verbose))
+        with trainer, closing(bar):
             for epoch in range(model.n_epochs):
                 started = time.perf_counter()
                 with parallel(model.n_jobs):
@@ -151,8 +152,7 @@ class Run:
                     if record[model.metric] > best or epoch == 0:
                         best, best_epoch, best_state = record[model.metric], epoch, self.good
                     stop = stop or epoch - best_epoch >= model.patience
-                bar.set_postfix(_shown(record))
-                bar.update()
+                bar.advance(record)
                 if stop:
                     break
         if self.held_out is not None and model.early_stopping:
@@ -198,11 +198,3 @@ class Run:
         )
         answers = [watcher(now) for watcher in self.watchers]  # every one is called
         return any(map(bool, answers))
-
-
-def _shown(record: dict[str, Any]) -> dict[str, str]:
-    return {
-        k: f"{v:.5g}"
-        for k, v in record.items()
-        if k not in ("iteration", "seconds", "evaluation_seconds") and isinstance(v, float)
-    }
