@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from copy import copy
 from typing import Any, cast
 
@@ -35,6 +36,7 @@ from rgals._fit import (
 from rgals._interop import Interop
 from rgals._partial import PartialFit
 from rgals._snapshot import Snapshot, check_labels
+from rgals._threads import workers
 from rgals._validation import as_csr
 from rgals.checkpoint import Checkpoint, Progress, Store, as_checkpoint
 from rgals.losses import Degrees, Loss
@@ -209,6 +211,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
             the history's seconds). Interactions of ``X`` are excluded from the rankings.
         callbacks : callable or sequence of callables, optional
             Called with an `rgals.solvers.als.Iteration` after every iteration; a true answer ends the fit.
+            BLAS has one thread meanwhile.
         checkpoint : path or Checkpoint, optional
             Folder to write checkpoints to, after every iteration or as `rgals.Checkpoint` says. Where it
             holds one of this fit already, the fit goes on from there and ends with the bytes of an
@@ -264,24 +267,26 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
             n_users, n_items = matrix.shape
             held_out = as_csr(validation, name="validation", dtype=dtype, n_rows=n_users, n_cols=n_items)
 
-        degrees = Degrees.of(train)
-        loss, reg = resolve(self, loss, train)
-        coefficients = loss.coefficients(degrees)
-        problem = Problem.of(train, loss, coefficients, reg, float(self.reg_exponent))
-        backend, solver = choose_solver(self, coefficients)
-        watchers, best = make_watchers(self, train, held_out, callbacks)
-        rng = np.random.default_rng(seed)
-        if solver == "svd":
-            item_factors = closed_form.item_factors(train, self.K, problem.reg, rng, np.dtype(dtype))
-            history: list[dict[str, Any]] = []
-        else:
-            done = None
-            if store is not None:
-                done = store.resume(describe(self, loss, solver, matrix, held_out), self.n_iter)
-            if done is None:
-                done = Progress(State(start_factors(self, matrix.shape, rng, dtype)))
-            item_factors, history = alternate(self, problem, backend, done, watchers, best, store)
-        state = finish(self, loss, problem, degrees, backend, item_factors, history, matrix, labels)
+        # BLAS's threads, once woken, spin beside ours for a tenth of a second: only its work may wake them.
+        with nullcontext() if self.solver == "svd" else workers(self.n_jobs):
+            degrees = Degrees.of(train)
+            loss, reg = resolve(self, loss, train)
+            coefficients = loss.coefficients(degrees)
+            problem = Problem.of(train, loss, coefficients, reg, float(self.reg_exponent))
+            backend, solver = choose_solver(self, coefficients)
+            watchers, best = make_watchers(self, train, held_out, callbacks)
+            rng = np.random.default_rng(seed)
+            if solver == "svd":
+                item_factors = closed_form.item_factors(train, self.K, problem.reg, rng, np.dtype(dtype))
+                history: list[dict[str, Any]] = []
+            else:
+                done = None
+                if store is not None:
+                    done = store.resume(describe(self, loss, solver, matrix, held_out), self.n_iter)
+                if done is None:
+                    done = Progress(State(start_factors(self, matrix.shape, rng, dtype)))
+                item_factors, history = alternate(self, problem, backend, done, watchers, best, store)
+            state = finish(self, loss, problem, degrees, backend, item_factors, history, matrix, labels)
         # In one step, so that neither a signal nor another thread sees half of it.
         names = {name: value for name, value in vars(probe).items() if name.endswith("_in_")}
         fitted = {"n_iter_": len(history), "history_": history, "solver_": solver}

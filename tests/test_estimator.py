@@ -14,6 +14,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import rgals
 from rgals import (
@@ -29,6 +30,7 @@ from rgals import (
     ParameterError,
     ShapeError,
     UnknownIdError,
+    estimator,
 )
 from rgals._progress import ProgressBar
 from rgals.datasets import make_implicit, read_interactions
@@ -208,6 +210,28 @@ def test_a_failing_fit_leaves_the_model_as_it_was(X):
     with pytest.raises(NumericalError, match=r"iteration 1, item half-step: .* row \d+"):
         model.fit(X)
     assert model.item_factors_ is before
+
+
+def test_blas_is_held_at_one_thread_from_before_the_first_iteration_on(X, monkeypatch):
+    """Its threads, once woken, would spin beside those of the first iterations."""
+    seen, real = [], estimator.resolve
+
+    def resolve(*args):
+        seen.append(blas_threads())
+        return real(*args)
+
+    with threadpool_limits(3, "blas"):
+        monkeypatch.setattr(estimator, "resolve", resolve)
+        RGALS(K=4, n_iter=2).fit(X, callbacks=lambda now: seen.append(blas_threads()))
+        assert seen == [{1}] * 3
+        assert blas_threads() == {3}
+        seen.clear()
+        RGALS(K=4, loss=RG2(alpha=0.0), solver="svd").fit(X)
+        assert seen == [{3}]  # whose work BLAS does
+
+
+def blas_threads() -> set[int]:
+    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
 
 
 def test_progress_is_shown_only_when_asked_for(X, capsys):
