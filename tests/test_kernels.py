@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -15,7 +18,7 @@ import rgals.kernels
 from rgals._aligned import aligned, empty
 from rgals._csr import read_only
 from rgals.kernels import gram, plain_rows, sums, triangles
-from rgals.kernels.emitter import LINE
+from rgals.kernels.emitter import HAS_AVX512, LINE
 from rgals.kernels.inverse import coupling_sums, unpack
 from rgals.kernels.queue import _threads, fetch_add, launch
 from rgals.kernels.workspace import workspace
@@ -229,3 +232,26 @@ def test_coupling_sums_over_rows_of_every_kind(threads, dtype, rng):
     np.testing.assert_allclose(
         solutions, expected_solutions, rtol=0, atol=tolerance * np.abs(expected_solutions).max()
     )
+
+
+# ------------------------------------------------------------------- other processors
+
+
+@pytest.mark.slow
+def test_the_kernels_for_processors_without_avx512(tmp_path):
+    """numba compiles for another processor; the tests of this file and of the iterated rows judge that."""
+    if not HAS_AVX512:
+        pytest.skip("this processor has no AVX-512: the other tests have judged these kernels")
+    told = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}
+    here = Path(__file__).parent
+    tests = [str(here / name) for name in ("test_kernels.py", "test_krylov.py")]
+    code = "from rgals.kernels.emitter import HAS_AVX512 as has; import pytest, sys; assert not has; "
+    done = subprocess.run(
+        [sys.executable, "-c", code + "sys.exit(pytest.main(sys.argv[1:]))", "-q", *tests],
+        env={**os.environ, **told, "NUMBA_CACHE_DIR": str(tmp_path)},
+        cwd=here.parent,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert " passed" in done.stdout

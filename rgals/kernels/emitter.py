@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import llvmlite.binding as llvm
+import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -11,7 +12,15 @@ from numba.extending import intrinsic
 from rgals import _aligned
 
 LINE = _aligned.LINE  # bytes of a vector: W = LINE // itemsize
-HAS_AVX512 = bool(llvm.get_host_cpu_features().get("avx512f", False))
+
+
+def _has_avx512() -> bool:
+    """Whether numba compiles for AVX-512: as this processor has it, or as ``NUMBA_CPU_FEATURES`` says."""
+    told = numba.config.CPU_FEATURES
+    return "+avx512f" in told if told is not None else bool(llvm.get_host_cpu_features().get("avx512f"))
+
+
+HAS_AVX512 = _has_avx512()
 INT = ir.IntType(64)
 
 
