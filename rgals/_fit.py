@@ -260,7 +260,7 @@ def alternate(
     bars = [watcher for watcher in watchers if isinstance(watcher, ProgressBar)]
     try:
         for bar in bars:
-            bar.skip(len(done.history))
+            bar.begin(len(done.history))
         item_factors, history = als(
             problem,
             done.state,

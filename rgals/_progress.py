@@ -30,8 +30,14 @@ class ProgressBar(Listener):
         self.bar = tqdm(total=total, desc=label, unit=unit, disable=not shown)
         self.label, self.unit = label, unit
         self.compiling = False
-        self.listens = shown
-        if shown:
+        self.shown = shown
+        self.listens = False
+
+    def begin(self, done: int = 0) -> None:
+        """Count ``done`` iterations of an earlier run, and listen to numba until `advance` or `close`."""
+        self.bar.update(done)
+        self.listens = self.shown
+        if self.listens:
             register(_COMPILE, self)
 
     def __call__(self, now: Any) -> None:
@@ -48,10 +54,6 @@ class ProgressBar(Listener):
         }
         self.bar.set_postfix(figures, refresh=False)
         self.bar.update()
-
-    def skip(self, iterations: int) -> None:
-        """Count iterations of an earlier run."""
-        self.bar.update(iterations)
 
     def close(self) -> None:
         """Finish the bar."""

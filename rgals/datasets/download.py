@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any
@@ -58,7 +58,8 @@ def _alone(path: Path) -> Iterator[None]:
                 try:
                     yield
                 finally:
-                    path.unlink(missing_ok=True)
+                    with suppress(OSError):
+                        path.unlink()
                 return
 
 

@@ -135,6 +135,7 @@ class Run:
         best_state = self.good
         bar = ProgressBar(model.n_epochs, "SGD", "epoch", shown=bool(model.verbose))
         with trainer, closing(bar):
+            bar.begin()
             for epoch in range(model.n_epochs):
                 started = time.perf_counter()
                 with parallel(model.n_jobs):
