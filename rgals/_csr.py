@@ -11,7 +11,7 @@ from rgals.kernels import csr as kernel
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-    """A read-only view: kernels compile once, for memory-mapped and ordinary arrays alike."""
+    """A contiguous, read-only view: kernels compile once, for memory-mapped and ordinary arrays alike."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view
@@ -40,7 +40,9 @@ class CSR:
 
     def __post_init__(self) -> None:
         for name in ("indptr", "indices", "values"):
-            object.__setattr__(self, name, read_only(getattr(self, name)))
+            view = getattr(self, name).view()
+            view.flags.writeable = False
+            object.__setattr__(self, name, view)
 
     @property
     def n_rows(self) -> int:

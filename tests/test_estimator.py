@@ -149,6 +149,16 @@ def test_read_only_and_memory_mapped_input(X, tmp_path):
     assert compiled_for() == compiled  # nobody waits for the compilers again
 
 
+def test_arrays_with_gaps_are_read_right(X):
+    gaps = X.copy()
+    gaps.indices, gaps.indptr, gaps.data = (
+        np.repeat(array, 3)[::3] for array in (X.indices, X.indptr.astype(np.int64), X.data)
+    )
+    assert gaps.indices.strides == (12,)
+    expected = RGALS(K=3, n_iter=1, random_state=0).fit(X).item_factors_
+    np.testing.assert_array_equal(RGALS(K=3, n_iter=1, random_state=0).fit(gaps).item_factors_, expected)
+
+
 def compiled_for() -> dict[str, int]:
     """How many kinds of arguments the solvers' kernels are compiled for."""
     functions = [value for module in (matrices, rows, shared) for value in vars(module).values()]
