@@ -88,7 +88,8 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
     init_scale : float or None, default=None
         Standard deviation of the random start; None for ``1 / sqrt(K)``.
     tol : float, default=0.0
-        Stop when the objective falls by less than this share of its magnitude in an iteration; 0 never stops.
+        Stop when the objective falls by less than this share of its magnitude in an iteration; 0: when
+        rounding makes it rise.
     early_stopping : bool, default=False
         Watch ``metric`` on ``validation`` (or on a tenth of every user's interactions, held out, where none
         is given), stop after ``patience`` iterations without improvement and keep the best iterate.

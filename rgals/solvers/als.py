@@ -131,7 +131,8 @@ def als(
     backend : Backend
     n_iter : int
     tol : float
-        Stop when the objective falls by less than ``tol`` times its magnitude in an iteration. 0: never.
+        Stop when the objective falls by less than ``tol`` times its magnitude in an iteration; 0: when
+        rounding makes it rise.
     callbacks : sequence of callables
         See `Callback`.
     history : sequence of dict, optional
