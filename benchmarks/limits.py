@@ -43,7 +43,7 @@ from rgals.scoring import topk
 SOLVERS = {"rgals RG2 exact": "exact", "rgals RG2 pcg": "pcg", "rgals RG2 shared": "shared"}
 _PRODUCT = "rgals RG2 shared, rows"
 _STEPS = 3  # of pcg
-_ITERATIONS = 10  # the last is timed: new arrays take some to settle in the caches
+_ITERATIONS = 10  # the last is timed, when caches and the host have settled
 _LEAST_STEPS = 5  # of an exact solution
 
 

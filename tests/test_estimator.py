@@ -139,8 +139,7 @@ def test_read_only_and_memory_mapped_input(X, tmp_path):
         array.flags.writeable = False
     np.save(tmp_path / "x.npy", X.toarray())
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    model = RGALS(K=3, n_iter=1, random_state=0)
-    expected = model.fit(X.astype(np.float32)).item_factors_
+    expected = RGALS(K=3, n_iter=1, random_state=0).fit(X.astype(np.float32)).item_factors_
     compiled = compiled_for()
     for form in (dense, frozen, frozen.astype(np.float32), mapped):
         got = RGALS(K=3, n_iter=1, random_state=0).fit(form).item_factors_
