@@ -15,9 +15,11 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from rgals.kernels.compile import entry
 
 _LOOKS = 50_000  # for new work before a thread goes to sleep: about a tenth of a millisecond
 
@@ -61,7 +63,7 @@ def fetch_add(typingctx, counter, index, amount):
     return types.int64(counter, index, amount), codegen
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _stay_awake(launches, seen):
     """Wait for the next launch, not for long: waking a sleeping processor costs more than a short phase."""
     for _ in range(_LOOKS):
