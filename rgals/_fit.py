@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_feature_names, _check_n_features, validate_data
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import _check_feature_names, _check_n_features, _get_feature_names
 
 from rgals import _memory
 from rgals._aligned import empty
@@ -25,7 +25,6 @@ from rgals._validation import as_csr, check_choice, check_int, check_real
 from rgals.checkpoint import Progress, Store, digest, fingerprint
 from rgals.cuda import check_factors, is_cuda
 from rgals.losses import AUTO, Degrees, Loss, get_loss
-from rgals.model_selection import split_interactions
 from rgals.solvers import closed_form
 from rgals.solvers.als import Callback, Iteration, Problem, State, als
 from rgals.solvers.backends.base import Backend
@@ -36,7 +35,7 @@ from rgals.solvers.backends.dense import DenseBackend
 SOLVERS = ("auto", "exact", "pcg", "svd", "dense")
 # Parameters that a checkpoint must share with the fit that goes on from it.
 _DECISIVE = ("K", "reg", "reg_exponent", "init_scale", "tol", "early_stopping")
-_HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
+HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
 
 
 @dataclass(frozen=True)
@@ -118,8 +117,9 @@ def _backend(model: Any, steps: int | None) -> Backend:
 
 
 def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) -> CSR:
-    """The matrix in canonical form; records, or compares with ``n_items``, the number and names of items."""
-    reset = n_items is None
+    """The matrix in canonical form; with ``n_items``, the number and names of its columns are the fit's."""
+    if n_items is not None:
+        _check_feature_names(model, X, reset=False)
     if sp.issparse(X) or isinstance(X, CSR):
         # A wrong number of items is named by `as_csr`, a right one by nobody.
         matrix = as_csr(X, dtype=dtype, n_cols=n_items)
@@ -127,9 +127,6 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
             raise InputError(f"Found array with 0 sample(s) (shape={matrix.shape}): X has no users")
         if matrix.n_cols == 0:
             raise InputError(f"Found array with 0 feature(s) (shape={matrix.shape}): X has no items")
-        # Only the shape is looked at; a matrix with its values would take memory.
-        _check_n_features(model, np.broadcast_to(np.float32(0), matrix.shape), reset=reset)
-        _check_feature_names(model, X, reset=reset)
         return matrix
     if X is None or isinstance(X, str | bytes | dict) or np.isscalar(X):
         raise InputTypeError(
@@ -137,12 +134,22 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
         )
     try:
         # `as_csr` looks for NaN and infinity itself: it says where.
-        X = validate_data(model, X, reset=reset, dtype="numeric", ensure_all_finite=False)
+        X = check_array(X, dtype="numeric", ensure_all_finite=False, estimator=model, input_name="X")
+        if n_items is not None:
+            _check_n_features(model, X, reset=False)
     except ValueError as error:
         raise InputError(str(error)) from error
     except TypeError as error:
         raise InputTypeError(str(error)) from error
     return as_csr(X, dtype=dtype)
+
+
+def column_names(X: Any) -> np.ndarray | None:
+    """Names of the columns of a frame; None for what has none."""
+    try:
+        return _get_feature_names(X)
+    except TypeError as error:
+        raise InputTypeError(str(error)) from error
 
 
 def check_memory(model: Any, matrix: CSR, dtype: Any) -> None:
@@ -196,14 +203,6 @@ def taken(model: Any, problem: Problem) -> dict[str, float]:
     given = get_loss(model.loss).get_params()
     chosen = {name: value for name, value in problem.loss.get_params().items() if given[name] == AUTO}
     return {**chosen, **({"reg": problem.reg} if model.reg == AUTO else {})}
-
-
-def hold_out(matrix: CSR, dtype: Any, seed: int) -> tuple[CSR, CSR]:
-    """What is fitted and what early stopping watches, where no validation matrix is given."""
-    train, held_out = split_interactions(
-        matrix.to_scipy(dtype), (1.0 - _HOLD_OUT, _HOLD_OUT), random_state=seed
-    )
-    return as_csr(train, dtype=dtype), as_csr(held_out, dtype=dtype)
 
 
 def choose_solver(model: Any, coefficients: Any) -> tuple[Backend, str]:

@@ -11,7 +11,7 @@ from rgals._csr import CSR
 from rgals._errors import InputError, InputTypeError, MissingDependencyError
 from rgals._fit import FittedState
 from rgals._ranker import FactorRanker
-from rgals._snapshot import check_labels
+from rgals._snapshot import FitRecord, check_labels, parameters_of
 from rgals._validation import as_csr
 from rgals.losses import WRMF, Degrees, Loss, get_loss
 
@@ -107,9 +107,9 @@ class Interop(FactorRanker):
             reg=reg,
             reg_exponent=0.0,
             degrees=Degrees.of(kept),
+            record=FitRecord(parameters_of(made), [], int(getattr(model, "iterations", 0)), "implicit"),
         )
-        fitted = {"n_iter_": int(getattr(model, "iterations", 0)), "history_": [], "solver_": "implicit"}
-        made.__dict__.update(fitted, n_features_in_=len(items), _snapshot=state)
+        made._snapshot = state
         return made
 
 

@@ -26,8 +26,6 @@ _Self = TypeVar("_Self", bound="PartialFit")
 class PartialFit(FactorRanker):
     """What a model fitted by half-steps can do beyond any factor model; a mixin of `rgals.RGALS`."""
 
-    n_features_in_: int
-
     def transform_items(self, X_cols: Any, items: Any = None) -> np.ndarray:
         """Factors of items from their interactions: the exact item half-step.
 
@@ -182,12 +180,18 @@ class PartialFit(FactorRanker):
             if refresh_users:
                 side = state.loss.coefficients_for(degrees).user_side(seen, state.reg, state.reg_exponent)
                 users = exact_backend(self).half_step(seen, factors, side).factors
-            new = replace(
-                state, user_factors=users, item_factors=factors, seen=seen, item_ids=labels, degrees=degrees
-            )
-            self.__dict__.update(_snapshot=new, n_features_in_=len(factors))
+            record = state.record
             if len(factors) > len(state.item_factors):
-                self.__dict__.pop("feature_names_in_", None)  # it has no names for the new ones
+                record = replace(record, feature_names=None)  # it has no names for the new ones
+            self._snapshot = replace(
+                state,
+                user_factors=users,
+                item_factors=factors,
+                seen=seen,
+                item_ids=labels,
+                degrees=degrees,
+                record=record,
+            )
         return self
 
     def explain(self, user: int, item: int, n: int | None = 10) -> Explanation:

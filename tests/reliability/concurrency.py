@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import sys
+import tempfile
 import threading
 import time
 
@@ -131,6 +132,92 @@ def concurrency(seconds: float, refits: int, naive: bool) -> dict:
         "faults": faults[:3],
         "idle": sum(count == 0 for count in counts),
         "slowest": max(slowest),
+    }
+
+
+class TornALS(RGALS):
+    """The naive version: the record of a fit is published before its factors."""
+
+    def fit(self, X, y=None, **more):
+        return publish_in_two_steps(self, super().fit, X, more)
+
+
+class TornSGD(SGDRanker):
+    """The same."""
+
+    def fit(self, X, y=None, **more):
+        return publish_in_two_steps(self, super().fit, X, more)
+
+
+def publish_in_two_steps(model, fit, X, more):
+    from dataclasses import replace
+
+    kept = getattr(model, "_snapshot", None)
+    fit(X, **more)
+    if kept is not None:
+        new = model._snapshot
+        model._snapshot = replace(kept, record=new.record)
+        time.sleep(0.01)
+        model._snapshot = new
+    return model
+
+
+SAVED = {"als": RGALS, "sgd": SGDRanker, "torn als": TornALS, "torn sgd": TornSGD}
+
+
+def saves(what: str, amount: int) -> dict:
+    """Two threads save while one refits; every file must load and be one of the fits in all of its parts."""
+    kind = SAVED[what]
+    iterations = "n_iter" if issubclass(kind, RGALS) else "n_epochs"
+    known, found, broken, seconds = set(), [], [], []
+    stop = threading.Event()
+    with tempfile.TemporaryDirectory() as folder:
+
+        def everything(model) -> str:
+            record = repr(model), model.n_iter_, model.n_features_in_
+            record += getattr(model, "solver_", ""), json.dumps(model.history_)
+            seen = model.seen_
+            arrays = model.user_ids_, model.item_ids_, seen.data, seen.indices, seen.indptr
+            return digest(np.frombuffer(repr(record).encode(), np.uint8), *model.factors_, *arrays)
+
+        def refit(number: int) -> None:
+            n_users, n_items = 40 + number % 5, 25 + number % 3  # no two in a row have the same shapes
+            X = interactions(n_users, n_items, valued=number % 2 == 1, seed=number % 7)
+            model.set_params(K=2 + number % 4, random_state=number, **{iterations: 1 + number % 2})
+            model.fit(X, user_ids=np.arange(n_users) + number, item_ids=np.arange(n_items) + 7 * number)
+            known.add(everything(model))
+
+        def save(k: int) -> None:
+            path = os.path.join(folder, str(k))
+            while not stop.is_set():
+                started = time.perf_counter()
+                model.save(path)
+                seconds.append(time.perf_counter() - started)
+                try:
+                    found.append(everything(kind.load(path)))
+                except Exception as error:
+                    broken.append(repr(error)[:200])
+
+        model = kind()
+        refit(0)
+        threads = [threading.Thread(target=save, args=(k,), daemon=True) for k in range(2)]
+        for thread in threads:
+            thread.start()
+        refits = 0
+        while len(found) + len(broken) < amount or refits < amount // 50:
+            refits += 1
+            refit(refits)
+        stop.set()
+        for thread in threads:
+            thread.join()
+    return {
+        "saves": len(found) + len(broken),
+        "refits": refits,
+        "different": len(set(found)),
+        "broken": len(broken),
+        "mixed": sum(one not in known for one in found),
+        "faults": broken[:3],
+        "slowest": max(seconds),
     }
 
 

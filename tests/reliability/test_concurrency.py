@@ -66,6 +66,27 @@ def test_every_answer_comes_from_one_snapshot(tally, amount, layer):
     count.check()
 
 
+@pytest.mark.parametrize("what", ["als", "sgd"])
+def test_every_file_saved_during_refits_is_one_of_the_fits(tally, what):
+    count = tally(f"saves during refits ({what})", 150, 5000)
+    answer, seconds = script("saves", what, count.figure)
+    if isinstance(answer, str):
+        count.add(seconds, answer)
+    else:
+        count.add(answer["slowest"], None, answer["saves"])
+        for name in ("broken", "mixed"):
+            if answer[name]:
+                count.failures.append(f"{answer[name]} of {answer['saves']} {name}: {answer['faults']}")
+        assert answer["different"] > 3, "the files must be of several fits"
+    count.check()
+
+
+@pytest.mark.parametrize("what", ["als", "sgd"])
+def test_a_fit_published_in_two_steps_is_caught(what):
+    answer, _ = script("saves", f"torn {what}", 60)
+    assert answer["mixed"] + answer["broken"] > 0, answer
+
+
 @pytest.mark.slow
 def test_what_was_just_compiled_computes_what_the_cache_does(tmp_path):
     first, _ = script("sgd", NUMBA_CACHE_DIR=tmp_path)
