@@ -209,7 +209,7 @@ class IdMap:
     Raises
     ------
     InputError
-        A label occurs twice.
+        A label occurs twice; the message names it and two of its positions.
     InputTypeError
         A label is neither an integer nor a string.
 
@@ -233,9 +233,7 @@ class IdMap:
         if array.dtype == object:
             self._table = {label: k for k, label in enumerate(array.tolist())}
             if len(self._table) < len(array):
-                seen: set[Any] = set()
-                twice = next(x for x in array.tolist() if x in seen or seen.add(x))  # type: ignore[func-returns-value]
-                raise InputError(f"{what} {twice!r} occurs twice in the labels; each must occur once")
+                raise self._twice(next(x for k, x in enumerate(array.tolist()) if self._table[x] > k))
         elif len(array) > 1:
             ordered = array
             if not (array[1:] > array[:-1]).all():
@@ -243,8 +241,14 @@ class IdMap:
                 ordered = array[self._order]
             equal = np.flatnonzero(ordered[1:] == ordered[:-1])
             if len(equal):
-                label = ordered[equal[0]].item()
-                raise InputError(f"{what} {label!r} occurs twice in the labels; each must occur once")
+                raise self._twice(ordered[equal[0]].item())
+
+    def _twice(self, label: int | str) -> InputError:
+        first, second = [k for k, other in enumerate(self.labels.tolist()) if other == label][:2]
+        return InputError(
+            f"{self.what} {label!r} occurs twice in the labels, at positions {first} and {second}; each must "
+            "occur once"
+        )
 
     def __len__(self) -> int:
         return len(self.labels)
