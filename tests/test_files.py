@@ -206,9 +206,10 @@ def test_nothing_open_is_renamed_or_removed_on_windows(tmp_path, monkeypatch):
         assert target.read_bytes() == content
     with pytest.raises(ValueError), atomic_file(target):
         raise ValueError
-    file = open(tmp_path / "scratch", "wb")
-    files.close_and_remove(file, str(tmp_path / "scratch"))
-    assert file.closed and os.listdir(tmp_path) == ["out"]
+    with open(tmp_path / "scratch", "wb") as file:
+        files.close_and_remove(file, str(tmp_path / "scratch"))
+        assert file.closed
+    assert os.listdir(tmp_path) == ["out"]
 
 
 def test_the_package_works_without_what_only_unix_has(tmp_path):

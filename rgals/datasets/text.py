@@ -189,7 +189,7 @@ def _sample(path: Path, encoding: str) -> list[str]:
 
 
 def _split(line: str, delimiter: str, quote: str | None) -> list[str]:
-    row = next(_reader([line], delimiter, quote), [])
+    row: list[str] = next(_reader([line], delimiter, quote), [])
     return [field.replace(_DOUBLED, "::") for field in row] if delimiter == "::" else row
 
 

@@ -135,8 +135,8 @@ class Scratch:
 
 def _not_ours(path: str) -> InputError:
     return InputError(
-        f"{path} is where a killed run would leave its lists, but it is something else; it stays as it is. Move "
-        "it away or choose another output"
+        f"{path} is where a killed run would leave its lists, but it is something else; it stays as it is. "
+        "Move it away or choose another output"
     )
 
 
