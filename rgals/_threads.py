@@ -65,7 +65,8 @@ def _after_fork() -> None:
     _forked_from_openmp = _forked_from_openmp or _layer() == "omp"
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _refuse_openmp_after_fork() -> None:

@@ -223,7 +223,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
             Folder to write checkpoints to, after every iteration or as `rgals.Checkpoint` says. Where it
             holds one of this fit already, the fit goes on from there and ends with the bytes of an
             uninterrupted one.
-        user_ids, item_ids : array of labels, optional
+        user_ids, item_ids : array of distinct labels, optional
             External ids of the rows and columns; they travel with the saved model. Taken from ``X`` where it
             is an `rgals.datasets.Interactions`.
 
