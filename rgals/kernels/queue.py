@@ -19,6 +19,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from rgals._threads import hold_thread
+
 _LOOKS = 50_000  # for new work before a thread goes to sleep: about a tenth of a millisecond
 
 _pool: ThreadPoolExecutor | None = None
@@ -31,7 +33,9 @@ def _threads() -> ThreadPoolExecutor:
     global _pool
     with _pool_lock:
         if _pool is None:
-            _pool = ThreadPoolExecutor(numba.config.NUMBA_NUM_THREADS, thread_name_prefix="rgals")
+            _pool = ThreadPoolExecutor(
+                numba.config.NUMBA_NUM_THREADS, thread_name_prefix="rgals", initializer=hold_thread
+            )
         return _pool
 
 
@@ -41,7 +45,8 @@ def _after_fork() -> None:
     _pool, _pool_lock = None, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @intrinsic
