@@ -432,9 +432,10 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         state = self._state()
         n_users = len(state.user_factors)
         matrix = as_csr(X, dtype=np.float64, n_rows=n_users, n_cols=len(state.item_factors))
-        return state.loss.objective(
-            matrix, state.user_factors, state.item_factors, state.reg, state.reg_exponent
-        )
+        with workers(self.n_jobs):
+            return state.loss.objective(
+                matrix, state.user_factors, state.item_factors, state.reg, state.reg_exponent
+            )
 
     def score(self, X: Any, y: Any = None) -> float:
         """Ranking quality for users the model may never have seen, for searches and cross-validation.

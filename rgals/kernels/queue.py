@@ -19,6 +19,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from rgals._threads import hold_thread
 from rgals.kernels.compile import entry
 
 _LOOKS = 50_000  # for new work before a thread goes to sleep: about a tenth of a millisecond
@@ -33,7 +34,9 @@ def _threads() -> ThreadPoolExecutor:
     global _pool
     with _pool_lock:
         if _pool is None:
-            _pool = ThreadPoolExecutor(numba.config.NUMBA_NUM_THREADS, thread_name_prefix="rgals")
+            _pool = ThreadPoolExecutor(
+                numba.config.NUMBA_NUM_THREADS, thread_name_prefix="rgals", initializer=hold_thread
+            )
         return _pool
 
 
