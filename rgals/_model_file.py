@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals._errors import InputError, InputTypeError, ModelFileError
+from rgals._errors import InputError, ModelFileError
 from rgals._fit import FittedState
 from rgals._snapshot_file import ModelFormat, model_spec
 from rgals._validation import check_real
@@ -25,24 +25,38 @@ SPEC = model_spec(
 )
 
 
+def _name(kind: type[Loss]) -> str:
+    """What a file calls a loss: rgals' own by their names, others by where they are imported from."""
+    return kind.name if kind in LOSSES.values() else f"{kind.__module__}.{kind.__qualname__}"
+
+
 def _pack_loss(loss: str | Loss) -> Any:
-    return loss if isinstance(loss, str) else {"name": loss.name, "params": loss.get_params()}
+    return loss if isinstance(loss, str) else {"name": _name(type(loss)), "params": loss.get_params()}
 
 
-def _unpack_loss(packed: Any) -> Any:
+def _unpack_loss(packed: Any, own: type[Loss] | None) -> Any:
+    """The loss of a file; ``own`` is the class that the caller gave, as nothing is imported for a file."""
     if isinstance(packed, str):
         return packed
-    names = {kind.name: kind for kind in LOSSES.values()}
-    return names[packed["name"]](**packed["params"])
+    kinds = {_name(kind): kind for kind in (*LOSSES.values(), *([] if own is None else [own]))}
+    name = str(packed["name"])[:200]
+    if name not in kinds:
+        given = "" if own is None else f", not {_name(own)}"
+        raise ValueError(
+            f"its loss is {name}, which is none of rgals'{given}: import the class and give it, as in "
+            f"RGALS.load(path, loss={name.rpartition('.')[2]})"
+        )
+    return kinds[name](**packed["params"])
 
 
-FORMAT = ModelFormat(
-    "RGALS",
-    SPEC,
-    {"n_iter_": int, "history_": list, "solver_": str, "n_features_in_": int},
-    lambda params: {**params, "loss": _pack_loss(params["loss"])},
-    lambda params: {**params, "loss": _unpack_loss(params["loss"])},
-)
+def _format(own: type[Loss] | None = None) -> ModelFormat:
+    return ModelFormat(
+        "RGALS",
+        SPEC,
+        {"n_iter_": int, "history_": list, "solver_": str, "n_features_in_": int},
+        lambda params: {**params, "loss": _pack_loss(params["loss"])},
+        lambda params: {**params, "loss": _unpack_loss(params["loss"], own)},
+    )
 
 
 def save(state: FittedState, path: str | os.PathLike) -> None:
@@ -51,30 +65,25 @@ def save(state: FittedState, path: str | os.PathLike) -> None:
     Raises
     ------
     InputTypeError
-        Its loss is none of rgals'.
+        A parameter of its loss is nothing that JSON can hold.
     """
-    if type(state.loss) not in LOSSES.values():
-        raise InputTypeError(
-            f"a model with the loss {type(state.loss).__name__} cannot be saved: only the losses of "
-            "rgals can be found again when it is loaded"
-        )
     arrays = {f"degrees_{name}": getattr(state.degrees, name) for name in _DEGREES}
     meta = {"loss": _pack_loss(state.loss), "reg": state.reg, "reg_exponent": state.reg_exponent}
-    FORMAT.save(path, state, arrays, meta)
+    _format().save(path, state, arrays, meta)
 
 
-def load(kind: type, path: str | os.PathLike) -> Any:
-    """Read what `save` wrote.
+def load(kind: type, path: str | os.PathLike, own: type[Loss] | None = None) -> Any:
+    """Read what `save` wrote; ``own`` is the class of its loss where that is none of rgals'.
 
     Raises
     ------
     ModelFileError
     OSError
     """
-    found = FORMAT.load(path, kind)
+    found = _format(own).load(path, kind)
     try:
         meta = found.meta
-        loss = _unpack_loss({"name": meta["loss"]["name"], "params": meta["loss"]["params"]})
+        loss = _unpack_loss({"name": meta["loss"]["name"], "params": meta["loss"]["params"]}, own)
         loss.validate()
         state = FittedState(
             **found.fields,

@@ -476,12 +476,14 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         _model_file.save(self._state(), path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> RGALS:
+    def load(cls, path: str | os.PathLike, *, loss: type[Loss] | None = None) -> RGALS:
         """Read a model that `save` wrote.
 
         Parameters
         ----------
         path : str or path
+        loss : class of Loss, optional
+            Of the model, where it is none of rgals': no file makes anything be imported.
 
         Returns
         -------
@@ -492,7 +494,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         ModelFileError
             The file is damaged, of a newer version or not a model.
         """
-        return _model_file.load(cls, path)
+        return _model_file.load(cls, path, loss)
 
     # ------------------------------------------------------------------ scikit-learn
 
