@@ -432,7 +432,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         state = self._state()
         n_users = len(state.user_factors)
         matrix = as_csr(X, dtype=np.float64, n_rows=n_users, n_cols=len(state.item_factors))
-        with workers(self.n_jobs):
+        with workers():
             return state.loss.objective(
                 matrix, state.user_factors, state.item_factors, state.reg, state.reg_exponent
             )

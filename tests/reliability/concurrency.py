@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 from helpers import LOSSES, interactions
-from threadpoolctl import threadpool_info
+from threadpoolctl import ThreadpoolController
 
 from rgals import RGALS
 from rgals.sgd import SGDRanker
@@ -330,17 +330,19 @@ def fork(method: str, when: str, what: str) -> dict:
     }
 
 
-def blas() -> list[int]:
-    return sorted(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
-
-
-def _answer_of_fork(pipe) -> None:
+def _answer_of_fork(pipe, blas) -> None:
     before = blas()
     pipe.send([small_fit(), before, blas()])
 
 
 def forks(number: int) -> dict:
     """What children say that were forked while two threads fit, of how many threads BLAS has there."""
+    # Looked for once: a child that is forked while another thread looks for libraries cannot look itself.
+    libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+
+    def blas() -> list[int]:
+        return sorted(library.num_threads for library in libraries)
+
     expected, before = small_fit(), blas()
     stop, inside = threading.Event(), []
 
@@ -358,7 +360,7 @@ def forks(number: int) -> dict:
     faults, slowest = [], 0.0
     for k in range(number):
         here, there = context.Pipe()
-        child = context.Process(target=_answer_of_fork, args=(there,))
+        child = context.Process(target=_answer_of_fork, args=(there, blas))
         started = time.perf_counter()
         child.start()
         answer = here.recv() if here.poll(AT_MOST) else "no answer"
