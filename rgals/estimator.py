@@ -34,6 +34,7 @@ from rgals._fit import (
     start_factors,
 )
 from rgals._interop import Interop
+from rgals._memory import typed_errors
 from rgals._partial import PartialFit
 from rgals._snapshot import Snapshot, check_labels
 from rgals._threads import workers
@@ -189,6 +190,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     # ------------------------------------------------------------------ fit
 
+    @typed_errors
     def fit(
         self,
         X: Any,
@@ -256,7 +258,8 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         if matrix.nnz == 0:
             raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
         labels = check_labels(user_ids, item_ids, matrix.shape)
-        check_memory(self, matrix, dtype)
+        watched = self.early_stopping or validation is not None or callbacks is not None
+        check_memory(self, matrix, dtype, split=self.early_stopping and validation is None, watched=watched)
         seed = draw_seed(self.random_state)
         store = None if keep is None else Store(keep, seed, is_seed(self.random_state))
         seed = seed if store is None else store.seed
@@ -287,6 +290,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
                 if done is None:
                     done = Progress(State(start_factors(self, matrix.shape, rng, dtype)))
                 item_factors, history = alternate(self, problem, backend, done, watchers, best, store)
+                del done  # its user factors: `finish` writes those that belong to the last item factors
             state = finish(self, loss, problem, degrees, backend, item_factors, history, matrix, labels)
         # In one step, so that neither a signal nor another thread sees half of it.
         names = {name: value for name, value in vars(probe).items() if name.endswith("_in_")}
