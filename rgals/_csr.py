@@ -9,6 +9,8 @@ import scipy.sparse as sp
 
 from rgals.kernels import csr as kernel
 
+_CHUNK = 1 << 20  # entries that numpy converts at once: bounds temporary memory
+
 
 def read_only(array: np.ndarray) -> np.ndarray:
     """A contiguous, read-only view: kernels compile once, for memory-mapped and ordinary arrays alike."""
@@ -72,7 +74,10 @@ class CSR:
     @property
     def col_counts(self) -> np.ndarray:
         """Stored entries per column, int64."""
-        return np.bincount(self.indices, minlength=self.n_cols)
+        counts = np.zeros(self.n_cols, np.int64)
+        for start in range(0, self.nnz, _CHUNK):
+            counts += np.bincount(self.indices[start : start + _CHUNK], minlength=self.n_cols)
+        return counts
 
     @property
     def row_sums(self) -> np.ndarray:
@@ -88,8 +93,14 @@ class CSR:
     @property
     def col_sums(self) -> np.ndarray:
         """Sum of the values of each column, float64."""
-        weights = None if self.is_binary else self.values
-        return np.bincount(self.indices, weights, minlength=self.n_cols).astype(np.float64)
+        if self.is_binary:
+            return self.col_counts.astype(np.float64)
+        sums = np.zeros(self.n_cols)
+        for start in range(0, self.nnz, _CHUNK):
+            # One addition after the other, so that chunks do not show in the rounding.
+            stop = start + _CHUNK
+            np.add.at(sums, self.indices[start:stop].astype(np.intp), self.values[start:stop].astype(float))
+        return sums
 
     def transpose(self) -> CSR:
         """The transposed matrix, in the same canonical form."""

@@ -152,21 +152,33 @@ def column_names(X: Any) -> np.ndarray | None:
         raise InputTypeError(str(error)) from error
 
 
-def check_memory(model: Any, matrix: CSR, dtype: Any) -> None:
-    """Raise `InsufficientMemoryError` where a fit needs more memory than there is."""
+def check_memory(model: Any, matrix: CSR, dtype: Any, *, split: bool = False, watched: bool = True) -> None:
+    """Raise `InsufficientMemoryError` where a fit needs more memory than there is.
+
+    ``split``: early stopping holds interactions out of the matrix; ``watched``: somebody asks for factors.
+    """
     itemsize = np.dtype(dtype).itemsize
     n_users, n_items = matrix.shape
+    valued = not matrix.is_binary
+    size = (matrix.shape, matrix.nnz)
     needed = _memory.fit_bytes(
-        matrix.shape,
-        matrix.nnz,
+        *size,
         model.K,
         itemsize,
-        valued=not matrix.is_binary,
+        valued=valued,
+        coupled=get_loss(model.loss).couples_items(),
         best=model.early_stopping,
+        watched=watched,
         threads=n_threads(model.n_jobs),
         longest=int(max(matrix.row_counts.max(), matrix.col_counts.max())),
+        closed_form=closed_form.scratch_bytes(*size, model.K, itemsize, valued)
+        if model.solver == "svd"
+        else 0,
     )
-    _memory.require(
+    if split:  # the parts are held beside the matrix
+        parts = 16 * n_users + matrix.nnz * (4 + (itemsize if valued else 0))
+        needed = max(needed + parts, _memory.split_bytes(matrix.nnz))
+    _memory.admit(
         needed,
         f"a fit with K={model.K} of {n_users:,} users, {n_items:,} items and {matrix.nnz:,} interactions in "
         f"{np.dtype(dtype).name}",
@@ -249,7 +261,9 @@ def start_factors(model: Any, shape: tuple[int, int], rng: np.random.Generator, 
                 f"{snapshot.item_factors.shape}, which do not fit a matrix {shape} with K={model.K}; set "
                 "warm_start=False"
             )
-        return snapshot.user_factors.astype(dtype)
+        start = empty(snapshot.user_factors.shape, dtype)
+        start[...] = snapshot.user_factors
+        return start
     scale = model.K**-0.5 if model.init_scale is None else model.init_scale
     start = empty((shape[0], model.K), dtype)
     rng.standard_normal(dtype=dtype, out=start)

@@ -61,5 +61,5 @@ def warn_of_float32(factors: np.ndarray, side: Side, n_jobs: int | None) -> None
             f"float32 is not enough for this fit: the system of user {row} has condition {condition:.1e}, so "
             "that rounding may have taken every digit of its factors. Use dtype='float64' or raise reg",
             PrecisionWarning,
-            stacklevel=4,
+            stacklevel=5,  # of the caller of `fit`, which is decorated
         )

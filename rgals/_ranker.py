@@ -15,8 +15,8 @@ from rgals._errors import InputError, ParameterError, ShapeError
 from rgals._filters import aligned, is_matrix, rows_of
 from rgals._snapshot import Snapshot
 from rgals._sparse import union
-from rgals._validation import as_csr, check_choice, check_ids
-from rgals.scoring import topk
+from rgals._validation import as_csr, check_choice, check_ids, check_int
+from rgals.scoring import require_lists, topk
 
 COLD = ("empty", "popular")
 _PAIRS_AT_ONCE = 1 << 16
@@ -303,6 +303,8 @@ class FactorRanker:
             for name, ids in (("candidates", candidates), ("exclude_items", exclude_items))
         }
         known = rows >= 0
+        # Two tables of row numbers and scores, and one of labels.
+        require_lists(len(rows), check_int("n", n, 1), 2 * (4 + snapshot.item_factors.itemsize) + 8)
         found, found_scores = fixed.recommend(rows[known], n, exclude=exclude, cold=cold, **filters)
         ids = np.full((len(rows), n), -1, np.int32)
         scores = np.full((len(rows), n), -np.inf, found_scores.dtype)

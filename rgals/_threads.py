@@ -166,6 +166,14 @@ def hold_thread() -> None:
             limit.set(1)
 
 
+def _layer() -> str | None:
+    """The threading layer of numba; None while it is not chosen, before the first launch."""
+    try:
+        return numba.threading_layer()
+    except ValueError:
+        return None
+
+
 def _before_fork() -> None:
     """Wait until no thread is setting limits: a child would inherit the locks that BLAS takes for it."""
     _blas_lock.acquire()

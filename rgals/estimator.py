@@ -37,6 +37,7 @@ from rgals._fit import (
     taken,
 )
 from rgals._interop import Interop
+from rgals._memory import typed_errors
 from rgals._partial import PartialFit
 from rgals._snapshot import FitRecord, Snapshot, check_labels, parameters_of
 from rgals._sparse import hold_out
@@ -195,6 +196,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     # ------------------------------------------------------------------ fit
 
+    @typed_errors
     def fit(
         self,
         X: Any,
@@ -263,7 +265,8 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         if matrix.nnz == 0:
             raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
         labels = check_labels(user_ids, item_ids, matrix.shape)
-        check_memory(given, matrix, dtype)
+        watched = given.early_stopping or validation is not None or callbacks is not None
+        check_memory(given, matrix, dtype, split=given.early_stopping and validation is None, watched=watched)
         seed = draw_seed(given.random_state)
         store = None if keep is None else Store(keep, seed, is_seed(given.random_state))
         seed = seed if store is None else store.seed
@@ -295,6 +298,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
                 if done is None:
                     done = Progress(State(start_factors(given, matrix.shape, rng, dtype)))
                 item_factors, history = alternate(given, problem, backend, done, watchers, best, store)
+                del done  # its user factors: `finish` writes those that belong to the last item factors
             state = finish(given, loss, problem, degrees, backend, item_factors, history, matrix, labels)
         chosen = taken(given, problem)
         for row in history:

@@ -400,6 +400,10 @@ class Loss(BaseEstimator):
         elif value != AUTO:
             raise ParameterError(f"{self.name}.{name}", value, "give a number >= 0, or 'auto'")
 
+    def couples_items(self) -> bool:
+        """Whether the items share an interaction term, whose sums a half-step has to form."""
+        return False
+
     def lacks_closed_form(self) -> str | None:
         """Why ``solver="svd"`` cannot minimise this loss; None where it can."""
         return f"{self.name} has no closed form"

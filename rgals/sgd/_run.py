@@ -21,7 +21,8 @@ from rgals.sgd.samplers import Sampler
 from rgals.sgd.schedules import get_schedule
 from rgals.sgd.trainer import Factors, Settings, Trainer
 
-_BATCH = {"full": 256, "sampled": 4096}
+#: Default batch size by the kind of a loss: users, or interactions.
+BATCH = {"full": 256, "sampled": 4096}
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Run:
             temperature=model.temperature,
             lr=model.lr,
             schedule=get_schedule(model.schedule, model.warmup),
-            batch_size=model.batch_size or _BATCH[loss.kind],
+            batch_size=model.batch_size or BATCH[loss.kind],
             n_epochs=model.n_epochs,
             coupled=model.weight_decay if model.decay == "coupled" else 0.0,
             decoupled=model.weight_decay if model.decay == "decoupled" else 0.0,

@@ -12,11 +12,13 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
 from rgals._errors import InputError, ParameterError
+from rgals._memory import typed_errors
 from rgals._ranker import FactorRanker
 from rgals._snapshot import FitRecord, Snapshot, check_labels, parameters_of
 from rgals._sparse import hold_out
 from rgals._validation import as_csr, check_choice, check_int, check_real
 from rgals.sgd import _model_file
+from rgals.sgd._memory import check_memory
 from rgals.sgd._run import Callback, Run
 from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import get_optimizer
@@ -171,6 +173,7 @@ class SGDRanker(FactorRanker, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    @typed_errors
     def fit(
         self,
         X: Any,
@@ -205,6 +208,8 @@ class SGDRanker(FactorRanker, BaseEstimator):
             A parameter is out of range.
         InputError, InputTypeError, ShapeError
             The matrix cannot be used.
+        InsufficientMemoryError
+            The fit needs more memory than there is; raised before it is allocated.
         NumericalError
             Training diverged.
 
@@ -223,6 +228,7 @@ class SGDRanker(FactorRanker, BaseEstimator):
         if matrix.nnz == 0:
             raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
         labels = check_labels(user_ids, item_ids, matrix.shape)
+        check_memory(self, matrix, dtype, split=self.early_stopping and validation is None)
         watchers = [] if callbacks is None else [callbacks] if callable(callbacks) else list(callbacks)
         for watcher in watchers:
             if not callable(watcher):

@@ -198,6 +198,7 @@ def als(
             stop = any(answers) or stop
             if after is not None:
                 after(shown, stop, partial(_state, backend, users, items))
+            del shown  # and with it copies of the factors that somebody asked for
         if stop:
             break
         previous = objective

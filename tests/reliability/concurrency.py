@@ -1,4 +1,4 @@
-"""Scripts for processes of their own: determinism, readers during refits, forks, memory."""
+"""Scripts for processes of their own: determinism, readers during refits, forks, growth."""
 
 from __future__ import annotations
 
@@ -376,27 +376,6 @@ def forks(number: int) -> dict:
         thread.join()
     during = sorted({count for counts in inside for count in counts})
     return {"cases": k + 1, "faults": faults, "slowest": slowest, "during": during, "left": blas() == before}
-
-
-def peak(n_users: int, n_items: int, K: int, loss: str, dtype: str) -> dict:
-    """Bytes that a fit takes at its peak, and what was predicted."""
-    from rgals import _fit, _memory
-    from rgals._validation import as_csr
-    from rgals.datasets import make_implicit
-
-    X = make_implicit(n_users, n_items, random_state=0).matrix
-    settings = {"loss": loss, "dtype": dtype, "n_iter": 2, "random_state": 0, "n_jobs": 2}
-    RGALS(K=K, **settings).fit(X[:500])  # compiled, and threads and their memory there
-    matrix = as_csr(X, dtype=np.dtype(dtype).type)
-    seen = []
-    _memory.require = lambda needed, what, advice: seen.append(needed)
-    before = status("VmRSS")
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
-    model = RGALS(K=K, **settings).fit(matrix)
-    high = status("VmHWM")
-    assert _fit._memory is _memory
-    return {"predicted": seen[-1], "peak": high - before, "rows": len(model.user_factors_)}
 
 
 def status(name: str) -> int:
