@@ -23,7 +23,7 @@ def _module(name: str) -> Any:
         return None
 
 
-_fcntl, _msvcrt = _module("fcntl"), _module("msvcrt")  # POSIX's, Windows's
+fcntl, msvcrt = _module("fcntl"), _module("msvcrt")  # POSIX's, Windows's
 _PREFIX, _SUFFIX = ".rgals-", ".tmp"
 _WINDOWS = os.name == "nt"  # where an open file can be neither renamed nor removed
 _LOCKED_BYTE = 1 << 40  # Windows locks bytes, and nobody else can read those: one far behind the end
@@ -145,12 +145,12 @@ def lock(descriptor: int, *, wait: bool = False) -> bool | None:
     None is what file systems without locks give (some network and FUSE mounts), each by an error of its own,
     and systems without a way to lock.
     """
-    if _fcntl is None and _msvcrt is None:
+    if fcntl is None and msvcrt is None:
         return None
     while True:
         try:
-            if _fcntl is not None:
-                _fcntl.flock(descriptor, _fcntl.LOCK_EX | (0 if wait else _fcntl.LOCK_NB))
+            if fcntl is not None:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             else:
                 _lock_byte(descriptor)
             return True
@@ -166,7 +166,7 @@ def _lock_byte(descriptor: int) -> None:
     at = os.lseek(descriptor, 0, os.SEEK_CUR)
     os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
     try:
-        _msvcrt.locking(descriptor, _msvcrt.LK_NBLCK, 1)
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
     finally:
         os.lseek(descriptor, at, os.SEEK_SET)
 

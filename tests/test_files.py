@@ -173,15 +173,15 @@ class Msvcrt:
 
 
 def test_locks_where_there_is_no_fcntl(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_fcntl", None)
-    monkeypatch.setattr(files, "_msvcrt", Msvcrt())
+    monkeypatch.setattr(files, "fcntl", None)
+    monkeypatch.setattr(files, "msvcrt", Msvcrt())
     (tmp_path / "file").write_bytes(b"0123456789")
     with open(tmp_path / "file", "r+b") as one, open(tmp_path / "file", "r+b") as other:
         one.seek(4)
         assert files.lock(one.fileno(), wait=True) is True
         assert files.lock(other.fileno()) is False
         assert one.read() == b"456789"
-    monkeypatch.setattr(files, "_msvcrt", None)
+    monkeypatch.setattr(files, "msvcrt", None)
     with open(tmp_path / "file", "r+b") as one:
         assert files.lock(one.fileno(), wait=True) is None
 
