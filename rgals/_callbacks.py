@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from rgals._csr import CSR
+from rgals.matrix.csr import CSR
 from rgals.metrics import evaluate
 from rgals.solvers.als import Iteration
 

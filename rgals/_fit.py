@@ -12,25 +12,26 @@ import scipy.sparse as sp
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import _check_feature_names, _check_n_features, _get_feature_names
 
-from rgals import _memory
-from rgals._aligned import empty
 from rgals._callbacks import BestIterate, Validation
-from rgals._csr import CSR
-from rgals._errors import InputError, InputTypeError, ParameterError
-from rgals._precision import check_underflow, warn_of_rounding
-from rgals._progress import ProgressBar
-from rgals._snapshot import Snapshot
-from rgals._threads import n_threads
-from rgals._validation import as_csr, check_choice, check_int, check_real
 from rgals.checkpoint import Progress, Store, digest, fingerprint
-from rgals.cuda import check_factors, is_cuda
 from rgals.losses import AUTO, Degrees, Loss, get_loss
+from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr
+from rgals.model.state import Snapshot
+from rgals.runtime import memory as _memory
+from rgals.runtime.aligned import empty
+from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError
+from rgals.runtime.progress import ProgressBar
+from rgals.runtime.threads import n_threads
 from rgals.solvers import closed_form
 from rgals.solvers.als import Callback, Iteration, Problem, State, als
-from rgals.solvers.backends.base import Backend
-from rgals.solvers.backends.cpu import CPUBackend
-from rgals.solvers.backends.cupy import CuPyBackend
-from rgals.solvers.backends.dense import DenseBackend
+from rgals.solvers.base import Backend
+from rgals.solvers.cpu import CPUBackend
+from rgals.solvers.cuda import check_factors, is_cuda
+from rgals.solvers.cuda.backend import CuPyBackend
+from rgals.solvers.dense import DenseBackend
+from rgals.solvers.precision import check_underflow, warn_of_rounding
 
 SOLVERS = ("auto", "exact", "pcg", "svd", "dense")
 # Parameters that a checkpoint must share with the fit that goes on from it.

@@ -13,9 +13,6 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 
-from rgals import _model_file
-from rgals._csr import CSR
-from rgals._errors import InputError, ParameterError
 from rgals._fit import (
     HOLD_OUT,
     FittedState,
@@ -36,16 +33,19 @@ from rgals._fit import (
     start_factors,
     taken,
 )
-from rgals._interop import Interop
-from rgals._memory import typed_errors
-from rgals._partial import PartialFit
-from rgals._snapshot import FitRecord, Snapshot, check_labels, parameters_of
-from rgals._sparse import hold_out
-from rgals._threads import workers
-from rgals._validation import as_csr
 from rgals.checkpoint import Checkpoint, Progress, Store, as_checkpoint
 from rgals.losses import AUTO, Degrees, Loss, get_loss
+from rgals.matrix.csr import CSR
+from rgals.matrix.entries import hold_out
+from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
+from rgals.model import als_file as _model_file
+from rgals.model.exchange import Interop
+from rgals.model.fold_in import PartialFit
+from rgals.model.state import FitRecord, Snapshot, check_labels, parameters_of
+from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.memory import typed_errors
+from rgals.runtime.threads import workers
 from rgals.solvers import closed_form
 from rgals.solvers.als import Callback, Problem, State
 

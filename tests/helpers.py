@@ -7,11 +7,11 @@ import functools
 import numpy as np
 import scipy.sparse as sp
 
-from rgals._validation import as_csr
 from rgals.kernels import rows
 from rgals.losses import IALS, RG2, RGX, WRMF, Degrees
-from rgals.solvers.backends.cpu import CPUBackend
-from rgals.solvers.backends.dense import DenseBackend
+from rgals.matrix.validate import as_csr
+from rgals.solvers.cpu import CPUBackend
+from rgals.solvers.dense import DenseBackend
 
 #: Every loss with every option that changes its coefficients, by name.
 LOSSES = {

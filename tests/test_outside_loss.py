@@ -9,12 +9,12 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 from rgals import RGALS, ModelFileError, ParameterError
-from rgals._validation import as_csr
 from rgals.compare import compare
 from rgals.datasets import make_implicit
 from rgals.losses import AUTO, Coefficients, Degrees, Loss, spectral_edge
+from rgals.matrix.validate import as_csr
 from rgals.model_selection import tune
-from rgals.solvers.backends.cpu import CPUBackend
+from rgals.solvers.cpu import CPUBackend
 
 
 class Floor(Loss):

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-import rgals._precision
+import rgals.solvers.precision
 from rgals import IALS, RG2, RGALS, RGX, WRMF, NumericalError, PrecisionWarning
-from rgals._precision import LIMIT, RISKY, rows_at_risk
-from rgals._validation import as_csr
 from rgals.losses import Degrees
-from rgals.solvers.backends.cpu import CPUBackend
-from rgals.solvers.backends.dense import DenseBackend
+from rgals.matrix.validate import as_csr
+from rgals.solvers.cpu import CPUBackend
+from rgals.solvers.dense import DenseBackend
+from rgals.solvers.precision import LIMIT, RISKY, rows_at_risk
 
 LOSSES = {
     "WRMF 1": WRMF(alpha=1.0),
@@ -132,7 +132,7 @@ def test_nothing_is_solved_again_in_an_ordinary_fit(name, monkeypatch):
     def never(*args):
         raise AssertionError("solved again in float64")
 
-    monkeypatch.setattr(rgals._precision, "_shared", never)  # not even a Gramian
+    monkeypatch.setattr(rgals.solvers.precision, "_shared", never)  # not even a Gramian
     RGALS(K=16, loss=LOSSES[name], reg=0.1, n_iter=3, random_state=0).fit(counts("ones"))
     assert RISKY * np.finfo(np.float32).eps < LIMIT
 
@@ -194,4 +194,4 @@ def test_a_system_without_full_rank_is_named():
     side = WRMF(alpha=1.0).coefficients(Degrees.of(matrix)).user_side(matrix, 0.0, 0)
     with pytest.warns(PrecisionWarning, match=r"system of user \d+ is singular.*dtype='float64'"):
         solved = np.ones((30, 8), np.float32)
-        rgals._precision.warn_of_rounding(matrix, solved, items, side, CPUBackend(), "user")
+        rgals.solvers.precision.warn_of_rounding(matrix, solved, items, side, CPUBackend(), "user")

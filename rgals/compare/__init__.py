@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rgals._errors import InputError
 from rgals.compare.methods import DEFAULT, METHODS, get_methods
 from rgals.compare.report import Comparison, summarise, write
 from rgals.compare.runner import Plan, Runner, Split, prepare
+from rgals.runtime.errors import InputError
 
 
 def compare(

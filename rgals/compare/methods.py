@@ -9,10 +9,10 @@ from typing import Any
 
 from sklearn.base import clone
 
-from rgals._errors import ParameterError
 from rgals.estimator import RGALS
 from rgals.losses import IALS, RG2, RGX, WRMF, rule
 from rgals.losses.base import Loss
+from rgals.runtime.errors import ParameterError
 from rgals.sgd import SGDRanker
 
 Params = Mapping[str, float]

@@ -16,17 +16,18 @@ import scipy.sparse as sp
 from threadpoolctl import threadpool_info
 from tqdm import tqdm
 
-from rgals._csr import CSR
-from rgals._errors import InputError, NumericalError, ParameterError
-from rgals._journal import Journal
-from rgals._threads import n_threads
-from rgals._validation import as_csr, check_int, check_real
-from rgals._version import __version__
 from rgals.compare.methods import Method, get_methods
 from rgals.datasets import Interactions, read_interactions
+from rgals.files.journal import Journal
 from rgals.losses import RG2
+from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.model_selection import k_core, split_interactions
+from rgals.runtime.checks import check_int, check_real
+from rgals.runtime.errors import InputError, NumericalError, ParameterError
+from rgals.runtime.threads import n_threads
+from rgals.runtime.version import __version__
 from rgals.sgd import SGDRanker
 from rgals.sgd import losses as sgd_losses
 

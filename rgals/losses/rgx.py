@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rgals._validation import check_choice, check_real
 from rgals.losses.base import AUTO, Coefficients, Degrees
 from rgals.losses.rg2 import RG2
+from rgals.runtime.checks import check_choice, check_real
 
 
 class RGX(RG2):

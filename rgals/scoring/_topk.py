@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from rgals import _memory
-from rgals._csr import CSR, read_only
-from rgals._errors import InputTypeError, ShapeError
-from rgals._threads import n_threads, workers
-from rgals._validation import as_csr, check_ids, check_int
-from rgals.cuda import open_device
 from rgals.kernels import topk as kernel
+from rgals.matrix.csr import CSR, read_only
+from rgals.matrix.validate import as_csr, check_ids
+from rgals.runtime import memory as _memory
+from rgals.runtime.checks import check_int
+from rgals.runtime.errors import InputTypeError, ShapeError
+from rgals.runtime.threads import n_threads, workers
 from rgals.scoring._device import topk_on_device
+from rgals.solvers.cuda import open_device
 
 # Few queries are cut along the items into about this many pieces of work, whatever the number of threads, but
 # not into shorter ones: every piece fills its own heaps.

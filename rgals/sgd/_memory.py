@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from rgals import _memory
-from rgals._csr import CSR
+from rgals.matrix.csr import CSR
+from rgals.runtime import memory as _memory
 from rgals.sgd._run import BATCH
 from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import get_optimizer

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from rgals._csr import CSR
-from rgals._errors import InputError, NumericalError
-from rgals._progress import ProgressBar
-from rgals._threads import parallel
+from rgals.matrix.csr import CSR
 from rgals.metrics import evaluate
+from rgals.runtime.errors import InputError, NumericalError
+from rgals.runtime.progress import ProgressBar
+from rgals.runtime.threads import parallel
 from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import get_optimizer
 from rgals.sgd.samplers import Sampler

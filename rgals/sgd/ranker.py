@@ -11,13 +11,14 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
-from rgals._errors import InputError, ParameterError
-from rgals._memory import typed_errors
-from rgals._ranker import FactorRanker
-from rgals._snapshot import FitRecord, Snapshot, check_labels, parameters_of
-from rgals._sparse import hold_out
-from rgals._validation import as_csr, check_choice, check_int, check_real
-from rgals.sgd import _model_file
+from rgals.matrix.entries import hold_out
+from rgals.matrix.validate import as_csr
+from rgals.model.ranking import FactorRanker
+from rgals.model.state import FitRecord, Snapshot, check_labels, parameters_of
+from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.memory import typed_errors
+from rgals.sgd import file as _model_file
 from rgals.sgd._memory import check_memory
 from rgals.sgd._run import Callback, Run
 from rgals.sgd.losses import get_loss

@@ -11,11 +11,11 @@ from typing import Any
 import numba
 import numpy as np
 
-from rgals._csr import CSR
-from rgals._errors import NumericalError
-from rgals._threads import hold_thread
 from rgals.kernels import sgd as kernel
 from rgals.kernels.softmax import softmax_batch
+from rgals.matrix.csr import CSR
+from rgals.runtime.errors import NumericalError
+from rgals.runtime.threads import hold_thread
 from rgals.sgd.losses import Softmax
 from rgals.sgd.optimizers import Optimizer
 from rgals.sgd.samplers import Sampler

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rgals._aligned import empty
-from rgals._csr import CSR
-from rgals._errors import NumericalError
 from rgals.losses.base import Coefficients, Loss
-from rgals.solvers.backends.base import Backend
+from rgals.matrix.csr import CSR
+from rgals.runtime.aligned import empty
+from rgals.runtime.errors import NumericalError
+from rgals.solvers.base import Backend
 
 
 @dataclass
@@ -68,7 +68,7 @@ class State(NamedTuple):
     ----------
     user_factors, item_factors : ndarray
     user_basis, item_basis : ndarray or None
-        See `rgals.solvers.backends.basis.Factors`.
+        See `rgals.solvers.basis.Factors`.
     """
 
     user_factors: np.ndarray

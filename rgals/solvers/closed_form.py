@@ -8,9 +8,9 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from rgals._csr import CSR
-from rgals._errors import ParameterError
 from rgals.losses import Loss
+from rgals.matrix.csr import CSR
+from rgals.runtime.errors import ParameterError
 
 _ROWS = 1 << 12  # of a table of max(users.shape) x n_factors numbers that is never held as a whole
 

@@ -10,7 +10,8 @@ import sys
 import numpy as np
 import scipy.sparse as sp
 
-from rgals import RGALS, RGX, InsufficientMemoryError, _memory
+from rgals import RGALS, RGX, InsufficientMemoryError
+from rgals.runtime import memory as _memory
 from rgals.sgd import SGDRanker
 
 KINDS = {"als": RGALS, "svd": RGALS, "sgd": SGDRanker}

@@ -12,7 +12,7 @@ from reliability import saving
 
 from rgals import RGALS, Checkpoint, CheckpointError, ModelFileError, ParameterError
 from rgals.cli import main
-from rgals.persistence import load_npz
+from rgals.files.archive import load_npz
 
 ME = "reliability.saving"
 

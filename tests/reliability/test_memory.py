@@ -15,12 +15,14 @@ from helpers import interactions
 from reliability.harness import python
 from reliability.memory import matrix
 
-from rgals import RGALS, RGX, InsufficientMemoryError, PrecisionWarning, _memory, _precision, estimator
-from rgals._csr import CSR
-from rgals._validation import as_csr
+from rgals import RGALS, RGX, InsufficientMemoryError, PrecisionWarning, estimator
+from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr
+from rgals.runtime import memory as _memory
 from rgals.scoring import topk, topk_dense
 from rgals.sgd import SGDRanker
 from rgals.solvers import closed_form
+from rgals.solvers import precision as _precision
 
 SCRIPT = str(Path(__file__).with_name("memory.py"))
 
