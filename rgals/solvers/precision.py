@@ -153,9 +153,7 @@ def rows_at_risk(rows: CSR, fixed: np.ndarray, side: Side) -> np.ndarray:
     risk = bound(*ends)
     top = np.argsort(-risk, kind="stable")[:_RANKED]
     top = top[risk[top] >= RISKY]
-    risk = shared_risk(*ends)[top] + _own_risk(
-        rows.take_rows(top), fixed @ V.astype(fixed.dtype), _take(side, top), d
-    )
+    risk = shared_risk(*ends)[top] + _own_risk(rows.take_rows(top), fixed, _take(side, top), d, V)
     order = np.argsort(-risk, kind="stable")[:_MEASURED]
     return top[order[risk[order] >= RISKY]]
 
