@@ -17,7 +17,7 @@ from rgals._aligned import empty
 from rgals._callbacks import BestIterate, Validation
 from rgals._csr import CSR
 from rgals._errors import InputError, InputTypeError, ParameterError
-from rgals._precision import warn_of_float32
+from rgals._precision import check_underflow, warn_of_rounding
 from rgals._progress import ProgressBar
 from rgals._snapshot import Snapshot
 from rgals._threads import n_threads
@@ -293,10 +293,13 @@ def finish(
         backend = exact_backend(model)
     side = problem.coefficients.user_side(problem.users, problem.reg, problem.reg_exponent)
     step = backend.half_step(problem.users, item_factors, side)
+    items = problem.coefficients.item_side(problem.items, problem.reg, problem.reg_exponent)
+    check_underflow(problem.users, step.factors, side, "user")
+    check_underflow(problem.items, item_factors, items, "item")
     if not is_cuda(model.device):
-        warn_of_float32(item_factors, side, model.n_jobs)
+        warn_of_rounding(problem.users, step.factors, item_factors, side, backend, "user")
+        warn_of_rounding(problem.items, None, step.factors, items, backend, "item")
     if not history:  # closed form: one entry, so that the objective can be read as after any fit
-        items = problem.coefficients.item_side(problem.items, problem.reg, problem.reg_exponent)
         ridge = items.ridge @ np.einsum("ij,ij->i", item_factors, item_factors, dtype=np.float64)
         objective = problem.constant + float(ridge) - step.decrease
         history.append({"iteration": 1, "seconds": 0.0, "objective": objective})

@@ -73,7 +73,7 @@ ALLOWED: dict[str, set[str]] = {
     "_snapshot_file": SHARED | {"_snapshot", "datasets", "kernels", "persistence"},
     "_model_file": SHARED | {"_fit", "_snapshot_file", "losses", "persistence"},
     "checkpoint": SHARED | {"persistence", "solvers"},
-    "_precision": SHARED | {"kernels", "losses"},
+    "_precision": SHARED | {"losses", "solvers"},
     "_fit": SHARED
     | {"_precision"}
     | {"cuda"}
