@@ -24,7 +24,7 @@ from rgals._threads import n_threads
 from rgals._validation import as_csr, check_choice, check_int, check_real
 from rgals.checkpoint import Progress, Store, digest, fingerprint
 from rgals.cuda import check_factors, is_cuda
-from rgals.losses import Degrees, Loss, get_loss, rule
+from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.solvers import closed_form
 from rgals.solvers.als import Callback, Iteration, Problem, State, als
 from rgals.solvers.backends.base import Backend
@@ -33,7 +33,6 @@ from rgals.solvers.backends.cupy import CuPyBackend
 from rgals.solvers.backends.dense import DenseBackend
 
 SOLVERS = ("auto", "exact", "pcg", "svd", "dense")
-AUTO = "auto"
 # Parameters that a checkpoint must share with the fit that goes on from it.
 _DECISIVE = ("K", "reg", "reg_exponent", "init_scale", "tol", "early_stopping")
 HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
@@ -60,7 +59,7 @@ class FittedState(Snapshot):
     @cached_property
     def user_system(self) -> tuple[np.ndarray, np.ndarray]:
         """What the systems of all users share: ``Q^T diag(h) Q - i u u^T`` and ``u = Q^T h``, in float64."""
-        coefficients = self.loss.coefficients(self.degrees)
+        coefficients = self.loss.coefficients_for(self.degrees)
         gram, u = np.zeros((self.item_factors.shape[1],) * 2), np.zeros(self.item_factors.shape[1])
         for start in range(0, len(self.item_factors), 1 << 14):
             part = self.item_factors[start : start + (1 << 14)].astype(np.float64)
@@ -76,8 +75,8 @@ def check_parameters(model: Any) -> tuple[Loss, Any]:
     check_real("reg_exponent", model.reg_exponent, -4.0, 4.0)
     if not isinstance(model.reg, str):
         check_real("reg", model.reg, 0.0)
-    elif model.reg != AUTO or model.reg_exponent != 1:
-        raise ParameterError("reg", model.reg, "give a number >= 0, or 'auto' with reg_exponent=1")
+    elif model.reg != AUTO:
+        raise ParameterError("reg", model.reg, "give a number >= 0, or 'auto'")
     check_int("n_iter", model.n_iter, 1)
     check_choice("solver", model.solver, SOLVERS)
     check_choice("dtype", dtype_name(model.dtype), ("float32", "float64"))
@@ -175,14 +174,35 @@ def check_memory(model: Any, matrix: CSR, dtype: Any) -> None:
     )
 
 
-def resolve(model: Any, loss: Loss, train: CSR) -> tuple[Loss, float]:
-    """The loss and the strength of the regularisation of a fit, where ``reg="auto"`` by the rule."""
-    if model.reg != AUTO:
-        return loss, float(model.reg)
-    ruled = rule(loss, train.n_rows, train.n_cols, train.nnz)
-    if isinstance(model.loss, str):
-        loss = type(loss)(**{name: value for name, value in ruled.items() if name != "reg"})
-    return loss, ruled["reg"]
+def choose_reg(reg: float | str, problem: Problem) -> float:
+    """The strength of the regularisation of a fit: the loss's rule where it is "auto".
+
+    Rules speak of ``reg_exponent=1``, ``rho = reg W``. With another exponent nu, ``rho = reg_nu W^nu``, and
+    ``reg_nu = reg W^(1 - nu)`` keeps the ridge of the mean interaction: W is the geometric mean, over the
+    interactions and both sides, of the rows' weights.
+    """
+    if reg != AUTO:
+        return float(reg)
+    users, items, nu = problem.users, problem.items, problem.reg_exponent
+    reg = problem.loss.defaults(*users.shape, users.nnz)["reg"]
+    if nu == 1.0:
+        return reg
+    logs = []
+    for matrix, side in (
+        (users, problem.coefficients.user_side(users, 1.0, 1.0)),
+        (items, problem.coefficients.item_side(items, 1.0, 1.0)),
+    ):
+        counts = np.where(side.ridge > 0, matrix.row_counts, 0)
+        weight = np.log(side.ridge, out=np.zeros(len(counts)), where=counts > 0)
+        logs.append(float(counts @ weight) / max(int(counts.sum()), 1))
+    return reg * float(np.exp((1.0 - nu) * np.mean(logs)))
+
+
+def taken(model: Any, problem: Problem) -> dict[str, float]:
+    """The numbers that took the place of "auto", by name."""
+    given = get_loss(model.loss).get_params()
+    chosen = {name: value for name, value in problem.loss.get_params().items() if given[name] == AUTO}
+    return {**chosen, **({"reg": problem.reg} if model.reg == AUTO else {})}
 
 
 def choose_solver(model: Any, coefficients: Any) -> tuple[Backend, str]:

@@ -59,12 +59,12 @@ class PartialFit(FactorRanker):
         self, state: FittedState, degrees: Degrees, columns: CSR, solved: np.ndarray
     ) -> np.ndarray:
         """The item half-step for some items; ``solved`` are those of them that the state has factors of."""
-        coefficients = state.loss.coefficients(degrees.with_items(columns))
+        coefficients = state.loss.coefficients_for(degrees.with_items(columns))
         side = coefficients.item_side(columns, state.reg, state.reg_exponent)
         if side.coupled and side.interaction:
             # Rows share - i v^T G v with v = sum_y h_y q_y. The share of the items that stay is linear in the
             # others: h_y G v_stay, which is a linear weight i g_x (p_x . v_stay) of the users.
-            h = state.loss.coefficients(degrees).h[: len(state.item_factors)].copy()
+            h = state.loss.coefficients_for(degrees).h[: len(state.item_factors)].copy()
             h[solved] = 0.0
             pull = state.user_factors @ (h @ state.item_factors)
             weight = side.linear_weight + side.interaction * side.gram_weight * pull
@@ -122,7 +122,7 @@ class PartialFit(FactorRanker):
             at, labels = _places("users", users, state.users, state.user_ids, rows.n_rows)
             seen = replace_rows(_seen(state), at, rows)
             degrees = Degrees.of(seen)
-            side = state.loss.coefficients(degrees.with_users(rows)).user_side(
+            side = state.loss.coefficients_for(degrees.with_users(rows)).user_side(
                 rows, state.reg, state.reg_exponent
             )
             factors = _grown(state.user_factors, seen.n_rows)
@@ -178,7 +178,7 @@ class PartialFit(FactorRanker):
             factors[at] = self._item_step(state, degrees, columns, known)
             users = state.user_factors
             if refresh_users:
-                side = state.loss.coefficients(degrees).user_side(seen, state.reg, state.reg_exponent)
+                side = state.loss.coefficients_for(degrees).user_side(seen, state.reg, state.reg_exponent)
                 users = exact_backend(self).half_step(seen, factors, side).factors
             record = state.record
             if len(factors) > len(state.item_factors):

@@ -23,6 +23,7 @@ from rgals._fit import (
     check_matrix,
     check_memory,
     check_parameters,
+    choose_reg,
     choose_solver,
     column_names,
     describe,
@@ -32,8 +33,8 @@ from rgals._fit import (
     finish,
     is_seed,
     make_watchers,
-    resolve,
     start_factors,
+    taken,
 )
 from rgals._interop import Interop
 from rgals._partial import PartialFit
@@ -42,7 +43,7 @@ from rgals._sparse import hold_out
 from rgals._threads import workers
 from rgals._validation import as_csr
 from rgals.checkpoint import Checkpoint, Progress, Store, as_checkpoint
-from rgals.losses import Degrees, Loss
+from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.metrics import evaluate
 from rgals.solvers import closed_form
 from rgals.solvers.als import Callback, Problem, State
@@ -63,11 +64,11 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
     K : int, default=64
         Number of factors. 512 to 1024 pay on sparse catalogues and are affordable.
     loss : {"rg2", "rgx", "wrmf", "ials"} or Loss, default="rg2"
-        What is minimised; a name stands for the loss with its defaults. See `RG2`, `RGX`, `WRMF`, `IALS`.
-    reg : float or "auto", default=0.05
-        Strength of the regularisation, >= 0. "auto" takes it from the shape and density of the matrix, and
-        for a loss given by name its ``alpha`` or ``alpha0`` too (`rgals.losses.rule`); ``reg_`` and ``loss_``
-        tell them.
+        What is minimised; a name stands for the loss with its defaults: what is not set follows from the
+        shape and density of the matrix. See `RG2`, `RGX`, `WRMF`, `IALS`; any other `Loss` will do.
+    reg : float or "auto", default="auto"
+        Strength of the regularisation, >= 0. "auto" takes it from the shape and density of the matrix
+        (`rgals.losses.rule`), in the scale of ``reg_exponent``. ``params_`` tells what was taken.
     reg_exponent : float, default=1.0
         ``nu`` above: 1 scales with the weight of each row, 0 is the plain Frobenius norm.
     n_iter : int, default=16
@@ -112,13 +113,16 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
     user_factors_ : ndarray, shape (n_users, K)
     item_factors_ : ndarray, shape (n_items, K)
     loss_ : Loss
-        What was minimised.
+        What was minimised, with numbers for what was "auto".
     reg_ : float
         The strength of the regularisation that was used.
+    params_ : dict
+        ``loss`` and ``reg`` as they were taken: ``RGALS(...).set_params(**model.params_)`` fits the same.
     n_iter_ : int
         Iterations that ran.
     history_ : list of dict
-        Per iteration: ``iteration``, ``seconds`` (training so far), ``objective`` and validation metrics.
+        Per iteration: ``iteration``, ``seconds`` (training so far), ``objective``, validation metrics and
+        the numbers that took the place of "auto".
     solver_ : str
         ``"exact"``, ``"pcg"``; ``"shared"`` where no positive carries extra weight, so that all rows share
         one matrix; ``"svd"``; ``"dense"``.
@@ -151,7 +155,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         K: int = 64,
         loss: str | Loss = "rg2",
         *,
-        reg: float | str = 0.05,
+        reg: float | str = AUTO,
         reg_exponent: float = 1.0,
         n_iter: int = 16,
         solver: str = "auto",
@@ -274,9 +278,10 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         # BLAS's threads, once woken, spin beside ours for a tenth of a second: only its work may wake them.
         with nullcontext() if given.solver == "svd" else workers(given.n_jobs):
             degrees = Degrees.of(train)
-            loss, reg = resolve(given, loss, train)
-            coefficients = loss.coefficients(degrees)
-            problem = Problem.of(train, loss, coefficients, reg, float(given.reg_exponent))
+            loss = loss.resolve(*train.shape, train.nnz)
+            coefficients = loss.coefficients_for(degrees)
+            problem = Problem.of(train, loss, coefficients, 0.0, float(given.reg_exponent))
+            problem = replace(problem, reg=choose_reg(given.reg, problem))
             backend, solver = choose_solver(given, coefficients)
             watchers, best = make_watchers(given, train, held_out, callbacks)
             rng = np.random.default_rng(seed)
@@ -291,6 +296,9 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
                     done = Progress(State(start_factors(given, matrix.shape, rng, dtype)))
                 item_factors, history = alternate(given, problem, backend, done, watchers, best, store)
             state = finish(given, loss, problem, degrees, backend, item_factors, history, matrix, labels)
+        chosen = taken(given, problem)
+        for entry in history:
+            entry.update(chosen)
         record = FitRecord(parameters_of(given), history, len(history), solver, names)
         # One assignment, so that neither a signal nor another thread sees half of it.
         self._snapshot = replace(state, record=record)
@@ -315,7 +323,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     @property
     def loss_(self) -> Loss:
-        """The loss that was minimised, with the values that ``reg="auto"`` chose."""
+        """The loss that was minimised, with numbers for what was "auto"."""
         loss = self._state().loss
         return type(loss)(**loss.get_params())
 
@@ -323,6 +331,25 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
     def reg_(self) -> float:
         """The strength of the regularisation that was used."""
         return self._state().reg
+
+    @property
+    def params_(self) -> dict[str, Any]:
+        """``loss`` and ``reg`` as they were taken, with numbers for what was "auto"."""
+        return {"loss": self.loss_, "reg": self.reg_}
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """The parameters that were set and, once fitted, the numbers that took the place of "auto"."""
+        text = super().__repr__(N_CHAR_MAX)
+        history = getattr(self, "history_", None)
+        if not history:
+            return text
+        found = {
+            name: history[0][name]
+            for name in (*get_loss(self.loss).get_params(), "reg")
+            if name in history[0]
+        }
+        shown = ", ".join(f"{name}={value:.4g}" for name, value in found.items())
+        return f"{text}  # fitted with {shown}" if shown else text
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
         """Fit and return the user factors.
@@ -367,7 +394,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
         assert isinstance(snapshot, FittedState)
-        coefficients = snapshot.loss.coefficients(snapshot.degrees.with_users(rows))
+        coefficients = snapshot.loss.coefficients_for(snapshot.degrees.with_users(rows))
         side = coefficients.user_side(rows, snapshot.reg, snapshot.reg_exponent)
         return exact_backend(self).half_step(rows, snapshot.item_factors, side).factors
 
