@@ -11,20 +11,29 @@ import numpy as np
 from sklearn.base import clone
 
 from rgals._csr import CSR
-from rgals._errors import InputError
-from rgals.datasets.ids import IdMap, as_labels
+from rgals._errors import InputError, InputTypeError
+from rgals.datasets.ids import IdMap
 
 
 def check_labels(
     user_ids: Any, item_ids: Any, shape: tuple[int, int]
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """External ids as arrays, one for each row and column."""
-    out = []
+    """External ids as arrays, one distinct label for each row and column, apart from the caller's arrays."""
+    out: list[np.ndarray | None] = []
     for name, labels, n in (("user_ids", user_ids, shape[0]), ("item_ids", item_ids, shape[1])):
-        shape_of = None if labels is None else np.shape(labels)
-        if shape_of is not None and shape_of != (n,):
+        if labels is None:
+            out.append(None)
+            continue
+        shape_of = np.shape(labels)
+        if shape_of != (n,):
             raise InputError(f"{name} has shape {shape_of}; one label for each of {n} is needed")
-        out.append(None if labels is None else as_labels(labels))  # numpy would make text of a mixed list
+        try:
+            # As labels first: numpy would make text of a mixed list.
+            kept = IdMap(labels, name.removesuffix("_ids")).labels.copy()
+        except (InputError, InputTypeError) as error:
+            raise type(error)(f"{name}: {error}") from None
+        kept.flags.writeable = False
+        out.append(kept)
     return out[0], out[1]
 
 

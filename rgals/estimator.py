@@ -223,7 +223,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
             Folder to write checkpoints to, after every iteration or as `rgals.Checkpoint` says. Where it
             holds one of this fit already, the fit goes on from there and ends with the bytes of an
             uninterrupted one.
-        user_ids, item_ids : array of labels, optional
+        user_ids, item_ids : array of distinct labels, optional
             External ids of the rows and columns; they travel with the saved model. Taken from ``X`` where it
             is an `rgals.datasets.Interactions`.
 
@@ -297,8 +297,8 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
                 item_factors, history = alternate(given, problem, backend, done, watchers, best, store)
             state = finish(given, loss, problem, degrees, backend, item_factors, history, matrix, labels)
         chosen = taken(given, problem)
-        for entry in history:
-            entry.update(chosen)
+        for row in history:
+            row.update(chosen)
         record = FitRecord(parameters_of(given), history, len(history), solver, names)
         # One assignment, so that neither a signal nor another thread sees half of it.
         self._snapshot = replace(state, record=record)
@@ -432,9 +432,10 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         state = self._state()
         n_users = len(state.user_factors)
         matrix = as_csr(X, dtype=np.float64, n_rows=n_users, n_cols=len(state.item_factors))
-        return state.loss.objective(
-            matrix, state.user_factors, state.item_factors, state.reg, state.reg_exponent
-        )
+        with workers(self.n_jobs):
+            return state.loss.objective(
+                matrix, state.user_factors, state.item_factors, state.reg, state.reg_exponent
+            )
 
     def score(self, X: Any, y: Any = None) -> float:
         """Ranking quality for users the model may never have seen, for searches and cross-validation.

@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "_sparse": {"_errors", "_csr", "_validation", "kernels"},
     "_threads": {"_errors"},
     "_validation": {"_errors", "_csr", "_memory", "kernels"},
-    "kernels": {"_aligned"},
+    "kernels": {"_aligned", "_threads"},
     "losses": SHARED,
     "solvers": SHARED | {"kernels", "losses", "persistence"},
     "solvers.backends": SHARED | {"kernels", "losses", "cuda"},

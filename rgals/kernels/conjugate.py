@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rgals.kernels.compile import inner
 from rgals.kernels.emitter import kernel, over_blocks
-from rgals.kernels.inner import inner
 
 
 @kernel("ppppi")

@@ -7,12 +7,12 @@ memory, so every loop asks for rows some steps before it needs them.
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from rgals.kernels.compile import inner
 from rgals.kernels.emitter import HAS_AVX512, INT, LINE, Emitter, kernel
-from rgals.kernels.inner import inner
 
 _AHEAD = 12  # rows asked for in advance: about the latency of memory over the time of a row
 _LINES_AHEAD = 48  # the same in lines of 64 bytes
@@ -137,7 +137,7 @@ def gather_scaled(out, step, stride, source, scale, indices, roots, source_strid
     )  # fmt: skip
 
 
-@njit(cache=True)
+@inner(_nrt=True)
 def padded_rows(table, start, stop, multiple, buffer):
     """Rows in whole blocks of W: themselves where they are, else a copy with zeros at the end of each.
 

@@ -7,10 +7,10 @@ rows are multiplied in the factors' own precision and added up in float64.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from rgals._aligned import empty
 from rgals.kernels import amx, unit
+from rgals.kernels.compile import entry, inner
 from rgals.kernels.emitter import LINE
 from rgals.kernels.gather import gather_scaled, gather_transposed, padded_rows, scatter_rows
 from rgals.kernels.loops import zero
@@ -29,7 +29,7 @@ ON_UNIT = 128  # factors: with fewer, splitting numbers takes as long as it save
 _NONE = np.empty(0)
 
 
-@njit(cache=True)
+@inner
 def _add_product(total, product, left, right, depth, n_left, n_right):
     """``total += L^T R`` for two sets of panels, by block columns; the upper triangle where they are one."""
     w = LINE // product.itemsize
@@ -43,7 +43,7 @@ def _add_product(total, product, left, right, depth, n_left, n_right):
         at += n_tiles * w * w
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _partial(counter, factors, weight, uniform, gram):
     n, k = factors.shape
     w = LINE // factors.itemsize
@@ -88,7 +88,7 @@ def _partial(counter, factors, weight, uniform, gram):
             _add_product(gram[task], product, left_panels, right_panels, depth, n_left, n_right)
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _assemble(counter, partial, width, w, out):
     """Add up the chunks' sums, in a fixed order, and unfold their tiles to both triangles of ``out``."""
     n_chunks, n_pairs, _ = partial.shape
@@ -150,7 +150,7 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     return out
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight, sums):
     n, k = factors.shape
     w = LINE // factors.itemsize

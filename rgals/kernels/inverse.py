@@ -6,9 +6,9 @@ They are what couples the rows of RGx's item side. A row is factored once for bo
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from rgals.kernels import triangles
+from rgals.kernels.compile import entry
 from rgals.kernels.loops import copy, ends, zero
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.rows import SOON
@@ -28,7 +28,7 @@ from rgals.kernels.triangles import gram_add, triangle
 from rgals.kernels.workspace import workspace
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _coupling_sums(
     counter, order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge, row_terms, col_terms,
     inverses, solutions, info

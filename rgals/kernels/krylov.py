@@ -16,7 +16,7 @@ import numpy as np
 
 from rgals._aligned import CACHE
 from rgals.kernels import conjugate, gather, plain_rows, tiles
-from rgals.kernels.inner import inner
+from rgals.kernels.compile import inner
 from rgals.kernels.loops import copy, zero
 from rgals.kernels.systems import gather_weights
 from rgals.kernels.tiles import LINE

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from rgals.kernels import conjugate, gather, krylov, plain_rows
+from rgals.kernels.compile import entry
 from rgals.kernels.loops import copy, ends
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.rows import BATCH, longest_row, look_ahead
@@ -19,7 +19,7 @@ def direct(kp: int) -> int:
     return 3 * kp // 32 if kp > 128 else 0
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _solve(
     counter, order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge, row_terms, col_terms,
     out, value, info, longest, steps,

@@ -9,8 +9,8 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
 
+from rgals.kernels.compile import inner
 from rgals.kernels.emitter import HAS_AVX512, INT, LINE, kernel, over_blocks
-from rgals.kernels.inner import inner
 from rgals.kernels.triangles import triangle
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from rgals.kernels.blas import gemm_nt
+from rgals.kernels.compile import entry, inner
 from rgals.kernels.loops import lower_bound
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.simd import WIDTH, count_bits, equal, greater
@@ -14,7 +14,7 @@ ROWS = 64  # rows that a thread takes at once
 FEW = 16  # up to so many relevant items, a SIMD count for each beats a search in their sorted scores
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _find_hits(counter, ids, indptr, indices, hits):
     while True:
         first = fetch_add(counter, 0, ROWS)
@@ -32,7 +32,7 @@ def find_hits(ids, indptr, indices, n_threads, hits):
     launch(_find_hits, n_threads, ids, indptr, indices, hits)
 
 
-@njit(cache=True)
+@inner
 def _count_few(scores, positive):
     """Scores greater than and equal to one score, in SIMD."""
     above, tied = 0, 0
@@ -46,7 +46,7 @@ def _count_few(scores, positive):
     return above, tied
 
 
-@njit(cache=True)
+@inner(_nrt=True)
 def _count_many(scores, positives, above, tied):
     """The same for many scores at once: one binary search for each of ``scores``."""
     n = len(positives)
@@ -68,7 +68,7 @@ def _count_many(scores, positives, above, tied):
         tied[order[j]] = same
 
 
-@njit(cache=True)
+@inner(_nrt=True)
 def _count_row(row, seen, truth, above, tied):
     """Count over one complete row of scores, which is used as workspace."""
     if len(truth) == 0:
@@ -86,7 +86,7 @@ def _count_row(row, seen, truth, above, tied):
         _count_many(row, positives, above, tied)
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _count_above(counter, queries, items, truth_ptr, truth, seen_ptr, seen, block, above, tied):
     n_queries, k = queries.shape
     n_items = len(items)
@@ -128,7 +128,7 @@ def count_above(queries, items, truth_ptr, truth, seen_ptr, seen, block, n_threa
     launch(_count_above, n_threads, queries, items, truth_ptr, truth, seen_ptr, seen, block, above, tied)
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _count_above_dense(counter, scores, truth_ptr, truth, seen_ptr, seen, above, tied):
     while True:
         u = fetch_add(counter, 0, 1)

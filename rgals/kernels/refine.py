@@ -10,8 +10,8 @@ positive over that of all pairs. Where corrections gain too little, more parts a
 from __future__ import annotations
 
 from rgals.kernels import gather, plain_rows, rough, tiles, triangles
+from rgals.kernels.compile import inner
 from rgals.kernels.emitter import LINE, kernel, over_blocks
-from rgals.kernels.inner import inner
 from rgals.kernels.loops import copy, zero
 from rgals.kernels.systems import add_unweighted, gather_weights, identity
 from rgals.kernels.tiles import scaled_copy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rgals.kernels import parts
-from rgals.kernels.inner import inner
+from rgals.kernels.compile import inner
 from rgals.kernels.parts import GROUP, SIDE, SLOT, TILE
 from rgals.kernels.triangles import triangle
 

@@ -9,10 +9,9 @@ cannot be solved (its diagonal not positive, or a pivot that is not) leaves its 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from rgals.kernels import amx, gather, krylov, refine, tiles, triangles
-from rgals.kernels.inner import inner
+from rgals.kernels.compile import entry, inner
 from rgals.kernels.loops import copy, ends
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.rough import memory as memory_of_tiles
@@ -135,7 +134,7 @@ def _factorise(
     return code
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _solve(
     counter, order, indptr, indices, values, factors, d, s, scale, linear_scale, ridge, row_terms, col_terms,
     out, value, info, longest, iterate, rough, unit,

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import njit
 from numba.core import cgutils
 
+from rgals.kernels.compile import entry, inner
 from rgals.kernels.emitter import INT, LINE, kernel
 from rgals.kernels.gather import claim_row, gather_sum
-from rgals.kernels.inner import inner
 from rgals.kernels.loops import ends, zero
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.systems import is_solvable
@@ -53,7 +52,7 @@ def _linear_terms(begin, end, indices, values, terms, col_terms, linear):
             linear[i] = v * terms[2] + terms[3]
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _solve(
     counter, bounds, indptr, indices, values, factors, d, s, scale, linear_scale, ridge, row_terms, col_terms,
     out, value, info,

@@ -9,9 +9,10 @@ are added in a fixed order, so the outcome does not depend on the number of thre
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
 from rgals.kernels import blas
+from rgals.kernels.compile import entry, inner
 from rgals.kernels.queue import fetch_add
 from rgals.kernels.tiles import inner_product
 
@@ -20,7 +21,7 @@ _MAX = {"reassoc", "nsz", "nnan"}
 _FUSE = {"contract"}  # a product and a sum into one instruction
 
 
-@njit(cache=True, fastmath=_MAX)
+@inner(fastmath=_MAX)
 def _largest(row):
     """Maximum of a row; a NaN need not show here, it does in the sum."""
     top = row[0]
@@ -29,7 +30,7 @@ def _largest(row):
     return top
 
 
-@njit(cache=True, fastmath=_FUSE)
+@inner(fastmath=_FUSE)
 def _exponentials(row, top, bits, power):
     """Replace a float32 row by ``exp(row - top)`` and return the sum; ``power`` is ``bits`` seen as float32.
 
@@ -57,7 +58,7 @@ def _exponentials(row, top, bits, power):
     return total
 
 
-@njit(parallel=True, cache=True)
+@entry(parallel=True)
 def softmax_batch(
     users, items, indptr, indices, weights, tile, buffer, threads, values, user_grad, item_grad
 ):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 
+from rgals.kernels.compile import entry, inner
 from rgals.kernels.emitter import INT, LINE, Emitter, kernel
-from rgals.kernels.inner import inner
 from rgals.kernels.queue import fetch_add, launch
 
 
@@ -46,7 +46,7 @@ def add_sums(factors, start, stop, weight, linear_weight, sums):
             sums[2 * k + j] += linear_weight[i] * f
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _column_sums(counter, factors, weight, linear_weight, out):
     n, n_chunks = len(factors), len(out)
     while True:

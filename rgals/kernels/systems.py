@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from rgals.kernels import gather, plain_rows, tiles, triangles
-from rgals.kernels.inner import inner
+from rgals.kernels.compile import inner
 from rgals.kernels.loops import zero
 from rgals.kernels.tiles import LINE, panel_product, panels_transposed, scaled_copy
 from rgals.kernels.triangles import triangle

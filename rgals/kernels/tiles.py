@@ -17,8 +17,8 @@ from llvmlite import ir
 from numba import njit
 from numba.core import cgutils
 
+from rgals.kernels.compile import inner
 from rgals.kernels.emitter import INT, LINE, kernel, over_blocks
-from rgals.kernels.inner import inner
 
 
 def row_sums(e, each):

@@ -11,9 +11,9 @@ threads changes no bit of the result.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from rgals.kernels.blas import gemm_nt, gemv_n
+from rgals.kernels.compile import entry, inner
 from rgals.kernels.loops import lower_bound
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.simd import WIDTH, greater, lowest_bit
@@ -23,7 +23,7 @@ ITEMS = 512  # columns of a score tile: 1 MiB in float32, which stays in cache b
 GATHER = 256  # candidates gathered at once where every user has a list of their own
 
 
-@njit(cache=True)
+@inner
 def _sift(scores, ids, n, score, item):
     """Replace the root of a heap of ``n`` entries."""
     at = 0
@@ -45,7 +45,7 @@ def _sift(scores, ids, n, score, item):
     ids[at] = item
 
 
-@njit(cache=True)
+@inner
 def _scan(row, first, names, scores, ids):
     """Let the scores of consecutive items enter a heap.
 
@@ -70,7 +70,7 @@ def _scan(row, first, names, scores, ids):
                 low = scores[0]
 
 
-@njit(cache=True)
+@inner
 def _clear(scores, ids):
     """An empty heap."""
     for j in range(len(ids)):
@@ -78,7 +78,7 @@ def _clear(scores, ids):
         ids[j] = -1
 
 
-@njit(cache=True)
+@inner
 def _sort(scores, ids):
     """Turn a heap into a list, best first."""
     for n in range(len(scores) - 1, 0, -1):
@@ -89,7 +89,7 @@ def _sort(scores, ids):
         ids[n] = item
 
 
-@njit(cache=True)
+@inner
 def _mask(row, first, names, indices, start, end):
     """Write -inf over the items ``indices[start:end]`` (sorted) of a row of a tile; return the next start."""
     width = len(row)
@@ -108,7 +108,7 @@ def _mask(row, first, names, indices, start, end):
     return start
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _fill(counter, queries, items, scale, names, blocked, indptr, indices, n_segments, ids, scores):
     """The best items of every query in each segment, as heaps."""
     n_queries, k = queries.shape
@@ -157,7 +157,7 @@ def _fill(counter, queries, items, scale, names, blocked, indptr, indices, n_seg
                 _scan(row, first, names, scores[segment, q0 + r], ids[segment, q0 + r])
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _merge(counter, ids, scores):
     """The lists of all segments as one, sorted, in the first."""
     n_segments, n_queries = ids.shape[0], ids.shape[1]
@@ -200,7 +200,7 @@ def topk(queries, items, scale, names, blocked, indptr, indices, n_segments, n_t
     launch(_merge, n_threads, ids, scores)
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _fill_lists(counter, queries, items, scale, allowed_ptr, allowed, indptr, indices, ids, scores):
     n_queries, k = queries.shape
     row = np.empty(GATHER, queries.dtype)
@@ -233,7 +233,7 @@ def topk_lists(queries, items, scale, allowed_ptr, allowed, indptr, indices, n_t
     launch(_fill_lists, n_threads, queries, items, scale, allowed_ptr, allowed, indptr, indices, ids, scores)
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _fill_dense(counter, dense, indptr, indices, ids, scores):
     names = np.empty(0, np.int32)
     while True:

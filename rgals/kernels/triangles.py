@@ -11,8 +11,8 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from rgals.kernels import tiles
+from rgals.kernels.compile import inner
 from rgals.kernels.emitter import INT, LINE, kernel
-from rgals.kernels.inner import inner
 
 
 @inner

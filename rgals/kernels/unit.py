@@ -7,11 +7,10 @@ longer than multiplying it.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from rgals.kernels import amx, parts
+from rgals.kernels.compile import entry, inner
 from rgals.kernels.gather import padded_rows, scatter_rows
-from rgals.kernels.inner import inner
 from rgals.kernels.loops import zero
 from rgals.kernels.parts import GROUP, SIDE, SLOT, TILE
 from rgals.kernels.queue import fetch_add
@@ -21,7 +20,7 @@ from rgals.kernels.workspace import workspace
 N_PARTS = 3
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def pack_matrix(counter, matrix, tiles):
     """Right tiles of a matrix whose number of rows is one of whole groups."""
     n_groups, width = len(matrix) // GROUP, matrix.shape[1]
@@ -78,7 +77,7 @@ def _multiply_strip(out, start, n_rows, source, width, right_tiles, begins, ends
                     out[start + i, column * SIDE + t] = product[at + i * SIDE + t]
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def multiply(counter, factors, right_tiles, begins, ends, out, weight, linear_weight, sums, n_strip):
     """A product with the matrix of `pack_matrix`, ``n_strip`` rows at once, and the sums of its columns."""
     n, k = factors.shape

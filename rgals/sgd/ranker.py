@@ -192,7 +192,7 @@ class SGDRanker(FactorRanker, BaseEstimator):
             Held-out interactions; ``metric`` is measured on them after every epoch, outside the clock.
         callbacks : callable or sequence of callables, optional
             Called with an `Epoch` after every epoch; a true answer ends the fit.
-        user_ids, item_ids : array of labels, optional
+        user_ids, item_ids : array of distinct labels, optional
             Travel with the saved model.
 
         Returns
