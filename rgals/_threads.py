@@ -45,14 +45,6 @@ def n_threads(n_jobs: int | None) -> int:
     return max(1, min(int(wanted), available))
 
 
-def _layer() -> str | None:
-    """The threading layer of numba; None while it is not chosen, before the first launch."""
-    try:
-        return numba.threading_layer()
-    except ValueError:
-        return None
-
-
 class _Limit(NamedTuple):
     """A limit on the threads of a BLAS library: of the process, or of the thread that reads and sets it."""
 

@@ -30,7 +30,7 @@ def _largest(row):
     return top
 
 
-@inner(fastmath=_FUSE)
+@inner(fastmath=_FUSE, _nrt=True)
 def _exponentials(row, top, bits, power):
     """Replace a float32 row by ``exp(row - top)`` and return the sum; ``power`` is ``bits`` seen as float32.
 
