@@ -17,9 +17,9 @@ from rgals._errors import (
     UnknownIdError,
 )
 from rgals._version import __version__
-from rgals.checkpoint import Checkpoint
 from rgals.estimator import RGALS
 from rgals.losses import IALS, RG2, RGX, WRMF
+from rgals.training.checkpoint import Checkpoint
 
 __all__ = [
     "IALS",

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg
 
 from rgals._errors import InputError
-from rgals._fit import FittedState
+from rgals._snapshot import FittedState
 from rgals.losses.base import positive_coefficients
 
 

@@ -9,9 +9,8 @@ import numpy as np
 
 from rgals._csr import CSR
 from rgals._errors import InputError, InputTypeError, MissingDependencyError
-from rgals._fit import FittedState
 from rgals._ranker import FactorRanker
-from rgals._snapshot import FitRecord, check_labels, parameters_of
+from rgals._snapshot import FitRecord, FittedState, check_labels, parameters_of
 from rgals._validation import as_csr
 from rgals.losses import WRMF, Degrees, Loss, get_loss
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rgals._errors import InputError, InputTypeError, ModelFileError
-from rgals._fit import FittedState
+from rgals._snapshot import FittedState
 from rgals._snapshot_file import ModelFormat, model_spec
 from rgals._validation import check_real
 from rgals.losses import LOSSES, Degrees, Loss

@@ -12,12 +12,13 @@ import scipy.sparse as sp
 from rgals._csr import CSR
 from rgals._errors import InputError, ParameterError
 from rgals._explain import Explanation, explain
-from rgals._fit import FittedState, exact_backend
 from rgals._ranker import FactorRanker
+from rgals._snapshot import FittedState
 from rgals._sparse import replace_rows
 from rgals._validation import as_csr, check_ids, check_int
 from rgals.datasets.ids import IdMap, as_labels
 from rgals.losses import Degrees
+from rgals.solvers.choose import exact_backend
 
 _publishing = threading.RLock()  # partial fits read a state, and publish the next one, one after the other
 _Self = TypeVar("_Self", bound="PartialFit")

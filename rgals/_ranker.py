@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,11 +14,12 @@ from sklearn.exceptions import NotFittedError
 from rgals._csr import CSR
 from rgals._errors import InputError, ParameterError, ShapeError
 from rgals._filters import aligned, is_matrix, rows_of
-from rgals._snapshot import Snapshot
+from rgals._snapshot import FitRecord, Snapshot, parameters_of
 from rgals._sparse import union
 from rgals._validation import as_csr, check_choice, check_ids
 from rgals.scoring import topk
 
+_Self = TypeVar("_Self", bound="FactorRanker")
 COLD = ("empty", "popular")
 _PAIRS_AT_ONCE = 1 << 16
 
@@ -43,6 +45,20 @@ class FactorRanker:
                 "matrix first."
             )
         return snapshot
+
+    def _publish(
+        self: _Self,
+        state: Snapshot,
+        given: Any,
+        history: list[dict[str, Any]],
+        solver: str,
+        feature_names: np.ndarray | None,
+    ) -> _Self:
+        """Make a fit, with the parameters of ``given``, this model's."""
+        record = FitRecord(parameters_of(given), history, len(history), solver, feature_names)
+        # One assignment, so that neither a signal nor another thread sees half of it.
+        self._snapshot = replace(state, record=record)
+        return self
 
     def __getstate__(self) -> dict[str, Any]:
         # One step: neither copies nor pickles see half of what another thread publishes.

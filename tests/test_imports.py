@@ -45,6 +45,7 @@ ALLOWED: dict[str, set[str]] = {
     "kernels": {"_aligned", "_threads"},
     "losses": SHARED,
     "solvers": SHARED | {"kernels", "losses", "persistence"},
+    "solvers.choose": SHARED | {"cuda", "solvers"},
     "solvers.backends": SHARED | {"kernels", "losses", "cuda"},
     "cuda": SHARED,
     "persistence": SHARED,
@@ -53,7 +54,7 @@ ALLOWED: dict[str, set[str]] = {
     "datasets": SHARED | {"kernels"},
     "model_selection": SHARED | {"kernels", "datasets", "metrics", "scoring"},
     "model_selection.tuning": SHARED | {"datasets", "estimator", "losses", "metrics", "model_selection"},
-    "_snapshot": SHARED | {"datasets"},
+    "_snapshot": SHARED | {"datasets", "losses"},
     "_filters": SHARED,
     "_ranker": SHARED | {"_filters", "_snapshot", "scoring"},
     "sgd": SHARED
@@ -66,31 +67,30 @@ ALLOWED: dict[str, set[str]] = {
         "scoring",
         "losses",
         "persistence",
-        "datasets",
+        "training",
     },
     # The estimator and its own rooms.
-    "_callbacks": SHARED | {"metrics", "solvers"},
+    "training": SHARED | {"_snapshot", "metrics", "persistence"},
     "_snapshot_file": SHARED | {"_snapshot", "datasets", "kernels", "persistence"},
-    "_model_file": SHARED | {"_fit", "_snapshot_file", "losses", "persistence"},
-    "checkpoint": SHARED | {"persistence", "solvers"},
+    "_model_file": SHARED | {"_snapshot", "_snapshot_file", "losses", "persistence"},
     "_precision": SHARED | {"kernels", "losses"},
     "_fit": SHARED
     | {"_precision"}
     | {"cuda"}
-    | {"checkpoint", "_callbacks", "_snapshot", "datasets", "losses", "solvers"},
-    "_explain": SHARED | {"_fit", "losses"},
-    "_interop": SHARED | {"_fit", "_ranker", "_snapshot", "losses"},
+    | {"_snapshot", "losses", "persistence", "solvers", "training"},
+    "_explain": SHARED | {"_snapshot", "losses"},
+    "_interop": SHARED | {"_ranker", "_snapshot", "losses"},
     "export": SHARED,
-    "_partial": SHARED | {"_explain", "_fit", "_ranker", "datasets", "losses", "solvers"},
+    "_partial": SHARED | {"_explain", "_ranker", "_snapshot", "datasets", "losses", "solvers"},
     "estimator": SHARED
-    | {"_callbacks", "_fit", "_interop", "_model_file", "_partial", "_ranker", "_snapshot", "checkpoint"}
-    | {"solvers", "losses", "datasets", "metrics"},
+    | {"_fit", "_interop", "_model_file", "_partial", "_ranker", "_snapshot", "training"}
+    | {"solvers", "losses", "metrics"},
     "plots": SHARED,
     "compare": SHARED
     | {"estimator", "sgd", "losses", "metrics", "model_selection", "datasets", "plots", "persistence"},
     "cli": SHARED
     | {
-        "checkpoint",
+        "training",
         "estimator",
         "losses",
         "metrics",
@@ -100,7 +100,7 @@ ALLOWED: dict[str, set[str]] = {
         "persistence",
     }
     | {"sgd", "compare", "plots"},
-    "": SHARED | {"checkpoint", "estimator", "losses"},  # rgals/__init__.py
+    "": SHARED | {"estimator", "losses", "training"},  # rgals/__init__.py
 }
 
 # What may be imported from outside, where it is less than everything.

@@ -1,11 +1,12 @@
-"""Checkpoints: a fit that was killed goes on where it was and ends with the same bytes."""
+"""Checkpoints: interrupted fits resume and end with the bytes of an uninterrupted one."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,24 +15,23 @@ from rgals._csr import CSR
 from rgals._errors import CheckpointError, InputTypeError, ModelFileError, ParameterError
 from rgals._validation import check_int
 from rgals.persistence import ArraySpec, FileSpec, load_npz, save_npz
-from rgals.solvers.als import State
+from rgals.training.data import draw_seed, is_seed
 
 _REAL = ("f4", "f8")
-SPEC = FileSpec(
-    "rgals-checkpoint",
-    1,
-    {
-        "user_factors": ArraySpec(_REAL, ("n_users", "K")),
-        "item_factors": ArraySpec(_REAL, ("n_items", "K")),
-        "user_basis": ArraySpec(("f8",), ("K", "K"), required=False),
-        "item_basis": ArraySpec(("f8",), ("K", "K"), required=False),
-        "best_item_factors": ArraySpec(_REAL, ("n_items", "K"), required=False),
-    },
-)
+_FACTORS = {
+    "user_factors": ArraySpec(_REAL, ("n_users", "K")),
+    "item_factors": ArraySpec(_REAL, ("n_items", "K")),
+}
+
+
+def checkpoint_spec(name: str, outcome: Sequence[str], more: Mapping[str, ArraySpec]) -> FileSpec:
+    """The specification of a checkpoint: factors, what else a step reads, the outcome of the best iterate."""
+    best = {f"best_{factors}": replace(_FACTORS[factors], required=False) for factors in outcome}
+    return FileSpec(name, 1, {**_FACTORS, **more, **best})
 
 
 class Checkpoint:
-    """Where and how often a fit writes down how far it is; for ``RGALS.fit(X, checkpoint=...)``.
+    """Where and how often a fit writes down how far it is; for ``fit(X, checkpoint=...)``.
 
     The folder holds one file, replaced atomically: a fit that is killed at any moment leaves the file of an
     earlier iteration, complete. The same call of `fit` then goes on from there. The result has the same bytes
@@ -98,6 +98,15 @@ def as_checkpoint(value: Any) -> Checkpoint | None:
     return Checkpoint(value)
 
 
+def open_store(checkpoint: Any, spec: FileSpec, random_state: Any) -> tuple[int, Store | None]:
+    """The seed of a fit and the file where it is written down, if ``checkpoint`` asks for one."""
+    keep, seed = as_checkpoint(checkpoint), draw_seed(random_state)
+    if keep is None:
+        return seed, None
+    store = Store(keep, spec, seed, is_seed(random_state))
+    return store.seed, store
+
+
 def fingerprint(matrix: CSR) -> str:
     """SHA-256 of a matrix in canonical form: shape, structure and values."""
     digest = hashlib.sha256(repr((matrix.shape, matrix.nnz, str(matrix.values.dtype))).encode())
@@ -117,19 +126,19 @@ class Progress:
 
     Attributes
     ----------
-    state : State
-        At the start there are no item factors.
+    state : dict of str to ndarray
+        See `rgals.training.steps.Steps.state`.
     history : list of dict
     stopped : bool
         Whether a stopping rule has ended the fit.
-    best : (float, int, ndarray) or None
-        Figure, iteration and item factors of the best iterate, where one is kept.
+    best : (float, int, dict of str to ndarray) or None
+        Figure, iteration and factors of the best iterate, where one is kept.
     """
 
-    state: State
+    state: dict[str, np.ndarray]
     history: list[dict[str, Any]] = field(default_factory=list)
     stopped: bool = False
-    best: tuple[float, int, np.ndarray] | None = None
+    best: tuple[float, int, dict[str, np.ndarray]] | None = None
 
 
 class Store:
@@ -138,6 +147,8 @@ class Store:
     Parameters
     ----------
     checkpoint : Checkpoint
+    spec : FileSpec
+        Made by `checkpoint_spec`.
     seed : int
         Drawn by this call; replaced by the stored one where the random state does not fix it.
     fixed_seed : bool
@@ -151,14 +162,14 @@ class Store:
         The folder cannot be made or the file cannot be read.
     """
 
-    def __init__(self, checkpoint: Checkpoint, seed: int, fixed_seed: bool) -> None:
-        self.checkpoint = checkpoint
+    def __init__(self, checkpoint: Checkpoint, spec: FileSpec, seed: int, fixed_seed: bool) -> None:
+        self.checkpoint, self.spec = checkpoint, spec
         self.description: dict[str, Any] = {}
         os.makedirs(checkpoint.folder, exist_ok=True)
         self._arrays: dict[str, np.ndarray] = {}
         self._meta: dict[str, Any] | None = None
         if os.path.exists(checkpoint.path):
-            self._arrays, self._meta = load_npz(checkpoint.path, expected=SPEC)
+            self._arrays, self._meta = load_npz(checkpoint.path, expected=spec)
             try:
                 stored = int(self._meta["seed"])
             except (KeyError, TypeError, ValueError) as error:
@@ -171,7 +182,7 @@ class Store:
             seed = stored
         self.seed = seed
 
-    def resume(self, description: dict[str, Any], n_iter: int) -> Progress | None:
+    def resume(self, n_iter: int) -> Progress | None:
         """What the file holds, if it belongs to the fit of ``description``; None where there is no file.
 
         Raises
@@ -181,19 +192,22 @@ class Store:
         ModelFileError
             Its content makes no sense.
         """
-        self.description = json.loads(json.dumps(description))  # as it comes back
-        description = self.description
         if self._meta is None:
             return None
         path, meta = self.checkpoint.path, self._meta
+        description = json.loads(json.dumps(self.description))  # as it comes back
         try:
             stored, history, stopped = meta["fit"], meta["history"], meta["stopped"]
             best = meta["best"]
             iteration = int(meta["iteration"])
             whole = iteration == len(history) >= 1 and isinstance(stopped, bool)
             whole = whole and all(isinstance(record["objective"], float) for record in history)
-            whole = whole and (best is None) == ("best_item_factors" not in self._arrays)
-            kept = None if best is None else (float(best[0]), int(best[1]), self._arrays["best_item_factors"])
+            state = {name: array for name, array in self._arrays.items() if not name.startswith("best_")}
+            factors = {
+                name.removeprefix("best_"): array for name, array in self._arrays.items() if name not in state
+            }
+            whole = whole and (best is None) == (not factors)
+            kept = None if best is None else (float(best[0]), int(best[1]), factors)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ModelFileError(f"{path}: the description of the fit is damaged: {error!r}") from error
         if not whole or not isinstance(stored, dict):
@@ -209,13 +223,12 @@ class Store:
                 f"{path} is at iteration {iteration}, beyond n_iter={n_iter}; raise n_iter or give another "
                 "folder"
             )
-        users, items = self._arrays["user_factors"], self._arrays["item_factors"]
+        users, items = state["user_factors"], state["item_factors"]
         dtype = np.dtype(description["dtype"])
         shape = tuple(description["shape"])
         fits = users.dtype == items.dtype == dtype and (len(users), len(items)) == shape
         if not fits or users.shape[1] != description["K"]:
             raise ModelFileError(f"{path}: factors of another shape or type than its description")
-        state = State(users, items, self._arrays.get("user_basis"), self._arrays.get("item_basis"))
         self._arrays, self._meta = {}, None
         return Progress(state, history, stopped, kept)
 
@@ -227,11 +240,10 @@ class Store:
         OSError
             It cannot be written; the file of an earlier iteration stays.
         """
-        arrays = {name: array for name, array in progress.state._asdict().items() if array is not None}
-        best = None
+        arrays, best = dict(progress.state), None
         if progress.best is not None:
             best = progress.best[:2]
-            arrays["best_item_factors"] = progress.best[2]
+            arrays |= {f"best_{name}": array for name, array in progress.best[2].items()}
         meta = {
             "fit": self.description,
             "seed": self.seed,
@@ -241,7 +253,7 @@ class Store:
             "best": best,
         }
         try:
-            save_npz(self.checkpoint.path, arrays, meta, spec=SPEC)
+            save_npz(self.checkpoint.path, arrays, meta, spec=self.spec)
         except InputTypeError as error:
             raise InputTypeError(f"no checkpoint can be written: {error}") from error
 
@@ -253,3 +265,35 @@ class Store:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def describe(
+    model: Any, loss: Any, decisive: Sequence[str], start: str, matrix: CSR, held_out: CSR | None
+) -> dict[str, Any]:
+    """What decides the bytes of any fit, in terms of JSON; estimators add what they alone have.
+
+    ``decisive`` names the parameters that a checkpoint must share with the fit that goes on from it.
+    """
+    kind = type(loss)
+    return {
+        "loss": [f"{kind.__module__}.{kind.__qualname__}", plain(loss.get_params())],
+        "dtype": np.dtype(model.dtype).name,
+        **{name: plain(getattr(model, name)) for name in decisive},
+        "early_stopping": plain(model.early_stopping),
+        "patience": plain(model.patience) if model.early_stopping else None,
+        "metric": str(model.metric) if held_out is not None else None,
+        "random_state": plain(model.random_state) if is_seed(model.random_state) else None,
+        "start": start,
+        "shape": list(matrix.shape),
+        "X": fingerprint(matrix),
+        "validation": None if held_out is None else fingerprint(held_out),
+    }
+
+
+def plain(value: Any) -> Any:
+    """A parameter in terms of JSON."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if value is None or isinstance(value, str | int | float) else repr(value)
