@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rgals._csr import CSR
-from rgals._errors import NumericalError
+from rgals._errors import ModelFileError, NumericalError
 from rgals._threads import parallel
 from rgals.persistence import ArraySpec
 from rgals.sgd.losses import get_loss
@@ -107,11 +107,23 @@ class Epochs:
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from a `state`."""
+        """Go on from a `state`.
+
+        Raises
+        ------
+        ModelFileError
+            An array is not of the shape or type that this optimiser keeps.
+        """
+        for name, array in self.state().items():
+            stored = state[name]
+            if (stored.shape, stored.dtype) != (array.shape, array.dtype):
+                raise ModelFileError(
+                    f"the checkpoint holds {name} of shape {stored.shape} and type {stored.dtype}; this "
+                    f"fit keeps shape {array.shape} and type {array.dtype}"
+                )
+            array[...] = stored
         with parallel(self.model.n_jobs):
-            for side, factors in self.sides.items():
-                for name, array in factors.arrays().items():
-                    array[...] = state[f"{side}_{name}"]
+            for factors in self.sides.values():
                 factors.refresh()
 
 
