@@ -30,10 +30,10 @@ from implicit.cpu.als import AlternatingLeastSquares
 from threadpoolctl import threadpool_limits
 from topk import CHUNK, amazon_book, environment, factors, with_numpy
 
-from rgals._csr import CSR
-from rgals._ranker import FactorRanker, Snapshot
-from rgals._threads import n_threads
-from rgals._validation import as_csr
+from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr
+from rgals.model.ranking import FactorRanker, Snapshot
+from rgals.runtime.threads import n_threads
 from rgals.scoring import recommend_all
 
 N_BEST = 10

@@ -18,10 +18,10 @@ from peers import describe, load
 from threadpoolctl import threadpool_limits
 
 from rgals import WRMF
-from rgals._validation import as_csr
 from rgals.losses import Degrees
+from rgals.matrix.validate import as_csr
 from rgals.solvers.als import Problem
-from rgals.solvers.backends.cpu import CPUBackend
+from rgals.solvers.cpu import CPUBackend
 
 ALPHA, REG, STEPS = 10.0, 5.0, 3
 

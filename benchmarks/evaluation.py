@@ -20,8 +20,8 @@ from implicit.cpu.als import AlternatingLeastSquares
 from implicit.evaluation import ranking_metrics_at_k
 from threadpoolctl import threadpool_limits
 
-from rgals._threads import n_threads
 from rgals.metrics import evaluate
+from rgals.runtime.threads import n_threads
 
 TEN = (
     "ndcg@10",

@@ -35,13 +35,13 @@ import numpy as np  # noqa: E402
 import scipy.sparse as sp  # noqa: E402
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF  # noqa: E402
-from rgals._errors import DeviceError, MissingDependencyError  # noqa: E402
-from rgals._validation import as_csr  # noqa: E402
-from rgals.cuda import Device, open_device  # noqa: E402
 from rgals.losses import Degrees, Loss  # noqa: E402
+from rgals.matrix.validate import as_csr  # noqa: E402
+from rgals.runtime.errors import DeviceError, MissingDependencyError  # noqa: E402
 from rgals.scoring import topk  # noqa: E402
-from rgals.solvers.backends.cupy import CuPyBackend  # noqa: E402
-from rgals.solvers.backends.dense import DenseBackend  # noqa: E402
+from rgals.solvers.cuda import Device, open_device  # noqa: E402
+from rgals.solvers.cuda.backend import CuPyBackend  # noqa: E402
+from rgals.solvers.dense import DenseBackend  # noqa: E402
 
 LOSSES: dict[str, Loss] = {
     "RG2": RG2(0.05),

@@ -17,13 +17,13 @@ from typing import Any
 from quality import DATA, METRICS, protocol_of
 
 from rgals import IALS, RG2
-from rgals._journal import Journal
-from rgals._threads import n_threads
 from rgals.datasets import read_interactions
+from rgals.files.journal import Journal
 from rgals.metrics import evaluate
 from rgals.model_selection import EdgeWarning, tune
 from rgals.model_selection.tuning.halving import LEVELS
 from rgals.model_selection.tuning.trials import make_model, prepare
+from rgals.runtime.threads import n_threads
 
 RESULTS = Path(__file__).with_name("levers_results.jsonl")
 LOSSES = {"IALS": IALS(), "RG2": RG2()}

@@ -34,10 +34,10 @@ from numba import njit, prange
 from peers import METHODS, describe, load
 from threadpoolctl import threadpool_limits
 
-from rgals._aligned import empty
-from rgals._threads import parallel
 from rgals.kernels import shared
 from rgals.kernels.gather import gather_sum
+from rgals.runtime.aligned import empty
+from rgals.runtime.threads import parallel
 from rgals.scoring import topk
 
 SOLVERS = {"rgals RG2 exact": "exact", "rgals RG2 pcg": "pcg", "rgals RG2 shared": "shared"}

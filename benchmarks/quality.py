@@ -27,8 +27,8 @@ import numpy as np
 from quality_methods import METHODS, Task
 
 import rgals
-from rgals._journal import Journal
 from rgals.datasets import read_interactions
+from rgals.files.journal import Journal
 from rgals.metrics import bootstrap_interval, compare, evaluate
 from rgals.model_selection import PROTOCOLS, EdgeWarning, Protocol
 from rgals.model_selection.tuning.trials import prepare

@@ -19,14 +19,14 @@ import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
 from rgals import IALS, RG2, RGX, WRMF
-from rgals._journal import Journal
-from rgals._threads import n_threads
+from rgals.files.journal import Journal
 from rgals.losses import rule
 from rgals.metrics import evaluate
 from rgals.model_selection import tune
 from rgals.model_selection.tuning.halving import LEVELS, GaussianProcess, best_trial, search
 from rgals.model_selection.tuning.space import Choice, Range, Space, default_space
 from rgals.model_selection.tuning.trials import Prepared
+from rgals.runtime.threads import n_threads
 from rgals.sgd import SGDRanker
 
 PLAIN = {"user_exponent": 0.0, "item_exponent": 0.0}

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from rgals._threads import n_threads, parallel
-from rgals._validation import as_csr
 from rgals.datasets import read_interactions
+from rgals.matrix.validate import as_csr
+from rgals.runtime.threads import n_threads, parallel
 from rgals.sgd import SGDRanker
 
 DATA = Path(os.environ.get("RGALS_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")

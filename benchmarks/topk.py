@@ -32,7 +32,7 @@ from implicit import __version__ as implicit_version
 from implicit.cpu.als import AlternatingLeastSquares
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from rgals._threads import n_threads, parallel
+from rgals.runtime.threads import n_threads, parallel
 from rgals.scoring import topk
 
 DATA = Path(os.environ.get("RGALS_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")

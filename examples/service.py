@@ -2,17 +2,19 @@
 
 pip install "rgals[service]"
 python examples/service.py model.npz --port 8000
-curl -d '{"user": "ann", "n": 5}' http://127.0.0.1:8000/recommend
-curl -d '{"history": ["tea", "milk"]}' http://127.0.0.1:8000/recommend
-curl -d '{"item": "tea"}' http://127.0.0.1:8000/similar
-curl -d '{"user": "ann", "item": "tea"}' http://127.0.0.1:8000/explain
+curl -H 'Content-Type: application/json' -d '{"user": "ann", "n": 5}' http://127.0.0.1:8000/recommend
+curl -H 'Content-Type: application/json' -d '{"history": ["tea", "milk"]}' http://127.0.0.1:8000/recommend
+curl -H 'Content-Type: application/json' -d '{"item": "tea"}' http://127.0.0.1:8000/similar
+curl -H 'Content-Type: application/json' -d '{"user": "ann", "item": "tea"}' http://127.0.0.1:8000/explain
 
 `model.save("model.npz")` replaces the file in one step; the service notices, loads and checks the new one
 beside the old one, and changes over between two requests. A file that cannot be loaded changes nothing. Every
-answer comes from one model and names it. One process; run several behind a balancer for more.
+answer comes from one model and names it. Who does not send a whole request in time is hung up on. One
+process; run several behind a balancer for more.
 """
 
 import argparse
+import json
 import logging
 import os
 import socket
@@ -24,7 +26,8 @@ import numpy as np
 import scipy.sparse as sp
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
-from fastapi.responses import JSONResponse
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
 from rgals import RGALS, RgalsError, UnknownIdError
@@ -93,6 +96,15 @@ def listed(loaded: Loaded, ids: np.ndarray, scores: np.ndarray) -> list[dict[str
     return [{"item": item, "score": s} for item, s in zip(labels, scores[found].tolist(), strict=True)]
 
 
+class Answer(Response):
+    """JSON in ASCII, which can say any label: also text that UTF-8 cannot express."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False).encode("ascii")
+
+
 class Limit:
     """Refuses large bodies before they are read."""
 
@@ -103,7 +115,7 @@ class Limit:
         size = dict(scope.get("headers", [])).get(b"content-length", b"0")
         chunked = scope["type"] == "http" and b"transfer-encoding" in dict(scope["headers"])
         if chunked or not size.isdigit() or int(size) > MAX_BYTES:
-            answer = JSONResponse({"detail": f"give content-length, of at most {MAX_BYTES} bytes"}, 413)
+            answer = Answer({"detail": f"give content-length, of at most {MAX_BYTES} bytes"}, 413)
             await answer(scope, receive, send)
         else:
             await self.app(scope, receive, send)
@@ -112,10 +124,11 @@ class Limit:
 def make_app(path: str, poll: float = 0.5) -> FastAPI:
     app = FastAPI(title="rgals", description=__doc__)
     app.add_middleware(Limit)
+    first = stamp(path)  # before it is loaded: a file that comes meanwhile is another one
     app.state.loaded = load(path)
 
     def watch() -> None:
-        last = stamp(path)
+        last = first
         while True:
             time.sleep(poll)
             now = stamp(path)
@@ -124,23 +137,29 @@ def make_app(path: str, poll: float = 0.5) -> FastAPI:
             try:
                 app.state.loaded = load(path)  # one assignment: no request sees anything between
                 log.info("now serving %s", app.state.loaded.name)
-            except (RgalsError, OSError) as error:
-                log.error("still serving %s: %s", app.state.loaded.name, error)
+            except Exception as error:  # whatever it is, the next file deserves a look
+                log.error("still serving %s: %r", app.state.loaded.name, error)
             last = now
 
     threading.Thread(target=watch, daemon=True).start()
 
-    @app.exception_handler(UnknownIdError)
-    async def unknown(_: Request, error: UnknownIdError) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, 404)
+    @app.exception_handler(RgalsError)
+    async def refused(_: Request, error: RgalsError) -> Answer:
+        return Answer({"detail": str(error)}, 404 if isinstance(error, UnknownIdError) else 422)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> Answer:
+        # Without the input itself: NaN, for one, is no JSON.
+        faults = [{key: fault[key] for key in ("type", "loc", "msg")} for fault in error.errors()[:10]]
+        return Answer({"detail": faults}, 422)
 
     @app.get("/health")
-    async def health() -> JSONResponse:
+    async def health() -> Answer:
         loaded = app.state.loaded
-        return JSONResponse({"model": loaded.name, "users": len(loaded.users), "items": len(loaded.items)})
+        return Answer({"model": loaded.name, "users": len(loaded.users), "items": len(loaded.items)})
 
     @app.post("/recommend")
-    async def recommend(query: Recommend) -> JSONResponse:
+    async def recommend(query: Recommend) -> Answer:
         loaded = app.state.loaded
         options = {"exclude_items": loaded.items.index(query.exclude), "cold": "popular"}
         row = [] if query.history is None else loaded.items.index(query.history)
@@ -154,22 +173,22 @@ def make_app(path: str, poll: float = 0.5) -> FastAPI:
             ids, scores = loaded.model.recommend_new(history, query.n, **options)
         else:
             raise HTTPException(404, f"user {query.user!r} is not known; popular=true gives popular items")
-        return JSONResponse({"model": loaded.name, "items": listed(loaded, ids, scores)})
+        return Answer({"model": loaded.name, "items": listed(loaded, ids, scores)})
 
     @app.post("/similar")
-    async def similar(query: Similar) -> JSONResponse:
+    async def similar(query: Similar) -> Answer:
         loaded = app.state.loaded
         ids, scores = loaded.model.similar_items(loaded.items.index([query.item]), query.n)
-        return JSONResponse({"model": loaded.name, "items": listed(loaded, ids, scores)})
+        return Answer({"model": loaded.name, "items": listed(loaded, ids, scores)})
 
     @app.post("/explain")
-    async def explain(query: Explain) -> JSONResponse:
+    async def explain(query: Explain) -> Answer:
         loaded = app.state.loaded
         user, item = loaded.users.index([query.user])[0], loaded.items.index([query.item])[0]
         why = loaded.model.explain(user, item, query.n)
         past = listed(loaded, why.items, why.contributions)
         because = [{"item": part["item"], "contribution": part["score"]} for part in past]
-        return JSONResponse(
+        return Answer(
             {
                 "model": loaded.name,
                 "score": why.score,
@@ -190,6 +209,28 @@ def stamp(path: str) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
+class Server(uvicorn.Server):
+    """Closes connections that keep it waiting: half a request costs the sender nothing, but a socket here."""
+
+    def __init__(self, config: uvicorn.Config, patience: float) -> None:
+        super().__init__(config)
+        self.patience = patience
+        self.since: dict[Any, float] = {}  # when it began to wait, by connection and its last request
+
+    async def on_tick(self, counter: int) -> bool:
+        now = time.monotonic()
+        waiting = [
+            (one, one.cycle)
+            for one in self.server_state.connections
+            if one.cycle is None or one.cycle.more_body or one.cycle.response_complete
+        ]
+        self.since = {key: self.since.get(key, now) for key in waiting}
+        for (one, _), since in self.since.items():
+            if now - since > self.patience:
+                one.transport.close()
+        return await super().on_tick(counter)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -198,11 +239,15 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
     parser.add_argument("--poll", type=float, default=0.5, help="seconds between looks at the file")
+    parser.add_argument(
+        "--patience", type=float, default=20, help="seconds that a request may take to arrive"
+    )
     args = parser.parse_args()
     app = make_app(args.model, args.poll)
     listener = socket.create_server((args.host, args.port), backlog=2048)
     print(f"http://{args.host}:{listener.getsockname()[1]} serves {app.state.loaded.name}", flush=True)
-    uvicorn.Server(uvicorn.Config(app, access_log=False, log_level="info")).run(sockets=[listener])
+    config = uvicorn.Config(app, ws="none", access_log=False, log_level="info")
+    Server(config, args.patience).run(sockets=[listener])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Exact alternating least squares for top-K recommendation from implicit feedback."""
 
-from rgals._errors import (
+from rgals.estimator import RGALS
+from rgals.losses import IALS, RG2, RGX, WRMF
+from rgals.runtime.errors import (
     CheckpointError,
     FileFormatError,
     ForkError,
@@ -16,9 +18,7 @@ from rgals._errors import (
     ShapeError,
     UnknownIdError,
 )
-from rgals._version import __version__
-from rgals.estimator import RGALS
-from rgals.losses import IALS, RG2, RGX, WRMF
+from rgals.runtime.version import __version__
 from rgals.training.checkpoint import Checkpoint
 
 __all__ = [

@@ -13,33 +13,33 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 
-from rgals import _model_file
-from rgals._csr import CSR
-from rgals._errors import ParameterError
-from rgals._fit import (
+from rgals.losses import AUTO, Degrees, Loss, get_loss
+from rgals.matrix.csr import CSR
+from rgals.matrix.entries import hold_out
+from rgals.matrix.validate import as_csr
+from rgals.metrics import evaluate
+from rgals.model import als_file as _model_file
+from rgals.model.exchange import Interop
+from rgals.model.fold_in import PartialFit
+from rgals.model.state import FittedState, Snapshot
+from rgals.runtime.errors import ParameterError
+from rgals.runtime.memory import typed_errors
+from rgals.runtime.threads import workers
+from rgals.solvers import closed_form
+from rgals.solvers.als import ALS, Problem, choose_reg
+from rgals.solvers.choose import choose_solver, exact_backend
+from rgals.training.checkpoint import Checkpoint, open_store
+from rgals.training.data import check_matrix, divide, read
+from rgals.training.fit import (
     CHECKPOINT,
     check_memory,
     check_parameters,
-    choose_reg,
     describe_fit,
     dtype_name,
     finish,
     start_factors,
     taken,
 )
-from rgals._interop import Interop
-from rgals._partial import PartialFit
-from rgals._snapshot import FittedState, Snapshot
-from rgals._sparse import hold_out
-from rgals._threads import workers
-from rgals._validation import as_csr
-from rgals.losses import AUTO, Degrees, Loss, get_loss
-from rgals.metrics import evaluate
-from rgals.solvers import closed_form
-from rgals.solvers.als import ALS, Problem
-from rgals.solvers.choose import choose_solver, exact_backend
-from rgals.training.checkpoint import Checkpoint, open_store
-from rgals.training.data import check_matrix, divide, read
 from rgals.training.run import run
 from rgals.training.steps import Callback
 from rgals.training.watch import make_watchers
@@ -191,6 +191,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     # ------------------------------------------------------------------ fit
 
+    @typed_errors
     def fit(
         self,
         X: Any,
@@ -250,7 +251,8 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         if checkpoint is not None and given.solver == "svd":
             raise ParameterError("checkpoint", checkpoint, "solver='svd' has no iterations to write down")
         matrix, labels, names = read(given, X, dtype, user_ids, item_ids)
-        check_memory(given, matrix, dtype)
+        watched = given.early_stopping or validation is not None or callbacks is not None
+        check_memory(given, matrix, dtype, split=given.early_stopping and validation is None, watched=watched)
         seed, store = open_store(checkpoint, CHECKPOINT, given.random_state)
         train, held_out = divide(matrix, validation, given.early_stopping, seed)
 
@@ -415,7 +417,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         state = self._state()
         n_users = len(state.user_factors)
         matrix = as_csr(X, dtype=np.float64, n_rows=n_users, n_cols=len(state.item_factors))
-        with workers(self.n_jobs):
+        with workers():
             return state.loss.objective(
                 matrix, state.user_factors, state.item_factors, state.reg, state.reg_exponent
             )
@@ -459,12 +461,14 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         _model_file.save(self._state(), path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> RGALS:
+    def load(cls, path: str | os.PathLike, *, loss: type[Loss] | None = None) -> RGALS:
         """Read a model that `save` wrote.
 
         Parameters
         ----------
         path : str or path
+        loss : class of Loss, optional
+            Of the model, where it is none of rgals': no file makes anything be imported.
 
         Returns
         -------
@@ -475,7 +479,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         ModelFileError
             The file is damaged, of a newer version or not a model.
         """
-        return _model_file.load(cls, path)
+        return _model_file.load(cls, path, loss)
 
     # ------------------------------------------------------------------ scikit-learn
 

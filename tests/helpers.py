@@ -7,12 +7,12 @@ import functools
 import numpy as np
 import scipy.sparse as sp
 
-from rgals._validation import as_csr
 from rgals.kernels import rows
 from rgals.losses import IALS, RG2, RGX, WRMF, Degrees
+from rgals.matrix.validate import as_csr
 from rgals.solvers.als import ALS
-from rgals.solvers.backends.cpu import CPUBackend
-from rgals.solvers.backends.dense import DenseBackend
+from rgals.solvers.cpu import CPUBackend
+from rgals.solvers.dense import DenseBackend
 from rgals.training.run import run
 
 #: Every loss with every option that changes its coefficients, by name.

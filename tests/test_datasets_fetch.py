@@ -19,12 +19,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from rgals._errors import DownloadError, FileFormatError, InputError, ParameterError
 from rgals.datasets import available, fetch, fetching, make_implicit, paper, prepare_paper, sources
 from rgals.datasets.download import _alone, _NoDowngrade, download, published_md5
 from rgals.datasets.interactions import build
 from rgals.datasets.registry import SOURCES, RemoteFile
 from rgals.model_selection import Protocol
+from rgals.runtime.errors import DownloadError, FileFormatError, InputError, ParameterError
 
 # --------------------------------------------------------------------------------- a server
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rgals._errors import InputError, InputTypeError, UnknownIdError
 from rgals.datasets import IdMap
+from rgals.runtime.errors import InputError, InputTypeError, UnknownIdError
 
 KINDS = {
     "int": [7, -3, 0, 2**62, -(2**63)],

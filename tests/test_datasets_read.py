@@ -14,8 +14,8 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rgals._errors import FileFormatError, InputError, InputTypeError, ParameterError, RgalsError
 from rgals.datasets import Interactions, read_interactions
+from rgals.runtime.errors import FileFormatError, InputError, InputTypeError, ParameterError, RgalsError
 
 ENGINES = ("auto", "numpy", "python")
 ROWS = [("ann", "tea", 3.0, 10), ("bob", "tea", 5.0, 12), ("ann", "milk", 4.5, 11), ("cid", "東京", 1.0, 13)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rgals._errors import ParameterError
 from rgals.datasets import make_implicit, read_interactions
 from rgals.model_selection import leave_last_out, split_interactions
+from rgals.runtime.errors import ParameterError
 
 
 @pytest.fixture(scope="module")

@@ -32,12 +32,12 @@ from rgals import (
     UnknownIdError,
     estimator,
 )
-from rgals._progress import ProgressBar
 from rgals.datasets import make_implicit, read_interactions
 from rgals.kernels import csr as matrices
 from rgals.kernels import rows, shared
 from rgals.metrics import evaluate
 from rgals.model_selection import split_interactions
+from rgals.runtime.progress import ProgressBar
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from rgals import _files as files
-from rgals._errors import InputError
-from rgals._files import atomic_file
+from rgals.files import atomic as files
+from rgals.files.atomic import atomic_file
+from rgals.runtime.errors import InputError
 
 
 def write(path, content=b"new"):
@@ -173,15 +173,15 @@ class Msvcrt:
 
 
 def test_locks_where_there_is_no_fcntl(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_fcntl", None)
-    monkeypatch.setattr(files, "_msvcrt", Msvcrt())
+    monkeypatch.setattr(files, "fcntl", None)
+    monkeypatch.setattr(files, "msvcrt", Msvcrt())
     (tmp_path / "file").write_bytes(b"0123456789")
     with open(tmp_path / "file", "r+b") as one, open(tmp_path / "file", "r+b") as other:
         one.seek(4)
         assert files.lock(one.fileno(), wait=True) is True
         assert files.lock(other.fileno()) is False
         assert one.read() == b"456789"
-    monkeypatch.setattr(files, "_msvcrt", None)
+    monkeypatch.setattr(files, "msvcrt", None)
     with open(tmp_path / "file", "r+b") as one:
         assert files.lock(one.fileno(), wait=True) is None
 
@@ -228,7 +228,7 @@ def test_the_package_works_without_what_only_unix_has(tmp_path):
         from rgals.datasets import make_implicit, read_interactions
         from rgals.scoring import recommend_all
         from rgals.sgd import SGDRanker
-        import rgals.cli, rgals.compare, rgals.export, rgals.metrics, rgals.model_selection
+        import rgals.cli, rgals.compare, rgals.model.export, rgals.metrics, rgals.model_selection
 
         folder = sys.argv[1]
         data = make_implicit(60, 40, mean_interactions=6, random_state=0)

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from rgals import RGALS
-from rgals._errors import InputError, InputTypeError
+from rgals.runtime.errors import InputError, InputTypeError
 from rgals.sgd import SGDRanker
 
 M, N = 12, 9

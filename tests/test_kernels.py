@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from numba import njit
 
-from rgals._aligned import aligned, empty
-from rgals._csr import read_only
 from rgals.kernels import gram, plain_rows, sums, triangles
 from rgals.kernels.emitter import HAS_AVX512, LINE
 from rgals.kernels.inverse import coupling_sums, unpack
 from rgals.kernels.queue import _threads, fetch_add, launch
 from rgals.kernels.workspace import workspace
+from rgals.matrix.csr import read_only
+from rgals.runtime.aligned import aligned, empty
 
 
 def packed(A, w):

@@ -9,11 +9,11 @@ from helpers import LOSSES, factors, half_steps, rows_of_lengths
 from numba import njit
 
 from rgals import NumericalError
-from rgals._aligned import empty
-from rgals._validation import as_csr
 from rgals.kernels import krylov
 from rgals.losses import IALS, RG2, Degrees
-from rgals.solvers.backends.cpu import CPUBackend
+from rgals.matrix.validate import as_csr
+from rgals.runtime.aligned import empty
+from rgals.solvers.cpu import CPUBackend
 
 #: `rows.solve` by factorisations alone, and where they pay by conjugate gradients.
 PATHS = ({"iterate": False, "rough": False}, {"iterate": True, "rough": False})

@@ -8,8 +8,8 @@ from helpers import LOSSES, factors, interactions
 from sklearn.base import clone
 
 from rgals import IALS, RG2, RGX, WRMF, InputTypeError, ParameterError
-from rgals._validation import as_csr
 from rgals.losses import Degrees, get_loss
+from rgals.matrix.validate import as_csr
 
 K, REG, NU = 5, 0.07, 0.8
 

@@ -14,14 +14,14 @@ from helpers import LOSSES, factors, half_steps, rows_of_lengths
 from numba import njit
 
 from rgals import NumericalError
-from rgals._aligned import empty
-from rgals._validation import as_csr
 from rgals.kernels import amx, gram, parts, refine, rough, rows
 from rgals.kernels.parts import GROUP, SIDE, SLOT, TILE
 from rgals.kernels.triangles import triangle
 from rgals.losses import IALS, Degrees
-from rgals.solvers.backends.cpu import CPUBackend
-from rgals.solvers.backends.dense import DenseBackend
+from rgals.matrix.validate import as_csr
+from rgals.runtime.aligned import empty
+from rgals.solvers.cpu import CPUBackend
+from rgals.solvers.dense import DenseBackend
 
 #: Whether tiles are multiplied on the unit: never where there is none.
 ON_UNIT = [True, False] if amx.COMPILED else [False]

@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from rgals import metrics
-from rgals._errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
 from rgals.metrics import _table, evaluate, judge
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
 
 # ---------------------------------------------------------------- an independent oracle: plain loops
 

@@ -7,10 +7,10 @@ import pytest
 import scipy.sparse as sp
 from scipy.stats import hypergeom
 
-from rgals._errors import InputError, ParameterError
-from rgals._validation import as_csr
+from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate, evaluate_sampled
 from rgals.metrics.sampled import _draw
+from rgals.runtime.errors import InputError, ParameterError
 
 
 def one_each(columns, n_items):

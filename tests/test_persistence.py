@@ -14,9 +14,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from rgals import persistence as store
-from rgals._errors import InputError, ModelFileError, RgalsError
-from rgals.persistence import ArraySpec, FileSpec, load_npz, save_npz
+from rgals.files import archive as store
+from rgals.files.archive import ArraySpec, FileSpec, load_npz, save_npz
+from rgals.runtime.errors import InputError, ModelFileError, RgalsError
 
 SPEC = FileSpec(
     "test-model",

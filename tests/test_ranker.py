@@ -11,9 +11,9 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
-from rgals._errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
-from rgals._ranker import FactorRanker, Snapshot
-from rgals._validation import as_csr
+from rgals.matrix.validate import as_csr
+from rgals.model.ranking import FactorRanker, Snapshot
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
 
 M, N, K = 30, 50, 4
 

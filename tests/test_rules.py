@@ -9,10 +9,10 @@ import pytest
 import scipy.sparse as sp
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF, InputError, ParameterError, ShapeError
-from rgals._validation import as_csr
 from rgals.cli import main
 from rgals.datasets import make_implicit, read_interactions
 from rgals.losses import LOSSES, Degrees, Loss, rule, spectral_edge
+from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.model_selection import PROTOCOLS
 

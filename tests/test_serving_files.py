@@ -14,9 +14,9 @@ import pytest
 import scipy.sparse as sp
 
 from rgals import RGALS, UnknownIdError
-from rgals._errors import InputError, ParameterError, ShapeError
 from rgals.cli import main
 from rgals.datasets import IdMap, make_implicit
+from rgals.runtime.errors import InputError, ParameterError, ShapeError
 from rgals.scoring import _streaming, recommend_all
 
 pq = pytest.importorskip("pyarrow.parquet")
@@ -424,8 +424,8 @@ def test_the_command_line_writes_the_same_files(model, tmp_path, capsys):
 MEMORY = """
 import re, sys
 import numpy as np
-from rgals._csr import CSR
-from rgals._ranker import FactorRanker, Snapshot
+from rgals.matrix.csr import CSR
+from rgals.model.ranking import FactorRanker, Snapshot
 from rgals.scoring import recommend_all
 
 class Model(FactorRanker):

@@ -7,9 +7,15 @@ import pytest
 import scipy.sparse as sp
 
 from rgals import IALS, RGALS, WRMF
-from rgals._errors import InputError, InputTypeError, MissingDependencyError, ParameterError, ShapeError
 from rgals.datasets import make_implicit
-from rgals.export import augment_items, augment_queries, export_factors, export_index
+from rgals.model.export import augment_items, augment_queries, export_factors, export_index
+from rgals.runtime.errors import (
+    InputError,
+    InputTypeError,
+    MissingDependencyError,
+    ParameterError,
+    ShapeError,
+)
 
 M, N, K = 90, 70, 8
 

@@ -7,8 +7,8 @@ import pytest
 import scipy.sparse as sp
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF, UnknownIdError
-from rgals._errors import InputError, ParameterError, ShapeError
 from rgals.datasets import make_implicit, read_interactions
+from rgals.runtime.errors import InputError, ParameterError, ShapeError
 
 M, N, K = 70, 45, 6
 LOSSES = {

@@ -5,8 +5,8 @@ import warnings
 import numpy as np
 import scipy.sparse as sp
 
-from rgals._ranker import FactorRanker, Snapshot
-from rgals._validation import as_csr
+from rgals.matrix.validate import as_csr
+from rgals.model.ranking import FactorRanker, Snapshot
 
 
 class Adding(FactorRanker):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rgals._errors import InputError, InputTypeError, ParameterError, ShapeError
 from rgals.metrics import bootstrap_interval, compare, holm, paired_test, standard_error
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 
 
 def two_models(n, effect, seed=0):

@@ -13,8 +13,8 @@ import pytest
 from helpers import interactions
 
 from rgals import RGALS
-from rgals.export import export_factors
 from rgals.metrics import evaluate
+from rgals.model.export import export_factors
 from rgals.scoring import recommend_all
 from rgals.sgd import SGDRanker
 

@@ -13,13 +13,13 @@ import scipy.sparse as sp
 from helpers import LOSSES, als, factors, interactions
 
 from rgals import RG2, RGX, NumericalError, ParameterError
-from rgals._validation import as_csr
 from rgals.kernels import pcg, systems
 from rgals.losses import IALS, Coefficients, Degrees, Loss
+from rgals.matrix.validate import as_csr
 from rgals.solvers.als import Problem
-from rgals.solvers.backends.cpu import CPUBackend
-from rgals.solvers.backends.dense import DenseBackend
 from rgals.solvers.closed_form import check_closed_form, item_factors
+from rgals.solvers.cpu import CPUBackend
+from rgals.solvers.dense import DenseBackend
 
 REG, NU = 0.03, 0.9
 SIDES = ("user", "item")
@@ -404,10 +404,10 @@ import hashlib, sys, numpy as np
 sys.path.insert(0, {tests!r})
 from helpers import LOSSES, als, factors, interactions
 from threadpoolctl import threadpool_limits
-from rgals._validation import as_csr
+from rgals.matrix.validate import as_csr
 from rgals.losses import Degrees
 from rgals.solvers.als import Problem
-from rgals.solvers.backends.cpu import CPUBackend
+from rgals.solvers.cpu import CPUBackend
 X = interactions(400, 300, valued=True)
 users = as_csr(X)
 for name in ("rg2", "rgx", "ials"):

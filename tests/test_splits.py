@@ -10,7 +10,6 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rgals._errors import InputError, InputTypeError, ParameterError, ShapeError
 from rgals.datasets import Interactions, make_implicit, read_interactions
 from rgals.model_selection import (
     PROTOCOLS,
@@ -22,6 +21,7 @@ from rgals.model_selection import (
     split_interactions,
     temporal_split,
 )
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 
 
 def random_matrix(rng: np.random.Generator, n_users: int = 60, n_items: int = 40) -> sp.csr_array:

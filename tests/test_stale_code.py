@@ -263,7 +263,7 @@ FIT = """
 import numpy as np
 from rgals import RGALS
 X = np.random.default_rng(1).random((30, 20)) < .3
-print(RGALS(loss="wrmf", n_factors=8, max_iter=2, reg=.1, random_state=0).fit(X).user_factors_.tolist())
+print(RGALS(K=8, loss="wrmf", n_iter=2, reg=.1, random_state=0).fit(X).user_factors_.tolist())
 """
 
 

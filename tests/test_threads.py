@@ -15,9 +15,10 @@ import pytest
 from helpers import interactions
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from rgals import RGALS, _threads
-from rgals._threads import workers
+from rgals import RGALS
 from rgals.kernels import queue
+from rgals.runtime import threads as _threads
+from rgals.runtime.threads import workers
 
 ORDERS = list(itertools.permutations(range(3)))
 
@@ -108,7 +109,7 @@ def test_a_child_forked_during_a_computation(goes_on):
     script = f"""
 import os, sys, threading
 from threadpoolctl import threadpool_info, threadpool_limits
-from rgals._threads import workers
+from rgals.runtime.threads import workers
 def blas():
     return {{pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}}
 def report(*found):

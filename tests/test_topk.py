@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from rgals._errors import InputTypeError, ParameterError, ShapeError, UnknownIdError
 from rgals.kernels import topk as kernel
+from rgals.runtime.errors import InputTypeError, ParameterError, ShapeError, UnknownIdError
 from rgals.scoring import topk
 
 

@@ -12,11 +12,10 @@ from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.model_selection import GridSearchCV, HalvingGridSearchCV
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF
-from rgals._errors import InputError, NumericalError, ParameterError
-from rgals._validation import as_csr
 from rgals.cli import main
 from rgals.datasets import make_implicit
 from rgals.losses import Loss
+from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.model_selection import EdgeWarning, Protocol, default_space, split_interactions, tune
 from rgals.model_selection.tuning import trials as measuring
@@ -31,6 +30,7 @@ from rgals.model_selection.tuning.halving import (
     search,
 )
 from rgals.model_selection.tuning.space import Choice, Range, make_space
+from rgals.runtime.errors import InputError, NumericalError, ParameterError
 
 TOP = len(LEVELS) - 1
 SMALL = {"K": 8, "user_exponent": 0.0, "item_exponent": 0.0}

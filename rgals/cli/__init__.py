@@ -15,9 +15,9 @@ import warnings
 from collections.abc import Sequence
 from types import ModuleType
 
-from rgals._errors import RgalsError
-from rgals._version import __version__
 from rgals.cli import compare, demo, evaluate, fit, recommend, tune
+from rgals.runtime.errors import RgalsError
+from rgals.runtime.version import __version__
 
 COMMANDS: dict[str, ModuleType] = {
     "demo": demo,

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals._errors import InputError, ParameterError
 from rgals.datasets import IdMap, Interactions, read_interactions
 from rgals.estimator import RGALS
 from rgals.losses import LOSSES, Loss, get_loss
+from rgals.runtime.errors import InputError, ParameterError
 
 _COLUMNS = ("user", "item", "value", "timestamp")
 _READ = ("min_value", "duplicates", "delimiter", "header", "encoding")

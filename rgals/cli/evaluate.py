@@ -17,12 +17,12 @@ import argparse
 import numpy as np
 import scipy.sparse as sp
 
-from rgals._errors import InputError, ParameterError
 from rgals.cli import _shared as shared
 from rgals.datasets import Interactions
 from rgals.estimator import RGALS
 from rgals.metrics import evaluate
 from rgals.model_selection import split_interactions
+from rgals.runtime.errors import InputError, ParameterError
 
 METRICS = "ndcg@10,recall@20,mrr@10"
 

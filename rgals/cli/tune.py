@@ -15,10 +15,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from rgals._errors import ParameterError
 from rgals.cli import _shared as shared
 from rgals.datasets import Interactions
 from rgals.model_selection import PROTOCOLS, tune
+from rgals.runtime.errors import ParameterError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

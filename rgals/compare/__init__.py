@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rgals._errors import InputError
 from rgals.compare.methods import DEFAULT, METHODS, get_methods
 from rgals.compare.report import Comparison, summarise, write
 from rgals.compare.runner import Plan, Runner, Split, prepare
+from rgals.runtime.errors import InputError
 
 
 def compare(
@@ -45,8 +45,8 @@ def compare(
     data : path, matrix, Interactions or Split
         A marked test part is kept and a tenth of the training part becomes validation; otherwise the
         interactions of every user are split 80 / 10 / 10.
-    methods : str or sequence of str
-        Names from `METHODS`.
+    methods : str, Loss, or sequence of these
+        Names from `METHODS`, or losses of your own, for ALS.
     out : path
         Folder for ``results.jsonl``, ``convergence.png`` and ``report.html``; made if need be.
     name : str, optional
@@ -116,7 +116,7 @@ def compare(
         n_jobs=n_jobs,
         verbose=verbose,
     )
-    plan.check()
+    plan.check(chosen)
     split = prepare(data, min_value=min_value, core=core, random_state=random_state)
     runner = Runner(split, chosen, plan, folder)
     runner.run()

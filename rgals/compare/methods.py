@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rgals._errors import ParameterError
+from sklearn.base import clone
+
 from rgals.estimator import RGALS
 from rgals.losses import IALS, RG2, RGX, WRMF, rule
 from rgals.losses.base import Loss
+from rgals.runtime.errors import ParameterError
 from rgals.sgd import SGDRanker
 
 Params = Mapping[str, float]
@@ -160,12 +162,24 @@ METHODS: dict[str, Method] = {method.name: method for method in _ALL}
 DEFAULT = ("rg2", "rgx", "ials", "wrmf", "wrmf_plain", "softmax", "softmax_dot", "sampled_softmax", "bpr_dot")
 
 
+def _of_loss(loss: Loss) -> Method:
+    """A loss of somebody's own, by ALS: what its rule knows is tuned, from there on."""
+    tuned = loss.defaults(1000, 1000, 100_000)
+
+    def build(params: Params, **common: Any) -> RGALS:
+        own = {name: value for name, value in params.items() if name != "reg"}
+        return RGALS(loss=clone(loss).set_params(**own), reg=params["reg"], n_iter=60, **common)
+
+    ladders = dict.fromkeys(tuned, _rungs(1e-5, 7e3))
+    return Method(loss.name, f"{loss.name} (ALS)", "ALS", build, ladders, tuned, type(loss))
+
+
 def get_methods(names: Any) -> list[Method]:
-    """The methods of the given names.
+    """The methods of the given names, and those of losses.
 
     Parameters
     ----------
-    names : str (separated by commas) or sequence of str
+    names : str (separated by commas), Loss, or sequence of str and Loss
 
     Returns
     -------
@@ -181,11 +195,13 @@ def get_methods(names: Any) -> list[Method]:
     >>> [method.label for method in get_methods("rg2,bpr")]
     ['RG2 (ALS)', 'BPR, cosine (SGD)']
     """
-    listed = names.split(",") if isinstance(names, str) else list(names)
-    listed = [str(name).strip() for name in listed]
-    if not listed or len(set(listed)) != len(listed):
+    if isinstance(names, str | Loss):
+        names = names.split(",") if isinstance(names, str) else [names]
+    found = []
+    for name in names:
+        if not isinstance(name, Loss) and str(name).strip() not in METHODS:
+            raise ParameterError("methods", name, "give a Loss, or choose from " + ", ".join(METHODS))
+        found.append(_of_loss(name) if isinstance(name, Loss) else METHODS[str(name).strip()])
+    if not found or len({method.name for method in found}) != len(found):
         raise ParameterError("methods", names, "give at least one method, each once")
-    for name in listed:
-        if name not in METHODS:
-            raise ParameterError("methods", name, "choose from " + ", ".join(METHODS))
-    return [METHODS[name] for name in listed]
+    return found

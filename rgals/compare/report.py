@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from rgals._errors import MissingDependencyError
-from rgals._files import atomic_file
 from rgals.compare.analysis import best_of, linear_rate, mean_and_spread, seconds_to
 from rgals.compare.methods import Method
+from rgals.files.atomic import atomic_file
+from rgals.runtime.errors import MissingDependencyError
 
 SHARES = (0.95, 0.99)
 _COLORS = (

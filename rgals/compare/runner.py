@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,18 @@ import scipy.sparse as sp
 from threadpoolctl import threadpool_info
 from tqdm import tqdm
 
-from rgals._csr import CSR
-from rgals._errors import InputError, NumericalError, ParameterError
-from rgals._journal import Journal
-from rgals._threads import n_threads
-from rgals._validation import as_csr, check_int, check_real
-from rgals._version import __version__
 from rgals.compare.methods import Method, get_methods
 from rgals.datasets import Interactions, read_interactions
+from rgals.files.journal import Journal
 from rgals.losses import RG2
+from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.model_selection import k_core, split_interactions
+from rgals.runtime.checks import check_int, check_real
+from rgals.runtime.errors import InputError, NumericalError, ParameterError
+from rgals.runtime.threads import n_threads
+from rgals.runtime.version import __version__
 from rgals.sgd import SGDRanker
 from rgals.sgd import losses as sgd_losses
 
@@ -148,8 +149,8 @@ class Plan:
     n_jobs: int | None = None
     verbose: int = 1
 
-    def check(self) -> None:
-        """Check the options."""
+    def check(self, methods: Sequence[Method]) -> None:
+        """Check the options of a comparison of these methods."""
         check_int("K", self.K, 1)
         check_int("seeds", self.seeds, 1)
         check_int("max_trials", self.max_trials, 0)
@@ -158,8 +159,9 @@ class Plan:
         check_int("objective_iterations", self.objective_iterations, 8)
         if self.validation_users is not None:
             check_int("validation_users", self.validation_users, 1)
+        ladders = {method.name: method.ladders for method in methods}
         for name, params in self.start.items():
-            known = get_methods([name])[0].ladders
+            known = (ladders.get(name) or get_methods([name])[0].ladders).keys()
             for param, value in params.items():
                 if param not in known:
                     raise ParameterError("start", f"{name}: {param}", "choose from " + ", ".join(known))
@@ -179,7 +181,7 @@ class Runner:
     """
 
     def __init__(self, split: Split, methods: list[Method], plan: Plan, folder: Path) -> None:
-        plan.check()
+        plan.check(methods)
         self.split, self.methods, self.plan = split, methods, plan
         self.known = split.known
         self.watched = _some_users(split.validation, plan.validation_users)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rgals._errors import FileFormatError, InputError, ParameterError
+from rgals.runtime.errors import FileFormatError, InputError, ParameterError
 
 ROLES = ("user", "item", "value", "timestamp", "split")
 _SHOWN = 30  # column names in a message

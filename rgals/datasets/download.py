@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 from tqdm import tqdm
 
-from rgals._errors import DownloadError
-from rgals._files import lock
+from rgals.files.atomic import lock
+from rgals.runtime.errors import DownloadError
 
 _CHUNK = 1 << 18
 _TIMEOUT = 30.0

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rgals._errors import DownloadError, FileFormatError, ParameterError
-from rgals._validation import check_choice
 from rgals.datasets import sources
 from rgals.datasets.download import download, file_digest, published_md5
 from rgals.datasets.interactions import Columns, Interactions, build
 from rgals.datasets.read import read_interactions
 from rgals.datasets.registry import SOURCES, RemoteFile, Source
+from rgals.runtime.checks import check_choice
+from rgals.runtime.errors import DownloadError, FileFormatError, ParameterError
 
 
 def cache_folder(folder: str | os.PathLike | None = None) -> Path:

@@ -8,11 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from rgals._errors import FileFormatError, InputError, InputTypeError, MissingDependencyError, ShapeError
-from rgals._validation import as_csr
 from rgals.datasets.columns import choose
 from rgals.datasets.ids import sort_codes
 from rgals.datasets.interactions import Columns, code, timestamps
+from rgals.matrix.validate import as_csr
+from rgals.runtime.errors import (
+    FileFormatError,
+    InputError,
+    InputTypeError,
+    MissingDependencyError,
+    ShapeError,
+)
 
 
 def is_frame(source: Any) -> bool:

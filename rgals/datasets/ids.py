@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals._errors import InputError, InputTypeError, ParameterError, UnknownIdError
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, UnknownIdError
 
 # A fixed-width string array costs four bytes for each character of the longest label; beyond this size and
 # factor the labels are kept as Python strings instead.

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals._errors import FileFormatError, InputError, InputTypeError, ParameterError, ShapeError
-from rgals._files import atomic_file
-from rgals._sparse import entries, entry_rows, group
-from rgals._validation import MAX_INDEX, check_choice, check_real
 from rgals.datasets.ids import IdMap, as_labels, encode
+from rgals.files.atomic import atomic_file
+from rgals.matrix.entries import entries, entry_rows, group
+from rgals.matrix.validate import MAX_INDEX
+from rgals.runtime.checks import check_choice, check_real
+from rgals.runtime.errors import FileFormatError, InputError, InputTypeError, ParameterError, ShapeError
 
 DUPLICATES = ("sum", "last", "max", "error")
 TRAIN, TEST, VALIDATION = 0, 1, 2

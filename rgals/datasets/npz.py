@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals._errors import FileFormatError, InputError
-from rgals._validation import MAX_INDEX, as_csr
 from rgals.datasets.ids import IdMap, encode
 from rgals.datasets.interactions import Columns
+from rgals.matrix.validate import MAX_INDEX, as_csr
+from rgals.runtime.errors import FileFormatError, InputError
 
 # What zipfile and numpy raise on damaged files, besides their own errors.
 _UNREADABLE = (

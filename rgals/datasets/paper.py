@@ -10,11 +10,11 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import check_random_state
 
-from rgals._errors import InputError
-from rgals._sparse import core_members, entries, random_parts
-from rgals._validation import check_choice
 from rgals.datasets.fetching import fetch
 from rgals.datasets.interactions import TEST, TRAIN, VALIDATION, Interactions
+from rgals.matrix.entries import core_members, entries, random_parts
+from rgals.runtime.checks import check_choice
+from rgals.runtime.errors import InputError
 
 RATIOS = (0.8, 0.1, 0.1)
 

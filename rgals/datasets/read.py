@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals._errors import InputError, InputTypeError
-from rgals._validation import check_choice
 from rgals.datasets.frames import array_columns, frame_columns, is_frame, matrix_columns, parquet_columns
 from rgals.datasets.interactions import Columns, Interactions, build, check_options, timestamps
 from rgals.datasets.npz import holds_arrays, read_npz
 from rgals.datasets.text import read_text
+from rgals.runtime.checks import check_choice
+from rgals.runtime.errors import InputError, InputTypeError
 
 _PARQUET = b"PAR1"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from rgals._errors import FileFormatError
 from rgals.datasets.ids import encode, sort_codes
 from rgals.datasets.interactions import TEST, TRAIN, Columns, text_timestamps
 from rgals.datasets.text import open_bytes, read_text
+from rgals.runtime.errors import FileFormatError
 
 # mysqldump writes statements of up to 16 MiB, each on its line; reviews are far shorter.
 _MAX_LINE = 1 << 26

@@ -8,10 +8,10 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import check_random_state
 
-from rgals._errors import ParameterError
-from rgals._sparse import group
-from rgals._validation import check_choice, check_int, check_real
 from rgals.datasets.interactions import Interactions
+from rgals.matrix.entries import group
+from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.errors import ParameterError
 
 _GENRES = (
     "drama", "jazz", "comedy", "western", "opera", "thriller", "folk", "noir", "sci-fi", "ballet", "mystery",

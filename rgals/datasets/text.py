@@ -23,10 +23,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from rgals._errors import FileFormatError, ParameterError
 from rgals.datasets.columns import Choice, choose, looks_like_header
 from rgals.datasets.ids import first_seen, text_to_labels
 from rgals.datasets.interactions import Columns, numbers, text_timestamps
+from rgals.runtime.errors import FileFormatError, ParameterError
 
 SNIFF_BYTES = 1 << 20
 MAX_LINE = SNIFF_BYTES // 2

@@ -5,7 +5,7 @@ registered under symbol names of ours, so that compiled code refers to a *name*:
 on disk and loaded by another process, which a baked-in address could not.
 
 All arrays are C-ordered; the docstrings are written in terms of C-ordered matrices. Every routine works on
-float32 and float64 and expects that BLAS runs on one thread (``rgals._threads.parallel``).
+float32 and float64 and expects that BLAS runs on one thread (``rgals.runtime.threads.parallel``).
 """
 
 from __future__ import annotations

@@ -27,8 +27,9 @@ from numba import njit
 from numba.core import caching
 
 _HERE = Path(__file__).parent
+_RUNTIME = _HERE.parent / "runtime"
 #: The files that kernels are made of: these modules, what they import from outside, and our version.
-SOURCES = [*sorted(_HERE.rglob("*.py")), _HERE.parent / "_aligned.py", _HERE.parent / "_version.py"]
+SOURCES = [*sorted(_HERE.rglob("*.py")), _RUNTIME / "aligned.py", _RUNTIME / "version.py"]
 #: Settings of numba that change code and that its own key leaves out.
 _SETTINGS = [
     "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "ENABLE_AVX", "BOUNDSCHECK", "DEBUGINFO_DEFAULT",

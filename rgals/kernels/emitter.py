@@ -9,7 +9,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from rgals import _aligned
+from rgals.runtime import aligned as _aligned
 
 LINE = _aligned.LINE  # bytes of a vector: W = LINE // itemsize
 

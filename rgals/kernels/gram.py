@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgals._aligned import empty
 from rgals.kernels import amx, unit
 from rgals.kernels.compile import entry, inner
 from rgals.kernels.emitter import LINE
@@ -18,6 +17,7 @@ from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.sums import add_sums
 from rgals.kernels.tiles import tile_add, widen_add
 from rgals.kernels.workspace import workspace
+from rgals.runtime.aligned import empty
 
 ROWS = 256  # rows of a block: its products stay in the L2 cache
 STRIP = 128  # rows of a product: they stay in the L2 cache up to K = 1024

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgals._aligned import CACHE
 from rgals.kernels import conjugate, gather, plain_rows, tiles
 from rgals.kernels.compile import inner
 from rgals.kernels.loops import copy, zero
 from rgals.kernels.systems import gather_weights
 from rgals.kernels.tiles import LINE
+from rgals.runtime.aligned import CACHE
 
 _LOOK = 4  # steps between two looks at the pace
 # Steps of rows of real data until 6.3 digits are right (douban-book-music, K=128, float32): so many, and so

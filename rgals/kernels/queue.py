@@ -19,8 +19,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from rgals._threads import hold_thread
 from rgals.kernels.compile import entry
+from rgals.runtime.threads import hold_thread
 
 _LOOKS = 50_000  # for new work before a thread goes to sleep: about a tenth of a millisecond
 

@@ -1,6 +1,6 @@
 """Solve the systems of rows whose positives carry no weight: one sparse product, nothing to factor.
 
-In the rotated basis (see `rgals.solvers.backends.cpu`) the system of every row is then diagonal::
+In the rotated basis (see `rgals.solvers.cpu`) the system of every row is then diagonal::
 
     p = b / D,      b = sum_k l_k f_k + linear s,      D = scale d + ridge
 

@@ -1,6 +1,6 @@
 """The system of one row, diagonal plus low rank: its weights, its packing, its factorisations.
 
-In the rotated basis (see `rgals.solvers.backends.cpu`) the system of a row with positives ``f_1 .. f_n`` is::
+In the rotated basis (see `rgals.solvers.cpu`) the system of a row with positives ``f_1 .. f_n`` is::
 
     (diag(D) + sum_k m_k f_k f_k^T) p = b,      b = sum_k l_k f_k + linear s,      D = scale d + ridge
 

@@ -10,7 +10,7 @@ from rgals.kernels.emitter import LINE
 
 @inner(_nrt=True)
 def workspace(n, like):
-    """``n`` numbers of the type of ``like``, uninitialised, on a cache line (see `rgals._aligned`)."""
+    """``n`` numbers of the type of ``like``, uninitialised, on a cache line (see `rgals.runtime.aligned`)."""
     memory = np.empty(n + LINE // like.itemsize, like.dtype)
     start = -memory.ctypes.data % LINE // like.itemsize
     return memory[start : start + n]

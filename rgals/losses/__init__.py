@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rgals._errors import InputTypeError, ParameterError
 from rgals.losses.base import AUTO, Coefficients, Degrees, Loss, Side, spectral_edge
 from rgals.losses.ials import IALS
 from rgals.losses.rg2 import RG2
 from rgals.losses.rgx import RGX
 from rgals.losses.wrmf import WRMF
+from rgals.runtime.errors import InputTypeError, ParameterError
 
 LOSSES: dict[str, type[Loss]] = {"rg2": RG2, "rgx": RGX, "wrmf": WRMF, "ials": IALS}
 

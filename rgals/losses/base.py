@@ -27,9 +27,10 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from rgals._csr import CSR
-from rgals._errors import InputError, ParameterError, ShapeError
-from rgals._validation import as_csr, check_real
+from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr
+from rgals.runtime.checks import check_real
+from rgals.runtime.errors import InputError, ParameterError, ShapeError
 
 #: In place of a number: the value that the loss's rule gives for the matrix.
 AUTO = "auto"
@@ -399,6 +400,10 @@ class Loss(BaseEstimator):
             check_real(f"{self.name}.{name}", value, 0.0)
         elif value != AUTO:
             raise ParameterError(f"{self.name}.{name}", value, "give a number >= 0, or 'auto'")
+
+    def couples_items(self) -> bool:
+        """Whether the items share an interaction term, whose sums a half-step has to form."""
+        return False
 
     def lacks_closed_form(self) -> str | None:
         """Why ``solver="svd"`` cannot minimise this loss; None where it can."""

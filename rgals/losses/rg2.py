@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgals._validation import check_int
 from rgals.losses.base import AUTO, Coefficients, Degrees, Loss, spectral_edge
+from rgals.runtime.checks import check_int
 
 
 def positive_weight(n_items: int) -> float:

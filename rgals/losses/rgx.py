@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rgals._validation import check_choice, check_real
 from rgals.losses.base import AUTO, Coefficients, Degrees
 from rgals.losses.rg2 import RG2
+from rgals.runtime.checks import check_choice, check_real
 
 
 class RGX(RG2):
@@ -77,6 +77,10 @@ class RGX(RG2):
         super().validate()
         check_real("RGX.beta", self.beta, 0.0, 1.0)
         check_choice("RGX.form", self.form, ("exact", "gramian"))
+
+    def couples_items(self) -> bool:
+        """See `Loss.couples_items`."""
+        return self.form == "exact" and self.beta > 0
 
     def lacks_closed_form(self) -> str | None:
         """See `Loss.lacks_closed_form`."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgals._csr import CSR
 from rgals.losses.base import AUTO, Coefficients, Degrees, Loss, positive_coefficients
 from rgals.losses.ials import IALS
+from rgals.matrix.csr import CSR
 
 
 class WRMF(Loss):

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from rgals._csr import CSR
-from rgals._errors import InputError, InputTypeError, ShapeError
-from rgals._threads import workers
-from rgals._validation import as_csr, check_int
 from rgals.kernels import ranking as kernel
+from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr
+from rgals.runtime.checks import check_int
+from rgals.runtime.errors import InputError, InputTypeError, ShapeError
+from rgals.runtime.threads import workers
 from rgals.scoring import useful_jobs
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rgals._errors import InputTypeError, ParameterError
 from rgals.metrics import catalogue, full, lists
+from rgals.runtime.errors import InputTypeError, ParameterError
 
 LISTS, WHOLE, EXPOSURE, NOVELTY = "lists", "whole", "exposure", "novelty"
 

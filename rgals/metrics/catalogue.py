@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from rgals._errors import InputError, ShapeError
-from rgals._validation import check_int
 from rgals.metrics._judged import Judged
+from rgals.runtime.checks import check_int
+from rgals.runtime.errors import InputError, ShapeError
 
 
 def _lists(ranked: Any, k: int | None) -> np.ndarray:

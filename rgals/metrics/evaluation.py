@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from rgals._csr import CSR
-from rgals._errors import InputError, InputTypeError, ParameterError, ShapeError
-from rgals._threads import workers
-from rgals._validation import as_csr, check_ids, check_int
 from rgals.kernels import ranking as kernel
+from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr, check_ids
 from rgals.metrics import catalogue
 from rgals.metrics._judged import Outranked, judge_trusted
 from rgals.metrics._table import EXPOSURE, LISTS, NOVELTY, WHOLE, Metric, parse_all
+from rgals.runtime.checks import check_int
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
+from rgals.runtime.threads import workers
 from rgals.scoring import as_factors, topk, topk_dense, useful_jobs
 
 _BATCH = 1 << 13  # users; a multiple of the blocks of every kernel

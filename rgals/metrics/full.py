@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from rgals._validation import check_real
 from rgals.metrics._judged import Outranked
+from rgals.runtime.checks import check_real
 
 
 def auc(counts: Outranked) -> np.ndarray:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from rgals._errors import ParameterError
-from rgals._validation import check_real
 from rgals.metrics._judged import top
+from rgals.runtime.checks import check_real
+from rgals.runtime.errors import ParameterError
 
 
 def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from rgals._csr import CSR
-from rgals._errors import InputError, InputTypeError, ParameterError
-from rgals._validation import as_csr, check_ids, check_int
+from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr, check_ids
 from rgals.metrics._table import LISTS, Metric, parse_all
+from rgals.runtime.checks import check_int
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 from rgals.scoring import as_factors
 
 _BLOCK_BYTES = 1 << 26  # of gathered factors

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rgals._errors import InputError, InputTypeError, ParameterError, ShapeError
-from rgals._validation import check_choice, check_int, check_real
+from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 
 _CHUNK = 1 << 22  # random numbers drawn at once
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from rgals._errors import ParameterError
-from rgals._sparse import core_members
-from rgals._validation import check_int
-from rgals.model_selection.splits import to_matrix
+from rgals.matrix.entries import core_members
+from rgals.matrix.splits import to_matrix
+from rgals.runtime.checks import check_int
+from rgals.runtime.errors import ParameterError
 
 
 class Core(NamedTuple):

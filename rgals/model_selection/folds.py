@@ -9,10 +9,10 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import check_random_state
 
-from rgals._errors import ParameterError
-from rgals._sparse import entries, shuffled_within_rows
-from rgals._validation import check_int, check_real
-from rgals.model_selection.splits import split_interactions, to_matrix
+from rgals.matrix.entries import entries, shuffled_within_rows
+from rgals.matrix.splits import split_interactions, to_matrix
+from rgals.runtime.checks import check_int, check_real
+from rgals.runtime.errors import ParameterError
 
 
 class UserFold(NamedTuple):

@@ -12,18 +12,18 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import check_random_state
 
-from rgals._errors import InputError, ParameterError
-from rgals._sparse import entries, entry_rows, part_sizes
-from rgals._validation import check_choice, check_int, check_real
-from rgals.model_selection.core import check_core, k_core
-from rgals.model_selection.folds import fold_in_split
-from rgals.model_selection.splits import (
+from rgals.matrix.entries import entries, entry_rows, part_sizes
+from rgals.matrix.splits import (
     check_ratios,
     leave_last_out,
     split_interactions,
     temporal_split,
     to_matrix,
 )
+from rgals.model_selection.core import check_core, k_core
+from rgals.model_selection.folds import fold_in_split
+from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.errors import InputError, ParameterError
 
 SPLITS = ("user", "global", "leave_last", "temporal", "held_out_users", "given")
 _TRAIN, _TEST, _VALIDATION = 0, 1, 2

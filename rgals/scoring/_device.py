@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgals._errors import ParameterError
-from rgals.cuda import Device, Room
+from rgals.runtime.errors import ParameterError
+from rgals.solvers.cuda import Device, Room
 
 #: A list and as many newcomers are sorted in a block's shared memory.
 LARGEST_N = 1024

@@ -11,8 +11,8 @@ from types import TracebackType
 
 import numpy as np
 
-from rgals._errors import InputError
-from rgals._files import OPEN, close_and_remove, lock
+from rgals.files.atomic import OPEN, close_and_remove, lock
+from rgals.runtime.errors import InputError
 
 _OURS = b"rgals-recommendations-"  # every version's files start like this, and nobody else's
 _MAGIC = _OURS + b"2\n"

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from rgals._csr import CSR
-from rgals._errors import InputError, ParameterError
-from rgals._files import atomic_file
-from rgals._validation import as_csr, check_ids, check_int
-from rgals._version import __version__
 from rgals.datasets.ids import as_labels
+from rgals.files.atomic import atomic_file
+from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr, check_ids
+from rgals.runtime.checks import check_int
+from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.version import __version__
 from rgals.scoring import _tables
 from rgals.scoring._scratch import Scratch
 

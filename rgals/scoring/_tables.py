@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from rgals._errors import InputError, MissingDependencyError, ParameterError
+from rgals.runtime.errors import InputError, MissingDependencyError, ParameterError
 
 FORMATS = ("csv", "tsv", "parquet", "npz")
 HEADER = ("user", "item", "rank", "score")

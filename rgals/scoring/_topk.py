@@ -6,19 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from rgals._csr import CSR, read_only
-from rgals._errors import InputTypeError, ShapeError
-from rgals._threads import n_threads, workers
-from rgals._validation import as_csr, check_ids, check_int
-from rgals.cuda import open_device
 from rgals.kernels import topk as kernel
+from rgals.matrix.csr import CSR, read_only
+from rgals.matrix.validate import as_csr, check_ids
+from rgals.runtime import memory as _memory
+from rgals.runtime.checks import check_int
+from rgals.runtime.errors import InputTypeError, ShapeError
+from rgals.runtime.threads import n_threads, workers
 from rgals.scoring._device import topk_on_device
+from rgals.solvers.cuda import open_device
 
 # Few queries are cut along the items into about this many pieces of work, whatever the number of threads, but
 # not into shorter ones: every piece fills its own heaps.
 _PIECES = 16
 _TILES_IN_A_PIECE = 16
 
+
+_LARGE = 1 << 26  # bytes of lists from which the memory for them is looked at first
 
 # Multiplications that one thread does in about the time that it takes to start the others on a busy machine.
 _ALONE = 1 << 22
@@ -28,6 +32,15 @@ def useful_jobs(n_jobs: int | None, work: int) -> int:
     """Threads for ``n_jobs``, or 1 for so little work (multiplications) that more of them cost time."""
     threads = n_threads(n_jobs)
     return 1 if work < _ALONE else threads
+
+
+def require_lists(n_queries: int, n: int, bytes_each: int) -> None:
+    """Raise `InsufficientMemoryError` where lists of ``n`` entries of ``bytes_each`` do not fit."""
+    needed = n_queries * n * bytes_each
+    if needed > _LARGE:
+        _memory.require(
+            needed, f"a table of {n_queries:,} lists with n={n:,}", "lower n or ask for fewer lists at once"
+        )
 
 
 def as_factors(
@@ -143,6 +156,8 @@ def topk(
         A candidate or excluded id is outside 0..N-1.
     ParameterError
         ``n`` is not an integer >= 1, or more than a GPU's limit.
+    InsufficientMemoryError
+        The lists would not fit into memory; raised before they are allocated.
     MissingDependencyError, DeviceError
         The GPU that was asked for cannot be used.
 
@@ -181,7 +196,9 @@ def topk(
         blocked = _as_item_list("exclude_items", exclude_items, n_items)
     filters = pairs.indptr, pairs.indices
 
+    entry = 4 + queries.dtype.itemsize
     if _is_matrix(candidates):
+        require_lists(n_queries, n, entry)
         allowed = as_csr(candidates, name="candidates", n_rows=n_queries, n_cols=n_items)
         lists = _without(allowed, blocked)
         ids, scores = np.empty((n_queries, n), np.int32), np.empty((n_queries, n), queries.dtype)
@@ -194,12 +211,13 @@ def topk(
     if candidates is not None:
         names = np.setdiff1d(_as_item_list("candidates", candidates, n_items), blocked, assume_unique=True)
         blocked, n_left = np.empty(0, np.int32), len(names)
+    n_tiles, n_blocks = -(-n_left // kernel.ITEMS), -(-n_queries // kernel.USERS)
+    n_segments = max(1, min(n_tiles // _TILES_IN_A_PIECE, _PIECES // max(n_blocks, 1)))
+    require_lists(n_queries, n, entry * (n_segments + (n_segments > 1)))
     if n_left == 0 or n_queries == 0:
         return np.full((n_queries, n), -1, np.int32), np.full((n_queries, n), -np.inf, queries.dtype)
     if gpu is not None:
         return topk_on_device(gpu, queries, items, n, *filters, names, blocked, scale)
-    n_tiles, n_blocks = -(-n_left // kernel.ITEMS), -(-n_queries // kernel.USERS)
-    n_segments = max(1, min(n_tiles // _TILES_IN_A_PIECE, _PIECES // n_blocks))
     ids = np.empty((n_segments, n_queries, n), np.int32)
     scores = np.empty((n_segments, n_queries, n), queries.dtype)
     lists = read_only(names), read_only(blocked)
@@ -242,6 +260,7 @@ def topk_dense(
         if exclude is None
         else as_csr(exclude, name="exclude", n_rows=len(scores), n_cols=scores.shape[1])
     )
+    require_lists(len(scores), n, 4 + scores.dtype.itemsize)
     ids, best = np.empty((len(scores), n), np.int32), np.empty((len(scores), n), scores.dtype)
     filters = pairs.indptr, pairs.indices
     with workers(useful_jobs(n_jobs, scores.size)) as threads:

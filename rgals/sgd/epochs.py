@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rgals._csr import CSR
-from rgals._errors import ModelFileError, NumericalError
-from rgals._threads import parallel
-from rgals.persistence import ArraySpec
+from rgals.files.archive import ArraySpec
+from rgals.matrix.csr import CSR
+from rgals.runtime.errors import ModelFileError, NumericalError
+from rgals.runtime.threads import parallel
 from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import get_optimizer
 from rgals.sgd.samplers import Sampler
@@ -17,7 +17,8 @@ from rgals.sgd.schedules import get_schedule
 from rgals.sgd.trainer import Factors, Settings, Trainer
 from rgals.training.checkpoint import checkpoint_spec
 
-_BATCH = {"full": 256, "sampled": 4096}
+#: Default batch size by the kind of a loss: users, or interactions.
+BATCH = {"full": 256, "sampled": 4096}
 
 
 class Epochs:
@@ -55,7 +56,7 @@ class Epochs:
             temperature=model.temperature,
             lr=model.lr,
             schedule=get_schedule(model.schedule, model.warmup),
-            batch_size=model.batch_size or _BATCH[loss.kind],
+            batch_size=model.batch_size or BATCH[loss.kind],
             n_epochs=model.n_epochs,
             coupled=model.weight_decay if model.decay == "coupled" else 0.0,
             decoupled=model.weight_decay if model.decay == "decoupled" else 0.0,

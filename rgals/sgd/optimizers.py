@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rgals._errors import InputTypeError, ParameterError
-from rgals._validation import check_real
 from rgals.kernels import sgd as kernel
+from rgals.runtime.checks import check_real
+from rgals.runtime.errors import InputTypeError, ParameterError
 
 
 @dataclass

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from rgals._csr import CSR
-from rgals._errors import ParameterError
-from rgals._ranker import FactorRanker
-from rgals._snapshot import Snapshot
-from rgals._threads import workers
-from rgals._validation import check_choice, check_int, check_real
-from rgals.sgd import _model_file
+from rgals.matrix.csr import CSR
+from rgals.model.ranking import FactorRanker
+from rgals.model.state import Snapshot
+from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.errors import ParameterError
+from rgals.runtime.memory import typed_errors
+from rgals.runtime.threads import workers
+from rgals.sgd import file as _model_file
+from rgals.sgd._memory import check_memory
 from rgals.sgd.epochs import CHECKPOINT, Epochs
 from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import get_optimizer
@@ -195,6 +197,7 @@ class SGDRanker(FactorRanker, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    @typed_errors
     def fit(
         self,
         X: Any,
@@ -235,6 +238,8 @@ class SGDRanker(FactorRanker, BaseEstimator):
             A parameter is out of range.
         InputError, InputTypeError, ShapeError
             The matrix cannot be used.
+        InsufficientMemoryError
+            The fit needs more memory than there is; raised before it is allocated.
         NumericalError
             Training diverged; the message names the epoch. Lost are all of them, but for checkpoints.
         CheckpointError
@@ -252,6 +257,7 @@ class SGDRanker(FactorRanker, BaseEstimator):
                 "schedule", given.schedule, "a checkpoint cannot hold a function; give the name of a schedule"
             )
         matrix, labels, names = read(given, X, dtype, user_ids, item_ids)
+        check_memory(given, matrix, dtype, split=given.early_stopping and validation is None)
         seed, store = open_store(checkpoint, CHECKPOINT, given.random_state)
         train, held_out = divide(matrix, validation, given.early_stopping, seed)
         if store is not None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgals._csr import CSR
-from rgals._errors import InputError, ParameterError
-from rgals._validation import check_int
 from rgals.kernels import sgd as kernel
+from rgals.matrix.csr import CSR
+from rgals.runtime.checks import check_int
+from rgals.runtime.errors import InputError, ParameterError
 
 SAMPLERS = ("uniform", "popularity", "in_batch")
 _TWO32 = 1 << 32

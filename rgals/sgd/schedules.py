@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals._errors import ParameterError
+from rgals.runtime.errors import ParameterError
 
 Schedule = Callable[[float], float]
 

@@ -11,11 +11,11 @@ from typing import Any
 import numba
 import numpy as np
 
-from rgals._csr import CSR
-from rgals._errors import NumericalError
-from rgals._threads import hold_thread
 from rgals.kernels import sgd as kernel
 from rgals.kernels.softmax import softmax_batch
+from rgals.matrix.csr import CSR
+from rgals.runtime.errors import NumericalError
+from rgals.runtime.threads import hold_thread
 from rgals.sgd.losses import Softmax
 from rgals.sgd.optimizers import Optimizer
 from rgals.sgd.samplers import Sampler
@@ -397,6 +397,41 @@ class Trainer:
         out = np.empty((len(unique), vectors.shape[1]), self.dtype)
         kernel.group_sum(starts, order, factors, width, vectors, out)
         return unique, out
+
+
+def scratch_bytes(
+    loss: Any, shape: tuple[int, int], nnz: int, K: int, itemsize: int, batch_size: int, n_negatives: int
+) -> tuple[int, int]:
+    """What a `Trainer` and its sampler keep beside the factors, and what they allocate for a batch.
+
+    Parameters
+    ----------
+    loss : loss object
+    shape : (int, int)
+        Users and items.
+    nnz, K, itemsize, batch_size : int
+    n_negatives : int
+        Of a row, or of all rows where they share them.
+
+    Returns
+    -------
+    (data, batch) : (int, int)
+        Bytes.
+    """
+    n_users, n_items = shape
+    if loss.kind == "full":
+        batch_size = min(batch_size, n_users)
+        data = 8 * 3 * n_users + batch_size * n_items * itemsize  # the order of the users; scores
+        rows = (3 * batch_size + n_items) * K * itemsize
+        if type(loss) is not Softmax or itemsize == 8:
+            return data, rows + 4 * _CHUNK * n_items * 8
+        n_tiles = -(-n_items // int(np.clip(_TILE // batch_size, 64, 512)))
+        return data, rows + n_tiles * batch_size * (4 * K + 28)
+    batch_size = min(batch_size, nnz)
+    pairs = batch_size * (1 + n_negatives)
+    data = nnz * (4 + 8) + 64 * n_items  # the users and the order of the interactions; tables of the sampler
+    rows = (4 * batch_size + min(n_items, pairs) + min(n_users, batch_size)) * K * itemsize
+    return data, rows + pairs * (2 * itemsize + 8 + 4) + 64 * n_items
 
 
 @contextmanager

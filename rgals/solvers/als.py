@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from rgals._aligned import empty
-from rgals._csr import CSR
-from rgals._errors import NumericalError
-from rgals.losses.base import Coefficients, Loss
-from rgals.solvers.backends.base import Backend
+from rgals.losses.base import AUTO, Coefficients, Loss
+from rgals.matrix.csr import CSR
+from rgals.runtime.aligned import empty
+from rgals.runtime.errors import NumericalError
+from rgals.solvers.base import Backend
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,30 @@ class Problem:
         """The problem of a loss on a matrix."""
         constant = loss.constant(users, coefficients)
         return cls(users, users.transpose(), loss, coefficients, constant, reg, reg_exponent)
+
+
+def choose_reg(reg: float | str, problem: Problem) -> float:
+    """The strength of the regularisation of a fit: the loss's rule where it is "auto".
+
+    Rules speak of ``reg_exponent=1``, ``rho = reg W``. With another exponent nu, ``rho = reg_nu W^nu``, and
+    ``reg_nu = reg W^(1 - nu)`` keeps the ridge of the mean interaction: W is the geometric mean, over the
+    interactions and both sides, of the rows' weights.
+    """
+    if reg != AUTO:
+        return float(reg)
+    users, items, nu = problem.users, problem.items, problem.reg_exponent
+    reg = problem.loss.defaults(*users.shape, users.nnz)["reg"]
+    if nu == 1.0:
+        return reg
+    logs = []
+    for matrix, side in (
+        (users, problem.coefficients.user_side(users, 1.0, 1.0)),
+        (items, problem.coefficients.item_side(items, 1.0, 1.0)),
+    ):
+        counts = np.where(side.ridge > 0, matrix.row_counts, 0)
+        weight = np.log(side.ridge, out=np.zeros(len(counts)), where=counts > 0)
+        logs.append(float(counts @ weight) / max(int(counts.sum()), 1))
+    return reg * float(np.exp((1.0 - nu) * np.mean(logs)))
 
 
 class ALS:

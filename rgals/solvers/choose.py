@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rgals.cuda import is_cuda
-from rgals.solvers.backends.base import Backend
-from rgals.solvers.backends.cpu import CPUBackend
-from rgals.solvers.backends.cupy import CuPyBackend
-from rgals.solvers.backends.dense import DenseBackend
+from rgals.solvers.base import Backend
+from rgals.solvers.cpu import CPUBackend
+from rgals.solvers.cuda import is_cuda
+from rgals.solvers.cuda.backend import CuPyBackend
+from rgals.solvers.dense import DenseBackend
 
 
 def exact_backend(model: Any) -> Backend:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-from scipy.sparse.linalg import LinearOperator, svds
+from typing import Any
 
-from rgals._csr import CSR
-from rgals._errors import ParameterError
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.linalg import LinearOperator, eigsh
+
 from rgals.losses import Loss
+from rgals.matrix.csr import CSR
+from rgals.runtime.errors import ParameterError
+
+_ROWS = 1 << 12  # of a table of max(users.shape) x n_factors numbers that is never held as a whole
 
 
 def check_closed_form(loss: Loss, reg_exponent: float) -> None:
@@ -45,29 +50,84 @@ def item_factors(
     ndarray, shape (n_items, n_factors)
     """
     c = users.row_sums
-    n_items = users.n_cols
+    n_users, n_items = users.shape
     root = np.sqrt(c)
     inverse = np.divide(n_items, root, out=np.zeros_like(root), where=root > 0)
-    V = users.to_scipy(np.float64)
-    VT = V.T.tocsr()
+    V = _weights(users)
 
     def matvec(x: np.ndarray) -> np.ndarray:
-        return inverse * (V @ x.ravel()) - root * x.sum()
+        return inverse * (V @ x) - root * x.sum()
 
     def rmatvec(y: np.ndarray) -> np.ndarray:
-        return VT @ (inverse * y.ravel()) - np.full(n_items, root @ y.ravel())
+        return V.T @ (inverse * y) - root @ y
 
-    rank = min(n_factors, min(users.shape))
-    if rank < min(users.shape):
-        operator = LinearOperator(users.shape, matvec=matvec, rmatvec=rmatvec, dtype=np.float64)
-        start = rng.standard_normal(min(users.shape))
-        _, s, Vt = svds(operator, k=rank, v0=start, tol=1e-12)
+    # Vectors of the shorter side, by a Lanczos iteration; then the other side's, and values to rounding.
+    tall = n_users >= n_items
+    short = min(users.shape)
+    rank = min(n_factors, short)
+    if rank < short:
+        there, back = (matvec, rmatvec) if tall else (rmatvec, matvec)
+        gramian = LinearOperator((short, short), matvec=lambda x: back(there(x.ravel())), dtype=np.float64)
+        _, basis = eigsh(gramian, k=rank, v0=rng.standard_normal(short), tol=1e-24)
     else:
-        _, s, Vt = np.linalg.svd(inverse[:, None] * V.toarray() - root[:, None], full_matrices=False)
+        basis = np.eye(short)
+    if not tall:
+        images = np.empty((n_items, rank))
+        for j in range(rank):
+            images[:, j] = rmatvec(basis[:, j])
+        basis = images
+    triangle: Any = np.empty((0, rank))
+    for start in range(0, max(users.shape), _ROWS):
+        some = slice(start, start + _ROWS)
+        block = basis[some]
+        if tall:
+            block = inverse[some, None] * (V[some] @ basis) - root[some, None] * basis.sum(axis=0)
+        triangle = np.linalg.qr(np.concatenate([triangle, block]), mode="r")
+    _, s, turn = np.linalg.svd(triangle)
     total = c.sum()
     shrunk = np.maximum(s - reg * np.sqrt(n_items * total), 0.0)
-    order = np.argsort(-shrunk, kind="stable")
     balance = (n_items / total) ** 0.25 if total > 0 else 0.0
+    lengths = np.sqrt(shrunk) * balance
+    if not tall:  # the images have the lengths s
+        lengths = np.divide(lengths, s, out=np.zeros_like(s), where=s > 0)
     out = np.zeros((n_items, n_factors), dtype)
-    out[:, :rank] = (Vt[order] * (np.sqrt(shrunk[order]) * balance)[:, None]).T
+    for start in range(0, n_items, _ROWS):
+        out[start : start + _ROWS, :rank] = basis[start : start + _ROWS] @ (turn.T * lengths)
     return out
+
+
+def scratch_bytes(shape: tuple[int, int], nnz: int, n_factors: int, itemsize: int, valued: bool) -> int:
+    """Bytes that `item_factors` allocates at its peak, its result among them.
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Users and items.
+    nnz : int
+        Interactions.
+    n_factors, itemsize : int
+        Of the result; bytes of one number.
+    valued : bool
+        Whether interactions have values other than 1.
+
+    Returns
+    -------
+    int
+    """
+    short, (n_users, n_items) = min(shape), shape
+    rank = min(n_factors, short)
+    values = 0 if valued and itemsize == 8 else 8 * nnz
+    margins, product = 8 * 3 * n_users, 8 * 3 * max(shape)
+    lanczos = product + (8 * short * (max(2 * rank + 1, 20) + 2 * rank) if rank < short else 0)
+    images = 0 if n_users >= n_items else 8 * n_items * rank
+    blocks = 8 * rank * (4 * min(_ROWS, max(shape)) + 4 * rank)
+    after = 8 * short * rank + images + blocks + n_items * n_factors * itemsize
+    return values + 4 * n_users + margins + max(lanczos, after)
+
+
+def _weights(users: CSR) -> sp.csr_array:
+    """The matrix in float64 as scipy multiplies it; indices are shared, and so are values in float64."""
+    values = np.ones(users.nnz) if users.is_binary else users.values.astype(np.float64, copy=False)
+    # scipy would otherwise widen the indices to the type of these.
+    indptr = users.indptr.astype(np.int32) if users.nnz <= np.iinfo(np.int32).max else users.indptr
+    return sp.csr_array((values, users.indices, indptr), shape=users.shape)

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from rgals._csr import CSR
-from rgals._errors import CheckpointError, InputTypeError, ModelFileError, ParameterError
-from rgals._validation import check_int
-from rgals.persistence import ArraySpec, FileSpec, load_npz, save_npz
+from rgals.files.archive import ArraySpec, FileSpec, load_npz, save_npz
+from rgals.matrix.csr import CSR
+from rgals.runtime.checks import check_int
+from rgals.runtime.errors import CheckpointError, InputTypeError, ModelFileError, ParameterError
 from rgals.training.data import draw_seed, is_seed
 
 _REAL = ("f4", "f8")

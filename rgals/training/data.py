@@ -9,11 +9,11 @@ import scipy.sparse as sp
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import _check_feature_names, _check_n_features, _get_feature_names
 
-from rgals._csr import CSR
-from rgals._errors import InputError, InputTypeError, ParameterError
-from rgals._snapshot import check_labels
-from rgals._sparse import hold_out
-from rgals._validation import as_csr
+from rgals.matrix.csr import CSR
+from rgals.matrix.entries import hold_out
+from rgals.matrix.validate import as_csr
+from rgals.model.state import check_labels
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 
 HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals._progress import ProgressBar
+from rgals.runtime.progress import ProgressBar
 from rgals.training.checkpoint import Progress, Store
 from rgals.training.steps import Callback, Iteration, Steps
 from rgals.training.watch import BestIterate
@@ -84,6 +84,7 @@ def run(
             if stop:
                 break
             previous = objective
+            del now  # and with it copies of the factors that somebody asked for
     if best is not None:
         return best.factors, history
     return {name: getattr(steps, name)() for name in steps.outcome}, history

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rgals._csr import CSR
-from rgals._errors import ParameterError
+from rgals.matrix.csr import CSR
 from rgals.metrics import evaluate
+from rgals.runtime.errors import ParameterError
 from rgals.training.steps import Callback, Iteration
 
 

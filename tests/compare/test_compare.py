@@ -9,15 +9,15 @@ import re
 import numpy as np
 import pytest
 
-from rgals._errors import InputError, ParameterError
-from rgals._journal import Journal
 from rgals.compare import METHODS, compare, prepare
 from rgals.compare import runner as runner_module
 from rgals.compare.analysis import linear_rate, mean_and_spread, seconds_to
 from rgals.compare.methods import Method, get_methods
 from rgals.compare.runner import Runner, tune
 from rgals.datasets import make_implicit, read_interactions
+from rgals.files.journal import Journal
 from rgals.losses import IALS, RG2, rule
+from rgals.runtime.errors import InputError, ParameterError
 
 OPTIONS = {"K": 4, "seeds": 2, "max_trials": 3, "time_limit": 5.0, "objective_iterations": 10, "verbose": 0}
 

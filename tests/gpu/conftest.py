@@ -7,8 +7,8 @@ from gpu.emulator import COMPILER, EmulatedModule
 from gpu.fake_cupy import FakeDevice
 from gpu.numpy_kernels import NumpyModule
 
-from rgals._errors import DeviceError, MissingDependencyError
-from rgals.cuda import open_device
+from rgals.runtime.errors import DeviceError, MissingDependencyError
+from rgals.solvers.cuda import open_device
 
 
 def _real_device():

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import scipy.linalg
 
-from rgals.cuda import Device
+from rgals.solvers.cuda import Device
 
 
 class FakeArray(np.ndarray):

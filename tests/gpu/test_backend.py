@@ -12,16 +12,15 @@ from gpu.numpy_kernels import NumpyModule
 from helpers import LOSSES, als, factors, interactions
 
 from rgals import IALS, RG2, RGX, NumericalError, ParameterError
-from rgals._errors import DeviceMemoryError
-from rgals._validation import as_csr
-from rgals.cuda import Room
 from rgals.losses import Coefficients, Degrees, Loss
+from rgals.matrix.validate import as_csr
+from rgals.runtime.errors import DeviceMemoryError
 from rgals.solvers.als import Problem
-from rgals.solvers.backends._cuda import plan
-from rgals.solvers.backends._cuda.systems import gram
-from rgals.solvers.backends.cpu import CPUBackend
-from rgals.solvers.backends.cupy import CuPyBackend
-from rgals.solvers.backends.dense import DenseBackend
+from rgals.solvers.cpu import CPUBackend
+from rgals.solvers.cuda import Room, plan
+from rgals.solvers.cuda.backend import CuPyBackend
+from rgals.solvers.cuda.systems import gram
+from rgals.solvers.dense import DenseBackend
 
 REG, NU = 0.03, 0.9
 SIDES = ("user", "item")
@@ -106,7 +105,7 @@ def test_unweighted_and_negative_positives(side, device):
 @pytest.mark.parametrize("segment", [7, 12])
 @pytest.mark.parametrize("name", ["rg2", "rgx-half", "ials", "rg2-signed"])
 def test_rows_longer_than_a_segment_are_cut(name, segment, device, monkeypatch):
-    from rgals.solvers.backends._cuda import systems
+    from rgals.solvers.cuda import systems
 
     for module in (plan, systems):
         monkeypatch.setattr(module, "SEGMENT", segment)

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rgals._errors import DeviceError
-from rgals.cuda import device as cuda_device
+from rgals.runtime.errors import DeviceError
+from rgals.solvers.cuda import device as cuda_device
 
 
 @pytest.fixture

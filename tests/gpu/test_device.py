@@ -11,7 +11,7 @@ from helpers import LOSSES, factors
 from rgals import RGALS
 from rgals.datasets import make_implicit
 from rgals.scoring import topk
-from rgals.solvers.backends.cupy import CuPyBackend
+from rgals.solvers.cuda.backend import CuPyBackend
 
 pytestmark = pytest.mark.gpu
 
@@ -69,7 +69,7 @@ def test_rows_beyond_a_segment_and_many_systems(cuda):
 
 
 def test_tf32_is_an_option(cuda):
-    from rgals.cuda import open_device
+    from rgals.solvers.cuda import open_device
 
     fixed = open_device("cuda", tf32=False)
     a = fixed.upload(factors(256, 256, np.float32))
@@ -96,8 +96,8 @@ def test_a_budget_of_one_mebibyte_is_enough(cuda):
     X = make_implicit(3000, 900, random_state=0).matrix
     small = CuPyBackend(cuda)
     small.room.size = 1 << 20
-    from rgals._validation import as_csr
     from rgals.losses import Degrees
+    from rgals.matrix.validate import as_csr
 
     rows = as_csr(X)
     side = LOSSES["rg2"].coefficients(Degrees.of(rows)).user_side(rows, 0.05, 1.0)

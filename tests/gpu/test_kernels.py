@@ -12,7 +12,7 @@ from gpu.emulator import COMPILER, EmulatedModule, signatures
 from gpu.fake_cupy import FakeArray
 from gpu.numpy_kernels import NumpyModule
 
-from rgals.cuda.device import SOURCES, kernel_options, kernel_source
+from rgals.solvers.cuda.device import SOURCES, kernel_options, kernel_source
 
 needs_compiler = pytest.mark.skipif(
     COMPILER is None, reason="no C++ compiler (g++ or clang++) for the emulator"

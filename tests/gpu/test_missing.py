@@ -12,10 +12,10 @@ import pytest
 from helpers import factors, interactions
 
 from rgals import RG2, RGALS, ParameterError
-from rgals._errors import DeviceError, MissingDependencyError, RgalsError
-from rgals.cuda import device as cuda_device
-from rgals.cuda import is_cuda, open_device
+from rgals.runtime.errors import DeviceError, MissingDependencyError, RgalsError
 from rgals.scoring import topk
+from rgals.solvers.cuda import device as cuda_device
+from rgals.solvers.cuda import is_cuda, open_device
 
 
 def without(monkeypatch, name):
@@ -124,7 +124,7 @@ def test_this_machine_answers_with_one_of_these_errors_or_works():
 
 def test_cupy_is_imported_only_when_asked_for():
     code = (
-        "import sys, rgals, rgals.scoring; from rgals.solvers.backends.cupy import CuPyBackend; "
+        "import sys, rgals, rgals.scoring; from rgals.solvers.cuda.backend import CuPyBackend; "
         "rgals.RGALS(device='cuda'); assert 'cupy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

@@ -10,8 +10,8 @@ from gpu.numpy_kernels import NumpyModule
 from helpers import factors, interactions
 
 from rgals import RGALS, ParameterError
-from rgals.cuda import device as cuda_device
 from rgals.scoring import _device, _topk, topk
+from rgals.solvers.cuda import device as cuda_device
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF, Checkpoint
-from rgals._validation import as_csr
+from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.model_selection import k_core, split_interactions
 from rgals.scoring import topk

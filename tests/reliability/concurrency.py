@@ -1,4 +1,4 @@
-"""Scripts for processes of their own: determinism, readers during refits, forks, memory."""
+"""Scripts for processes of their own: determinism, readers during refits, forks, growth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 from helpers import LOSSES, interactions
-from threadpoolctl import threadpool_info
+from threadpoolctl import ThreadpoolController
 
 from rgals import RGALS
 from rgals.sgd import SGDRanker
@@ -330,17 +330,19 @@ def fork(method: str, when: str, what: str) -> dict:
     }
 
 
-def blas() -> list[int]:
-    return sorted(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
-
-
-def _answer_of_fork(pipe) -> None:
+def _answer_of_fork(pipe, blas) -> None:
     before = blas()
     pipe.send([small_fit(), before, blas()])
 
 
 def forks(number: int) -> dict:
     """What children say that were forked while two threads fit, of how many threads BLAS has there."""
+    # Looked for once: a child that is forked while another thread looks for libraries cannot look itself.
+    libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+
+    def blas() -> list[int]:
+        return sorted(library.num_threads for library in libraries)
+
     expected, before = small_fit(), blas()
     stop, inside = threading.Event(), []
 
@@ -358,7 +360,7 @@ def forks(number: int) -> dict:
     faults, slowest = [], 0.0
     for k in range(number):
         here, there = context.Pipe()
-        child = context.Process(target=_answer_of_fork, args=(there,))
+        child = context.Process(target=_answer_of_fork, args=(there, blas))
         started = time.perf_counter()
         child.start()
         answer = here.recv() if here.poll(AT_MOST) else "no answer"
@@ -374,27 +376,6 @@ def forks(number: int) -> dict:
         thread.join()
     during = sorted({count for counts in inside for count in counts})
     return {"cases": k + 1, "faults": faults, "slowest": slowest, "during": during, "left": blas() == before}
-
-
-def peak(n_users: int, n_items: int, K: int, loss: str, dtype: str) -> dict:
-    """Bytes that a fit takes at its peak, and what was predicted."""
-    from rgals import _fit, _memory
-    from rgals._validation import as_csr
-    from rgals.datasets import make_implicit
-
-    X = make_implicit(n_users, n_items, random_state=0).matrix
-    settings = {"loss": loss, "dtype": dtype, "n_iter": 2, "random_state": 0, "n_jobs": 2}
-    RGALS(K=K, **settings).fit(X[:500])  # compiled, and threads and their memory there
-    matrix = as_csr(X, dtype=np.dtype(dtype).type)
-    seen = []
-    _memory.require = lambda needed, what, advice: seen.append(needed)
-    before = status("VmRSS")
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
-    model = RGALS(K=K, **settings).fit(matrix)
-    high = status("VmHWM")
-    assert _fit._memory is _memory
-    return {"predicted": seen[-1], "peak": high - before, "rows": len(model.user_factors_)}
 
 
 def status(name: str) -> int:

@@ -14,9 +14,9 @@ import zipfile
 import numpy as np
 
 from rgals import RGALS
-from rgals import persistence as store
-from rgals._errors import ModelFileError
-from rgals._model_file import SPEC
+from rgals.files import archive as store
+from rgals.model.als_file import SPEC
+from rgals.runtime.errors import ModelFileError
 
 MEMORY = 512 << 20  # what loading a file of a few KiB may take beside what the process has
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from rgals._errors import RgalsError
-from rgals._validation import as_csr
+from rgals.matrix.validate import as_csr
+from rgals.runtime.errors import RgalsError
 
 
 def make(seed: int) -> tuple[sp.csr_array | sp.csc_array, bool]:

@@ -11,13 +11,13 @@ import scipy.sparse as sp
 from helpers import LOSSES
 
 from rgals import RGALS, Checkpoint
-from rgals._validation import as_csr
 from rgals.losses import Degrees
+from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate, ndcg
 from rgals.model_selection import k_core, split_interactions
 from rgals.scoring import topk
-from rgals.solvers.backends.cpu import CPUBackend
-from rgals.solvers.backends.dense import DenseBackend
+from rgals.solvers.cpu import CPUBackend
+from rgals.solvers.dense import DenseBackend
 
 PROPERTIES = []
 # With so many sampled negatives weights turn negative on small matrices, and systems indefinite.

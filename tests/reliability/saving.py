@@ -8,7 +8,7 @@ import numpy as np
 from helpers import interactions
 
 from rgals import RGALS, Checkpoint
-from rgals._errors import ModelFileError
+from rgals.runtime.errors import ModelFileError
 from rgals.sgd import SGDRanker
 
 

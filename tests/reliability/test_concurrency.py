@@ -1,4 +1,4 @@
-"""Threads, layers, forks and memory: identical bytes, one snapshot an answer, no hang, no growth."""
+"""Threads, layers and forks: identical bytes, one snapshot an answer, no hang, no growth."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers import interactions
 from reliability.harness import PATIENCE, python
-
-from rgals import RGALS, InsufficientMemoryError, _memory
 
 SCRIPT = str(Path(__file__).with_name("concurrency.py"))
 HAS_TBB = any((Path(sysconfig.get_path("data")) / "lib").glob("libtbb.so*"))
@@ -167,55 +164,6 @@ def test_forks(tally, amount):
         count.add(seconds, fault and f"{name}: {fault}")
     count.check()
     assert count.worst < PATIENCE
-
-
-# ------------------------------------------------------------------ memory
-
-SIZES = [
-    (4_000, 3_000, 64, "rg2", "float32"),
-    (30_000, 8_000, 100, "ials", "float64"),
-    (60_000, 20_000, 128, "rgx", "float32"),
-]
-
-
-def test_memory_is_as_predicted(tally, amount):
-    sizes = amount(SIZES[1:2], SIZES)
-    count = tally("peak memory at 3 sizes", len(sizes), 3)
-    for size in sizes:
-        answer, seconds = script("peak", *size)
-        if isinstance(answer, str):
-            count.add(seconds, f"{size}: {answer}")
-            continue
-        ratio = answer["peak"] / answer["predicted"]
-        # Far below would be a guard that refuses what would fit.
-        count.add(
-            seconds, None if 0.5 <= ratio <= 1.25 else f"{size}: {ratio:.2f} of the prediction, {answer}"
-        )
-    count.check()
-
-
-def test_a_fit_that_does_not_fit_is_refused_before_it_allocates(monkeypatch):
-    X = interactions(60, 30)
-    model = RGALS(K=8, random_state=0).fit(X)
-    before = model.item_factors_.copy()
-    monkeypatch.setattr(_memory, "available_bytes", lambda: 1000)
-    words = "K=512 of 60 users, 30 items and .* in float64 needs about .*MiB.*1000 bytes are available"
-    with pytest.raises(InsufficientMemoryError, match=words) as caught:
-        model.set_params(K=512, dtype="float64").fit(X)
-    assert isinstance(caught.value, MemoryError)
-    assert "float32" in str(caught.value)
-    assert (model.item_factors_ == before).all()
-
-
-def test_limits_of_the_control_group_count(tmp_path):
-    for name, text in (("max", "1000"), ("current", "900"), ("stat", "anon 1\ninactive_file 300\n")):
-        (tmp_path / name).write_text(text)
-    files = [str(tmp_path / name) for name in ("max", "current", "stat")]
-    assert _memory._control_group(*files) == 400
-    (tmp_path / "max").write_text("max")
-    assert _memory._control_group(*files) is None
-    assert _memory._control_group(*[str(tmp_path / "absent")] * 3) is None
-    assert _memory.available_bytes() > 0
 
 
 def test_soak(tally, amount):

@@ -12,8 +12,8 @@ import pytest
 from helpers import interactions
 
 from rgals import RGALS, Checkpoint
-from rgals import _files as files
 from rgals.datasets import read_interactions
+from rgals.files import atomic as files
 
 OLD = b"what was there before"
 

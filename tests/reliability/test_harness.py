@@ -59,7 +59,7 @@ def test_an_unvalidated_kernel_is_caught(zygote):
 
 UNLOCKED = """
 import threading, numba, numpy as np
-from rgals._threads import parallel
+from rgals.runtime.threads import parallel
 @numba.njit(parallel=True, nogil=True)
 def work(x):
     total = 0.0

@@ -12,7 +12,7 @@ from reliability import saving
 
 from rgals import RGALS, Checkpoint, CheckpointError, ModelFileError, ParameterError
 from rgals.cli import main
-from rgals.persistence import load_npz
+from rgals.files.archive import load_npz
 
 ME = "reliability.saving"
 
@@ -106,7 +106,7 @@ def test_kill_while_fitting(zygote, tmp_path, tally):
 
 
 def _spec():
-    from rgals._fit import CHECKPOINT
+    from rgals.training.fit import CHECKPOINT
 
     return CHECKPOINT
 

@@ -9,9 +9,10 @@ import pytest
 import scipy.sparse as sp
 from helpers import LOSSES
 
-from rgals import RGALS, InsufficientMemoryError, RgalsError, _memory
-from rgals._csr import CSR
-from rgals._validation import as_csr
+from rgals import RGALS, InsufficientMemoryError, RgalsError
+from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr
+from rgals.runtime import memory as _memory
 
 BATCH = 500
 

@@ -17,9 +17,9 @@ from reliability.properties import PROPERTIES
 from sklearn.utils.estimator_checks import check_estimator
 
 from rgals import IALS, RG2, RGALS, WRMF, NumericalError, RgalsError
-from rgals._validation import as_csr
 from rgals.losses import Degrees
-from rgals.solvers.backends.cpu import CPUBackend
+from rgals.matrix.validate import as_csr
+from rgals.solvers.cpu import CPUBackend
 
 # ------------------------------------------------------------------ formulas
 

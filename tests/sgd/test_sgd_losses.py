@@ -7,8 +7,8 @@ import pytest
 from scipy.special import logsumexp
 
 from rgals import losses as als_losses
-from rgals._csr import CSR
-from rgals._errors import InputTypeError, ParameterError
+from rgals.matrix.csr import CSR
+from rgals.runtime.errors import InputTypeError, ParameterError
 from rgals.sgd.losses import (
     BCE,
     BPR,

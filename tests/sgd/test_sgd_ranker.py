@@ -8,7 +8,8 @@ import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from rgals._errors import (
+from rgals.model_selection import split_interactions
+from rgals.runtime.errors import (
     InputError,
     InputTypeError,
     ModelFileError,
@@ -16,7 +17,6 @@ from rgals._errors import (
     ParameterError,
     ShapeError,
 )
-from rgals.model_selection import split_interactions
 from rgals.sgd import LOSSES, Adam, SGDRanker
 from rgals.sgd.losses import RG2
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from rgals._errors import InputError, NumericalError, ParameterError
-from rgals._threads import parallel
-from rgals._validation import as_csr
+from rgals.matrix.validate import as_csr
+from rgals.runtime.errors import InputError, NumericalError, ParameterError
+from rgals.runtime.threads import parallel
 from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import SGD, Adagrad, Adam, LazyAdam, get_optimizer
 from rgals.sgd.samplers import Sampler, alias_table

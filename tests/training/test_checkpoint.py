@@ -9,7 +9,7 @@ import pytest
 from helpers import interactions
 
 from rgals import RGALS, Checkpoint, CheckpointError, ModelFileError, ParameterError
-from rgals.persistence import load_npz, save_npz
+from rgals.files.archive import load_npz, save_npz
 from rgals.sgd import SGDRanker, ranker
 from rgals.sgd.epochs import CHECKPOINT
 

@@ -8,8 +8,8 @@ import scipy.sparse as sp
 from helpers import interactions
 
 from rgals import RGALS
-from rgals._sparse import hold_out
-from rgals._validation import as_csr
+from rgals.matrix.entries import hold_out
+from rgals.matrix.validate import as_csr
 from rgals.model_selection import split_interactions
 from rgals.sgd import SGDRanker
 

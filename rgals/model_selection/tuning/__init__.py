@@ -11,10 +11,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rgals._errors import InputError, ParameterError
-from rgals._journal import Journal
-from rgals._validation import check_choice, check_int, check_real
 from rgals.estimator import RGALS
+from rgals.files.journal import Journal
 from rgals.losses import LOSSES, Loss, get_loss
 from rgals.metrics import evaluate
 from rgals.model_selection.protocol import Protocol
@@ -28,6 +26,8 @@ from rgals.model_selection.tuning.halving import (
 )
 from rgals.model_selection.tuning.space import Space, default_space, make_space
 from rgals.model_selection.tuning.trials import Measurement, Prepared, make_model, prepare
+from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.errors import InputError, ParameterError
 
 __all__ = ["EdgeWarning", "TuneResult", "default_space", "tune"]
 

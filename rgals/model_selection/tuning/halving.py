@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from rgals._errors import MissingDependencyError
 from rgals.model_selection.tuning.space import Choice, Range, Space
+from rgals.runtime.errors import MissingDependencyError
 
 ETA = 3  # one of so many settings goes on to the next level
 #: Share of K and of the iterations at each level of cost. Few iterations keep the order of settings better

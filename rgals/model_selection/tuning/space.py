@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from rgals._csr import CSR
-from rgals._errors import ParameterError
 from rgals.losses import Loss, rule
+from rgals.matrix.csr import CSR
+from rgals.runtime.errors import ParameterError
 
 #: Parameters of the estimator that a space may name; all others belong to the loss.
 OF_MODEL = ("K", "reg", "reg_exponent", "n_iter", "init_scale")
@@ -133,7 +133,7 @@ def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
     Examples
     --------
     >>> from rgals import IALS
-    >>> from rgals._validation import as_csr
+    >>> from rgals.matrix.validate import as_csr
     >>> from rgals.datasets import make_implicit
     >>> X = as_csr(make_implicit(200, 3000, random_state=0).matrix)
     >>> sorted(default_space(IALS(), X))

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals._csr import CSR
-from rgals._errors import InputError, NumericalError, ParameterError
-from rgals._journal import Journal
-from rgals._validation import as_csr
 from rgals.estimator import RGALS
+from rgals.files.journal import Journal
 from rgals.losses import Loss
+from rgals.matrix.csr import CSR
+from rgals.matrix.splits import split_interactions, to_matrix
+from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.model_selection.protocol import PROTOCOLS, Parts, Protocol
-from rgals.model_selection.splits import split_interactions, to_matrix
 from rgals.model_selection.tuning.halving import LEVELS, OutOfTimeError
 from rgals.model_selection.tuning.space import OF_MODEL
+from rgals.runtime.errors import InputError, NumericalError, ParameterError
 
 _DEFAULT = (0.9, 0.1)  # training and validation of every user where no protocol is given
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rgals._errors import InputTypeError, ParameterError
+from rgals.runtime.errors import InputTypeError, ParameterError
 from rgals.sgd.losses._base import Full, FullLoss, Sampled, SampledLoss
 from rgals.sgd.losses.sampled import BCE, BPR, SampledCCE, SampledSoftmax
 from rgals.sgd.losses.softmax import Softmax, SoftmaxAtK, Sparsemax

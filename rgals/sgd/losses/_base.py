@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from rgals._csr import CSR
+from rgals.matrix.csr import CSR
 
 
 class FullLoss(Protocol):

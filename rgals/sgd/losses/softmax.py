@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgals._csr import CSR
-from rgals._validation import check_int, check_real
+from rgals.matrix.csr import CSR
+from rgals.runtime.checks import check_int, check_real
 from rgals.sgd.losses._base import Full, positions, row_totals, softplus, weights_of
 
 
@@ -20,7 +20,7 @@ class Softmax(Full):
     Examples
     --------
     >>> import numpy as np
-    >>> from rgals._csr import CSR
+    >>> from rgals.matrix.csr import CSR
     >>> one = CSR(np.array([0, 1]), np.array([2], np.int32), np.empty(0), 4)
     >>> value, grad = Softmax().value_and_grad(np.zeros((1, 4)), one)
     >>> value.round(4).tolist(), grad.tolist()
@@ -53,7 +53,7 @@ class Sparsemax(Full):
     Examples
     --------
     >>> import numpy as np
-    >>> from rgals._csr import CSR
+    >>> from rgals.matrix.csr import CSR
     >>> one = CSR(np.array([0, 1]), np.array([1], np.int32), np.empty(0), 3)
     >>> value, grad = Sparsemax().value_and_grad(np.array([[0.0, 3.0, 1.0]]), one)
     >>> value.tolist(), grad.tolist()

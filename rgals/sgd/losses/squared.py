@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgals._csr import CSR
-from rgals._validation import check_real
+from rgals.matrix.csr import CSR
+from rgals.runtime.checks import check_real
 from rgals.sgd.losses._base import Full, positions, row_totals, weights_of
 
 

@@ -1,0 +1,428 @@
+"""npz archives of plain arrays that are written all or nothing and checked before they are read.
+
+A file is described once, by a `FileSpec`. `save_npz` writes exactly what the specification allows and
+`load_npz` X
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+import struct
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, Any, BinaryIO
+
+import numpy as np
+
+from rgals.files.atomic import atomic_file
+from rgals.runtime.errors import InputError, InputTypeError, ModelFileError
+from rgals.runtime.version import __version__
+
+META = "meta"
+MAX_META_BYTES = 4 << 20
+_CHUNK = 1 << 20
+_END, _END64, _LOCATOR64 = 22, 56, 20  # sizes of the records that close a zip file
+_MAX_DIRECTORY = 1 << 16
+_HEADER = re.compile(
+    rb"\{'descr': '([<|][a-zA-Z]\d{1,9})', 'fortran_order': False, 'shape': \(([\d, ]{0,200})\), \} *\n"
+)
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    EOFError,
+    ValueError,  # includes undecodable names and JSON
+    KeyError,
+    IndexError,
+    OverflowError,
+    NotImplementedError,
+    RuntimeError,  # includes RecursionError
+    struct.error,
+)
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """What one array of a file must look like.
+
+    Parameters
+    ----------
+    dtypes : tuple of str
+        Allowed types as in ``dtype.str`` without the byte order: ``"f4"``, ``"i8"``, ``"u1"``. ``"U"`` allows
+        text of any width.
+    shape : tuple of int or str
+        A number is required as it is. A name must have the same value wherever it stands in the file;
+        ``"n_users+1"`` means one more.
+    required : bool, default=True
+    finite : bool, default=True
+        Refuse NaN and infinity.
+    """
+
+    dtypes: tuple[str, ...]
+    shape: tuple[int | str, ...]
+    required: bool = True
+    finite: bool = True
+
+    def allows(self, dtype: np.dtype) -> bool:
+        """Whether an array of this type may be stored."""
+        return dtype.str[1:] in self.dtypes or (dtype.kind == "U" and "U" in self.dtypes)
+
+
+@dataclass(frozen=True)
+class FileSpec:
+    """What a kind of file holds.
+
+    Parameters
+    ----------
+    format : str
+        Name of the kind, for example ``"rgals-model"``.
+    version : int
+        The version that is written, and the newest that is read.
+    arrays : mapping of str to ArraySpec
+        Every array that may occur, by name.
+    """
+
+    format: str
+    version: int
+    arrays: Mapping[str, ArraySpec]
+
+
+def save_npz(
+    path: str | os.PathLike, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], *, spec: FileSpec
+) -> None:
+    """Write arrays and metadata to a ``.npz`` file, all or nothing.
+
+    The same content gives the same bytes. ``numpy.load(path, allow_pickle=False)`` reads the file too.
+
+    Parameters
+    ----------
+    path : str or path
+        Used exactly as it is: no suffix is added.
+    arrays : mapping of str to ndarray
+    meta : mapping
+        Anything that JSON can express; numpy scalars are turned into numbers. Stored beside the name and
+        version of the format, the version of the package and a SHA-256 of every array.
+    spec : FileSpec
+
+    Raises
+    ------
+    InputError, InputTypeError
+        The content does not follow ``spec`` or cannot be written as JSON; nothing is written.
+    OSError
+        The file cannot be written; what stood under the name stays.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> spec = FileSpec("example", 1, {"factors": ArraySpec(("f4", "f8"), ("n", "K"))})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "example.npz")
+    ...     save_npz(path, {"factors": np.eye(2)}, {"loss": "rg2"}, spec=spec)
+    ...     arrays, meta = load_npz(path, expected=spec)
+    >>> arrays["factors"].shape, meta
+    ((2, 2), {'loss': 'rg2'})
+    """
+    stored = {name: _plain(name, array) for name, array in arrays.items()}
+    fault = _layout_fault({name: (array.dtype, array.shape) for name, array in stored.items()}, spec)
+    for name, array in stored.items():
+        fault = fault or _content_fault(name, array, spec.arrays[name])
+    if fault:
+        raise InputError(f"{fault}; nothing was written to {os.fspath(path)}")
+    header = {
+        "format": spec.format,
+        "format_version": spec.version,
+        "rgals_version": __version__,
+        "checksums": {name: _digest(array) for name, array in stored.items()},
+        "content": dict(meta),
+    }
+    try:
+        text = json.dumps(header, default=_number).encode()
+    except (TypeError, ValueError) as error:
+        raise InputTypeError(f"metadata cannot be stored as JSON: {error}") from error
+    if len(text) > MAX_META_BYTES:
+        raise InputError(f"metadata are {len(text)} bytes long; at most {MAX_META_BYTES} can be stored")
+    with (
+        atomic_file(path) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
+    ):
+        for name, array in {META: np.frombuffer(text, np.uint8), **stored}.items():
+            entry = zipfile.ZipInfo(f"{name}.npy")  # its date is fixed: same content, same bytes
+            with archive.open(entry, "w", force_zip64=array.nbytes >= 1 << 31) as member:
+                np.lib.format.write_array_header_1_0(member, np.lib.format.header_data_from_array_1_0(array))
+                for part in _chunks(array):
+                    member.write(part)
+
+
+def _plain(name: str, array: np.ndarray) -> np.ndarray:
+    array = np.asarray(array)
+    if array.dtype.hasobject or array.dtype.names is not None:
+        raise InputTypeError(
+            f"array {name!r} holds {array.dtype} values; only numbers and text can be stored"
+        )
+    if array.dtype.itemsize == 0:  # text of width 0, which numpy widens whenever it allocates
+        array = array.astype("U1")
+    return np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+
+
+def _number(value: object) -> object:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r} of type {type(value).__name__}")
+
+
+def _chunks(array: np.ndarray) -> Iterator[memoryview]:
+    """Yield the bytes of a C-contiguous array in pieces, without a copy."""
+    view = array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
+    for start in range(0, len(view), _CHUNK):
+        yield view[start : start + _CHUNK]
+
+
+def _digest(array: np.ndarray) -> str:
+    digest = hashlib.sha256()
+    for part in _chunks(array):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _layout_fault(arrays: Mapping[str, tuple[np.dtype, tuple[int, ...]]], spec: FileSpec) -> str | None:
+    """Say what is wrong with names, types and shapes, or None."""
+    known: dict[str, tuple[int, str]] = {}
+    for name, (dtype, shape) in arrays.items():
+        if name not in spec.arrays:
+            return f"{name!r} is not an array of a {spec.format} file"
+        wanted = spec.arrays[name]
+        if not wanted.allows(dtype):
+            return f"array {name!r} holds {dtype} values, not {' or '.join(wanted.dtypes)}"
+        if len(shape) != len(wanted.shape):
+            return f"array {name!r} has shape {shape}, expected {_text(wanted.shape)}"
+        for size, rule in zip(shape, wanted.shape, strict=True):
+            if isinstance(rule, int):
+                if size != rule:
+                    return f"array {name!r} has shape {shape}, expected {_text(wanted.shape)}"
+                continue
+            symbol, plus, more = rule.partition("+")
+            value = size - int(more) if plus else size
+            earlier, where = known.setdefault(symbol, (value, name))
+            if value != earlier or value < 0:
+                return (
+                    f"array {name!r} has shape {shape}, expected {_text(wanted.shape)} "
+                    f"with {symbol} = {earlier} as in {where!r}"
+                )
+    missing = [name for name, wanted in spec.arrays.items() if wanted.required and name not in arrays]
+    return f"array {missing[0]!r} is missing" if missing else None
+
+
+def _text(shape: tuple[int | str, ...]) -> str:
+    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
+
+
+def _content_fault(name: str, array: np.ndarray, wanted: ArraySpec) -> str | None:
+    """Say which value cannot be used, or None."""
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, _CHUNK):
+        part = flat[start : start + _CHUNK]
+        if array.dtype.kind == "U" and array.dtype.itemsize:
+            good = (part.view(np.uint32) <= 0x10FFFF).reshape(len(part), -1).all(axis=1)
+            what = "text that is not Unicode"
+        elif array.dtype.kind in "fc" and wanted.finite:
+            good = np.isfinite(part)
+            what = "a value that is not finite"
+        else:
+            return None
+        if not good.all():
+            where = np.unravel_index(start + int(np.argmin(good)), array.shape)
+            return f"array {name!r} holds {what} at {tuple(int(i) for i in where)}"
+    return None
+
+
+def load_npz(path: str | os.PathLike, *, expected: FileSpec) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read a file that `save_npz` wrote, trusting nothing in it.
+
+    Names, types, shapes and sizes are checked against ``expected`` and against the size of the file before
+    any array is allocated; then every array is checked against its checksum.
+
+    Parameters
+    ----------
+    path : str or path
+    expected : FileSpec
+
+    Returns
+    -------
+    arrays : dict of str to ndarray
+    meta : dict
+
+    Raises
+    ------
+    ModelFileError
+        The file is damaged, of another kind, of a newer version or not made by `save_npz`; the message names
+        the file and the fault.
+    OSError
+        The file does not exist or cannot be read.
+    """
+    name = os.fspath(path)
+    status = os.stat(name)
+    if not stat.S_ISREG(status.st_mode):
+        raise ModelFileError(f"{name} is not a file")
+    with open(name, "rb") as file:
+        return _read(file, os.fstat(file.fileno()).st_size, name, expected)
+
+
+def _read(
+    file: BinaryIO, size: int, name: str, expected: FileSpec
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    try:
+        directory = _directory_start(file, size)
+        with zipfile.ZipFile(file) as archive:
+            entries = _entries(archive, directory, expected)
+            header = _read_meta(archive, entries.pop(META), expected)
+            layouts = {key: _read_layout(archive, entry) for key, entry in entries.items()}
+            fault = _layout_fault(layouts, expected)
+            if fault:
+                raise _Fault(fault)
+            if any(length > size for _, shape in layouts.values() for length in shape):
+                raise _Fault("an empty array declares a dimension larger than the file")
+            checksums = header["checksums"]
+            if not isinstance(checksums, dict) or checksums.keys() != layouts.keys():
+                raise _Fault("the checksums do not belong to the arrays")
+            arrays = {}
+            for key, entry in entries.items():
+                arrays[key] = array = _read_array(archive, entry, *layouts[key])
+                if _digest(array) != checksums[key]:
+                    raise _Fault(f"array {key!r} does not match its checksum")
+                fault = _content_fault(key, array, expected.arrays[key])
+                if fault:
+                    raise _Fault(fault)
+            return arrays, header["content"]
+    except _Fault as fault_found:
+        raise ModelFileError(f"{name}: {fault_found}") from None
+    except _UNREADABLE as error:
+        reason = str(error) or type(error).__name__
+        raise ModelFileError(f"{name}: damaged or not a {expected.format} file ({reason})") from error
+
+
+class _Fault(Exception):  # noqa: N818 - never leaves this module
+    """What is wrong with a file, without its name."""
+
+
+def _directory_start(file: BinaryIO, size: int) -> int:
+    """Position of the zip directory; refuses whatever does not end exactly as a file of `save_npz` does."""
+    file.seek(0)
+    if file.read(4) != b"PK\3\4":
+        raise _Fault("not an npz file" if size else "the file is empty")
+    file.seek(max(0, size - _END64 - _LOCATOR64 - _END))
+    tail = file.read()
+    end = tail[-_END:]
+    if len(end) < _END or end[:4] != b"PK\5\6" or end[-2:] != b"\0\0":
+        raise _Fault("the end of the file is missing")
+    length, start = struct.unpack("<12xII2x", end)
+    closing = _END
+    if tail[-_END - _LOCATOR64 :][:4] == b"PK\6\7":  # a file beyond 4 GiB
+        if tail[:4] != b"PK\6\6":
+            raise _Fault("the end of the file is damaged")
+        length, start = struct.unpack("<40xQQ", tail[:_END64])
+        closing += _END64 + _LOCATOR64
+    if length > _MAX_DIRECTORY or start + length + closing != size:
+        raise _Fault("the directory of the file is damaged")
+    return start
+
+
+def _entries(archive: zipfile.ZipFile, directory: int, expected: FileSpec) -> dict[str, zipfile.ZipInfo]:
+    """Members by array name: stored, distinct and side by side, so together they fit into the file."""
+    found: dict[str, zipfile.ZipInfo] = {}
+    position = 0
+    for entry in sorted(archive.infolist(), key=lambda entry: entry.header_offset):
+        key = entry.filename.removesuffix(".npy")
+        if entry.filename == key or key in found or len(found) > len(expected.arrays):
+            raise _Fault(f"unexpected member {entry.filename[:80]!r}")
+        if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
+            raise _Fault(f"member {entry.filename[:80]!r} is compressed, which rgals never does")
+        if entry.flag_bits & ~0x800 or entry.header_offset < position:
+            raise _Fault(f"member {entry.filename[:80]!r} is encrypted or overlaps another one")
+        position = entry.header_offset + 30 + len(entry.orig_filename) + entry.file_size
+        if position > directory:
+            raise _Fault(f"member {entry.filename[:80]!r} reaches past the end of the file")
+        found[key] = entry
+    if META not in found:
+        raise _Fault(f"not a {expected.format} file: it holds no metadata")
+    return found
+
+
+def _read_meta(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, expected: FileSpec) -> dict[str, Any]:
+    """Read the metadata; says first whether this is the right kind and version of file."""
+    if entry.file_size > MAX_META_BYTES + 256:
+        raise _Fault(f"{entry.file_size} bytes of metadata; at most {MAX_META_BYTES} are allowed")
+    dtype, shape = _read_layout(archive, entry)
+    if dtype != np.uint8 or len(shape) != 1:
+        raise _Fault("the metadata are not bytes")
+    header = json.loads(_read_array(archive, entry, dtype, shape).tobytes().decode())
+    if not isinstance(header, dict) or not isinstance(header.get("content"), dict):
+        raise _Fault(f"not a {expected.format} file: its metadata are of another kind")
+    kind, version = header.get("format"), header.get("format_version")
+    if kind != expected.format:
+        raise _Fault(f"not a {expected.format} file but {str(kind)[:80]!r}")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise _Fault(f"{str(version)[:80]!r} is not a format version")
+    if version > expected.version:
+        raise _Fault(
+            f"written by rgals {str(header.get('rgals_version'))[:40]} in format version {version}; "
+            f"this rgals {__version__} reads up to version {expected.version}: upgrade rgals"
+        )
+    if "checksums" not in header:
+        raise _Fault("the metadata hold no checksums")
+    return header
+
+
+def _read_layout(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> tuple[np.dtype, tuple[int, ...]]:
+    """Type and shape that a member declares, if its size agrees; nothing is allocated for the array."""
+    with archive.open(entry) as member:
+        return _parse_header(member, entry)
+
+
+def _parse_header(member: IO[bytes], entry: zipfile.ZipInfo) -> tuple[np.dtype, tuple[int, ...]]:
+    prefix = member.read(10)
+    if prefix[:8] != b"\x93NUMPY\x01\x00":
+        raise _Fault(f"member {entry.filename!r} is not an array")
+    length = int.from_bytes(prefix[8:], "little")
+    # A fixed pattern instead of numpy's parser, which evaluates whatever expression stands there.
+    match = _HEADER.fullmatch(member.read(length))
+    if match is None:
+        raise _Fault(f"member {entry.filename!r} declares an array of a kind that rgals never writes")
+    try:
+        dtype = np.dtype(match[1].decode())
+    except TypeError:
+        raise _Fault(f"member {entry.filename!r} declares the unknown type {match[1].decode()}") from None
+    numbers = [number.strip() for number in match[2].split(b",")]
+    if numbers[-1] == b"":
+        numbers.pop()
+    shape = tuple(int(number) for number in numbers)
+    n_values = 1
+    for size in shape:
+        n_values *= size
+    # Text of width 0 would be a bomb: no bytes here, but numpy.empty makes it one character wide.
+    if dtype.hasobject or not dtype.itemsize or 10 + length + n_values * dtype.itemsize != entry.file_size:
+        raise _Fault(f"member {entry.filename!r} declares {dtype} of shape {shape}, but has another size")
+    return dtype, shape
+
+
+def _read_array(
+    archive: zipfile.ZipFile, entry: zipfile.ZipInfo, dtype: np.dtype, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Read a member whose layout was checked; the end of it is read too, so that zipfile compares its CRC."""
+    with archive.open(entry) as member:
+        _parse_header(member, entry)
+        array = np.empty(shape, dtype)
+        for part in _chunks(array):
+            done = 0
+            while done < len(part):
+                data = member.read(len(part) - done)
+                if not data:
+                    raise _Fault(f"member {entry.filename!r} ends too early")
+                part[done : done + len(data)] = data
+                done += len(data)
+        if member.read(1):
+            raise _Fault(f"member {entry.filename!r} is longer than it declares")
+    return array

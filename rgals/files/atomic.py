@@ -1,0 +1,213 @@
+"""Atomic writing: a file appears under its name when it is complete, or not at all."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO
+
+from rgals.runtime.errors import InputError
+
+
+def _module(name: str) -> Any:
+    """A module that only some systems have, or None."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+fcntl, msvcrt = _module("fcntl"), _module("msvcrt")  # POSIX's, Windows's
+_PREFIX, _SUFFIX = ".rgals-", ".tmp"
+_WINDOWS = os.name == "nt"  # where an open file can be neither renamed nor removed
+_LOCKED_BYTE = 1 << 40  # Windows locks bytes, and nobody else can read those: one far behind the end
+_PAUSE = 0.1  # seconds between attempts at a lock that cannot be waited for
+OPEN = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+
+
+@contextmanager
+def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """Open a file for writing that appears under its name only when it is complete.
+
+    The bytes go to a temporary file in the same folder; at the end they are flushed to the disk and the file
+    is renamed. If anything fails before that, the temporary file is removed and what stood under the name
+    stays. A process that is killed leaves its temporary file behind: the next writer in the folder removes
+    it. Permissions of an existing file are kept, a symbolic link keeps pointing to the file.
+
+    Parameters
+    ----------
+    path : str or path
+        Used exactly as it is: no suffix is added.
+
+    Yields
+    ------
+    binary file
+
+    Raises
+    ------
+    OSError
+        The folder does not exist or cannot be written, the disk is full, and so on.
+    InputError
+        The name belongs to something that is not a file.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with atomic_file(os.path.join(folder, "out.csv")) as file:
+    ...         n = file.write(b"1,2")
+    ...     os.listdir(folder)
+    ['out.csv']
+    """
+    target = os.path.realpath(os.fspath(path))
+    mode = _existing_mode(target)
+    folder = os.path.dirname(target)
+    remove_leftovers(folder)
+    temporary, descriptor = _create(folder)
+    try:
+        with os.fdopen(descriptor, "w+b") as file:
+            yield file
+            file.flush()
+            if mode is not None and hasattr(os, "fchmod"):
+                os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+            if not _WINDOWS:
+                os.replace(temporary, target)  # still open, and so locked: nobody takes it for a leftover
+        if _WINDOWS:
+            os.replace(temporary, target)
+    except BaseException:
+        _remove(temporary)
+        raise
+    _sync_folder(folder)
+
+
+def remove_leftovers(folder: str) -> list[str]:
+    """Remove the temporary files of writers that were killed.
+
+    A writer holds a lock on its file, which the system releases when the process ends, however it ends. Files
+    that cannot be locked are in use, or belong to a file system without locks, and stay.
+
+    Parameters
+    ----------
+    folder : str
+
+    Returns
+    -------
+    list of str
+        What was removed.
+    """
+    removed: list[str] = []
+    try:
+        names = [name for name in os.listdir(folder) if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
+    except PermissionError:  # a folder that may be written but not listed
+        return removed
+    for name in names:
+        path = os.path.join(folder, name)
+        try:
+            descriptor = os.open(path, OPEN | _NO_LINK)
+        except OSError:  # gone in the meantime, or somebody else's
+            continue
+        try:
+            if lock(descriptor):
+                _remove(path)
+                removed.append(path)
+        except PermissionError:  # in a shared folder such as /tmp: its owner's business
+            continue
+        finally:
+            os.close(descriptor)
+    return removed
+
+
+def _create(folder: str) -> tuple[str, int]:
+    """Name and descriptor of a new, locked file."""
+    while True:
+        path = os.path.join(folder, f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}")
+        # os.open and not tempfile: the permissions follow the umask, as for any other file of the user.
+        descriptor = os.open(path, OPEN | os.O_CREAT | os.O_EXCL, 0o666)
+        # Before the lock, another writer may take the file for a leftover: what it holds or has removed is
+        # given up.
+        if lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
+            return path, descriptor
+        os.close(descriptor)
+        _remove(path)
+
+
+def lock(descriptor: int, *, wait: bool = False) -> bool | None:
+    """Lock a file: True where this descriptor now holds it, False where another does, None where none can.
+
+    None is what file systems without locks give (some network and FUSE mounts), each by an error of its own,
+    and systems without a way to lock.
+    """
+    if fcntl is None and msvcrt is None:
+        return None
+    while True:
+        try:
+            if fcntl is not None:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            else:
+                _lock_byte(descriptor)
+            return True
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+                return None
+        if not wait:
+            return False
+        time.sleep(_PAUSE)
+
+
+def _lock_byte(descriptor: int) -> None:
+    at = os.lseek(descriptor, 0, os.SEEK_CUR)
+    os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+    try:
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+    finally:
+        os.lseek(descriptor, at, os.SEEK_SET)
+
+
+def close_and_remove(file: BinaryIO, path: str) -> None:
+    """Remove a file that was written to; it stays locked until it is gone, where the system allows that."""
+    if not _WINDOWS:
+        _remove(path)
+    with suppress(OSError):  # what is not written yet, on a full disk, is not wanted any more
+        file.close()
+    if _WINDOWS:
+        _remove(path)
+
+
+def _existing_mode(target: str) -> int | None:
+    try:
+        status = os.stat(target)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{target} exists and is not a file; give the name of a file")
+    return stat.S_IMODE(status.st_mode)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+def _sync_folder(folder: str) -> None:
+    """Make the new name durable; the file itself is complete, so a system that cannot do this may go on."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # a folder that may be written but not listed
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
+    finally:
+        os.close(descriptor)

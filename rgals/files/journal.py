@@ -1,0 +1,77 @@
+"""The record of long work: one JSON object a line, appended as results arrive, read again to resume."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from rgals.runtime.errors import InputError
+
+
+class Journal:
+    """Results by key, kept in a file of JSON lines.
+
+    A last line that an interruption cut short is dropped; any other damage is an error.
+
+    Parameters
+    ----------
+    path : Path
+    setting : dict
+        What must agree for results to be comparable: data, split, K, metric ... The first line of the file.
+
+    Raises
+    ------
+    InputError
+        The file belongs to another setting or is damaged.
+    """
+
+    def __init__(self, path: Path, setting: dict[str, Any]) -> None:
+        self.path = path
+        self.records: dict[str, dict[str, Any]] = {}
+        setting = json.loads(json.dumps(setting))
+        if not path.exists() or not self._read(setting):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("")
+            self.add("setting", {"setting": setting})
+
+    def _read(self, setting: dict[str, Any]) -> bool:
+        """Take over the records of the file; False if it holds nothing."""
+        content = self.path.read_bytes()
+        whole, _, torn = content.rpartition(b"\n")
+        for number, line in enumerate(whole.splitlines(), start=1):
+            try:
+                record = json.loads(line)
+                self.records[record["key"]] = record
+            except (ValueError, KeyError, TypeError) as error:
+                raise InputError(
+                    f"{self.path}, line {number} is damaged ({error}); remove the file to start again"
+                ) from error
+        if torn:
+            os.truncate(self.path, len(content) - len(torn))
+        if not self.records:
+            return False
+        found = self.records.get("setting", {}).get("setting")
+        if found != setting:
+            found = found if isinstance(found, dict) else {}
+            differ = [k for k in {**setting, **found} if found.get(k, ...) != setting.get(k, ...)]
+            raise InputError(
+                f"{self.path} holds results of other settings ({', '.join(differ)}); choose another place or "
+                "remove it"
+            )
+        return True
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """The record of a key, or None."""
+        return self.records.get(key)
+
+    def add(self, key: str, record: dict[str, Any]) -> dict[str, Any]:
+        """Append a record, to the disk before this returns."""
+        stored = json.loads(json.dumps({"key": key, **record}))
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(stored) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.records[key] = stored
+        return stored

@@ -1,0 +1,121 @@
+"""The one matrix type inside rgals: canonical CSR with int64 indptr, int32 indices and optional values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from rgals.kernels import csr as kernel
+
+_CHUNK = 1 << 20  # entries that numpy converts at once: bounds temporary memory
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """A contiguous, read-only view: kernels compile once, for memory-mapped and ordinary arrays alike."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+@dataclass(frozen=True)
+class CSR:
+    """A sparse matrix of non-negative weights, rows sorted by index, no duplicates, no stored zeros.
+
+    Attributes
+    ----------
+    indptr : ndarray of int64, shape (n_rows + 1,)
+    indices : ndarray of int32, shape (nnz,)
+    values : ndarray of float32 or float64, shape (n,)
+        The stored values, or an *empty* array when every one of them is 1 (so that plain implicit data cost
+        no memory and kernels read nothing).
+    n_cols : int
+
+    Make one with `rgals.matrix.validate.as_csr`, which checks; this class trusts. Its arrays are read-only.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+    n_cols: int
+
+    def __post_init__(self) -> None:
+        for name in ("indptr", "indices", "values"):
+            view = getattr(self, name).view()
+            view.flags.writeable = False
+            object.__setattr__(self, name, view)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.indptr) - 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(n_rows, n_cols)``."""
+        return self.n_rows, self.n_cols
+
+    @property
+    def nnz(self) -> int:
+        """Number of stored entries."""
+        return len(self.indices)
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether every stored value is 1."""
+        return len(self.values) == 0
+
+    @property
+    def row_counts(self) -> np.ndarray:
+        """Stored entries per row, int64."""
+        return np.diff(self.indptr)
+
+    @property
+    def col_counts(self) -> np.ndarray:
+        """Stored entries per column, int64."""
+        counts = np.zeros(self.n_cols, np.int64)
+        for start in range(0, self.nnz, _CHUNK):
+            counts += np.bincount(self.indices[start : start + _CHUNK], minlength=self.n_cols)
+        return counts
+
+    @property
+    def row_sums(self) -> np.ndarray:
+        """Sum of the values of each row, float64."""
+        if self.is_binary:
+            return self.row_counts.astype(np.float64)
+        sums = np.zeros(self.n_rows)
+        filled = np.flatnonzero(self.row_counts)
+        if len(filled):
+            sums[filled] = np.add.reduceat(self.values, self.indptr[filled], dtype=np.float64)
+        return sums
+
+    @property
+    def col_sums(self) -> np.ndarray:
+        """Sum of the values of each column, float64."""
+        if self.is_binary:
+            return self.col_counts.astype(np.float64)
+        sums = np.zeros(self.n_cols)
+        for start in range(0, self.nnz, _CHUNK):
+            # One addition after the other, so that chunks do not show in the rounding.
+            stop = start + _CHUNK
+            np.add.at(sums, self.indices[start:stop].astype(np.intp), self.values[start:stop].astype(float))
+        return sums
+
+    def transpose(self) -> CSR:
+        """The transposed matrix, in the same canonical form."""
+        indptr, indices, values = kernel.transpose(self.indptr, self.indices, self.values, self.n_cols)
+        return CSR(indptr, indices, values, self.n_rows)
+
+    def take_rows(self, rows: np.ndarray) -> CSR:
+        """The matrix of the given rows, in the given order."""
+        counts = self.indptr[rows + 1] - self.indptr[rows]  # of these rows only: few are often asked for
+        indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        where = np.arange(indptr[-1]) + np.repeat(self.indptr[:-1][rows] - indptr[:-1], counts)
+        values = self.values if self.is_binary else self.values[where]
+        return CSR(indptr, self.indices[where], values, self.n_cols)
+
+    def to_scipy(self, dtype: np.dtype | type | str = np.float32) -> sp.csr_array:
+        """A `scipy.sparse.csr_array` with explicit values, in arrays of its own."""
+        values = np.ones(self.nnz, dtype) if self.is_binary else self.values.astype(dtype)
+        return sp.csr_array((values, self.indices, self.indptr), shape=self.shape, copy=True)

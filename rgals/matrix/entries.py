@@ -1,0 +1,147 @@
+"""Rearranging, dividing and thinning out the entries of scipy matrices in linear time, without a sort."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.sparse as sp
+
+from rgals.matrix.csr import CSR
+
+
+def group(codes: np.ndarray, n: int) -> np.ndarray:
+    """Stable order of ``codes`` (in ``[0, n)``): `numpy.argsort` in linear time, by scipy's counting sort."""
+    m = len(codes)
+    if m == 0:
+        return np.empty(0, np.int64)
+    one_per_column = sp.csc_array((np.zeros(m, np.int8), codes, np.arange(m + 1)), shape=(n, m))
+    return one_per_column.tocsr().indices
+
+
+def entries(matrix: sp.csr_array, mask: np.ndarray) -> sp.csr_array:
+    """The entries of a CSR matrix where ``mask`` is true; the shape stays."""
+    ends = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])
+    indptr = ends[matrix.indptr]
+    return sp.csr_array((matrix.data[mask], matrix.indices[mask], indptr), shape=matrix.shape)
+
+
+def entry_rows(matrix: sp.csr_array) -> np.ndarray:
+    """Row number of every stored entry of a CSR matrix."""
+    return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+
+
+def union(matrices: Sequence[CSR]) -> CSR | None:
+    """The positions that any of several matrices of one shape stores, each with the weight 1."""
+    if len(matrices) < 2:
+        return matrices[0] if matrices else None
+    shape = matrices[0].shape
+    rows = np.concatenate([np.repeat(np.arange(shape[0]), m.row_counts) for m in matrices])
+    cols = np.concatenate([m.indices for m in matrices])
+    both = sp.csr_array((np.ones(len(rows), np.float32), (rows, cols)), shape=shape)
+    both.sort_indices()
+    indptr, indices = both.indptr.astype(np.int64), both.indices.astype(np.int32)
+    return CSR(indptr, indices, np.empty(0, np.float32), shape[1])
+
+
+def replace_rows(matrix: CSR, rows: np.ndarray, new: CSR) -> CSR:
+    """The matrix with some rows replaced; rows past its end are appended, and must leave no gap."""
+    n = max(matrix.n_rows, int(rows.max(initial=-1)) + 1)
+    values = np.empty(0, matrix.values.dtype)
+    if not (matrix.is_binary and new.is_binary):
+        parts = (np.ones(m.nnz) if m.is_binary else m.values for m in (matrix, new))
+        values = np.concatenate(list(parts)).astype(matrix.values.dtype)
+    indptr = np.concatenate([matrix.indptr, matrix.indptr[-1] + new.indptr[1:]])
+    both = CSR(indptr, np.concatenate([matrix.indices, new.indices]), values, matrix.n_cols)
+    order = np.arange(n)
+    order[rows] = matrix.n_rows + np.arange(len(rows))
+    out = both.take_rows(order)
+    return (
+        CSR(out.indptr, out.indices, np.empty(0, values.dtype), out.n_cols)
+        if (out.values == 1).all()
+        else out
+    )
+
+
+def core_members(matrix: sp.csr_array, k_user: int, k_item: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of the largest part whose rows have ``k_user`` entries and its columns ``k_item``."""
+    n_users, n_items = matrix.shape
+    columns = sp.csr_array(
+        (np.ones(matrix.nnz, np.int8), matrix.indices, matrix.indptr), shape=matrix.shape
+    ).tocsc()
+    user_counts = np.diff(matrix.indptr).astype(np.int64)
+    item_counts = np.diff(columns.indptr).astype(np.int64)
+    user_alive, item_alive = np.ones(n_users, bool), np.ones(n_items, bool)
+    # Only what was just removed is looked at again, so that the work is linear in the interactions.
+    while True:
+        gone = np.flatnonzero(user_alive & (user_counts < k_user))
+        user_alive[gone] = False
+        item_counts -= np.bincount(_neighbours(matrix, gone), minlength=n_items)
+        lost = np.flatnonzero(item_alive & (item_counts < k_item))
+        item_alive[lost] = False
+        user_counts -= np.bincount(_neighbours(columns, lost), minlength=n_users)
+        if len(lost) == 0:
+            break
+    return np.flatnonzero(user_alive), np.flatnonzero(item_alive)
+
+
+def _neighbours(matrix: sp.csr_array | sp.csc_array, lines: np.ndarray) -> np.ndarray:
+    starts, counts = matrix.indptr[lines], np.diff(matrix.indptr)[lines]
+    ends = np.cumsum(counts, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    return matrix.indices[np.arange(total) + np.repeat(starts - (ends - counts), counts)]
+
+
+def part_sizes(counts: np.ndarray, ratios: np.ndarray) -> np.ndarray:
+    """How many of ``counts`` interactions go to each part; rounded as `split_interactions` says.
+
+    Returns
+    -------
+    ndarray of int64, shape (len(counts), n_parts)
+    """
+    # The tiny addend keeps 0.29 * 100 = 28.999999999999996 at 29.
+    sizes = np.floor(np.outer(counts, ratios) + 1e-9).astype(np.int64)
+    sizes[:, 0] = counts - sizes[:, 1:].sum(axis=1)
+    for part in range(len(ratios) - 1, 0, -1):
+        if ratios[part] > 0:
+            empty = (sizes[:, part] == 0) & (sizes[:, 0] > 1)
+            sizes[empty, part] += 1
+            sizes[empty, 0] -= 1
+    return sizes
+
+
+def shuffled_within_rows(matrix: sp.csr_array, rng: np.random.RandomState) -> np.ndarray:
+    """Entry numbers, row by row, each row in a uniformly random order."""
+    shuffled = rng.permutation(matrix.nnz)
+    return shuffled[group(entry_rows(matrix)[shuffled], matrix.shape[0])]
+
+
+def parts_by_position(matrix: sp.csr_array, order: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Part of each entry: row x gives its first ``sizes[x, 0]`` entries in ``order`` to part 0, and so on."""
+    counts = np.diff(matrix.indptr)
+    rank = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], counts)
+    part = np.zeros(matrix.nnz, np.int8)
+    for end in np.cumsum(sizes, axis=1)[:, :-1].T:
+        part[order] += rank >= np.repeat(end, counts)
+    return part
+
+
+def random_parts(matrix: sp.csr_array, ratios: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
+    """Part of every entry when each row is divided at random by ``ratios``."""
+    order = shuffled_within_rows(matrix, rng)
+    return parts_by_position(matrix, order, part_sizes(np.diff(matrix.indptr), ratios))
+
+
+def hold_out(matrix: CSR, share: float, seed: int) -> tuple[CSR, CSR]:
+    """A matrix without, and of, a random share of every row: rounded down, but one of two or more entries."""
+    rows = matrix.to_scipy(matrix.values.dtype)
+    held = random_parts(rows, np.array([1.0 - share, share]), np.random.RandomState(seed)) == 1
+    return _entries(matrix, ~held), _entries(matrix, held)
+
+
+def _entries(matrix: CSR, mask: np.ndarray) -> CSR:
+    indptr = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])[matrix.indptr]
+    values = matrix.values if matrix.is_binary else matrix.values[mask]
+    if (values == 1).all():
+        values = values[:0]
+    return CSR(indptr, matrix.indices[mask], values, matrix.n_cols)

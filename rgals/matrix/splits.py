@@ -1,0 +1,213 @@
+"""Dividing interactions into training, validation and test parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils import check_random_state
+
+from rgals.matrix.csr import CSR
+from rgals.matrix.entries import entries, entry_rows, part_sizes, parts_by_position, random_parts
+from rgals.matrix.validate import as_csr
+from rgals.runtime.checks import check_choice, check_int
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
+
+
+def to_matrix(X: Any) -> sp.csr_array:
+    """Checked canonical matrix of anything `as_csr` takes, or of an object with a ``matrix``."""
+    X = getattr(X, "matrix", X)
+    dtype = np.float64 if getattr(X, "dtype", None) == np.float64 else np.float32
+    return as_csr(X, dtype=dtype).to_scipy(dtype)
+
+
+def check_ratios(ratios: Any, name: str = "ratios") -> np.ndarray:
+    """Shares >= 0 of at least two parts that sum to 1, the first above 0."""
+    try:
+        shares = np.asarray(ratios, dtype=np.float64)
+    except (TypeError, ValueError):
+        shares = np.empty(0)
+    good = shares.ndim == 1 and len(shares) >= 2 and np.isfinite(shares).all() and (shares >= 0).all()
+    if not good or shares[0] <= 0 or abs(shares.sum() - 1) > 1e-6:
+        raise ParameterError(name, ratios, "give at least two shares >= 0 that sum to 1, the first above 0")
+    return shares
+
+
+def _parts(matrix: sp.csr_array, part: np.ndarray, n_parts: int) -> tuple[sp.csr_array, ...]:
+    return tuple(entries(matrix, part == k) for k in range(n_parts))
+
+
+def split_interactions(
+    X: Any,
+    ratios: Sequence[float] = (0.8, 0.1, 0.1),
+    *,
+    by: str = "user",
+    random_state: int | np.random.RandomState | None = None,
+) -> tuple[sp.csr_array, ...]:
+    """Split interactions at random into training and held-out parts.
+
+    Parameters
+    ----------
+    X : sparse matrix, array or Interactions, shape (n_users, n_items)
+    ratios : sequence of float, default (0.8, 0.1, 0.1)
+        Shares of training, validation and test, or of training and test; they sum to 1.
+    by : {"user", "global"}, default "user"
+        "user" applies the shares to every user. "global" applies them to all interactions together, so that
+        some users may have none in a part.
+    random_state : int, RandomState or None, default None
+
+    Returns
+    -------
+    tuple of csr_array, one for each ratio, each of shape (n_users, n_items)
+        Their sum is ``X``; values are kept.
+
+    Raises
+    ------
+    ParameterError
+        The ratios do not sum to 1, or ``by`` is unknown.
+
+    Notes
+    -----
+    Rounding. Of n interactions each held-out part gets floor(ratio * n), training the rest. A held-out part
+    that would get none, though its ratio is above 0, takes one from training as long as training keeps one;
+    the last part (test) comes first. With (0.8, 0.1, 0.1) a user with 1 interaction has it in training, with
+    2 one in training and one in test, with 3 to 19 one each in validation and test. This is the rule of
+    RecStudio, with which the RG losses were published. With ``by="global"`` n is the number of all
+    interactions.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rgals.model_selection import split_interactions
+    >>> train, validation, test = split_interactions(np.ones((2, 20)), random_state=0)
+    >>> train.shape, train.nnz, validation.nnz, test.nnz
+    ((2, 20), 32, 4, 4)
+    """
+    shares = check_ratios(ratios)
+    check_choice("by", by, ("user", "global"))
+    matrix = to_matrix(X)
+    rng = check_random_state(random_state)
+    if by == "user":
+        part = random_parts(matrix, shares, rng)
+    else:
+        sizes = part_sizes(np.array([matrix.nnz]), shares)[0]
+        part = rng.permutation(np.repeat(np.arange(len(shares)), sizes))
+    return _parts(matrix, part, len(shares))
+
+
+def _with_timestamp(X: Any, timestamp: Any) -> tuple[sp.csr_array, np.ndarray]:
+    if timestamp is None:
+        timestamp = getattr(X, "timestamp", None)
+        if timestamp is None:
+            raise InputError("these interactions have no timestamps; give timestamp= one for every entry")
+    X = getattr(X, "matrix", X)
+    if not sp.issparse(X) and not isinstance(X, CSR):
+        raise InputTypeError("give a sparse CSR matrix, so that timestamps can belong to its stored entries")
+    matrix = to_matrix(X)
+    same = isinstance(X, CSR) or (X.format == "csr" and X.nnz == matrix.nnz)
+    if same and not isinstance(X, CSR):
+        same = np.array_equal(X.indices, matrix.indices)
+    if not same:
+        raise InputError(
+            "timestamps belong to the stored entries, so the matrix must be canonical: CSR with sorted rows, "
+            "no duplicates and no stored zeros (call tocsr, sum_duplicates and eliminate_zeros first)"
+        )
+    times = np.asarray(timestamp)
+    if times.shape != (matrix.nnz,):
+        raise ShapeError(f"timestamp has shape {times.shape}; the matrix stores {matrix.nnz} entries")
+    if times.dtype.kind not in "iufM":
+        raise InputTypeError(f"timestamp must hold numbers or datetime64, not {times.dtype}")
+    bad = np.flatnonzero(np.isnat(times) if times.dtype.kind == "M" else ~np.isfinite(times))
+    if len(bad):
+        row = int(np.searchsorted(matrix.indptr, bad[0], side="right")) - 1
+        raise InputError(f"timestamp[{bad[0]}] (row {row}) is {times[bad[0]]}; it must be finite")
+    return matrix, times
+
+
+def leave_last_out(X: Any, timestamp: Any = None, n: int | tuple[int, int] = 1) -> tuple[sp.csr_array, ...]:
+    """Hold out the latest interactions of every user.
+
+    Parameters
+    ----------
+    X : sparse CSR matrix or Interactions, shape (n_users, n_items)
+    timestamp : array-like, shape (nnz,), optional
+        Time of every stored entry, in the order of ``X.data``; by default those of the Interactions.
+    n : int or (int, int), default 1
+        How many interactions of each user are held out; two numbers: validation and test (the latest).
+
+    Returns
+    -------
+    (train, test) or (train, validation, test) of csr_array, shape (n_users, n_items)
+        A user with no more than n interactions (the sum of the two) keeps all of them in training. Among
+        equal times the entry with the higher column counts as the later one.
+
+    Raises
+    ------
+    InputError
+        There are no timestamps, or the matrix is not canonical so that they cannot be assigned.
+    ShapeError
+        The timestamps are not as many as the entries.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> from rgals.model_selection import leave_last_out
+    >>> train, test = leave_last_out(sp.csr_array(np.ones((1, 3))), timestamp=[5, 9, 7])
+    >>> train.toarray(), test.toarray()
+    (array([[1., 0., 1.]]), array([[0., 1., 0.]]))
+    """
+    held = (n,) if not isinstance(n, tuple | list) else tuple(n)
+    if len(held) > 2:
+        raise ParameterError("n", n, "give one number, or two for validation and test")
+    for k in held:
+        check_int("n", k, 1)
+    matrix, times = _with_timestamp(X, timestamp)
+    order = np.lexsort((times, entry_rows(matrix)))
+    counts = np.diff(matrix.indptr)
+    sizes = np.zeros((len(counts), 1 + len(held)), np.int64)
+    sizes[:, 1:] = np.where((counts > sum(held))[:, None], held, 0)
+    sizes[:, 0] = counts - sizes[:, 1:].sum(axis=1)
+    return _parts(matrix, parts_by_position(matrix, order, sizes), len(held) + 1)
+
+
+def temporal_split(X: Any, cut: Any, timestamp: Any = None) -> tuple[sp.csr_array, ...]:
+    """Split at points in time: everything before the cut is training, the rest is held out.
+
+    Parameters
+    ----------
+    X : sparse CSR matrix or Interactions, shape (n_users, n_items)
+    cut : number, or sequence of increasing numbers
+        In the unit of the timestamps. An entry at the time of a cut belongs to the later part.
+        `numpy.quantile` of the timestamps gives a cut for a share.
+    timestamp : array-like, shape (nnz,), optional
+        As in `leave_last_out`.
+
+    Returns
+    -------
+    tuple of csr_array, one more than cuts, each of shape (n_users, n_items)
+        Users and items that occur only after the cut have no training interaction.
+
+    Raises
+    ------
+    InputError
+        There are no timestamps, or the matrix is not canonical.
+    ParameterError
+        The cuts do not increase.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> from rgals.model_selection import temporal_split
+    >>> train, test = temporal_split(sp.csr_array(np.ones((1, 3))), cut=7, timestamp=[5, 9, 7])
+    >>> train.toarray(), test.toarray()
+    (array([[1., 0., 0.]]), array([[0., 1., 1.]]))
+    """
+    matrix, times = _with_timestamp(X, timestamp)
+    cuts = np.atleast_1d(np.asarray(cut))
+    if cuts.ndim != 1 or len(cuts) == 0 or cuts.dtype.kind not in "iufM" or (cuts[1:] <= cuts[:-1]).any():
+        raise ParameterError("cut", cut, "give one time, or several that increase")
+    if (cuts.dtype.kind == "M") != (times.dtype.kind == "M") or (cuts != cuts).any():
+        raise ParameterError("cut", cut, f"give a time in the unit of the timestamps ({times.dtype})")
+    return _parts(matrix, np.searchsorted(cuts, times, side="right"), len(cuts) + 1)

@@ -1,0 +1,222 @@
+"""The boundary: every matrix from outside passes here before anything else sees it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from rgals.kernels import csr as kernel
+from rgals.matrix.csr import CSR, read_only
+from rgals.runtime import memory as _memory
+from rgals.runtime.errors import InputError, InputTypeError, ShapeError, UnknownIdError
+
+_LARGE = 1 << 26  # interactions from which the memory for their conversion is looked at first
+MAX_INDEX = np.iinfo(np.int32).max
+
+
+def check_ids(name: str, ids: Any, n: int, what: str) -> np.ndarray:
+    """Return ``ids`` as int64 indices in ``[0, n)`` (1-D) or raise `UnknownIdError` / `InputTypeError`."""
+    array = np.atleast_1d(np.asarray(ids))
+    if array.size == 0:
+        return np.empty(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InputTypeError(
+            f"{name} must be integers in one dimension, not {array.dtype} of shape {array.shape}"
+        )
+    bad = np.flatnonzero((array < 0) | (array >= n))
+    if len(bad):
+        raise UnknownIdError(
+            f"{name}[{bad[0]}]={array[bad[0]]} is not a {what} of this model: they run from 0 to {n - 1}"
+        )
+    return array.astype(np.int64)
+
+
+def _check_kind(dtype: np.dtype, name: str) -> None:
+    if dtype.kind == "c":
+        raise InputError(f"Complex data not supported: {name} holds {dtype}; give real weights >= 0")
+    if dtype.kind not in "biuf":
+        raise InputTypeError(f"{name} holds {dtype} values; give numbers >= 0 (float, int or bool)")
+
+
+def _raw_arrays(X: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int], bool]:
+    """CSR (or, transposed, CSC) arrays of any scipy matrix, not yet checked."""
+    if X.ndim != 2:
+        raise ShapeError(f"{name} must have two dimensions, users x items, not {X.ndim}")
+    _check_kind(X.dtype, name)
+    if X.format == "csc":
+        return X.indptr, X.indices, X.data, (X.shape[1], X.shape[0]), True
+    if X.format == "coo":
+        row, col = X.coords if hasattr(X, "coords") else (X.row, X.col)
+        for axis, index, size in (("row", row, X.shape[0]), ("column", col, X.shape[1])):
+            bad = np.flatnonzero((index < 0) | (index >= size))
+            if len(bad):
+                raise InputError(
+                    f"{name}: entry {bad[0]} has {axis} index {index[bad[0]]}, outside 0..{size - 1}"
+                )
+        X = X.tocsr()
+    elif X.format != "csr":
+        X = X.tocsr()
+    return X.indptr, X.indices, X.data, X.shape, False
+
+
+def _fault(code: int, row: int, value: int, shape: tuple[int, int], by_column: bool, name: str) -> str:
+    line, cross = ("column", "row") if by_column else ("row", "column")
+    if code == kernel.INDPTR_START:
+        return f"{name}: indptr must start with 0, not {value}"
+    if code == kernel.INDPTR_DECREASES:
+        return f"{name}: indptr decreases after {line} {row} (to {value}); the matrix is corrupt"
+    if code == kernel.INDPTR_END:
+        return f"{name}: {line} {row} ends at entry {value}, past the stored data; the matrix is corrupt"
+    return f"{name}: {line} {row} holds {cross} index {value}, outside 0..{shape[1] - 1}"
+
+
+def _coordinate(indptr: np.ndarray, indices: np.ndarray, k: int, by_column: bool) -> str:
+    line, cross = int(np.searchsorted(indptr, k, side="right")) - 1, int(indices[k])
+    row, col = (cross, line) if by_column else (line, cross)
+    return f"row {row}, column {col}"
+
+
+def _dense_to_sparse(X: Any, name: str) -> sp.csr_array:
+    try:
+        array = np.asarray(X)
+    except Exception as error:
+        raise InputTypeError(f"{name} cannot be read as a matrix: {error}") from error
+    if array.dtype.kind == "O":
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputTypeError(
+                f"{name} must be a sparse matrix or a numeric array, users x items, not {type(X).__name__}"
+            ) from error
+    _check_kind(array.dtype, name)
+    if array.ndim != 2:
+        raise ShapeError(
+            f"{name}: Expected 2D array, users x items, got {array.ndim}D. Reshape your data: for one user's "
+            "row use X.reshape(1, -1), for one item's column X.reshape(-1, 1)"
+        )
+    if array.dtype == np.float16:  # of which scipy has no sparse matrices
+        array = array.astype(np.float32)
+    return sp.csr_array(array)
+
+
+def as_csr(
+    X: Any,
+    *,
+    name: str = "X",
+    dtype: Any = np.float32,
+    n_rows: int | None = None,
+    n_cols: int | None = None,
+) -> CSR:
+    """Check a matrix and bring it into the one form that rgals computes with.
+
+    The caller's matrix is never modified; arrays are shared where nothing had to change.
+
+    Parameters
+    ----------
+    X : scipy sparse matrix or array (any format), ndarray, DataFrame or `CSR`
+        Weights, users x items. Duplicates are added, explicit zeros dropped, rows sorted.
+    name : str
+        How the caller calls the matrix; used in messages.
+    dtype : float32 or float64
+        Of the stored values.
+    n_rows, n_cols : int, optional
+        The shape it must have; a transposed matrix is recognised in the message.
+
+    Returns
+    -------
+    CSR
+
+    Raises
+    ------
+    InsufficientMemoryError
+        There is too little memory to convert it.
+    InputTypeError
+        Not a matrix, or values that are no numbers.
+    ShapeError
+        Not two-dimensional, or not of the given shape.
+    InputError
+        Corrupt structure, an index out of range, a NaN, infinite or negative value: the message names the
+        row and the column.
+    """
+    if isinstance(X, CSR):
+        out = X
+        if len(X.values) and X.values.dtype != dtype:
+            out = CSR(X.indptr, X.indices, X.values.astype(dtype), X.n_cols)
+        _check_shape(out.shape, n_rows, n_cols, name)
+        return out
+    if not sp.issparse(X):
+        X = _dense_to_sparse(X, name)
+    raw_indptr, raw_indices, data, shape, by_column = _raw_arrays(X, name)
+    _check_shape(X.shape, n_rows, n_cols, name)
+    if max(shape) > MAX_INDEX:
+        raise ShapeError(f"{name} has shape {X.shape}; at most {MAX_INDEX} rows and columns are supported")
+    if raw_indptr.ndim != 1 or len(raw_indptr) != shape[0] + 1:
+        raise InputError(
+            f"{name}: indptr has {raw_indptr.size} entries; shape {X.shape} needs {shape[0] + 1}"
+        )
+    if raw_indptr.dtype.kind not in "iu" or raw_indices.dtype.kind not in "iu":
+        raise InputTypeError(f"{name}: indptr and indices must be integers")
+    if len(raw_indices) > _LARGE:
+        # At worst: narrower indices, values in another type, masks, and twice the matrix while it is sorted.
+        needed = len(raw_indices) * (3 * (4 + np.dtype(dtype).itemsize) + 4)
+        _memory.require(
+            needed, f"checking {name} with {len(raw_indices):,} interactions", "give fewer of them at once"
+        )
+    raw_indptr, raw_indices = read_only(raw_indptr), read_only(raw_indices)
+    code, row, value = kernel.check(raw_indptr, raw_indices, len(data), shape[1])
+    if code != kernel.OK:
+        raise InputError(_fault(code, row, value, shape, by_column, name))
+
+    nnz = int(raw_indptr[-1])
+    indptr = read_only(raw_indptr.astype(np.int64, copy=False))
+    indices = read_only(raw_indices[:nnz].astype(np.int32, copy=False))
+    data = data[:nnz]
+    with np.errstate(over="ignore"):
+        values = read_only(data.astype(dtype, copy=False))
+    bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+    if len(bad):
+        where = _coordinate(indptr, indices, bad[0], by_column)
+        what = data[bad[0]]
+        if np.isnan(values[bad[0]]):
+            raise InputError(f"{name}: NaN at {where}; weights must be finite and >= 0")
+        if np.isinf(values[bad[0]]):
+            raise InputError(
+                f"{name}: value {what} at {where} is infinity or too large for {np.dtype(dtype)}; "
+                "weights must be finite and >= 0"
+            )
+        raise InputError(
+            f"Negative values in data passed to rgals: {name} holds {what} at {where}; weights must be >= 0"
+        )
+    n_lines = shape[1]
+    if by_column:
+        indptr, indices, values = map(read_only, kernel.transpose(indptr, indices, values, shape[1]))
+        n_lines = shape[0]
+    if not kernel.is_canonical(indptr, indices):
+        # Two transpositions sort every row in linear time.
+        n_here = len(indptr) - 1
+        flipped = map(read_only, kernel.transpose(indptr, indices, values, n_lines))
+        indptr, indices, values = map(read_only, kernel.transpose(*flipped, n_here))
+        if not kernel.is_canonical(indptr, indices):
+            indptr, indices, total = kernel.sum_duplicates(indptr, indices, values)
+            values = read_only(total.astype(dtype))
+            if not np.isfinite(values).all():
+                raise InputError(f"{name}: the sum of duplicate entries overflows {np.dtype(dtype)}")
+    if not values.all():
+        indptr, indices, values = kernel.keep(indptr, indices, values, values != 0)
+    if (values == 1).all():
+        values = np.empty(0, dtype)
+    return CSR(indptr, indices, values, n_lines)
+
+
+def _check_shape(shape: tuple, n_rows: int | None, n_cols: int | None, name: str) -> None:
+    wanted = (shape[0] if n_rows is None else n_rows, shape[1] if n_cols is None else n_cols)
+    if tuple(shape) == wanted:
+        return
+    rows = "users" if n_rows is None else str(n_rows)
+    cols = "items" if n_cols is None else str(n_cols)
+    hint = ""
+    if (n_rows is None or shape[1] == n_rows) and (n_cols is None or shape[0] == n_cols):
+        hint = f"; it looks transposed: give {name}.T (users are rows, items are columns)"
+    raise ShapeError(f"{name} has shape {tuple(shape)}, expected ({rows}, {cols}){hint}")

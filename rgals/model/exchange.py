@@ -1,0 +1,125 @@
+"""Models of the package implicit, in both directions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from rgals.losses import WRMF, Degrees, Loss, get_loss
+from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr
+from rgals.model.ranking import FactorRanker
+from rgals.model.state import FitRecord, FittedState, check_labels, parameters_of
+from rgals.runtime.errors import InputError, InputTypeError, MissingDependencyError
+
+_Self = TypeVar("_Self", bound="Interop")
+
+
+class Interop(FactorRanker):
+    """Exchange with other packages; a mixin of `rgals.RGALS`."""
+
+    def to_implicit(self) -> Any:
+        """The model as one of implicit's: same factors, hence the same recommendations.
+
+        Returns
+        -------
+        implicit.cpu.als.AlternatingLeastSquares
+            With these factors in float32. Its own fold-in (``recalculate_user``, ``partial_fit_users``)
+            solves implicit's loss: this model's only for `WRMF` on binary data with ``reg_exponent=0``.
+
+        Raises
+        ------
+        MissingDependencyError
+            implicit is not installed.
+        """
+        try:
+            from implicit.cpu.als import AlternatingLeastSquares
+        except ImportError as error:
+            raise MissingDependencyError("to_implicit needs implicit: pip install implicit") from error
+        state = cast(FittedState, self._state())
+        alpha = (
+            1.0 + float(state.loss.alpha) if isinstance(state.loss, WRMF) else 1.0
+        )  # its weight is alpha v
+        users, items = state.user_factors, state.item_factors
+        model = AlternatingLeastSquares(factors=items.shape[1], regularization=state.reg, alpha=alpha)
+        model.user_factors = users.astype(np.float32)
+        model.item_factors = items.astype(np.float32)
+        return model
+
+    @classmethod
+    def from_implicit(
+        cls: type[_Self],
+        model: Any,
+        X: Any,
+        *,
+        loss: str | Loss | None = None,
+        user_ids: Any = None,
+        item_ids: Any = None,
+    ) -> _Self:
+        """A model that recommends as one of implicit's does, with everything else that this one can.
+
+        Parameters
+        ----------
+        model : implicit ALS model, fitted, CPU or GPU
+        X : sparse matrix, shape (n_users, n_items)
+            What it was fitted to (implicit does not keep it): for exclusion and fold-in.
+        loss : loss, optional
+            For fold-in. By default implicit's own, ``alpha v (1 - o)^2`` over the positives plus ``o^2`` over
+            the rest, as `WRMF`: ``1 + alpha' v' = alpha v`` needs ``alpha v >= 1``, greater where values
+            differ; the values kept are then ``alpha v - 1``.
+        user_ids, item_ids : array of labels, optional
+
+        Returns
+        -------
+        RGALS
+
+        Raises
+        ------
+        InputTypeError
+            No fitted ALS model.
+        InputError
+            Its shape is not that of ``X``, or its loss is none of these and ``loss`` is not given.
+        """
+        if hasattr(model, "to_cpu") and not isinstance(getattr(model, "user_factors", None), np.ndarray):
+            model = model.to_cpu()
+        factors = [getattr(model, f"{side}_factors", None) for side in ("user", "item")]
+        if not all(isinstance(f, np.ndarray) for f in factors) or not hasattr(model, "regularization"):
+            raise InputTypeError(f"from_implicit takes a fitted ALS model, not {type(model).__name__}")
+        users, items = (np.ascontiguousarray(f) for f in factors)
+        seen = as_csr(X, dtype=users.dtype, n_rows=len(users), n_cols=len(items))
+        if loss is None:
+            kept, chosen = _own_loss(seen, float(model.alpha))
+        else:
+            kept, chosen = seen, get_loss(loss).resolve(*seen.shape, seen.nnz)
+        reg = float(model.regularization)
+        made = cls(K=items.shape[1], loss=chosen, reg=reg, reg_exponent=0.0, dtype=users.dtype.name)  # type: ignore[call-arg]
+        labels = check_labels(user_ids, item_ids, seen.shape)
+        state = FittedState(
+            user_factors=users.copy(),
+            item_factors=items.copy(),
+            seen=kept,
+            user_ids=labels[0],
+            item_ids=labels[1],
+            loss=chosen,
+            reg=reg,
+            reg_exponent=0.0,
+            degrees=Degrees.of(kept),
+            record=FitRecord(parameters_of(made), [], int(getattr(model, "iterations", 0)), "implicit"),
+        )
+        made._snapshot = state
+        return made
+
+
+def _own_loss(seen: CSR, alpha: float) -> tuple[CSR, Loss]:
+    """Implicit's loss as `WRMF`, and the values that go with it."""
+    lowest = alpha * (1.0 if seen.is_binary else float(seen.values.min(initial=np.inf)))
+    if seen.is_binary and lowest >= 1.0:
+        return seen, WRMF(alpha=alpha - 1.0)
+    if not seen.is_binary and lowest > 1.0:
+        return replace(seen, values=(alpha * seen.values - 1.0).astype(seen.values.dtype)), WRMF(alpha=1.0)
+    raise InputError(
+        f"implicit's positives weigh alpha v, down to {lowest:g}, and others 1: no loss of rgals weighs "
+        "positives that little. Give loss=, which fold-in will use; recommendations do not depend on it"
+    )

@@ -1,0 +1,176 @@
+"""Factors for other programs: npy, parquet, and nearest-neighbour indexes."""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rgals.files.atomic import atomic_file
+from rgals.runtime.checks import check_choice
+from rgals.runtime.errors import InputError, MissingDependencyError
+
+_PART = 1 << 14  # rows written together
+
+
+def augment_items(items: np.ndarray) -> np.ndarray:
+    """Item vectors whose Euclidean distances rank as the inner products do.
+
+    One more column makes all of them equally long: ``q' = (q, sqrt(m^2 - |q|^2))`` with ``m = max |q|``. For
+    ``p' = (p, 0)`` then ``|p' - q'|^2 = |p|^2 + m^2 - 2 p . q``, which falls as ``p . q`` rises (Bachrach et
+    al., "Speeding up the Xbox recommender system using a Euclidean transformation for inner-product spaces",
+    2014).
+
+    Parameters
+    ----------
+    items : ndarray, shape (N, K)
+
+    Returns
+    -------
+    ndarray, shape (N, K + 1), of the same dtype
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rgals.model.export import augment_items
+    >>> augment_items(np.array([[3.0, 4.0], [0.0, 3.0]]))
+    array([[3., 4., 0.],
+           [0., 3., 4.]])
+    """
+    squares = np.einsum("ij,ij->i", items, items, dtype=np.float64)
+    rest = np.sqrt(np.maximum(squares.max(initial=0.0) - squares, 0.0))
+    return np.concatenate([items, rest[:, None].astype(items.dtype)], axis=1)
+
+
+def augment_queries(queries: np.ndarray) -> np.ndarray:
+    """Query vectors for `augment_items`: a zero appended.
+
+    Parameters
+    ----------
+    queries : ndarray, shape (B, K)
+
+    Returns
+    -------
+    ndarray, shape (B, K + 1), of the same dtype
+    """
+    return np.concatenate([queries, np.zeros((len(queries), 1), queries.dtype)], axis=1)
+
+
+def export_index(
+    model: Any, path: str | os.PathLike | None = None, *, kind: str = "flat", space: str = "ip"
+) -> Any:
+    """An index of the items for search with faiss.
+
+    Parameters
+    ----------
+    model : fitted RGALS or SGDRanker
+    path : str or path, optional
+        Where to write it, for ``faiss.read_index``; atomically.
+    kind : {"flat", "hnsw"}, default "flat"
+        Exact, or approximate by a graph.
+    space : {"ip", "l2"}, default "ip"
+        Inner products of the factors; search with ``model.transform(rows)`` or ``model.user_factors_``. Or
+        distances of `augment_items`, for what knows no inner product; search with `augment_queries` of these.
+
+    Returns
+    -------
+    faiss.Index
+        In float32; entry ``k`` is item ``k``. It knows no filters: ask for more than needed and drop what a
+        user has. For exact filters and everybody at once use `rgals.scoring.recommend_all`.
+
+    Raises
+    ------
+    MissingDependencyError
+        faiss is not installed.
+    """
+    check_choice("kind", kind, ("flat", "hnsw"))
+    check_choice("space", space, ("ip", "l2"))
+    try:
+        import faiss
+    except ImportError as error:
+        raise MissingDependencyError('an index needs faiss: pip install "rgals[index]"') from error
+    items = np.ascontiguousarray(model.item_factors_, np.float32)
+    if space == "l2":
+        items = augment_items(items)
+    metric = faiss.METRIC_INNER_PRODUCT if space == "ip" else faiss.METRIC_L2
+    width = items.shape[1]
+    index = faiss.IndexFlat(width, metric) if kind == "flat" else faiss.IndexHNSWFlat(width, 32, metric)
+    index.add(items)
+    if path is not None:
+        with atomic_file(path) as file:
+            file.write(faiss.serialize_index(index).tobytes())
+    return index
+
+
+def export_factors(model: Any, folder: str | os.PathLike, *, format: str = "npy") -> list[str]:
+    """Write the factors of users and items, with their ids, for other programs.
+
+    Parameters
+    ----------
+    model : fitted RGALS or SGDRanker
+    folder : str or path
+        Made where it does not exist.
+    format : {"npy", "parquet"}, default "npy"
+        ``user_factors.npy`` and ``item_factors.npy``, with ``user_ids.npy`` and ``item_ids.npy`` where the
+        model has ids (integers, or text of fixed width); or ``users.parquet`` and ``items.parquet`` with the
+        columns ``id`` and ``factors``, a list of fixed length. A mixture of integers and text becomes text.
+
+    Returns
+    -------
+    list of str
+        The files.
+
+    Raises
+    ------
+    MissingDependencyError
+        parquet without pyarrow.
+    """
+    check_choice("format", format, ("npy", "parquet"))
+    target = Path(folder)
+    model = copy.copy(model)  # keeps one fit, even while another thread refits
+    users, items = model.factors_
+    sides = (("user", users, model.user_ids_), ("item", items, model.item_ids_))
+    if format == "parquet":
+        _pyarrow()
+    target.mkdir(parents=True, exist_ok=True)
+    written = []
+    for side, factors, ids in sides:
+        if ids is not None and ids.dtype == object:
+            ids = np.array([str(label) for label in ids.tolist()])
+        if format == "parquet":
+            written.append(target / f"{side}s.parquet")
+            _write_parquet(written[-1], factors, np.arange(len(factors)) if ids is None else ids)
+            continue
+        for name, array in ((f"{side}_factors.npy", factors), (f"{side}_ids.npy", ids)):
+            if array is not None:
+                written.append(target / name)
+                with atomic_file(written[-1]) as file:
+                    np.save(file, array, allow_pickle=False)
+    return [os.fspath(path) for path in written]
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingDependencyError('writing parquet needs pyarrow: pip install "rgals[parquet]"') from error
+    return pyarrow
+
+
+def _write_parquet(path: Path, factors: np.ndarray, ids: np.ndarray) -> None:
+    pa = _pyarrow()
+    if ids.dtype.kind == "U" and any("\ud800" <= c <= "\udfff" for label in ids.tolist() for c in label):
+        raise InputError(f"an id is not text that UTF-8 can express; export npy instead of {path.name}")
+    values = pa.from_numpy_dtype(factors.dtype)
+    kind = pa.from_numpy_dtype(ids.dtype) if ids.dtype.kind in "iu" else pa.string()
+    schema = pa.schema([("id", kind), ("factors", pa.list_(values, factors.shape[1]))])
+    with atomic_file(path) as file, pa.parquet.ParquetWriter(file, schema) as writer:
+        for start in range(0, len(factors), _PART):
+            part = slice(start, start + _PART)
+            flat = pa.array(np.ascontiguousarray(factors[part]).reshape(-1))
+            lists = pa.FixedSizeListArray.from_arrays(flat, factors.shape[1])
+            writer.write_table(pa.table([pa.array(ids[part].tolist(), kind), lists], schema=schema))

@@ -1,0 +1,216 @@
+"""What the files of all fitted factor models share: the state, the parameters, the record of the fit."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rgals.datasets.ids import IdMap
+from rgals.files.archive import ArraySpec, FileSpec, load_npz, save_npz
+from rgals.kernels import csr as kernel
+from rgals.matrix.csr import CSR, read_only
+from rgals.model.state import FitRecord, Snapshot, parameters_of
+from rgals.runtime.errors import InputError, ModelFileError
+
+REAL = ("f4", "f8")
+_ARRAYS = {
+    "user_factors": ArraySpec(REAL, ("n_users", "K")),
+    "item_factors": ArraySpec(REAL, ("n_items", "K")),
+    "seen_indptr": ArraySpec(("i8",), ("n_users+1",)),
+    "seen_indices": ArraySpec(("i4",), ("nnz",)),
+    "seen_values": ArraySpec(REAL, ("n_values",)),
+}
+for _side in ("user", "item"):
+    _ARRAYS[f"{_side}_ids_labels"] = ArraySpec(("i8", "u8"), (f"n_{_side}s",), required=False)
+    _ARRAYS[f"{_side}_ids_text"] = ArraySpec(("u1",), (f"{_side}_text",), required=False)
+    _ARRAYS[f"{_side}_ids_offsets"] = ArraySpec(("i8",), (f"n_{_side}s+1",), required=False)
+    _ARRAYS[f"{_side}_ids_integer"] = ArraySpec(("b1",), (f"n_{_side}s",), required=False)
+
+
+@dataclass(frozen=True)
+class ModelFormat:
+    """The file of one estimator.
+
+    Parameters
+    ----------
+    estimator : str
+        Name of its class.
+    spec : FileSpec
+        Made by `model_spec`.
+    fitted : mapping of str to type
+        Fitted attributes that are stored, and what they are.
+    pack, unpack : callables
+        Turn the parameters into what JSON can hold, and back; ``unpack`` raises KeyError, TypeError or
+        ValueError where it cannot.
+    """
+
+    estimator: str
+    spec: FileSpec
+    fitted: Mapping[str, type]
+    pack: Callable[[dict[str, Any]], dict[str, Any]]
+    unpack: Callable[[dict[str, Any]], dict[str, Any]]
+
+    def save(
+        self,
+        path: str | os.PathLike,
+        state: Snapshot,
+        arrays: Mapping[str, np.ndarray] | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write a fitted model; ``arrays`` and ``meta`` are what this estimator stores besides."""
+        seen = state.seen
+        assert seen is not None
+        stored = {
+            "user_factors": state.user_factors,
+            "item_factors": state.item_factors,
+            "seen_indptr": seen.indptr,
+            "seen_indices": seen.indices,
+            "seen_values": seen.values,
+            **(arrays or {}),
+        }
+        for side, labels in (("user", state.user_ids), ("item", state.item_ids)):
+            if labels is not None:
+                stored |= IdMap(labels, side).to_arrays(f"{side}_ids_")
+        record = state.record
+        fitted = {
+            "n_iter_": record.n_iter,
+            "history_": record.history,
+            "solver_": record.solver,
+            "n_features_in_": len(state.item_factors),
+        }
+        params = dict(record.params)
+        if not (params["random_state"] is None or isinstance(params["random_state"], int | np.integer)):
+            params["random_state"] = None  # a generator's state is no parameter of the fitted model
+        params["dtype"] = np.dtype(params["dtype"]).name
+        content = {
+            "estimator": self.estimator,
+            "params": self.pack(params),
+            "fitted": {name: fitted[name] for name in self.fitted},
+            **(meta or {}),
+        }
+        save_npz(path, stored, content, spec=self.spec)
+
+    def load(self, path: str | os.PathLike, kind: type) -> LoadedModel:
+        """Read and check what `save` wrote.
+
+        Parameters
+        ----------
+        path : str or path
+        kind : type
+            The estimator: parameters that its constructor does not take are refused.
+
+        Raises
+        ------
+        ModelFileError
+        OSError
+        """
+        arrays, meta = load_npz(path, expected=self.spec)
+        name = os.fspath(path)
+        try:
+            params = self._parameters(meta, kind)
+            fitted = self._record(meta["fitted"], len(arrays["item_factors"]))
+            fields = {
+                "user_factors": arrays["user_factors"],
+                "item_factors": arrays["item_factors"],
+                "seen": _seen(arrays),
+                **{f"{side}_ids": _labels(arrays, side) for side in ("user", "item")},
+            }
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ModelFileError(f"{name}: the description of the model is damaged: {error}") from error
+        return LoadedModel(name, params, fitted, fields, arrays, meta)
+
+    def _parameters(self, meta: Mapping[str, Any], kind: type) -> dict[str, Any]:
+        if meta["estimator"] != self.estimator:
+            raise ValueError(f"it is of a {str(meta['estimator'])[:40]!r}, not of a {self.estimator}")
+        params = meta["params"]
+        if not isinstance(params, dict):
+            raise TypeError("the parameters are no mapping")
+        known = inspect.signature(kind).parameters
+        unknown = sorted(set(params) - set(known))
+        if unknown:
+            raise ValueError(f"{self.estimator} has no parameter {unknown[0][:40]!r}")
+        return self.unpack(dict(params))
+
+    def _record(self, stored: Any, n_items: int) -> dict[str, Any]:
+        if not isinstance(stored, dict) or stored.keys() != self.fitted.keys():
+            raise ValueError("the record of the fit is not that of this estimator")
+        for name, kind in self.fitted.items():
+            if not isinstance(stored[name], kind) or isinstance(stored[name], bool):
+                raise TypeError(f"{name} is not of type {kind.__name__}")
+        history = stored["history_"]
+        if not all(isinstance(record, dict) for record in history) or stored["n_iter_"] < 0:
+            raise ValueError("the history is damaged")
+        if stored["n_features_in_"] != n_items:
+            raise ValueError(f"n_features_in_ is not {n_items}, the number of items")
+        return stored
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """What a file holds, checked.
+
+    Attributes
+    ----------
+    path : str
+    params, fitted : dict
+        Parameters of the estimator and its fitted attributes.
+    fields : dict
+        Those of `Snapshot`.
+    arrays, meta : dict
+        Everything, for what only one estimator stores.
+    """
+
+    path: str
+    params: dict[str, Any]
+    fitted: dict[str, Any]
+    fields: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+    meta: dict[str, Any]
+
+    def build(self, kind: type, state: Snapshot) -> Any:
+        """The fitted estimator."""
+        model = kind(**self.params)
+        record = FitRecord(
+            parameters_of(model),
+            self.fitted["history_"],
+            self.fitted["n_iter_"],
+            self.fitted.get("solver_", ""),
+        )
+        model._snapshot = replace(state, record=record)
+        return model
+
+
+def model_spec(name: str, version: int, arrays: Mapping[str, ArraySpec] | None = None) -> FileSpec:
+    """The specification of a file: the arrays of every model and those of this one."""
+    return FileSpec(name, version, {**_ARRAYS, **(arrays or {})})
+
+
+def _seen(arrays: Mapping[str, np.ndarray]) -> CSR:
+    indptr, indices, values = (read_only(arrays[f"seen_{part}"]) for part in ("indptr", "indices", "values"))
+    n_items = len(arrays["item_factors"])
+    code = kernel.check(indptr, indices, len(indices), n_items)[0]
+    if code != kernel.OK or indptr[-1] != len(indices) or not kernel.is_canonical(indptr, indices):
+        raise ValueError("the stored interactions are damaged")
+    if len(values) not in (0, len(indices)):
+        raise ValueError(f"{len(indices)} interactions need as many values or none")
+    if len(values) and not (values > 0).all():
+        raise ValueError("a stored interaction has a value that is not positive")
+    return CSR(indptr, indices, values, n_items)
+
+
+def _labels(arrays: Mapping[str, np.ndarray], side: str) -> np.ndarray | None:
+    prefix = f"{side}_ids_"
+    if not any(name.startswith(prefix) for name in arrays):
+        return None
+    try:
+        labels = IdMap.from_arrays(arrays, prefix, side).labels
+    except InputError as error:
+        raise ValueError(str(error)) from error
+    if len(labels) != len(arrays[f"{side}_factors"]):
+        raise ValueError(f"{len(labels)} {side} ids for {len(arrays[f'{side}_factors'])} {side}s")
+    return labels

@@ -1,0 +1,536 @@
+"""What every fitted factor model can answer: recommendations, neighbours, scores of pairs."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.exceptions import NotFittedError
+
+from rgals.matrix.csr import CSR
+from rgals.matrix.entries import union
+from rgals.matrix.validate import as_csr, check_ids
+from rgals.model.filters import aligned, is_matrix, rows_of
+from rgals.model.state import FitRecord, Snapshot, parameters_of
+from rgals.runtime.checks import check_choice, check_int
+from rgals.runtime.errors import InputError, ParameterError, ShapeError
+from rgals.scoring import require_lists, topk
+
+_Self = TypeVar("_Self", bound="FactorRanker")
+COLD = ("empty", "popular")
+_PAIRS_AT_ONCE = 1 << 16
+
+__all__ = ["COLD", "FactorRanker", "Snapshot"]
+
+
+class FactorRanker:
+    """Recommendations from factors; a mixin for estimators that set ``self._snapshot`` to a `Snapshot`.
+
+    Every method reads the snapshot once, so that an answer never mixes two fits, even while another thread
+    refits. Users and items are rows and columns of the training matrix. Scores are inner products: numbers
+    without bounds or unit, comparable for one user, no probabilities.
+    """
+
+    _snapshot: Snapshot
+    n_jobs: int | None
+
+    def _state(self) -> Snapshot:
+        snapshot = getattr(self, "_snapshot", None)
+        if snapshot is None:
+            raise NotFittedError(
+                f"This {type(self).__name__} instance is not fitted yet. Call 'fit' with a users x items "
+                "matrix first."
+            )
+        return snapshot
+
+    def _publish(
+        self: _Self,
+        state: Snapshot,
+        given: Any,
+        history: list[dict[str, Any]],
+        solver: str,
+        feature_names: np.ndarray | None,
+    ) -> _Self:
+        """Make a fit, with the parameters of ``given``, this model's."""
+        record = FitRecord(parameters_of(given), history, len(history), solver, feature_names)
+        # One assignment, so that neither a signal nor another thread sees half of it.
+        self._snapshot = replace(state, record=record)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        # One step: neither copies nor pickles see half of what another thread publishes.
+        return self.__dict__.copy()
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return getattr(self, "_snapshot", None) is not None
+
+    @property
+    def user_factors_(self) -> np.ndarray:
+        """Fitted factors of the users, shape (M, K)."""
+        return self._state().user_factors
+
+    @property
+    def item_factors_(self) -> np.ndarray:
+        """Fitted factors of the items, shape (N, K)."""
+        return self._state().item_factors
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of items."""
+        return len(self._state().item_factors)
+
+    @property
+    def feature_names_in_(self) -> np.ndarray:
+        """Names of the columns, where the model was fitted to a frame."""
+        names = self._state().record.feature_names
+        if names is None:
+            raise AttributeError(f"this {type(self).__name__} was fitted to a matrix without column names")
+        return names
+
+    @property
+    def n_iter_(self) -> int:
+        """Iterations that ran."""
+        return self._state().record.n_iter
+
+    @property
+    def history_(self) -> list[dict[str, Any]]:
+        """What each iteration recorded."""
+        return self._state().record.history
+
+    @property
+    def factors_(self) -> tuple[np.ndarray, np.ndarray]:
+        """``(user_factors_, item_factors_)`` of one fit, even while another thread refits."""
+        snapshot = self._state()
+        return snapshot.user_factors, snapshot.item_factors
+
+    def fingerprint(self) -> str:
+        """Digest of everything that the answers depend on: equal for equal fits, here and elsewhere.
+
+        Returns
+        -------
+        str
+            32 hexadecimal digits.
+        """
+        return self._state().fingerprint
+
+    @property
+    def user_ids_(self) -> np.ndarray | None:
+        """External labels of the users, shape (M,); None where the model was fitted without."""
+        return self._state().user_ids
+
+    @property
+    def item_ids_(self) -> np.ndarray | None:
+        """External labels of the items, shape (N,); None where the model was fitted without."""
+        return self._state().item_ids
+
+    @property
+    def seen_(self) -> sp.csr_array | None:
+        """The interactions that the model was fitted to, shape (M, N); None where they were not kept."""
+        seen = self._state().seen
+        return None if seen is None else seen.to_scipy()
+
+    def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
+        """Factors of new users against the items of ``snapshot``.
+
+        Estimators override this: ``transform`` reads the current snapshot, which may be a newer one.
+        """
+        transform = getattr(self, "transform", None)
+        if transform is None:
+            raise InputError(
+                f"{type(self).__name__} cannot compute factors of new users: it has no transform"
+            )
+        return transform(rows.to_scipy(snapshot.item_factors.dtype))
+
+    def _topk(self, queries: np.ndarray, items: np.ndarray, n: int, **filters: Any) -> tuple:
+        n_jobs, device = getattr(self, "n_jobs", None), getattr(self, "device", "cpu")
+        return topk(queries, items, n, n_jobs=n_jobs, device=device, **filters)
+
+    def _excluded(self, snapshot: Snapshot, exclude: Any, known: dict[str, CSR | None], n_rows: int) -> Any:
+        """The pairs that ``exclude`` stands for: a name, a matrix, None, or several of them together."""
+        if exclude is None:
+            return None
+        if isinstance(exclude, tuple | list):
+            parts = [self._excluded(snapshot, part, known, n_rows) for part in exclude]
+            return union([part for part in parts if part is not None])
+        if not isinstance(exclude, str):
+            return aligned("exclude", exclude, n_rows, len(snapshot.user_factors), len(snapshot.item_factors))
+        check_choice("exclude", exclude, tuple(known))
+        if known[exclude] is None:
+            raise ParameterError(
+                "exclude", exclude, "this model carries no training interactions; give a matrix or None"
+            )
+        return known[exclude]
+
+    def _rank(
+        self,
+        snapshot: Snapshot,
+        queries: np.ndarray,
+        is_cold: np.ndarray | None,
+        cold: str,
+        n: int,
+        filters: dict[str, Any],
+        why: str,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Lists of users; the cold among them get popular items, or nothing and a warning."""
+        check_choice("cold", cold, COLD)
+        if is_matrix(filters["candidates"]):
+            shape = len(queries), len(snapshot.user_factors), len(snapshot.item_factors)
+            filters["candidates"] = aligned("candidates", filters["candidates"], *shape)
+        ids, scores = self._topk(queries, snapshot.item_factors, n, **filters)
+        if is_cold is None or not is_cold.any():
+            return ids, scores
+        rows = np.flatnonzero(is_cold)
+        if cold == "popular" and snapshot.seen is not None:
+            mine = {name: rows_of(value, rows) for name, value in filters.items()}
+            alike = np.ones((len(rows), 1), snapshot.popularity.dtype)
+            ids[rows], scores[rows] = self._topk(alike, snapshot.popularity, n, **mine)
+            return ids, scores
+        ids[rows], scores[rows] = -1, -np.inf
+        warnings.warn(
+            f"{len(rows)} of {len(ids)} users have no {why}: they get no recommendations (ids -1, scores "
+            "-inf)",
+            UserWarning,
+            stacklevel=3,
+        )
+        return ids, scores
+
+    def recommend(
+        self,
+        users: Any,
+        n: int = 10,
+        *,
+        exclude: Any = "train",
+        candidates: Any = None,
+        exclude_items: Any = None,
+        cold: str = "empty",
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Best items of known users, exactly.
+
+        Parameters
+        ----------
+        users : int or 1-D array of int, length B
+            Rows of the training matrix.
+        n : int, default 10
+            Length of each list; it may exceed the number of items.
+        exclude : "train", None, sparse matrix of shape (B, N), or a tuple of these; default "train"
+            Pairs that must not be returned: the training interactions, none, or those stored in a matrix with
+            a row for each *requested* user. ``("train", shown)`` excludes both.
+        candidates : 1-D array of items, or sparse matrix of shape (B, N), optional
+            The only items that may be returned, for all or for each requested user.
+        exclude_items : 1-D array of items, optional
+            Items that nobody gets.
+        cold : {"empty", "popular"}, default "empty"
+            What users without training interactions get, about whom nothing is known: nothing, or the
+            items with the most training interactions that the filters allow, whose number is then the score.
+
+        Returns
+        -------
+        ids : ndarray of int32, shape (B, n)
+            Best first, equal scores by the smaller id; -1 where fewer than ``n`` items are left.
+        scores : ndarray, shape (B, n)
+            Inner products of the factors; -inf where the id is -1.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        UnknownIdError
+            A user or an item that the model does not have.
+        ShapeError
+            A filter of another shape, for instance transposed.
+
+        Warns
+        -----
+        UserWarning
+            Users without training interactions who get nothing: how many.
+        """
+        snapshot = self._state()
+        rows = check_ids("users", users, len(snapshot.user_factors), "user")
+        seen = None if snapshot.seen is None else snapshot.seen.take_rows(rows)
+        filters = {
+            "exclude": self._excluded(snapshot, exclude, {"train": seen}, len(rows)),
+            "candidates": candidates,
+            "exclude_items": exclude_items,
+        }
+        is_cold = None if seen is None else seen.row_counts == 0
+        return self._rank(
+            snapshot, snapshot.user_factors[rows], is_cold, cold, n, filters, "training interactions"
+        )
+
+    def recommend_ids(
+        self,
+        user_ids: Any,
+        n: int = 10,
+        *,
+        unknown: str = "error",
+        cold: str = "empty",
+        exclude: str | None = "train",
+        candidates: Any = None,
+        exclude_items: Any = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`recommend` in external ids, with an answer to ids that the model does not know.
+
+        Parameters
+        ----------
+        user_ids : id or sequence of ids, length B
+            As in ``user_ids_``; row numbers where the model was fitted without.
+        n : int, default 10
+        unknown : {"error", "popular", "empty"}, default "error"
+            What users get whom the model does not know: an error that names the first, the items with the
+            most training interactions that the filters allow (their number is then the score), or nothing.
+        cold : {"empty", "popular"}, default "empty"
+            The same for known users without training interactions, as in `recommend`.
+        exclude : "train" or None, default "train"
+        candidates, exclude_items : sequences of item ids, optional
+            As in `recommend`.
+
+        Returns
+        -------
+        items : ndarray of object, shape (B, n)
+            Item ids, best first; None where there are fewer than ``n``.
+        scores : ndarray, shape (B, n)
+            -inf where the item is None.
+
+        Raises
+        ------
+        UnknownIdError
+            An item, or with ``unknown="error"`` a user, that the model does not have.
+
+        Examples
+        --------
+        >>> from rgals import RGALS
+        >>> from rgals.datasets import read_interactions
+        >>> data = read_interactions((["ann", "ann", "bob", "bob"], ["tea", "milk", "tea", "rum"]))
+        >>> model = RGALS(K=2, random_state=0).fit(data)
+        >>> model.recommend_ids(["bob", "eve"], n=2, unknown="popular")[0]
+        array([['milk', None],
+               ['tea', 'milk']], dtype=object)
+        """
+        check_choice("unknown", unknown, ("error", *COLD))
+        check_choice("exclude", exclude, ("train", None))
+        fixed = copy.copy(self)  # keeps one snapshot
+        snapshot = fixed._state()
+        rows = snapshot.users.index(user_ids, missing="error" if unknown == "error" else "mark")
+        filters = {
+            name: None if ids is None else snapshot.items.index(ids)
+            for name, ids in (("candidates", candidates), ("exclude_items", exclude_items))
+        }
+        known = rows >= 0
+        # Two tables of row numbers and scores, and one of labels.
+        require_lists(len(rows), check_int("n", n, 1), 2 * (4 + snapshot.item_factors.itemsize) + 8)
+        found, found_scores = fixed.recommend(rows[known], n, exclude=exclude, cold=cold, **filters)
+        ids = np.full((len(rows), n), -1, np.int32)
+        scores = np.full((len(rows), n), -np.inf, found_scores.dtype)
+        ids[known], scores[known] = found, found_scores
+        if unknown == "popular" and not known.all():
+            popularity = snapshot.popularity
+            ids[~known], scores[~known] = fixed._topk(
+                np.ones((1, 1), popularity.dtype), popularity, n, **filters
+            )
+        items = np.full(ids.shape, None, object)
+        items[ids >= 0] = snapshot.items.labels[ids[ids >= 0]].astype(object)
+        return items, scores
+
+    def recommend_new(
+        self,
+        X_rows: Any,
+        n: int = 10,
+        *,
+        exclude: Any = "given",
+        candidates: Any = None,
+        exclude_items: Any = None,
+        cold: str = "empty",
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Best items of new users: their factors are folded in, nothing is refitted or stored.
+
+        Parameters
+        ----------
+        X_rows : sparse matrix or array of shape (B, N)
+            The interactions of each new user, in the columns of the training matrix.
+        n : int, default 10
+        exclude : "given", None, sparse matrix of shape (B, N), or a tuple of these; default "given"
+            Pairs that must not be returned: the interactions in ``X_rows``, none, or those of a matrix.
+        candidates, exclude_items, cold
+            As in `recommend`; cold are rows without interactions.
+
+        Returns
+        -------
+        ids : ndarray of int32, shape (B, n)
+            As in `recommend`.
+        scores : ndarray, shape (B, n)
+
+        Raises
+        ------
+        NotFittedError, UnknownIdError, ShapeError
+            As in `recommend`.
+        InputError
+            ``X_rows`` holds values that cannot be used, or the model cannot fold in.
+
+        Warns
+        -----
+        UserWarning
+            Rows without interactions that get nothing: how many.
+        """
+        snapshot = self._state()
+        n_items = len(snapshot.item_factors)
+        rows = as_csr(X_rows, name="X_rows", dtype=snapshot.item_factors.dtype, n_cols=n_items)
+        filters = {
+            "exclude": self._excluded(snapshot, exclude, {"given": rows}, rows.n_rows),
+            "candidates": candidates,
+            "exclude_items": exclude_items,
+        }
+        is_cold = rows.row_counts == 0
+        return self._rank(snapshot, self._fold_in(snapshot, rows), is_cold, cold, n, filters, "interactions")
+
+    def similar_items(
+        self,
+        items: Any,
+        n: int = 10,
+        *,
+        metric: str = "cosine",
+        candidates: Any = None,
+        exclude_items: Any = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Items whose factors are closest to those of the given items; an item is not its own neighbour.
+
+        Parameters
+        ----------
+        items : int or 1-D array of int, length B
+            Columns of the training matrix.
+        n : int, default 10
+        metric : {"cosine", "dot"}, default "cosine"
+            ``q_i . q_j / (|q_i| |q_j|)``, or the inner product ``q_i . q_j``, which favours long factors.
+        candidates : 1-D array of items, or sparse matrix of shape (B, N), optional
+            The only items that may be returned.
+        exclude_items : 1-D array of items, optional
+            Items that are never returned.
+
+        Returns
+        -------
+        ids : ndarray of int32, shape (B, n)
+            Nearest first; -1 where fewer than ``n`` are left. An item whose factors are all zero has no
+            direction: with the cosine it is nobody's neighbour and has none.
+        scores : ndarray, shape (B, n)
+            Similarities; -inf where the id is -1.
+
+        Raises
+        ------
+        NotFittedError, UnknownIdError, ShapeError, ParameterError
+        """
+        snapshot = self._state()
+        check_choice("metric", metric, ("cosine", "dot"))
+        scale = snapshot.item_inverse_norms if metric == "cosine" else None
+        return self._neighbours(
+            "items", items, snapshot.item_factors, scale, n, candidates, "exclude_items", exclude_items
+        )
+
+    def similar_users(
+        self,
+        users: Any,
+        n: int = 10,
+        *,
+        metric: str = "cosine",
+        candidates: Any = None,
+        exclude_users: Any = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Users whose factors are closest to those of the given users; a user is not their own neighbour.
+
+        Parameters
+        ----------
+        users : int or 1-D array of int, length B
+            Rows of the training matrix.
+        n : int, default 10
+        metric : {"cosine", "dot"}, default "cosine"
+            As in `similar_items`.
+        candidates : 1-D array of users, or sparse matrix of shape (B, M), optional
+            The only users that may be returned.
+        exclude_users : 1-D array of users, optional
+            Users that are never returned.
+
+        Returns
+        -------
+        ids : ndarray of int32, shape (B, n)
+            As in `similar_items`.
+        scores : ndarray, shape (B, n)
+
+        Raises
+        ------
+        NotFittedError, UnknownIdError, ShapeError, ParameterError
+        """
+        snapshot = self._state()
+        check_choice("metric", metric, ("cosine", "dot"))
+        scale = snapshot.user_inverse_norms if metric == "cosine" else None
+        return self._neighbours(
+            "users", users, snapshot.user_factors, scale, n, candidates, "exclude_users", exclude_users
+        )
+
+    def _neighbours(
+        self,
+        name: str,
+        rows: Any,
+        factors: np.ndarray,
+        inverse_norms: np.ndarray | None,
+        n: int,
+        candidates: Any,
+        blocked_name: str,
+        blocked: Any,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        what, size = name[:-1], len(factors)
+        rows = check_ids(name, rows, size, what)
+        queries = factors[rows]
+        if inverse_norms is not None:
+            queries *= inverse_norms[rows, None]
+        if candidates is not None and not is_matrix(candidates):
+            candidates = check_ids("candidates", candidates, size, what)
+        if blocked is not None:
+            blocked = check_ids(blocked_name, blocked, size, what)
+        itself = CSR(np.arange(len(rows) + 1), rows.astype(np.int32), np.empty(0, factors.dtype), size)
+        return self._topk(
+            queries,
+            factors,
+            n,
+            exclude=itself,
+            candidates=candidates,
+            exclude_items=blocked,
+            item_scale=inverse_norms,
+        )
+
+    def predict(self, users: Any, items: Any) -> np.ndarray:
+        """Scores of pairs.
+
+        Parameters
+        ----------
+        users, items : int or 1-D arrays of int of one length L, or one of them a single int
+            Rows and columns of the training matrix.
+
+        Returns
+        -------
+        ndarray, shape (L,)
+            ``p_u . q_i`` for each pair: what `recommend` orders by, up to the last bits.
+
+        Raises
+        ------
+        NotFittedError, UnknownIdError
+        ShapeError
+            Two lengths that do not fit.
+        """
+        snapshot = self._state()
+        rows = check_ids("users", users, len(snapshot.user_factors), "user")
+        cols = check_ids("items", items, len(snapshot.item_factors), "item")
+        if len(rows) != len(cols) and 1 not in (len(rows), len(cols)):
+            raise ShapeError(f"{len(rows)} users and {len(cols)} items make no pairs; give as many of each")
+        rows, cols = np.broadcast_arrays(rows, cols)
+        out = np.empty(len(rows), np.result_type(snapshot.user_factors, snapshot.item_factors))
+        for start in range(0, len(rows), _PAIRS_AT_ONCE):
+            part = slice(start, start + _PAIRS_AT_ONCE)
+            np.einsum(
+                "ij,ij->i",
+                snapshot.user_factors[rows[part]],
+                snapshot.item_factors[cols[part]],
+                out=out[part],
+            )
+        return out

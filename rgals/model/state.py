@@ -1,0 +1,181 @@
+"""The fitted state of a factor model: one object that never changes, and what follows from it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from rgals.datasets.ids import IdMap
+from rgals.losses import Degrees, Loss
+from rgals.matrix.csr import CSR
+from rgals.runtime.errors import InputError, InputTypeError
+
+
+def check_labels(
+    user_ids: Any, item_ids: Any, shape: tuple[int, int]
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """External ids as arrays, one distinct label for each row and column, apart from the caller's arrays."""
+    out: list[np.ndarray | None] = []
+    for name, labels, n in (("user_ids", user_ids, shape[0]), ("item_ids", item_ids, shape[1])):
+        if labels is None:
+            out.append(None)
+            continue
+        shape_of = np.shape(labels)
+        if shape_of != (n,):
+            raise InputError(f"{name} has shape {shape_of}; one label for each of {n} is needed")
+        try:
+            # As labels first: numpy would make text of a mixed list.
+            kept = IdMap(labels, name.removesuffix("_ids")).labels.copy()
+        except (InputError, InputTypeError) as error:
+            raise type(error)(f"{name}: {error}") from None
+        kept.flags.writeable = False
+        out.append(kept)
+    return out[0], out[1]
+
+
+def _inverse_norms(factors: np.ndarray) -> np.ndarray:
+    """One over the length of each row; NaN, which removes it from every list, where the length is 0."""
+    norms = np.sqrt(np.einsum("ij,ij->i", factors, factors, dtype=np.float64))
+    return np.divide(1.0, norms, out=np.full(len(norms), np.nan), where=norms > 0).astype(factors.dtype)
+
+
+def _digest(digest: Any, value: Any) -> None:
+    """Add a value to a digest: arrays by their bytes, dataclasses by their fields, the rest as it prints."""
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        digest.update(f"{value.dtype.str} {value.shape}".encode())
+        if value.size:
+            digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    elif is_dataclass(value):
+        for part in fields(value):
+            if part.compare:
+                digest.update(part.name.encode())
+                _digest(digest, getattr(value, part.name))
+    else:
+        text = repr(value.tolist() if isinstance(value, np.ndarray) else value)
+        digest.update(text.encode("utf-8", "surrogatepass"))
+
+
+def parameters_of(model: Any) -> dict[str, Any]:
+    """The parameters of an estimator; losses are copied, so that changing them later changes no record."""
+    return {
+        name: clone(value, safe=False) if hasattr(value, "get_params") else value
+        for name, value in model.get_params(deep=False).items()
+    }
+
+
+@dataclass(frozen=True)
+class FitRecord:
+    """How a fit went: what its results do not depend on once they are there.
+
+    Attributes
+    ----------
+    params : dict
+        The estimator's parameters, as they were for this fit.
+    history : list of dict
+    n_iter : int
+    solver : str
+        What ran.
+    feature_names : ndarray of object, shape (N,), or None
+        Names of the columns where the matrix was a frame.
+    """
+
+    params: dict[str, Any] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    n_iter: int = 0
+    solver: str = ""
+    feature_names: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The fitted state of a factor model, published as one object that never changes.
+
+    Attributes
+    ----------
+    user_factors : ndarray of shape (M, K)
+    item_factors : ndarray of shape (N, K)
+    seen : CSR of shape (M, N) or None
+        The training interactions, for filters. Users without any get no recommendations.
+    user_ids, item_ids : 1-D ndarray or None
+        External labels of the users and items, carried along for reading results; every method of
+        `FactorRanker` speaks of rows and columns.
+    record : FitRecord
+    """
+
+    user_factors: np.ndarray
+    item_factors: np.ndarray
+    seen: CSR | None = None
+    user_ids: np.ndarray | None = None
+    item_ids: np.ndarray | None = None
+    record: FitRecord = field(default_factory=FitRecord, compare=False)
+
+    @cached_property
+    def user_inverse_norms(self) -> np.ndarray:
+        """One over the length of each user's factors, computed once."""
+        return _inverse_norms(self.user_factors)
+
+    @cached_property
+    def item_inverse_norms(self) -> np.ndarray:
+        """One over the length of each item's factors, computed once."""
+        return _inverse_norms(self.item_factors)
+
+    @cached_property
+    def users(self) -> IdMap:
+        """Row numbers of the users' labels; the rows name themselves where there are no labels."""
+        labels = np.arange(len(self.user_factors)) if self.user_ids is None else self.user_ids
+        return IdMap(labels, "user")
+
+    @cached_property
+    def items(self) -> IdMap:
+        """Column numbers of the items' labels; the columns name themselves where there are no labels."""
+        labels = np.arange(len(self.item_factors)) if self.item_ids is None else self.item_ids
+        return IdMap(labels, "item")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of all fields but the record, 32 hexadecimal digits."""
+        digest = hashlib.blake2b(digest_size=16)
+        _digest(digest, self)
+        return digest.hexdigest()
+
+    @cached_property
+    def popularity(self) -> np.ndarray:
+        """Training interactions of each item, shape (N, 1): factors that rank by popularity."""
+        assert self.seen is not None
+        return self.seen.col_counts.astype(self.item_factors.dtype)[:, None]
+
+
+@dataclass(frozen=True)
+class FittedState(Snapshot):
+    """Everything that a fit found, published as one object: a reader never sees half of a refit.
+
+    Attributes
+    ----------
+    loss : Loss
+        A copy of the loss that was fitted.
+    reg, reg_exponent : float
+    degrees : Degrees
+        Margins of the training matrix, which a fold-in needs.
+    """
+
+    loss: Loss = None  # type: ignore[assignment]
+    reg: float = 0.0
+    reg_exponent: float = 1.0
+    degrees: Degrees = None  # type: ignore[assignment]
+
+    @cached_property
+    def user_system(self) -> tuple[np.ndarray, np.ndarray]:
+        """What the systems of all users share: ``Q^T diag(h) Q - i u u^T`` and ``u = Q^T h``, in float64."""
+        coefficients = self.loss.coefficients_for(self.degrees)
+        gram, u = np.zeros((self.item_factors.shape[1],) * 2), np.zeros(self.item_factors.shape[1])
+        for start in range(0, len(self.item_factors), 1 << 14):
+            part = self.item_factors[start : start + (1 << 14)].astype(np.float64)
+            weighted = part * coefficients.h[start : start + (1 << 14), None]
+            gram += part.T @ weighted
+            u += weighted.sum(axis=0)
+        return gram - coefficients.interaction * np.outer(u, u), u

@@ -1,0 +1,1 @@
+"""What everything else runs on: threads, memory, aligned arrays, progress, errors, checks of parameters."""

@@ -1,0 +1,39 @@
+"""The boundary of single parameters: integers, numbers and choices, refused by name and range."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import numpy as np
+
+from rgals.runtime.errors import ParameterError
+
+
+def check_int(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
+    """Return ``value`` as an int in ``[minimum, maximum]`` or raise `ParameterError`."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool | np.bool_)
+    if not whole or value < minimum or (maximum is not None and value > maximum):
+        upper = "" if maximum is None else f" and <= {maximum}"
+        raise ParameterError(name, value, f"give an integer >= {minimum}{upper}")
+    return int(value)
+
+
+def check_real(
+    name: str, value: Any, minimum: float = -np.inf, maximum: float = np.inf, *, open_min: bool = False
+) -> float:
+    """Return ``value`` as a finite float in the range or raise `ParameterError`."""
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
+    below = real and (value <= minimum if open_min else value < minimum)
+    if not real or not np.isfinite(value) or below or value > maximum:
+        lower = "" if minimum == -np.inf else f" {'>' if open_min else '>='} {minimum:g}"
+        upper = "" if maximum == np.inf else f"{' and' if lower else ''} <= {maximum:g}"
+        raise ParameterError(name, value, f"give a finite number{lower}{upper}")
+    return float(value)
+
+
+def check_choice(name: str, value: Any, choices: tuple | list) -> Any:
+    """Return ``value`` if it is one of ``choices`` or raise `ParameterError`."""
+    if not any(value is c or (isinstance(value, str) and value == c) for c in choices):
+        raise ParameterError(name, value, "choose one of " + ", ".join(map(repr, choices)))
+    return value

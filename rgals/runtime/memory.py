@@ -1,0 +1,302 @@
+"""Memory: how much there is, how much a fit needs, and a refusal before anything is allocated."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from rgals.runtime.aligned import CACHE
+from rgals.runtime.errors import InsufficientMemoryError
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+_PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
+# Names of the limit, the usage and the statistics, which name reclaimable page cache.
+_V2 = ("memory.max", "memory.current", "memory.stat")
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat")
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+_Fit = TypeVar("_Fit", bound=Callable[..., Any])
+#: What the running fit was predicted to need, and the words for it: of `admit`, for `typed_errors`.
+_admitted: ContextVar[tuple[int, str, str] | None] = ContextVar("admitted", default=None)
+
+
+def available_bytes() -> int | None:
+    """Memory that this process may still take: of the machine, its control group and its own limit.
+
+    Returns
+    -------
+    int or None
+        None where the system does not say.
+    """
+    amounts = [_machine(), *(_control_group(*files) for files in _control_groups()), _own_limit()]
+    known = [amount for amount in amounts if amount is not None]
+    return max(0, min(known)) if known else None
+
+
+def require(needed: int, what: str, advice: str) -> None:
+    """Raise `InsufficientMemoryError` where ``needed`` bytes are more than there are.
+
+    Parameters
+    ----------
+    needed : int
+    what : str
+        What needs them, with the sizes that decide: ``"a fit with K=64 ..."``.
+    advice : str
+        What would need less.
+    """
+    free = available_bytes()
+    if free is not None and needed > free:
+        raise InsufficientMemoryError(
+            f"{what} needs about {readable(needed)} of memory, but {readable(free)} are available; {advice}"
+        )
+
+
+def admit(needed: int, what: str, advice: str) -> None:
+    """`require` for a whole fit: `typed_errors` names the same figure where memory runs out all the same.
+
+    Parameters
+    ----------
+    needed : int
+    what, advice : str
+        See `require`.
+    """
+    require(needed, what, advice)
+    _admitted.set((needed, what, advice))
+
+
+def typed_errors(fit: _Fit) -> _Fit:
+    """Decorate a fit: any `MemoryError` in it becomes an `InsufficientMemoryError`.
+
+    Its message names what `admit` predicted and what is available.
+
+    Parameters
+    ----------
+    fit : callable
+
+    Returns
+    -------
+    callable
+    """
+
+    @wraps(fit)
+    def typed(*args: Any, **kwargs: Any) -> Any:
+        token = _admitted.set(None)
+        try:
+            return fit(*args, **kwargs)
+        except InsufficientMemoryError:
+            raise
+        except MemoryError as error:
+            raise InsufficientMemoryError(_ran_out(error)) from error
+        finally:
+            _admitted.reset(token)
+
+    return cast(_Fit, typed)
+
+
+def _ran_out(error: MemoryError) -> str:
+    free, said = available_bytes(), f" ({error})" if str(error) else ""
+    left = "" if free is None else f"; {readable(free)} are available"
+    admitted = _admitted.get()
+    if admitted is None:
+        return (
+            f"memory ran out while the input of the fit was checked{said}{left}; give fewer interactions, "
+            "or a canonical CSR matrix in the dtype of the fit, which is not copied"
+        )
+    needed, what, advice = admitted
+    return f"memory ran out during {what}, which needs about {readable(needed)}{said}{left}; {advice}"
+
+
+def readable(n_bytes: int) -> str:
+    """A number of bytes for people.
+
+    Examples
+    --------
+    >>> readable(1536), readable(3 << 30)
+    ('1.5 KiB', '3.0 GiB')
+    """
+    amount, unit = float(n_bytes), 0
+    while amount >= 1024 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{amount:.1f} {_UNITS[unit]}" if unit else f"{n_bytes} bytes"
+
+
+def fit_bytes(
+    shape: tuple[int, int],
+    nnz: int,
+    K: int,
+    itemsize: int,
+    *,
+    valued: bool = True,
+    coupled: bool = False,
+    best: bool = False,
+    watched: bool = False,
+    threads: int = 1,
+    longest: int | None = None,
+    closed_form: int = 0,
+) -> int:
+    """Bytes that a fit by least squares allocates at its peak, beyond the matrix in canonical form.
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Users and items.
+    nnz : int
+        Interactions.
+    K : int
+    itemsize : int
+        4 or 8, of the factors.
+    valued : bool, default=True
+        Whether interactions have values other than 1.
+    coupled : bool, default=False
+        Whether the loss has an interaction term, which takes sums of inverses.
+    best : bool, default=False
+        Whether the best iterate is kept, as early stopping does.
+    watched : bool, default=False
+        Whether somebody asks for the factors of every iteration, which may be copies in another basis.
+    threads : int, default=1
+    longest : int, optional
+        Interactions of the longest row or column.
+    closed_form : int, default=0
+        Bytes that the closed form takes, where there are no iterations.
+
+    Returns
+    -------
+    int
+    """
+    n_users, n_items = shape
+    most = max(n_users, n_items)
+    line = 64 // itemsize
+    padded = -(-K // line) * line
+    width = K * itemsize
+    transpose = 8 * (n_items + 1) + nnz * (4 + (itemsize if valued else 0))
+    # Of every row: its margins and coefficients (float64); and for half-steps its ridges, its terms in the
+    # factors' dtype, its place in the order, its value and code, and what numpy makes on the way.
+    posed = (n_users + n_items) * (16 + 48)
+    rows = (n_users + n_items) * (16 + 8 * itemsize + 8 + 12 + 64)
+    # A copy of the fixed side with padded columns where K is not a multiple of a cache line.
+    copy = padded * itemsize if padded != K else 0
+    iterated = (n_users + n_items) * width + max(
+        most * copy, (n_users + n_items) * width if watched else 0, n_items * width
+    )
+    # The last half-step: new user factors, and item factors turned in a copy.
+    last = (n_users + 2 * n_items) * width + n_items * copy
+    if best:
+        iterated, last = iterated + n_items * width, last + n_items * width
+    squares = (16 if K <= 256 else 8) * K * K * 8
+    squares += (16 if K <= 256 else 4) * padded * padded * 4 if coupled else 0
+    longest = most if longest is None else longest
+    packed = max(padded, 128, min(CACHE // (padded * itemsize), longest))
+    scratch = threads * padded * (packed + 2 * padded) * itemsize + squares
+    # Before the factors are there: sums over the interactions, a chunk at a time (rgals.losses.base).
+    chunk = 16 * min(nnz, 1 << 20)
+    before = closed_form or rows + iterated + scratch
+    return transpose + posed + max(before, rows + last + scratch, chunk)
+
+
+def sgd_bytes(
+    shape: tuple[int, int],
+    K: int,
+    itemsize: int,
+    *,
+    n_moments: int,
+    cosine: bool,
+    best: bool,
+    data: int,
+    batch: int,
+) -> int:
+    """Bytes that a fit by stochastic gradients allocates at its peak, beyond the matrix in canonical form.
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Users and items.
+    K : int
+    itemsize : int
+        4 or 8, of the factors.
+    n_moments : int
+        Tables of the size of the factors that the optimiser keeps.
+    cosine : bool
+        Whether rows are scored at unit length, in a table of their own.
+    best : bool
+        Whether the best epoch is kept, as early stopping does.
+    data, batch : int
+        Bytes that the trainer keeps beside the factors, and that a batch takes
+        (`rgals.sgd.trainer.scratch_bytes`).
+
+    Returns
+    -------
+    int
+    """
+    rows = sum(shape)
+    table = rows * K * itemsize
+    # The last good epoch is published as a copy; the one before it lives until the next is complete.
+    tables = (1 + n_moments + cosine + 1 + best) * table
+    return tables + rows * (8 + 2 * itemsize + 24) + data + max(batch, table)
+
+
+def split_bytes(nnz: int) -> int:
+    """Bytes that holding out a share of ``nnz`` interactions takes on the way."""
+    return 60 * nnz
+
+
+def _machine() -> int | None:
+    try:
+        for line in (_PROC / "meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
+    return None
+
+
+def _control_groups() -> Iterator[tuple[Path, Path, Path]]:
+    """Files of this process's control groups, whose limits all hold: its own and those above, v2 and v1."""
+    own = {"": "/", "memory": "/"}
+    try:
+        for line in (_PROC / "self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            own.update((name, path) for name in controllers.split(",") if name in own)
+    except (OSError, ValueError):  # no such file: the mounted folders themselves are looked at
+        pass
+    for controller, names in (("", _V2), ("memory", _V1)):
+        root = _CGROUPS / controller
+        group = root / own[controller].strip("/")
+        # In a container the path may be that of the host, which is not mounted: its files are then absent.
+        for folder in (group, *(above for above in group.parents if above.is_relative_to(root))):
+            yield folder / names[0], folder / names[1], folder / names[2]
+
+
+def _control_group(limit: Path, usage: Path, statistics: Path) -> int | None:
+    try:
+        bound, used = int(limit.read_text()), int(usage.read_text())
+        cache = 0
+        for line in statistics.read_text().splitlines():
+            name, _, amount = line.partition(" ")
+            if name in ("inactive_file", "total_inactive_file"):
+                cache = max(cache, int(amount))
+    except (OSError, ValueError):  # no such group, or "max": no limit
+        return None
+    return bound - max(0, used - cache)
+
+
+def _own_limit() -> int | None:
+    """What is left of the limit on this process's address space."""
+    if resource is None:
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return None
+    try:
+        pages = int((_PROC / "self/statm").read_text().split()[0])
+        return limit - pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError, AttributeError):  # another system than Linux
+        return None

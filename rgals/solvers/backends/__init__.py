@@ -1,1 +1,0 @@
-"""Backends: each solves half-steps."""

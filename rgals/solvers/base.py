@@ -1,0 +1,104 @@
+"""What a backend is."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from rgals.losses.base import Side
+from rgals.matrix.csr import CSR
+from rgals.runtime.errors import NumericalError
+
+
+class HalfStep(NamedTuple):
+    """The outcome of one half-step.
+
+    Attributes
+    ----------
+    factors : shape (n_rows, K)
+        The minimiser over the rows that were solved: an array, or what `Backend.upload` makes of one where
+        such was given.
+    decrease : float
+        ``sum_r b_r . p_r``: the objective is its constant plus the ridge of the fixed side minus this.
+    """
+
+    factors: Any
+    decrease: float
+
+
+def squared_lengths(factors: np.ndarray, weight: np.ndarray) -> float:
+    """``sum_r weight_r |f_r|^2``."""
+    # Not a BLAS product: outside `parallel` it would wake BLAS's threads, which spin beside the kernels'.
+    return float(np.sum(weight * np.einsum("ij,ij->i", factors, factors)))
+
+
+class Backend(Protocol):
+    """Solves half-steps exactly (or as exactly as it documents)."""
+
+    name: str
+
+    def upload(self, factors: np.ndarray, basis: np.ndarray | None = None) -> Any:
+        """Factors where the backend computes: what a fit hands to `half_step` and gets back from it."""
+
+    def download(self, factors: Any) -> np.ndarray:
+        """Factors in the host's memory, up to an orthogonal change of basis that both sides share."""
+
+    def state(self, factors: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        """What `upload` makes the same factors of, to the bit: an array and its basis."""
+
+    def ridge(self, factors: Any, ridge: np.ndarray) -> float:
+        """``sum_r ridge_r |f_r|^2`` of factors that `upload` or `half_step` returned."""
+
+    def half_step(
+        self,
+        rows: CSR,
+        fixed: np.ndarray,
+        side: Side,
+        *,
+        rotate: bool = False,
+        out: np.ndarray | None = None,
+        warm: bool = False,
+    ) -> HalfStep:
+        """Minimise over the factors of ``rows``, given those of the other side.
+
+        Parameters
+        ----------
+        rows : CSR, shape (n_rows, n_fixed)
+        fixed : ndarray, shape (n_fixed, K)
+        side : Side
+        rotate : bool, default=False
+            Permit the backend to turn ``fixed`` in place (``F <- F T``) and to return the result in the
+            basis that belongs to it (``P T^-T``); ``fixed`` and ``out`` then come from `upload` or an earlier
+            half-step. Scores do not change, and `download` turns factors back. It saves a product per
+            half-step.
+        out : ndarray, shape (n_rows, K), optional
+            Memory that the backend may use for the result.
+        warm : bool, default=False
+            ``out`` holds the rows' current factors (in the basis of ``fixed``): an iterative backend starts
+            there. It starts from zero otherwise.
+
+        Returns
+        -------
+        HalfStep
+
+        Raises
+        ------
+        NumericalError
+            A row's system is not positive definite or its solution not finite; the message names the row.
+        """
+
+
+def raise_for_rows(info: np.ndarray, dtype: np.dtype) -> None:
+    """Raise `NumericalError` for the first row whose ``info`` is not 0."""
+    bad = np.flatnonzero(info)
+    if not len(bad):
+        return
+    row, code = int(bad[0]), int(info[bad[0]])
+    more = f" (and {len(bad) - 1} more rows)" if len(bad) > 1 else ""
+    advice = "raise reg" if dtype == np.float64 else "raise reg or use dtype='float64'"
+    what = {
+        -1: "its diagonal is not positive and finite",
+        -2: "its solution is not finite",
+    }.get(code, f"pivot {code} is not positive")
+    raise NumericalError(f"the system of row {row} is not positive definite: {what}{more}; {advice}")

@@ -1,0 +1,64 @@
+"""Work in chunks that fit the memory of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rgals.runtime.errors import DeviceMemoryError
+
+#: Most systems of one batched call.
+BATCH = 1 << 15
+
+
+class Room:
+    """Temporary memory that work may use at once.
+
+    The size is a constant of the device, not what happens to be free, so that two runs cut their work alike
+    and agree to the last bit. Where even that is not to be had, chunks are halved.
+
+    Parameters
+    ----------
+    size : int
+        Bytes.
+    free : callable
+        Gives unused memory back to the device; called before smaller chunks are tried.
+    """
+
+    def __init__(self, size: int, free: Callable[[], None]) -> None:
+        self.size = size
+        self.free = free
+
+    def chunks(self, n: int, bytes_each: int, work: Callable[[int, int], None], *, most: int = BATCH) -> None:
+        """Call ``work(start, stop)`` for consecutive parts of ``range(n)``.
+
+        Parameters
+        ----------
+        n : int
+        bytes_each : int
+            Temporary memory that one of the n needs.
+        work : callable
+            Must be able to run again for a part that ended for lack of memory.
+        most : int, default 32768
+            Longest part, whatever the memory.
+
+        Raises
+        ------
+        DeviceMemoryError
+            The device has no memory even for one of the n.
+        """
+        start = 0
+        while start < n:
+            size = max(1, min(n - start, self.size // max(1, bytes_each), most))
+            try:
+                work(start, start + size)
+            except MemoryError as error:
+                self.free()
+                if size == 1:
+                    raise DeviceMemoryError(
+                        f"the device has no memory left for a piece of {bytes_each / 2**20:.1f} MiB, the "
+                        "smallest that the work can be cut into; use fewer factors, dtype='float32' or "
+                        "device='cpu'"
+                    ) from error
+                self.size = size * bytes_each // 2
+                continue
+            start += size

@@ -1,0 +1,76 @@
+"""The oracle: half-steps in float64 numpy, written from the formulas, a K x K system per row."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rgals.losses.base import Side, positive_coefficients
+from rgals.matrix.csr import CSR
+from rgals.solvers.base import HalfStep, raise_for_rows, squared_lengths
+
+
+class DenseBackend:
+    """Reference backend that every other one is tested against. Forms every system; slow and plain."""
+
+    name = "dense"
+
+    def upload(self, factors: np.ndarray, basis: np.ndarray | None = None) -> np.ndarray:
+        """The factors themselves; this backend changes no basis."""
+        return factors
+
+    def download(self, factors: np.ndarray) -> np.ndarray:
+        """The factors themselves."""
+        return factors
+
+    def state(self, factors: np.ndarray) -> tuple[np.ndarray, None]:
+        """The factors themselves."""
+        return factors, None
+
+    def ridge(self, factors: np.ndarray, ridge: np.ndarray) -> float:
+        """``sum_r ridge_r |f_r|^2``."""
+        return squared_lengths(factors, ridge)
+
+    def half_step(
+        self,
+        rows: CSR,
+        fixed: np.ndarray,
+        side: Side,
+        *,
+        rotate: bool = False,
+        out: np.ndarray | None = None,
+        warm: bool = False,
+    ) -> HalfStep:
+        """See `Backend.half_step`; ``rotate``, ``out`` and ``warm`` are not used."""
+        F = fixed.astype(np.float64)
+        K = F.shape[1]
+        G = F.T @ (F * side.gram_weight[:, None])
+        s = F.T @ side.linear_weight
+        if side.interaction and not side.coupled:
+            u = F.T @ side.gram_weight
+            G = G - side.interaction * np.outer(u, u)
+        _, m, linear = positive_coefficients(rows, side.row_terms, side.col_terms)
+        systems = np.empty((rows.n_rows, K, K))
+        rhs = np.empty((rows.n_rows, K))
+        info = np.zeros(rows.n_rows, np.int32)
+        for r in range(rows.n_rows):
+            here = slice(rows.indptr[r], rows.indptr[r + 1])
+            f = F[rows.indices[here]]
+            systems[r] = side.scale[r] * G + (f * m[here, None]).T @ f + side.ridge[r] * np.eye(K)
+            rhs[r] = linear[here] @ f + side.linear[r] * s
+            if not rhs[r].any():
+                systems[r] = np.eye(K)  # nothing pulls: the answer is zero whatever the curvature
+            elif not np.linalg.eigvalsh(systems[r])[0] > 0:
+                info[r] = -1
+        raise_for_rows(info, np.dtype(np.float64))
+        solution = np.linalg.solve(systems, rhs[:, :, None])[:, :, 0]
+        if side.interaction and side.coupled:
+            # Stationarity: A_y q_y - h_y H v = b_y with v = sum_y h_y q_y, hence one K x K system for v.
+            H = side.interaction * G
+            h = side.scale
+            B = np.einsum("r,rij->ij", h**2, np.linalg.inv(systems))
+            v = np.linalg.solve(np.eye(K) - B @ H, h @ solution)
+            rhs = rhs + h[:, None] * (H @ v)
+            solution = np.linalg.solve(systems, rhs[:, :, None])[:, :, 0]
+            # The decrease is b . q without the coupling's share (see mathematics in `rgals.losses.base`).
+            rhs = rhs - h[:, None] * (H @ v)
+        return HalfStep(solution.astype(fixed.dtype), float((rhs * solution).sum()))

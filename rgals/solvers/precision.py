@@ -1,0 +1,206 @@
+"""Whether a fit's precision is enough: rows that rounding may spoil are solved again in float64 and compared.
+
+A row loses about ``eps c`` of its scores, where ``c`` is the condition of what all rows share, in the row's
+units, plus what its own positives weigh in units of the same (the trace of ``X^T X`` in
+`rgals.kernels.systems`). Where ``c`` is small, as in most fits, there is nothing to measure; a bound that
+needs no Gramian says so.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from rgals.losses.base import Side, positive_coefficients, weight_sums
+from rgals.matrix.csr import CSR
+from rgals.runtime.errors import NumericalError, PrecisionWarning
+from rgals.solvers.base import Backend
+
+RISKY = 2e3  # times eps: a tenth of a thousandth
+LIMIT = 3e-4  # error of a row's scores that is warned of
+_RANKED = 256  # rows whose risk is computed from their positives
+_MEASURED = 32  # rows that are solved again
+_AT_ONCE = 1 << 14  # rows turned to float64
+
+
+def warn_of_rounding(
+    rows: CSR, solved: np.ndarray | None, fixed: np.ndarray, side: Side, backend: Backend, what: str
+) -> None:
+    """Warn where rounding to float32 shows in the scores of a row.
+
+    Parameters
+    ----------
+    rows : CSR
+        The rows of the half-step.
+    solved : ndarray, shape (n_rows, K), or None
+        Their factors; None: what ``backend`` makes of the rows that are looked at.
+    fixed : ndarray, shape (n_fixed, K)
+    side : Side
+        Where it is coupled, the systems are judged without what couples them.
+    backend : Backend
+    what : str
+        Name of a row, for the warning.
+
+    Warns
+    -----
+    PrecisionWarning
+        A row's largest error of a score is beyond ``LIMIT`` of its largest score.
+    """
+    if fixed.dtype != np.float32:
+        return
+    if side.coupled:
+        side = replace(side, interaction=0.0)
+    at = rows_at_risk(rows, fixed, side)
+    if not len(at):
+        return
+    G, s, _ = _shared(fixed, side)
+    some, part = rows.take_rows(at), _take(side, at)
+    found = backend.half_step(some, fixed, part).factors if solved is None else solved[at]
+    right = np.empty(found.shape)
+    for i in range(len(at)):
+        A, b = _system(some, i, fixed, part, G, s)
+        try:
+            right[i] = scipy.linalg.solve(A, b, assume_a="pos", check_finite=False)
+        except np.linalg.LinAlgError:  # in float64; float32 solved rounding errors then
+            _warn(f"the system of {what} {at[i]} is singular to rounding")
+            return
+    scores, exact = found.astype(np.float64) @ fixed.T, right @ fixed.T
+    largest = np.abs(exact).max(axis=1, initial=0.0)
+    error = np.abs(scores - exact).max(axis=1, initial=0.0)
+    error = np.divide(error, largest, out=np.zeros(len(at)), where=largest > 0)
+    worst = int(np.argmax(error))
+    if error[worst] > LIMIT:
+        _warn(f"scores of {what} {at[worst]} are off by {error[worst]:.1e} of its largest")
+
+
+def check_underflow(rows: CSR, solved: np.ndarray, side: Side, what: str) -> None:
+    """Refuse factors that are 0 because the weights of their rows are next to nothing.
+
+    Raises
+    ------
+    NumericalError
+        Naming the first such row.
+
+    Warns
+    -----
+    PrecisionWarning
+        Factors have come to 0 by regularisation, iteration after iteration.
+    """
+    kind = np.finfo(solved.dtype)
+    held = kind.tiny / kind.eps  # below, numbers have fewer digits than others, or none
+    lost = (rows.row_counts > 0) & (solved.max(axis=1) < held) & (solved.min(axis=1) > -held)
+    for row in np.flatnonzero(lost):
+        one, part = rows.take_rows(np.array([row])), _take(side, np.array([row]))
+        _, _, linear = positive_coefficients(one, part.row_terms, part.col_terms)
+        pull = np.abs(linear).max(initial=0.0)
+        if pull == 0.0:
+            continue
+        more = f" (and of up to {lost.sum() - 1} more)" if lost.sum() > 1 else ""
+        against = max(float(part.ridge[0]), float(part.scale[0]))
+        if pull < kind.eps * against:
+            raise NumericalError(
+                f"the factors of {what} {row}{more} are too small for {kind.dtype}: its weights, at most "
+                f"{pull:.1e}, are nothing beside {against:.1e} of all else. Scale the values of the matrix "
+                "to about 1, or lower reg"
+            )
+        warnings.warn(
+            f"the factors of {what} {row}{more} have come to 0: reg leaves nothing of them. Lower reg",
+            PrecisionWarning,
+            stacklevel=5,  # of the caller of `fit`, which is decorated
+        )
+        return
+
+
+def _warn(finding: str) -> None:
+    warnings.warn(
+        f"float32 is not enough for this fit: {finding}, and its objectives may be off as much. Use "
+        "dtype='float64', raise reg, or lower the largest values of the matrix or the loss's weight on them",
+        PrecisionWarning,
+        stacklevel=5,
+    )
+
+
+def rows_at_risk(rows: CSR, fixed: np.ndarray, side: Side) -> np.ndarray:
+    """The rows whose scores rounding may reach, those at most risk first, some dozens at most."""
+    lengths = np.einsum("ij,ij->i", fixed, fixed, dtype=np.float64)
+    weight = np.abs(weight_sums(rows, side.row_terms, side.col_terms))
+    needed = (rows.row_counts > 0) | (side.linear != 0)
+    # What a positive weighs in units of what is shared: it is itself part of that, with its own weight.
+    alone = np.inf
+    if not side.interaction and side.gram_weight.min(initial=np.inf) > 0:
+        alone = 1.0 / side.gram_weight.min()
+
+    def shared_risk(least: float, most: float) -> np.ndarray:
+        return _ratio(side.scale * most + side.ridge, side.scale * least + side.ridge)
+
+    def bound(least: float, most: float) -> np.ndarray:
+        low = side.scale * least + side.ridge
+        lever = np.minimum(_ratio(lengths.max(initial=0.0), low), _ratio(alone, side.scale))
+        own = np.multiply(weight, lever, out=np.zeros(len(weight)), where=weight > 0)
+        return np.where(needed, shared_risk(least, most) + own, 0.0)
+
+    # Eigenvalues of the Gramian lie between 0 and its trace.
+    if bound(0.0, float(side.gram_weight @ lengths)).max(initial=0.0) < RISKY:
+        return np.empty(0, np.int64)
+    G, _, removed = _shared(fixed, side)
+    d, V = scipy.linalg.eigh(G, check_finite=False)
+    d = np.maximum(d, 0.0)  # below is rounding
+    ends = float(d[0]), float(d[-1]) + removed
+    risk = bound(*ends)
+    top = np.argsort(-risk, kind="stable")[:_RANKED]
+    top = top[risk[top] >= RISKY]
+    risk = shared_risk(*ends)[top] + _own_risk(rows.take_rows(top), fixed, _take(side, top), d, V)
+    order = np.argsort(-risk, kind="stable")[:_MEASURED]
+    return top[order[risk[order] >= RISKY]]
+
+
+def _shared(fixed: np.ndarray, side: Side) -> tuple[np.ndarray, np.ndarray, float]:
+    """Gramian and sums that the rows share, in float64, and what the interaction took from the Gramian."""
+    k = fixed.shape[1]
+    G, u, s = np.zeros((k, k)), np.zeros(k), np.zeros(k)
+    for start in range(0, len(fixed), _AT_ONCE):
+        here = slice(start, start + _AT_ONCE)
+        part = fixed[here].astype(np.float64)
+        G += part.T @ (part * side.gram_weight[here, None])
+        u += side.gram_weight[here] @ part
+        s += side.linear_weight[here] @ part
+    return G - side.interaction * np.outer(u, u), s, side.interaction * float(u @ u)
+
+
+def _system(
+    rows: CSR, i: int, fixed: np.ndarray, side: Side, G: np.ndarray, s: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The system of a row (see `Side`) in float64."""
+    here = slice(rows.indptr[i], rows.indptr[i + 1])
+    _, m, linear = positive_coefficients(rows.take_rows(np.array([i])), side.row_terms[[i]], side.col_terms)
+    f = fixed[rows.indices[here]].astype(np.float64)
+    A = side.scale[i] * G + (f * m[:, None]).T @ f
+    A[np.diag_indices_from(A)] += side.ridge[i]
+    return A, linear @ f + side.linear[i] * s
+
+
+def _own_risk(rows: CSR, fixed: np.ndarray, side: Side, d: np.ndarray, V: np.ndarray) -> np.ndarray:
+    """What the positives of a row weigh, in units of what is shared: the trace of ``X^T X``."""
+    _, m, _ = positive_coefficients(rows, side.row_terms, side.col_terms)
+    total = np.zeros(rows.n_rows)
+    for r in range(rows.n_rows):
+        here = slice(rows.indptr[r], rows.indptr[r + 1])
+        weights = np.abs(m[here]) @ (fixed[rows.indices[here]] @ V) ** 2
+        total[r] = _ratio(weights, side.scale[r] * d + side.ridge[r]).sum()
+    return total
+
+
+def _take(side: Side, at: np.ndarray) -> Side:
+    """The side of some of its rows."""
+    rows = {name: getattr(side, name)[at] for name in ("scale", "linear", "ridge", "row_terms")}
+    return replace(side, **rows)
+
+
+def _ratio(above: Any, below: np.ndarray) -> np.ndarray:
+    """``above / below``; infinite where something is above nothing, 0 where nothing is."""
+    above = np.broadcast_to(above, below.shape)
+    return np.divide(above, below, out=np.where(above > 0, np.inf, 0.0), where=below > 0)

@@ -1,0 +1,116 @@
+"""A loss written outside the package does all that those of the package do, without an edit here."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers import interactions
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+from rgals import RGALS, ModelFileError, ParameterError
+from rgals.compare import compare
+from rgals.datasets import make_implicit
+from rgals.losses import AUTO, Coefficients, Degrees, Loss, spectral_edge
+from rgals.matrix.validate import as_csr
+from rgals.model_selection import tune
+from rgals.solvers.cpu import CPUBackend
+
+
+class Floor(Loss):
+    """Squared loss with a target of its own for the pairs that are not observed::
+
+    L = sum_{x, y in I_x} (o_xy - 1)^2 + weight sum_{x, y not in I_x} (o_xy - floor)^2
+    """
+
+    def __init__(self, weight=AUTO, floor=-0.1):
+        self.weight = weight
+        self.floor = floor
+
+    def defaults(self, n_users, n_items, nnz):
+        return {"weight": nnz / (n_users * n_items), "reg": 0.1 * spectral_edge(n_users, n_items, nnz)}
+
+    def coefficients(self, degrees):
+        n_users, n_items = len(degrees.user_sum), len(degrees.item_sum)
+        own = 0.0, 1 - self.weight, 0.0, 1 - self.weight * self.floor
+        return Coefficients(
+            g=np.full(n_users, self.weight),
+            h=np.ones(n_items),
+            t=np.full(n_users, self.weight * self.floor),
+            user_terms=np.tile(own, (n_users, 1)),
+            item_terms=np.ones((n_items, 4)),
+        )
+
+
+def dense_half_step(loss, matrix, fixed, ridge):
+    """Each row's weighted least squares over all pairs, as the formula has it."""
+    seen = matrix.toarray() > 0
+    weight, target = np.where(seen, 1.0, loss.weight), np.where(seen, 1.0, loss.floor)
+    out = np.empty((len(seen), fixed.shape[1]))
+    for row in range(len(seen)):
+        weighted = fixed * weight[row][:, None]
+        out[row] = np.linalg.solve(
+            weighted.T @ fixed + ridge[row] * np.eye(len(out[row])), weighted.T @ target[row]
+        )
+    return out
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("side", ["user", "item"])
+def test_half_steps_solve_its_formula(side, dtype, rng):
+    X = interactions()
+    users = as_csr(X, dtype=dtype)
+    loss = Floor(0.2)
+    coefficients = loss.coefficients_for(Degrees.of(users))
+    rows = users if side == "user" else users.transpose()
+    of = coefficients.user_side if side == "user" else coefficients.item_side
+    system = of(rows, 0.05, 1.0)
+    fixed = rng.standard_normal((rows.n_cols, 7)).astype(dtype)
+    found = CPUBackend().half_step(rows, fixed, system).factors
+    expected = dense_half_step(loss, X if side == "user" else X.T.tocsr(), fixed.astype(float), system.ridge)
+    np.testing.assert_allclose(found, expected, atol=1e-4 if dtype == np.float32 else 1e-11)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_implicit(150, 100, n_clusters=5, mean_interactions=14, random_state=3)
+
+
+def test_it_fits_by_its_own_rule(data):
+    model = RGALS(8, Floor(), n_iter=5, random_state=0).fit(data.matrix)
+    assert {"weight": model.loss_.weight, "reg": model.reg_} == Floor().defaults(150, 100, data.nnz)
+    np.testing.assert_array_equal(model.transform(data.matrix), model.user_factors_)
+    values = [record["objective"] for record in model.history_]
+    assert np.diff(values).max() < 0
+    assert model.objective(data.matrix) == pytest.approx(values[-1], rel=1e-4)
+    assert clone(model).loss.get_params() == {"weight": "auto", "floor": -0.1}
+
+
+def test_its_files_are_read_by_who_gives_the_class(data, tmp_path):
+    model = RGALS(8, Floor(0.3), n_iter=2, random_state=0).fit(data.matrix)
+    model.save(tmp_path / "model.npz")
+    loaded = RGALS.load(tmp_path / "model.npz", loss=Floor)
+    assert isinstance(loaded.loss_, Floor) and loaded.loss.get_params() == model.loss.get_params()
+    np.testing.assert_array_equal(loaded.transform(data.matrix), model.user_factors_)
+    with pytest.raises(ModelFileError, match=r"test_outside_loss\.Floor.*RGALS\.load\(path, loss=Floor\)"):
+        RGALS.load(tmp_path / "model.npz")
+    with pytest.raises(ModelFileError, match=r"none of rgals', not .*Other"):
+        RGALS.load(tmp_path / "model.npz", loss=type("Other", (Floor,), {}))
+
+
+def test_it_is_searched_tuned_and_compared(data, tmp_path):
+    search = GridSearchCV(RGALS(4, Floor(), n_iter=3, random_state=0), {"loss__floor": [-0.5, 0.0]}, cv=2)
+    assert search.fit(data.matrix).best_params_["loss__floor"] in (-0.5, 0.0)
+    found = tune(Floor(), data, {"K": 4, "floor": (-0.5, 0.0)}, budget=2, refit=False)
+    assert found.loss == "Floor" and {"reg", "weight", "floor"} <= set(found.params)
+    pytest.importorskip("matplotlib")
+    options = {"K": 4, "seeds": 1, "max_trials": 2, "verbose": 0, "objective_iterations": 8}
+    result = compare(data, [Floor(), "ials"], out=tmp_path, **options)
+    assert {row.method for row in result.rows} == {"Floor", "ials"}
+    with pytest.raises(ParameterError, match="each once"):
+        compare(data, [Floor(), Floor(0.2)], out=tmp_path, **options)
+
+
+def test_messages_name_it(data):
+    with pytest.raises(ParameterError, match="Floor has no closed form"):
+        RGALS(4, Floor(), solver="svd").fit(data.matrix)
