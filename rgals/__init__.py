@@ -1,6 +1,5 @@
 """Exact alternating least squares for top-K recommendation from implicit feedback."""
 
-from rgals.checkpoint import Checkpoint
 from rgals.estimator import RGALS
 from rgals.losses import IALS, RG2, RGX, WRMF
 from rgals.runtime.errors import (
@@ -20,6 +19,7 @@ from rgals.runtime.errors import (
     UnknownIdError,
 )
 from rgals.runtime.version import __version__
+from rgals.training.checkpoint import Checkpoint
 
 __all__ = [
     "IALS",

@@ -13,27 +13,6 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 
-from rgals._fit import (
-    HOLD_OUT,
-    FittedState,
-    alternate,
-    check_matrix,
-    check_memory,
-    check_parameters,
-    choose_reg,
-    choose_solver,
-    column_names,
-    describe,
-    draw_seed,
-    dtype_name,
-    exact_backend,
-    finish,
-    is_seed,
-    make_watchers,
-    start_factors,
-    taken,
-)
-from rgals.checkpoint import Checkpoint, Progress, Store, as_checkpoint
 from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import hold_out
@@ -42,12 +21,28 @@ from rgals.metrics import evaluate
 from rgals.model import als_file as _model_file
 from rgals.model.exchange import Interop
 from rgals.model.fold_in import PartialFit
-from rgals.model.state import FitRecord, Snapshot, check_labels, parameters_of
-from rgals.runtime.errors import InputError, ParameterError
+from rgals.model.state import FittedState, Snapshot
+from rgals.runtime.errors import ParameterError
 from rgals.runtime.memory import typed_errors
 from rgals.runtime.threads import workers
 from rgals.solvers import closed_form
-from rgals.solvers.als import Callback, Problem, State
+from rgals.solvers.als import ALS, Problem, choose_reg
+from rgals.solvers.choose import choose_solver, exact_backend
+from rgals.training.checkpoint import Checkpoint, open_store
+from rgals.training.data import check_matrix, divide, read
+from rgals.training.fit import (
+    CHECKPOINT,
+    check_memory,
+    check_parameters,
+    describe_fit,
+    dtype_name,
+    finish,
+    start_factors,
+    taken,
+)
+from rgals.training.run import run
+from rgals.training.steps import Callback
+from rgals.training.watch import make_watchers
 
 _HIDDEN = 0.2  # share of every row that `score` hides
 
@@ -219,7 +214,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
             Held-out interactions: ``metric`` is measured on them after every iteration (not counted in
             the history's seconds). Interactions of ``X`` are excluded from the rankings.
         callbacks : callable or sequence of callables, optional
-            Called with an `rgals.solvers.als.Iteration` after every iteration; a true answer ends the fit.
+            Called with an `rgals.training.Iteration` after every iteration; a true answer ends the fit.
             BLAS has one thread meanwhile.
         checkpoint : path or Checkpoint, optional
             Folder to write checkpoints to, after every iteration or as `rgals.Checkpoint` says. Where it
@@ -253,30 +248,13 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         """
         given = copy(self)  # parameters and last fit as they are now, whatever is set meanwhile
         loss, dtype = check_parameters(given)
-        keep = as_checkpoint(checkpoint)
-        if keep is not None and given.solver == "svd":
+        if checkpoint is not None and given.solver == "svd":
             raise ParameterError("checkpoint", checkpoint, "solver='svd' has no iterations to write down")
-        if hasattr(X, "matrix") and hasattr(X, "user_ids"):
-            user_ids = X.user_ids if user_ids is None else user_ids
-            item_ids = X.item_ids if item_ids is None else item_ids
-            X = X.matrix
-        names = column_names(X)
-        matrix = check_matrix(given, X, dtype)
-        if matrix.nnz == 0:
-            raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
-        labels = check_labels(user_ids, item_ids, matrix.shape)
+        matrix, labels, names = read(given, X, dtype, user_ids, item_ids)
         watched = given.early_stopping or validation is not None or callbacks is not None
         check_memory(given, matrix, dtype, split=given.early_stopping and validation is None, watched=watched)
-        seed = draw_seed(given.random_state)
-        store = None if keep is None else Store(keep, seed, is_seed(given.random_state))
-        seed = seed if store is None else store.seed
-        if given.early_stopping and validation is None:
-            train, held_out = hold_out(matrix, HOLD_OUT, seed)
-        else:
-            train, held_out = matrix, None
-        if validation is not None:
-            n_users, n_items = matrix.shape
-            held_out = as_csr(validation, name="validation", dtype=dtype, n_rows=n_users, n_cols=n_items)
+        seed, store = open_store(checkpoint, CHECKPOINT, given.random_state)
+        train, held_out = divide(matrix, validation, given.early_stopping, seed)
 
         # BLAS's threads, once woken, spin beside ours for a tenth of a second: only its work may wake them.
         with nullcontext() if given.solver == "svd" else workers(given.n_jobs):
@@ -286,27 +264,30 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
             problem = Problem.of(train, loss, coefficients, 0.0, float(given.reg_exponent))
             problem = replace(problem, reg=choose_reg(given.reg, problem))
             backend, solver = choose_solver(given, coefficients)
-            watchers, best = make_watchers(given, train, held_out, callbacks)
             rng = np.random.default_rng(seed)
+            history: list[dict[str, Any]] = []
             if solver == "svd":
-                item_factors = closed_form.item_factors(train, given.K, problem.reg, rng, np.dtype(dtype))
-                history: list[dict[str, Any]] = []
+                items = closed_form.item_factors(train, given.K, problem.reg, rng, np.dtype(dtype))
             else:
-                done = None
                 if store is not None:
-                    done = store.resume(describe(given, loss, solver, matrix, held_out), given.n_iter)
-                if done is None:
-                    done = Progress(State(start_factors(given, matrix.shape, rng, dtype)))
-                item_factors, history = alternate(given, problem, backend, done, watchers, best, store)
-                del done  # its user factors: `finish` writes those that belong to the last item factors
-            state = finish(given, loss, problem, degrees, backend, item_factors, history, matrix, labels)
+                    store.description = describe_fit(given, loss, solver, matrix, held_out)
+                watchers, best = make_watchers(given, train, held_out, callbacks, given.validation_users)
+                factors, history = run(
+                    # Named nowhere, so that its factors are gone before the last half-step makes others.
+                    ALS(problem, backend, start_factors(given, matrix.shape, rng, dtype)),
+                    given.n_iter,
+                    tol=given.tol,
+                    watchers=watchers,
+                    best=best,
+                    store=store,
+                    verbose=bool(given.verbose),
+                )
+                items = factors["item_factors"]
+            state = finish(given, loss, problem, degrees, backend, items, history, matrix, labels)
         chosen = taken(given, problem)
         for row in history:
             row.update(chosen)
-        record = FitRecord(parameters_of(given), history, len(history), solver, names)
-        # One assignment, so that neither a signal nor another thread sees half of it.
-        self._snapshot = replace(state, record=record)
-        return self
+        return self._publish(state, given, history, solver, names)
 
     # ------------------------------------------------------------------ use
 

@@ -10,8 +10,10 @@ import scipy.sparse as sp
 from rgals.kernels import rows
 from rgals.losses import IALS, RG2, RGX, WRMF, Degrees
 from rgals.matrix.validate import as_csr
+from rgals.solvers.als import ALS
 from rgals.solvers.cpu import CPUBackend
 from rgals.solvers.dense import DenseBackend
+from rgals.training.run import run
 
 #: Every loss with every option that changes its coefficients, by name.
 LOSSES = {
@@ -80,3 +82,9 @@ def half_steps(X, loss, side, K, monkeypatch, paths, *, dtype=np.float32, reg=0.
     monkeypatch.setattr(rows, "solve", solve)
     oracle = DenseBackend().half_step(matrix, fixed.astype(np.float64), problem).factors
     return *found, oracle
+
+
+def als(problem, start, backend, *, n_iter, tol=0.0, callbacks=()):
+    """Item factors and history of so many iterations from user factors, which are overwritten."""
+    found, history = run(ALS(problem, backend, start), n_iter, tol=tol, watchers=callbacks)
+    return found["item_factors"], history

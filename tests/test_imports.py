@@ -24,10 +24,8 @@ LAYERS = (
     "solvers",
     "scoring",
     "metrics",
-    "training",
-    "_callbacks",
-    "checkpoint",
     "model",
+    "training",
     "sgd",
     "estimator",
     "model_selection",
@@ -35,7 +33,7 @@ LAYERS = (
     "cli",
 )
 # Names that went: their files pass on, with a warning, what lies elsewhere now.
-MOVED = {"cuda", "export", "persistence"}
+MOVED = {"checkpoint", "cuda", "export", "persistence"}
 
 # What may be imported from outside, where it is less than everything.
 OUTSIDE: dict[str, set[str]] = {

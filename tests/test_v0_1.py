@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from rgals import RGALS
+from rgals import IALS, RG2, RGALS, RGX, WRMF
 from rgals.sgd import SGDRanker
 
 DATA = Path(__file__).with_name("data") / "v0_1"
 EXPECTED = json.loads((DATA / "expected.json").read_text())
+#: How the fits were called, with the defaults that the losses and ``reg`` had in 0.1.
 SETTINGS = {
-    "rg2": {"loss": "rg2"},
-    "rgx": {"loss": "rgx", "dtype": "float64"},
-    "ials-pcg": {"loss": "ials", "solver": "pcg"},
-    "wrmf-early": {"loss": "wrmf", "early_stopping": True, "patience": 3, "metric": "ndcg@3"},
-    "generator": {"loss": "rg2", "random_state": None},
+    "rg2": {"loss": RG2(alpha=0.05)},
+    "rgx": {"loss": RGX(alpha=0.05), "dtype": "float64"},
+    "ials-pcg": {"loss": IALS(alpha0=0.1), "solver": "pcg"},
+    "wrmf-early": {"loss": WRMF(alpha=10.0), "early_stopping": True, "patience": 3, "metric": "ndcg@3"},
+    "generator": {"loss": RG2(alpha=0.05), "random_state": None},
 }
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no training interactions")
@@ -59,6 +60,6 @@ def test_models_load_and_give_equal_lists(name, tmp_path):
 def test_checkpoints_go_on_to_equal_lists(name, tmp_path):
     shutil.copytree(DATA / "checkpoints" / name, tmp_path / "checkpoint")
     X = sp.load_npz(DATA / "matrix.npz")
-    model = RGALS(**{"K": 3, "n_iter": 5, "random_state": 0, **SETTINGS[name]})
+    model = RGALS(**{"K": 3, "reg": 0.05, "n_iter": 5, "random_state": 0, **SETTINGS[name]})
     model.fit(X, checkpoint=tmp_path / "checkpoint")
     check_lists(model, EXPECTED["checkpoints"][name], 1e-4)

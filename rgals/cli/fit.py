@@ -15,12 +15,12 @@ from __future__ import annotations
 import argparse
 import time
 
-from rgals.checkpoint import Checkpoint
 from rgals.cli import _shared as shared
 from rgals.datasets import Interactions
 from rgals.estimator import RGALS
 from rgals.model_selection import split_interactions
 from rgals.runtime.errors import InputError, ParameterError
+from rgals.training.checkpoint import Checkpoint
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from rgals._fit import FittedState
 from rgals.files.archive import ArraySpec
 from rgals.losses import LOSSES, Degrees, Loss
 from rgals.model.file import ModelFormat, model_spec
+from rgals.model.state import FittedState
 from rgals.runtime.checks import check_real
 from rgals.runtime.errors import InputError, ModelFileError
 

@@ -7,12 +7,11 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from rgals._fit import FittedState
 from rgals.losses import WRMF, Degrees, Loss, get_loss
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
 from rgals.model.ranking import FactorRanker
-from rgals.model.state import FitRecord, check_labels, parameters_of
+from rgals.model.state import FitRecord, FittedState, check_labels, parameters_of
 from rgals.runtime.errors import InputError, InputTypeError, MissingDependencyError
 
 _Self = TypeVar("_Self", bound="Interop")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg
 
-from rgals._fit import FittedState
 from rgals.losses.base import positive_coefficients
+from rgals.model.state import FittedState
 from rgals.runtime.errors import InputError
 
 

@@ -9,7 +9,6 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import scipy.sparse as sp
 
-from rgals._fit import FittedState, exact_backend
 from rgals.datasets.ids import IdMap, as_labels
 from rgals.losses import Degrees
 from rgals.matrix.csr import CSR
@@ -17,8 +16,10 @@ from rgals.matrix.entries import replace_rows
 from rgals.matrix.validate import as_csr, check_ids
 from rgals.model.explain import Explanation, explain
 from rgals.model.ranking import FactorRanker
+from rgals.model.state import FittedState
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, ParameterError
+from rgals.solvers.choose import exact_backend
 
 _publishing = threading.RLock()  # partial fits read a state, and publish the next one, one after the other
 _Self = TypeVar("_Self", bound="PartialFit")

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 from rgals.datasets.ids import IdMap
+from rgals.losses import Degrees, Loss
 from rgals.matrix.csr import CSR
 from rgals.runtime.errors import InputError, InputTypeError
 
@@ -147,3 +148,34 @@ class Snapshot:
         """Training interactions of each item, shape (N, 1): factors that rank by popularity."""
         assert self.seen is not None
         return self.seen.col_counts.astype(self.item_factors.dtype)[:, None]
+
+
+@dataclass(frozen=True)
+class FittedState(Snapshot):
+    """Everything that a fit found, published as one object: a reader never sees half of a refit.
+
+    Attributes
+    ----------
+    loss : Loss
+        A copy of the loss that was fitted.
+    reg, reg_exponent : float
+    degrees : Degrees
+        Margins of the training matrix, which a fold-in needs.
+    """
+
+    loss: Loss = None  # type: ignore[assignment]
+    reg: float = 0.0
+    reg_exponent: float = 1.0
+    degrees: Degrees = None  # type: ignore[assignment]
+
+    @cached_property
+    def user_system(self) -> tuple[np.ndarray, np.ndarray]:
+        """What the systems of all users share: ``Q^T diag(h) Q - i u u^T`` and ``u = Q^T h``, in float64."""
+        coefficients = self.loss.coefficients_for(self.degrees)
+        gram, u = np.zeros((self.item_factors.shape[1],) * 2), np.zeros(self.item_factors.shape[1])
+        for start in range(0, len(self.item_factors), 1 << 14):
+            part = self.item_factors[start : start + (1 << 14)].astype(np.float64)
+            weighted = part * coefficients.h[start : start + (1 << 14), None]
+            gram += part.T @ weighted
+            u += weighted.sum(axis=0)
+        return gram - coefficients.interaction * np.outer(u, u), u

@@ -40,10 +40,6 @@ class ProgressBar(Listener):
         if self.listens:
             register(_COMPILE, self)
 
-    def __call__(self, now: Any) -> None:
-        """Advance by an iteration whose ``record`` is in the history."""
-        self.advance(now.record)
-
     def advance(self, record: Mapping[str, Any]) -> None:
         """Advance by an iteration with these figures."""
         self._stop_listening()

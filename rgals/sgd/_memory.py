@@ -8,7 +8,7 @@ import numpy as np
 
 from rgals.matrix.csr import CSR
 from rgals.runtime import memory as _memory
-from rgals.sgd._run import BATCH
+from rgals.sgd.epochs import BATCH
 from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import get_optimizer
 from rgals.sgd.trainer import scratch_bytes

@@ -5,30 +5,53 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 
-from rgals.matrix.entries import hold_out
-from rgals.matrix.validate import as_csr
+from rgals.matrix.csr import CSR
 from rgals.model.ranking import FactorRanker
-from rgals.model.state import FitRecord, Snapshot, check_labels, parameters_of
+from rgals.model.state import Snapshot
 from rgals.runtime.checks import check_choice, check_int, check_real
-from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.errors import ParameterError
 from rgals.runtime.memory import typed_errors
+from rgals.runtime.threads import workers
 from rgals.sgd import file as _model_file
 from rgals.sgd._memory import check_memory
-from rgals.sgd._run import Callback, Run
+from rgals.sgd.epochs import CHECKPOINT, Epochs
 from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import get_optimizer
 from rgals.sgd.samplers import SAMPLERS
 from rgals.sgd.schedules import get_schedule
+from rgals.training.checkpoint import Checkpoint, describe, digest, open_store, plain
+from rgals.training.data import divide, read, warm_factors
+from rgals.training.run import run
+from rgals.training.steps import Callback
+from rgals.training.watch import make_watchers
 
 SCORES = ("dot", "cosine")
 DECAYS = ("coupled", "decoupled", "frequency")
-_HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
+# Parameters that a checkpoint must share with the fit that goes on from it.
+_DECISIVE = (
+    "K",
+    "score",
+    "temperature",
+    "n_negatives",
+    "sampler",
+    "gamma",
+    "shared_negatives",
+    "exclude_positives",
+    "replacement",
+    "lr",
+    "weight_decay",
+    "decay",
+    "schedule",
+    "warmup",
+    "batch_size",
+    "init_scale",
+)
 
 
 class SGDRanker(FactorRanker, BaseEstimator):
@@ -182,6 +205,7 @@ class SGDRanker(FactorRanker, BaseEstimator):
         *,
         validation: Any = None,
         callbacks: Callback | Sequence[Callback] | None = None,
+        checkpoint: str | os.PathLike | Checkpoint | None = None,
         user_ids: Any = None,
         item_ids: Any = None,
     ) -> SGDRanker:
@@ -195,7 +219,12 @@ class SGDRanker(FactorRanker, BaseEstimator):
         validation : sparse matrix, shape (n_users, n_items), optional
             Held-out interactions; ``metric`` is measured on them after every epoch, outside the clock.
         callbacks : callable or sequence of callables, optional
-            Called with an `Epoch` after every epoch; a true answer ends the fit.
+            Called with an `rgals.training.Iteration` after every epoch; a true answer ends the fit. BLAS has
+            one thread meanwhile.
+        checkpoint : path or Checkpoint, optional
+            Folder to write checkpoints to, after every epoch or as `rgals.Checkpoint` says. Where it holds
+            one of this fit already, the fit goes on from there and ends with the bytes of an uninterrupted
+            one.
         user_ids, item_ids : array of distinct labels, optional
             Travel with the saved model.
 
@@ -212,7 +241,9 @@ class SGDRanker(FactorRanker, BaseEstimator):
         InsufficientMemoryError
             The fit needs more memory than there is; raised before it is allocated.
         NumericalError
-            Training diverged.
+            Training diverged; the message names the epoch. Lost are all of them, but for checkpoints.
+        CheckpointError
+            The checkpoint belongs to another fit.
 
         Notes
         -----
@@ -221,34 +252,60 @@ class SGDRanker(FactorRanker, BaseEstimator):
         """
         given = copy(self)  # parameters and last fit as they are now, whatever is set meanwhile
         dtype = given._check_parameters()
-        if hasattr(X, "matrix") and hasattr(X, "user_ids"):
-            user_ids = X.user_ids if user_ids is None else user_ids
-            item_ids = X.item_ids if item_ids is None else item_ids
-            X = X.matrix
-        matrix = as_csr(X, dtype=dtype)
-        if matrix.nnz == 0:
-            raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
-        labels = check_labels(user_ids, item_ids, matrix.shape)
-        check_memory(self, matrix, dtype, split=self.early_stopping and validation is None)
-        watchers = [] if callbacks is None else [callbacks] if callable(callbacks) else list(callbacks)
-        for watcher in watchers:
-            if not callable(watcher):
-                raise ParameterError("callbacks", watcher, "give callables that take one argument")
-        seed = _seed(given.random_state)
-        rng = np.random.default_rng(seed)
-        train, held_out = matrix, None
-        if validation is not None:
-            held_out = as_csr(
-                validation, name="validation", dtype=dtype, n_rows=matrix.n_rows, n_cols=matrix.n_cols
+        if checkpoint is not None and not isinstance(given.schedule, str):
+            raise ParameterError(
+                "schedule", given.schedule, "a checkpoint cannot hold a function; give the name of a schedule"
             )
-        elif given.early_stopping:
-            train, held_out = hold_out(matrix, _HOLD_OUT, seed)
-        run = Run(given, train, matrix, held_out, watchers, rng, dtype)
-        factors = run.train()
-        record = FitRecord(parameters_of(given), run.history, len(run.history), "sgd")
-        # One assignment, so that neither a signal nor another thread sees half of it.
-        self._snapshot = Snapshot(*factors, matrix, *labels, record)
-        return self
+        matrix, labels, names = read(given, X, dtype, user_ids, item_ids)
+        check_memory(given, matrix, dtype, split=given.early_stopping and validation is None)
+        seed, store = open_store(checkpoint, CHECKPOINT, given.random_state)
+        train, held_out = divide(matrix, validation, given.early_stopping, seed)
+        if store is not None:
+            store.description = given._describe(matrix, held_out)
+        watchers, best = make_watchers(given, train, held_out, callbacks)
+        rng = np.random.default_rng(seed)
+        order = int(rng.integers(1 << 62))
+        with workers(given.n_jobs):
+            factors, history = run(
+                Epochs(given, train, given._start(matrix.shape, rng, dtype), order),
+                given.n_epochs,
+                watchers=watchers,
+                best=best,
+                store=store,
+                verbose=bool(given.verbose),
+            )
+        state = Snapshot(factors["user_factors"], factors["item_factors"], matrix, *labels)
+        return self._publish(state, given, history, "sgd", names)
+
+    def _start(
+        self, shape: tuple[int, int], rng: np.random.Generator, dtype: np.dtype
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Factors to start from: random, or with ``warm_start`` copies of those of the last fit."""
+        last = warm_factors(self, shape)
+        if last is not None:
+            return last[0].astype(dtype), last[1].astype(dtype)
+        users, items = (rng.standard_normal((n, self.K), dtype.type) for n in shape)
+        for drawn in (users, items):
+            drawn *= dtype.type(self.init_scale)
+        return users, items
+
+    def _describe(self, matrix: CSR, held_out: CSR | None) -> dict[str, Any]:
+        """Everything that decides the bytes of a fit, as a checkpoint keeps it."""
+        last = warm_factors(self, matrix.shape)
+        optimizer = get_optimizer(self.optimizer, self.momentum)
+        constant = self.schedule == "constant" and self.warmup == 0
+        return {
+            **describe(
+                self,
+                get_loss(self.loss),
+                _DECISIVE,
+                "random" if last is None else " ".join(map(digest, last)),
+                matrix,
+                held_out,
+            ),
+            "optimizer": [type(optimizer).__name__, plain(asdict(optimizer))],
+            "n_epochs": None if constant else self.n_epochs,  # schedules go by the share of the epochs
+        }
 
     def _check_parameters(self) -> Any:
         check_int("K", self.K, 1, 1 << 15)
@@ -316,9 +373,3 @@ class SGDRanker(FactorRanker, BaseEstimator):
             The file is damaged, of a newer version or not a model of this kind.
         """
         return _model_file.load(cls, path)
-
-
-def _seed(random_state: Any) -> int:
-    if isinstance(random_state, np.random.Generator):
-        return int(random_state.integers(1 << 31))
-    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))

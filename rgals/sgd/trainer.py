@@ -40,6 +40,11 @@ class Factors:
         self.effective = np.empty_like(param) if cosine else param
         self.refresh()
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything from which the next step follows."""
+        moments = {"first": self.state.first, "second": self.state.second, "steps": self.state.steps}
+        return {"factors": self.param, **moments}
+
     def refresh(self) -> None:
         """Bring the effective rows up to date after the factors were changed from outside."""
         if self.cosine:

@@ -1,80 +1,17 @@
-"""The one loop: alternating half-steps, objective, history, stopping."""
+"""Alternating least squares: the problem, and one iteration of two half-steps."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from rgals.losses.base import Coefficients, Loss
+from rgals.losses.base import AUTO, Coefficients, Loss
 from rgals.matrix.csr import CSR
 from rgals.runtime.aligned import empty
 from rgals.runtime.errors import NumericalError
 from rgals.solvers.base import Backend
-
-
-@dataclass
-class Iteration:
-    """What a callback sees after every iteration.
-
-    Attributes
-    ----------
-    iteration : int
-        From 1.
-    seconds : float
-        Spent on training so far; time spent in callbacks is not counted.
-    objective : float
-        The loss's stated objective at these factors.
-    user_factors, item_factors : ndarray
-        The current factors, read-only. Copy what must outlive the call. A device backend moves them to the
-        host when they are first asked for.
-    record : dict
-        The entry of the history; a callback may add figures (metrics) to it.
-    history : list of dict
-        All entries so far, ``record`` being the last.
-    """
-
-    iteration: int
-    seconds: float
-    objective: float
-    record: dict[str, Any]
-    history: list[dict[str, Any]] = field(repr=False)
-    _users: Callable[[], np.ndarray] = field(repr=False)
-    _items: Callable[[], np.ndarray] = field(repr=False)
-
-    @cached_property
-    def user_factors(self) -> np.ndarray:
-        """The current factors of the users, read-only."""
-        return _read_only(self._users())
-
-    @cached_property
-    def item_factors(self) -> np.ndarray:
-        """The current factors of the items, read-only."""
-        return _read_only(self._items())
-
-
-#: Called after every iteration; a true answer ends the fit.
-Callback = Callable[[Iteration], object]
-
-
-class State(NamedTuple):
-    """Factors as a fit has them, and what basis they are in: all that it needs to go on, to the bit.
-
-    Attributes
-    ----------
-    user_factors, item_factors : ndarray
-    user_basis, item_basis : ndarray or None
-        See `rgals.solvers.basis.Factors`.
-    """
-
-    user_factors: np.ndarray
-    item_factors: np.ndarray | None = None
-    user_basis: np.ndarray | None = None
-    item_basis: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -108,109 +45,98 @@ class Problem:
         return cls(users, users.transpose(), loss, coefficients, constant, reg, reg_exponent)
 
 
-def als(
-    problem: Problem,
-    start: State,
-    backend: Backend,
-    *,
-    n_iter: int,
-    tol: float = 0.0,
-    callbacks: Sequence[Callback] = (),
-    history: Sequence[dict[str, Any]] = (),
-    after: Callable[[Iteration, bool, Callable[[], State]], object] | None = None,
-) -> tuple[np.ndarray, list[dict[str, Any]]]:
-    """Alternate exact half-steps, items first, until ``n_iter`` or until the objective settles.
+def choose_reg(reg: float | str, problem: Problem) -> float:
+    """The strength of the regularisation of a fit: the loss's rule where it is "auto".
+
+    Rules speak of ``reg_exponent=1``, ``rho = reg W``. With another exponent nu, ``rho = reg_nu W^nu``, and
+    ``reg_nu = reg W^(1 - nu)`` keeps the ridge of the mean interaction: W is the geometric mean, over the
+    interactions and both sides, of the rows' weights.
+    """
+    if reg != AUTO:
+        return float(reg)
+    users, items, nu = problem.users, problem.items, problem.reg_exponent
+    reg = problem.loss.defaults(*users.shape, users.nnz)["reg"]
+    if nu == 1.0:
+        return reg
+    logs = []
+    for matrix, side in (
+        (users, problem.coefficients.user_side(users, 1.0, 1.0)),
+        (items, problem.coefficients.item_side(items, 1.0, 1.0)),
+    ):
+        counts = np.where(side.ridge > 0, matrix.row_counts, 0)
+        weight = np.log(side.ridge, out=np.zeros(len(counts)), where=counts > 0)
+        logs.append(float(counts @ weight) / max(int(counts.sum()), 1))
+    return reg * float(np.exp((1.0 - nu) * np.mean(logs)))
+
+
+class ALS:
+    """Alternating half-steps, items first: the `rgals.training.steps.Steps` of a problem.
 
     Every half-step is the exact minimiser over one side, so the objective never rises.
 
     Parameters
     ----------
     problem : Problem
-    start : State
-        Where to start; overwritten. User factors alone; or with ``history`` all of the state after its last
-        iteration: the result is then that of a run which was never interrupted, to the bit.
     backend : Backend
-    n_iter : int
-    tol : float
-        Stop when the objective falls by less than ``tol`` times its magnitude in an iteration; 0: when
-        rounding makes it rise.
-    callbacks : sequence of callables
-        See `Callback`.
-    history : sequence of dict, optional
-        Iterations that lie before ``start``.
-    after : callable, optional
-        Called last in every iteration, with it, with whether a stopping rule ends the run, and with a
-        function that returns the state.
-
-    Returns
-    -------
-    item_factors : ndarray, shape (n_items, K)
-        The last iterate; the user factors that belong to it are one half-step away.
-    history : list of dict
-        ``iteration``, ``seconds``, ``objective`` and what callbacks added.
-
-    Raises
-    ------
-    NumericalError
-        Naming the iteration, the side and the row.
+    user_factors : ndarray, shape (n_users, K)
+        Where to start; overwritten.
     """
-    user_side = problem.coefficients.user_side(problem.users, problem.reg, problem.reg_exponent)
-    item_side = problem.coefficients.item_side(problem.items, problem.reg, problem.reg_exponent)
-    history = list(history)
-    user_factors, item_factors = start.user_factors, start.item_factors
-    if item_factors is None:
+
+    label: ClassVar[str] = "ALS"
+    unit: ClassVar[str] = "it"
+    outcome: ClassVar[tuple[str, ...]] = ("item_factors",)  # the last half-step makes the user factors
+
+    def __init__(self, problem: Problem, backend: Backend, user_factors: np.ndarray) -> None:
+        self.problem, self.backend = problem, backend
+        reg, nu = problem.reg, problem.reg_exponent
+        self._user_side = problem.coefficients.user_side(problem.users, reg, nu)
+        self._item_side = problem.coefficients.item_side(problem.items, reg, nu)
         item_factors = empty((problem.items.n_rows, user_factors.shape[1]), user_factors.dtype)
-    users, items = (
-        backend.upload(user_factors, start.user_basis),
-        backend.upload(item_factors, start.item_basis),
-    )
-    seconds, previous = (history[-1]["seconds"], history[-1]["objective"]) if history else (0.0, np.inf)
-    for iteration in range(len(history) + 1, n_iter + 1):
-        started = time.perf_counter()
+        self._users, self._items = backend.upload(user_factors, None), backend.upload(item_factors, None)
+
+    def step(self, iteration: int) -> float:
+        """One iteration; the loss's stated objective.
+
+        Raises
+        ------
+        NumericalError
+            Naming the iteration, the side and the row.
+        """
+        problem, backend = self.problem, self.backend
         what = "item"
         try:
             step = backend.half_step(
-                problem.items, users, item_side, rotate=True, out=items, warm=iteration > 1
+                problem.items, self._users, self._item_side, rotate=True, out=self._items, warm=iteration > 1
             )
-            items = step.factors
-            penalty = backend.ridge(items, item_side.ridge)
+            self._items = step.factors
+            penalty = backend.ridge(self._items, self._item_side.ridge)
             what = "user"
-            step = backend.half_step(problem.users, items, user_side, rotate=True, out=users, warm=True)
+            step = backend.half_step(
+                problem.users, self._items, self._user_side, rotate=True, out=self._users, warm=True
+            )
         except NumericalError as error:
             raise NumericalError(f"iteration {iteration}, {what} half-step: {error}") from error
-        users = step.factors
-        objective = problem.constant + penalty - step.decrease
-        seconds += time.perf_counter() - started
-        record = {"iteration": iteration, "seconds": seconds, "objective": objective}
-        history.append(record)
-        stop = previous - objective < tol * abs(objective)
-        if callbacks or after is not None:
-            shown = Iteration(
-                iteration,
-                seconds,
-                objective,
-                record,
-                history,
-                partial(backend.download, users),
-                partial(backend.download, items),
-            )
-            answers = [callback(shown) for callback in callbacks]  # every one is called
-            stop = any(answers) or stop
-            if after is not None:
-                after(shown, stop, partial(_state, backend, users, items))
-            del shown  # and with it copies of the factors that somebody asked for
-        if stop:
-            break
-        previous = objective
-    return backend.download(items), history
+        self._users = step.factors
+        return problem.constant + penalty - step.decrease
 
+    def user_factors(self) -> np.ndarray:
+        """The current factors of the users."""
+        return self.backend.download(self._users)
 
-def _state(backend: Backend, users: Any, items: Any) -> State:
-    (user_factors, user_basis), (item_factors, item_basis) = backend.state(users), backend.state(items)
-    return State(user_factors, item_factors, user_basis, item_basis)
+    def item_factors(self) -> np.ndarray:
+        """The current factors of the items."""
+        return self.backend.download(self._items)
 
+    def state(self) -> dict[str, np.ndarray]:
+        """Factors as the steps have them, and what basis they are in: see `backends.basis.Factors`."""
+        found: dict[str, np.ndarray] = {}
+        for side, factors in (("user", self._users), ("item", self._items)):
+            found[f"{side}_factors"], basis = self.backend.state(factors)
+            if basis is not None:
+                found[f"{side}_basis"] = basis
+        return found
 
-def _read_only(array: np.ndarray) -> np.ndarray:
-    view = array.view()
-    view.flags.writeable = False
-    return view
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from a `state`."""
+        self._users = self.backend.upload(state["user_factors"], state.get("user_basis"))
+        self._items = self.backend.upload(state["item_factors"], state.get("item_basis"))

@@ -1,1 +1,5 @@
-"""TODO."""
+"""One run of ALS or of SGD: what is fitted, clock, history, early stopping, callbacks, checkpoints."""
+
+from rgals.training.steps import Callback, Iteration
+
+__all__ = ["Callback", "Iteration"]

@@ -106,9 +106,9 @@ def test_kill_while_fitting(zygote, tmp_path, tally):
 
 
 def _spec():
-    from rgals.checkpoint import SPEC
+    from rgals.training.fit import CHECKPOINT
 
-    return SPEC
+    return CHECKPOINT
 
 
 def straight(seed: int):

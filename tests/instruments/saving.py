@@ -9,6 +9,7 @@ from helpers import interactions
 
 from rgals import RGALS, Checkpoint
 from rgals.runtime.errors import ModelFileError
+from rgals.sgd import SGDRanker
 
 
 def models() -> tuple[RGALS, RGALS]:
@@ -58,7 +59,9 @@ def which(path: str, naive: bool) -> str:
 
 SETTINGS = [
     {"loss": "rg2"},
+    {"sgd": True},
     {"loss": "rgx", "K": 7},
+    {"sgd": True, "loss": "bpr", "score": "dot", "optimizer": "adam", "early_stopping": True, "patience": 9},
     {"loss": "ials", "dtype": "float64"},
     {"loss": "rg2", "solver": "pcg"},
     {"loss": "rg2", "early_stopping": True, "patience": 3},
@@ -71,7 +74,10 @@ def fit(kind: int, folder: str | None) -> tuple[bytes, bytes, list[float]]:
     """A fit, with checkpoints where a folder is given: its factors and objectives."""
     settings = {"random_state": 0, **SETTINGS[kind]}
     every = settings.pop("every", 1)
-    model = RGALS(**{"K": 8, "n_iter": 12, **settings})
+    if settings.pop("sgd", False):
+        model = SGDRanker(**{"K": 8, "n_epochs": 12, **settings})
+    else:
+        model = RGALS(**{"K": 8, "n_iter": 12, **settings})
     X = interactions(200, 60, seed=3)
     model.fit(X, checkpoint=None if folder is None else Checkpoint(folder, every=every))
     return (

@@ -10,13 +10,13 @@ import sys
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers import LOSSES, factors, interactions
+from helpers import LOSSES, als, factors, interactions
 
 from rgals import RG2, RGX, NumericalError, ParameterError
 from rgals.kernels import pcg, systems
 from rgals.losses import IALS, Coefficients, Degrees, Loss
 from rgals.matrix.validate import as_csr
-from rgals.solvers.als import Problem, State, als
+from rgals.solvers.als import Problem
 from rgals.solvers.closed_form import check_closed_form, item_factors
 from rgals.solvers.cpu import CPUBackend
 from rgals.solvers.dense import DenseBackend
@@ -126,7 +126,7 @@ def whitened(loss, nu, K, dtype, n_iter=3):
             found.append(step.factors.basis is not None)
             return step
 
-    als(problem, State(factors(users.n_rows, K, dtype)), Watching(), n_iter=n_iter)
+    als(problem, factors(users.n_rows, K, dtype), Watching(), n_iter=n_iter)
     return any(found[::2]), any(found[1::2])
 
 
@@ -158,7 +158,7 @@ def test_bases_that_change_from_half_step_to_half_step_change_no_iterate(name, n
             def watch(now, seen=seen):
                 seen.append((now.user_factors @ now.item_factors.T, now.objective))
 
-            als(problem, State(P.copy()), backend, n_iter=4, callbacks=[watch])
+            als(problem, P.copy(), backend, n_iter=4, callbacks=[watch])
             for i in range(4):
                 Q = oracle.half_step(problem.items, P, item_side, out=Q, warm=i > 0).factors
                 penalty = item_side.ridge @ (Q.astype(float) ** 2).sum(1)
@@ -185,7 +185,7 @@ def test_the_objective_never_rises_and_is_the_stated_one(name):
             assert now.objective == pytest.approx(stated, rel=rel)
             seen.append(now.objective)
 
-        als(problem, State(factors(X.shape[0], 6, dtype, seed=3)), CPUBackend(), n_iter=12, callbacks=[watch])
+        als(problem, factors(X.shape[0], 6, dtype, seed=3), CPUBackend(), n_iter=12, callbacks=[watch])
         steps = np.diff(seen)
         assert len(seen) == 12
         assert steps.min() < 0
@@ -245,7 +245,7 @@ def test_the_objective_never_rises_with_conjugate_gradients(name, few, monkeypat
         assert now.objective == pytest.approx(stated, rel=1e-10)
         values.append(now.objective)
 
-    als(problem, State(factors(X.shape[0], 6, seed=3)), CPUBackend(steps=1), n_iter=12, callbacks=[watch])
+    als(problem, factors(X.shape[0], 6, seed=3), CPUBackend(steps=1), n_iter=12, callbacks=[watch])
     assert values[-1] < values[0]
     assert (np.diff(values) <= 1e-12 * np.abs(values[1:])).all()
 
@@ -364,7 +364,7 @@ def test_row_only_losses_reach_the_closed_form_from_ten_starts(loss):
     values = []
     for seed in range(10):
         start = factors(X.shape[0], K, seed=seed)
-        _, history = als(problem, State(start), CPUBackend(), n_iter=4000, tol=1e-14)
+        _, history = als(problem, start, CPUBackend(), n_iter=4000, tol=1e-14)
         values.append(history[-1]["objective"])
     np.testing.assert_allclose(values, optimum, rtol=1e-6)
     assert min(values) >= optimum - 1e-9 * abs(optimum)
@@ -402,11 +402,11 @@ def test_the_closed_form_refuses_what_has_none(loss, nu):
 _DETERMINISM = """
 import hashlib, sys, numpy as np
 sys.path.insert(0, {tests!r})
-from helpers import LOSSES, factors, interactions
+from helpers import LOSSES, als, factors, interactions
 from threadpoolctl import threadpool_limits
 from rgals.matrix.validate import as_csr
 from rgals.losses import Degrees
-from rgals.solvers.als import Problem, State, als
+from rgals.solvers.als import Problem
 from rgals.solvers.cpu import CPUBackend
 X = interactions(400, 300, valued=True)
 users = as_csr(X)
@@ -417,7 +417,7 @@ for name in ("rg2", "rgx", "ials"):
         for blas in (1, 2):
             with threadpool_limits(blas, "blas"):
                 start = factors(400, 24, np.float32)
-                Q, history = als(problem, State(start), CPUBackend(threads), n_iter=3)
+                Q, history = als(problem, start, CPUBackend(threads), n_iter=3)
             print(name, hashlib.sha256(Q.tobytes()).hexdigest(), history[-1]["objective"].hex())
 """
 

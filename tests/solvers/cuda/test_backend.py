@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers import LOSSES, factors, interactions
+from helpers import LOSSES, als, factors, interactions
 from solvers.cuda.fake_cupy import FakeArray, FakeDevice
 from solvers.cuda.numpy_kernels import NumpyModule
 
@@ -15,7 +15,7 @@ from rgals import IALS, RG2, RGX, NumericalError, ParameterError
 from rgals.losses import Coefficients, Degrees, Loss
 from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import DeviceMemoryError
-from rgals.solvers.als import Problem, State, als
+from rgals.solvers.als import Problem
 from rgals.solvers.cpu import CPUBackend
 from rgals.solvers.cuda import Room, plan
 from rgals.solvers.cuda.backend import CuPyBackend
@@ -168,7 +168,7 @@ def test_the_objective_never_rises_and_factors_stay_on_the_device(name, device):
             return original(array)
 
         backend.download = download
-        start = State(factors(X.shape[0], 6, dtype, seed=3))
+        start = factors(X.shape[0], 6, dtype, seed=3)
         als(problem, start, backend, n_iter=1, callbacks=[lambda now: None])
         assert len(moved) == 1, "factors leave the device at the end only, where no callback reads them"
 
@@ -180,15 +180,15 @@ def test_the_objective_never_rises_and_factors_stay_on_the_device(name, device):
             seen.append(now.objective)
 
         start = factors(X.shape[0], 6, dtype, seed=3)
-        Q, history = als(problem, State(start.copy()), backend, n_iter=5, callbacks=[watch])
+        Q, history = als(problem, start.copy(), backend, n_iter=5, callbacks=[watch])
         steps = np.diff(seen)
         assert len(seen) == 5 and steps.min() < 0
         assert (steps <= tolerance * np.abs(seen[1:])).all()
-        again, second = als(problem, State(start.copy()), CuPyBackend(device), n_iter=5)
+        again, second = als(problem, start.copy(), CuPyBackend(device), n_iter=5)
         assert again.tobytes() == Q.tobytes(), "two runs are identical"
         assert second[-1]["objective"] == history[-1]["objective"]
         # The same iterates as on the CPU, up to a rotation.
-        cpu, _ = als(problem, State(start.copy()), CPUBackend(), n_iter=5)
+        cpu, _ = als(problem, start.copy(), CPUBackend(), n_iter=5)
         tolerance = 2e-2 if dtype == np.float32 else 1e-7
         np.testing.assert_allclose(Q @ Q.T, cpu @ cpu.T, atol=tolerance * np.abs(cpu @ cpu.T).max())
 
@@ -217,8 +217,8 @@ def test_conjugate_gradients_agree_with_the_cpu_in_a_fit(name, device):
     users = as_csr(interactions(valued=True), dtype=np.float64)
     problem = Problem.of(users, loss, loss.coefficients(Degrees.of(users)), REG, NU)
     start = factors(users.n_rows, 6, seed=3)
-    ours = als(problem, State(start.copy()), CuPyBackend(device, 2), n_iter=4)[1]
-    theirs = als(problem, State(start.copy()), CPUBackend(steps=2), n_iter=4)[1]
+    ours = als(problem, start.copy(), CuPyBackend(device, 2), n_iter=4)[1]
+    theirs = als(problem, start.copy(), CPUBackend(steps=2), n_iter=4)[1]
     for a, b in zip(ours, theirs):
         assert a["objective"] == pytest.approx(b["objective"], rel=1e-8)
 
@@ -309,10 +309,10 @@ def test_the_matrix_is_sent_once(numpy_device, monkeypatch):
     users = as_csr(X, dtype=np.float32)
     problem = Problem.of(users, loss, loss.coefficients(Degrees.of(users)), REG, NU)
     backend = CuPyBackend(numpy_device)
-    als(problem, State(factors(400, 6, np.float32)), backend, n_iter=1)
+    als(problem, factors(400, 6, np.float32), backend, n_iter=1)
     first = len(sent)
     del sent[:]
-    als(problem, State(factors(400, 6, np.float32)), backend, n_iter=2)
+    als(problem, factors(400, 6, np.float32), backend, n_iter=2)
     assert max(sent) < users.nnz * 4
     assert first > 0
 

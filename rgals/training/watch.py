@@ -1,14 +1,17 @@
-"""What watches a fit: validation metrics, early stopping."""
+"""What watches a run: validation metrics, early stopping, the caller's callbacks."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from rgals.matrix.csr import CSR
 from rgals.metrics import evaluate
-from rgals.solvers.als import Iteration
+from rgals.runtime.errors import ParameterError
+from rgals.training.steps import Callback, Iteration
 
 
 class Validation:
@@ -49,7 +52,7 @@ class Validation:
 
 
 class BestIterate:
-    """Keeps the item factors of the best iteration; asks to stop when the metric no longer improves.
+    """Keeps the factors of the best iteration; asks to stop when the metric no longer improves.
 
     Parameters
     ----------
@@ -63,12 +66,35 @@ class BestIterate:
         self.metric, self.patience = metric, patience
         self.best = -np.inf
         self.iteration = 0
-        self.item_factors = np.empty((0, 0))
+        self.factors: dict[str, np.ndarray] = {}
 
     def __call__(self, now: Iteration) -> bool:
         """Compare with the best so far."""
         figure = now.record[self.metric]
         if figure > self.best or self.iteration == 0:
             self.best, self.iteration = figure, now.iteration
-            self.item_factors = now.item_factors.copy()
+            self.factors = now.outcome()
         return now.iteration - self.iteration >= self.patience
+
+
+def make_watchers(
+    model: Any,
+    train: CSR,
+    held_out: CSR | None,
+    callbacks: Callback | Sequence[Callback] | None,
+    n_users: int | None = None,
+) -> tuple[list[Callback], BestIterate | None]:
+    """What is called after every iteration; and what keeps the best iterate, if anything does."""
+    watchers: list[Callback] = []
+    best = None
+    if held_out is not None:
+        watchers.append(Validation(train, held_out, model.metric, model.n_jobs, n_users))
+        if model.early_stopping:
+            best = BestIterate(model.metric, model.patience)
+            watchers.append(best)
+    if callbacks is not None:
+        watchers += list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
+    for callback in watchers:
+        if not callable(callback):
+            raise ParameterError("callbacks", callback, "give callables that take one argument")
+    return watchers, best

@@ -1,0 +1,144 @@
+"""Stochastic gradient descent, epoch by epoch, from the parameters of an `SGDRanker`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rgals.files.archive import ArraySpec
+from rgals.matrix.csr import CSR
+from rgals.runtime.errors import ModelFileError, NumericalError
+from rgals.runtime.threads import parallel
+from rgals.sgd.losses import get_loss
+from rgals.sgd.optimizers import get_optimizer
+from rgals.sgd.samplers import Sampler
+from rgals.sgd.schedules import get_schedule
+from rgals.sgd.trainer import Factors, Settings, Trainer
+from rgals.training.checkpoint import checkpoint_spec
+
+#: Default batch size by the kind of a loss: users, or interactions.
+BATCH = {"full": 256, "sampled": 4096}
+
+
+class Epochs:
+    """Epochs over a matrix: the `rgals.training.steps.Steps` of SGD.
+
+    Parameters
+    ----------
+    model : SGDRanker
+    X : CSR
+    start : pair of ndarray, shapes (n_users, K) and (n_items, K)
+        Where to start; overwritten.
+    seed : int
+        Decides the order of the interactions and the negatives of every epoch.
+    """
+
+    label: ClassVar[str] = "SGD"
+    unit: ClassVar[str] = "epoch"
+    outcome: ClassVar[tuple[str, ...]] = ("user_factors", "item_factors")
+
+    def __init__(self, model: Any, X: CSR, start: tuple[np.ndarray, np.ndarray], seed: int) -> None:
+        self.model = model
+        loss, sampler = get_loss(model.loss), None
+        if loss.kind == "sampled":
+            sampler = Sampler(
+                X,
+                model.sampler,
+                model.n_negatives,
+                gamma=model.gamma,
+                shared=model.shared_negatives,
+                exclude_positives=model.exclude_positives,
+                replacement=model.replacement,
+            )
+        settings = Settings(
+            loss=loss,
+            temperature=model.temperature,
+            lr=model.lr,
+            schedule=get_schedule(model.schedule, model.warmup),
+            batch_size=model.batch_size or BATCH[loss.kind],
+            n_epochs=model.n_epochs,
+            coupled=model.weight_decay if model.decay == "coupled" else 0.0,
+            decoupled=model.weight_decay if model.decay == "decoupled" else 0.0,
+            frequency=model.weight_decay if model.decay == "frequency" else 0.0,
+            seed=seed,
+        )
+        optimizer = get_optimizer(model.optimizer, model.momentum)
+        with parallel(model.n_jobs) as n_threads:
+            users, items = (Factors(param, model.score == "cosine", optimizer) for param in start)
+        self.sides = {"user": users, "item": items}
+        self.trainer = Trainer(X, users, items, settings, sampler, n_threads)
+
+    def step(self, iteration: int) -> float:
+        """One epoch; the mean loss of its batches.
+
+        Raises
+        ------
+        NumericalError
+            Naming the epoch, and the batch or the row.
+        """
+        try:
+            with parallel(self.model.n_jobs), self.trainer:
+                objective = self.trainer.epoch(iteration - 1)
+            for side, factors in self.sides.items():
+                bad = np.flatnonzero(~np.isfinite(factors.param).all(axis=1))
+                if len(bad):
+                    raise NumericalError(f"the factors of {side} {bad[0]} are not finite: training diverged")
+        except NumericalError as error:
+            raise NumericalError(
+                f"epoch {iteration}: {error} (loss={self.model.loss!r}, lr={self.model.lr:g}). Lower lr or "
+                "raise the temperature; the model is what it was before this fit"
+            ) from None
+        return objective
+
+    def user_factors(self) -> np.ndarray:
+        """The current factors of the users as they are scored."""
+        return self.sides["user"].effective
+
+    def item_factors(self) -> np.ndarray:
+        """The current factors of the items as they are scored."""
+        return self.sides["item"].effective
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Factors before they are scaled for scoring, and the optimiser's moments and counts."""
+        return {
+            f"{side}_{name}": array
+            for side, factors in self.sides.items()
+            for name, array in factors.arrays().items()
+        }
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from a `state`.
+
+        Raises
+        ------
+        ModelFileError
+            An array is not of the shape or type that this optimiser keeps.
+        """
+        for name, array in self.state().items():
+            stored = state[name]
+            if (stored.shape, stored.dtype) != (array.shape, array.dtype):
+                raise ModelFileError(
+                    f"the checkpoint holds {name} of shape {stored.shape} and type {stored.dtype}; this "
+                    f"fit keeps shape {array.shape} and type {array.dtype}"
+                )
+            array[...] = stored
+        with parallel(self.model.n_jobs):
+            for factors in self.sides.values():
+                factors.refresh()
+
+
+_REAL = ("f4", "f8")
+CHECKPOINT = checkpoint_spec(
+    "rgals-sgd-checkpoint",
+    Epochs.outcome,
+    {
+        f"{side}_{name}": spec
+        for side in ("user", "item")
+        for name, spec in (
+            ("first", ArraySpec(_REAL, (f"{side}_first", "K"))),
+            ("second", ArraySpec(_REAL, (f"{side}_second", "K"))),
+            ("steps", ArraySpec(("i8",), (f"n_{side}s",))),
+        )
+    },
+)

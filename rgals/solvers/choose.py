@@ -1,0 +1,33 @@
+"""Which solver runs, on which device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rgals.solvers.base import Backend
+from rgals.solvers.cpu import CPUBackend
+from rgals.solvers.cuda import is_cuda
+from rgals.solvers.cuda.backend import CuPyBackend
+from rgals.solvers.dense import DenseBackend
+
+
+def exact_backend(model: Any) -> Backend:
+    """Solves rows exactly, on the model's device."""
+    return _backend(model, None)
+
+
+def _backend(model: Any, steps: int | None) -> Backend:
+    return CuPyBackend(model.device, steps) if is_cuda(model.device) else CPUBackend(model.n_jobs, steps)
+
+
+def choose_solver(model: Any, coefficients: Any) -> tuple[Backend, str]:
+    """The backend of a fit and the name of what runs there."""
+    if model.solver == "dense":
+        return DenseBackend(), "dense"
+    if model.solver == "pcg":
+        return _backend(model, model.pcg_steps), "pcg"
+    backend = exact_backend(model)
+    if model.solver == "svd":
+        return backend, "svd"
+    weighted = bool(coefficients.user_terms[:, :2].any() and coefficients.item_terms[:, :2].any())
+    return backend, "exact" if weighted else "shared"

@@ -1,0 +1,299 @@
+"""Checkpoints: interrupted fits resume and end with the bytes of an uninterrupted one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from rgals.files.archive import ArraySpec, FileSpec, load_npz, save_npz
+from rgals.matrix.csr import CSR
+from rgals.runtime.checks import check_int
+from rgals.runtime.errors import CheckpointError, InputTypeError, ModelFileError, ParameterError
+from rgals.training.data import draw_seed, is_seed
+
+_REAL = ("f4", "f8")
+_FACTORS = {
+    "user_factors": ArraySpec(_REAL, ("n_users", "K")),
+    "item_factors": ArraySpec(_REAL, ("n_items", "K")),
+}
+
+
+def checkpoint_spec(name: str, outcome: Sequence[str], more: Mapping[str, ArraySpec]) -> FileSpec:
+    """The specification of a checkpoint: factors, what else a step reads, the outcome of the best iterate."""
+    best = {f"best_{factors}": replace(_FACTORS[factors], required=False) for factors in outcome}
+    return FileSpec(name, 1, {**_FACTORS, **more, **best})
+
+
+class Checkpoint:
+    """Where and how often a fit writes down how far it is; for ``fit(X, checkpoint=...)``.
+
+    The folder holds one file, replaced atomically: a fit that is killed at any moment leaves the file of an
+    earlier iteration, complete. The same call of `fit` then goes on from there. The result has the same bytes
+    as that of a fit that was never interrupted.
+
+    Parameters
+    ----------
+    folder : str or path
+        Made if it does not exist. One folder for one fit.
+    every : int, default 1
+        Iterations between two checkpoints; the last iteration is always written.
+
+    Raises
+    ------
+    ParameterError
+        ``every`` is not an integer >= 1, or there is no folder.
+
+    Notes
+    -----
+    The file holds the factors, the iteration, the history, the seed that the random state gave, loss and
+    parameters, and fingerprints (SHA-256) of the matrix and of the validation matrix. Resuming with anything
+    else is refused with `CheckpointError`; only ``n_iter``, which may grow, ``n_jobs`` and ``verbose``, which
+    change no bit, are free. What a callback remembers is not stored.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from rgals import RGALS, Checkpoint
+    >>> X = np.eye(6)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     half = RGALS(K=2, n_iter=2, random_state=0).fit(X, checkpoint=folder)
+    ...     whole = RGALS(K=2, n_iter=4, random_state=0).fit(X, checkpoint=Checkpoint(folder, every=2))
+    >>> straight = RGALS(K=2, n_iter=4, random_state=0).fit(X)
+    >>> bool((whole.item_factors_ == straight.item_factors_).all())
+    True
+    """
+
+    name = "checkpoint.npz"
+
+    def __init__(self, folder: str | os.PathLike | None = None, every: int = 1) -> None:
+        if folder is None:
+            raise ParameterError("folder", folder, f"checkpoints every {every} iterations need a folder")
+        if not isinstance(folder, str | os.PathLike):
+            raise ParameterError("folder", folder, "give the path of a folder")
+        self.folder = os.fspath(folder)
+        self.every = check_int("every", every, 1)
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.folder!r}, every={self.every})"
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return os.path.join(self.folder, self.name)
+
+
+def as_checkpoint(value: Any) -> Checkpoint | None:
+    """A checkpoint from what the caller gave to ``fit``: None, a folder or a `Checkpoint`."""
+    if value is None or isinstance(value, Checkpoint):
+        return value
+    if not isinstance(value, str | os.PathLike):
+        raise ParameterError("checkpoint", value, "give a folder or Checkpoint(folder, every=...)")
+    return Checkpoint(value)
+
+
+def open_store(checkpoint: Any, spec: FileSpec, random_state: Any) -> tuple[int, Store | None]:
+    """The seed of a fit and the file where it is written down, if ``checkpoint`` asks for one."""
+    keep, seed = as_checkpoint(checkpoint), draw_seed(random_state)
+    if keep is None:
+        return seed, None
+    store = Store(keep, spec, seed, is_seed(random_state))
+    return store.seed, store
+
+
+def fingerprint(matrix: CSR) -> str:
+    """SHA-256 of a matrix in canonical form: shape, structure and values."""
+    digest = hashlib.sha256(repr((matrix.shape, matrix.nnz, str(matrix.values.dtype))).encode())
+    for array in (matrix.indptr, matrix.indices, matrix.values):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def digest(array: np.ndarray) -> str:
+    """SHA-256 of an array."""
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+
+
+@dataclass
+class Progress:
+    """How far a fit is.
+
+    Attributes
+    ----------
+    state : dict of str to ndarray
+        See `rgals.training.steps.Steps.state`.
+    history : list of dict
+    stopped : bool
+        Whether a stopping rule has ended the fit.
+    best : (float, int, dict of str to ndarray) or None
+        Figure, iteration and factors of the best iterate, where one is kept.
+    """
+
+    state: dict[str, np.ndarray]
+    history: list[dict[str, Any]] = field(default_factory=list)
+    stopped: bool = False
+    best: tuple[float, int, dict[str, np.ndarray]] | None = None
+
+
+class Store:
+    """The file of one fit.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+    spec : FileSpec
+        Made by `checkpoint_spec`.
+    seed : int
+        Drawn by this call; replaced by the stored one where the random state does not fix it.
+    fixed_seed : bool
+        Whether the random state is an int, which must then be the stored one.
+
+    Raises
+    ------
+    ModelFileError
+        The file is damaged.
+    OSError
+        The folder cannot be made or the file cannot be read.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, spec: FileSpec, seed: int, fixed_seed: bool) -> None:
+        self.checkpoint, self.spec = checkpoint, spec
+        self.description: dict[str, Any] = {}
+        os.makedirs(checkpoint.folder, exist_ok=True)
+        self._arrays: dict[str, np.ndarray] = {}
+        self._meta: dict[str, Any] | None = None
+        if os.path.exists(checkpoint.path):
+            self._arrays, self._meta = load_npz(checkpoint.path, expected=spec)
+            try:
+                stored = int(self._meta["seed"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise ModelFileError(f"{checkpoint.path}: the stored seed is damaged: {error}") from error
+            if fixed_seed and stored != seed:
+                raise CheckpointError(
+                    f"{checkpoint.path} belongs to a fit with another random_state; give that one, or "
+                    "another folder"
+                )
+            seed = stored
+        self.seed = seed
+
+    def resume(self, n_iter: int) -> Progress | None:
+        """What the file holds, if it belongs to the fit of ``description``; None where there is no file.
+
+        Raises
+        ------
+        CheckpointError
+            It belongs to another fit, or is further than ``n_iter``.
+        ModelFileError
+            Its content makes no sense.
+        """
+        if self._meta is None:
+            return None
+        path, meta = self.checkpoint.path, self._meta
+        description = json.loads(json.dumps(self.description))  # as it comes back
+        try:
+            stored, history, stopped = meta["fit"], meta["history"], meta["stopped"]
+            best = meta["best"]
+            iteration = int(meta["iteration"])
+            whole = iteration == len(history) >= 1 and isinstance(stopped, bool)
+            whole = whole and all(isinstance(record["objective"], float) for record in history)
+            state = {name: array for name, array in self._arrays.items() if not name.startswith("best_")}
+            factors = {
+                name.removeprefix("best_"): array for name, array in self._arrays.items() if name not in state
+            }
+            whole = whole and (best is None) == (not factors)
+            kept = None if best is None else (float(best[0]), int(best[1]), factors)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise ModelFileError(f"{path}: the description of the fit is damaged: {error!r}") from error
+        if not whole or not isinstance(stored, dict):
+            raise ModelFileError(f"{path}: the description of the fit is damaged")
+        for key in {**description, **stored}:
+            if key not in stored or key not in description or stored[key] != description[key]:
+                raise CheckpointError(
+                    f"{path} belongs to another fit: {key} is {_short(description.get(key))} here and "
+                    f"{_short(stored.get(key))} there; continue that fit, or give another folder"
+                )
+        if iteration > n_iter:
+            raise CheckpointError(
+                f"{path} is at iteration {iteration}, beyond n_iter={n_iter}; raise n_iter or give another "
+                "folder"
+            )
+        users, items = state["user_factors"], state["item_factors"]
+        dtype = np.dtype(description["dtype"])
+        shape = tuple(description["shape"])
+        fits = users.dtype == items.dtype == dtype and (len(users), len(items)) == shape
+        if not fits or users.shape[1] != description["K"]:
+            raise ModelFileError(f"{path}: factors of another shape or type than its description")
+        self._arrays, self._meta = {}, None
+        return Progress(state, history, stopped, kept)
+
+    def write(self, progress: Progress) -> None:
+        """Replace the file.
+
+        Raises
+        ------
+        OSError
+            It cannot be written; the file of an earlier iteration stays.
+        """
+        arrays, best = dict(progress.state), None
+        if progress.best is not None:
+            best = progress.best[:2]
+            arrays |= {f"best_{name}": array for name, array in progress.best[2].items()}
+        meta = {
+            "fit": self.description,
+            "seed": self.seed,
+            "iteration": len(progress.history),
+            "stopped": progress.stopped,
+            "history": progress.history,
+            "best": best,
+        }
+        try:
+            save_npz(self.checkpoint.path, arrays, meta, spec=self.spec)
+        except InputTypeError as error:
+            raise InputTypeError(f"no checkpoint can be written: {error}") from error
+
+    def due(self, iteration: int) -> bool:
+        """Whether this iteration is written even if it is not the last."""
+        return iteration % self.checkpoint.every == 0
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def describe(
+    model: Any, loss: Any, decisive: Sequence[str], start: str, matrix: CSR, held_out: CSR | None
+) -> dict[str, Any]:
+    """What decides the bytes of any fit, in terms of JSON; estimators add what they alone have.
+
+    ``decisive`` names the parameters that a checkpoint must share with the fit that goes on from it.
+    """
+    kind = type(loss)
+    return {
+        "loss": [f"{kind.__module__}.{kind.__qualname__}", plain(loss.get_params())],
+        "dtype": np.dtype(model.dtype).name,
+        **{name: plain(getattr(model, name)) for name in decisive},
+        "early_stopping": plain(model.early_stopping),
+        "patience": plain(model.patience) if model.early_stopping else None,
+        "metric": str(model.metric) if held_out is not None else None,
+        "random_state": plain(model.random_state) if is_seed(model.random_state) else None,
+        "start": start,
+        "shape": list(matrix.shape),
+        "X": fingerprint(matrix),
+        "validation": None if held_out is None else fingerprint(held_out),
+    }
+
+
+def plain(value: Any) -> Any:
+    """A parameter in terms of JSON."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if value is None or isinstance(value, str | int | float) else repr(value)

@@ -1,0 +1,109 @@
+"""What a fit is given, checked: matrix and labels, seed, the part that is held out, factors to start from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import _check_feature_names, _check_n_features, _get_feature_names
+
+from rgals.matrix.csr import CSR
+from rgals.matrix.entries import hold_out
+from rgals.matrix.validate import as_csr
+from rgals.model.state import check_labels
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError
+
+HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
+
+
+def read(
+    model: Any, X: Any, dtype: Any, user_ids: Any, item_ids: Any
+) -> tuple[CSR, tuple[np.ndarray | None, np.ndarray | None], np.ndarray | None]:
+    """The matrix to fit, the labels of its users and items, and the names of its columns."""
+    if hasattr(X, "matrix") and hasattr(X, "user_ids"):
+        user_ids = X.user_ids if user_ids is None else user_ids
+        item_ids = X.item_ids if item_ids is None else item_ids
+        X = X.matrix
+    names = _column_names(X)
+    matrix = check_matrix(model, X, dtype)
+    if matrix.nnz == 0:
+        raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
+    return matrix, check_labels(user_ids, item_ids, matrix.shape), names
+
+
+def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) -> CSR:
+    """The matrix in canonical form; with ``n_items``, the number and names of its columns are the fit's."""
+    if n_items is not None:
+        _check_feature_names(model, X, reset=False)
+    if sp.issparse(X) or isinstance(X, CSR):
+        # A wrong number of items is named by `as_csr`, a right one by nobody.
+        matrix = as_csr(X, dtype=dtype, n_cols=n_items)
+        if matrix.n_rows == 0:
+            raise InputError(f"Found array with 0 sample(s) (shape={matrix.shape}): X has no users")
+        if matrix.n_cols == 0:
+            raise InputError(f"Found array with 0 feature(s) (shape={matrix.shape}): X has no items")
+        return matrix
+    if X is None or isinstance(X, str | bytes | dict) or np.isscalar(X):
+        raise InputTypeError(
+            f"X must be a sparse matrix or a numeric array, users x items, not {type(X).__name__}"
+        )
+    try:
+        # `as_csr` looks for NaN and infinity itself: it says where.
+        X = check_array(X, dtype="numeric", ensure_all_finite=False, estimator=model, input_name="X")
+        if n_items is not None:
+            _check_n_features(model, X, reset=False)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    except TypeError as error:
+        raise InputTypeError(str(error)) from error
+    return as_csr(X, dtype=dtype)
+
+
+def _column_names(X: Any) -> np.ndarray | None:
+    """Names of the columns of a frame; None for what has none."""
+    try:
+        return _get_feature_names(X)
+    except TypeError as error:
+        raise InputTypeError(str(error)) from error
+
+
+def divide(matrix: CSR, validation: Any, early_stopping: bool, seed: int) -> tuple[CSR, CSR | None]:
+    """What is fitted, and what is watched: the validation matrix, or a part held out for early stopping."""
+    if validation is not None:
+        n_users, n_items = matrix.shape
+        dtype = matrix.values.dtype
+        return matrix, as_csr(validation, name="validation", dtype=dtype, n_rows=n_users, n_cols=n_items)
+    return hold_out(matrix, HOLD_OUT, seed) if early_stopping else (matrix, None)
+
+
+def warm_factors(model: Any, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Factors of the last fit, where ``warm_start`` asks for them and there are some."""
+    last = getattr(model, "_snapshot", None)
+    if last is None or not model.warm_start:
+        return None
+    users, items = last.user_factors, last.item_factors
+    if (users.shape, items.shape) != tuple((n, model.K) for n in shape):
+        raise InputError(
+            f"warm_start: the last fit has factors of shapes {users.shape} and {items.shape}, which do not "
+            f"fit a matrix {shape} with K={model.K}; set warm_start=False"
+        )
+    return users, items
+
+
+def draw_seed(random_state: Any) -> int:
+    """The one number that decides a fit's random choices; the same for the same int."""
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(np.iinfo(np.int32).max))
+    try:
+        return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+    except ValueError:
+        raise ParameterError(
+            "random_state", random_state, "give None, a seed (0 to 2^32 - 1), a RandomState or a Generator"
+        ) from None
+
+
+def is_seed(random_state: Any) -> bool:
+    """Whether a random state is an integer, which names one sequence of random numbers."""
+    return isinstance(random_state, int | np.integer) and not isinstance(random_state, bool)

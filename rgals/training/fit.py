@@ -1,0 +1,183 @@
+"""The parts of an ALS fit: parameters and a matrix become a minimisation, its outcome a fitted state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rgals.files.archive import ArraySpec
+from rgals.losses import AUTO, Degrees, Loss, get_loss
+from rgals.matrix.csr import CSR
+from rgals.model.state import FittedState
+from rgals.runtime import memory as _memory
+from rgals.runtime.aligned import empty
+from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.errors import ParameterError
+from rgals.runtime.threads import n_threads
+from rgals.solvers import closed_form
+from rgals.solvers.als import ALS, Problem
+from rgals.solvers.base import Backend
+from rgals.solvers.choose import exact_backend
+from rgals.solvers.cuda import check_factors, is_cuda
+from rgals.solvers.precision import check_underflow, warn_of_rounding
+from rgals.training.checkpoint import checkpoint_spec, describe, digest, plain
+from rgals.training.data import warm_factors
+
+SOLVERS = ("auto", "exact", "pcg", "svd", "dense")
+# Parameters that a checkpoint must share with the fit that goes on from it.
+_DECISIVE = ("K", "reg", "reg_exponent", "init_scale", "tol")
+_BASIS = ArraySpec(("f8",), ("K", "K"), required=False)
+CHECKPOINT = checkpoint_spec("rgals-checkpoint", ALS.outcome, {"user_basis": _BASIS, "item_basis": _BASIS})
+
+
+def check_parameters(model: Any) -> tuple[Loss, Any]:
+    """Check every parameter of an `RGALS`; returns a copy of its loss, and its dtype."""
+    check_int("K", model.K, 1, 1 << 15)
+    check_real("reg_exponent", model.reg_exponent, -4.0, 4.0)
+    if not isinstance(model.reg, str):
+        check_real("reg", model.reg, 0.0)
+    elif model.reg != AUTO:
+        raise ParameterError("reg", model.reg, "give a number >= 0, or 'auto'")
+    check_int("n_iter", model.n_iter, 1)
+    check_choice("solver", model.solver, SOLVERS)
+    check_choice("dtype", dtype_name(model.dtype), ("float32", "float64"))
+    check_device(model)
+    check_real("tol", model.tol, 0.0)
+    check_int("patience", model.patience, 1)
+    check_int("pcg_steps", model.pcg_steps, 1)
+    if model.validation_users is not None:
+        check_int("validation_users", model.validation_users, 1)
+    if model.init_scale is not None:
+        check_real("init_scale", model.init_scale, 0.0, open_min=True)
+    loss = get_loss(model.loss)
+    if model.solver == "svd":
+        closed_form.check_closed_form(loss, model.reg_exponent)
+    # A copy, so that later changes of the parameter do not change a fitted model.
+    return type(loss)(**loss.get_params()), np.dtype(dtype_name(model.dtype)).type
+
+
+def check_device(model: Any) -> None:
+    """Check ``device``, and that it takes the other parameters."""
+    if not is_cuda(model.device):
+        check_choice("device", model.device, ("cpu", "cuda", "cuda:N"))
+        if model.device != "cpu":
+            raise ParameterError("device", model.device, "N stands for a device's number, as in 'cuda:0'")
+        return
+    check_factors(model.K)
+    if model.solver == "dense":
+        raise ParameterError("solver", model.solver, "the float64 reference runs on device='cpu' only")
+
+
+def check_memory(model: Any, matrix: CSR, dtype: Any, *, split: bool = False, watched: bool = True) -> None:
+    """Raise `InsufficientMemoryError` where a fit needs more memory than there is.
+
+    ``split``: early stopping holds interactions out of the matrix; ``watched``: somebody asks for factors.
+    """
+    itemsize = np.dtype(dtype).itemsize
+    n_users, n_items = matrix.shape
+    valued = not matrix.is_binary
+    size = (matrix.shape, matrix.nnz)
+    needed = _memory.fit_bytes(
+        *size,
+        model.K,
+        itemsize,
+        valued=valued,
+        coupled=get_loss(model.loss).couples_items(),
+        best=model.early_stopping,
+        watched=watched,
+        threads=n_threads(model.n_jobs),
+        longest=int(max(matrix.row_counts.max(), matrix.col_counts.max())),
+        closed_form=closed_form.scratch_bytes(*size, model.K, itemsize, valued)
+        if model.solver == "svd"
+        else 0,
+    )
+    if split:  # the parts are held beside the matrix
+        parts = 16 * n_users + matrix.nnz * (4 + (itemsize if valued else 0))
+        needed = max(needed + parts, _memory.split_bytes(matrix.nnz))
+    _memory.admit(
+        needed,
+        f"a fit with K={model.K} of {n_users:,} users, {n_items:,} items and {matrix.nnz:,} interactions in "
+        f"{np.dtype(dtype).name}",
+        "lower K" + (" or use dtype='float32'" if itemsize == 8 else "") + ", or fit fewer users and items",
+    )
+
+
+def taken(model: Any, problem: Problem) -> dict[str, float]:
+    """The numbers that took the place of "auto", by name."""
+    given = get_loss(model.loss).get_params()
+    chosen = {name: value for name, value in problem.loss.get_params().items() if given[name] == AUTO}
+    return {**chosen, **({"reg": problem.reg} if model.reg == AUTO else {})}
+
+
+def start_factors(model: Any, shape: tuple[int, int], rng: np.random.Generator, dtype: Any) -> np.ndarray:
+    """User factors to start from: random, or with ``warm_start`` a copy of those of the last fit."""
+    last = warm_factors(model, shape)
+    if last is not None:
+        start = empty(last[0].shape, dtype)
+        start[...] = last[0]
+        return start
+    scale = model.K**-0.5 if model.init_scale is None else model.init_scale
+    start = empty((shape[0], model.K), dtype)
+    rng.standard_normal(dtype=dtype, out=start)
+    start *= scale
+    return start
+
+
+def describe_fit(model: Any, loss: Loss, solver: str, matrix: CSR, held_out: CSR | None) -> dict[str, Any]:
+    """Everything that decides the bytes of a fit, as a checkpoint keeps it."""
+    last = warm_factors(model, matrix.shape)
+    start = "random" if last is None else digest(last[0])
+    return {
+        **describe(model, loss, _DECISIVE, start, matrix, held_out),
+        "solver": solver,
+        "pcg_steps": plain(model.pcg_steps) if solver == "pcg" else None,
+        "validation_users": plain(model.validation_users) if held_out is not None else None,
+    }
+
+
+def finish(
+    model: Any,
+    loss: Loss,
+    problem: Problem,
+    degrees: Degrees,
+    backend: Backend,
+    item_factors: np.ndarray,
+    history: list[dict[str, Any]],
+    seen: CSR,
+    labels: tuple[np.ndarray | None, np.ndarray | None],
+) -> FittedState:
+    """The last user half-step, done exactly as a fold-in does it, so that both agree to the bit."""
+    if model.solver == "pcg":
+        backend = exact_backend(model)
+    side = problem.coefficients.user_side(problem.users, problem.reg, problem.reg_exponent)
+    step = backend.half_step(problem.users, item_factors, side)
+    items = problem.coefficients.item_side(problem.items, problem.reg, problem.reg_exponent)
+    check_underflow(problem.users, step.factors, side, "user")
+    check_underflow(problem.items, item_factors, items, "item")
+    if not is_cuda(model.device):
+        warn_of_rounding(problem.users, step.factors, item_factors, side, backend, "user")
+        warn_of_rounding(problem.items, None, step.factors, items, backend, "item")
+    if not history:  # closed form: one entry, so that the objective can be read as after any fit
+        ridge = items.ridge @ np.einsum("ij,ij->i", item_factors, item_factors, dtype=np.float64)
+        objective = problem.constant + float(ridge) - step.decrease
+        history.append({"iteration": 1, "seconds": 0.0, "objective": objective})
+    return FittedState(
+        user_factors=step.factors,
+        item_factors=item_factors,
+        seen=seen,
+        user_ids=labels[0],
+        item_ids=labels[1],
+        loss=loss,
+        reg=problem.reg,
+        reg_exponent=problem.reg_exponent,
+        degrees=degrees,
+    )
+
+
+def dtype_name(dtype: Any) -> Any:
+    """``"float32"`` for any way to say so; what is no dtype comes back as it is, to be refused by name."""
+    try:
+        return np.dtype(dtype).name
+    except TypeError:
+        return dtype

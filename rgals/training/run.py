@@ -1,0 +1,90 @@
+"""The one loop of every fit: a step, its time, what watches it, what is written down, when it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from rgals.runtime.progress import ProgressBar
+from rgals.training.checkpoint import Progress, Store
+from rgals.training.steps import Callback, Iteration, Steps
+from rgals.training.watch import BestIterate
+
+
+def run(
+    steps: Steps,
+    n_iter: int,
+    *,
+    tol: float | None = None,
+    watchers: Sequence[Callback] = (),
+    best: BestIterate | None = None,
+    store: Store | None = None,
+    verbose: bool = False,
+) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
+    """Iterate until ``n_iter``, until the objective settles or until a watcher ends it.
+
+    Nothing is published here: an error or Ctrl-C ends the run and its results are lost, but for checkpoints.
+
+    Parameters
+    ----------
+    steps : Steps
+    n_iter : int
+    tol : float, optional
+        Stop when the objective falls by less than ``tol`` times its magnitude in an iteration; 0: when
+        rounding makes it rise. None: the objective ends no run.
+    watchers : sequence of callables
+        Called after every iteration, all of them, in this order.
+    best : BestIterate, optional
+        One of the watchers: its iterate is returned, not the last.
+    store : Store, optional
+        Where to write checkpoints to, and to go on from: the result is that of a run which was never
+        interrupted, to the bit.
+    verbose : bool
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    factors : dict of str to ndarray
+        The ``outcome`` of ``steps``.
+    history : list of dict
+        ``iteration``, ``seconds``, ``objective`` and what watchers added.
+
+    Raises
+    ------
+    NumericalError
+    """
+    history: list[dict[str, Any]] = []
+    done = None if store is None else store.resume(n_iter)
+    if done is not None:
+        steps.restore(done.state)
+        history = list(done.history)
+        n_iter = len(history) if done.stopped else n_iter
+        if best is not None and done.best is not None:
+            best.best, best.iteration, best.factors = done.best
+    seconds, previous = (history[-1]["seconds"], history[-1]["objective"]) if history else (0.0, np.inf)
+    with closing(ProgressBar(n_iter, steps.label, steps.unit, shown=verbose)) as bar:
+        bar.begin(len(history))
+        for iteration in range(len(history) + 1, n_iter + 1):
+            started = time.perf_counter()
+            objective = steps.step(iteration)
+            seconds += time.perf_counter() - started
+            record: dict[str, Any] = {"iteration": iteration, "seconds": seconds, "objective": objective}
+            history.append(record)
+            now = Iteration(iteration, seconds, objective, record, history, steps)
+            answers = [watcher(now) for watcher in watchers]  # every one is called
+            stop = any(answers) or (tol is not None and previous - objective < tol * abs(objective))
+            if store is not None and (stop or iteration == n_iter or store.due(iteration)):
+                kept = None if best is None else (best.best, best.iteration, best.factors)
+                store.write(Progress(steps.state(), history, stop, kept))
+            bar.advance(record)
+            if stop:
+                break
+            previous = objective
+            del now  # and with it copies of the factors that somebody asked for
+    if best is not None:
+        return best.factors, history
+    return {name: getattr(steps, name)() for name in steps.outcome}, history
