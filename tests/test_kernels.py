@@ -16,12 +16,15 @@ from numba import njit
 
 import rgals.kernels
 from rgals._aligned import aligned, empty
-from rgals._csr import read_only
+from rgals._csr import CSR
 from rgals.kernels import gram, plain_rows, sums, triangles
-from rgals.kernels.emitter import HAS_AVX512, LINE
-from rgals.kernels.inverse import coupling_sums, unpack
 from rgals.kernels.queue import _threads, fetch_add, launch
+from rgals.kernels.row import Basis, Result
+from rgals.kernels.rows import coupling_sums, unpack
+from rgals.kernels.vectors import HAS_AVX512, LINE
 from rgals.kernels.workspace import workspace
+from rgals.losses.base import Side
+from rgals.solvers.plan import Plan
 
 
 def packed(A, w):
@@ -198,31 +201,34 @@ def test_work_that_has_not_started_is_not_waited_for():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_coupling_sums_over_rows_of_every_kind(threads, dtype, rng):
-    """Duals from plain rows and from panels, primals, signed and missing weights, rows without positives."""
-    kp, n_fixed, counts = 64, 500, np.array([0, 1, 7, 40, 44, 45, 60, 64, 65, 130, 300, 30, 64, 90, 3, 0, 12])
+    """Duals, primals, signed weights, rows whose positives carry none, rows without positives or scale."""
+    K, n_fixed, counts = 64, 500, np.array([0, 1, 7, 40, 44, 45, 60, 64, 65, 130, 300, 30, 64, 90, 3, 0, 12])
     n_rows = len(counts)
     indptr = np.concatenate([[0], np.cumsum(counts)])
-    indices = np.concatenate([rng.permutation(n_fixed)[:n] for n in counts]).astype(np.int32)
-    values = rng.uniform(0.5, 2.0, len(indices)).astype(dtype)
-    row_terms = np.tile(np.array([0.5, 0.1, 1.0, 0.2], dtype), (n_rows, 1)) * rng.uniform(0.5, 1, (n_rows, 4))
+    indices = np.concatenate([np.sort(rng.permutation(n_fixed)[:n]) for n in counts]).astype(np.int32)
+    matrix = CSR(indptr, indices, rng.uniform(0.5, 2.0, len(indices)).astype(dtype), n_fixed)
+    row_terms = np.tile([0.5, 0.1, 1.0, 0.2], (n_rows, 1)) * rng.uniform(0.5, 1, (n_rows, 4))
     row_terms[11, :2] = 0.0  # no positive carries weight
     row_terms[12:15, :2] = [-2e-4, -1e-4]  # little enough to stay positive definite
-    row_terms = row_terms.astype(dtype)
-    factors = rng.standard_normal((n_fixed, kp)).astype(dtype)
-    d, s = rng.uniform(0.5, 2, kp).astype(dtype), rng.standard_normal(kp).astype(dtype)
+    factors = rng.standard_normal((n_fixed, K)).astype(dtype)
+    d, s = rng.uniform(0.5, 2, K).astype(dtype), rng.standard_normal(K).astype(dtype)
     scale, linear, ridge = rng.uniform(0.5, 1, n_rows), rng.standard_normal(n_rows), np.full(n_rows, 0.3)
     scale[1], linear[-1] = 0.0, 0.0
-    info = np.zeros(n_rows, np.int32)
-    B, solutions = coupling_sums(
-        rng.permutation(n_rows), *map(read_only, (indptr, indices, values)), factors.reshape(-1), d, s, scale,
-        linear, ridge, row_terms, np.empty((0, 4), dtype), 4, info, threads,
-    )  # fmt: skip
+    ones = np.ones(n_fixed)
+    side = Side(scale, linear, ridge, ones, ones, row_terms, np.ones((n_fixed, 4)), 0.1, coupled=True)
+    plan = Plan(matrix, side, np.dtype(dtype), K)
+    weighted = np.isin(np.arange(n_rows), plan.coupled.order)
+    np.testing.assert_array_equal(weighted, (counts > 0) & (scale > 0) & (np.arange(n_rows) != 11))
+    result = Result(np.empty((n_rows, K), dtype), np.zeros(n_rows), np.zeros(n_rows, np.int32))
+    basis = Basis(factors.reshape(-1), d, s)
+    B, solutions = coupling_sums(plan.coupled, plan.rows, basis, result, threads)
+    info, kp, values = result.info, K, matrix.values
     assert not info.any()
     expected, expected_solutions = np.zeros((kp, kp)), np.zeros(kp)
-    for r in range(n_rows):
+    for r in np.flatnonzero(weighted):
         F = factors[indices[indptr[r] : indptr[r + 1]]].astype(np.float64)
         v = values[indptr[r] : indptr[r + 1]].astype(np.float64)
-        terms = row_terms[r].astype(np.float64)
+        terms = row_terms[r].astype(dtype).astype(np.float64)
         A = np.diag(scale[r] * d + ridge[r]) + F.T @ ((v * terms[0] + terms[1])[:, None] * F)
         b = F.T @ (v * terms[2] + terms[3]) + linear[r] * s
         expected += scale[r] ** 2 * np.linalg.inv(A)
@@ -244,8 +250,8 @@ def test_the_kernels_for_processors_without_avx512(tmp_path):
         pytest.skip("this processor has no AVX-512: the other tests have judged these kernels")
     told = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}
     here = Path(__file__).parent
-    tests = [str(here / name) for name in ("test_kernels.py", "test_krylov.py")]
-    code = "from rgals.kernels.emitter import HAS_AVX512 as has; import pytest, sys; assert not has; "
+    tests = [str(here / name) for name in ("test_kernels.py", "test_cg.py")]
+    code = "from rgals.kernels.vectors import HAS_AVX512 as has; import pytest, sys; assert not has; "
     done = subprocess.run(
         [sys.executable, "-c", code + "sys.exit(pytest.main(sys.argv[1:]))", "-q", *tests],
         env={**os.environ, **told, "NUMBA_CACHE_DIR": str(tmp_path)},

@@ -1,4 +1,4 @@
-"""How functions are compiled that kernels call for every row or tile."""
+"""How functions are compiled: those that Python calls, and those that kernels call for every row or tile."""
 
 from __future__ import annotations
 
@@ -15,3 +15,11 @@ def inner(function: Callable[..., Any]) -> Any:
     rows. Such a function may neither allocate nor return an array.
     """
     return njit(cache=True, _nrt=False)(function)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """`inner` for a function of many arguments that is called in one or two places: it becomes part of them.
+
+    Passing the records of a row costs some 200 stores.
+    """
+    return njit(cache=True, _nrt=False, forceinline=True)(function)

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import numpy as np
-from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
 
-from rgals.kernels.emitter import INT, LINE, Emitter, kernel
 from rgals.kernels.inner import inner
 from rgals.kernels.queue import fetch_add, launch
+from rgals.kernels.vectors import LINE, Emitter, kernel
 
 
 @kernel("ppppiii")
 def _add_blocks(e, table, weight, linear_weight, sums, k, n, n_blocks):
-    builder, wide = e.builder, Emitter(e.builder, types.float64, e.width)
-    with cgutils.for_range(builder, n_blocks) as block:
-        at = builder.mul(block.index, ir.Constant(INT, e.width))
+    """The three sums of `column_sums` for whole blocks of columns, in float64."""
+    wide = Emitter(e.builder, types.float64, e.width)
+    weight, linear_weight, sums = (wide.view(p) for p in (weight, linear_weight, sums))
+    with e.blocks(n_blocks) as at:
         squares, plain, linear = slots = wide.variables(3)
-        with cgutils.for_range(builder, n) as row:
-            numbers = e.load(e.at(table, builder.add(at, builder.mul(row.index, k))))
-            if e.real != wide.real:
-                numbers = builder.fpext(numbers, wide.vector)
-            factor, linear_factor = (wide.spread(wide.scalar(w, row.index)) for w in (weight, linear_weight))
-            weighted = builder.fmul(factor, numbers)
-            builder.store(wide.fma(weighted, numbers, builder.load(squares)), squares)
-            builder.store(builder.fadd(builder.load(plain), weighted), plain)
-            builder.store(wide.fma(linear_factor, numbers, builder.load(linear)), linear)
+        with e.loop(n) as row:
+            numbers = wide.widened(table[at + row * k])
+            weighted = (weight.spread(row) * numbers).rounded()
+            squares += weighted * numbers
+            plain += weighted
+            linear += linear_weight.spread(row) * numbers
         for number, slot in enumerate(slots):
-            to = builder.add(at, builder.mul(k, ir.Constant(INT, number)))
-            wide.store(builder.fadd(wide.load(sums, to), builder.load(slot)), sums, to)
+            to = at + k * number
+            sums[to] = sums[to] + slot
 
 
 @inner

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from rgals.kernels.emitter import LINE
+from rgals.kernels.vectors import LINE
 
 
 @njit(cache=True)

@@ -1,6 +1,6 @@
 """Batches of row systems on a device: packed rows, one batched product, one batched Cholesky factorisation.
 
-Notation as in `rgals.kernels.systems`: scaled by ``D^-1/2``, with ``X`` the rows ``sqrt(|m_k|) D^-1/2 f_k``,
+Notation as in `rgals.kernels.row`: scaled by ``D^-1/2``, with ``X`` the rows ``sqrt(|m_k|) D^-1/2 f_k``,
 ``S`` the signs of m, ``w_k = l_k / sqrt(|m_k|)`` and ``c = D^-1/2 (linear s + what carries no weight)``, a
 row's system is ``(I + X^T S X) x = X^T w + c`` and ``p = D^-1/2 x``. Where no weight is negative and n <= K
 it is solved in the dual, ``(I + X X^T) z = w - X c``, ``x = c + X^T z``.
@@ -14,11 +14,10 @@ import numpy as np
 
 from rgals._csr import CSR
 from rgals.cuda import Device, Room
+from rgals.kernels.row import DIAGONAL, DUAL
 from rgals.losses.base import Side
 from rgals.solvers.backends._cuda.plan import (
     COLUMNS,
-    DUAL,
-    FREE,
     PIECE,
     SEGMENT,
     SIGNED,
@@ -26,12 +25,9 @@ from rgals.solvers.backends._cuda.plan import (
     VALUED,
     Bucket,
     buckets,
-    classify,
-    common_ridge,
     cut,
-    folded_terms,
-    signs,
 )
+from rgals.solvers.plan import GPU, classify, common_ratio, rows_of, weigh
 
 
 class DeviceMatrix:
@@ -70,18 +66,20 @@ class DeviceSide:
         dtype = matrix.dtype
         self.matrix, self.side, self.k = matrix, side, k
         host = matrix.host
-        row_terms, col_terms = folded_terms(side, dtype)
-        n_zero, n_negative = signs(host, row_terms, col_terms)
-        kind = classify(host, n_zero, n_negative, k)
         counts = host.row_counts
+        rows = rows_of(host, side, dtype)
+        row_terms, col_terms = rows.row_terms, rows.col_terms
+        n_zero, n_negative, heaviest = weigh(rows)
+        kind = classify(counts, n_zero, n_negative, heaviest, side.linear, side.scale, k, dtype, GPU)
         up = device.upload
         self.flags = matrix.flags | (COLUMNS if len(col_terms) else 0)
         self.row_terms = up(row_terms)
         self.col_terms = up(col_terms if len(col_terms) else np.zeros((1, 4), dtype))
         self.scale, self.linear, self.ridge = up(side.scale), up(side.linear), up(side.ridge)
         self.gram_weight, self.linear_weight = up(side.gram_weight), up(side.linear_weight)
-        self.pulled = up((counts > 0) | (side.linear != 0))
-        self.free = up(np.flatnonzero(kind == FREE).astype(np.int32))
+        solved = (counts > 0) | (side.linear != 0)
+        self.pulled = up(solved)
+        self.free = up(np.flatnonzero(kind <= DIAGONAL).astype(np.int32))
         self.longest_first = up(np.argsort(-counts, kind="stable").astype(np.int32))
         pieces = cut(np.flatnonzero(n_zero > 0), host.indptr, PIECE)
         self.pieces = [up(a) for a in (pieces.row, pieces.begin, pieces.count, pieces.slot)]
@@ -93,7 +91,7 @@ class DeviceSide:
         ]
         self.any_negative = bool(n_negative.any())
         self.all_free = len(self.free) == host.n_rows
-        self.ratio = common_ridge(side, counts) if self.all_free else None
+        self.ratio = common_ratio(side.ridge, side.scale, solved) if self.all_free else None
         self.uniform = bool(len(side.gram_weight) and (side.gram_weight == side.gram_weight[0]).all())
 
 
