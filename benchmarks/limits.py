@@ -13,7 +13,7 @@ for, gathered from a table and summed (cache), copies of large arrays (memory). 
 with ``min(dual, primal, iterated)`` flops a row for exact solving: dual ``n^2 K + n^3/3 + 2 n^2 + 4 n K``,
 primal ``n K (K + 1) + K^3/3 + 2 K^2 + 2 n K``, iterated five conjugate gradient steps, as few as take a well
 conditioned row to rounding; ``2 n K`` where rows share a matrix; ``(s + 1) 4 n K + 2 n K`` for s steps.
-"Rows" is the sparse product of the shared solver, without the dense phases around it, against what it gathers.
+"Rows" is the sparse product where rows share a matrix, without the dense phases, against what it gathers.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def explain(state: FittedState, user: int, item: int, n: int | None) -> Explanat
     if state.seen is None:
         raise InputError("this model carries no training interactions, which an explanation is made of")
     row = state.seen.take_rows(np.array([user]))
-    side = state.loss.coefficients(state.degrees.with_users(row)).user_side(
+    side = state.loss.coefficients_for(state.degrees.with_users(row)).user_side(
         row, state.reg, state.reg_exponent
     )
     curvature, pull = state.user_system

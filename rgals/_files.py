@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import errno
-import fcntl
+import importlib
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import BinaryIO
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO
 
 from rgals._errors import InputError
 
+
+def _module(name: str) -> Any:
+    """A module that only some systems have, or None."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+_fcntl, _msvcrt = _module("fcntl"), _module("msvcrt")  # POSIX's, Windows's
 _PREFIX, _SUFFIX = ".rgals-", ".tmp"
+_WINDOWS = os.name == "nt"  # where an open file can be neither renamed nor removed
+_LOCKED_BYTE = 1 << 40  # Windows locks bytes, and nobody else can read those: one far behind the end
+_PAUSE = 0.1  # seconds between attempts at a lock that cannot be waited for
+OPEN = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 @contextmanager
@@ -59,10 +75,13 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
         with os.fdopen(descriptor, "w+b") as file:
             yield file
             file.flush()
-            if mode is not None:
+            if mode is not None and hasattr(os, "fchmod"):
                 os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
-            os.replace(temporary, target)  # still open, and so locked: nobody takes it for a leftover
+            if not _WINDOWS:
+                os.replace(temporary, target)  # still open, and so locked: nobody takes it for a leftover
+        if _WINDOWS:
+            os.replace(temporary, target)
     except BaseException:
         _remove(temporary)
         raise
@@ -92,7 +111,7 @@ def remove_leftovers(folder: str) -> list[str]:
     for name in names:
         path = os.path.join(folder, name)
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(path, OPEN | _NO_LINK)
         except OSError:  # gone in the meantime, or somebody else's
             continue
         try:
@@ -111,7 +130,7 @@ def _create(folder: str) -> tuple[str, int]:
     while True:
         path = os.path.join(folder, f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}")
         # os.open and not tempfile: the permissions follow the umask, as for any other file of the user.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, OPEN | os.O_CREAT | os.O_EXCL, 0o666)
         # Before the lock, another writer may take the file for a leftover: what it holds or has removed is
         # given up.
         if lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
@@ -121,16 +140,45 @@ def _create(folder: str) -> tuple[str, int]:
 
 
 def lock(descriptor: int, *, wait: bool = False) -> bool | None:
-    """Lock a file: True where this descriptor now holds it, False where another does, None where none can."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError as error:
-        if error.errno == errno.EWOULDBLOCK:
+    """Lock a file: True where this descriptor now holds it, False where another does, None where none can.
+
+    None is what file systems without locks give (some network and FUSE mounts), each by an error of its own,
+    and systems without a way to lock.
+    """
+    if _fcntl is None and _msvcrt is None:
+        return None
+    while True:
+        try:
+            if _fcntl is not None:
+                _fcntl.flock(descriptor, _fcntl.LOCK_EX | (0 if wait else _fcntl.LOCK_NB))
+            else:
+                _lock_byte(descriptor)
+            return True
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+                return None
+        if not wait:
             return False
-        if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL):
-            return None
-        raise
-    return True
+        time.sleep(_PAUSE)
+
+
+def _lock_byte(descriptor: int) -> None:
+    at = os.lseek(descriptor, 0, os.SEEK_CUR)
+    os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+    try:
+        _msvcrt.locking(descriptor, _msvcrt.LK_NBLCK, 1)
+    finally:
+        os.lseek(descriptor, at, os.SEEK_SET)
+
+
+def close_and_remove(file: BinaryIO, path: str) -> None:
+    """Remove a file that was written to; it stays locked until it is gone, where the system allows that."""
+    if not _WINDOWS:
+        _remove(path)
+    with suppress(OSError):  # what is not written yet, on a full disk, is not wanted any more
+        file.close()
+    if _WINDOWS:
+        _remove(path)
 
 
 def _existing_mode(target: str) -> int | None:
@@ -159,7 +207,7 @@ def _sync_folder(folder: str) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
             raise
     finally:
         os.close(descriptor)

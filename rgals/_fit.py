@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_feature_names, _check_n_features, validate_data
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import _check_feature_names, _check_n_features, _get_feature_names
 
 from rgals import _memory
 from rgals._aligned import empty
@@ -24,8 +24,7 @@ from rgals._threads import n_threads
 from rgals._validation import as_csr, check_choice, check_int, check_real
 from rgals.checkpoint import Progress, Store, digest, fingerprint
 from rgals.cuda import check_factors, is_cuda
-from rgals.losses import Degrees, Loss, get_loss, rule
-from rgals.model_selection import split_interactions
+from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.solvers import closed_form
 from rgals.solvers.als import Callback, Iteration, Problem, State, als
 from rgals.solvers.backends.base import Backend
@@ -34,10 +33,9 @@ from rgals.solvers.backends.cupy import CuPyBackend
 from rgals.solvers.backends.dense import DenseBackend
 
 SOLVERS = ("auto", "exact", "pcg", "svd", "dense")
-AUTO = "auto"
 # Parameters that a checkpoint must share with the fit that goes on from it.
 _DECISIVE = ("K", "reg", "reg_exponent", "init_scale", "tol", "early_stopping")
-_HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
+HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class FittedState(Snapshot):
     @cached_property
     def user_system(self) -> tuple[np.ndarray, np.ndarray]:
         """What the systems of all users share: ``Q^T diag(h) Q - i u u^T`` and ``u = Q^T h``, in float64."""
-        coefficients = self.loss.coefficients(self.degrees)
+        coefficients = self.loss.coefficients_for(self.degrees)
         gram, u = np.zeros((self.item_factors.shape[1],) * 2), np.zeros(self.item_factors.shape[1])
         for start in range(0, len(self.item_factors), 1 << 14):
             part = self.item_factors[start : start + (1 << 14)].astype(np.float64)
@@ -77,8 +75,8 @@ def check_parameters(model: Any) -> tuple[Loss, Any]:
     check_real("reg_exponent", model.reg_exponent, -4.0, 4.0)
     if not isinstance(model.reg, str):
         check_real("reg", model.reg, 0.0)
-    elif model.reg != AUTO or model.reg_exponent != 1:
-        raise ParameterError("reg", model.reg, "give a number >= 0, or 'auto' with reg_exponent=1")
+    elif model.reg != AUTO:
+        raise ParameterError("reg", model.reg, "give a number >= 0, or 'auto'")
     check_int("n_iter", model.n_iter, 1)
     check_choice("solver", model.solver, SOLVERS)
     check_choice("dtype", dtype_name(model.dtype), ("float32", "float64"))
@@ -119,8 +117,9 @@ def _backend(model: Any, steps: int | None) -> Backend:
 
 
 def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) -> CSR:
-    """The matrix in canonical form; records, or compares with ``n_items``, the number and names of items."""
-    reset = n_items is None
+    """The matrix in canonical form; with ``n_items``, the number and names of its columns are the fit's."""
+    if n_items is not None:
+        _check_feature_names(model, X, reset=False)
     if sp.issparse(X) or isinstance(X, CSR):
         # A wrong number of items is named by `as_csr`, a right one by nobody.
         matrix = as_csr(X, dtype=dtype, n_cols=n_items)
@@ -128,9 +127,6 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
             raise InputError(f"Found array with 0 sample(s) (shape={matrix.shape}): X has no users")
         if matrix.n_cols == 0:
             raise InputError(f"Found array with 0 feature(s) (shape={matrix.shape}): X has no items")
-        # Only the shape is looked at; a matrix with its values would take memory.
-        _check_n_features(model, np.broadcast_to(np.float32(0), matrix.shape), reset=reset)
-        _check_feature_names(model, X, reset=reset)
         return matrix
     if X is None or isinstance(X, str | bytes | dict) or np.isscalar(X):
         raise InputTypeError(
@@ -138,12 +134,22 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
         )
     try:
         # `as_csr` looks for NaN and infinity itself: it says where.
-        X = validate_data(model, X, reset=reset, dtype="numeric", ensure_all_finite=False)
+        X = check_array(X, dtype="numeric", ensure_all_finite=False, estimator=model, input_name="X")
+        if n_items is not None:
+            _check_n_features(model, X, reset=False)
     except ValueError as error:
         raise InputError(str(error)) from error
     except TypeError as error:
         raise InputTypeError(str(error)) from error
     return as_csr(X, dtype=dtype)
+
+
+def column_names(X: Any) -> np.ndarray | None:
+    """Names of the columns of a frame; None for what has none."""
+    try:
+        return _get_feature_names(X)
+    except TypeError as error:
+        raise InputTypeError(str(error)) from error
 
 
 def check_memory(model: Any, matrix: CSR, dtype: Any) -> None:
@@ -168,22 +174,35 @@ def check_memory(model: Any, matrix: CSR, dtype: Any) -> None:
     )
 
 
-def resolve(model: Any, loss: Loss, train: CSR) -> tuple[Loss, float]:
-    """The loss and the strength of the regularisation of a fit, where ``reg="auto"`` by the rule."""
-    if model.reg != AUTO:
-        return loss, float(model.reg)
-    ruled = rule(loss, train.n_rows, train.n_cols, train.nnz)
-    if isinstance(model.loss, str):
-        loss = type(loss)(**{name: value for name, value in ruled.items() if name != "reg"})
-    return loss, ruled["reg"]
+def choose_reg(reg: float | str, problem: Problem) -> float:
+    """The strength of the regularisation of a fit: the loss's rule where it is "auto".
+
+    Rules speak of ``reg_exponent=1``, ``rho = reg W``. With another exponent nu, ``rho = reg_nu W^nu``, and
+    ``reg_nu = reg W^(1 - nu)`` keeps the ridge of the mean interaction: W is the geometric mean, over the
+    interactions and both sides, of the rows' weights.
+    """
+    if reg != AUTO:
+        return float(reg)
+    users, items, nu = problem.users, problem.items, problem.reg_exponent
+    reg = problem.loss.defaults(*users.shape, users.nnz)["reg"]
+    if nu == 1.0:
+        return reg
+    logs = []
+    for matrix, side in (
+        (users, problem.coefficients.user_side(users, 1.0, 1.0)),
+        (items, problem.coefficients.item_side(items, 1.0, 1.0)),
+    ):
+        counts = np.where(side.ridge > 0, matrix.row_counts, 0)
+        weight = np.log(side.ridge, out=np.zeros(len(counts)), where=counts > 0)
+        logs.append(float(counts @ weight) / max(int(counts.sum()), 1))
+    return reg * float(np.exp((1.0 - nu) * np.mean(logs)))
 
 
-def hold_out(matrix: CSR, dtype: Any, seed: int) -> tuple[CSR, CSR]:
-    """What is fitted and what early stopping watches, where no validation matrix is given."""
-    train, held_out = split_interactions(
-        matrix.to_scipy(dtype), (1.0 - _HOLD_OUT, _HOLD_OUT), random_state=seed
-    )
-    return as_csr(train, dtype=dtype), as_csr(held_out, dtype=dtype)
+def taken(model: Any, problem: Problem) -> dict[str, float]:
+    """The numbers that took the place of "auto", by name."""
+    given = get_loss(model.loss).get_params()
+    chosen = {name: value for name, value in problem.loss.get_params().items() if given[name] == AUTO}
+    return {**chosen, **({"reg": problem.reg} if model.reg == AUTO else {})}
 
 
 def choose_solver(model: Any, coefficients: Any) -> tuple[Backend, str]:

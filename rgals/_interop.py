@@ -11,7 +11,7 @@ from rgals._csr import CSR
 from rgals._errors import InputError, InputTypeError, MissingDependencyError
 from rgals._fit import FittedState
 from rgals._ranker import FactorRanker
-from rgals._snapshot import check_labels
+from rgals._snapshot import FitRecord, check_labels, parameters_of
 from rgals._validation import as_csr
 from rgals.losses import WRMF, Degrees, Loss, get_loss
 
@@ -40,7 +40,9 @@ class Interop(FactorRanker):
         except ImportError as error:
             raise MissingDependencyError("to_implicit needs implicit: pip install implicit") from error
         state = cast(FittedState, self._state())
-        alpha = 1.0 + state.loss.alpha if isinstance(state.loss, WRMF) else 1.0  # its weight is alpha v
+        alpha = (
+            1.0 + float(state.loss.alpha) if isinstance(state.loss, WRMF) else 1.0
+        )  # its weight is alpha v
         users, items = state.user_factors, state.item_factors
         model = AlternatingLeastSquares(factors=items.shape[1], regularization=state.reg, alpha=alpha)
         model.user_factors = users.astype(np.float32)
@@ -91,7 +93,7 @@ class Interop(FactorRanker):
         if loss is None:
             kept, chosen = _own_loss(seen, float(model.alpha))
         else:
-            kept, chosen = seen, get_loss(loss)
+            kept, chosen = seen, get_loss(loss).resolve(*seen.shape, seen.nnz)
         reg = float(model.regularization)
         made = cls(K=items.shape[1], loss=chosen, reg=reg, reg_exponent=0.0, dtype=users.dtype.name)  # type: ignore[call-arg]
         labels = check_labels(user_ids, item_ids, seen.shape)
@@ -105,9 +107,9 @@ class Interop(FactorRanker):
             reg=reg,
             reg_exponent=0.0,
             degrees=Degrees.of(kept),
+            record=FitRecord(parameters_of(made), [], int(getattr(model, "iterations", 0)), "implicit"),
         )
-        fitted = {"n_iter_": int(getattr(model, "iterations", 0)), "history_": [], "solver_": "implicit"}
-        made.__dict__.update(fitted, n_features_in_=len(items), _snapshot=state)
+        made._snapshot = state
         return made
 
 

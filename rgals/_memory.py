@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-import resource
 from pathlib import Path
 
 from rgals._aligned import CACHE
 from rgals._errors import InsufficientMemoryError
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 _CGROUPS = (  # limit, usage and the statistics that name reclaimable page cache, of cgroup v2 and v1
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"),
@@ -153,6 +157,8 @@ def _control_group(limit: str, usage: str, statistics: str) -> int | None:
 
 
 def _own_limit() -> int | None:
+    if resource is None:
+        return None
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return None

@@ -45,7 +45,7 @@ FORMAT = ModelFormat(
 )
 
 
-def save(model: Any, state: FittedState, path: str | os.PathLike) -> None:
+def save(state: FittedState, path: str | os.PathLike) -> None:
     """Write a fitted model.
 
     Raises
@@ -60,7 +60,7 @@ def save(model: Any, state: FittedState, path: str | os.PathLike) -> None:
         )
     arrays = {f"degrees_{name}": getattr(state.degrees, name) for name in _DEGREES}
     meta = {"loss": _pack_loss(state.loss), "reg": state.reg, "reg_exponent": state.reg_exponent}
-    FORMAT.save(path, model, state, arrays, meta)
+    FORMAT.save(path, state, arrays, meta)
 
 
 def load(kind: type, path: str | os.PathLike) -> Any:

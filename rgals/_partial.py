@@ -26,8 +26,6 @@ _Self = TypeVar("_Self", bound="PartialFit")
 class PartialFit(FactorRanker):
     """What a model fitted by half-steps can do beyond any factor model; a mixin of `rgals.RGALS`."""
 
-    n_features_in_: int
-
     def transform_items(self, X_cols: Any, items: Any = None) -> np.ndarray:
         """Factors of items from their interactions: the exact item half-step.
 
@@ -61,12 +59,12 @@ class PartialFit(FactorRanker):
         self, state: FittedState, degrees: Degrees, columns: CSR, solved: np.ndarray
     ) -> np.ndarray:
         """The item half-step for some items; ``solved`` are those of them that the state has factors of."""
-        coefficients = state.loss.coefficients(degrees.with_items(columns))
+        coefficients = state.loss.coefficients_for(degrees.with_items(columns))
         side = coefficients.item_side(columns, state.reg, state.reg_exponent)
         if side.coupled and side.interaction:
             # Rows share - i v^T G v with v = sum_y h_y q_y. The share of the items that stay is linear in the
             # others: h_y G v_stay, which is a linear weight i g_x (p_x . v_stay) of the users.
-            h = state.loss.coefficients(degrees).h[: len(state.item_factors)].copy()
+            h = state.loss.coefficients_for(degrees).h[: len(state.item_factors)].copy()
             h[solved] = 0.0
             pull = state.user_factors @ (h @ state.item_factors)
             weight = side.linear_weight + side.interaction * side.gram_weight * pull
@@ -124,7 +122,7 @@ class PartialFit(FactorRanker):
             at, labels = _places("users", users, state.users, state.user_ids, rows.n_rows)
             seen = replace_rows(_seen(state), at, rows)
             degrees = Degrees.of(seen)
-            side = state.loss.coefficients(degrees.with_users(rows)).user_side(
+            side = state.loss.coefficients_for(degrees.with_users(rows)).user_side(
                 rows, state.reg, state.reg_exponent
             )
             factors = _grown(state.user_factors, seen.n_rows)
@@ -180,14 +178,20 @@ class PartialFit(FactorRanker):
             factors[at] = self._item_step(state, degrees, columns, known)
             users = state.user_factors
             if refresh_users:
-                side = state.loss.coefficients(degrees).user_side(seen, state.reg, state.reg_exponent)
+                side = state.loss.coefficients_for(degrees).user_side(seen, state.reg, state.reg_exponent)
                 users = exact_backend(self).half_step(seen, factors, side).factors
-            new = replace(
-                state, user_factors=users, item_factors=factors, seen=seen, item_ids=labels, degrees=degrees
-            )
-            self.__dict__.update(_snapshot=new, n_features_in_=len(factors))
+            record = state.record
             if len(factors) > len(state.item_factors):
-                self.__dict__.pop("feature_names_in_", None)  # it has no names for the new ones
+                record = replace(record, feature_names=None)  # it has no names for the new ones
+            self._snapshot = replace(
+                state,
+                user_factors=users,
+                item_factors=factors,
+                seen=seen,
+                item_ids=labels,
+                degrees=degrees,
+                record=record,
+            )
         return self
 
     def explain(self, user: int, item: int, n: int | None = 10) -> Explanation:

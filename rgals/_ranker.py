@@ -44,6 +44,10 @@ class FactorRanker:
             )
         return snapshot
 
+    def __getstate__(self) -> dict[str, Any]:
+        # One step: neither copies nor pickles see half of what another thread publishes.
+        return self.__dict__.copy()
+
     def __sklearn_is_fitted__(self) -> bool:
         return getattr(self, "_snapshot", None) is not None
 
@@ -56,6 +60,29 @@ class FactorRanker:
     def item_factors_(self) -> np.ndarray:
         """Fitted factors of the items, shape (N, K)."""
         return self._state().item_factors
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of items."""
+        return len(self._state().item_factors)
+
+    @property
+    def feature_names_in_(self) -> np.ndarray:
+        """Names of the columns, where the model was fitted to a frame."""
+        names = self._state().record.feature_names
+        if names is None:
+            raise AttributeError(f"this {type(self).__name__} was fitted to a matrix without column names")
+        return names
+
+    @property
+    def n_iter_(self) -> int:
+        """Iterations that ran."""
+        return self._state().record.n_iter
+
+    @property
+    def history_(self) -> list[dict[str, Any]]:
+        """What each iteration recorded."""
+        return self._state().record.history
 
     @property
     def factors_(self) -> tuple[np.ndarray, np.ndarray]:

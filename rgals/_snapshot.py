@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
 from rgals._csr import CSR
-from rgals._errors import InputError
-from rgals.datasets.ids import IdMap, as_labels
+from rgals._errors import InputError, InputTypeError
+from rgals.datasets.ids import IdMap
 
 
 def check_labels(
     user_ids: Any, item_ids: Any, shape: tuple[int, int]
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """External ids as arrays, one for each row and column."""
-    out = []
+    """External ids as arrays, one distinct label for each row and column, apart from the caller's arrays."""
+    out: list[np.ndarray | None] = []
     for name, labels, n in (("user_ids", user_ids, shape[0]), ("item_ids", item_ids, shape[1])):
-        shape_of = None if labels is None else np.shape(labels)
-        if shape_of is not None and shape_of != (n,):
+        if labels is None:
+            out.append(None)
+            continue
+        shape_of = np.shape(labels)
+        if shape_of != (n,):
             raise InputError(f"{name} has shape {shape_of}; one label for each of {n} is needed")
-        out.append(None if labels is None else as_labels(labels))  # numpy would make text of a mixed list
+        try:
+            # As labels first: numpy would make text of a mixed list.
+            kept = IdMap(labels, name.removesuffix("_ids")).labels.copy()
+        except (InputError, InputTypeError) as error:
+            raise type(error)(f"{name}: {error}") from None
+        kept.flags.writeable = False
+        out.append(kept)
     return out[0], out[1]
 
 
@@ -40,12 +50,44 @@ def _digest(digest: Any, value: Any) -> None:
         if value.size:
             digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
     elif is_dataclass(value):
-        for field in fields(value):
-            digest.update(field.name.encode())
-            _digest(digest, getattr(value, field.name))
+        for part in fields(value):
+            if part.compare:
+                digest.update(part.name.encode())
+                _digest(digest, getattr(value, part.name))
     else:
         text = repr(value.tolist() if isinstance(value, np.ndarray) else value)
         digest.update(text.encode("utf-8", "surrogatepass"))
+
+
+def parameters_of(model: Any) -> dict[str, Any]:
+    """The parameters of an estimator; losses are copied, so that changing them later changes no record."""
+    return {
+        name: clone(value, safe=False) if hasattr(value, "get_params") else value
+        for name, value in model.get_params(deep=False).items()
+    }
+
+
+@dataclass(frozen=True)
+class FitRecord:
+    """How a fit went: what its results do not depend on once they are there.
+
+    Attributes
+    ----------
+    params : dict
+        The estimator's parameters, as they were for this fit.
+    history : list of dict
+    n_iter : int
+    solver : str
+        What ran.
+    feature_names : ndarray of object, shape (N,), or None
+        Names of the columns where the matrix was a frame.
+    """
+
+    params: dict[str, Any] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    n_iter: int = 0
+    solver: str = ""
+    feature_names: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +103,7 @@ class Snapshot:
     user_ids, item_ids : 1-D ndarray or None
         External labels of the users and items, carried along for reading results; every method of
         `FactorRanker` speaks of rows and columns.
+    record : FitRecord
     """
 
     user_factors: np.ndarray
@@ -68,6 +111,7 @@ class Snapshot:
     seen: CSR | None = None
     user_ids: np.ndarray | None = None
     item_ids: np.ndarray | None = None
+    record: FitRecord = field(default_factory=FitRecord, compare=False)
 
     @cached_property
     def user_inverse_norms(self) -> np.ndarray:
@@ -93,7 +137,7 @@ class Snapshot:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of all fields, 32 hexadecimal digits."""
+        """Digest of all fields but the record, 32 hexadecimal digits."""
         digest = hashlib.blake2b(digest_size=16)
         _digest(digest, self)
         return digest.hexdigest()

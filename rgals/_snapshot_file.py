@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from rgals._csr import CSR, read_only
 from rgals._errors import InputError, ModelFileError
-from rgals._snapshot import Snapshot
+from rgals._snapshot import FitRecord, Snapshot, parameters_of
 from rgals.datasets.ids import IdMap
 from rgals.kernels import csr as kernel
 from rgals.persistence import ArraySpec, FileSpec, load_npz, save_npz
@@ -58,7 +58,6 @@ class ModelFormat:
     def save(
         self,
         path: str | os.PathLike,
-        model: Any,
         state: Snapshot,
         arrays: Mapping[str, np.ndarray] | None = None,
         meta: Mapping[str, Any] | None = None,
@@ -77,14 +76,21 @@ class ModelFormat:
         for side, labels in (("user", state.user_ids), ("item", state.item_ids)):
             if labels is not None:
                 stored |= IdMap(labels, side).to_arrays(f"{side}_ids_")
-        params = model.get_params(deep=False)
+        record = state.record
+        fitted = {
+            "n_iter_": record.n_iter,
+            "history_": record.history,
+            "solver_": record.solver,
+            "n_features_in_": len(state.item_factors),
+        }
+        params = dict(record.params)
         if not (params["random_state"] is None or isinstance(params["random_state"], int | np.integer)):
             params["random_state"] = None  # a generator's state is no parameter of the fitted model
         params["dtype"] = np.dtype(params["dtype"]).name
         content = {
             "estimator": self.estimator,
             "params": self.pack(params),
-            "fitted": {name: getattr(model, name) for name in self.fitted},
+            "fitted": {name: fitted[name] for name in self.fitted},
             **(meta or {}),
         }
         save_npz(path, stored, content, spec=self.spec)
@@ -169,9 +175,13 @@ class LoadedModel:
     def build(self, kind: type, state: Snapshot) -> Any:
         """The fitted estimator."""
         model = kind(**self.params)
-        model._snapshot = state
-        for name, value in self.fitted.items():
-            setattr(model, name, value)
+        record = FitRecord(
+            parameters_of(model),
+            self.fitted["history_"],
+            self.fitted["n_iter_"],
+            self.fitted.get("solver_", ""),
+        )
+        model._snapshot = replace(state, record=record)
         return model
 
 

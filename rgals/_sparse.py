@@ -130,3 +130,18 @@ def random_parts(matrix: sp.csr_array, ratios: np.ndarray, rng: np.random.Random
     """Part of every entry when each row is divided at random by ``ratios``."""
     order = shuffled_within_rows(matrix, rng)
     return parts_by_position(matrix, order, part_sizes(np.diff(matrix.indptr), ratios))
+
+
+def hold_out(matrix: CSR, share: float, seed: int) -> tuple[CSR, CSR]:
+    """A matrix without, and of, a random share of every row: rounded down, but one of two or more entries."""
+    rows = matrix.to_scipy(matrix.values.dtype)
+    held = random_parts(rows, np.array([1.0 - share, share]), np.random.RandomState(seed)) == 1
+    return _entries(matrix, ~held), _entries(matrix, held)
+
+
+def _entries(matrix: CSR, mask: np.ndarray) -> CSR:
+    indptr = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])[matrix.indptr]
+    values = matrix.values if matrix.is_binary else matrix.values[mask]
+    if (values == 1).all():
+        values = values[:0]
+    return CSR(indptr, matrix.indices[mask], values, matrix.n_cols)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import numba
 from threadpoolctl import ThreadpoolController
@@ -13,10 +15,6 @@ from threadpoolctl import ThreadpoolController
 from rgals._errors import ForkError, ParameterError
 
 _launch_lock = threading.RLock()
-_blas_lock = threading.Lock()
-_blas_users = 0
-_blas_limiter = None
-_controller: ThreadpoolController | None = None
 _forked_from_openmp = False
 
 
@@ -47,6 +45,127 @@ def n_threads(n_jobs: int | None) -> int:
     return max(1, min(int(wanted), available))
 
 
+class _Limit(NamedTuple):
+    """A limit on the threads of a BLAS library: of the process, or of the thread that reads and sets it."""
+
+    get: Callable[[], int]
+    set: Callable[[int], object]
+    of_thread: bool = False
+
+
+# threadpoolctl finds the libraries; their own functions set the limits, as its versions differ in that. From
+# 3.8 on, one thread owns the limit of OpenBLAS, and what all others set is ignored. Before 3.7, an OpenBLAS
+# with OpenMP does not go by what is set.
+def _limits_of(library: Any) -> list[_Limit]:
+    """The limits that a library goes by, given its controller of threadpoolctl."""
+    if library.internal_api == "openblas":
+        limit = _openblas_limit(library.dynlib)
+        if limit is not None:
+            return [limit]
+    if library.internal_api == "mkl" and hasattr(library.dynlib, "MKL_Set_Num_Threads"):
+        return _mkl_limits(library.dynlib)
+    if library.get_num_threads() is None:
+        return []  # it has no such function
+    return [_Limit(library.get_num_threads, library.set_num_threads)]
+
+
+def _openblas_limit(library: Any) -> _Limit | None:
+    for prefix, suffix in itertools.product(("", "scipy_"), ("", "64_", "_64")):
+        named = [
+            getattr(library, f"{prefix}openblas_{name}{suffix}", None)
+            for name in ("get_num_threads", "set_num_threads", "get_parallel")
+        ]
+        if named[0] is not None and named[1] is not None:
+            break
+    else:
+        return None
+    with_openmp = named[2] is not None and named[2]() == 2
+    if with_openmp and hasattr(library, "omp_get_max_threads") and hasattr(library, "omp_set_num_threads"):
+        return _Limit(library.omp_get_max_threads, library.omp_set_num_threads, of_thread=True)
+    return _Limit(named[0], named[1])
+
+
+def _mkl_limits(library: Any) -> list[_Limit]:
+    """The limit of all threads, and that of one thread, which wins where it is not 0."""
+    swap = library.MKL_Set_Num_Threads_Local
+
+    def own() -> int:
+        found = swap(0)
+        swap(found)
+        return found
+
+    def common() -> int:
+        mine = swap(0)
+        found = library.MKL_Get_Max_Threads()
+        swap(mine)
+        return found
+
+    return [_Limit(common, library.MKL_Set_Num_Threads), _Limit(own, swap, of_thread=True)]
+
+
+class _Held:
+    """Limits that are 1 from the first holder to the last, in whatever order they come and go."""
+
+    def __init__(self) -> None:
+        self.holders: dict[object, int] = {}  # and the thread of each
+        self.before: list[tuple[_Limit, int]] = []
+
+    def add(self, holder: object, limits: list[_Limit]) -> None:
+        self.holders[holder] = threading.get_ident()
+        for limit in limits[len(self.before) :]:
+            self.before.append((limit, limit.get()))  # first, so that a Ctrl-C between the two loses nothing
+            limit.set(1)
+
+    def remove(self, holder: object) -> None:
+        self.holders.pop(holder, None)
+        while self.before and not self.holders:
+            limit, number = self.before[-1]
+            if limit.get() == 1:  # else somebody has set it since, and it is theirs
+                limit.set(number)
+            self.before.pop()
+
+
+class _HeldByThread(threading.local):
+    def __init__(self) -> None:
+        self.held = _Held()
+
+
+_blas_lock = threading.RLock()
+_by_process, _by_thread = _Held(), _HeldByThread()
+_found: list[_Limit] | None = None
+
+
+def _limits(of_thread: bool) -> list[_Limit]:
+    """The limits of all BLAS libraries, looked for once."""
+    global _found
+    if _found is None:
+        libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+        _found = [limit for library in libraries for limit in _limits_of(library)]
+    return [limit for limit in _found if limit.of_thread == of_thread]
+
+
+def _hold_blas(holder: object) -> None:
+    with _blas_lock:
+        _by_process.add(holder, _limits(of_thread=False))
+        _by_thread.held.add(holder, _limits(of_thread=True))
+
+
+def _release_blas(holder: object) -> None:
+    with _blas_lock:
+        _by_thread.held.remove(holder)
+        _by_process.remove(holder)
+
+
+def hold_thread() -> None:
+    """Hold BLAS at one thread in this thread while it lives: the initialiser of pools that compute.
+
+    Only limits of single threads are set; `workers` holds those of the process.
+    """
+    with _blas_lock:
+        for limit in _limits(of_thread=True):
+            limit.set(1)
+
+
 def _layer() -> str | None:
     """The threading layer of numba; None while it is not chosen, before the first launch."""
     try:
@@ -55,17 +174,29 @@ def _layer() -> str | None:
         return None
 
 
-def _after_fork() -> None:
-    """Make a forked child usable: locks that other threads held at the fork are nobody's here."""
-    global _launch_lock, _blas_lock, _blas_users, _blas_limiter, _forked_from_openmp
-    _launch_lock, _blas_lock = threading.RLock(), threading.Lock()
-    limiter, _blas_limiter, _blas_users = _blas_limiter, None, 0
-    if limiter is not None:  # the fork happened inside parallel code of the parent
-        limiter.restore_original_limits()
+def _before_fork() -> None:
+    """Wait until no thread is setting limits: a child would inherit the locks that BLAS takes for it."""
+    _blas_lock.acquire()
+
+
+def _after_fork_in_parent() -> None:
+    _blas_lock.release()
+
+
+def _after_fork_in_child() -> None:
+    """Make a forked child usable: what other threads held at the fork is nobody's here."""
+    global _launch_lock, _blas_lock, _forked_from_openmp
+    _launch_lock, _blas_lock = threading.RLock(), threading.RLock()
+    for holder, thread in list(_by_process.holders.items()):
+        if thread != threading.get_ident():
+            _by_process.remove(holder)
     _forked_from_openmp = _forked_from_openmp or _layer() == "omp"
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+    )
 
 
 def _refuse_openmp_after_fork() -> None:
@@ -78,25 +209,6 @@ def _refuse_openmp_after_fork() -> None:
         )
 
 
-def _limit_blas() -> None:
-    global _blas_users, _blas_limiter, _controller
-    with _blas_lock:
-        if _blas_users == 0:
-            if _controller is None:
-                _controller = ThreadpoolController()
-            _blas_limiter = _controller.limit(limits=1, user_api="blas")
-        _blas_users += 1
-
-
-def _restore_blas() -> None:
-    global _blas_users, _blas_limiter
-    with _blas_lock:
-        _blas_users -= 1
-        if _blas_users == 0 and _blas_limiter is not None:
-            _blas_limiter.restore_original_limits()
-            _blas_limiter = None
-
-
 def _launch_is_unsafe() -> bool:
     """Whether two threads must not launch at once: the workqueue layer ends the process if they do."""
     return _layer() in ("workqueue", None)  # not chosen yet: be careful
@@ -106,7 +218,8 @@ def _launch_is_unsafe() -> bool:
 def workers(n_jobs: int | None = None) -> Iterator[int]:
     """Hold BLAS at one thread, for threads that `rgals.kernels.queue.launch` starts.
 
-    BLAS limits belong to the process, so they are counted: the first user sets them, the last one restores.
+    Whichever thread is the first sets the limits of the process, whichever is the last restores them. Where a
+    library has a limit for each thread (MKL, OpenBLAS with OpenMP), that of this thread is held, too.
 
     Parameters
     ----------
@@ -119,11 +232,12 @@ def workers(n_jobs: int | None = None) -> Iterator[int]:
         The number of threads.
     """
     threads = n_threads(n_jobs)
-    _limit_blas()
+    holder = object()
     try:
+        _hold_blas(holder)
         yield threads
     finally:
-        _restore_blas()
+        _release_blas(holder)
 
 
 @contextmanager

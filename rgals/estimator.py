@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from copy import copy
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -16,32 +17,34 @@ from rgals import _model_file
 from rgals._csr import CSR
 from rgals._errors import InputError, ParameterError
 from rgals._fit import (
+    HOLD_OUT,
     FittedState,
     alternate,
     check_matrix,
     check_memory,
     check_parameters,
+    choose_reg,
     choose_solver,
+    column_names,
     describe,
     draw_seed,
     dtype_name,
     exact_backend,
     finish,
-    hold_out,
     is_seed,
     make_watchers,
-    resolve,
     start_factors,
+    taken,
 )
 from rgals._interop import Interop
 from rgals._partial import PartialFit
-from rgals._snapshot import Snapshot, check_labels
+from rgals._snapshot import FitRecord, Snapshot, check_labels, parameters_of
+from rgals._sparse import hold_out
 from rgals._threads import workers
 from rgals._validation import as_csr
 from rgals.checkpoint import Checkpoint, Progress, Store, as_checkpoint
-from rgals.losses import Degrees, Loss
+from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.metrics import evaluate
-from rgals.model_selection import split_interactions
 from rgals.solvers import closed_form
 from rgals.solvers.als import Callback, Problem, State
 
@@ -61,11 +64,11 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
     K : int, default=64
         Number of factors. 512 to 1024 pay on sparse catalogues and are affordable.
     loss : {"rg2", "rgx", "wrmf", "ials"} or Loss, default="rg2"
-        What is minimised; a name stands for the loss with its defaults. See `RG2`, `RGX`, `WRMF`, `IALS`.
-    reg : float or "auto", default=0.05
-        Strength of the regularisation, >= 0. "auto" takes it from the shape and density of the matrix, and
-        for a loss given by name its ``alpha`` or ``alpha0`` too (`rgals.losses.rule`); ``reg_`` and ``loss_``
-        tell them.
+        What is minimised; a name stands for the loss with its defaults: what is not set follows from the
+        shape and density of the matrix. See `RG2`, `RGX`, `WRMF`, `IALS`; any other `Loss` will do.
+    reg : float or "auto", default="auto"
+        Strength of the regularisation, >= 0. "auto" takes it from the shape and density of the matrix
+        (`rgals.losses.rule`), in the scale of ``reg_exponent``. ``params_`` tells what was taken.
     reg_exponent : float, default=1.0
         ``nu`` above: 1 scales with the weight of each row, 0 is the plain Frobenius norm.
     n_iter : int, default=16
@@ -110,13 +113,16 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
     user_factors_ : ndarray, shape (n_users, K)
     item_factors_ : ndarray, shape (n_items, K)
     loss_ : Loss
-        What was minimised.
+        What was minimised, with numbers for what was "auto".
     reg_ : float
         The strength of the regularisation that was used.
+    params_ : dict
+        ``loss`` and ``reg`` as they were taken: ``RGALS(...).set_params(**model.params_)`` fits the same.
     n_iter_ : int
         Iterations that ran.
     history_ : list of dict
-        Per iteration: ``iteration``, ``seconds`` (training so far), ``objective`` and validation metrics.
+        Per iteration: ``iteration``, ``seconds`` (training so far), ``objective``, validation metrics and
+        the numbers that took the place of "auto".
     solver_ : str
         ``"exact"``, ``"pcg"``; ``"shared"`` where no positive carries extra weight, so that all rows share
         one matrix; ``"svd"``; ``"dense"``.
@@ -149,7 +155,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         K: int = 64,
         loss: str | Loss = "rg2",
         *,
-        reg: float | str = 0.05,
+        reg: float | str = AUTO,
         reg_exponent: float = 1.0,
         n_iter: int = 16,
         solver: str = "auto",
@@ -217,7 +223,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
             Folder to write checkpoints to, after every iteration or as `rgals.Checkpoint` says. Where it
             holds one of this fit already, the fit goes on from there and ends with the bytes of an
             uninterrupted one.
-        user_ids, item_ids : array of labels, optional
+        user_ids, item_ids : array of distinct labels, optional
             External ids of the rows and columns; they travel with the saved model. Taken from ``X`` where it
             is an `rgals.datasets.Interactions`.
 
@@ -243,25 +249,26 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         The outcome is published at the end, all at once: whatever ends a fit before, an error or Ctrl-C,
         leaves the model as it was, and other threads may use it in the meantime.
         """
-        loss, dtype = check_parameters(self)
+        given = copy(self)  # parameters and last fit as they are now, whatever is set meanwhile
+        loss, dtype = check_parameters(given)
         keep = as_checkpoint(checkpoint)
-        if keep is not None and self.solver == "svd":
+        if keep is not None and given.solver == "svd":
             raise ParameterError("checkpoint", checkpoint, "solver='svd' has no iterations to write down")
         if hasattr(X, "matrix") and hasattr(X, "user_ids"):
             user_ids = X.user_ids if user_ids is None else user_ids
             item_ids = X.item_ids if item_ids is None else item_ids
             X = X.matrix
-        probe = copy(self)  # scikit-learn's checks set attributes: not on this object before the fit is done
-        matrix = check_matrix(probe, X, dtype)
+        names = column_names(X)
+        matrix = check_matrix(given, X, dtype)
         if matrix.nnz == 0:
             raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
         labels = check_labels(user_ids, item_ids, matrix.shape)
-        check_memory(self, matrix, dtype)
-        seed = draw_seed(self.random_state)
-        store = None if keep is None else Store(keep, seed, is_seed(self.random_state))
+        check_memory(given, matrix, dtype)
+        seed = draw_seed(given.random_state)
+        store = None if keep is None else Store(keep, seed, is_seed(given.random_state))
         seed = seed if store is None else store.seed
-        if self.early_stopping and validation is None:
-            train, held_out = hold_out(matrix, dtype, seed)
+        if given.early_stopping and validation is None:
+            train, held_out = hold_out(matrix, HOLD_OUT, seed)
         else:
             train, held_out = matrix, None
         if validation is not None:
@@ -269,44 +276,54 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
             held_out = as_csr(validation, name="validation", dtype=dtype, n_rows=n_users, n_cols=n_items)
 
         # BLAS's threads, once woken, spin beside ours for a tenth of a second: only its work may wake them.
-        with nullcontext() if self.solver == "svd" else workers(self.n_jobs):
+        with nullcontext() if given.solver == "svd" else workers(given.n_jobs):
             degrees = Degrees.of(train)
-            loss, reg = resolve(self, loss, train)
-            coefficients = loss.coefficients(degrees)
-            problem = Problem.of(train, loss, coefficients, reg, float(self.reg_exponent))
-            backend, solver = choose_solver(self, coefficients)
-            watchers, best = make_watchers(self, train, held_out, callbacks)
+            loss = loss.resolve(*train.shape, train.nnz)
+            coefficients = loss.coefficients_for(degrees)
+            problem = Problem.of(train, loss, coefficients, 0.0, float(given.reg_exponent))
+            problem = replace(problem, reg=choose_reg(given.reg, problem))
+            backend, solver = choose_solver(given, coefficients)
+            watchers, best = make_watchers(given, train, held_out, callbacks)
             rng = np.random.default_rng(seed)
             if solver == "svd":
-                item_factors = closed_form.item_factors(train, self.K, problem.reg, rng, np.dtype(dtype))
+                item_factors = closed_form.item_factors(train, given.K, problem.reg, rng, np.dtype(dtype))
                 history: list[dict[str, Any]] = []
             else:
                 done = None
                 if store is not None:
-                    done = store.resume(describe(self, loss, solver, matrix, held_out), self.n_iter)
+                    done = store.resume(describe(given, loss, solver, matrix, held_out), given.n_iter)
                 if done is None:
-                    done = Progress(State(start_factors(self, matrix.shape, rng, dtype)))
-                item_factors, history = alternate(self, problem, backend, done, watchers, best, store)
-            state = finish(self, loss, problem, degrees, backend, item_factors, history, matrix, labels)
-        # In one step, so that neither a signal nor another thread sees half of it.
-        names = {name: value for name, value in vars(probe).items() if name.endswith("_in_")}
-        fitted = {"n_iter_": len(history), "history_": history, "solver_": solver}
-        self.__dict__.update({"_snapshot": state, **fitted, **names})
-        if "feature_names_in_" not in names:
-            self.__dict__.pop("feature_names_in_", None)
+                    done = Progress(State(start_factors(given, matrix.shape, rng, dtype)))
+                item_factors, history = alternate(given, problem, backend, done, watchers, best, store)
+            state = finish(given, loss, problem, degrees, backend, item_factors, history, matrix, labels)
+        chosen = taken(given, problem)
+        for row in history:
+            row.update(chosen)
+        record = FitRecord(parameters_of(given), history, len(history), solver, names)
+        # One assignment, so that neither a signal nor another thread sees half of it.
+        self._snapshot = replace(state, record=record)
         return self
-
-    def _check_matrix(self, X: Any, state: FittedState) -> CSR:
-        return check_matrix(self, X, state.item_factors.dtype.type, n_items=len(state.item_factors))
 
     # ------------------------------------------------------------------ use
 
     def _state(self) -> FittedState:
         return cast(FittedState, super()._state())
 
+    def _read(self, X: Any) -> tuple[RGALS, FittedState, CSR]:
+        """The model with its present fit, which no other thread can replace; that fit; the checked rows."""
+        fixed = copy(self)
+        state = fixed._state()
+        dtype, n_items = state.item_factors.dtype.type, len(state.item_factors)
+        return fixed, state, check_matrix(fixed, X, dtype, n_items=n_items)
+
+    @property
+    def solver_(self) -> str:
+        """What ran; see the class."""
+        return self._state().record.solver
+
     @property
     def loss_(self) -> Loss:
-        """The loss that was minimised, with the values that ``reg="auto"`` chose."""
+        """The loss that was minimised, with numbers for what was "auto"."""
         loss = self._state().loss
         return type(loss)(**loss.get_params())
 
@@ -314,6 +331,25 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
     def reg_(self) -> float:
         """The strength of the regularisation that was used."""
         return self._state().reg
+
+    @property
+    def params_(self) -> dict[str, Any]:
+        """``loss`` and ``reg`` as they were taken, with numbers for what was "auto"."""
+        return {"loss": self.loss_, "reg": self.reg_}
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """The parameters that were set and, once fitted, the numbers that took the place of "auto"."""
+        text = super().__repr__(N_CHAR_MAX)
+        history = getattr(self, "history_", None)
+        if not history:
+            return text
+        found = {
+            name: history[0][name]
+            for name in (*get_loss(self.loss).get_params(), "reg")
+            if name in history[0]
+        }
+        shown = ", ".join(f"{name}={value:.4g}" for name, value in found.items())
+        return f"{text}  # fitted with {shown}" if shown else text
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
         """Fit and return the user factors.
@@ -327,10 +363,10 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         -------
         ndarray, shape (n_users, K)
         """
-        self.fit(X, y, **fit_params)
-        state = self._state()
+        fixed = copy(self.fit(X, y, **fit_params))
+        state = fixed._state()
         if state.seen is not None and state.seen.nnz != state.degrees.user_count.sum():
-            return self.transform(X)  # the fit held interactions out; a transform sees them all
+            return fixed.transform(X)  # the fit held interactions out; a transform sees them all
         return state.user_factors
 
     def transform(self, X: Any) -> np.ndarray:
@@ -353,13 +389,12 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         ShapeError
             The number of items is not that of the fit.
         """
-        state = self._state()
-        rows = self._check_matrix(X, state)
-        return self._fold_in(state, rows)
+        fixed, state, rows = self._read(X)
+        return fixed._fold_in(state, rows)
 
     def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
         assert isinstance(snapshot, FittedState)
-        coefficients = snapshot.loss.coefficients(snapshot.degrees.with_users(rows))
+        coefficients = snapshot.loss.coefficients_for(snapshot.degrees.with_users(rows))
         side = coefficients.user_side(rows, snapshot.reg, snapshot.reg_exponent)
         return exact_backend(self).half_step(rows, snapshot.item_factors, side).factors
 
@@ -380,8 +415,8 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         """
         if items is not None:
             return super().predict(users, items)
-        rows = self._check_matrix(users, self._state())
-        return self.recommend_new(rows, n=1)[0][:, 0]
+        fixed, _, rows = self._read(users)
+        return fixed.recommend_new(rows, n=1)[0][:, 0]
 
     def objective(self, X: Any) -> float:
         """Value of the stated objective at the current factors (see the loss for the formula).
@@ -397,9 +432,10 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         state = self._state()
         n_users = len(state.user_factors)
         matrix = as_csr(X, dtype=np.float64, n_rows=n_users, n_cols=len(state.item_factors))
-        return state.loss.objective(
-            matrix, state.user_factors, state.item_factors, state.reg, state.reg_exponent
-        )
+        with workers(self.n_jobs):
+            return state.loss.objective(
+                matrix, state.user_factors, state.item_factors, state.reg, state.reg_exponent
+            )
 
     def score(self, X: Any, y: Any = None) -> float:
         """Ranking quality for users the model may never have seen, for searches and cross-validation.
@@ -417,27 +453,27 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         float
             Mean over the users with hidden interactions.
         """
-        state = self._state()
-        dtype = state.item_factors.dtype.type
-        rows = self._check_matrix(X, state)
-        shown, hidden = split_interactions(rows.to_scipy(dtype), (1.0 - _HIDDEN, _HIDDEN), random_state=0)
-        users = self._fold_in(state, as_csr(shown, dtype=dtype))
+        fixed, state, rows = self._read(X)
+        shown, hidden = hold_out(rows, _HIDDEN, seed=0)
+        users = fixed._fold_in(state, shown)
         figures = evaluate(
-            (users, state.item_factors), shown, hidden, metrics=(self.metric,), n_jobs=self.n_jobs
+            (users, state.item_factors), shown, hidden, metrics=(fixed.metric,), n_jobs=fixed.n_jobs
         )
-        return float(figures[self.metric])
+        return float(figures[fixed.metric])
 
     # ------------------------------------------------------------------ files
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the fitted model to one file (npz without pickle), atomically.
 
+        The file holds one fit and the parameters that it was fitted with, even while another thread refits.
+
         Parameters
         ----------
         path : str or path
             Used exactly as given.
         """
-        _model_file.save(self, self._state(), path)
+        _model_file.save(self._state(), path)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> RGALS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,7 @@ def export_factors(model: Any, folder: str | os.PathLike, *, format: str = "npy"
     """
     check_choice("format", format, ("npy", "parquet"))
     target = Path(folder)
+    model = copy.copy(model)  # keeps one fit, even while another thread refits
     users, items = model.factors_
     sides = (("user", users, model.user_ids_), ("item", items, model.item_ids_))
     if format == "parquet":

@@ -146,3 +146,22 @@ def test_damaged_arrays_are_refused(damage):
     damage(arrays)
     with pytest.raises(InputError):
         IdMap.from_arrays(arrays)
+
+
+@pytest.mark.parametrize("kind", ["int", "uint64", "str", "unicode", "mixed", "trailing NUL"])
+def test_what_no_array_of_the_labels_could_hold_is_unknown(kind):
+    """Text that ends in NUL or is very long, and integers of the other sign: found nowhere, and never cut."""
+    labels = KINDS[kind]
+    ids = IdMap(labels)
+    text = [label for label in labels if isinstance(label, str)]
+    odd = [f"{label}\0" for label in (*text, "u1") if f"{label}\0" not in labels] + ["x" * 100_000, "\0"]
+    whole = [-1, 2**64 - 1, 2**63 - 1]
+    for query in (odd, [*odd, labels[0]], [*whole, *odd], [odd[0]], whole[:1]):
+        want = [labels.index(x) if x in labels else -1 for x in query]
+        assert ids.index(query, missing="mark").tolist() == want
+    with pytest.raises(UnknownIdError, match=r"'u1\\x00' is not known"):
+        ids.index(["u1\0"])
+
+
+def test_bytes_that_are_not_utf8_are_the_same_label_in_any_array():
+    assert IdMap(np.array([b"\xff", b"a"])) == IdMap([b"\xff", b"a"])

@@ -223,14 +223,14 @@ def test_a_failing_fit_leaves_the_model_as_it_was(X):
 
 def test_blas_is_held_at_one_thread_from_before_the_first_iteration_on(X, monkeypatch):
     """Its threads, once woken, would spin beside those of the first iterations."""
-    seen, real = [], estimator.resolve
+    seen, real = [], estimator.choose_reg
 
-    def resolve(*args):
+    def choose_reg(*args):
         seen.append(blas_threads())
         return real(*args)
 
     with threadpool_limits(3, "blas"):
-        monkeypatch.setattr(estimator, "resolve", resolve)
+        monkeypatch.setattr(estimator, "choose_reg", choose_reg)
         RGALS(K=4, n_iter=2).fit(X, callbacks=lambda now: seen.append(blas_threads()))
         assert seen == [{1}] * 3
         assert blas_threads() == {3}

@@ -5,9 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
 
 import pytest
 
+from rgals import _files as files
 from rgals._errors import InputError
 from rgals._files import atomic_file
 
@@ -126,3 +131,123 @@ def test_what_is_no_file_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError):
         write(tmp_path / "absent" / "out")
     assert sorted(os.listdir(tmp_path)) == ["folder", "pipe"]
+
+
+# Errors of flock on file systems that have no locks: NFS, FUSE, SMB and others each answer in their own way.
+NO_LOCKS = ["ENOLCK", "ENOTSUP", "ENOSYS", "EINVAL", "EIO", "EPERM", "EBADF", "ENOTTY", "ESTALE", "EREMOTEIO"]
+
+
+@pytest.mark.parametrize("name", [name for name in NO_LOCKS if hasattr(errno, name)])
+def test_file_systems_without_locks_do(tmp_path, monkeypatch, name):
+    fcntl = pytest.importorskip("fcntl")
+
+    def flock(descriptor, operation):
+        raise OSError(getattr(errno, name), "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    leftover = tmp_path / ".rgals-0123456789abcdef.tmp"  # of a killed writer, or of one at work
+    leftover.write_bytes(b"half")
+    write(tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == b"new"
+    assert leftover.read_bytes() == b"half"
+    with open(leftover, "r+b") as file:
+        assert files.lock(file.fileno()) is None
+        assert files.lock(file.fileno(), wait=True) is None
+
+
+class Msvcrt:
+    """Windows's locks of bytes, at the place in the file where the descriptor stands."""
+
+    LK_NBLCK = 2
+
+    def __init__(self):
+        self.held = {}
+
+    def locking(self, descriptor, mode, n_bytes):
+        assert mode == self.LK_NBLCK
+        status = os.fstat(descriptor)
+        place = status.st_ino, os.lseek(descriptor, 0, os.SEEK_CUR), n_bytes
+        assert place[1] >= status.st_size, "a locked byte cannot be read"
+        if self.held.setdefault(place, descriptor) != descriptor:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def test_locks_where_there_is_no_fcntl(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_fcntl", None)
+    monkeypatch.setattr(files, "_msvcrt", Msvcrt())
+    (tmp_path / "file").write_bytes(b"0123456789")
+    with open(tmp_path / "file", "r+b") as one, open(tmp_path / "file", "r+b") as other:
+        one.seek(4)
+        assert files.lock(one.fileno(), wait=True) is True
+        assert files.lock(other.fileno()) is False
+        assert one.read() == b"456789"
+    monkeypatch.setattr(files, "_msvcrt", None)
+    with open(tmp_path / "file", "r+b") as one:
+        assert files.lock(one.fileno(), wait=True) is None
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="says which files are open")
+def test_nothing_open_is_renamed_or_removed_on_windows(tmp_path, monkeypatch):
+    def checked(function):
+        def call(path, *args):
+            links = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
+            if os.path.realpath(path) in [os.readlink(link) for link in links if os.path.lexists(link)]:
+                raise PermissionError(errno.EACCES, "used by another process", path)
+            return function(path, *args)
+
+        return call
+
+    for name in ("replace", "unlink"):
+        monkeypatch.setattr(os, name, checked(getattr(os, name)))
+    monkeypatch.setattr(files, "_WINDOWS", True)
+    target = tmp_path / "out"
+    for content in (b"one", b"two"):
+        write(target, content)
+        assert target.read_bytes() == content
+    with pytest.raises(ValueError), atomic_file(target):
+        raise ValueError
+    with open(tmp_path / "scratch", "wb") as file:
+        files.close_and_remove(file, str(tmp_path / "scratch"))
+        assert file.closed
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_the_package_works_without_what_only_unix_has(tmp_path):
+    """Import, fit, save, load and lists for everybody, with the modules hidden and the functions deleted."""
+    code = """
+        import os, sys
+        import numpy, numba, scipy.sparse, sklearn, threadpoolctl, tqdm, sklearn.base, numba.core.caching
+        import scipy.linalg
+        for name in ("fcntl", "resource"):
+            sys.modules[name] = None
+        for name in ("register_at_fork", "fchmod", "O_CLOEXEC", "O_NOFOLLOW", "sched_getaffinity", "getuid"):
+            if hasattr(os, name):
+                delattr(os, name)
+
+        import rgals
+        from rgals.datasets import make_implicit, read_interactions
+        from rgals.scoring import recommend_all
+        from rgals.sgd import SGDRanker
+        import rgals.cli, rgals.compare, rgals.export, rgals.metrics, rgals.model_selection
+
+        folder = sys.argv[1]
+        data = make_implicit(60, 40, mean_interactions=6, random_state=0)
+        data.save(os.path.join(folder, "data.npz"))
+        assert read_interactions(os.path.join(folder, "data.npz")).nnz == data.nnz
+        for name, model in (
+            ("als", rgals.RGALS(K=4, n_iter=2, random_state=0)),
+            ("sgd", SGDRanker(K=4, n_epochs=1, random_state=0)),
+        ):
+            path = os.path.join(folder, name)
+            for _ in range(2):
+                model.fit(data).save(path + ".npz")
+            again = type(model).load(path + ".npz")
+            assert again.fingerprint() == model.fingerprint()
+            for _ in range(2):
+                assert recommend_all(again, path + ".csv", n=3).users == 60
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
+    root = Path(__file__).resolve().parent.parent
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    assert sorted(os.listdir(tmp_path)) == ["als.csv", "als.npz", "data.npz", "sgd.csv", "sgd.npz"]

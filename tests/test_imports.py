@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "_sparse": {"_errors", "_csr", "_validation", "kernels"},
     "_threads": {"_errors"},
     "_validation": {"_errors", "_csr", "_memory", "kernels"},
-    "kernels": {"_aligned"},
+    "kernels": {"_aligned", "_threads"},
     "losses": SHARED,
     "solvers": SHARED | {"kernels", "losses", "persistence"},
     "solvers.backends": SHARED | {"kernels", "losses", "cuda", "solvers.plan"},
@@ -78,14 +78,14 @@ ALLOWED: dict[str, set[str]] = {
     "_fit": SHARED
     | {"_precision"}
     | {"cuda"}
-    | {"checkpoint", "_callbacks", "_snapshot", "datasets", "losses", "model_selection", "solvers"},
+    | {"checkpoint", "_callbacks", "_snapshot", "datasets", "losses", "solvers"},
     "_explain": SHARED | {"_fit", "losses"},
     "_interop": SHARED | {"_fit", "_ranker", "_snapshot", "losses"},
     "export": SHARED,
     "_partial": SHARED | {"_explain", "_fit", "_ranker", "datasets", "losses", "solvers"},
     "estimator": SHARED
     | {"_callbacks", "_fit", "_interop", "_model_file", "_partial", "_ranker", "_snapshot", "checkpoint"}
-    | {"solvers", "losses", "datasets", "metrics", "model_selection"},
+    | {"solvers", "losses", "datasets", "metrics"},
     "plots": SHARED,
     "compare": SHARED
     | {"estimator", "sgd", "losses", "metrics", "model_selection", "datasets", "plots", "persistence"},

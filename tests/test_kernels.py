@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from numba import njit
 
-import rgals.kernels
 from rgals._aligned import aligned, empty
 from rgals._csr import CSR
 from rgals.kernels import gram, plain_rows, sums, triangles
@@ -131,21 +130,6 @@ def test_memory_begins_on_cache_lines():
             assert moved.ctypes.data % LINE == 0 and not np.shares_memory(moved, shifted)
             np.testing.assert_array_equal(moved, shifted)
         assert all(workspace(n, array).ctypes.data % LINE == 0 for n in (1, 17, 4096))
-
-
-def test_caches_are_dropped_when_any_kernel_changes(tmp_path):
-    (tmp_path / "one.py").write_text("x = 1\n")
-    (tmp_path / "two.py").write_text("y = 2\n")
-    cache = tmp_path / "__pycache__"
-    cache.mkdir()
-    drop = rgals.kernels._drop_stale_caches
-    drop(tmp_path)
-    (cache / "one.f-1.py311.nbi").write_text("")
-    drop(tmp_path)
-    assert (cache / "one.f-1.py311.nbi").exists(), "nothing changed"
-    os.utime(tmp_path / "two.py", ns=(1, 1))
-    drop(tmp_path)
-    assert not (cache / "one.f-1.py311.nbi").exists()
 
 
 @njit(cache=False, nogil=True)

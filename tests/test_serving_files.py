@@ -1,6 +1,7 @@
 """Everybody's lists in a file: the same as `recommend`, in any format, with any ids, killed or not."""
 
 import csv
+import errno
 import os
 import signal
 import subprocess
@@ -247,6 +248,109 @@ def test_two_runs_cannot_write_one_file(model, tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="no recommendations"):
         recommend_all(model, out, batch_size=16)
     assert refused and os.listdir(tmp_path) == ["recs.csv"]
+
+
+@pytest.mark.parametrize("resume", [True, False])
+@pytest.mark.parametrize("kind", ["text", "like ours", "link", "broken link", "folder", "pipe"])
+def test_a_file_of_the_user_with_the_name_of_the_scratch_file_stays(model, tmp_path, kind, resume):
+    out, partial, content = tmp_path / "out.csv", tmp_path / "out.csv.partial", b"my own notes"
+    if kind == "folder":
+        partial.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(partial)
+    elif kind in ("link", "broken link"):
+        partial.symlink_to("notes")
+    else:
+        content = b"rgals" if kind == "like ours" else content
+        partial.write_bytes(content)
+    if kind == "link":
+        (tmp_path / "notes").write_bytes(content)
+    before = sorted(os.listdir(tmp_path)), os.lstat(partial).st_mode, os.lstat(partial).st_ino
+    with pytest.raises(InputError, match=r"out\.csv\.partial .*Move it away or choose another output"):
+        recommend_all(model, out, resume=resume)
+    assert (sorted(os.listdir(tmp_path)), os.lstat(partial).st_mode, os.lstat(partial).st_ino) == before
+    if partial.is_file():
+        assert partial.read_bytes() == content
+
+
+@pytest.mark.parametrize("room", [0, 10, 1000, 9000])
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_full_disk_leaves_only_what_the_next_run_can_use(model, tmp_path, room, resume):
+    resource, out = pytest.importorskip("resource"), tmp_path / "out.csv"
+    out.write_bytes(b"old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+        with pytest.raises(OSError, match="File too large"):
+            recommend_all(model, out, batch_size=16, resume=resume, cold="popular")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert out.read_bytes() == b"old"
+    assert sorted(os.listdir(tmp_path)) == ["out.csv", *["out.csv.partial"] * (resume and room >= 1000)]
+    written = recommend_all(model, out, batch_size=16, cold="popular")
+    assert (written.resumed > 0) == (resume and room > 2000)
+    assert os.listdir(tmp_path) == ["out.csv"]
+
+
+def test_ctrl_c_while_the_scratch_file_is_read_loses_nothing(model, tmp_path, monkeypatch):
+    options = {"batch_size": 16, "cold": "popular"}
+    original = _streaming._tables.write
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_streaming._tables, "write", stop)
+    with pytest.raises(KeyboardInterrupt):
+        recommend_all(model, tmp_path / "out.csv", **options)
+    monkeypatch.setattr(_streaming._tables, "write", original)
+    left = (tmp_path / "out.csv.partial").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(_streaming.Scratch, "batches", stop)
+        with pytest.raises(KeyboardInterrupt):
+            recommend_all(model, tmp_path / "out.csv", **options)
+    assert (tmp_path / "out.csv.partial").read_bytes() == left
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_without_locks_two_runs_cannot_mix_either(model, matrix, tmp_path, monkeypatch, killed):
+    """The run that finds its scratch file changed says so; what is written is one run's."""
+    fcntl = pytest.importorskip("fcntl")
+
+    def flock(descriptor, operation):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    options = {"batch_size": 16, "cold": "popular"}
+    other = RGALS(K=8, n_iter=2, random_state=1).fit(matrix)
+    whole = {}
+    for name, one in (("one", model), ("other", other)):
+        recommend_all(one, tmp_path / f"{name}.csv", **options)
+        whole[name] = (tmp_path / f"{name}.csv").read_bytes()
+    monkeypatch.setattr(fcntl, "flock", flock)
+    out, original, running = tmp_path / "out.csv", _streaming.Task.score, ["one"]
+
+    def meddle(self, start, stop):
+        if start == 64 and running == ["one"]:
+            running.append("other")
+            try:
+                recommend_all(other, out, **options)
+                assert out.read_bytes() == whole["other"]
+            except KeyboardInterrupt:
+                assert killed
+            running.append("one again")
+        elif start == 64 and running[-1] == "other" and killed:
+            raise KeyboardInterrupt
+        return original(self, start, stop)
+
+    monkeypatch.setattr(_streaming.Task, "score", meddle)
+    with pytest.raises(InputError, match="was changed while it was in use; run again"):
+        recommend_all(model, out, **options)
+    assert running == ["one", "other", "one again"]
+    assert not out.exists() if killed else out.read_bytes() == whole["other"]
+    recommend_all(model, out, **options)
+    assert out.read_bytes() == whole["one"]
+    assert sorted(os.listdir(tmp_path)) == ["one.csv", "other.csv", "out.csv"]
 
 
 def test_a_refit_meanwhile_changes_nothing(matrix, tmp_path, monkeypatch):

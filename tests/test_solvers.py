@@ -134,9 +134,9 @@ def test_equal_shares_of_scale_and_ridge_take_no_eigenvectors():
     """They cost much with many factors. Plain ridges need none, RG2's by frequency none for the users."""
     for dtype, _ in DTYPES.values():
         assert whitened(IALS(0.1), 0.0, 12, dtype) == (True, True)
-        assert whitened(RG2(), 1.0, 12, dtype) == (False, True)
+        assert whitened(RG2(0.05), 1.0, 12, dtype) == (False, True)
         assert whitened(IALS(0.1), 1.0, 12, dtype) == (False, False)
-        assert whitened(RGX(), 0.0, 12, dtype)[0] is False
+        assert whitened(RGX(0.05), 0.0, 12, dtype)[0] is False
 
 
 @pytest.mark.parametrize("steps", [None, 2], ids=["exact", "pcg"])
@@ -336,7 +336,7 @@ def test_a_singular_system_names_its_row(side):
 
 
 def test_factors_that_are_not_finite_are_named():
-    _, rows, fixed, coefficients = setting(RG2(), "user", 6)
+    _, rows, fixed, coefficients = setting(RG2(0.05), "user", 6)
     fixed[7, 2] = np.inf
     with pytest.raises(NumericalError, match="row 7"):
         CPUBackend().half_step(rows, fixed, coefficients)
@@ -393,7 +393,7 @@ def test_svd_gives_the_global_optimum(valued, K):
         (RG2(alpha=0.0, item_exponent=0.1), 1.0),
         (RG2(alpha=0.0), 0.5),
         (RGX(alpha=0.0, form="gramian"), 1.0),
-        (IALS(), 1.0),
+        (IALS(0.1), 1.0),
     ],
 )
 def test_the_closed_form_refuses_what_has_none(loss, nu):

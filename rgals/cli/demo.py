@@ -7,8 +7,8 @@ For example:
 
 Without --data it runs on generated interactions with clusters of taste and skewed popularity. A fifth of
 every user's interactions is kept apart (or what the file marks as its test part) and must be found again.
-Each loss gets its own regularisation, chosen on a tenth of the training part, unless --reg is given. Seconds
-are those of the final fit, without compilation.
+What is not given follows from the shape and density of the data. Seconds are those of the fit, without
+compilation.
 """
 
 from __future__ import annotations
@@ -29,11 +29,7 @@ from rgals.metrics import evaluate
 from rgals.model_selection import split_interactions
 
 METRICS = ("ndcg@10", "recall@20", "mrr@10")
-HELD_OUT, VALIDATION = 0.2, 0.1
-# Strengths that are tried: the losses weigh all pairs differently, so their useful ranges differ.
-REGS = {"RG2": (0.05, 0.1, 0.2, 0.4), "RGX": (0.05, 0.1, 0.2, 0.4)}
-OTHER_REGS = (0.003, 0.01, 0.03, 0.1)
-ITERATIONS_TRIED = 6
+HELD_OUT = 0.2
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -76,17 +72,16 @@ def run(args: argparse.Namespace) -> int:
     for loss in losses:
         if not args.quiet:
             shared.say(f"Fitting {loss!r} ...")
-        reg = args.reg if args.reg is not None else _choose_reg(loss, parameters, split.train)
-        model = RGALS(loss=loss, verbose=shared.progress(args), **{**parameters, "reg": reg})
+        model = RGALS(loss=loss, verbose=shared.progress(args), **parameters)
         started = time.perf_counter()
         model.fit(split.train, user_ids=split.data.user_ids, item_ids=split.data.item_ids)
         seconds = time.perf_counter() - started
         figures = _measure(model, split)
-        rows.append([repr(loss), f"{reg:g}", *figures, f"{seconds:.2f}"])
+        rows.append([model.loss_.name, _settings(model), *figures, f"{seconds:.2f}"])
         if best is None or figures[0] > best[0]:
-            best = figures[0], repr(loss), model
+            best = figures[0], model.loss_.name, model
     print()
-    print(shared.table(rows, ("method", "reg", *METRICS, "fit s")))
+    print(shared.table(rows, ("method", "settings", *METRICS, "fit s")))
     if best is not None:
         print()
         print(_one_user(args, split, best[1], best[2]))
@@ -117,15 +112,12 @@ def _warm_up(losses: list[Loss], parameters: dict[str, Any]) -> None:
         evaluate(model, train, test, metrics=METRICS)
 
 
-def _choose_reg(loss: Loss, parameters: dict[str, Any], train: sp.csr_array) -> float:
-    """The strength that ranks a held-out part of the training data best after a few iterations."""
-    shown, hidden = split_interactions(train, (1 - VALIDATION, VALIDATION), random_state=1)
-    few = {**parameters, "n_iter": min(ITERATIONS_TRIED, parameters.get("n_iter", ITERATIONS_TRIED))}
-    quality = {}
-    for reg in REGS.get(loss.name, OTHER_REGS):
-        model = RGALS(loss=loss, **{**few, "reg": reg}).fit(shown)
-        quality[reg] = evaluate(model, shown, hidden, metrics=METRICS[:1])[METRICS[0]]
-    return max(quality, key=lambda reg: quality[reg])
+def _settings(model: RGALS) -> str:
+    """Numbers of the loss and the regularisation, given or found."""
+    numbers = {**model.loss_.get_params(), "reg": model.reg_}
+    return ", ".join(
+        f"{name}={value:.3g}" for name, value in numbers.items() if isinstance(value, float) and value
+    )
 
 
 def _measure(model: Any, split: Split) -> list[float]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rgals._errors import FileFormatError, InputError, ParameterError
 
 ROLES = ("user", "item", "value", "timestamp", "split")
+_SHOWN = 30  # column names in a message
 
 # Names under which public data sets and logs call their columns, most telling first.
 KNOWN_NAMES = {
@@ -149,7 +150,8 @@ def _guess(role: str, names: Sequence[str] | None, origin: str) -> int | None:
 def _there_are(names: Sequence[str] | None, n_columns: int) -> str:
     if names is None:
         return f"The columns are numbered 0 to {n_columns - 1}; they have no names"
-    return "The columns are: " + ", ".join(map(str, names))
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return "The columns are: " + ", ".join(map(str, names[:_SHOWN])) + more
 
 
 def _locate(role: str, want: str | int, names: Sequence[str] | None, n_columns: int, origin: str) -> int:

@@ -49,7 +49,7 @@ def as_labels(labels: Any) -> np.ndarray:
     if array.dtype.kind == "U":
         return array
     if array.dtype.kind == "S":
-        return np.char.decode(array, "utf-8")
+        return np.char.decode(array, "utf-8", "surrogateescape")
     if array.dtype.kind == "f":
         return _from_floats(array)
     if array.dtype.kind != "O":
@@ -209,7 +209,7 @@ class IdMap:
     Raises
     ------
     InputError
-        A label occurs twice.
+        A label occurs twice; the message names it and two of its positions.
     InputTypeError
         A label is neither an integer nor a string.
 
@@ -233,9 +233,7 @@ class IdMap:
         if array.dtype == object:
             self._table = {label: k for k, label in enumerate(array.tolist())}
             if len(self._table) < len(array):
-                seen: set[Any] = set()
-                twice = next(x for x in array.tolist() if x in seen or seen.add(x))  # type: ignore[func-returns-value]
-                raise InputError(f"{what} {twice!r} occurs twice in the labels; each must occur once")
+                raise self._twice(next(x for k, x in enumerate(array.tolist()) if self._table[x] > k))
         elif len(array) > 1:
             ordered = array
             if not (array[1:] > array[:-1]).all():
@@ -243,8 +241,14 @@ class IdMap:
                 ordered = array[self._order]
             equal = np.flatnonzero(ordered[1:] == ordered[:-1])
             if len(equal):
-                label = ordered[equal[0]].item()
-                raise InputError(f"{what} {label!r} occurs twice in the labels; each must occur once")
+                raise self._twice(ordered[equal[0]].item())
+
+    def _twice(self, label: int | str) -> InputError:
+        first, second = [k for k, other in enumerate(self.labels.tolist()) if other == label][:2]
+        return InputError(
+            f"{self.what} {label!r} occurs twice in the labels, at positions {first} and {second}; each must "
+            "occur once"
+        )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -329,23 +333,31 @@ class IdMap:
         example = f", for example {self.labels[:1].tolist()[0]!r}" if len(self) else ""
         return f"{self.what} {label!r} is not known{more}; there are {len(self)} {self.what}s{example}"
 
+    def _could_be_label(self, x: int | str) -> bool:
+        """Whether an array of the labels' type can hold ``x``."""
+        if self.labels.dtype.kind == "U":
+            width = self.labels.dtype.itemsize // 4
+            return isinstance(x, str) and len(x) <= width and not x.endswith("\0")
+        info = np.iinfo(self.labels.dtype)
+        return isinstance(x, int) and info.min <= x <= info.max
+
     def _find(self, query: np.ndarray) -> np.ndarray:
         if self._table is not None:
             get = self._table.get
             return np.fromiter((get(x, -1) for x in query.tolist()), dtype=np.int64, count=len(query))
         found = np.full(len(query), -1, np.int64)
-        if query.dtype == object or (query.dtype.kind == "U") != (self.labels.dtype.kind == "U"):
-            mine = str if self.labels.dtype.kind == "U" else int
-            fits = np.array([isinstance(x, mine) for x in query.tolist()], dtype=bool)
-            if fits.any() and query.dtype == object:
-                found[fits] = self._find(as_labels(query[fits].tolist()))
-            return found
         if len(self) == 0 or len(query) == 0:
+            return found
+        if query.dtype == object:
+            # Those that an array like the labels can hold: fixed width cuts long text and trailing NULs.
+            fits = np.array([self._could_be_label(x) for x in query.tolist()], dtype=bool)
+            found[fits] = self._find(np.array(query[fits].tolist(), dtype=self.labels.dtype))
+            return found
+        if (query.dtype.kind == "U") != (self.labels.dtype.kind == "U"):
             return found
         if query.dtype != self.labels.dtype and query.dtype.kind in "iu":
             # Comparing int64 with uint64 goes through float64, which confuses large neighbours.
-            info = np.iinfo(self.labels.dtype)
-            fits = np.array([info.min <= x <= info.max for x in query.tolist()], dtype=bool)
+            fits = np.array([self._could_be_label(x) for x in query.tolist()], dtype=bool)
             found[fits] = self._find(query[fits].astype(self.labels.dtype))
             return found
         at = np.minimum(np.searchsorted(self.labels, query, sorter=self._order), len(self) - 1)

@@ -43,7 +43,8 @@ def read_interactions(
     source : path, DataFrame, arrow table, tuple of arrays, or sparse matrix
         A file: npz (arrays ``user``, ``item`` and optionally ``rating``, ``timestamp``, ``split``; also what
         `Interactions.save` or `scipy.sparse.save_npz` wrote), parquet (needs pyarrow), or text: csv, tsv,
-        MovieLens ``::`` and the like, plain or packed with gzip, bzip2 or xz.
+        MovieLens ``::`` and the like, plain or packed with gzip, bzip2 or xz. Empty lines of text are
+        skipped; a line of nothing but spaces or delimiters is an error.
         Or a pandas or polars DataFrame, a pyarrow Table, arrays ``(users, items[, values[, timestamps]])``,
         or a matrix.
     user, item : str or int, optional

@@ -14,7 +14,7 @@ import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -31,6 +31,8 @@ from rgals.datasets.interactions import Columns, numbers, text_timestamps
 SNIFF_BYTES = 1 << 20
 MAX_LINE = SNIFF_BYTES // 2
 _CHUNK, _BATCH = 1 << 10, 1 << 18
+_BLOCK = 1 << 16  # bytes; a line of twice as many fills a block, and csv refuses longer fields
+_DOUBLED = "\udc00"  # stands for "::", as csv cuts at one character; no decoded text holds it
 _DELIMITERS = ("\t", ",", ";", "|", " ")
 _OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 _BINARY = {b"PK\x03\x04": "a zip archive", b"PAR1": "a parquet file", b"\x93NUMPY": "a npy file"}
@@ -67,10 +69,10 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= 80 else text[:77] + "...")
 
 
-def _lines(file: IO[str], path: Path) -> Iterator[str]:
+def _lines(file: IO[str], path: Path, longest: int = MAX_LINE) -> Iterator[str]:
     """Lines of bounded length, so that a file without line ends cannot fill the memory."""
-    for number, line in enumerate(iter(partial(file.readline, MAX_LINE), ""), 1):
-        if len(line) == MAX_LINE and line[-1] not in "\r\n":
+    for number, line in enumerate(iter(partial(file.readline, longest), ""), 1):
+        if len(line) == longest and line[-1] not in "\r\n":
             raise _too_long(path, number, line)
         yield line
 
@@ -82,26 +84,51 @@ def _too_long(path: Path, number: int, line: str) -> FileFormatError:
     )
 
 
+def _reader(lines: Iterable[str], delimiter: str, quote: str | None) -> Any:
+    """Python's csv reader over lines, the one place that says how a line is cut."""
+    doubled = delimiter == "::"
+    return csv.reader(
+        (line.replace("::", _DOUBLED) for line in lines) if doubled else lines,
+        delimiter=_DOUBLED if doubled else delimiter,
+        quotechar=quote,
+        quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
+        skipinitialspace=delimiter == " ",
+    )
+
+
+def _numbered(layout: Layout, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+    """Line number and fields of every row that is not blank; every quote must be closed."""
+    ended = False
+
+    def and_a_blank_line() -> Iterator[str]:  # which ends up in a row only if a quote is still open
+        nonlocal ended
+        yield from lines
+        ended = True
+        yield "\n"
+
+    reader = _reader(and_a_blank_line(), layout.delimiter, layout.quote)
+    before = 0
+    try:
+        for row in reader:
+            if layout.delimiter == "::":
+                row = [field.replace(_DOUBLED, "::") for field in row]
+            if ended and row:
+                raise _complain(layout, before + 1, row, "a quote is opened and never closed")
+            if row:
+                yield reader.line_num, row
+            before = reader.line_num
+    except csv.Error as error:
+        raise FileFormatError(
+            f"{layout.path}, line {before + 1}: {error}; is a quote opened and never closed?"
+        ) from error
+
+
 def _rows(layout: Layout) -> Iterator[tuple[int, list[str]]]:
     """Line number and fields of every row that is not blank, after the header."""
-    doubled = layout.delimiter == "::"
     with open_bytes(layout.path) as raw:
         file = io.TextIOWrapper(raw, encoding=layout.encoding, newline="")  # type: ignore[type-var]
-        lines = _lines(file, layout.path)
-        if doubled:
-            lines = (line.replace("::", "\x1f") for line in lines)
-        reader = csv.reader(
-            lines,
-            delimiter="\x1f" if doubled else layout.delimiter,
-            quotechar=layout.quote,
-            quoting=csv.QUOTE_MINIMAL if layout.quote else csv.QUOTE_NONE,
-            skipinitialspace=layout.delimiter == " ",
-        )
         try:
-            rows = ((reader.line_num, row) for row in reader if row)
-            yield from islice(rows, int(layout.header), None)
-        except csv.Error as error:
-            raise FileFormatError(f"{layout.path}, line {reader.line_num}: {error}") from error
+            yield from islice(_numbered(layout, _lines(file, layout.path)), int(layout.header), None)
         except UnicodeError as error:
             raise undecodable(layout.path, layout.encoding, error) from error
         except _DAMAGED as error:
@@ -152,26 +179,26 @@ def _sample(path: Path, encoding: str) -> list[str]:
         text = decoder.decode(start, final=not more)
     except UnicodeDecodeError as error:
         raise undecodable(path, encoding, error) from error
-    lines = text.removeprefix("\ufeff").splitlines()
-    if more:
-        # The last line is cut off by the sample; if that is longer than any may be, this is no table.
-        if len(lines[-1]) > MAX_LINE:
-            raise _too_long(path, len(lines), lines[-1])
+    lines = io.StringIO(text.removeprefix("\ufeff"), newline=None).read().split("\n")
+    # The last line is cut off by the sample; if that is longer than any may be, this is no table.
+    if more and len(lines[-1]) > MAX_LINE:
+        raise _too_long(path, len(lines), lines[-1])
+    if more or not lines[-1]:
         lines.pop()
     return lines[:200]
 
 
 def _split(line: str, delimiter: str, quote: str | None) -> list[str]:
-    if delimiter == "::":
-        return line.split("::")
-    rows = csv.reader(
-        [line],
-        delimiter=delimiter,
-        quotechar=quote,
-        quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
-        skipinitialspace=delimiter == " ",
-    )
-    return next(iter(rows), [])
+    row: list[str] = next(_reader([line], delimiter, quote), [])
+    return [field.replace(_DOUBLED, "::") for field in row] if delimiter == "::" else row
+
+
+def _n_fields(line: str, delimiter: str, quote: str | None) -> int:
+    """Fields of a line; 1 where csv refuses it, as it does very long fields."""
+    try:
+        return len(_split(line, delimiter, quote))
+    except csv.Error:
+        return 1
 
 
 def _sniff_delimiter(lines: list[str], quote: str | None, path: Path) -> str:
@@ -180,7 +207,7 @@ def _sniff_delimiter(lines: list[str], quote: str | None, path: Path) -> str:
     sample = lines[:20]
     best, fewest = None, 0
     for delimiter in _DELIMITERS:
-        counts = [len(_split(line, delimiter, quote)) for line in sample]
+        counts = [_n_fields(line, delimiter, quote) for line in sample]
         # The delimiter that cuts most lines alike; ties go to the order of the candidates.
         alike = sum(n == counts[0] for n in counts) if counts[0] > 1 else 0
         if alike > fewest:
@@ -230,8 +257,15 @@ def detect(
         delimiter = _sniff_delimiter(lines, quote, path)
     elif not isinstance(delimiter, str) or (delimiter != "::" and len(delimiter) != 1):
         raise ParameterError("delimiter", delimiter, "give one character or '::'")
-    rows = [_split(line, delimiter, quote) for line in lines[:20]]
-    rows = [row for row in rows if row]
+    elif delimiter in ("\r", "\n", quote):
+        raise ParameterError("delimiter", delimiter, "a line end or a quote cannot separate fields")
+    try:
+        rows = [row for line in lines[:20] if (row := _split(line, delimiter, quote))]
+    except csv.Error as error:
+        longest = max(lines[:20], key=len)
+        raise FileFormatError(
+            f"{path}, line {sample.index(longest) + 1}: {error}; is this delimiter right? {_shown(longest)}"
+        ) from error
     if header is None:
         header = _has_header(rows, wanted)
     names = [name.strip() for name in rows[0]] if header else None
@@ -327,6 +361,11 @@ def _refuse_second_header(layout: Layout, raw: dict[str, np.ndarray], distinct: 
             raise FileFormatError(f"{_locate(layout, int(again[0]))}: the header occurs a second time")
 
 
+def _is_open(line: str, layout: Layout) -> bool:
+    """Whether a line ends inside a quoted field."""
+    return len(list(_reader([line, "next"], layout.delimiter, layout.quote))) == 1
+
+
 def _numpy_columns(layout: Layout) -> Columns | None:
     """The same by `numpy.loadtxt`, or None where it sees anything unusual."""
     if layout.delimiter == " ":
@@ -342,21 +381,23 @@ def _numpy_columns(layout: Layout) -> Columns | None:
     try:
         with open_bytes(layout.path) as raw:
             file = io.TextIOWrapper(raw, encoding=layout.encoding, newline="")  # type: ignore[type-var]
-            lines = (line for line in _lines(file, layout.path) if line.strip())
+            within = _lines(file, layout.path, csv.field_size_limit())  # else csv might refuse a field
+            lines = (line for line in within if line.strip("\r\n"))
             if doubled:
-                lines = (line.replace("::", "\x1f") for line in lines)
-            if layout.header:
-                next(lines)
+                lines = (line.replace("::", _DOUBLED) for line in lines)
+            if layout.header and _is_open(next(lines), layout):
+                return None
             while batch := list(islice(lines, _BATCH)):
                 table = np.loadtxt(
                     batch,
                     dtype,
                     comments=None,
-                    delimiter="\x1f" if doubled else layout.delimiter,
+                    delimiter=_DOUBLED if doubled else layout.delimiter,
                     quotechar=layout.quote,
                     ndmin=1,
                 )
-                if len(table) != len(batch):
+                # Fewer rows than lines: a quoted field holds a line end. In the last line that does not show.
+                if len(table) != len(batch) or _is_open(batch[-1], layout):
                     return None
                 for role, position in at.items():
                     column = table[f"f{position}"]
@@ -365,7 +406,7 @@ def _numpy_columns(layout: Layout) -> Columns | None:
                     parts[role].append(column)
     except (ValueError, *_DAMAGED):
         return None
-    if any(not text.strip() for role in ("user", "item") for text in known[role]):
+    if any(not text.strip() or _DOUBLED in text for role in ("user", "item") for text in known[role]):
         return None
     joined = {role: np.concatenate(arrays) for role, arrays in parts.items() if arrays}
     if len(joined) < len(parts):
@@ -375,6 +416,40 @@ def _numpy_columns(layout: Layout) -> Columns | None:
     return _finish(layout, joined, {role: list(known[role]) for role in known}, timestamp)
 
 
+def _suits_arrow(layout: Layout) -> bool:
+    """Whether pyarrow must read the file as csv does: no very long line, no line end within quotes, no 0x10.
+
+    pyarrow cuts a file into blocks at line ends, takes fields of any length, takes a quote that is never
+    closed for one that the end of the file closes, and reads hexadecimal integers.
+    """
+    quote = ord(layout.quote) if layout.quote else None
+    integers = layout.choice.timestamp is not None
+    starts = [ord(layout.delimiter[-1]), ord("\n"), ord("\r")]  # the characters before a quoted field
+    last, inside = starts[-1], False
+    with open_bytes(layout.path) as raw:
+        block = raw.read(_BLOCK).removeprefix(codecs.BOM_UTF8)
+        while block:
+            if len(block) == _BLOCK and b"\n" not in block and b"\r" not in block:
+                return False
+            if integers and any(prefix in bytes([last]) + block for prefix in (b"0x", b"0X")):
+                return False
+            if quote is not None and (inside or quote in block):
+                at = np.frombuffer(block, np.uint8)
+                is_quote = at == quote
+                # Whether a quoted field is open behind each byte, if all that open do so at a field's start.
+                open_ = np.logical_xor.accumulate(is_quote) ^ inside
+                opens = np.flatnonzero(is_quote & open_)
+                before = np.where(opens > 0, at[opens - 1], last)
+                if not np.isin(before, [*starts, quote]).all():
+                    return False
+                if open_[(at == ord("\n")) | (at == ord("\r"))].any():
+                    return False
+                inside = bool(open_[-1])
+            last = block[-1]
+            block = raw.read(_BLOCK)
+    return not inside
+
+
 def _arrow_columns(layout: Layout) -> Columns | None:
     """The same by pyarrow, or None where it is missing or sees anything unusual."""
     try:
@@ -382,7 +457,8 @@ def _arrow_columns(layout: Layout) -> Columns | None:
         import pyarrow.csv as pa_csv
     except ImportError:
         return None
-    if layout.encoding != "utf-8-sig" or layout.delimiter == " " or layout.starts_blank:
+    plain = layout.encoding == "utf-8-sig" and layout.delimiter.isascii() and layout.delimiter != " "
+    if not plain or layout.starts_blank:
         return None
     # pyarrow cuts at one character: "a::b" is then "a", nothing, "b".
     step = 2 if layout.delimiter == "::" else 1
@@ -401,6 +477,8 @@ def _arrow_columns(layout: Layout) -> Columns | None:
             start = file.read(8)
         if any(start.startswith(magic) and magic != b"\x1f\x8b" for magic in _OPENERS):
             return None
+        if not _suits_arrow(layout):
+            return None
         table = pa_csv.read_csv(
             pa.input_stream(str(layout.path), compression="gzip" if start[:2] == b"\x1f\x8b" else None),
             read_options=pa_csv.ReadOptions(
@@ -413,7 +491,7 @@ def _arrow_columns(layout: Layout) -> Columns | None:
                 column_types=types, include_columns=include, null_values=[""] if step == 2 else []
             ),
         )
-    except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, OSError):
+    except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, OSError, *_DAMAGED):
         return None
     if table.num_rows == 0:
         return None

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from rgals.kernels.compile import inner
 from rgals.kernels.gather import gather_scaled
-from rgals.kernels.inner import inlined
 from rgals.kernels.loops import copy, zero
 from rgals.kernels.plain_rows import rows_normal, rows_normal_and_right, rows_transposed
 from rgals.kernels.row import ask_for_next, gather_weights
@@ -56,6 +56,7 @@ def _turn(e, p, image, r, beta, n_blocks):
 @kernel("vvvvvri")
 def _move(e, out, x, r, p, image, alpha, n_blocks):
     """``x += alpha p``, ``r -= alpha image``, ``out = r . r``."""
+    # One pass over five vectors, with the square of the new residual on the way.
     (acc,) = e.variables(1)
     with e.blocks(n_blocks) as at:
         x[at] = x[at] + alpha * p[at]
@@ -68,16 +69,15 @@ def _move(e, out, x, r, p, image, alpha, n_blocks):
 # ---------------------------------------------------------------- a row
 
 
-@inlined
+@inner(forceinline=True)
 def _pack(start, n, number, rows, basis, scratch):
     """Rows ``sqrt(|m_k|) D^-1/2 f_k`` in ``x``, the signs of their weights, and ``w`` with ``b += X^T w``.
 
-    A positive without weight gets a row too, so that its linear term counts, and the sign 0.
-
-    Returns
-    -------
-    (n_rows, n_negative) : the number of rows, padded with zeros to a multiple of 4; negative weights.
+    A positive without weight gets a row too, so that its linear term counts, and the sign 0. Returns the
+    number of rows, padded with zeros to a multiple of 4, and how many weights are negative.
     """
+    # A weight m becomes its sign s and the row sqrt(|m|) D^-1/2 f, so that X^T S X is sum_k m_k f_k f_k^T in
+    # the scaled system; without weight the row is D^-1/2 f with s = 0 and w = l.
     kp, w = len(basis.d), LINE // basis.d.itemsize
     roots, sign = scratch.roots, scratch.sign
     n_positive, n_negative = gather_weights(start, start + n, number, rows, scratch)
@@ -95,19 +95,16 @@ def _pack(start, n, number, rows, basis, scratch):
     return padded, n_negative
 
 
-@inlined
+@inner(forceinline=True)
 def _descend(row, n, most, rows, basis, scratch, rr, beta, enough, steps):
     """Up to ``steps`` steps, until ``r . r <= enough``.
 
     A row of at most ``most`` positives is packed already, ``n`` rows of it; a longer one is packed in pieces
-    at every step.
-
-    Returns
-    -------
-    (failed, rr, beta) : whether a direction has no positive curvature; what the next call is to be given.
+    at every step. Returns whether a direction has no positive curvature, and what the next call is given.
     """
     n_blocks = len(basis.d) // (LINE // basis.d.itemsize)
     r, p, image, total = scratch.rest, scratch.direction, scratch.image, scratch.total
+    # Hestenes and Stiefel: p = r + beta p, alpha = r . r / p . A p, x += alpha p, r -= alpha A p.
     for _step in range(steps):
         if not rr > enough:
             break
@@ -119,7 +116,7 @@ def _descend(row, n, most, rows, basis, scratch, rr, beta, enough, steps):
             rows_normal(image, scratch.x, p, scratch.sign, n, n_blocks)
             start += most
         dot(total, 0, p, 0, image, 0, n_blocks)
-        if not total[0] > 0.0:
+        if not total[0] > 0.0:  # NaN counts as no curvature
             return True, rr, beta
         _move(total, scratch.solution, r, p, image, rr / total[0], n_blocks)
         beta = total[0] / rr
@@ -127,22 +124,19 @@ def _descend(row, n, most, rows, basis, scratch, rr, beta, enough, steps):
     return False, rr, beta
 
 
-@inlined
+@inner(forceinline=True)
 def solve(row, worth, most, rows, basis, scratch):
     """Solve ``(I + X^T X) x = rhs + X^T w`` to rounding, from zero, for weights that are not negative.
 
-    ``worth``: as many steps cost as much as a factorisation. The solution and its right-hand side are left in
-    ``scratch``.
-
-    Returns
-    -------
-    bool
-        Whether that succeeded; else ``scratch.rhs`` is what it was: a weight is negative, the steps would be
-        too many, or something is not finite.
+    ``worth``: as many steps cost as much as a factorisation. Leaves the solution and its right-hand side in
+    ``scratch``. Returns whether that succeeded; else ``scratch.rhs`` is what it was: a weight is negative,
+    the steps would be too many, or something is not finite.
     """
+    # The largest eigenvalue is unknown: whether CG pays is seen by the pace of its first steps.
     eps = np.finfo(basis.d.dtype).eps
     n_blocks = len(basis.d) // (LINE // basis.d.itemsize)
     b, x, total = scratch.right, scratch.solution, scratch.total
+    # b = c + X^T w in a vector of its own: where this gives up, the factorisation starts from c again.
     copy(b, scratch.rhs)
     n = 0
     for start in range(row.begin, row.end, most):
@@ -151,6 +145,7 @@ def solve(row, worth, most, rows, basis, scratch):
             return False
         rows_transposed(b, scratch.x, scratch.w, n, n_blocks)
     ask_for_next(row, rows, basis)
+    # From x = 0 the residual is b.
     zero(x, len(x))
     zero(scratch.image, len(x))
     _residual(total, scratch.rest, scratch.direction, b, scratch.image, n_blocks)
@@ -174,7 +169,7 @@ def solve(row, worth, most, rows, basis, scratch):
     return False
 
 
-@inlined
+@inner(forceinline=True)
 def improve(row, steps, most, rows, basis, result, scratch):
     """Improve a row by ``steps`` steps from what ``result.out`` holds.
 
@@ -184,6 +179,7 @@ def improve(row, steps, most, rows, basis, result, scratch):
     """
     k, n_blocks = result.out.shape[1], len(basis.d) // (LINE // basis.d.itemsize)
     b, x, image, total = scratch.rhs, scratch.solution, scratch.image, scratch.total
+    # x = D^1/2 p, so that the current factor is the start of the scaled system.
     zero(x, len(x))
     for j in range(k):
         x[j] = result.out[row.number, j] / scratch.inv_root[j]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from rgals.kernels.compile import entry
 
 OK, INDPTR_START, INDPTR_DECREASES, INDPTR_END, INDEX_RANGE = range(5)
 
 
-@njit(cache=True)
+@entry
 def check(indptr, indices, n_values, n_cols):
     """First structural fault of a CSR matrix.
 
@@ -30,7 +31,7 @@ def check(indptr, indices, n_values, n_cols):
     return OK, 0, np.int64(0)
 
 
-@njit(cache=True)
+@entry
 def is_canonical(indptr, indices):
     """Whether the column indices of every row increase strictly (sorted, no duplicates)."""
     for row in range(len(indptr) - 1):
@@ -40,7 +41,7 @@ def is_canonical(indptr, indices):
     return True
 
 
-@njit(cache=True)
+@entry
 def transpose(indptr, indices, values, n_cols):
     """Transposed CSR arrays by a counting sort; rows of the result are sorted by index.
 
@@ -52,6 +53,7 @@ def transpose(indptr, indices, values, n_cols):
         out_indptr[indices[k] + 1] += 1
     for col in range(n_cols):
         out_indptr[col + 1] += out_indptr[col]
+    # Each column's next free place; rows are visited in order, so every column comes out sorted.
     position = out_indptr[:-1].copy()
     out_indices = np.empty(nnz, np.int32)
     out_values = np.empty(nnz if len(values) else 0, values.dtype)
@@ -65,7 +67,7 @@ def transpose(indptr, indices, values, n_cols):
     return out_indptr, out_indices, out_values
 
 
-@njit(cache=True)
+@entry
 def sum_duplicates(indptr, indices, values):
     """Merge equal neighbours of sorted rows by adding their values in float64."""
     out_indptr = np.zeros(len(indptr), np.int64)
@@ -85,7 +87,7 @@ def sum_duplicates(indptr, indices, values):
     return out_indptr, out_indices[:n].copy(), out_values[:n].copy()
 
 
-@njit(cache=True)
+@entry
 def keep(indptr, indices, values, mask):
     """The entries where ``mask`` is true."""
     out_indptr = np.zeros(len(indptr), np.int64)

@@ -11,10 +11,9 @@ one stream: the factors of the next row are asked for while this one is summed.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from rgals.kernels.compile import entry, inner
 from rgals.kernels.gather import claim_row, gather_sum
-from rgals.kernels.inner import inlined
 from rgals.kernels.loops import ends, zero
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.row import Basis, Result, Rows, Work, is_solvable, slope
@@ -28,6 +27,7 @@ _PIECE = 1024  # linear terms that are worked out at once
 @kernel("pvvvvrrri")
 def _divide(e, out, total, b, s, d, linear, scale, ridge, n_blocks):
     """``out = (b + linear s) / (scale d + ridge)`` and ``total``, its product with the right-hand side."""
+    # One pass: the right-hand side, the diagonal D, their quotient, and b . p for the objective.
     (acc,) = e.variables(1)
     with e.blocks(n_blocks) as at:
         right = b[at] + linear * s[at]
@@ -37,7 +37,7 @@ def _divide(e, out, total, b, s, d, linear, scale, ridge, n_blocks):
     total.put(0, e.total(acc))
 
 
-@inlined
+@inner(forceinline=True)
 def _right_hand_side(number, stop, rows, basis, b, part, linear):
     """``b = sum_k l_k f_k``; asks for factors of the positives up to ``stop``."""
     begin, end = rows.indptr[number], rows.indptr[number + 1]
@@ -47,6 +47,7 @@ def _right_hand_side(number, stop, rows, basis, b, part, linear):
         linear[0] = rows.row_terms[number, 2] + rows.row_terms[number, 3]
         gather_sum(b, factors, indices, begin, linear, 0, kp, end - begin, stop - begin, n_blocks)
         return
+    # Coefficients of their own: worked out for some positives at a time, then summed over the same ones.
     zero(b, kp)
     for start in range(begin, end, _PIECE):
         n = min(_PIECE, end - start)
@@ -57,7 +58,7 @@ def _right_hand_side(number, stop, rows, basis, b, part, linear):
             b[j] += part[j]
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _run(counter, work, rows, basis, result):
     k, kp = result.out.shape[1], len(basis.d)
     n_blocks = kp // (LINE // basis.d.itemsize)
@@ -67,11 +68,9 @@ def _run(counter, work, rows, basis, result):
     linear = workspace(_PIECE, basis.d)
     b, solution = workspace(kp, basis.d), workspace(kp, basis.d)
     total = np.zeros(1, basis.d.dtype)
-    while True:
-        piece = fetch_add(counter, 0, 1)
-        if piece >= len(bounds) - 1:
-            break
+    while (piece := fetch_add(counter, 0, 1)) < len(bounds) - 1:
         last = bounds[piece + 1] - 1
+        # Indices up to the end of the piece say what to ask for, beyond the row that is summed.
         stop = rows.indptr[order[last] + 1]
         for at in range(bounds[piece], last + 1):
             row = order[at]
@@ -79,6 +78,7 @@ def _run(counter, work, rows, basis, result):
                 continue
             claim_row(flat, order[min(at + _CLAIM, last)] * k, n_blocks)
             _right_hand_side(row, stop, rows, basis, b, solution, linear)
+            # Rows that fill whole cache lines are written in place, others through a padded vector.
             to, place = (flat, row * k) if k == kp else (solution, 0)
             numbers = rows.linear[row], rows.scale[row], rows.ridge[row]
             _divide(to, place, total, b, basis.s, basis.d, numbers[0], numbers[1], numbers[2], n_blocks)

@@ -7,11 +7,11 @@ memory, so every loop asks for rows some steps before it needs them.
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from rgals.kernels.inner import inner
+from rgals.kernels.compile import inner
 from rgals.kernels.vectors import HAS_AVX512, LINE, Emitter, Pointer, kernel
 
 _AHEAD = 12  # rows asked for in advance: about the latency of memory over the time of a row
@@ -21,6 +21,7 @@ _LINES_AHEAD = 48  # the same in lines of 64 bytes
 @kernel("ppxi")
 def gather_transposed(e, out, source, indices, stride):
     """A tile of a panel: column i is row ``source[indices[i] * stride :]``."""
+    # W rows of W numbers are transposed in registers, a quarter at a time where a register holds half of W.
     v = e.native()
     for top in range(0, e.width, v.width):
         places = [v.view(source + indices[i] * stride) for i in range(top, top + v.width)]
@@ -33,6 +34,7 @@ def _make_gather_sum(n_vectors: int):
     @kernel("ppxviiii", f"gather_sum_{n_vectors}")
     def gather(e, out, source, indices, factors, step, stride, n, reach):
         """``out = sum_k factors[k * step] source[indices[k] * stride :]`` for some blocks of columns."""
+        # The sums of all blocks stay in registers; each row is read once, and asked for 12 rows before.
         acc = e.variables(n_vectors)
         with e.loop(n) as k:
             next_row = source + indices[(k + _AHEAD).at_most(reach - 1)] * stride
@@ -59,6 +61,7 @@ def gather_sum(out, source, indices, oi, factors, step, stride, n, reach, n_bloc
     """
     w = LINE // out.itemsize
     block = 0
+    # As many blocks of columns at once as the registers hold, then what is left.
     while HAS_AVX512 and block + 8 <= n_blocks:  # else the sums of 8 do not stay in registers
         _gather_sum_8(out, block * w, source, block * w, indices, oi, factors, step, stride, n, reach)
         block += 8
@@ -79,6 +82,7 @@ def _gather_scaled(
     with e.loop(n) as i:
         next_row = source + indices[(i + ahead).at_most(n - 1)] * source_stride
         row = source + indices[i] * source_stride
+        # A root carries the sign of its weight: rows of the other sign become zero.
         root = e.positive(sign * roots.spread(i))
         to = out + i * step
 
@@ -89,6 +93,7 @@ def _gather_scaled(
             for v, at in enumerate(places):
                 to[stride * (block + v)] = row[at] * (scale[at] * root)
 
+        # Four blocks at a time hide the latency of the loads.
         with e.loop(n_blocks // 4) as four:
             copy(four * 4, 4)
         with e.loop(n_blocks, n_blocks // 4 * 4) as block:
@@ -108,7 +113,7 @@ def gather_scaled(out, step, stride, source, scale, indices, roots, source_strid
     )
 
 
-@njit(cache=True)
+@inner(_nrt=True)
 def padded_rows(table, start, stop, buffer):
     """Rows in whole blocks of W: themselves where they are, else a copy with zeros at the end of each."""
     k = table.shape[1]
@@ -137,6 +142,7 @@ def prefetch(typingctx, array, index):
     """Ask for the cache line of an entry, or of the start of a row, of any array."""
 
     def codegen(context, builder, signature, arguments):
+        # The entry's address from the strides: works for any layout, and reads nothing.
         view = context.make_array(signature.args[0])(context, builder, arguments[0])
         index = context.cast(builder, arguments[1], signature.args[1], types.int64)
         (stride, *_) = cgutils.unpack_tuple(builder, view.strides)

@@ -7,9 +7,9 @@ rows are multiplied in the factors' own precision and added up in float64.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from rgals._aligned import empty
+from rgals.kernels.compile import entry, inner
 from rgals.kernels.gather import gather_scaled, gather_transposed, padded_rows, scatter_rows
 from rgals.kernels.loops import zero
 from rgals.kernels.queue import fetch_add, launch
@@ -26,7 +26,7 @@ TILE = 256  # columns of an output tile: its float64 sums stay in the L2 cache
 _NONE = np.empty(0)
 
 
-@njit(cache=True)
+@inner
 def _tile_of(pair, n_tiles):
     """First row and first column of an output tile, of those on and above the diagonal."""
     left = 0
@@ -36,12 +36,13 @@ def _tile_of(pair, n_tiles):
     return left * TILE, (left + pair) * TILE
 
 
-@njit(cache=True)
+@inner
 def _add_product(total, product, left, right, depth, n_left, n_right):
     """``total += L^T R`` for two sets of panels, by block columns; the upper triangle where they are one."""
     w = LINE // product.itemsize
     at = 0
     for j in range(n_right):
+        # One block column in the factors' precision, over the rows of a block, then added in float64.
         n_tiles = j + 1 if n_left == 0 else n_left
         zero(product, n_tiles * w * w)
         for i in range(n_tiles):
@@ -50,7 +51,7 @@ def _add_product(total, product, left, right, depth, n_left, n_right):
         at += n_tiles * w * w
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _partial(counter, factors, weight, uniform, gram):
     n, k = factors.shape
     w = LINE // factors.itemsize
@@ -67,10 +68,8 @@ def _partial(counter, factors, weight, uniform, gram):
     numbers = np.arange(ROWS)
     ones = np.ones(side, factors.dtype)
     roots = workspace(ROWS, factors)
-    while True:
-        task = fetch_add(counter, 0, 1)
-        if task >= n_chunks * n_pairs:
-            break
+    # A task is one output tile (a, b) over one chunk of the rows: L^T diag(weight) R of two sets of columns.
+    while (task := fetch_add(counter, 0, 1)) < n_chunks * n_pairs:
         chunk = task // n_pairs
         a, b = _tile_of(task % n_pairs, n_tiles)
         n_left, n_right = (min(side, width - a)) // w, (min(side, width - b)) // w
@@ -78,6 +77,7 @@ def _partial(counter, factors, weight, uniform, gram):
             start = block * ROWS
             stop = min(start + ROWS, n)
             depth = stop - start
+            # sqrt(weight) scales either side, so that the product of a panel with itself is symmetric.
             for i in range(depth):
                 roots[i] = np.sqrt(weight[0 if uniform else start + i])
             rows = padded_rows(factors, start, stop, padded)
@@ -91,19 +91,17 @@ def _partial(counter, factors, weight, uniform, gram):
             _add_product(gram[task], product, left_panels, right_panels, depth, n_left, n_right)
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _assemble(counter, partial, width, w, out):
     """Add up the chunks' sums, in a fixed order, and unfold their tiles to both triangles of ``out``."""
     n_chunks, n_pairs, _ = partial.shape
     k = len(out)
     side = min(TILE, width)
     n_tiles = (width + TILE - 1) // TILE
-    while True:
-        task = fetch_add(counter, 0, 1)
-        if task >= n_pairs:
-            break
+    while (task := fetch_add(counter, 0, 1)) < n_pairs:
         a, b = _tile_of(task, n_tiles)
         at = 0
+        # Tiles lie one block column after the other, each of W numbers a row.
         for column in range(b, min(b + side, width), w):
             stop = column + w if a == b else min(a + side, width)
             for i in range(a, stop):
@@ -119,19 +117,7 @@ def _assemble(counter, partial, width, w, out):
 
 
 def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
-    """``F^T diag(weight) F`` in float64.
-
-    Parameters
-    ----------
-    factors : ndarray, shape (n, K), C-ordered, float32 or float64
-    weight : ndarray of float64, shape (n,)
-        At least 0.
-    n_threads : int
-
-    Returns
-    -------
-    ndarray of float64, shape (K, K)
-    """
+    """``F^T diag(weight) F`` in float64, of C-ordered factors (n, K) and weights (n,) that are at least 0."""
     n, k = factors.shape
     if n == 0:
         return np.zeros((k, k))
@@ -149,7 +135,7 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     return out
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight, sums):
     n, k = factors.shape
     w = LINE // factors.itemsize
@@ -160,13 +146,12 @@ def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight
     numbers = np.empty(STRIP, np.int64)
     flat = out.reshape(-1)
     n_strips = (n + STRIP - 1) // STRIP
-    while True:
-        chunk = fetch_add(counter, 0, 1)
-        if chunk >= len(sums):
-            break
+    while (chunk := fetch_add(counter, 0, 1)) < len(sums):
         for strip in range(chunk * n_strips // len(sums), (chunk + 1) * n_strips // len(sums)):
             start = strip * STRIP
             rows = min(STRIP, n - start)
+            # Rows are transposed to panels, W at a time: products then take them as they take any panel. The
+            # last group repeats its last row.
             n_groups = (rows + w - 1) // w
             for i in range(n_groups * w):
                 numbers[i] = min(i, rows - 1)
@@ -175,6 +160,7 @@ def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight
                 for b in range(width // w):
                     at = (group * width + b * w) * w
                     gather_transposed(left, at, source, b * w, numbers, group * w, width)
+            # Block column j of the product: of the matrix only the rows that are not zero there.
             for j in range(width // w):
                 zero(product, n_groups * w * w)
                 first, depth = begins[j], ends[j] - begins[j]
@@ -184,6 +170,7 @@ def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight
                 if (j + 1) * w <= k:
                     scatter_rows(flat, start * k + j * w, product, 0, k, rows)
                     continue
+                # The last block column, where K is no multiple of W.
                 for i in range(rows):
                     for t in range(k - j * w):
                         out[start + i, j * w + t] = product[i * w + t]
@@ -201,19 +188,8 @@ def multiply(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``out = factors @ matrix``, and on the way `column_sums` of it; ``out`` may be ``factors`` itself.
 
+    Arrays are C-ordered, factors (n, K), the matrix (K, K), weights (n,); without weights the sums are zeros.
     Zeros at either end of a block of columns cost nothing: triangular matrices take half the time.
-
-    Parameters
-    ----------
-    factors, out : ndarray, shape (n, K), C-ordered
-    matrix : ndarray, shape (K, K), used in the factors' dtype
-    n_threads : int
-    weight, linear_weight : ndarray of float64, shape (n,), optional
-
-    Returns
-    -------
-    tuple of three ndarrays of float64, shape (K,)
-        `column_sums` of the product; zeros without weights.
     """
     n, k = factors.shape
     w = LINE // factors.itemsize

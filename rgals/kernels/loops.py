@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rgals.kernels.inner import inner
+from rgals.kernels.compile import inner
 
 
 @inner

@@ -6,7 +6,7 @@ number of rows is padded with zeros to a multiple of 4, so that four rows are mu
 
 from __future__ import annotations
 
-from rgals.kernels.inner import inner
+from rgals.kernels.compile import inner
 from rgals.kernels.triangles import triangle
 from rgals.kernels.vectors import HAS_AVX512, LINE, kernel
 
@@ -16,6 +16,7 @@ from rgals.kernels.vectors import HAS_AVX512, LINE, kernel
 @kernel("pppii")
 def _quad_gram(e, c, a, b, stride, n_blocks):
     """``C += A B^T`` for W / 4 rows of A and four of B."""
+    # Scalar products of whole rows: W / 4 x 4 sums of vectors, each added up across its lanes at the end.
     four, v = e.narrower(4), e.native()
     tall = e.width // 4
     n_rows = tall if v is e else 2  # whose products stay in registers
@@ -41,6 +42,7 @@ def rows_gram_add(c, x, n, n_blocks):
     w = LINE // c.itemsize
     tall = w // 4
     stride = n_blocks * w
+    # Quads of columns b; of the quads of rows those that reach the diagonal.
     for b in range((n + 3) // 4):
         column = triangle(w, b * 4 // w)
         for a in range(min((b * 4 + 3) // tall + 1, (n + tall - 1) // tall)):
@@ -51,6 +53,7 @@ def rows_gram_add(c, x, n, n_blocks):
 @kernel("pppiir")
 def _quad_product(e, y, x, v, stride, n_blocks, sign):
     """``y += sign X v`` for four rows."""
+    # Each number of v is read once for four rows.
     acc = e.variables(4)
     with e.blocks(n_blocks) as at:
         factor = v[at]
@@ -81,6 +84,7 @@ def _make_transposed(n_vectors: int, both: bool):
         outs = [(left, y, e.variables(n_vectors))]
         if both:
             outs.append((right, z, e.variables(n_vectors)))
+        # Sums of column blocks stay in registers down all rows: each row is read once.
         with e.loop(n) as i:
             row = x + i * stride
             vectors = [row[v * e.width] for v in range(n_vectors)]
@@ -154,6 +158,7 @@ def _make_normal(with_right: bool, n_vectors: int | None = None):
                     vectors, factor = [row[at] for row in rows], v[at]
                     for slot, vector in zip(acc, vectors, strict=True):
                         slot += vector * factor
+            # s_i (x_i . v) of the four rows, then X^T times it.
             products = _quad_sums(e, acc) * e.narrower(4).view(sign)[first]
             products = products.rounded()
             factors = [[e.spread(products.e.element(products, i)) for i in range(4)]]
@@ -187,6 +192,7 @@ _normal_and_right, _normal_and_right_2, _normal_and_right_4 = (_make_normal(True
 @inner
 def rows_normal(y, x, v, sign, n, n_blocks):
     """``y += X^T diag(sign) X v`` for ``n`` rows, in one pass."""
+    # With 32 registers, v and the sums of two or four blocks (K = 32, 64) stay there for the whole row.
     if HAS_AVX512 and n_blocks == 4:
         _normal_4(y, y, x, v, sign, sign, n, n_blocks)
     elif HAS_AVX512 and n_blocks == 2:

@@ -15,9 +15,12 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from rgals._threads import hold_thread
+from rgals.kernels.compile import entry
 
 _LOOKS = 50_000  # for new work before a thread goes to sleep: about a tenth of a millisecond
 
@@ -31,7 +34,9 @@ def _threads() -> ThreadPoolExecutor:
     global _pool
     with _pool_lock:
         if _pool is None:
-            _pool = ThreadPoolExecutor(numba.config.NUMBA_NUM_THREADS, thread_name_prefix="rgals")
+            _pool = ThreadPoolExecutor(
+                numba.config.NUMBA_NUM_THREADS, thread_name_prefix="rgals", initializer=hold_thread
+            )
         return _pool
 
 
@@ -41,7 +46,8 @@ def _after_fork() -> None:
     _pool, _pool_lock = None, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @intrinsic
@@ -61,7 +67,7 @@ def fetch_add(typingctx, counter, index, amount):
     return types.int64(counter, index, amount), codegen
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _stay_awake(launches, seen):
     """Wait for the next launch, not for long: waking a sleeping processor costs more than a short phase."""
     for _ in range(_LOOKS):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from rgals.kernels.blas import gemm_nt
+from rgals.kernels.compile import entry, inner
 from rgals.kernels.loops import lower_bound
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.simd import WIDTH, count_bits, equal, greater
@@ -14,12 +14,9 @@ ROWS = 64  # rows that a thread takes at once
 FEW = 16  # up to so many relevant items, a SIMD count for each beats a search in their sorted scores
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _find_hits(counter, ids, indptr, indices, hits):
-    while True:
-        first = fetch_add(counter, 0, ROWS)
-        if first >= len(ids):
-            break
+    while (first := fetch_add(counter, 0, ROWS)) < len(ids):
         for u in range(first, min(first + ROWS, len(ids))):
             begin, end = indptr[u], indptr[u + 1]
             for j in range(ids.shape[1]):
@@ -32,7 +29,7 @@ def find_hits(ids, indptr, indices, n_threads, hits):
     launch(_find_hits, n_threads, ids, indptr, indices, hits)
 
 
-@njit(cache=True)
+@inner
 def _count_few(scores, positive):
     """Scores greater than and equal to one score, in SIMD."""
     above, tied = 0, 0
@@ -46,10 +43,11 @@ def _count_few(scores, positive):
     return above, tied
 
 
-@njit(cache=True)
+@inner(_nrt=True)
 def _count_many(scores, positives, above, tied):
     """The same for many scores at once: one binary search for each of ``scores``."""
     n = len(positives)
+    # How many scores lie above j of the sorted positives, then sums from the top.
     order = np.argsort(positives)
     ordered = positives[order]
     greater, equal = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
@@ -68,7 +66,7 @@ def _count_many(scores, positives, above, tied):
         tied[order[j]] = same
 
 
-@njit(cache=True)
+@inner(_nrt=True)
 def _count_row(row, seen, truth, above, tied):
     """Count over one complete row of scores, which is used as workspace."""
     if len(truth) == 0:
@@ -86,62 +84,36 @@ def _count_row(row, seen, truth, above, tied):
         _count_many(row, positives, above, tied)
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _count_above(counter, queries, items, truth_ptr, truth, seen_ptr, seen, block, above, tied):
     n_queries, k = queries.shape
     n_items = len(items)
     rows = np.empty((block, n_items), queries.dtype)
-    while True:
-        first = fetch_add(counter, 0, block)
-        if first >= n_queries:
-            break
+    while (first := fetch_add(counter, 0, block)) < n_queries:
         m = min(block, n_queries - first)
         gemm_nt(m, n_items, k, 1.0, queries[first:], k, items, k, 0.0, rows, n_items)
         for r in range(m):
             u = first + r
-            begin, end = truth_ptr[u], truth_ptr[u + 1]
-            _count_row(
-                rows[r],
-                seen[seen_ptr[u] : seen_ptr[u + 1]],
-                truth[begin:end],
-                above[begin:end],
-                tied[begin:end],
-            )
+            here, unseen = slice(truth_ptr[u], truth_ptr[u + 1]), seen[seen_ptr[u] : seen_ptr[u + 1]]
+            _count_row(rows[r], unseen, truth[here], above[here], tied[here])
 
 
 def count_above(queries, items, truth_ptr, truth, seen_ptr, seen, block, n_threads, above, tied):
     """For each relevant item, the irrelevant items with a greater and with an equal score.
 
-    Parameters
-    ----------
-    queries : (B, K), items : (N, K), C-ordered, of one dtype
-    truth_ptr, truth : int64 (B + 1,) and int32
-        Relevant items of each query.
-    seen_ptr, seen : int64 (B + 1,) and int32
-        Items that take no part; none of them relevant.
-    block : int
-        Rows of complete scores that a thread holds.
-    n_threads : int
-    above, tied : int64, (nnz of truth,)
-        Output. NaN is less than everything.
+    Of queries (B, K) and items (N, K), C-ordered, of one dtype. ``truth_ptr`` (B + 1,) and ``truth`` are the
+    relevant items of each query, ``seen_ptr`` and ``seen`` items that take no part, none of them relevant. A
+    thread holds ``block`` rows of complete scores. ``above`` and ``tied`` receive the counts, an entry for
+    each of ``truth``; NaN is less than everything.
     """
     launch(_count_above, n_threads, queries, items, truth_ptr, truth, seen_ptr, seen, block, above, tied)
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _count_above_dense(counter, scores, truth_ptr, truth, seen_ptr, seen, above, tied):
-    while True:
-        u = fetch_add(counter, 0, 1)
-        if u >= len(scores):
-            break
-        begin, end = truth_ptr[u], truth_ptr[u + 1]
-        _count_row(
-            scores[u],
-            seen[seen_ptr[u] : seen_ptr[u + 1]],
-            truth[begin:end],
-            above[begin:end],
-            tied[begin:end],
-        )
+    while (u := fetch_add(counter, 0, 1)) < len(scores):
+        here, unseen = slice(truth_ptr[u], truth_ptr[u + 1]), seen[seen_ptr[u] : seen_ptr[u + 1]]
+        _count_row(scores[u], unseen, truth[here], above[here], tied[here])
 
 
 def count_above_dense(scores, truth_ptr, truth, seen_ptr, seen, n_threads, above, tied):

@@ -20,10 +20,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from rgals.kernels import gather
-from rgals.kernels.inner import inlined, inner
+from rgals.kernels.compile import entry, inner
 from rgals.kernels.loops import zero
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.tiles import inverse_root, scaled_copy
@@ -130,7 +129,7 @@ class Scratch(NamedTuple):
     batch: np.ndarray  # a packed triangle: inverses of some rows, added up
 
 
-@njit(cache=True)
+@inner(_nrt=True)
 def make_scratch(kp, longest, with_sums, like):
     """The work space of a thread, for rows of up to ``longest`` positives that are packed at once."""
     square = triangle(LINE // like.itemsize, kp // (LINE // like.itemsize))
@@ -155,9 +154,11 @@ def make_scratch(kp, longest, with_sums, like):
     )
 
 
-@inlined
+@inner(forceinline=True)
 def look_ahead(at, stop, order, rows, result):
-    """The row ``order[at]``; asks for what the next ones will read, each stage after what it needs itself."""
+    """The row ``order[at]``; asks for what the next ones will read."""
+    # Three rows ahead what is found by the row's number; two ahead what its pointers lead to, and the place
+    # of its result; one ahead the factors of its positives, which `ask_for_next` asks for when there is time.
     if at + 3 < stop:
         number = order[at + 3]
         gather.prefetch(rows.indptr, number)
@@ -189,7 +190,7 @@ def ask_for_next(row, rows, basis):
     gather.prefetch_rows(basis.factors, rows.indices, row.then, kp, row.n_then, n_lines)
 
 
-@inlined
+@inner(forceinline=True)
 def is_solvable(number, smallest, largest, rows, result):
     """Whether D is positive and finite for d from ``smallest`` to ``largest``; else zeros and a code."""
     scale, ridge = rows.scale[number], rows.ridge[number]
@@ -201,16 +202,17 @@ def is_solvable(number, smallest, largest, rows, result):
     return False
 
 
-@inlined
+@inner(forceinline=True)
 def scale_row(number, rows, basis, scratch):
     """``D^-1/2`` of a row and ``c = D^-1/2 (linear s)``."""
+    # D = scale d + ridge is as long as K: the only thing that a row computes of all pairs.
     w = LINE // basis.d.itemsize
     for at in range(0, len(basis.d), w):
         inverse_root(scratch.inv_root, at, basis.d, at, rows.scale[number], rows.ridge[number])
         scaled_copy(scratch.rhs, at, basis.s, at, scratch.inv_root, at, rows.linear[number])
 
 
-@inlined
+@inner(forceinline=True)
 def weight(k, number, rows):
     """``m`` of the positive at position ``k``."""
     terms = rows.row_terms[number]
@@ -221,7 +223,7 @@ def weight(k, number, rows):
     return v * terms[0] + terms[1]
 
 
-@inlined
+@inner(forceinline=True)
 def slope(k, number, rows):
     """``l`` of the positive at position ``k``."""
     terms = rows.row_terms[number]
@@ -237,10 +239,7 @@ def gather_weights(start, stop, number, rows, scratch):
     """Columns, ``sqrt(|m|)`` with the sign of m, ``l / sqrt(|m|)`` and ``l`` of the positives ``start:stop``.
 
     Padded with zeros to whole blocks. A positive without weight has root 0 and w 0: only its ``l`` counts.
-
-    Returns
-    -------
-    (n_positive, n_negative) : how many weights are > 0 and < 0.
+    Returns how many weights are positive and how many negative.
     """
     cols, roots, w, linear = scratch.cols, scratch.roots, scratch.w, scratch.linear
     none = roots.dtype.type(0.0)
@@ -268,6 +267,7 @@ def gather_weights(start, stop, number, rows, scratch):
             roots[i] = root if m > none else -root
             linear[i] = term
             w[i] = term / root if m != none else none
+    # Products work on whole blocks: what is beyond the last positive counts as zero.
     width = LINE // roots.itemsize
     for i in range(n, (n + width - 1) // width * width):
         cols[i] = cols[0]
@@ -280,6 +280,7 @@ def gather_weights(start, stop, number, rows, scratch):
 @inner
 def add_unweighted(n, basis, scratch):
     """Linear terms of the positives that carry no weight, to the right-hand side."""
+    # Rare: a loss in which some positives of a row have m = 0. D^-1/2 l f is added number by number.
     kp = len(basis.d)
     for i in range(n):
         if scratch.roots[i] == 0.0:
@@ -288,12 +289,9 @@ def add_unweighted(n, basis, scratch):
                 scratch.rhs[j] += scratch.linear[i] * scratch.inv_root[j] * f
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _weigh(counter, rows, n_zero, n_negative, heaviest):
-    while True:
-        first = fetch_add(counter, 0, _ROWS)
-        if first >= len(n_zero):
-            break
+    while (first := fetch_add(counter, 0, _ROWS)) < len(n_zero):
         for number in range(first, min(first + _ROWS, len(n_zero))):
             begin = rows.indptr[number]
             for k in range(begin, rows.indptr[number + 1]):

@@ -11,10 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from rgals.kernels import cg, cholesky
-from rgals.kernels.inner import inlined
+from rgals.kernels.compile import entry, inner
 from rgals.kernels.loops import ends, zero
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.row import (
@@ -44,7 +43,7 @@ class Sums(NamedTuple):
     solutions: np.ndarray
 
 
-@inlined
+@inner(forceinline=True)
 def _factor(row, kind, rows, basis, scratch):
     """Solve by Cholesky; returns 0 or the failing pivot."""
     if kind & FACTORED == DUAL:
@@ -52,20 +51,21 @@ def _factor(row, kind, rows, basis, scratch):
     return cholesky.primal(row, rows, basis, scratch)
 
 
-@inlined
+@inner(forceinline=True)
 def _solve_row(row, work, rows, basis, result, scratch, steps, sums):
     """The solution of a row and its right-hand side, by the kind of the row; returns its code."""
+    # The way of a row: scaled by D^-1/2, then steps, or CG where it is worth trying, or a factorisation.
     kind = work.kind[row.number]
     scale_row(row.number, rows, basis, scratch)
     if steps is not None:
         return cg.improve(row, steps, work.most, rows, basis, result, scratch)
-    if sums is None:
-        if kind & CG and cg.solve(row, work.worth[row.number], work.most, rows, basis, scratch):
-            return 0
+    worth = work.worth[row.number]
+    if sums is None and kind & CG and cg.solve(row, worth, work.most, rows, basis, scratch):
+        return 0
     return _factor(row, kind, rows, basis, scratch)
 
 
-@inlined
+@inner(forceinline=True)
 def _store(row, result, scratch, n_blocks):
     """``p = D^-1/2 x`` and ``b . p``."""
     dot(scratch.total, 0, scratch.rhs, 0, scratch.solution, 0, n_blocks)
@@ -74,7 +74,7 @@ def _store(row, result, scratch, n_blocks):
         result.out[row.number, j] = scratch.solution[j] * scratch.inv_root[j]
 
 
-@inlined
+@inner(forceinline=True)
 def _add_sums(row, kind, piece, rows, basis, scratch, sums):
     """The row's part of the sums that couple rows."""
     cholesky.add_inverse(row, kind, rows, basis, scratch)
@@ -83,7 +83,7 @@ def _add_sums(row, kind, piece, rows, basis, scratch, sums):
         sums.solutions[piece, j] += scale * (scratch.solution[j] * scratch.inv_root[j])
 
 
-@inlined
+@inner(forceinline=True)
 def _flush(piece, scratch, sums):
     """Add the inverses of the last rows up in float64."""
     for i in range(len(scratch.batch)):
@@ -91,7 +91,7 @@ def _flush(piece, scratch, sums):
     zero(scratch.batch, len(scratch.batch))
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _run(counter, work, rows, basis, result, steps, sums):
     kp = len(basis.d)
     n_blocks = kp // (LINE // basis.d.itemsize)
@@ -100,10 +100,8 @@ def _run(counter, work, rows, basis, result, steps, sums):
     order, bounds = work.order, work.bounds
     if sums is not None:
         zero(scratch.batch, len(scratch.batch))
-    while True:
-        piece = fetch_add(counter, 0, 1)
-        if piece >= len(bounds) - 1:
-            break
+    # Pieces are counted up by all threads at once: whoever is done takes the next.
+    while (piece := fetch_add(counter, 0, 1)) < len(bounds) - 1:
         first, stop = bounds[piece], bounds[piece + 1]
         for at in range(first, stop):
             row = look_ahead(at, stop, order, rows, result)
@@ -115,6 +113,7 @@ def _run(counter, work, rows, basis, result, steps, sums):
                 _store(row, result, scratch, n_blocks)
             else:
                 _add_sums(row, work.kind[row.number], piece, rows, basis, scratch, sums)
+                # Rounding grows with the rows that are added in float32; a piece ends with nothing left.
                 if (at - first) % _BATCH == _BATCH - 1 or at == stop - 1:
                     _flush(piece, scratch, sums)
 
@@ -122,19 +121,10 @@ def _run(counter, work, rows, basis, result, steps, sums):
 def solve(
     work: Work, rows: Rows, basis: Basis, result: Result, n_threads: int, steps: int | None = None
 ) -> None:
-    """Solve rows; results in the basis of the factors.
+    """Solve rows, or improve them by ``steps`` of conjugate gradients; results in the basis of the factors.
 
-    Parameters
-    ----------
-    work : Work
-    rows : Rows
-    basis : Basis
-    result : Result
-    n_threads : int
-    steps : int, optional
-        Improve rows by so many steps of conjugate gradients from what ``result.out`` holds, instead of
-        solving them; ``result.value`` is then ``(b + r) . p`` with the residual r, minus the row's part of
-        the objective at p. A direction of non-positive curvature leaves 1 in ``info``.
+    Steps start from what ``result.out`` holds. ``result.value`` is then ``(b + r) . p`` with the residual r,
+    minus the row's part of the objective at p; a direction of non-positive curvature leaves 1 in ``info``.
     """
     launch(_run, n_threads, work, rows, basis, result, steps, None)
 
@@ -145,12 +135,7 @@ def coupling_sums(
     """``sum_r scale_r^2 A_r^-1`` and ``sum_r scale_r A_r^-1 b_r`` over all rows of some work.
 
     Each piece of work is summed in its order by one thread: inverses in the factors' precision over a few
-    rows, in float64 over all. Codes go to ``result.info``.
-
-    Returns
-    -------
-    inverses : ndarray of float64, shape (kp, kp)
-    solutions : ndarray of float64, shape (kp,)
+    rows, in float64 over all. Codes go to ``result.info``. Returns the matrix (kp, kp) and the vector (kp,).
     """
     kp = len(basis.d)
     width = LINE // basis.d.itemsize
@@ -164,6 +149,7 @@ def unpack(triangle_: np.ndarray, kp: int, width: int) -> np.ndarray:
     """The symmetric matrix of a packed triangle, for the shared K x K systems in numpy."""
     full = np.zeros((kp, kp))
     at = 0
+    # Block column j holds (j + 1) W rows of W numbers.
     for j in range(kp // width):
         rows = (j + 1) * width
         full[:rows, j * width : rows] = triangle_[at : at + rows * width].reshape(rows, width)

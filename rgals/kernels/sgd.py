@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
+from rgals.kernels.compile import entry
 from rgals.kernels.tiles import inner_product
 
 SGD, ADAGRAD, ADAM = range(3)
@@ -47,7 +48,15 @@ def _contains(indices, low, high, item):
     return False
 
 
-@njit(parallel=True, cache=True)
+@njit(inline="always")
+def _is_free(item, b, marked, mark, exclude, indices, low, high):
+    """Whether row ``b`` may draw an item: by its mark, or by a search in the row's positives."""
+    if marked:
+        return mark[item] != b
+    return not (exclude and _contains(indices, low, high, item))
+
+
+@entry(parallel=True)
 def draw(key, users, indptr, indices, n_items, accept, alias, exclude, distinct, out):
     """Fill ``out[:, 1:]`` with negatives; -1 where no admissible item is left.
 
@@ -76,19 +85,13 @@ def draw(key, users, indptr, indices, n_items, accept, alias, exclude, distinct,
                     item = np.int64(((r >> np.uint64(32)) * size) >> np.uint64(32))
                     if len(accept) > 0 and (r & _LOW) >= accept[item]:
                         item = np.int64(alias[item])
-                    if marked:
-                        found = mark[item] != b
-                    else:
-                        found = not (exclude and _contains(indices, low, high, item))
+                    found = _is_free(item, b, marked, mark, exclude, indices, low, high)
                     if found:
                         break
                 if not found:
                     for _ in range(n_items):
                         item = np.int64((item + 1) % n_items)
-                        if marked:
-                            found = mark[item] != b
-                        else:
-                            found = not (exclude and _contains(indices, low, high, item))
+                        found = _is_free(item, b, marked, mark, exclude, indices, low, high)
                         if found:
                             break
                 out[b, j] = item if found else -1
@@ -96,7 +99,7 @@ def draw(key, users, indptr, indices, n_items, accept, alias, exclude, distinct,
                     mark[item] = b
 
 
-@njit(parallel=True, cache=True)
+@entry(parallel=True)
 def pair_scores(user_rows, item_rows, users, items, out):
     """``out[b, j] = user_rows[users[b]] . item_rows[items[b, j]]``; -inf where the item is -1."""
     width = user_rows.shape[1]
@@ -113,7 +116,7 @@ def pair_scores(user_rows, item_rows, users, items, out):
                 )
 
 
-@njit(parallel=True, cache=True)
+@entry(parallel=True)
 def user_gradients(grad, items, item_rows, out):
     """``out[b] = sum_j grad[b, j] item_rows[items[b, j]]``."""
     for b in prange(len(items)):
@@ -126,7 +129,7 @@ def user_gradients(grad, items, item_rows, out):
                     out[b, k] += g * item_rows[item, k]
 
 
-@njit(parallel=True, cache=True)
+@entry(parallel=True)
 def group(ids, n):
     """Positions of every id by a stable counting sort; ids of -1 are left out.
 
@@ -165,7 +168,7 @@ def group(ids, n):
     return unique[:used], starts[: used + 1], order
 
 
-@njit(parallel=True, cache=True)
+@entry(parallel=True)
 def group_sum(starts, order, weights, width, vectors, out):
     """``out[g] = sum weights[e] vectors[e // width]`` over the positions e of group g, in order."""
     for g in prange(len(starts) - 1):
@@ -179,7 +182,7 @@ def group_sum(starts, order, weights, width, vectors, out):
                     out[g, k] += w * vectors[source, k]
 
 
-@njit(cache=True)
+@entry
 def mask_items(scores, users, indptr, indices, own, starts_of, order, all_positives):
     """Set scores of shared negatives to -inf where they are the row's own positive or any of the user's.
 
@@ -212,14 +215,14 @@ def _refresh_row(row, param, rows_out, inverse_norm):
         rows_out[row, k] = param[row, k] * inverse_norm[row]
 
 
-@njit(parallel=True, cache=True)
+@entry(parallel=True)
 def normalise(param, rows_out, inverse_norm):
     """Unit rows of ``param`` and the inverse norms; a zero row stays zero."""
     for row in prange(len(param)):
         _refresh_row(row, param, rows_out, inverse_norm)
 
 
-@njit(parallel=True, cache=True)
+@entry(parallel=True)
 def apply(
     rows, slots, grad, ridge, param, effective, inverse_norm, first, second, steps, kind, numbers, cosine
 ):

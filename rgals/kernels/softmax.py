@@ -9,9 +9,10 @@ are added in a fixed order, so the outcome does not depend on the number of thre
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
 from rgals.kernels import blas
+from rgals.kernels.compile import entry, inner
 from rgals.kernels.queue import fetch_add
 from rgals.kernels.tiles import inner_product
 
@@ -20,7 +21,7 @@ _MAX = {"reassoc", "nsz", "nnan"}
 _FUSE = {"contract"}  # a product and a sum into one instruction
 
 
-@njit(cache=True, fastmath=_MAX)
+@inner(fastmath=_MAX)
 def _largest(row):
     """Maximum of a row; a NaN need not show here, it does in the sum."""
     top = row[0]
@@ -29,7 +30,7 @@ def _largest(row):
     return top
 
 
-@njit(cache=True, fastmath=_FUSE)
+@inner(fastmath=_FUSE, _nrt=True)
 def _exponentials(row, top, bits, power):
     """Replace a float32 row by ``exp(row - top)`` and return the sum; ``power`` is ``bits`` seen as float32.
 
@@ -57,28 +58,15 @@ def _exponentials(row, top, bits, power):
     return total
 
 
-@njit(parallel=True, cache=True)
+@entry(parallel=True)
 def softmax_batch(
     users, items, indptr, indices, weights, tile, buffer, threads, values, user_grad, item_grad
 ):
     """Values (B,) and gradients of the softmax loss of B users over all N items, float32.
 
-    Parameters
-    ----------
-    users : ndarray (B, K)
-        Divided by the temperature.
-    items : ndarray (N, K)
-    indptr, indices, weights : arrays
-        Positives of the B users, sorted within a row; ``weights`` is empty where all are 1.
-    tile : int
-        Items per tile.
-    buffer : ndarray (B * N,)
-        Overwritten.
-    threads : int
-    values : ndarray (B,) of float64
-    user_grad : ndarray (B, K)
-        Gradient with respect to ``users``.
-    item_grad : ndarray (N, K)
+    ``users`` (B, K) are divided by the temperature; ``indptr, indices, weights`` are their positives, sorted
+    within a row, ``weights`` empty where all are 1. A tile has ``tile`` items; ``buffer`` (B * N,) is
+    overwritten; ``user_grad`` is with respect to ``users``.
     """
     size, width = users.shape
     n = len(items)
@@ -100,10 +88,7 @@ def softmax_batch(
     for _ in prange(threads):
         bits = np.empty(tile, np.int32)
         power = bits.view(np.float32)
-        while True:
-            t = fetch_add(queue, 0, 1)
-            if t >= tiles:
-                break
+        while (t := fetch_add(queue, 0, 1)) < tiles:
             first = t * tile
             here = min(tile, n - first)
             scores = buffer[size * first : size * (first + here)].reshape(size, here)
@@ -116,6 +101,7 @@ def softmax_batch(
                 own[t, b] = sum_own
                 top[t, b] = _largest(scores[b])
                 total[t, b] = _exponentials(scores[b], top[t, b], bits, power)
+    # log sum exp over all tiles from their maxima and sums, in float64.
     scale = np.empty((tiles, size), np.float32)
     for b in range(size):
         highest = top[0, b]
@@ -134,10 +120,8 @@ def softmax_batch(
         for t in range(tiles):
             scale[t, b] = count * np.exp(np.float64(top[t, b]) - highest) / every
     for _ in prange(threads):
-        while True:
-            t = fetch_add(queue, 8, 1)
-            if t >= tiles:
-                break
+        while (t := fetch_add(queue, 8, 1)) < tiles:
+            # Scores become softmax weights, less the positives' own: the gradient with respect to the scores.
             first = t * tile
             here = min(tile, n - first)
             grad = buffer[size * first : size * (first + here)].reshape(size, here)

@@ -11,9 +11,9 @@ threads changes no bit of the result.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from rgals.kernels.blas import gemm_nt, gemv_n
+from rgals.kernels.compile import entry, inner
 from rgals.kernels.loops import lower_bound
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.simd import WIDTH, greater, lowest_bit
@@ -23,14 +23,11 @@ ITEMS = 512  # columns of a score tile: 1 MiB in float32, which stays in cache b
 GATHER = 256  # candidates gathered at once where every user has a list of their own
 
 
-@njit(cache=True)
+@inner
 def _sift(scores, ids, n, score, item):
     """Replace the root of a heap of ``n`` entries."""
     at = 0
-    while True:
-        child = 2 * at + 1
-        if child >= n:
-            break
+    while (child := 2 * at + 1) < n:
         right = child + 1
         if right < n and (
             scores[right] < scores[child] or (scores[right] == scores[child] and ids[right] > ids[child])
@@ -45,7 +42,7 @@ def _sift(scores, ids, n, score, item):
     ids[at] = item
 
 
-@njit(cache=True)
+@inner
 def _scan(row, first, names, scores, ids):
     """Let the scores of consecutive items enter a heap.
 
@@ -70,7 +67,7 @@ def _scan(row, first, names, scores, ids):
                 low = scores[0]
 
 
-@njit(cache=True)
+@inner
 def _clear(scores, ids):
     """An empty heap."""
     for j in range(len(ids)):
@@ -78,7 +75,7 @@ def _clear(scores, ids):
         ids[j] = -1
 
 
-@njit(cache=True)
+@inner
 def _sort(scores, ids):
     """Turn a heap into a list, best first."""
     for n in range(len(scores) - 1, 0, -1):
@@ -89,7 +86,7 @@ def _sort(scores, ids):
         ids[n] = item
 
 
-@njit(cache=True)
+@inner
 def _mask(row, first, names, indices, start, end):
     """Write -inf over the items ``indices[start:end]`` (sorted) of a row of a tile; return the next start."""
     width = len(row)
@@ -108,7 +105,7 @@ def _mask(row, first, names, indices, start, end):
     return start
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _fill(counter, queries, items, scale, names, blocked, indptr, indices, n_segments, ids, scores):
     """The best items of every query in each segment, as heaps."""
     n_queries, k = queries.shape
@@ -118,10 +115,7 @@ def _fill(counter, queries, items, scale, names, blocked, indptr, indices, n_seg
     tile = np.empty((min(USERS, n_queries), ITEMS), queries.dtype)
     gathered = np.empty((ITEMS if len(names) else 0, k), queries.dtype)
     cursor = np.empty(USERS, np.int64)
-    while True:
-        work = fetch_add(counter, 0, 1)
-        if work >= n_blocks * n_segments:
-            break
+    while (work := fetch_add(counter, 0, 1)) < n_blocks * n_segments:
         segment = work // n_blocks
         q0 = (work % n_blocks) * USERS
         m = min(USERS, n_queries - q0)
@@ -157,15 +151,13 @@ def _fill(counter, queries, items, scale, names, blocked, indptr, indices, n_seg
                 _scan(row, first, names, scores[segment, q0 + r], ids[segment, q0 + r])
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _merge(counter, ids, scores):
     """The lists of all segments as one, sorted, in the first."""
     n_segments, n_queries = ids.shape[0], ids.shape[1]
-    while True:
-        q0 = fetch_add(counter, 0, USERS)
-        if q0 >= n_queries:
-            break
+    while (q0 := fetch_add(counter, 0, USERS)) < n_queries:
         for q in range(q0, min(q0 + USERS, n_queries)):
+            # The first segment's heap takes in the entries of the others.
             best, names_of = scores[0, q], ids[0, q]
             for segment in range(1, n_segments):
                 for j in range(len(best)):
@@ -179,36 +171,23 @@ def _merge(counter, ids, scores):
 def topk(queries, items, scale, names, blocked, indptr, indices, n_segments, n_threads, ids, scores):
     """The best items of every query, filtered.
 
-    Parameters
-    ----------
-    queries : (B, K), items : (N, K), C-ordered, of one dtype
-    scale : (N,) or empty
-        Factor of every item's scores; NaN removes the item.
-    names : int32, sorted, or empty
-        The only items to look at; empty for all.
-    blocked : int32, sorted
-        Items that nobody gets; must be empty where ``names`` is not.
-    indptr, indices : int64 (B + 1,) and int32
-        Items that a query must not get, sorted within a row.
-    n_segments : int
-        Parts that the items are cut into, so that few queries occupy many threads.
-    n_threads : int
-    ids, scores : int32 and dtype of the factors, (n_segments, B, n)
-        Output in ``ids[0]`` and ``scores[0]``, best first; -1 and -inf where nothing is left.
+    Of queries (B, K) and items (N, K), C-ordered, of one dtype. ``scale`` (N,) or empty multiplies an item's
+    scores, NaN removes it; ``names``, sorted, are the only items to look at, empty for all; ``blocked``,
+    sorted, those that nobody gets, empty where ``names`` is not; ``indptr`` and ``indices`` those that a
+    query must not get. The items are cut into ``n_segments`` parts, so that few queries occupy many threads.
+    ``ids`` and ``scores`` (n_segments, B, n) receive the lists in their first part, best first; -1 and -inf
+    where nothing is left.
     """
     launch(_fill, n_threads, queries, items, scale, names, blocked, indptr, indices, n_segments, ids, scores)
     launch(_merge, n_threads, ids, scores)
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _fill_lists(counter, queries, items, scale, allowed_ptr, allowed, indptr, indices, ids, scores):
     n_queries, k = queries.shape
     row = np.empty(GATHER, queries.dtype)
     gathered = np.empty((GATHER, k), queries.dtype)
-    while True:
-        q = fetch_add(counter, 0, 1)
-        if q >= n_queries:
-            break
+    while (q := fetch_add(counter, 0, 1)) < n_queries:
         _clear(scores[q], ids[q])
         cursor, end = indptr[q], indptr[q + 1]
         for start in range(allowed_ptr[q], allowed_ptr[q + 1], GATHER):
@@ -233,13 +212,10 @@ def topk_lists(queries, items, scale, allowed_ptr, allowed, indptr, indices, n_t
     launch(_fill_lists, n_threads, queries, items, scale, allowed_ptr, allowed, indptr, indices, ids, scores)
 
 
-@njit(cache=True, nogil=True)
+@entry(nogil=True)
 def _fill_dense(counter, dense, indptr, indices, ids, scores):
     names = np.empty(0, np.int32)
-    while True:
-        q = fetch_add(counter, 0, 1)
-        if q >= len(dense):
-            break
+    while (q := fetch_add(counter, 0, 1)) < len(dense):
         _clear(scores[q], ids[q])
         _mask(dense[q], 0, names, indices, indptr[q], indptr[q + 1])
         _scan(dense[q], 0, names, scores[q], ids[q])

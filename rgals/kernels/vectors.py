@@ -36,7 +36,7 @@ class Index:
     """A 64-bit integer with ``+``, ``-``, ``*`` and ``//``."""
 
     def __init__(self, builder: ir.IRBuilder, value) -> None:
-        self.builder = builder
+        self.builder = builder  # a Python integer becomes a constant
         self.ir = ir.Constant(INT, value) if isinstance(value, int) else value
 
     def _of(self, other) -> Index:
@@ -74,7 +74,7 @@ class Vector:
         return self._ir
 
     def __add__(self, other):
-        if isinstance(other, Product):
+        if isinstance(other, Product):  # one instruction, one rounding
             return self.e.fma(other.left, other.right, self)
         return Vector(self.e, self.e.builder.fadd(self.ir, other.ir))
 
@@ -118,6 +118,7 @@ class Variable(Vector):
 
     def __init__(self, e: Emitter) -> None:
         super().__init__(e)
+        # Memory in the function's entry; LLVM turns it into a register.
         self.slot = cgutils.alloca_once(e.builder, e.vector)
         self.set(e.zero())
 
@@ -303,6 +304,7 @@ class Emitter:
 
     def transpose(self, vectors: list[Vector]) -> list[Vector]:
         """Rows to columns, by exchanging ever larger blocks."""
+        # Step s exchanges the upper right and lower left block of every 2 s x 2 s square.
         w, step = self.width, 1
         while step < w:
             out = list(vectors)
@@ -319,6 +321,7 @@ class Emitter:
 
     def folded(self, vector: Vector, width: int) -> Vector:
         """The two halves of a vector added, again and again, until ``width`` numbers are left."""
+        # The order of the sums is fixed, so that results do not depend on what LLVM makes of it.
         e = self
         while e.width > width:
             half = e.width // 2
@@ -332,6 +335,7 @@ class Emitter:
 
     def sums(self, vectors: list[Vector]) -> Vector:
         """The vector whose lane i is the sum of the numbers of vector i."""
+        # Each round adds two halves and halves the vectors: W - 1 additions for W sums, instead of W log W.
         w = self.width
         half = w // 2
         while half:
@@ -389,6 +393,7 @@ def kernel(kinds: str, name: str | None = None):
                     position += 1
                     return (typ, value) if to is None else context.cast(builder, value, typ, to)
 
+                # Numbers become int64 or the arrays' type, arrays the address of their entry at the offset.
                 for kind in kinds:
                     if kind in "ir":
                         taken.append(take(types.int64 if kind == "i" else real))
@@ -396,6 +401,7 @@ def kernel(kinds: str, name: str | None = None):
                     typ, value = take()
                     address = context.make_array(typ)(context, builder, value).data
                     taken.append(address if kind == "v" else builder.gep(address, [take(types.int64)]))
+                # One function for each set of types; it is emitted where it is first called in a module.
                 suffix = ".".join(str(value.type) for value in taken)
                 function_type = ir.FunctionType(INT, [value.type for value in taken])
                 function = cgutils.get_or_insert_function(builder.module, function_type, f"{symbol}:{suffix}")

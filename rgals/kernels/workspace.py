@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from rgals.kernels.compile import inner
 from rgals.kernels.vectors import LINE
 
 
-@njit(cache=True)
+@inner(_nrt=True)
 def workspace(n, like):
     """``n`` numbers of the type of ``like``, uninitialised, on a cache line (see `rgals._aligned`)."""
     memory = np.empty(n + LINE // like.itemsize, like.dtype)

@@ -19,16 +19,22 @@ Solvers see these arrays only; a new loss is one class with one method.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from rgals._csr import CSR
-from rgals._errors import InputError
-from rgals._validation import as_csr, check_int, check_real
+from rgals._errors import InputError, ParameterError, ShapeError
+from rgals._validation import as_csr, check_real
 
+#: In place of a number: the value that the loss's rule gives for the matrix.
+AUTO = "auto"
+
+_Self = TypeVar("_Self", bound="Loss")
 _CHUNK = 1 << 20  # interactions looked at together in numpy code: bounds temporary memory
 
 
@@ -211,6 +217,23 @@ class Coefficients:
         )
 
 
+def spectral_edge(n_users: int, n_items: int, nnz: int) -> float:
+    """``sqrt(max(M, N) / n)``: half the edge of the spectrum of a random matrix, in units of ``reg``.
+
+    What the closed form of RG2 with alpha=0 shrinks every singular value by, so that a random matrix of this
+    shape and density would leave nothing.
+
+    Parameters
+    ----------
+    n_users, n_items, nnz : int
+
+    Returns
+    -------
+    float
+    """
+    return math.sqrt(max(n_users, n_items, 1) / max(nnz, 1))
+
+
 def positive_coefficients(
     matrix: CSR, row_terms: np.ndarray, col_terms: np.ndarray, start: int = 0, stop: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -256,16 +279,106 @@ def _row_sums(matrix: CSR, cols: np.ndarray, valued: bool) -> np.ndarray:
 
 
 class Loss(BaseEstimator):
-    """Base of the losses: parameters, validation, objective and gradient; subclasses give coefficients.
+    """Base of the losses: parameters, their rule, objective and gradient; subclasses give coefficients.
 
     ``get_params``, ``set_params`` and ``clone`` work as in scikit-learn, so ``loss__alpha`` can be searched.
+    A loss of one's own is a subclass with `coefficients`, whose ``__init__`` stores its parameters, each with
+    a default. It fits, tunes, compares and saves like those of the package; `defaults` and `validate` are
+    worth overriding.
+
+    Examples
+    --------
+    Squared loss with targets of 1 for the positives and ``floor`` for all other pairs, which weigh
+    ``weight``. The all-pairs term ``weight (o - floor)^2`` counts the positives too, so that their own terms
+    take it away again::
+
+        L = sum_{x, y in I_x} (o_xy - 1)^2 + weight sum_{x, y not in I_x} (o_xy - floor)^2
+
+    >>> import numpy as np
+    >>> from rgals import RGALS
+    >>> from rgals.datasets import make_implicit
+    >>> from rgals.losses import Coefficients, Loss
+    >>> class Floor(Loss):
+    ...     def __init__(self, weight=0.1, floor=-0.1):
+    ...         self.weight, self.floor = weight, floor
+    ...
+    ...     def coefficients(self, degrees):
+    ...         n_users, n_items = len(degrees.user_sum), len(degrees.item_sum)
+    ...         own = 0, 1 - self.weight, 0, 1 - self.weight * self.floor  # m and l: value and constant parts
+    ...         return Coefficients(
+    ...             g=np.full(n_users, self.weight),
+    ...             h=np.ones(n_items),
+    ...             t=np.full(n_users, self.weight * self.floor),
+    ...             user_terms=np.tile(own, (n_users, 1)),
+    ...             item_terms=np.ones((n_items, 4)),
+    ...         )
+    >>> X = make_implicit(200, 100, random_state=0).matrix
+    >>> RGALS(K=16, loss=Floor(), random_state=0).fit(X).loss_
+    Floor()
     """
 
+    #: What messages and tables call the loss.
     name: str
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Name a class that does not name itself."""
+        super().__init_subclass__(**kwargs)
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
 
     @abstractmethod
     def coefficients(self, degrees: Degrees) -> Coefficients:
-        """The coefficient arrays for a matrix with the given margins."""
+        """The coefficient arrays for a matrix with the given margins.
+
+        Parameters
+        ----------
+        degrees : Degrees
+
+        Returns
+        -------
+        Coefficients
+        """
+
+    def defaults(self, n_users: int, n_items: int, nnz: int) -> dict[str, float]:
+        """What ``"auto"`` stands for: parameters of this loss, and ``reg`` at ``reg_exponent=1``.
+
+        Parameters
+        ----------
+        n_users, n_items, nnz : int
+
+        Returns
+        -------
+        dict of str to float
+            ``reg`` at least: by default `spectral_edge`.
+        """
+        return {"reg": spectral_edge(n_users, n_items, nnz)}
+
+    def resolve(self: _Self, n_users: int, n_items: int, nnz: int) -> _Self:
+        """A copy in which every ``"auto"`` is the number that `defaults` gives.
+
+        Parameters
+        ----------
+        n_users, n_items, nnz : int
+
+        Returns
+        -------
+        Loss
+
+        Raises
+        ------
+        ParameterError
+            A parameter is "auto" that the loss has no rule for.
+        """
+        params = self.get_params()
+        unset = [name for name, value in params.items() if isinstance(value, str) and value == AUTO]
+        found = self.defaults(n_users, n_items, nnz) if unset else {}
+        for name in unset:
+            if name not in found:
+                raise ParameterError(
+                    f"{self.name}.{name}", AUTO, "the loss has no rule for it; give a number"
+                )
+            params[name] = found[name]
+        return type(self)(**params)
 
     def validate(self) -> None:
         """Check the parameters.
@@ -278,11 +391,52 @@ class Loss(BaseEstimator):
         for name, value in self.get_params().items():
             if name.endswith("_exponent"):
                 check_real(f"{self.name}.{name}", value, -4.0, 4.0)
-            elif name == "n_negatives":
-                if value is not None:
-                    check_int(f"{self.name}.{name}", value, 1)
-            elif name in ("alpha", "alpha0"):
-                check_real(f"{self.name}.{name}", value, 0.0)
+
+    def _check_weight(self, name: str) -> None:
+        """Check a parameter that is a number >= 0 or "auto"."""
+        value = getattr(self, name)
+        if not isinstance(value, str):
+            check_real(f"{self.name}.{name}", value, 0.0)
+        elif value != AUTO:
+            raise ParameterError(f"{self.name}.{name}", value, "give a number >= 0, or 'auto'")
+
+    def lacks_closed_form(self) -> str | None:
+        """Why ``solver="svd"`` cannot minimise this loss; None where it can."""
+        return f"{self.name} has no closed form"
+
+    def coefficients_for(self, degrees: Degrees) -> Coefficients:
+        """`coefficients`, with the shapes and numbers checked.
+
+        Parameters
+        ----------
+        degrees : Degrees
+
+        Returns
+        -------
+        Coefficients
+
+        Raises
+        ------
+        ShapeError
+            An array has another shape than it must.
+        InputError
+            An array holds NaN or infinity; the message names the row.
+        """
+        found = self.coefficients(degrees)
+        n_users, n_items = len(degrees.user_sum), len(degrees.item_sum)
+        shapes: dict[str, tuple[int, ...]] = {"g": (n_users,), "h": (n_items,), "t": (n_users,)}
+        shapes |= {"user_terms": (n_users, 4), "item_terms": (n_items, 4)}
+        for field, shape in shapes.items():
+            array = np.asarray(getattr(found, field))
+            what = f"the loss {self.name}: its coefficients {field}"
+            if array.shape != shape:
+                raise ShapeError(f"{what} have the shape {array.shape}; {shape} is needed")
+            good = np.isfinite(array)
+            if not good.all():
+                row = int(np.flatnonzero(~good.reshape(len(array), -1).all(axis=1))[0])
+                side = "item" if field in ("h", "item_terms") else "user"
+                raise InputError(f"{what} are not finite at {side} {row}: {array[row]}")
+        return found
 
     def constant(self, matrix: CSR, coefficients: Coefficients) -> float:
         """What no factor changes in the objective: 1 per unit of weight on a target of +1 or -1."""
@@ -353,7 +507,8 @@ class Loss(BaseEstimator):
         P, Q = np.asarray(P, np.float64), np.asarray(Q, np.float64)
         if P.ndim != 2 or Q.ndim != 2 or (len(P), len(Q)) != matrix.shape or P.shape[1] != Q.shape[1]:
             raise InputError(f"factors of shapes {P.shape} and {Q.shape} do not fit a matrix {matrix.shape}")
-        return matrix, self.coefficients(Degrees.of(matrix)), P, Q
+        resolved = self.resolve(*matrix.shape, matrix.nnz)
+        return matrix, resolved.coefficients_for(Degrees.of(matrix)), P, Q
 
     @staticmethod
     def _ridges(

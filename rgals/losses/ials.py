@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgals.losses.base import Coefficients, Degrees, Loss
+from rgals.losses.base import AUTO, Coefficients, Degrees, Loss, spectral_edge
+from rgals.losses.rg2 import positive_weight
+
+_MOST = 10.0  # of alpha0 by the rule: a small dense matrix would ask for more
 
 
 class IALS(Loss):
@@ -18,8 +21,10 @@ class IALS(Loss):
 
     Parameters
     ----------
-    alpha0 : float, default=0.1
-        Weight of all pairs (their "unobserved weight"), >= 0. Good values shrink as the catalogue grows.
+    alpha0 : float or "auto", default="auto"
+        Weight of all pairs (their "unobserved weight"), >= 0. "auto" is ``n / (2 M N alpha)`` for n
+        interactions of M users and N items, with the ``alpha`` that `RG2` would take: at the mean user both
+        losses then have the same coefficients.
     proposal_exponent : float, default=0.0
         All pairs weigh ``h_y`` proportional to ``c_y^proposal_exponent`` with mean 1 (popular items count as
         stronger negatives).
@@ -39,7 +44,7 @@ class IALS(Loss):
 
     def __init__(
         self,
-        alpha0: float = 0.1,
+        alpha0: float | str = AUTO,
         *,
         proposal_exponent: float = 0.0,
         user_exponent: float = 0.0,
@@ -49,6 +54,18 @@ class IALS(Loss):
         self.proposal_exponent = proposal_exponent
         self.user_exponent = user_exponent
         self.item_exponent = item_exponent
+
+    def validate(self) -> None:
+        """Check the parameters (see `Loss.validate`)."""
+        super().validate()
+        self._check_weight("alpha0")
+
+    def defaults(self, n_users: int, n_items: int, nnz: int) -> dict[str, float]:
+        """Those of `RG2`, by comparing coefficients at the mean user (see `Loss.defaults`)."""
+        alpha = positive_weight(n_items)
+        pairs = 2.0 * max(n_users, 1) * max(n_items, 1)
+        reg = spectral_edge(n_users, n_items, nnz) * 2 * alpha / (1 + 2 * alpha)
+        return {"alpha0": min(max(nnz, 1) / (pairs * alpha), _MOST), "reg": reg}
 
     def coefficients(self, degrees: Degrees) -> Coefficients:
         """Coefficient arrays (see `rgals.losses.base`)."""

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgals.losses.base import Coefficients, Degrees, Loss
+from rgals._validation import check_int
+from rgals.losses.base import AUTO, Coefficients, Degrees, Loss, spectral_edge
+
+
+def positive_weight(n_items: int) -> float:
+    """``0.05 (3000 / N)^0.75``: good values of ``alpha``. The power is a fit to tuned values."""
+    return 0.05 * (3000 / max(n_items, 1)) ** 0.75
 
 
 class RG2(Loss):
@@ -25,9 +31,9 @@ class RG2(Loss):
 
     Parameters
     ----------
-    alpha : float, default=0.05
-        Extra weight of the positives, >= 0. Good values shrink as the catalogue grows: about 0.01 for 40,000
-        items.
+    alpha : float or "auto", default="auto"
+        Extra weight of the positives, >= 0. "auto" is ``0.05 (3000 / N)^0.75``: good values shrink as the
+        catalogue grows.
     n_negatives : int or None, default=None
         Negatives per positive of the sampled form; ``None`` for the full form.
     proposal_exponent : float, default=0.0
@@ -53,7 +59,7 @@ class RG2(Loss):
 
     def __init__(
         self,
-        alpha: float = 0.05,
+        alpha: float | str = AUTO,
         *,
         n_negatives: int | None = None,
         proposal_exponent: float = 0.0,
@@ -66,8 +72,28 @@ class RG2(Loss):
         self.user_exponent = user_exponent
         self.item_exponent = item_exponent
 
+    def validate(self) -> None:
+        """Check the parameters (see `Loss.validate`)."""
+        super().validate()
+        self._check_weight("alpha")
+        if self.n_negatives is not None:
+            check_int(f"{self.name}.n_negatives", self.n_negatives, 1)
+
+    def defaults(self, n_users: int, n_items: int, nnz: int) -> dict[str, float]:
+        """``alpha`` by a fit to tuned values, ``reg`` at the edge of the noise (see `Loss.defaults`)."""
+        return {"alpha": positive_weight(n_items), "reg": spectral_edge(n_users, n_items, nnz)}
+
+    def lacks_closed_form(self) -> str | None:
+        """See `Loss.lacks_closed_form`."""
+        if self.alpha != 0 or self.n_negatives is not None or self.proposal_exponent != 0:
+            return "it needs alpha=0, n_negatives=None and proposal_exponent=0"
+        if self.user_exponent != 0 or self.item_exponent != 0:
+            return "it needs user_exponent=0 and item_exponent=0"
+        return None
+
     def coefficients(self, degrees: Degrees) -> Coefficients:
         """Coefficient arrays (see `rgals.losses.base`)."""
+        alpha = float(self.alpha)
         base = degrees.user_sum / (2.0 * degrees.n_items)
         share = 1.0 if self.n_negatives is None else (self.n_negatives + 1) / degrees.n_items
         boost = degrees.user_factor(self.user_exponent)
@@ -76,8 +102,6 @@ class RG2(Loss):
             g=share * base,
             h=degrees.proposal(self.proposal_exponent),
             t=-share * base,
-            user_terms=np.stack(
-                [self.alpha * boost, extra * boost, (0.5 + self.alpha) * boost, -extra * boost], 1
-            ),
+            user_terms=np.stack([alpha * boost, extra * boost, (0.5 + alpha) * boost, -extra * boost], 1),
             item_terms=np.repeat(degrees.item_factor(self.item_exponent)[:, None], 4, axis=1),
         )

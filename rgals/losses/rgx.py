@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rgals._validation import check_choice, check_real
-from rgals.losses.base import Coefficients, Degrees
+from rgals.losses.base import AUTO, Coefficients, Degrees
 from rgals.losses.rg2 import RG2
 
 
@@ -29,7 +29,7 @@ class RGX(RG2):
 
     Parameters
     ----------
-    alpha : float, default=0.05
+    alpha : float or "auto", default="auto"
         As in `RG2`.
     beta : float, default=1.0
         Strength of the interaction, in [0, 1].
@@ -53,7 +53,7 @@ class RGX(RG2):
 
     def __init__(
         self,
-        alpha: float = 0.05,
+        alpha: float | str = AUTO,
         beta: float = 1.0,
         form: str = "exact",
         *,
@@ -77,6 +77,10 @@ class RGX(RG2):
         super().validate()
         check_real("RGX.beta", self.beta, 0.0, 1.0)
         check_choice("RGX.form", self.form, ("exact", "gramian"))
+
+    def lacks_closed_form(self) -> str | None:
+        """See `Loss.lacks_closed_form`."""
+        return super().lacks_closed_form() or (None if self.form == "exact" else "it needs form='exact'")
 
     def coefficients(self, degrees: Degrees) -> Coefficients:
         """Coefficient arrays (see `rgals.losses.base`)."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rgals._csr import CSR
-from rgals.losses.base import Coefficients, Degrees, Loss, positive_coefficients
+from rgals.losses.base import AUTO, Coefficients, Degrees, Loss, positive_coefficients
+from rgals.losses.ials import IALS
 
 
 class WRMF(Loss):
@@ -18,8 +19,9 @@ class WRMF(Loss):
 
     Parameters
     ----------
-    alpha : float, default=10.0
-        Confidence gained per unit of value, >= 0.
+    alpha : float or "auto", default="auto"
+        Confidence gained per unit of value, >= 0. "auto" is ``1 / alpha0`` with the ``alpha0`` that `IALS`
+        would take: both then rank alike.
     user_exponent, item_exponent : float, default=0.0
         Degree weighting of the positives, as in `RG2`.
 
@@ -35,21 +37,32 @@ class WRMF(Loss):
     name = "WRMF"
 
     def __init__(
-        self, alpha: float = 10.0, *, user_exponent: float = 0.0, item_exponent: float = 0.0
+        self, alpha: float | str = AUTO, *, user_exponent: float = 0.0, item_exponent: float = 0.0
     ) -> None:
         self.alpha = alpha
         self.user_exponent = user_exponent
         self.item_exponent = item_exponent
 
+    def validate(self) -> None:
+        """Check the parameters (see `Loss.validate`)."""
+        super().validate()
+        self._check_weight("alpha")
+
+    def defaults(self, n_users: int, n_items: int, nnz: int) -> dict[str, float]:
+        """Those of `IALS` in this loss's scale, exactly (see `Loss.defaults`)."""
+        ials = IALS().defaults(n_users, n_items, nnz)
+        return {"alpha": 1 / ials["alpha0"], "reg": ials["reg"] * (1 + ials["alpha0"])}
+
     def coefficients(self, degrees: Degrees) -> Coefficients:
         """Coefficient arrays (see `rgals.losses.base`)."""
+        alpha = float(self.alpha)
         boost = degrees.user_factor(self.user_exponent)
         zero = np.zeros(len(boost))
         return Coefficients(
             g=np.ones(len(boost)),
             h=np.ones(len(degrees.item_sum)),
             t=zero,
-            user_terms=np.stack([self.alpha * boost, zero, self.alpha * boost, boost], 1),
+            user_terms=np.stack([alpha * boost, zero, alpha * boost, boost], 1),
             item_terms=np.repeat(degrees.item_factor(self.item_exponent)[:, None], 4, axis=1),
         )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
+import stat
 import struct
 import zlib
 from collections.abc import Iterator
@@ -12,15 +12,18 @@ from types import TracebackType
 import numpy as np
 
 from rgals._errors import InputError
+from rgals._files import OPEN, close_and_remove, lock
 
-_MAGIC = b"rgals-recommendations-1\n"
-_HEAD = struct.Struct("<II")  # of a batch: its number of users, the CRC-32 of its ids and scores
+_OURS = b"rgals-recommendations-"  # every version's files start like this, and nobody else's
+_MAGIC = _OURS + b"2\n"
+_HEAD = struct.Struct("<II")  # of a batch: its number of users, the CRC-32 of the key, its ids and its scores
 
 
 class Scratch:
     """Lists of users, batch after batch, in a file that can be cut off anywhere and is still of use.
 
-    A batch counts when its checksum does. The file is locked while it is open: two runs cannot mix.
+    A batch counts when its checksum does, which depends on the key: two runs cannot mix. The file is locked
+    while it is open, where the file system can do that.
 
     Parameters
     ----------
@@ -37,7 +40,7 @@ class Scratch:
     Raises
     ------
     InputError
-        Another process has the file open.
+        Another process has the file open, or it is not a scratch file: it is then left as it is.
     """
 
     def __init__(
@@ -54,11 +57,16 @@ class Scratch:
         self.n_users, self.batch_size, self.n, self.dtype = n_users, batch_size, n, np.dtype(dtype)
         self.done = 0  # users
         self._start = _MAGIC + key
+        self._crc = zlib.crc32(self._start)
         self._file = os.fdopen(_open_locked(path), "r+b")
+        self._fresh = False
         try:
             self._find_end(resume)
         except BaseException:
-            self._file.close()
+            if self._fresh:
+                self.remove()
+            else:
+                self._file.close()
             raise
 
     def __enter__(self) -> Scratch:
@@ -70,7 +78,11 @@ class Scratch:
         self._file.close()
 
     def _find_end(self, resume: bool) -> None:
-        if not resume or self._file.read(len(self._start)) != self._start:
+        start = self._file.read(len(self._start))
+        if start and not start.startswith(_OURS):  # an empty file holds nothing to lose
+            raise _not_ours(self.path)
+        if not resume or start != self._start:
+            self._fresh = True
             self._file.seek(0)
             self._file.truncate()
             self._file.write(self._start)
@@ -86,11 +98,17 @@ class Scratch:
     def append(self, ids: np.ndarray, scores: np.ndarray) -> None:
         """Add the next batch: ids of int32 and scores, both of shape (users, n)."""
         parts = ids.astype("<i4", copy=False).tobytes(), scores.astype(self.dtype, copy=False).tobytes()
-        self._file.write(_HEAD.pack(len(ids), zlib.crc32(parts[1], zlib.crc32(parts[0]))))
+        self._file.write(_HEAD.pack(len(ids), self._checksum(*parts)))
         for part in parts:
             self._file.write(part)
         self._file.flush()
         self.done += len(ids)
+
+    def _checksum(self, *parts: bytes) -> int:
+        crc = self._crc
+        for part in parts:
+            crc = zlib.crc32(part, crc)
+        return crc
 
     def batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Ids and scores of every whole batch, from the first on."""
@@ -104,28 +122,39 @@ class Scratch:
             if n_users != size:
                 return
             body = self._file.read(size * self.n * (4 + self.dtype.itemsize))
-            if zlib.crc32(body) != crc:
+            if self._checksum(body) != crc:
                 return
             split = size * self.n * 4
             ids = np.frombuffer(body[:split], "<i4").reshape(size, self.n)
             yield ids, np.frombuffer(body[split:], self.dtype).reshape(size, self.n)
 
     def remove(self) -> None:
-        """Delete the file."""
-        os.unlink(self.path)
+        """Close and delete the file."""
+        close_and_remove(self._file, self.path)
+
+
+def _not_ours(path: str) -> InputError:
+    return InputError(
+        f"{path} is where a killed run would leave its lists, but it is something else; it stays as it is. "
+        "Move it away or choose another output"
+    )
 
 
 def _open_locked(path: str) -> int:
+    """Descriptor of the file, made if it is not there, and locked where the file system can do that."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                raise _not_ours(path)
+        except FileNotFoundError:
+            pass
+        descriptor = os.open(path, OPEN | os.O_CREAT, 0o666)
+        try:
+            if lock(descriptor) is False:
+                raise InputError(
+                    f"{path} is being written by another process; wait for it or choose another output"
+                )
             mine, there = os.fstat(descriptor), os.stat(path)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise InputError(
-                f"{path} is being written by another process; wait for it or choose another output"
-            ) from None
         except FileNotFoundError:  # the run that had it has just finished and removed it
             os.close(descriptor)
             continue

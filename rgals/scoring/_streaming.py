@@ -73,7 +73,8 @@ def recommend_all(
     Lists are computed for ``batch_size`` users at a time and added to a scratch file ``<out>.partial``. When
     all are there, the table is written beside its final place, renamed, and the scratch file is removed. A
     call that finds the scratch file of a killed one with the same model and the same question goes on where
-    that stopped, and writes the same bytes as one that was never killed.
+    that stopped, and writes the same bytes as one that was never killed. Another file of that name is left
+    alone, and an error.
 
     Parameters
     ----------
@@ -112,7 +113,8 @@ def recommend_all(
     Raises
     ------
     ParameterError, InputError, UnknownIdError, ShapeError
-        As in `recommend`; an unknown kind of file; labels that it cannot hold apart.
+        As in `recommend`; an unknown kind of file; labels that it cannot hold apart; ``<out>.partial`` is
+        being written by another process or is no scratch file.
     MissingDependencyError
         parquet without pyarrow.
     OSError

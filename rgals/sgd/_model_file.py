@@ -50,9 +50,9 @@ FORMAT = ModelFormat(
 )
 
 
-def save(model: Any, state: Snapshot, path: str | os.PathLike) -> None:
+def save(state: Snapshot, path: str | os.PathLike) -> None:
     """Write a fitted model."""
-    FORMAT.save(path, model, state)
+    FORMAT.save(path, state)
 
 
 def load(kind: type, path: str | os.PathLike) -> Any:

@@ -1,4 +1,4 @@
-"""One SGD fit: epochs, validation, callbacks, the last good state."""
+"""One SGD fit: epochs, validation, callbacks, the best epoch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy as np
 from rgals._csr import CSR
 from rgals._errors import InputError, NumericalError
 from rgals._progress import ProgressBar
-from rgals._snapshot import Snapshot
 from rgals._threads import parallel
 from rgals.metrics import evaluate
 from rgals.sgd.losses import get_loss
@@ -59,7 +58,7 @@ Callback = Callable[[Epoch], object]
 
 
 class Run:
-    """One fit: owns factors, history and last good state, so that the estimator changes only at the end."""
+    """One fit: owns factors and history, so that the estimator changes only at the end."""
 
     def __init__(
         self,
@@ -68,12 +67,11 @@ class Run:
         seen: CSR,
         held_out: CSR | None,
         watchers: list[Callback],
-        labels: tuple[np.ndarray | None, np.ndarray | None],
         rng: np.random.Generator,
         dtype: np.dtype,
     ) -> None:
         self.model, self.train_matrix, self.seen, self.held_out = model, train, seen, held_out
-        self.watchers, self.labels = watchers, labels
+        self.watchers = watchers
         loss = get_loss(model.loss)
         self.sampler = None
         if loss.kind == "sampled":
@@ -100,7 +98,6 @@ class Run:
         )
         self.start = self._start(rng, dtype)
         self.history: list[dict[str, Any]] = []
-        self.good: Snapshot | None = None
 
     def _start(self, rng: np.random.Generator, dtype: np.dtype) -> list[np.ndarray]:
         model = self.model
@@ -119,20 +116,15 @@ class Run:
             array *= dtype.type(model.init_scale)
         return drawn
 
-    def _publish(self, users: Factors, items: Factors) -> Snapshot:
-        return Snapshot(users.effective.copy(), items.effective.copy(), self.seen, *self.labels)
-
-    def train(self) -> None:
-        """Run all epochs."""
+    def train(self) -> tuple[np.ndarray, np.ndarray]:
+        """Run all epochs; the factors of the last one, or of the best."""
         model, cosine = self.model, self.model.score == "cosine"
         optimizer = get_optimizer(model.optimizer, model.momentum)
         with parallel(model.n_jobs) as n_threads:
             users = Factors(self.start[0], cosine, optimizer)
             items = Factors(self.start[1], cosine, optimizer)
-        self.good = self._publish(users, items)
         trainer = Trainer(self.train_matrix, users, items, self.settings, self.sampler, n_threads)
         seconds, best, best_epoch = 0.0, -np.inf, 0
-        best_state = self.good
         bar = ProgressBar(model.n_epochs, "SGD", "epoch", shown=bool(model.verbose))
         with trainer, closing(bar):
             bar.begin()
@@ -141,23 +133,22 @@ class Run:
                 with parallel(model.n_jobs):
                     objective = self._epoch(trainer, epoch)
                 seconds += time.perf_counter() - started
-                self.good = self._publish(users, items)
+                now = _copies(users, items)
                 record: dict[str, Any] = {
                     "iteration": epoch + 1,
                     "seconds": seconds,
                     "objective": objective,
                 }
                 self.history.append(record)
-                stop = self._watch(record)
+                stop = self._watch(record, now)
                 if self.held_out is not None and model.early_stopping:
                     if record[model.metric] > best or epoch == 0:
-                        best, best_epoch, best_state = record[model.metric], epoch, self.good
+                        best, best_epoch, kept = record[model.metric], epoch, now
                     stop = stop or epoch - best_epoch >= model.patience
                 bar.advance(record)
                 if stop:
                     break
-        if self.held_out is not None and model.early_stopping:
-            self.good = best_state
+        return kept if self.held_out is not None and model.early_stopping else now
 
     def _epoch(self, trainer: Trainer, epoch: int) -> float:
         try:
@@ -167,17 +158,14 @@ class Run:
                 if len(bad):
                     raise NumericalError(f"the factors of {side} {bad[0]} are not finite: training diverged")
         except NumericalError as error:
-            kept = f"epoch {epoch}" if epoch else "the start"
             raise NumericalError(
                 f"epoch {epoch + 1}: {error} (loss={self.model.loss!r}, lr={self.model.lr:g}). Lower lr or "
-                f"raise the temperature; the model holds the factors of {kept}"
+                "raise the temperature; the model is what it was before this fit"
             ) from None
         return objective
 
-    def _watch(self, record: dict[str, Any]) -> bool:
+    def _watch(self, record: dict[str, Any], factors: tuple[np.ndarray, np.ndarray]) -> bool:
         """Validation, then callbacks; whether one of them asks to stop."""
-        assert self.good is not None
-        factors = self.good.user_factors, self.good.item_factors
         if self.held_out is not None:
             started = time.perf_counter()
             metric = self.model.metric
@@ -199,3 +187,7 @@ class Run:
         )
         answers = [watcher(now) for watcher in self.watchers]  # every one is called
         return any(map(bool, answers))
+
+
+def _copies(users: Factors, items: Factors) -> tuple[np.ndarray, np.ndarray]:
+    return users.effective.copy(), items.effective.copy()

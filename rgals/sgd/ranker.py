@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
-from rgals._csr import CSR
 from rgals._errors import InputError, ParameterError
 from rgals._ranker import FactorRanker
-from rgals._snapshot import check_labels
+from rgals._snapshot import FitRecord, Snapshot, check_labels, parameters_of
+from rgals._sparse import hold_out
 from rgals._validation import as_csr, check_choice, check_int, check_real
 from rgals.sgd import _model_file
 from rgals.sgd._run import Callback, Run
@@ -191,7 +192,7 @@ class SGDRanker(FactorRanker, BaseEstimator):
             Held-out interactions; ``metric`` is measured on them after every epoch, outside the clock.
         callbacks : callable or sequence of callables, optional
             Called with an `Epoch` after every epoch; a true answer ends the fit.
-        user_ids, item_ids : array of labels, optional
+        user_ids, item_ids : array of distinct labels, optional
             Travel with the saved model.
 
         Returns
@@ -205,9 +206,15 @@ class SGDRanker(FactorRanker, BaseEstimator):
         InputError, InputTypeError, ShapeError
             The matrix cannot be used.
         NumericalError
-            Training diverged. The model then holds the factors of the last good epoch.
+            Training diverged.
+
+        Notes
+        -----
+        The outcome is published at the end, all at once: whatever ends a fit before, an error or Ctrl-C,
+        leaves the model as it was, and other threads may use it in the meantime.
         """
-        dtype = self._check_parameters()
+        given = copy(self)  # parameters and last fit as they are now, whatever is set meanwhile
+        dtype = given._check_parameters()
         if hasattr(X, "matrix") and hasattr(X, "user_ids"):
             user_ids = X.user_ids if user_ids is None else user_ids
             item_ids = X.item_ids if item_ids is None else item_ids
@@ -220,23 +227,20 @@ class SGDRanker(FactorRanker, BaseEstimator):
         for watcher in watchers:
             if not callable(watcher):
                 raise ParameterError("callbacks", watcher, "give callables that take one argument")
-        rng = np.random.default_rng(_seed(self.random_state))
+        seed = _seed(given.random_state)
+        rng = np.random.default_rng(seed)
         train, held_out = matrix, None
         if validation is not None:
             held_out = as_csr(
                 validation, name="validation", dtype=dtype, n_rows=matrix.n_rows, n_cols=matrix.n_cols
             )
-        elif self.early_stopping:
-            train, held_out = hold_out(matrix, _HOLD_OUT, rng)
-        run = Run(self, train, matrix, held_out, watchers, labels, rng, dtype)
-        try:
-            run.train()
-        finally:
-            if run.good is not None:
-                self._snapshot = run.good
-                self.history_ = run.history
-                self.n_iter_ = len(run.history)
-                self.n_features_in_ = matrix.n_cols
+        elif given.early_stopping:
+            train, held_out = hold_out(matrix, _HOLD_OUT, seed)
+        run = Run(given, train, matrix, held_out, watchers, rng, dtype)
+        factors = run.train()
+        record = FitRecord(parameters_of(given), run.history, len(run.history), "sgd")
+        # One assignment, so that neither a signal nor another thread sees half of it.
+        self._snapshot = Snapshot(*factors, matrix, *labels, record)
         return self
 
     def _check_parameters(self) -> Any:
@@ -273,6 +277,8 @@ class SGDRanker(FactorRanker, BaseEstimator):
     def save(self, path: str | os.PathLike) -> None:
         """Write the fitted model to one file (npz without pickle), atomically.
 
+        The file holds one fit and the parameters that it was fitted with, even while another thread refits.
+
         Parameters
         ----------
         path : str or path
@@ -283,7 +289,7 @@ class SGDRanker(FactorRanker, BaseEstimator):
         InputTypeError
             The loss, optimiser or schedule is an object of the caller's, which a file cannot hold.
         """
-        _model_file.save(self, self._state(), path)
+        _model_file.save(self._state(), path)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> SGDRanker:
@@ -309,32 +315,3 @@ def _seed(random_state: Any) -> int:
     if isinstance(random_state, np.random.Generator):
         return int(random_state.integers(1 << 31))
     return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
-
-
-def hold_out(matrix: CSR, share: float, rng: np.random.Generator) -> tuple[CSR, CSR]:
-    """Split off a share of every user's interactions, rounded down, at random.
-
-    Parameters
-    ----------
-    matrix : CSR
-    share : float in (0, 1)
-    rng : Generator
-
-    Returns
-    -------
-    (kept, held) : CSR
-    """
-    counts = matrix.row_counts
-    users = np.repeat(np.arange(matrix.n_rows), counts)
-    order = np.lexsort((rng.random(matrix.nnz), users))
-    rank = np.empty(matrix.nnz, np.int64)
-    rank[order] = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], counts)
-    held = rank < np.floor(counts * share).astype(np.int64)[users]
-    return _part(matrix, users, ~held), _part(matrix, users, held)
-
-
-def _part(matrix: CSR, users: np.ndarray, mask: np.ndarray) -> CSR:
-    counts = np.bincount(users[mask], minlength=matrix.n_rows)
-    indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-    values = matrix.values if matrix.is_binary else matrix.values[mask]
-    return CSR(indptr, matrix.indices[mask], values, matrix.n_cols)

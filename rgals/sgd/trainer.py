@@ -13,6 +13,7 @@ import numpy as np
 
 from rgals._csr import CSR
 from rgals._errors import NumericalError
+from rgals._threads import hold_thread
 from rgals.kernels import sgd as kernel
 from rgals.kernels.softmax import softmax_batch
 from rgals.sgd.losses import Softmax
@@ -114,7 +115,8 @@ class Trainer:
             self._ridge = tuple(r.astype(self.dtype) for r in self._ridge)
 
     def __enter__(self) -> Trainer:
-        self._pool = ThreadPoolExecutor(self.n_threads) if self.n_threads > 1 else None
+        if self.n_threads > 1:
+            self._pool = ThreadPoolExecutor(self.n_threads, initializer=hold_thread)
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -85,6 +85,7 @@ class Problem:
     ----------
     users : CSR, users x items
     items : CSR, items x users (the transpose)
+    loss : Loss
     coefficients : Coefficients
     constant : float
     reg, reg_exponent : float
@@ -92,6 +93,7 @@ class Problem:
 
     users: CSR
     items: CSR
+    loss: Loss
     coefficients: Coefficients
     constant: float
     reg: float
@@ -102,9 +104,8 @@ class Problem:
         cls, users: CSR, loss: Loss, coefficients: Coefficients, reg: float, reg_exponent: float
     ) -> Problem:
         """The problem of a loss on a matrix."""
-        return cls(
-            users, users.transpose(), coefficients, loss.constant(users, coefficients), reg, reg_exponent
-        )
+        constant = loss.constant(users, coefficients)
+        return cls(users, users.transpose(), loss, coefficients, constant, reg, reg_exponent)
 
 
 def als(

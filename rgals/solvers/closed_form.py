@@ -7,21 +7,13 @@ from scipy.sparse.linalg import LinearOperator, svds
 
 from rgals._csr import CSR
 from rgals._errors import ParameterError
-from rgals.losses import RG2, Loss
+from rgals.losses import Loss
 
 
 def check_closed_form(loss: Loss, reg_exponent: float) -> None:
     """Raise `ParameterError` unless the loss has a closed-form optimum."""
-    wrong = None
-    if not isinstance(loss, RG2):
-        wrong = f"{loss.name} has no closed form"
-    elif loss.alpha != 0 or loss.n_negatives is not None or loss.proposal_exponent != 0:
-        wrong = "it needs alpha=0, n_negatives=None and proposal_exponent=0"
-    elif loss.user_exponent != 0 or loss.item_exponent != 0:
-        wrong = "it needs user_exponent=0 and item_exponent=0"
-    elif getattr(loss, "form", "exact") != "exact":
-        wrong = "it needs form='exact'"
-    elif reg_exponent != 1:
+    wrong = loss.lacks_closed_form()
+    if wrong is None and reg_exponent != 1:
         wrong = "it needs reg_exponent=1"
     if wrong:
         raise ParameterError("solver", "svd", f"the closed form is that of RG2 or RGX with alpha=0: {wrong}")

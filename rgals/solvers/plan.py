@@ -1,9 +1,9 @@
 """The plan of one side of a fit: which way every row is solved, in what order, in which pieces.
 
-Made once for a side, in numpy, from row lengths, signs of the weights, the heaviest weight, the scale and the
-number of factors; CPU and GPU read the same plan. This is the only place where thresholds live. What a kind of
-row is says `rgals.kernels.row`; a new kind is a kernel, a branch in `rgals.kernels.rows` and a line in
-`classify`.
+Made once for a side, in numpy, from row lengths, signs of the weights, the heaviest weight, the scale and
+the number of factors; CPU and GPU read the same plan. This is the only place where thresholds live.
+`rgals.kernels.row` says what the kinds of rows are; a new one is a kernel, a branch in `rgals.kernels.rows`
+and a line in `classify`.
 
 Figures named below were measured on two cores with AVX-512 and 2 MB of second-level cache a core, float32.
 """
@@ -34,10 +34,9 @@ WORTH_SHARE, WORTH_LEAST = 8, 4
 # more even that costs less than to factorise them.
 CG_STREAMED = 256
 
-# The dual takes n <= K - 20 positives: its Cholesky factor costs as much there as the wider primal. Beyond 512
-# its rows leave the cache and panels of the primal are faster (amazon-book-kgat, K=1024). At least 24, so that
-# K <= 32 has a dual at all.
-DUAL_SHORTER, DUAL_MOST, DUAL_LEAST = 20, 512, 24
+# The dual takes rows that are at least a block of W shorter than K, up to 512 positives, and up to 24 where K is
+# small.
+DUAL_MOST, DUAL_LEAST = 512, 24
 
 # `steps` of CG instead of a solution: row length up to which solving exactly is no slower than rotating the
 # warm start and iterating. Up to 128 factors all rows are iterated.
@@ -84,7 +83,7 @@ def padded(K: int, padding: int) -> int:
 
 def dual_most(kp: int, kinds: Kinds) -> int:
     """Row length up to which the dual of a row costs less than its primal."""
-    return kp if kinds.dual_to_k else min(kp, max(kp - DUAL_SHORTER, DUAL_LEAST), max(DUAL_MOST, DUAL_LEAST))
+    return kp if kinds.dual_to_k else min(kp, max(kp - kinds.padding, DUAL_LEAST), DUAL_MOST)
 
 
 def packed_most(kp: int, itemsize: int) -> int:

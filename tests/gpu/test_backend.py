@@ -144,7 +144,7 @@ def test_a_full_device_is_answered_by_smaller_chunks(name):
 
 
 def test_a_device_that_is_too_small_says_so():
-    rows, fixed, coefficients = setting(RG2(), "user", 12)
+    rows, fixed, coefficients = setting(RG2(0.05), "user", 12)
     with pytest.raises(DeviceMemoryError, match="smallest that the work can be cut into.*device='cpu'"):
         CuPyBackend(FakeDevice(NumpyModule, capacity=rows.n_rows * 12 * 8 // 10)).room.chunks(
             5, 100, lambda a, b: FakeDevice(NumpyModule, capacity=10).xp.empty(100)
@@ -272,14 +272,14 @@ def test_a_pivot_that_is_not_positive_names_its_row(device):
 
 
 def test_factors_that_are_not_finite_are_named(device):
-    rows, fixed, coefficients = setting(RG2(), "user", 6)
+    rows, fixed, coefficients = setting(RG2(0.05), "user", 6)
     fixed[7, 2] = np.inf
     with pytest.raises(NumericalError, match="row 7"):
         CuPyBackend(device).half_step(rows, fixed, coefficients)
 
 
 def test_more_factors_than_a_warp_can_hold_are_refused(numpy_device):
-    rows, fixed, coefficients = setting(RG2(), "user", 1025)
+    rows, fixed, coefficients = setting(RG2(0.05), "user", 1025)
     with pytest.raises(ParameterError, match=r"K=1025 .*at most 1024.*registers"):
         CuPyBackend(numpy_device).half_step(rows, fixed, coefficients)
 
@@ -292,7 +292,7 @@ def test_1024_factors(name, numpy_device):
 
 
 def test_tf32_is_off_unless_asked_for():
-    rows, fixed, coefficients = setting(RG2(), "user", 6, dtype=np.float32)
+    rows, fixed, coefficients = setting(RG2(0.05), "user", 6, dtype=np.float32)
     for tf32, modes in ((False, {0}), (True, {0, 3})):
         device = FakeDevice(NumpyModule, tf32=tf32)
         CuPyBackend(device).half_step(rows, fixed, coefficients)

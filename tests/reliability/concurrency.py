@@ -7,11 +7,13 @@ import json
 import multiprocessing
 import os
 import sys
+import tempfile
 import threading
 import time
 
 import numpy as np
 from helpers import LOSSES, interactions
+from threadpoolctl import threadpool_info
 
 from rgals import RGALS
 from rgals.sgd import SGDRanker
@@ -45,6 +47,58 @@ def determinism(threads: list[int], seeds: list[int]) -> dict[str, str]:
             sgd = SGDRanker(K=8, n_epochs=1, random_state=seed, n_jobs=n).fit(X)
             parts += [sgd.user_factors_, sgd.item_factors_]
             out[f"threads {n}, seed {seed}"] = digest(*parts)
+    return out
+
+
+def everything(folder: str) -> dict[str, str]:
+    """Digests of what is computed, of a size that BLAS would compute on threads, and of model files."""
+    X = interactions(500, 260, valued=True, seed=1)
+    users = np.flatnonzero(np.diff(X.indptr))[::3]
+    models = {
+        name: RGALS(K=96, n_iter=2, random_state=0, loss=LOSSES[name], **settings)
+        for name, settings in {
+            "rg2": {},
+            "rgx": {},
+            "wrmf": {"solver": "pcg"},
+            "ials": {"dtype": "float64", "reg_exponent": 0.5},
+        }.items()
+    }
+    models["svd"] = RGALS(K=8, solver="svd", loss=LOSSES["rg2-row-only"], random_state=0)
+    models["softmax"] = SGDRanker(K=96, n_epochs=1, random_state=0, dtype="float64")
+    models["bpr"] = SGDRanker(K=96, n_epochs=1, random_state=0, loss="bpr", n_jobs=2)
+    out = {}
+    for name, model in models.items():
+        model.fit(X)
+        if isinstance(model, RGALS):
+            history = [record["objective"] for record in model.history_]
+            out[f"{name}: objective"] = digest([*history, model.objective(X)])
+            out[f"{name}: new users"] = digest(model.transform(X[:40]))
+        out[f"{name}: factors"] = digest(model.user_factors_, model.item_factors_)
+        asked = *model.recommend(users, n=7), *model.similar_items(np.arange(200), n=3)
+        out[f"{name}: scores"] = digest(*asked, model.predict(users, users % 260))
+        for record in model.history_:
+            record["seconds"] = 0.0  # the rest of the file must be the same
+        path = os.path.join(folder, f"{name}.npz")
+        model.save(path)
+        with open(path, "rb") as file:
+            out[f"{name}: file"] = hashlib.sha256(file.read()).hexdigest()
+    return out
+
+
+def places() -> dict[str, dict[str, str]]:
+    """What is computed by the main thread and by two others at once."""
+
+    def work(name: str) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            out[name] = everything(folder)
+
+    out: dict[str, dict[str, str]] = {}
+    work("main thread")
+    threads = [threading.Thread(target=work, args=(f"thread {k}",)) for k in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     return out
 
 
@@ -134,6 +188,92 @@ def concurrency(seconds: float, refits: int, naive: bool) -> dict:
     }
 
 
+class TornALS(RGALS):
+    """The naive version: the record of a fit is published before its factors."""
+
+    def fit(self, X, y=None, **more):
+        return publish_in_two_steps(self, super().fit, X, more)
+
+
+class TornSGD(SGDRanker):
+    """The same."""
+
+    def fit(self, X, y=None, **more):
+        return publish_in_two_steps(self, super().fit, X, more)
+
+
+def publish_in_two_steps(model, fit, X, more):
+    from dataclasses import replace
+
+    kept = getattr(model, "_snapshot", None)
+    fit(X, **more)
+    if kept is not None:
+        new = model._snapshot
+        model._snapshot = replace(kept, record=new.record)
+        time.sleep(0.01)
+        model._snapshot = new
+    return model
+
+
+SAVED = {"als": RGALS, "sgd": SGDRanker, "torn als": TornALS, "torn sgd": TornSGD}
+
+
+def saves(what: str, amount: int) -> dict:
+    """Two threads save while one refits; every file must load and be one of the fits in all of its parts."""
+    kind = SAVED[what]
+    iterations = "n_iter" if issubclass(kind, RGALS) else "n_epochs"
+    known, found, broken, seconds = set(), [], [], []
+    stop = threading.Event()
+    with tempfile.TemporaryDirectory() as folder:
+
+        def everything(model) -> str:
+            record = repr(model), model.n_iter_, model.n_features_in_
+            record += getattr(model, "solver_", ""), json.dumps(model.history_)
+            seen = model.seen_
+            arrays = model.user_ids_, model.item_ids_, seen.data, seen.indices, seen.indptr
+            return digest(np.frombuffer(repr(record).encode(), np.uint8), *model.factors_, *arrays)
+
+        def refit(number: int) -> None:
+            n_users, n_items = 40 + number % 5, 25 + number % 3  # no two in a row have the same shapes
+            X = interactions(n_users, n_items, valued=number % 2 == 1, seed=number % 7)
+            model.set_params(K=2 + number % 4, random_state=number, **{iterations: 1 + number % 2})
+            model.fit(X, user_ids=np.arange(n_users) + number, item_ids=np.arange(n_items) + 7 * number)
+            known.add(everything(model))
+
+        def save(k: int) -> None:
+            path = os.path.join(folder, str(k))
+            while not stop.is_set():
+                started = time.perf_counter()
+                model.save(path)
+                seconds.append(time.perf_counter() - started)
+                try:
+                    found.append(everything(kind.load(path)))
+                except Exception as error:
+                    broken.append(repr(error)[:200])
+
+        model = kind()
+        refit(0)
+        threads = [threading.Thread(target=save, args=(k,), daemon=True) for k in range(2)]
+        for thread in threads:
+            thread.start()
+        refits = 0
+        while len(found) + len(broken) < amount or refits < amount // 50:
+            refits += 1
+            refit(refits)
+        stop.set()
+        for thread in threads:
+            thread.join()
+    return {
+        "saves": len(found) + len(broken),
+        "refits": refits,
+        "different": len(set(found)),
+        "broken": len(broken),
+        "mixed": sum(one not in known for one in found),
+        "faults": broken[:3],
+        "slowest": max(seconds),
+    }
+
+
 def small_fit() -> str:
     model = RGALS(K=4, n_iter=2, random_state=0).fit(interactions(60, 30))
     return digest(model.user_factors_, *model.recommend([0, 1], n=3))
@@ -188,6 +328,52 @@ def fork(method: str, when: str, what: str) -> dict:
         "exit": child.exitcode,
         "parent": small_fit(),
     }
+
+
+def blas() -> list[int]:
+    return sorted(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+
+
+def _answer_of_fork(pipe) -> None:
+    before = blas()
+    pipe.send([small_fit(), before, blas()])
+
+
+def forks(number: int) -> dict:
+    """What children say that were forked while two threads fit, of how many threads BLAS has there."""
+    expected, before = small_fit(), blas()
+    stop, inside = threading.Event(), []
+
+    def work() -> None:
+        X = interactions(500, 260, seed=1)
+        while not stop.is_set():
+            RGALS(K=96, n_iter=1, random_state=0).fit(X, callbacks=lambda now: inside.append(blas()))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while not inside:
+        time.sleep(0.001)
+    context = multiprocessing.get_context("fork")
+    faults, slowest = [], 0.0
+    for k in range(number):
+        here, there = context.Pipe()
+        child = context.Process(target=_answer_of_fork, args=(there,))
+        started = time.perf_counter()
+        child.start()
+        answer = here.recv() if here.poll(AT_MOST) else "no answer"
+        slowest = max(slowest, time.perf_counter() - started)
+        if answer != [expected, before, before]:
+            faults.append(f"child {k}: {answer}")
+            child.kill()
+        child.join()
+        if len(faults) == 3:
+            break
+    stop.set()
+    for thread in threads:
+        thread.join()
+    during = sorted({count for counts in inside for count in counts})
+    return {"cases": k + 1, "faults": faults, "slowest": slowest, "during": during, "left": blas() == before}
 
 
 def peak(n_users: int, n_items: int, K: int, loss: str, dtype: str) -> dict:

@@ -50,6 +50,36 @@ def test_determinism(tally, amount):
     count.check()
 
 
+def test_every_thread_computes_the_same_whatever_the_threads_of_blas(tally, amount):
+    settings = amount([4], [None, 1, 2, 4])
+    count = tally("main thread and others x BLAS threads", len(settings) * 3, 12)
+    wanted = None
+    for blas in settings:
+        answer, seconds = script("places", OPENBLAS_NUM_THREADS="" if blas is None else blas)
+        if isinstance(answer, str):
+            count.add(seconds, f"{blas} BLAS threads: {answer}")
+            continue
+        wanted = wanted or answer["main thread"]
+        for place, found in answer.items():
+            other = [name for name in wanted if found[name] != wanted[name]]
+            fault = other and f"{blas} BLAS threads, {place}: other bytes of {', '.join(other)}"
+            count.add(seconds / len(answer), fault or None)
+    count.check()
+
+
+def test_forks_while_two_threads_fit(tally, amount):
+    count = tally("forks while two threads fit", 5, 200)
+    answer, seconds = script("forks", count.figure, OPENBLAS_NUM_THREADS=2)
+    if isinstance(answer, str):
+        count.add(seconds, answer)
+    else:
+        count.add(answer["slowest"], None, answer["cases"])
+        count.failures += answer["faults"]
+        assert answer["during"] == [1], "threads of BLAS during the fits"
+        assert answer["left"], "the limits were not restored"
+    count.check()
+
+
 @pytest.mark.parametrize("layer", LAYERS[:2])
 def test_every_answer_comes_from_one_snapshot(tally, amount, layer):
     count = tally(f"16 threads during refits ({layer})", 100, 1000)
@@ -64,6 +94,27 @@ def test_every_answer_comes_from_one_snapshot(tally, amount, layer):
         assert answer["refits"] >= amount(5, 50)
         assert answer["different"] > 3, "fits must differ"
     count.check()
+
+
+@pytest.mark.parametrize("what", ["als", "sgd"])
+def test_every_file_saved_during_refits_is_one_of_the_fits(tally, what):
+    count = tally(f"saves during refits ({what})", 150, 5000)
+    answer, seconds = script("saves", what, count.figure)
+    if isinstance(answer, str):
+        count.add(seconds, answer)
+    else:
+        count.add(answer["slowest"], None, answer["saves"])
+        for name in ("broken", "mixed"):
+            if answer[name]:
+                count.failures.append(f"{answer[name]} of {answer['saves']} {name}: {answer['faults']}")
+        assert answer["different"] > 3, "the files must be of several fits"
+    count.check()
+
+
+@pytest.mark.parametrize("what", ["als", "sgd"])
+def test_a_fit_published_in_two_steps_is_caught(what):
+    answer, _ = script("saves", f"torn {what}", 60)
+    assert answer["mixed"] + answer["broken"] > 0, answer
 
 
 @pytest.mark.slow

@@ -145,8 +145,6 @@ def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
     space: dict[str, Any] = {name: _around(value, 10) for name, value in centre.items()}
     known = inspect.signature(type(loss)).parameters
     space |= {name: value for name, value in _EXPONENTS.items() if name in known}
-    if "beta" in known:
-        space["beta"] = 1.0
     return {**space, "reg_exponent": 1.0, "K": ladder}
 
 

@@ -5,7 +5,7 @@ the system of every row is ``diag(scale_r d + ridge_r)`` plus its own positives,
 Where all scales are one multiple of the ridges, a Cholesky factor does the same at a fraction of the price
 (`rgals.solvers.backends.basis`). Most rows are then so well conditioned that a few conjugate gradient steps
 solve them to rounding (`rgals.kernels.cg`), and rows with few positives are solved in their dual
-(`rgals.kernels.cholesky`): neither needs any K x K matrix. Which way a row is solved says `rgals.solvers.plan`.
+(`rgals.kernels.cholesky`): neither needs any K x K matrix. `rgals.solvers.plan` says how each row is solved.
 """
 
 from __future__ import annotations

@@ -134,10 +134,10 @@ class Systems:
         """``out[r]`` of every row with positives that carry no weight: the sum of their ``l f``."""
         side, device, k = self.side, self.device, self.k
         partial = device.xp.empty((max(1, side.n_slots), k), self.dtype)
+        positives = self._positives(UNWEIGHTED)
         device.launch_warps(
-            "spmm", self.dtype, k, len(side.pieces[0]), *side.pieces, side.matrix.indices, side.matrix.values,
-            self.rotated, side.row_terms, side.col_terms, np.int32(side.flags | UNWEIGHTED), out, partial,
-        )  # fmt: skip
+            "spmm", self.dtype, k, len(side.pieces[0]), *side.pieces, *positives, out, partial
+        )
         row, first, count = side.cut_rows
         device.segment_add(row, first, count, partial, out)
 
@@ -162,10 +162,9 @@ class Systems:
             for bucket, (rows, _, _) in zip(side.buckets, side.bucket_arrays):
                 if bucket.kind == DUAL:
                     self._add_diagonals(rows)
-        device.launch_warps(
-            "diagonal", self.dtype, self.k, len(side.free), side.free, side.matrix.indptr, side.scale,
-            side.linear, side.ridge, self.d, s, self.out, self.value, self.info,
-        )  # fmt: skip
+        coefficients = side.scale, side.linear, side.ridge, self.d, s
+        free, result = (side.free, side.matrix.indptr), (self.out, self.value, self.info)
+        device.launch_warps("diagonal", self.dtype, self.k, len(side.free), *free, *coefficients, *result)
         for bucket, arrays in zip(side.buckets, side.bucket_arrays):
             if bucket.length == 0:
                 self._solve_long(bucket, arrays, with_inverse)
@@ -176,11 +175,15 @@ class Systems:
         """Improve every row by ``steps`` conjugate gradient steps from what ``out`` holds."""
         side, matrix = self.side, self.side.matrix
         threads = 128 if self.k * (self.dtype.itemsize // 4) > 1024 else 256
-        self.device.launch(
-            "pcg", self.dtype, self.k, matrix.host.n_rows, (threads,), side.longest_first, matrix.indptr,
-            matrix.indices, matrix.values, self.rotated, side.row_terms, side.col_terms, np.int32(side.flags),
-            self.d, s, side.scale, side.linear, side.ridge, np.int32(steps), self.out, self.value, self.info,
-        )  # fmt: skip
+        work = "pcg", self.dtype, self.k, matrix.host.n_rows, (threads,), side.longest_first, matrix.indptr
+        coefficients = self.d, s, side.scale, side.linear, side.ridge, np.int32(steps)
+        self.device.launch(*work, *self._positives(), *coefficients, self.out, self.value, self.info)
+
+    def _positives(self, flags: int = 0) -> tuple:
+        """What kernels read of the positives, with flags beside those of the side."""
+        side, matrix = self.side, self.side.matrix
+        terms = side.row_terms, side.col_terms, np.int32(side.flags | flags)
+        return matrix.indices, matrix.values, self.rotated, *terms
 
     # ------------------------------------------------------------------ batches
 
@@ -199,15 +202,15 @@ class Systems:
     ) -> tuple[Any, Any, Any]:
         """Packed positives X, their w, and S X (X itself where no weight is negative)."""
         row, begin, count = pieces
-        side, xp, n, k = self.side, self.device.xp, len(pieces[0]), self.k
+        xp, n, k = self.device.xp, len(pieces[0]), self.k
         x = xp.empty((n, length, k), self.dtype)
         w = xp.empty((n, length), self.dtype)
         other = xp.empty((n, length, k), self.dtype) if signed else x
+        places = np.int32(length), row, local, begin, count
+        positives = self._positives(SIGNED if signed else 0)
         self.device.launch_warps(
-            "gather", self.dtype, k, n * length, np.int32(length), row, local, begin, count,
-            side.matrix.indices, side.matrix.values, self.rotated, side.row_terms, side.col_terms,
-            np.int32(side.flags | (SIGNED if signed else 0)), inv_root, x, w, other,
-        )  # fmt: skip
+            "gather", self.dtype, k, n * length, *places, *positives, inv_root, x, w, other
+        )
         return x, w, other
 
     def _finish(self, rows: Any, inv_root: Any, x: Any, rhs: Any, info: Any) -> None:

@@ -1,0 +1,151 @@
+"""Whatever reads a fitted model reads one fit, even while another thread publishes the next."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers import interactions
+
+from rgals import RGALS
+from rgals.export import export_factors
+from rgals.metrics import evaluate
+from rgals.scoring import recommend_all
+from rgals.sgd import SGDRanker
+
+
+class Changing:
+    """A mixin: after every look at a fit, a refit publishes the other one of ``_fits``."""
+
+    _fits = None
+
+    def _state(self):
+        state = super()._state()
+        self._refit()
+        return state
+
+    def __getstate__(self):
+        state = dict(super().__getstate__())
+        self._refit()
+        state.pop("_fits", None)
+        return state
+
+    def _refit(self):
+        if self._fits is not None:
+            vars(self).update(next(self._fits))
+
+
+class ChangingALS(Changing, RGALS):
+    pass
+
+
+class ChangingSGD(Changing, SGDRanker):
+    pass
+
+
+@functools.cache
+def fits(kind):
+    """Two fits of 30 users and 20 items: other parameters, interactions, ids, iterations, column names."""
+    out = []
+    for k in (0, 1):
+        iterations = {"n_iter" if kind is ChangingALS else "n_epochs": 2 + k}
+        model = kind(K=2 + k, random_state=k, **iterations)
+        ids = {"user_ids": np.arange(30) + 100 * k, "item_ids": np.arange(20) + 1000 * k}
+        out.append(model.fit(interactions(30, 20, valued=k == 1, seed=k), **ids))
+    return out
+
+
+def changing(kind, first):
+    """A model that holds the fit ``first``, until it is looked at."""
+    pair = fits(kind)
+    model = copy.copy(pair[first])
+    states = [dict(vars(fit)) for fit in pair]
+    model._fits = itertools.cycle([states[1 - first], states[first]])
+    return model
+
+
+def saved(model, folder):
+    model.save(folder / "model.npz")
+    return (folder / "model.npz").read_bytes()
+
+
+def streamed(model, folder):
+    recommend_all(model, folder / "all.csv", n=4, batch_size=7)
+    return (folder / "all.csv").read_bytes()
+
+
+def exported(model, folder):
+    return [open(path, "rb").read() for path in export_factors(model, folder / "factors")]
+
+
+def everything(model):
+    factors = [factors.tobytes() for factors in model.factors_]
+    return model.n_iter_, model.history_, factors, model.user_ids_.tolist(), repr(model)
+
+
+READERS = {
+    "save": saved,
+    "recommend_all": streamed,
+    "export_factors": exported,
+    "evaluate": lambda model, _: evaluate(model, np.zeros((30, 20)), np.tri(30, 20), metrics=("ndcg@5",)),
+    "pickle": lambda model, _: everything(pickle.loads(pickle.dumps(model))),
+    "copy": lambda model, _: everything(copy.copy(model)),
+    "deepcopy": lambda model, _: everything(copy.deepcopy(model)),
+    "recommend": lambda model, _: [array.tolist() for array in model.recommend([1, 2, 4])],
+    "recommend_ids": lambda model, _: model.recommend_ids([101, 102], unknown="popular")[0].tolist(),
+}
+READERS_OF_ALS = {
+    "transform": lambda model, _: model.transform(np.eye(20)).tobytes(),
+    "predict": lambda model, _: model.predict(np.eye(20)).tolist(),
+    "score": lambda model, _: model.score(np.tri(20)),
+    "explain": lambda model, _: model.explain(1, 2).score,
+}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize(
+    ("kind", "reader"),
+    [(ChangingALS, reader) for reader in READERS | READERS_OF_ALS]
+    + [(ChangingSGD, reader) for reader in READERS],
+)
+@pytest.mark.filterwarnings("ignore:.*have no")
+def test_an_answer_comes_from_one_fit(kind, reader, first, tmp_path):
+    read = (READERS | READERS_OF_ALS)[reader]
+    folders = [tmp_path / name for name in ("first", "second", "changing")]
+    for folder in folders:
+        folder.mkdir()
+    answers = [read(copy.copy(fit), folder) for fit, folder in zip(fits(kind), folders, strict=False)]
+    assert answers[0] != answers[1]
+    assert read(changing(kind, first), folders[2]) in answers
+
+
+def test_a_file_holds_the_parameters_of_the_fit(tmp_path):
+    model = RGALS(K=2, n_iter=2, loss="ials", random_state=0).fit(interactions(30, 20))
+    wanted = repr(model)
+    model.set_params(K=7, loss="rg2", random_state=3).save(tmp_path / "model.npz")
+    assert repr(RGALS.load(tmp_path / "model.npz")) == wanted
+
+
+def test_parameters_set_during_a_fit_are_those_of_the_next():
+    X = interactions(30, 20)
+    model = RGALS(K=3, n_iter=3, random_state=0)
+    model.fit(X, callbacks=lambda now: model.set_params(K=5, n_iter=1, solver="pcg") and None)
+    wanted = RGALS(K=3, n_iter=3, random_state=0).fit(X)
+    np.testing.assert_array_equal(model.user_factors_, wanted.user_factors_)
+    assert (model.n_iter_, model.solver_) == (3, "exact")
+
+
+def test_names_of_columns_go_with_the_fit():
+    names = [f"item {i}" for i in range(20)]
+    frame = pd.DataFrame(interactions(30, 20).toarray(), columns=names)
+    model = RGALS(K=2, n_iter=1, random_state=0).fit(frame)
+    assert model.feature_names_in_.tolist() == names and model.n_features_in_ == 20
+    kept = copy.copy(model)
+    model.fit(frame.to_numpy())
+    assert not hasattr(model, "feature_names_in_")
+    assert kept.feature_names_in_.tolist() == names
