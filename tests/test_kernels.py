@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -245,3 +246,58 @@ def test_the_kernels_for_processors_without_avx512(tmp_path):
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert " passed" in done.stdout
+
+
+_OTHER_PROCESSOR = """
+import llvmlite.binding as llvm
+real = llvm.get_host_cpu_features
+def with_matrix_unit():
+    features = real()
+    features.update({"amx-bf16": True, "amx-tile": True})
+    return features
+llvm.get_host_cpu_features = with_matrix_unit
+"""
+_SMALL_KERNEL = """
+import numpy as np
+from rgals.kernels import triangles
+c, inverse = 4 * np.eye(8).ravel(), np.empty(8)
+assert triangles.cholesky(c, inverse, 1) == 0
+np.testing.assert_array_equal(inverse, 0.5)
+"""
+_FIT = """
+import numpy as np
+from rgals import RGALS
+from rgals.datasets import make_implicit
+X = make_implicit(300, 200, random_state=0).matrix
+model = RGALS(K=64, loss="ials", n_iter=2, random_state=0).fit(X)
+exact = RGALS(K=64, loss="ials", n_iter=2, random_state=0, solver="dense").fit(X)
+np.testing.assert_allclose(model.history_[-1]["objective"], exact.history_[-1]["objective"], rtol=1e-5)
+"""
+
+
+def works_as_another_processor(name, features, code, cache):
+    """Whether code runs where numba is told to compile for a smaller processor than this one."""
+    told = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(cache)}
+    done = subprocess.run(
+        [sys.executable, "-c", _OTHER_PROCESSOR + code],
+        env={**os.environ, **told},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(("name", "features"), [("haswell", "+avx2,+fma"), ("generic", "")])
+def test_a_kernel_compiles_for_a_smaller_processor(name, features, tmp_path):
+    """What numba is told counts, not what this processor has: LLVM ends the process otherwise."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("the names are those of x86 processors")
+    works_as_another_processor(name, features, _SMALL_KERNEL, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "features"), [("haswell", "+avx2,+fma"), ("generic", "")])
+def test_a_fit_works_for_a_smaller_processor(name, features, tmp_path):
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("the names are those of x86 processors")
+    works_as_another_processor(name, features, _FIT, tmp_path)

@@ -68,7 +68,10 @@ def _run(counter, work, rows, basis, result):
     linear = workspace(_PIECE, basis.d)
     b, solution = workspace(kp, basis.d), workspace(kp, basis.d)
     total = np.zeros(1, basis.d.dtype)
-    while (piece := fetch_add(counter, 0, 1)) < len(bounds) - 1:
+    while True:
+        piece = fetch_add(counter, 0, 1)
+        if piece >= len(bounds) - 1:
+            break
         last = bounds[piece + 1] - 1
         # Indices up to the end of the piece say what to ask for, beyond the row that is summed.
         stop = rows.indptr[order[last] + 1]

@@ -69,7 +69,10 @@ def _partial(counter, factors, weight, uniform, gram):
     ones = np.ones(side, factors.dtype)
     roots = workspace(ROWS, factors)
     # A task is one output tile (a, b) over one chunk of the rows: L^T diag(weight) R of two sets of columns.
-    while (task := fetch_add(counter, 0, 1)) < n_chunks * n_pairs:
+    while True:
+        task = fetch_add(counter, 0, 1)
+        if task >= n_chunks * n_pairs:
+            break
         chunk = task // n_pairs
         a, b = _tile_of(task % n_pairs, n_tiles)
         n_left, n_right = (min(side, width - a)) // w, (min(side, width - b)) // w
@@ -98,7 +101,10 @@ def _assemble(counter, partial, width, w, out):
     k = len(out)
     side = min(TILE, width)
     n_tiles = (width + TILE - 1) // TILE
-    while (task := fetch_add(counter, 0, 1)) < n_pairs:
+    while True:
+        task = fetch_add(counter, 0, 1)
+        if task >= n_pairs:
+            break
         a, b = _tile_of(task, n_tiles)
         at = 0
         # Tiles lie one block column after the other, each of W numbers a row.
@@ -146,7 +152,10 @@ def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight
     numbers = np.empty(STRIP, np.int64)
     flat = out.reshape(-1)
     n_strips = (n + STRIP - 1) // STRIP
-    while (chunk := fetch_add(counter, 0, 1)) < len(sums):
+    while True:
+        chunk = fetch_add(counter, 0, 1)
+        if chunk >= len(sums):
+            break
         for strip in range(chunk * n_strips // len(sums), (chunk + 1) * n_strips // len(sums)):
             start = strip * STRIP
             rows = min(STRIP, n - start)

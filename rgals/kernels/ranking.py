@@ -16,7 +16,10 @@ FEW = 16  # up to so many relevant items, a SIMD count for each beats a search i
 
 @entry(nogil=True)
 def _find_hits(counter, ids, indptr, indices, hits):
-    while (first := fetch_add(counter, 0, ROWS)) < len(ids):
+    while True:
+        first = fetch_add(counter, 0, ROWS)
+        if first >= len(ids):
+            break
         for u in range(first, min(first + ROWS, len(ids))):
             begin, end = indptr[u], indptr[u + 1]
             for j in range(ids.shape[1]):
@@ -89,7 +92,10 @@ def _count_above(counter, queries, items, truth_ptr, truth, seen_ptr, seen, bloc
     n_queries, k = queries.shape
     n_items = len(items)
     rows = np.empty((block, n_items), queries.dtype)
-    while (first := fetch_add(counter, 0, block)) < n_queries:
+    while True:
+        first = fetch_add(counter, 0, block)
+        if first >= n_queries:
+            break
         m = min(block, n_queries - first)
         gemm_nt(m, n_items, k, 1.0, queries[first:], k, items, k, 0.0, rows, n_items)
         for r in range(m):
@@ -111,7 +117,10 @@ def count_above(queries, items, truth_ptr, truth, seen_ptr, seen, block, n_threa
 
 @entry(nogil=True)
 def _count_above_dense(counter, scores, truth_ptr, truth, seen_ptr, seen, above, tied):
-    while (u := fetch_add(counter, 0, 1)) < len(scores):
+    while True:
+        u = fetch_add(counter, 0, 1)
+        if u >= len(scores):
+            break
         here, unseen = slice(truth_ptr[u], truth_ptr[u + 1]), seen[seen_ptr[u] : seen_ptr[u + 1]]
         _count_row(scores[u], unseen, truth[here], above[here], tied[here])
 

@@ -173,7 +173,7 @@ def look_ahead(at, stop, order, rows, result):
         gather.prefetch(result.value, number)
         gather.prefetch(result.info, number)
         gather.claim_row(result.out, number * k, k // (LINE // result.out.itemsize))
-    then, n_then = np.int64(0), np.int64(0)
+    then = n_then = 0
     if at + 1 < stop:
         number = order[at + 1]
         then = rows.indptr[number]
@@ -291,7 +291,10 @@ def add_unweighted(n, basis, scratch):
 
 @entry(nogil=True)
 def _weigh(counter, rows, n_zero, n_negative, heaviest):
-    while (first := fetch_add(counter, 0, _ROWS)) < len(n_zero):
+    while True:
+        first = fetch_add(counter, 0, _ROWS)
+        if first >= len(n_zero):
+            break
         for number in range(first, min(first + _ROWS, len(n_zero))):
             begin = rows.indptr[number]
             for k in range(begin, rows.indptr[number + 1]):

@@ -101,7 +101,10 @@ def _run(counter, work, rows, basis, result, steps, sums):
     if sums is not None:
         zero(scratch.batch, len(scratch.batch))
     # Pieces are counted up by all threads at once: whoever is done takes the next.
-    while (piece := fetch_add(counter, 0, 1)) < len(bounds) - 1:
+    while True:
+        piece = fetch_add(counter, 0, 1)
+        if piece >= len(bounds) - 1:
+            break
         first, stop = bounds[piece], bounds[piece + 1]
         for at in range(first, stop):
             row = look_ahead(at, stop, order, rows, result)

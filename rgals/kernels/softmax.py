@@ -88,7 +88,10 @@ def softmax_batch(
     for _ in prange(threads):
         bits = np.empty(tile, np.int32)
         power = bits.view(np.float32)
-        while (t := fetch_add(queue, 0, 1)) < tiles:
+        while True:
+            t = fetch_add(queue, 0, 1)
+            if t >= tiles:
+                break
             first = t * tile
             here = min(tile, n - first)
             scores = buffer[size * first : size * (first + here)].reshape(size, here)
@@ -120,7 +123,10 @@ def softmax_batch(
         for t in range(tiles):
             scale[t, b] = count * np.exp(np.float64(top[t, b]) - highest) / every
     for _ in prange(threads):
-        while (t := fetch_add(queue, 8, 1)) < tiles:
+        while True:
+            t = fetch_add(queue, 8, 1)
+            if t >= tiles:
+                break
             # Scores become softmax weights, less the positives' own: the gradient with respect to the scores.
             first = t * tile
             here = min(tile, n - first)

@@ -47,7 +47,10 @@ def add_sums(factors, start, stop, weight, linear_weight, sums):
 @entry(nogil=True)
 def _column_sums(counter, factors, weight, linear_weight, out):
     n, n_chunks = len(factors), len(out)
-    while (chunk := fetch_add(counter, 0, 1)) < n_chunks:
+    while True:
+        chunk = fetch_add(counter, 0, 1)
+        if chunk >= n_chunks:
+            break
         first, last = chunk * n // n_chunks, (chunk + 1) * n // n_chunks
         add_sums(factors, first, last, weight, linear_weight, out[chunk].reshape(-1))
 

@@ -27,7 +27,10 @@ GATHER = 256  # candidates gathered at once where every user has a list of their
 def _sift(scores, ids, n, score, item):
     """Replace the root of a heap of ``n`` entries."""
     at = 0
-    while (child := 2 * at + 1) < n:
+    while True:
+        child = 2 * at + 1
+        if child >= n:
+            break
         right = child + 1
         if right < n and (
             scores[right] < scores[child] or (scores[right] == scores[child] and ids[right] > ids[child])
@@ -115,7 +118,10 @@ def _fill(counter, queries, items, scale, names, blocked, indptr, indices, n_seg
     tile = np.empty((min(USERS, n_queries), ITEMS), queries.dtype)
     gathered = np.empty((ITEMS if len(names) else 0, k), queries.dtype)
     cursor = np.empty(USERS, np.int64)
-    while (work := fetch_add(counter, 0, 1)) < n_blocks * n_segments:
+    while True:
+        work = fetch_add(counter, 0, 1)
+        if work >= n_blocks * n_segments:
+            break
         segment = work // n_blocks
         q0 = (work % n_blocks) * USERS
         m = min(USERS, n_queries - q0)
@@ -155,7 +161,10 @@ def _fill(counter, queries, items, scale, names, blocked, indptr, indices, n_seg
 def _merge(counter, ids, scores):
     """The lists of all segments as one, sorted, in the first."""
     n_segments, n_queries = ids.shape[0], ids.shape[1]
-    while (q0 := fetch_add(counter, 0, USERS)) < n_queries:
+    while True:
+        q0 = fetch_add(counter, 0, USERS)
+        if q0 >= n_queries:
+            break
         for q in range(q0, min(q0 + USERS, n_queries)):
             # The first segment's heap takes in the entries of the others.
             best, names_of = scores[0, q], ids[0, q]
@@ -187,7 +196,10 @@ def _fill_lists(counter, queries, items, scale, allowed_ptr, allowed, indptr, in
     n_queries, k = queries.shape
     row = np.empty(GATHER, queries.dtype)
     gathered = np.empty((GATHER, k), queries.dtype)
-    while (q := fetch_add(counter, 0, 1)) < n_queries:
+    while True:
+        q = fetch_add(counter, 0, 1)
+        if q >= n_queries:
+            break
         _clear(scores[q], ids[q])
         cursor, end = indptr[q], indptr[q + 1]
         for start in range(allowed_ptr[q], allowed_ptr[q + 1], GATHER):
@@ -215,7 +227,10 @@ def topk_lists(queries, items, scale, allowed_ptr, allowed, indptr, indices, n_t
 @entry(nogil=True)
 def _fill_dense(counter, dense, indptr, indices, ids, scores):
     names = np.empty(0, np.int32)
-    while (q := fetch_add(counter, 0, 1)) < len(dense):
+    while True:
+        q = fetch_add(counter, 0, 1)
+        if q >= len(dense):
+            break
         _clear(scores[q], ids[q])
         _mask(dense[q], 0, names, indices, indptr[q], indptr[q + 1])
         _scan(dense[q], 0, names, scores[q], ids[q])

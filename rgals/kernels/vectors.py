@@ -173,7 +173,7 @@ class Pointer:
 class Indices(Pointer):
     """An address of indices; ``p[i]`` is the i-th."""
 
-    def __getitem__(self, i) -> Index:
+    def __getitem__(self, i) -> Index:  # type: ignore[override]
         entry = self.e.builder.load((self + i).ir)
         return Index(self.e.builder, self.e.builder.sext(entry, INT) if entry.type.width < 64 else entry)
 
@@ -300,7 +300,9 @@ class Emitter:
 
     def join(self, vectors: list[Vector]) -> Vector:
         """The vector of W that consists of one, or of two of half its width."""
-        return vectors[0] if len(vectors) == 1 else self.shuffle(*vectors, list(range(self.width)))
+        if len(vectors) == 1:
+            return vectors[0]
+        return self.shuffle(vectors[0], vectors[1], list(range(self.width)))
 
     def transpose(self, vectors: list[Vector]) -> list[Vector]:
         """Rows to columns, by exchanging ever larger blocks."""

@@ -34,8 +34,7 @@ WORTH_SHARE, WORTH_LEAST = 8, 4
 # more even that costs less than to factorise them.
 CG_STREAMED = 256
 
-# The dual takes rows that are at least a block of W shorter than K, up to 512 positives, and up to 24 where K is
-# small.
+# The dual takes rows at least a block of W shorter than K, up to 512 positives; up to 24 where K is small.
 DUAL_MOST, DUAL_LEAST = 512, 24
 
 # `steps` of CG instead of a solution: row length up to which solving exactly is no slower than rotating the
