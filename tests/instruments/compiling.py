@@ -13,10 +13,11 @@ from numba.core.dispatcher import Dispatcher
 def compile_once(path: Path) -> None:
     """From now on a function is compiled only while no other process compiles it for the same types.
 
-    The other one waits, and finds it in the cache. A lock is one byte of a file, by function and types: it ends
-    with its process, and children that are forked do not have it.
+    The other one waits, and finds it in the cache. A lock is one byte of a file, by function and types.
+    It ends with its process, and forked children do not have it. The file stays open: closing it would end
+    every lock.
     """
-    file = path.open("w")  # noqa: SIM115 (closing any handle of the file would end all locks of this process)
+    file = path.open("w")
     compile_here = Dispatcher.compile
 
     def compile(self, signature):
