@@ -4,7 +4,7 @@
 
 All solve the users of the same WRMF problem, which implicit states too, against the same item factors; the
 approximate ones start from the user factors of the iteration before. Printed: ``|P - P*|_F / |P*|_F``, P* by
-the exact solver in float64 (`tests/test_krylov.py` compares that with numpy). implicit's Cholesky is left out
+the exact solver in float64 (`tests/test_cg.py` compares that with numpy). implicit's Cholesky is left out
 beyond K=256, where it takes minutes.
 """
 

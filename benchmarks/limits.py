@@ -12,9 +12,8 @@ for, gathered from a table and summed (cache), copies of large arrays (memory). 
 
 with ``min(dual, primal, iterated)`` flops a row for exact solving: dual ``n^2 K + n^3/3 + 2 n^2 + 4 n K``,
 primal ``n K (K + 1) + K^3/3 + 2 K^2 + 2 n K``, iterated five conjugate gradient steps, as few as take a well
-conditioned row to rounding; ``2 n K`` where rows share a matrix; ``(s + 1) 4 n K + 2 n K`` for s steps. On
-processors with a matrix unit, which the exact solver uses and sgemm does not, it may beat that limit. "Rows"
-is the sparse product of the shared solver, without the dense phases around it, against what it gathers.
+conditioned row to rounding; ``2 n K`` where rows share a matrix; ``(s + 1) 4 n K + 2 n K`` for s steps.
+"Rows" is the sparse product where rows share a matrix, without the dense phases, against what it gathers.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from numba import njit, prange
 from peers import METHODS, describe, load
 from threadpoolctl import threadpool_limits
 
-from rgals.kernels import shared
+from rgals.kernels import diagonal
 from rgals.kernels.gather import gather_sum
 from rgals.runtime.aligned import empty
 from rgals.runtime.threads import parallel
@@ -134,7 +133,7 @@ def time_solver(
     METHODS[method](X, K, threads, 2)
     iterations, products = [], []
     for _ in range(repeats):
-        with stopwatch(shared, "solve") as seconds:
+        with stopwatch(diagonal, "solve") as seconds:
             iterations.append(METHODS[method](X, K, threads, _ITERATIONS)[-1])
         if seconds:
             # A fit ends with the users that belong to the last items: not of any iteration.

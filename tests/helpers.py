@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.kernels import rows
 from rgals.losses import IALS, RG2, RGX, WRMF, Degrees
 from rgals.matrix.validate import as_csr
+from rgals.solvers import plan
 from rgals.solvers.als import ALS
 from rgals.solvers.cpu import CPUBackend
 from rgals.solvers.dense import DenseBackend
@@ -67,21 +67,21 @@ def rows_of_lengths(lengths: list[int], n_cols: int, valued: bool = False) -> sp
     return sp.csr_array(X)
 
 
-def half_steps(X, loss, side, K, monkeypatch, paths, *, dtype=np.float32, reg=0.03, nu=0.9):
-    """The factors of one half-step on each path (arguments of `rows.solve`), and the oracle's."""
+def half_steps(X, loss, side, K, monkeypatch, *, dtype=np.float32, reg=0.03, nu=0.9):
+    """The factors of one half-step: by factorisations alone, as planned, and the oracle's."""
     matrix = as_csr(X, dtype=dtype)
     coefficients = loss.coefficients(Degrees.of(matrix))
     make = coefficients.user_side if side == "user" else coefficients.item_side
     matrix = matrix if side == "user" else matrix.transpose()
     problem = make(matrix, reg, nu)
     fixed = factors(matrix.n_cols, K, dtype, seed=4)
-    solve, found = rows.solve, []
-    for path in paths:
-        monkeypatch.setattr(rows, "solve", functools.partial(solve, **path))
-        found.append(CPUBackend().half_step(matrix, fixed, problem).factors)
-    monkeypatch.setattr(rows, "solve", solve)
+    planned = CPUBackend().half_step(matrix, fixed, problem).factors
+    with monkeypatch.context() as patch:
+        kinds = {t: dataclasses.replace(k, iterates=False) for t, k in plan.CPU.items()}
+        patch.setattr(plan, "CPU", kinds)
+        factorised = CPUBackend().half_step(matrix, fixed, problem).factors
     oracle = DenseBackend().half_step(matrix, fixed.astype(np.float64), problem).factors
-    return *found, oracle
+    return factorised, planned, oracle
 
 
 def als(problem, start, backend, *, n_iter, tol=0.0, callbacks=()):

@@ -314,10 +314,9 @@ def draw(result: Comparison) -> Any:
             )
     for share in SHARES:
         left.axhline(share * result.best, color="#999999", linewidth=0.7, linestyle=":")
-        left.annotate(
-            f" {share:.0%} of best", (0, share * result.best), xycoords=("axes fraction", "data"),
-            ha="left", va="bottom", fontsize=7, color="#777777",
-        )  # fmt: skip
+        style = {"ha": "left", "va": "bottom", "fontsize": 7, "color": "#777777"}
+        at = (0, share * result.best)
+        left.annotate(f" {share:.0%} of best", at, xycoords=("axes fraction", "data"), **style)
     values = [v for row in result.rows for curve in row.curves for _, v in curve]
     if values:
         left.set_ylim(min(0.5 * result.best, max(0.0, np.quantile(values, 0.05))), max(values) * 1.04)
@@ -342,10 +341,8 @@ def draw(result: Comparison) -> Any:
                 False  # a run that found the limit itself says nothing near its end
             )
         t = np.arange(1, len(gap) + 1)
-        right.plot(
-            t[shown], gap[shown], "--" if "same_as" in found else "-", color=color.get(label, "#000000"),
-            linewidth=1.4, label=label,
-        )  # fmt: skip
+        style = {"color": color.get(label, "#000000"), "linewidth": 1.4, "label": label}
+        right.plot(t[shown], gap[shown], "--" if "same_as" in found else "-", **style)
     right.set_yscale("log")
     right.set_xlabel("iterations or epochs")
     right.set_ylabel("objective minus its smallest value, relative")

@@ -70,6 +70,10 @@ _gemv = _fortran("gemv", "ciirpipirpi")
 _N, _T = ord("N"), ord("T")
 
 
+# Fortran is column-major: a C-ordered matrix is its transpose there. Hence C^T = B^T A^T, with the operands
+# and their sizes exchanged.
+
+
 @njit(inline="always")
 def gemm_nn(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc):
     """``C (m,n) = alpha A (m,k) B (k,n) + beta C``; leading dimensions are row lengths."""

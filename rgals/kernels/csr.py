@@ -53,6 +53,7 @@ def transpose(indptr, indices, values, n_cols):
         out_indptr[indices[k] + 1] += 1
     for col in range(n_cols):
         out_indptr[col + 1] += out_indptr[col]
+    # Each column's next free place; rows are visited in order, so every column comes out sorted.
     position = out_indptr[:-1].copy()
     out_indices = np.empty(nnz, np.int32)
     out_values = np.empty(nnz if len(values) else 0, values.dtype)

@@ -1,154 +1,116 @@
-"""Products with few or many gathered rows that lie one after the other, ``n_blocks`` blocks of W each.
+"""Products with gathered rows that lie one after the other, ``n_blocks`` blocks of W numbers each.
 
-What `rgals.kernels.tiles` is for panels: the dual of short rows and conjugate gradients need no panels.
+What `rgals.kernels.tiles` is for panels: the dual of short rows and conjugate gradients need no panels. The
+number of rows is padded with zeros to a multiple of 4, so that four rows are multiplied at a time.
 """
 
 from __future__ import annotations
 
-import numpy as np
-from llvmlite import ir
-from numba.core import cgutils
-
 from rgals.kernels.compile import inner
-from rgals.kernels.emitter import HAS_AVX512, INT, LINE, kernel, over_blocks
 from rgals.kernels.triangles import triangle
+from rgals.kernels.vectors import HAS_AVX512, LINE, kernel
+
+# ---------------------------------------------------------------- X X^T, X v and X^T y
 
 
-@kernel("ppppii")
-def _quad_gram(e, c, a, b, soon, stride, n_blocks):
-    builder, four, v = e.builder, e.narrower(4), e.native()
+@kernel("pppii")
+def _quad_gram(e, c, a, b, stride, n_blocks):
+    """``C += A B^T`` for W / 4 rows of A and four of B."""
+    # Scalar products of whole rows: W / 4 x 4 sums of vectors, each added up across its lanes at the end.
+    four, v = e.narrower(4), e.native()
     tall = e.width // 4
     n_rows = tall if v is e else 2  # whose products stay in registers
-
-    def row(x, block, i):
-        return e.at(x, builder.add(block, builder.mul(stride, ir.Constant(INT, i))))
-
     for top in range(0, tall, n_rows):
         acc = v.variables(4 * n_rows)
-        with cgutils.for_range(builder, n_blocks) as loop:
-            block = builder.mul(loop.index, ir.Constant(INT, e.width))
-            if top == 0:
-                e.prefetch(e.at(soon, block), 2)
-            for at in range(0, e.width, v.width):
-                right = [v.load(row(b, block, j), at) for j in range(4)]
+        with e.blocks(n_blocks) as at:
+            for part in range(0, e.width, v.width):
+                right = [v.view(b + (at + stride * j))[part] for j in range(4)]
                 for i in range(n_rows):
-                    left = v.load(row(a, block, top + i), at)
+                    left = v.view(a + (at + stride * (top + i)))[part]
                     for j in range(4):
-                        slot = acc[4 * i + j]
-                        builder.store(v.fma(left, right[j], builder.load(slot)), slot)
-        values = [builder.load(slot) for slot in acc]
-        totals = [v.sums(values[i : i + v.width]) for i in range(0, len(values), v.width)]
+                        acc[4 * i + j] += left * right[j]
+        totals = [v.sums(acc[i : i + v.width]) for i in range(0, len(acc), v.width)]
         for i in range(n_rows):
-            total, lane = totals[4 * i // v.width], 4 * i % v.width
-            lanes = ir.Constant(ir.VectorType(ir.IntType(32), 4), list(range(lane, lane + 4)))
-            part = builder.shuffle_vector(total, total, lanes)
-            at = (top + i) * e.width
-            four.store(builder.fadd(four.load(c, at), part), c, at)
+            products = v.part(totals[4 * i // v.width], 4 * i % v.width, 4)
+            to = four.view(c + (top + i) * e.width)
+            to[0] = to[0] + products
 
 
 @inner
-def n_quads(n, w):
-    """How many rows `rows_gram_add` can ask for beside its arithmetic."""
-    tall = w // 4
-    total = 0
-    for b in range((n + 3) // 4):
-        total += min((b * 4 + 3) // tall + 1, (n + tall - 1) // tall)
-    return total
-
-
-@inner
-def rows_gram_add(c, x, n, n_blocks, source, indices, then, n_then):
-    """``C += X X^T`` as a packed triangle from ``n`` plain rows, padded with zeros to a multiple of 4.
-
-    Asks on the way for the rows ``source[indices[then + i]]``, one with each quad of rows that is multiplied:
-    memory then works as long as the arithmetic takes.
-    """
+def rows_gram_add(c, x, n, n_blocks):
+    """``C += X X^T`` as a packed triangle from ``n`` rows."""
     w = LINE // c.itemsize
     tall = w // 4
     stride = n_blocks * w
-    quad = 0
+    # Quads of columns b; of the quads of rows those that reach the diagonal.
     for b in range((n + 3) // 4):
         column = triangle(w, b * 4 // w)
-        for a in range((b * 4 + 3) // tall + 1):
-            if a * tall < n:
-                at = column + a * tall * w + b * 4 % w
-                left, right = a * tall * stride, b * 4 * stride
-                if quad < n_then:
-                    soon = np.int64(indices[then + quad]) * stride
-                    _quad_gram(c, at, x, left, x, right, source, soon, stride, n_blocks)
-                else:
-                    _quad_gram(c, at, x, left, x, right, x, right, stride, n_blocks)
-                quad += 1
-
-
-def _quad_sums(e, vectors):
-    """A vector of four: the sums of the elements of four vectors."""
-    while e.width > 4:
-        vectors = [e.builder.fadd(*e.halves(vector)) for vector in vectors]
-        e = e.narrower(e.width // 2)
-    return e.sums(vectors)
+        for a in range(min((b * 4 + 3) // tall + 1, (n + tall - 1) // tall)):
+            at = column + a * tall * w + b * 4 % w
+            _quad_gram(c, at, x, a * tall * stride, x, b * 4 * stride, stride, n_blocks)
 
 
 @kernel("pppiir")
-def _rows_product(e, y, x, v, stride, n_blocks, sign):
-    builder, narrow = e.builder, e.narrower(4)
+def _quad_product(e, y, x, v, stride, n_blocks, sign):
+    """``y += sign X v`` for four rows."""
+    # Each number of v is read once for four rows.
     acc = e.variables(4)
-    with cgutils.for_range(builder, n_blocks) as loop:
-        at = builder.mul(loop.index, ir.Constant(INT, e.width))
-        factor = e.load(e.at(v, at))
-        for i in range(4):
-            row = e.load(e.at(x, builder.add(at, builder.mul(stride, ir.Constant(INT, i)))))
-            builder.store(e.fma(row, factor, builder.load(acc[i])), acc[i])
-    products = _quad_sums(e, [builder.load(slot) for slot in acc])
-    narrow.store(narrow.fma(narrow.spread(sign), products, narrow.load(y)), y)
+    with e.blocks(n_blocks) as at:
+        factor = v[at]
+        for i, slot in enumerate(acc):
+            slot += x[at + stride * i] * factor
+    four = e.narrower(4)
+    y = four.view(y)
+    y[0] = y[0] + e.part(sign, 0, 4) * _quad_sums(e, acc)
+
+
+def _quad_sums(e, vectors):
+    """A vector of four: the sums of the numbers of four vectors."""
+    return e.narrower(4).sums([e.folded(vector, 4) for vector in vectors])
 
 
 @inner
 def rows_product(y, x, v, n, n_blocks, sign):
-    """``y += sign X v`` for ``n`` plain rows, padded to a multiple of 4."""
+    """``y += sign X v`` for ``n`` rows."""
     stride = n_blocks * (LINE // x.itemsize)
     for i in range(0, n, 4):
-        _rows_product(y, i, x, i * stride, v, 0, stride, n_blocks, sign)
+        _quad_product(y, i, x, i * stride, v, 0, stride, n_blocks, sign)
 
 
-def _make_rows_transposed(n_vectors: int, both: bool):
-    @kernel("pppppii")
+def _make_transposed(n_vectors: int, both: bool):
+    @kernel("pppvvii", f"transposed_{n_vectors}_{'two' if both else 'one'}")
     def combine(e, left, right, x, y, z, stride, n):
-        builder = e.builder
+        """``left += X^T y`` and, where ``both``, ``right += X^T z``, for some blocks of columns."""
         outs = [(left, y, e.variables(n_vectors))]
         if both:
             outs.append((right, z, e.variables(n_vectors)))
-        with cgutils.for_range(builder, n) as loop:
-            row = e.at(x, builder.mul(loop.index, stride))
-            vectors = [e.load(row, v * e.width) for v in range(n_vectors)]
+        # Sums of column blocks stay in registers down all rows: each row is read once.
+        with e.loop(n) as i:
+            row = x + i * stride
+            vectors = [row[v * e.width] for v in range(n_vectors)]
             for _, factors, acc in outs:
-                factor = e.spread(e.scalar(factors, loop.index))
+                factor = factors.spread(i)
                 for slot, vector in zip(acc, vectors, strict=True):
-                    builder.store(e.fma(vector, factor, builder.load(slot)), slot)
+                    slot += vector * factor
         for out, _, acc in outs:
             for v, slot in enumerate(acc):
-                e.store(builder.fadd(e.load(out, v * e.width), builder.load(slot)), out, v * e.width)
+                out[v * e.width] = out[v * e.width] + slot
 
     return combine
 
 
 def _transposed(both: bool):
     most = 2 if both and not HAS_AVX512 else 4  # blocks whose sums stay in registers
-    one, many = (_make_rows_transposed(n_vectors, both) for n_vectors in (1, most))
+    one, many = _make_transposed(1, both), _make_transposed(most, both)
 
     @inner
     def combine(left, right, x, y, z, n, n_blocks):
         w = LINE // x.itemsize
-        stride = n_blocks * w
-        block = 0
-        while block + most <= n_blocks:
-            at = block * w
-            many(left, at, right, at, x, at, y, 0, z, 0, stride, n)
-            block += most
-        while block < n_blocks:
-            at = block * w
-            one(left, at, right, at, x, at, y, 0, z, 0, stride, n)
-            block += 1
+        whole = n_blocks // most * most
+        for block in range(0, whole, most):
+            many(left, block * w, right, block * w, x, block * w, y, z, n_blocks * w, n)
+        for block in range(whole, n_blocks):
+            one(left, block * w, right, block * w, x, block * w, y, z, n_blocks * w, n)
 
     return combine
 
@@ -158,126 +120,93 @@ _transposed_one, _transposed_two = _transposed(False), _transposed(True)
 
 @inner
 def rows_transposed(left, x, y, n, n_blocks):
-    """``left += X^T y`` for ``n`` plain rows."""
+    """``left += X^T y`` for ``n`` rows."""
     _transposed_one(left, left, x, y, y, n, n_blocks)
 
 
 @inner
 def rows_transposed_two(left, right, x, y, z, n, n_blocks):
-    """``left += X^T y`` and ``right += X^T z`` for ``n`` plain rows."""
+    """``left += X^T y`` and ``right += X^T z`` for ``n`` rows."""
     _transposed_two(left, right, x, y, z, n, n_blocks)
 
 
-def _make_rows_normal(with_right: bool, n_vectors: int | None = None, gathered: bool = False):
-    """``n_vectors`` blocks of W: with AVX-512 they stay in registers. None: any number of blocks.
+# ---------------------------------------------------------------- X^T S X v in one pass
 
-    ``gathered``: the rows lie where a list of indices says.
-    """
 
-    @kernel("ppppppii" + "x" * gathered)
-    def normal(e, y, right, x, v, sign, w, n, n_blocks, indices=None):
-        builder, narrow = e.builder, e.narrower(4)
+def _make_normal(with_right: bool, n_vectors: int | None = None):
+    """``n_vectors`` blocks of W: with AVX-512 they stay in registers. None: any number of blocks."""
+
+    @kernel("vvvvvvii", f"normal_{n_vectors or 'any'}{'_right' if with_right else ''}")
+    def normal(e, y, right, x, v, sign, w, n, n_blocks):
+        """``y += X^T diag(sign) X v`` and, ``with_right``, ``right += X^T w``, four rows at a time."""
+        # Four rows are read once, for X v and then, still in registers or the first-level cache, for X^T.
         outs = [y, right] if with_right else [y]
-        stride = builder.mul(n_blocks, ir.Constant(INT, e.width))
+        stride = n_blocks * e.width
         kept = range(n_vectors or 0)
-        fixed = [e.load(v, b * e.width) for b in kept]
+        fixed = [v[b * e.width] for b in kept]
         totals = [e.variables(n_vectors or 0) for _ in outs]
-        quads = builder.udiv(builder.add(n, ir.Constant(INT, 3)), ir.Constant(INT, 4))
-        with cgutils.for_range(builder, quads) as quad:
-            first = builder.mul(quad.index, ir.Constant(INT, 4))
-            numbers = [builder.add(first, ir.Constant(INT, i)) for i in range(4)]
-            if gathered:
-                last = builder.sub(n, ir.Constant(INT, 1))
-                ahead = [builder.add(number, ir.Constant(INT, 8)) for number in numbers]
-                ahead = [builder.select(builder.icmp_signed("<", t, last), t, last) for t in ahead]
-                ahead = [e.at(x, builder.mul(e.index(indices, t), stride)) for t in ahead]
-                numbers = [e.index(indices, number) for number in numbers]
-            rows = [e.at(x, builder.mul(number, stride)) for number in numbers]
+        with e.loop((n + 3) // 4) as quad:
+            first = quad * 4
+            rows = [x + (first + i) * stride for i in range(4)]
             acc = e.variables(4)
-
-            def multiply(vectors, factor, acc=acc):
-                for vector, slot in zip(vectors, acc, strict=True):
-                    builder.store(e.fma(vector, factor, builder.load(slot)), slot)
-
-            blocks = [[e.load(row, b * e.width) for row in rows] for b in kept]
+            blocks = [[row[b * e.width] for row in rows] for b in kept]
             for vectors, factor in zip(blocks, fixed, strict=True):
-                multiply(vectors, factor)
+                for slot, vector in zip(acc, vectors, strict=True):
+                    slot += vector * factor
             if n_vectors is None:
-
-                def step(here):
-                    if gathered:
-                        for row in ahead:
-                            e.prefetch(here(row))
-                    multiply([e.load(here(row)) for row in rows], e.load(here(v)))
-
-                over_blocks(e, n_blocks, step)
-            products = _quad_sums(e, [builder.load(slot) for slot in acc])
-            products = builder.fmul(products, narrow.load(sign, first))
-            factors = [[e.spread(narrow.element(products, i)) for i in range(4)]]
+                with e.blocks(n_blocks) as at:
+                    vectors, factor = [row[at] for row in rows], v[at]
+                    for slot, vector in zip(acc, vectors, strict=True):
+                        slot += vector * factor
+            # s_i (x_i . v) of the four rows, then X^T times it.
+            products = _quad_sums(e, acc) * e.narrower(4).view(sign)[first]
+            products = products.rounded()
+            factors = [[e.spread(products.e.element(products, i)) for i in range(4)]]
             if with_right:
-                factors.append(
-                    [e.spread(e.scalar(w, builder.add(first, ir.Constant(INT, i)))) for i in range(4)]
-                )
+                factors.append([w.spread(first + i) for i in range(4)])
 
-            def add(vectors, total, spread):
+            def add(total, vectors, spread):
                 for vector, factor in zip(vectors, spread, strict=True):
-                    total = e.fma(vector, factor, total)
+                    total = total + vector * factor
                 return total
 
             for slots, spread in zip(totals, factors, strict=True):
                 for vectors, slot in zip(blocks, slots, strict=True):
-                    builder.store(add(vectors, builder.load(slot), spread), slot)
+                    slot.set(add(slot, vectors, spread))
             if n_vectors is None:
-
-                def scatter(here):
-                    vectors = [e.load(here(row)) for row in rows]
+                with e.blocks(n_blocks) as at:
+                    vectors = [row[at] for row in rows]
                     for out, spread in zip(outs, factors, strict=True):
-                        e.store(add(vectors, e.load(here(out)), spread), here(out))
-
-                over_blocks(e, n_blocks, scatter)
+                        out[at] = add(out[at], vectors, spread)
         for out, slots in zip(outs, totals, strict=True):
             for b, slot in enumerate(slots):
-                e.store(builder.fadd(e.load(out, b * e.width), builder.load(slot)), out, b * e.width)
+                out[b * e.width] = out[b * e.width] + slot
 
     return normal
 
 
-_rows_normal = _make_rows_normal(False)
-_rows_normal_2 = _make_rows_normal(False, 2)
-_rows_normal_4 = _make_rows_normal(False, 4)
-_rows_normal_and_right = _make_rows_normal(True)
-_rows_normal_and_right_2 = _make_rows_normal(True, 2)
-_rows_normal_and_right_4 = _make_rows_normal(True, 4)
-_gathered_rows_normal = _make_rows_normal(False, gathered=True)
-_gathered_rows_normal_4 = _make_rows_normal(False, 4, gathered=True)
+_normal, _normal_2, _normal_4 = (_make_normal(False, n) for n in (None, 2, 4))
+_normal_and_right, _normal_and_right_2, _normal_and_right_4 = (_make_normal(True, n) for n in (None, 2, 4))
 
 
 @inner
 def rows_normal(y, x, v, sign, n, n_blocks):
-    """``y += X^T diag(sign) X v`` for ``n`` plain rows, padded with zeros to a multiple of 4, in one pass."""
+    """``y += X^T diag(sign) X v`` for ``n`` rows, in one pass."""
+    # With 32 registers, v and the sums of two or four blocks (K = 32, 64) stay there for the whole row.
     if HAS_AVX512 and n_blocks == 4:
-        _rows_normal_4(y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks)
+        _normal_4(y, y, x, v, sign, sign, n, n_blocks)
     elif HAS_AVX512 and n_blocks == 2:
-        _rows_normal_2(y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks)
+        _normal_2(y, y, x, v, sign, sign, n, n_blocks)
     else:
-        _rows_normal(y, 0, y, 0, x, 0, v, 0, sign, 0, sign, 0, n, n_blocks)
+        _normal(y, y, x, v, sign, sign, n, n_blocks)
 
 
 @inner
 def rows_normal_and_right(y, right, x, v, sign, w, n, n_blocks):
     """`rows_normal`, and in the same pass ``right += X^T w``."""
     if HAS_AVX512 and n_blocks == 4:
-        _rows_normal_and_right_4(y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks)
+        _normal_and_right_4(y, right, x, v, sign, w, n, n_blocks)
     elif HAS_AVX512 and n_blocks == 2:
-        _rows_normal_and_right_2(y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks)
+        _normal_and_right_2(y, right, x, v, sign, w, n, n_blocks)
     else:
-        _rows_normal_and_right(y, 0, right, 0, x, 0, v, 0, sign, 0, w, 0, n, n_blocks)
-
-
-@inner
-def gathered_rows_normal(y, source, indices, v, weight, n, n_blocks):
-    """`rows_normal` with weights for the rows ``source[indices[i] * n_blocks * W :]`` themselves."""
-    if HAS_AVX512 and n_blocks == 4:
-        _gathered_rows_normal_4(y, 0, y, 0, source, 0, v, 0, weight, 0, weight, 0, n, n_blocks, indices, 0)
-    else:
-        _gathered_rows_normal(y, 0, y, 0, source, 0, v, 0, weight, 0, weight, 0, n, n_blocks, indices, 0)
+        _normal_and_right(y, right, x, v, sign, w, n, n_blocks)

@@ -50,6 +50,7 @@ def _count_few(scores, positive):
 def _count_many(scores, positives, above, tied):
     """The same for many scores at once: one binary search for each of ``scores``."""
     n = len(positives)
+    # How many scores lie above j of the sorted positives, then sums from the top.
     order = np.argsort(positives)
     ordered = positives[order]
     greater, equal = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
@@ -99,31 +100,17 @@ def _count_above(counter, queries, items, truth_ptr, truth, seen_ptr, seen, bloc
         gemm_nt(m, n_items, k, 1.0, queries[first:], k, items, k, 0.0, rows, n_items)
         for r in range(m):
             u = first + r
-            begin, end = truth_ptr[u], truth_ptr[u + 1]
-            _count_row(
-                rows[r],
-                seen[seen_ptr[u] : seen_ptr[u + 1]],
-                truth[begin:end],
-                above[begin:end],
-                tied[begin:end],
-            )
+            here, unseen = slice(truth_ptr[u], truth_ptr[u + 1]), seen[seen_ptr[u] : seen_ptr[u + 1]]
+            _count_row(rows[r], unseen, truth[here], above[here], tied[here])
 
 
 def count_above(queries, items, truth_ptr, truth, seen_ptr, seen, block, n_threads, above, tied):
     """For each relevant item, the irrelevant items with a greater and with an equal score.
 
-    Parameters
-    ----------
-    queries : (B, K), items : (N, K), C-ordered, of one dtype
-    truth_ptr, truth : int64 (B + 1,) and int32
-        Relevant items of each query.
-    seen_ptr, seen : int64 (B + 1,) and int32
-        Items that take no part; none of them relevant.
-    block : int
-        Rows of complete scores that a thread holds.
-    n_threads : int
-    above, tied : int64, (nnz of truth,)
-        Output. NaN is less than everything.
+    Of queries (B, K) and items (N, K), C-ordered, of one dtype. ``truth_ptr`` (B + 1,) and ``truth`` are the
+    relevant items of each query, ``seen_ptr`` and ``seen`` items that take no part, none of them relevant. A
+    thread holds ``block`` rows of complete scores. ``above`` and ``tied`` receive the counts, an entry for
+    each of ``truth``; NaN is less than everything.
     """
     launch(_count_above, n_threads, queries, items, truth_ptr, truth, seen_ptr, seen, block, above, tied)
 
@@ -134,14 +121,8 @@ def _count_above_dense(counter, scores, truth_ptr, truth, seen_ptr, seen, above,
         u = fetch_add(counter, 0, 1)
         if u >= len(scores):
             break
-        begin, end = truth_ptr[u], truth_ptr[u + 1]
-        _count_row(
-            scores[u],
-            seen[seen_ptr[u] : seen_ptr[u + 1]],
-            truth[begin:end],
-            above[begin:end],
-            tied[begin:end],
-        )
+        here, unseen = slice(truth_ptr[u], truth_ptr[u + 1]), seen[seen_ptr[u] : seen_ptr[u + 1]]
+        _count_row(scores[u], unseen, truth[here], above[here], tied[here])
 
 
 def count_above_dense(scores, truth_ptr, truth, seen_ptr, seen, n_threads, above, tied):

@@ -48,6 +48,14 @@ def _contains(indices, low, high, item):
     return False
 
 
+@njit(inline="always")
+def _is_free(item, b, marked, mark, exclude, indices, low, high):
+    """Whether row ``b`` may draw an item: by its mark, or by a search in the row's positives."""
+    if marked:
+        return mark[item] != b
+    return not (exclude and _contains(indices, low, high, item))
+
+
 @entry(parallel=True)
 def draw(key, users, indptr, indices, n_items, accept, alias, exclude, distinct, out):
     """Fill ``out[:, 1:]`` with negatives; -1 where no admissible item is left.
@@ -77,19 +85,13 @@ def draw(key, users, indptr, indices, n_items, accept, alias, exclude, distinct,
                     item = np.int64(((r >> np.uint64(32)) * size) >> np.uint64(32))
                     if len(accept) > 0 and (r & _LOW) >= accept[item]:
                         item = np.int64(alias[item])
-                    if marked:
-                        found = mark[item] != b
-                    else:
-                        found = not (exclude and _contains(indices, low, high, item))
+                    found = _is_free(item, b, marked, mark, exclude, indices, low, high)
                     if found:
                         break
                 if not found:
                     for _ in range(n_items):
                         item = np.int64((item + 1) % n_items)
-                        if marked:
-                            found = mark[item] != b
-                        else:
-                            found = not (exclude and _contains(indices, low, high, item))
+                        found = _is_free(item, b, marked, mark, exclude, indices, low, high)
                         if found:
                             break
                 out[b, j] = item if found else -1

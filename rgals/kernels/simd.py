@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
+
+from rgals.kernels.vectors import Emitter, Index, Pointer
 
 WIDTH = 64
 
@@ -26,18 +27,12 @@ def _comparison(operator: str):
 
         def codegen(context, builder, signature, args):
             typ = signature.args[0]
-            real = context.get_value_type(typ.dtype)
-            vector = ir.VectorType(real, WIDTH)
-            view = context.make_array(typ)(context, builder, args[0])
-            first = context.cast(builder, args[1], signature.args[1], types.intp)
-            pointer = cgutils.get_item_pointer(context, builder, typ, view, [first])
-            numbers = builder.load(builder.bitcast(pointer, vector.as_pointer()))
-            numbers.align = context.get_abi_sizeof(real)
+            e = Emitter(builder, typ.dtype, WIDTH)
+            first = context.cast(builder, args[1], signature.args[1], types.int64)
+            numbers = Pointer(e, context.make_array(typ)(context, builder, args[0]).data)
             scalar = context.cast(builder, args[2], signature.args[2], typ.dtype)
-            undefined, lane = ir.Constant(vector, ir.Undefined), ir.IntType(32)
-            one = builder.insert_element(undefined, scalar, ir.Constant(lane, 0))
-            splat = builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(lane, WIDTH), None))
-            bits = builder.fcmp_ordered(operator, numbers, splat)
+            at = Index(builder, first)
+            bits = builder.fcmp_ordered(operator, numbers[at].ir, e.spread(scalar).ir)
             return builder.bitcast(bits, ir.IntType(WIDTH))
 
         return types.uint64(array, start, value), codegen

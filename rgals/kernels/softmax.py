@@ -64,22 +64,9 @@ def softmax_batch(
 ):
     """Values (B,) and gradients of the softmax loss of B users over all N items, float32.
 
-    Parameters
-    ----------
-    users : ndarray (B, K)
-        Divided by the temperature.
-    items : ndarray (N, K)
-    indptr, indices, weights : arrays
-        Positives of the B users, sorted within a row; ``weights`` is empty where all are 1.
-    tile : int
-        Items per tile.
-    buffer : ndarray (B * N,)
-        Overwritten.
-    threads : int
-    values : ndarray (B,) of float64
-    user_grad : ndarray (B, K)
-        Gradient with respect to ``users``.
-    item_grad : ndarray (N, K)
+    ``users`` (B, K) are divided by the temperature; ``indptr, indices, weights`` are their positives, sorted
+    within a row, ``weights`` empty where all are 1. A tile has ``tile`` items; ``buffer`` (B * N,) is
+    overwritten; ``user_grad`` is with respect to ``users``.
     """
     size, width = users.shape
     n = len(items)
@@ -117,6 +104,7 @@ def softmax_batch(
                 own[t, b] = sum_own
                 top[t, b] = _largest(scores[b])
                 total[t, b] = _exponentials(scores[b], top[t, b], bits, power)
+    # log sum exp over all tiles from their maxima and sums, in float64.
     scale = np.empty((tiles, size), np.float32)
     for b in range(size):
         highest = top[0, b]
@@ -139,6 +127,7 @@ def softmax_batch(
             t = fetch_add(queue, 8, 1)
             if t >= tiles:
                 break
+            # Scores become softmax weights, less the positives' own: the gradient with respect to the scores.
             first = t * tile
             here = min(tile, n - first)
             grad = buffer[size * first : size * (first + here)].reshape(size, here)

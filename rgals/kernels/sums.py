@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 
 from rgals.kernels.compile import entry, inner
-from rgals.kernels.emitter import INT, LINE, Emitter, kernel
 from rgals.kernels.queue import fetch_add, launch
+from rgals.kernels.vectors import LINE, Emitter, kernel
 
 
 @kernel("ppppiii")
 def _add_blocks(e, table, weight, linear_weight, sums, k, n, n_blocks):
-    builder, wide = e.builder, Emitter(e.builder, types.float64, e.width)
-    with cgutils.for_range(builder, n_blocks) as block:
-        at = builder.mul(block.index, ir.Constant(INT, e.width))
+    """The three sums of `column_sums` for whole blocks of columns, in float64."""
+    # sum_i w_i f_i^2, sum_i w_i f_i and sum_i v_i f_i of W columns at a time, down all rows, in float64.
+    wide = Emitter(e.builder, types.float64, e.width)
+    weight, linear_weight, sums = (wide.view(p) for p in (weight, linear_weight, sums))
+    with e.blocks(n_blocks) as at:
         squares, plain, linear = slots = wide.variables(3)
-        with cgutils.for_range(builder, n) as row:
-            numbers = e.load(e.at(table, builder.add(at, builder.mul(row.index, k))))
-            if e.real != wide.real:
-                numbers = builder.fpext(numbers, wide.vector)
-            factor, linear_factor = (wide.spread(wide.scalar(w, row.index)) for w in (weight, linear_weight))
-            weighted = builder.fmul(factor, numbers)
-            builder.store(wide.fma(weighted, numbers, builder.load(squares)), squares)
-            builder.store(builder.fadd(builder.load(plain), weighted), plain)
-            builder.store(wide.fma(linear_factor, numbers, builder.load(linear)), linear)
+        with e.loop(n) as row:
+            numbers = wide.widened(table[at + row * k])
+            weighted = (weight.spread(row) * numbers).rounded()
+            squares += weighted * numbers
+            plain += weighted
+            linear += linear_weight.spread(row) * numbers
         for number, slot in enumerate(slots):
-            to = builder.add(at, builder.mul(k, ir.Constant(INT, number)))
-            wide.store(builder.fadd(wide.load(sums, to), builder.load(slot)), sums, to)
+            to = at + k * number
+            sums[to] = sums[to] + slot
 
 
 @inner
@@ -38,6 +35,7 @@ def add_sums(factors, start, stop, weight, linear_weight, sums):
     k = factors.shape[1]
     whole = k // (LINE // factors.itemsize)
     _add_blocks(factors, start * k, weight, start, linear_weight, start, sums, 0, k, stop - start, whole)
+    # The columns of the last block, where it is not whole.
     for j in range(whole * (LINE // factors.itemsize), k):
         for i in range(start, stop):
             f = np.float64(factors[i, j])
@@ -60,18 +58,8 @@ def _column_sums(counter, factors, weight, linear_weight, out):
 def column_sums(
     factors: np.ndarray, weight: np.ndarray, linear_weight: np.ndarray, n_threads: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Diagonal of ``F^T diag(weight) F``, ``F^T weight`` and ``F^T linear_weight``, summed in float64.
-
-    Parameters
-    ----------
-    factors : ndarray, shape (n, K)
-    weight, linear_weight : ndarray of float64, shape (n,)
-    n_threads : int
-
-    Returns
-    -------
-    tuple of three ndarrays of float64, shape (K,)
-    """
+    """Diagonal of ``F^T diag(weight) F``, ``F^T weight`` and ``F^T linear_weight``, summed in float64."""
+    # Sixteen parts, whatever the number of threads: the order of the sums is fixed.
     partial = np.zeros((16, 3, factors.shape[1]))
     launch(_column_sums, n_threads, factors, weight, linear_weight, partial)
     squares, sums, linear = partial.sum(axis=0)

@@ -166,6 +166,7 @@ def _merge(counter, ids, scores):
         if q0 >= n_queries:
             break
         for q in range(q0, min(q0 + USERS, n_queries)):
+            # The first segment's heap takes in the entries of the others.
             best, names_of = scores[0, q], ids[0, q]
             for segment in range(1, n_segments):
                 for j in range(len(best)):
@@ -179,22 +180,12 @@ def _merge(counter, ids, scores):
 def topk(queries, items, scale, names, blocked, indptr, indices, n_segments, n_threads, ids, scores):
     """The best items of every query, filtered.
 
-    Parameters
-    ----------
-    queries : (B, K), items : (N, K), C-ordered, of one dtype
-    scale : (N,) or empty
-        Factor of every item's scores; NaN removes the item.
-    names : int32, sorted, or empty
-        The only items to look at; empty for all.
-    blocked : int32, sorted
-        Items that nobody gets; must be empty where ``names`` is not.
-    indptr, indices : int64 (B + 1,) and int32
-        Items that a query must not get, sorted within a row.
-    n_segments : int
-        Parts that the items are cut into, so that few queries occupy many threads.
-    n_threads : int
-    ids, scores : int32 and dtype of the factors, (n_segments, B, n)
-        Output in ``ids[0]`` and ``scores[0]``, best first; -1 and -inf where nothing is left.
+    Of queries (B, K) and items (N, K), C-ordered, of one dtype. ``scale`` (N,) or empty multiplies an item's
+    scores, NaN removes it; ``names``, sorted, are the only items to look at, empty for all; ``blocked``,
+    sorted, those that nobody gets, empty where ``names`` is not; ``indptr`` and ``indices`` those that a
+    query must not get. The items are cut into ``n_segments`` parts, so that few queries occupy many threads.
+    ``ids`` and ``scores`` (n_segments, B, n) receive the lists in their first part, best first; -1 and -inf
+    where nothing is left.
     """
     launch(_fill, n_threads, queries, items, scale, names, blocked, indptr, indices, n_segments, ids, scores)
     launch(_merge, n_threads, ids, scores)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rgals.kernels.compile import inner
-from rgals.kernels.emitter import LINE
+from rgals.kernels.vectors import LINE
 
 
 @inner(_nrt=True)

@@ -138,10 +138,9 @@ class _Run:
             device.launch_warps(
                 "mask", self.dtype, _ANY_K, n, np.int32(first), width, indptr, indices, scores
             )
-            device.launch(
-                "select_best", self.dtype, _ANY_K, n, (256,), width, np.int32(self.n), np.int32(first),
-                scores, self.scale, self.has_scale, self.names, self.has_names, best, ids,
-            )  # fmt: skip
+            work = "select_best", self.dtype, _ANY_K, n, (256,), width, np.int32(self.n), np.int32(first)
+            how = self.scale, self.has_scale, self.names, self.has_names
+            device.launch(*work, scores, *how, best, ids)
         computed = xp.cuda.Event()
         computed.record()
         self.copies.wait_event(computed)

@@ -4,8 +4,8 @@ With the eigendecomposition ``G = V diag(d) V^T`` (float64, once per half-step) 
 the system of every row is ``diag(scale_r d + ridge_r)`` plus its own positives, whatever its scale and ridge.
 Where all scales are one multiple of the ridges, a Cholesky factor does the same at a fraction of the price
 (`rgals.solvers.basis`). Most rows are then so well conditioned that a few conjugate gradient steps
-solve them to rounding (`rgals.kernels.krylov`), and rows with few positives are solved in their dual
-(`rgals.kernels.systems`): neither needs any K x K matrix.
+solve them to rounding (`rgals.kernels.cg`), and rows with few positives are solved in their dual
+(`rgals.kernels.cholesky`): neither needs any K x K matrix. `rgals.solvers.plan` says how each row is solved.
 """
 
 from __future__ import annotations
@@ -14,21 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from rgals.kernels import gram, inverse, pcg, rows, shared, sums, tiles
+from rgals.kernels import diagonal, gram, rows, sums
+from rgals.kernels.row import NOT_POSITIVE, Basis, Result
 from rgals.losses.base import Side
-from rgals.matrix.csr import CSR, read_only
+from rgals.matrix.csr import CSR
 from rgals.runtime.aligned import aligned, empty
 from rgals.runtime.errors import NumericalError
 from rgals.runtime.threads import workers
 from rgals.solvers.base import HalfStep, raise_for_rows, squared_lengths
 from rgals.solvers.basis import Change, Factors, eigenbasis, metric, whitening
+from rgals.solvers.plan import Plan
 
-_LAUNCH = 1 << 36  # multiplications of one launch: a second or two on two cores
-
-_PIECES = 256  # of work, in which the shared solver cuts the rows
 _AT_ONCE = 4096  # rows of a table of n_rows x K numbers that is never held as a whole
-_SAME = 1e-12  # rounding of what is meant to be one number
-_ROW_COST = 8  # of a row beside its positives, in positives
 
 
 class CPUBackend:
@@ -48,7 +45,7 @@ class CPUBackend:
     def __init__(self, n_jobs: int | None = None, steps: int | None = None) -> None:
         self.n_jobs = n_jobs
         self.steps = steps
-        self._plans: list[_Plan] = []  # of the two sides of a fit
+        self._plans: list[Plan] = []  # of the two sides of a fit
 
     def upload(self, factors: np.ndarray, basis: np.ndarray | None = None) -> Factors:
         """Factors whose rows begin on cache lines."""
@@ -91,73 +88,30 @@ class CPUBackend:
             basis = None if fixed.basis is None else np.linalg.inv(fixed.basis).T.copy()
             out = Factors(empty((rows.n_rows, fixed.array.shape[1]), fixed.array.dtype), basis)
         with workers(self.n_jobs) as n_threads:
-            plan = self._plan(rows, side, fixed.array.dtype)
-            return _HalfStep(plan, fixed, out, n_threads, self.steps).run(rotate, warm)
+            plan = self._plan(rows, side, fixed.array, n_threads)
+            return _HalfStep(plan, fixed, out, n_threads).run(rotate, warm)
 
-    def _plan(self, rows: CSR, side: Side, dtype: np.dtype) -> _Plan:
+    def _plan(self, rows: CSR, side: Side, fixed: np.ndarray, n_threads: int) -> Plan:
+        K, dtype = fixed.shape[1], fixed.dtype
         for plan in self._plans:
-            if plan.matrix is rows and plan.side is side and plan.dtype == dtype:
+            if plan.matrix is rows and plan.side is side and (plan.dtype, plan.K) == (dtype, K):
                 return plan
-        self._plans = [*self._plans[-1:], _Plan(rows, side, dtype)]
+        self._plans = [*self._plans[-1:], Plan(rows, side, dtype, K, self.steps, n_threads)]
         return self._plans[-1]
-
-
-class _Plan:
-    """What the half-steps of a side share: rows by cost, coefficients in the factors' precision."""
-
-    def __init__(self, matrix: CSR, side: Side, dtype: np.dtype) -> None:
-        self.matrix, self.side, self.dtype = matrix, side, dtype
-        self.csr = (matrix.indptr, matrix.indices, read_only(matrix.values.astype(dtype, copy=False)))
-        # Where all columns count alike (no exponent, say) their terms move to the rows: kernels then read
-        # nothing per positive.
-        if len(side.col_terms) and (side.col_terms == side.col_terms[0]).all():
-            row_terms, col_terms = side.row_terms * side.col_terms[0], np.empty((0, 4))
-        else:
-            row_terms, col_terms = side.row_terms, side.col_terms
-        self.terms = (row_terms.astype(dtype), col_terms.astype(dtype))
-        #: Whether no positive carries weight.
-        self.shared = not any(
-            row_terms[:, j].any() and (not len(col_terms) or col_terms[:, j].any()) for j in (0, 1)
-        )
-        self.ratio = self._scale_by_ridge()
-        #: The queue of work: rows, the most expensive first; or bounds of pieces of rows of equal cost.
-        if self.shared:
-            cost = matrix.indptr + _ROW_COST * np.arange(matrix.n_rows + 1)
-            self.queue = np.unique(np.searchsorted(cost, np.linspace(0, cost[-1], _PIECES + 1)))
-        else:
-            self.queue = np.argsort(-matrix.row_counts, kind="stable")
-
-    def _scale_by_ridge(self) -> float | None:
-        """What the scale of every row that has a system is of its ridge, where that is one number."""
-        side = self.side
-        if side.coupled and side.interaction:
-            return None  # its rows are solved together, in an eigenbasis
-        solved = (self.matrix.row_counts > 0) | (side.linear != 0)
-        scale, ridge = side.scale[solved], side.ridge[solved]
-        if not len(ridge) or not (ridge > 0).all():
-            return None
-        ratio = scale / ridge
-        return float(ratio[0]) if np.ptp(ratio) <= _SAME * ratio[0] else None
 
 
 class _HalfStep:
     """One half-step: the arrays that its phases share."""
 
-    def __init__(self, plan: _Plan, fixed: Factors, out: Factors, n_threads: int, steps: int | None) -> None:
-        self.steps = None if plan.shared else steps  # the shared solver is exact at the price of a step
-        self.plan = plan
-        self.side, self.csr, self.terms = plan.side, plan.csr, plan.terms
+    def __init__(self, plan: Plan, fixed: Factors, out: Factors, n_threads: int) -> None:
+        self.plan, self.side, self.steps = plan, plan.side, plan.steps
         self.n_threads = n_threads
         self.fixed = fixed
         self.solved = out
         self.out = out.array
         self.n_rows = plan.matrix.n_rows
         self.k = self.out.shape[1]
-        self.width = tiles.LINE // self.out.itemsize
-        self.kp = -(-self.k // self.width) * self.width
-        self.n_iterated = (
-            0 if self.steps is None else int((plan.matrix.row_counts > pcg.direct(self.kp)).sum())
-        )
+        self.kp = plan.kp
 
     def run(self, rotate: bool, warm: bool) -> HalfStep:
         change = self._find_basis(rotate)
@@ -236,7 +190,7 @@ class _HalfStep:
 
     def _turn_start(self, back: np.ndarray) -> None:
         """Turn the current factors, where iterations start; rows that are solved directly need none."""
-        iterated = self.plan.queue[: self.n_iterated]
+        iterated = self.plan.iterated.order
         if 2 * len(iterated) > self.n_rows:
             gram.multiply(self.out, back, self.out, self.n_threads)
             return
@@ -249,27 +203,23 @@ class _HalfStep:
     def _sums(self, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return sums.column_sums(factors, self.side.gram_weight, self.side.linear_weight, self.n_threads)
 
-    def _solve(self, s: np.ndarray) -> tuple[np.ndarray, float]:
+    def _basis(self, s: np.ndarray) -> Basis:
         dtype = self.rotated.dtype
-        value = np.zeros(self.n_rows)
-        info = np.zeros(self.n_rows, np.int32)
-        side = self.side
-        # The kernels differ in how they solve a row, not in what a row is.
-        problem = (
-            *self.csr, self.rotated, aligned(self.d.astype(dtype)), aligned(s.astype(dtype)), side.scale,
-            side.linear, side.ridge, *self.terms, self.out, value, info,
-        )  # fmt: skip
-        if self.plan.shared:
-            shared.solve(self.plan.queue, *problem, self.n_threads)
-        else:
-            iterated, direct = np.split(self.plan.queue, [self.n_iterated])
-            # Ctrl-C is answered between two launches.
-            for part in _seconds_of_work(iterated, self.csr[0], self.kp):
-                pcg.solve(part, *problem, self.steps, self.n_threads)
-            for part in _seconds_of_work(direct, self.csr[0], self.kp):
-                rows.solve(part, *problem, self.n_threads)
-        raise_for_rows(info, dtype)
-        return self.out, float(value.sum())
+        return Basis(self.rotated, aligned(self.d.astype(dtype)), aligned(s.astype(dtype)))
+
+    def _result(self) -> Result:
+        return Result(self.out, np.zeros(self.n_rows), np.zeros(self.n_rows, np.int32))
+
+    def _solve(self, s: np.ndarray) -> tuple[np.ndarray, float]:
+        plan, basis, result = self.plan, self._basis(s), self._result()
+        self.out[plan.empty] = 0.0
+        if len(plan.diagonal.order):
+            diagonal.solve(plan.diagonal, plan.rows, basis, result, self.n_threads)
+        for all_work, steps in ((plan.iterated, self.steps), (plan.exact, None)):
+            for work in plan.launches(all_work):  # Ctrl-C is answered between two launches
+                rows.solve(work, plan.rows, basis, result, self.n_threads, steps)
+        raise_for_rows(result.info, self.out.dtype)
+        return self.out, float(result.value.sum())
 
     def _coupling(self) -> np.ndarray:
         """``H v``: what the shared interaction adds to ``s`` for every row.
@@ -278,38 +228,48 @@ class _HalfStep:
         ``B = sum_r scale_r^2 A_r^-1`` and ``H = i G``, diagonal in this basis.
         """
         k = self.k
-        B, solutions = self._shared_sums() if self.plan.shared else self._sums_of_rows()
+        B, solutions = np.zeros((k, k)), np.zeros(k)
+        for add in (self._sums_of_weighted, self._sums_of_diagonal):
+            inverses, pulled = add()
+            B += inverses
+            solutions += pulled
         H = self.side.interaction * self.d[:k]
         v = np.linalg.solve(np.eye(k) - B * H, solutions)
         shift = np.zeros(self.kp)
         shift[:k] = H * v
         return shift
 
-    def _sums_of_rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """``B`` and ``sum_r scale_r A_r^-1 b_r``."""
-        side, k = self.side, self.k
-        dtype = self.rotated.dtype
-        info = np.zeros(self.n_rows, np.int32)
-        n_parts = 16 if k <= 256 else 4
-        B, solutions = inverse.coupling_sums(
-            self.plan.queue, *self.csr, self.rotated, aligned(self.d.astype(dtype)),
-            aligned(self.s.astype(dtype)), side.scale, side.linear, side.ridge, *self.terms, n_parts, info,
-            self.n_threads,
-        )  # fmt: skip
-        raise_for_rows(info, dtype)
+    def _sums_of_weighted(self) -> tuple[np.ndarray, np.ndarray]:
+        """``B`` and ``sum_r scale_r A_r^-1 b_r`` of the rows that have weights of their own."""
+        plan, k, result = self.plan, self.k, self._result()
+        if not len(plan.coupled.order):
+            return np.zeros((k, k)), np.zeros(k)
+        B, solutions = rows.coupling_sums(
+            plan.coupled, plan.rows, self._basis(self.s), result, self.n_threads
+        )
+        raise_for_rows(result.info, self.out.dtype)
         return B[:k, :k], solutions[:k]
 
-    def _shared_sums(self) -> tuple[np.ndarray, np.ndarray]:
-        """The same where every system is diagonal."""
-        side, k = self.side, self.k
-        uncoupled, _ = self._solve(self.s)
+    def _sums_of_diagonal(self) -> tuple[np.ndarray, np.ndarray]:
+        """The same of the others, whose systems are diagonal."""
+        plan, side, k, result = self.plan, self.side, self.k, self._result()
         total = np.zeros(k)
-        for start in range(0, self.n_rows, _AT_ONCE):
-            scale = side.scale[start : start + _AT_ONCE]
-            diagonal = np.outer(scale, self.d[:k]) + side.ridge[start : start + _AT_ONCE, None]
-            # Rows with scale 0 add nothing, and may have no ridge either.
-            total += (scale**2) @ np.divide(1.0, diagonal, out=diagonal, where=scale[:, None] > 0)
-        return np.diag(total), self._pull(uncoupled)
+        others = np.concatenate([plan.empty, plan.diagonal.order])
+        others = others[
+            side.scale[others] != 0
+        ]  # rows with scale 0 add nothing, and may have no ridge either
+        for start in range(0, len(others), _AT_ONCE):
+            some = others[start : start + _AT_ONCE]
+            D = np.outer(side.scale[some], self.d[:k]) + side.ridge[some, None]
+            result.info[some[~(D.min(axis=1) > np.finfo(self.out.dtype).tiny)]] = NOT_POSITIVE
+            raise_for_rows(result.info, self.out.dtype)
+            total += side.scale[some] ** 2 @ (1.0 / D)
+        if not len(plan.diagonal.order):
+            return np.diag(total), np.zeros(k)
+        self.out[plan.empty] = self.out[plan.coupled.order] = 0.0
+        diagonal.solve(plan.diagonal, plan.rows, self._basis(self.s), result, self.n_threads)
+        raise_for_rows(result.info, self.out.dtype)
+        return np.diag(total), self._pull(self.out)
 
     def _majorised_coupling(self, back: np.ndarray) -> np.ndarray:
         """``H v`` at the current factors, which are not turned yet.
@@ -324,14 +284,3 @@ class _HalfStep:
     def _pull(self, solved: np.ndarray) -> np.ndarray:
         """``sum_r scale_r p_r``."""
         return sums.column_sums(solved, self.side.scale, self.side.scale, self.n_threads)[1]
-
-
-def _seconds_of_work(order: np.ndarray, indptr: np.ndarray, width: int) -> list[np.ndarray]:
-    """The rows in pieces that take no more than seconds to solve; one piece in all but huge problems."""
-    most = len(order) * width**3 + int(indptr[-1]) * width**2  # of multiplications, whatever the path
-    if most <= _LAUNCH or not len(order):
-        return [order][: len(order)]
-    counts = np.diff(indptr)[order].astype(np.float64)
-    work = np.cumsum(np.minimum(counts, width) ** 3 + counts * np.minimum(counts, width) * width)
-    cuts = np.searchsorted(work, np.arange(_LAUNCH, work[-1], _LAUNCH))
-    return [part for part in np.split(order, cuts) if len(part)]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,12 +15,15 @@ import pytest
 from numba import njit
 
 from rgals.kernels import gram, plain_rows, sums, triangles
-from rgals.kernels.emitter import LINE
-from rgals.kernels.inverse import coupling_sums, unpack
 from rgals.kernels.queue import _threads, fetch_add, launch
+from rgals.kernels.row import Basis, Result
+from rgals.kernels.rows import coupling_sums, unpack
+from rgals.kernels.vectors import LINE
 from rgals.kernels.workspace import workspace
-from rgals.matrix.csr import read_only
+from rgals.losses.base import Side
+from rgals.matrix.csr import CSR
 from rgals.runtime.aligned import aligned, empty
+from rgals.solvers.plan import Plan
 
 
 def packed(A, w):
@@ -178,31 +185,34 @@ def test_work_that_has_not_started_is_not_waited_for():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_coupling_sums_over_rows_of_every_kind(threads, dtype, rng):
-    """Duals from plain rows and from panels, primals, signed and missing weights, rows without positives."""
-    kp, n_fixed, counts = 64, 500, np.array([0, 1, 7, 40, 44, 45, 60, 64, 65, 130, 300, 30, 64, 90, 3, 0, 12])
+    """Duals, primals, signed weights, rows whose positives carry none, rows without positives or scale."""
+    K, n_fixed, counts = 64, 500, np.array([0, 1, 7, 40, 44, 45, 60, 64, 65, 130, 300, 30, 64, 90, 3, 0, 12])
     n_rows = len(counts)
     indptr = np.concatenate([[0], np.cumsum(counts)])
-    indices = np.concatenate([rng.permutation(n_fixed)[:n] for n in counts]).astype(np.int32)
-    values = rng.uniform(0.5, 2.0, len(indices)).astype(dtype)
-    row_terms = np.tile(np.array([0.5, 0.1, 1.0, 0.2], dtype), (n_rows, 1)) * rng.uniform(0.5, 1, (n_rows, 4))
+    indices = np.concatenate([np.sort(rng.permutation(n_fixed)[:n]) for n in counts]).astype(np.int32)
+    matrix = CSR(indptr, indices, rng.uniform(0.5, 2.0, len(indices)).astype(dtype), n_fixed)
+    row_terms = np.tile([0.5, 0.1, 1.0, 0.2], (n_rows, 1)) * rng.uniform(0.5, 1, (n_rows, 4))
     row_terms[11, :2] = 0.0  # no positive carries weight
     row_terms[12:15, :2] = [-2e-4, -1e-4]  # little enough to stay positive definite
-    row_terms = row_terms.astype(dtype)
-    factors = rng.standard_normal((n_fixed, kp)).astype(dtype)
-    d, s = rng.uniform(0.5, 2, kp).astype(dtype), rng.standard_normal(kp).astype(dtype)
+    factors = rng.standard_normal((n_fixed, K)).astype(dtype)
+    d, s = rng.uniform(0.5, 2, K).astype(dtype), rng.standard_normal(K).astype(dtype)
     scale, linear, ridge = rng.uniform(0.5, 1, n_rows), rng.standard_normal(n_rows), np.full(n_rows, 0.3)
     scale[1], linear[-1] = 0.0, 0.0
-    info = np.zeros(n_rows, np.int32)
-    B, solutions = coupling_sums(
-        rng.permutation(n_rows), *map(read_only, (indptr, indices, values)), factors.reshape(-1), d, s, scale,
-        linear, ridge, row_terms, np.empty((0, 4), dtype), 4, info, threads,
-    )  # fmt: skip
+    ones = np.ones(n_fixed)
+    side = Side(scale, linear, ridge, ones, ones, row_terms, np.ones((n_fixed, 4)), 0.1, coupled=True)
+    plan = Plan(matrix, side, np.dtype(dtype), K)
+    weighted = np.isin(np.arange(n_rows), plan.coupled.order)
+    np.testing.assert_array_equal(weighted, (counts > 0) & (scale > 0) & (np.arange(n_rows) != 11))
+    result = Result(np.empty((n_rows, K), dtype), np.zeros(n_rows), np.zeros(n_rows, np.int32))
+    basis = Basis(factors.reshape(-1), d, s)
+    B, solutions = coupling_sums(plan.coupled, plan.rows, basis, result, threads)
+    info, kp, values = result.info, K, matrix.values
     assert not info.any()
     expected, expected_solutions = np.zeros((kp, kp)), np.zeros(kp)
-    for r in range(n_rows):
+    for r in np.flatnonzero(weighted):
         F = factors[indices[indptr[r] : indptr[r + 1]]].astype(np.float64)
         v = values[indptr[r] : indptr[r + 1]].astype(np.float64)
-        terms = row_terms[r].astype(np.float64)
+        terms = row_terms[r].astype(dtype).astype(np.float64)
         A = np.diag(scale[r] * d + ridge[r]) + F.T @ ((v * terms[0] + terms[1])[:, None] * F)
         b = F.T @ (v * terms[2] + terms[3]) + linear[r] * s
         expected += scale[r] ** 2 * np.linalg.inv(A)
@@ -212,3 +222,44 @@ def test_coupling_sums_over_rows_of_every_kind(threads, dtype, rng):
     np.testing.assert_allclose(
         solutions, expected_solutions, rtol=0, atol=tolerance * np.abs(expected_solutions).max()
     )
+
+
+# ------------------------------------------------------------------- other processors
+
+
+_OTHER_PROCESSOR = """
+import llvmlite.binding as llvm
+real = llvm.get_host_cpu_features
+def with_matrix_unit():
+    features = real()
+    features.update({"amx-bf16": True, "amx-tile": True})
+    return features
+llvm.get_host_cpu_features = with_matrix_unit
+"""
+_SMALL_KERNEL = """
+import numpy as np
+from rgals.kernels import triangles
+c, inverse = 4 * np.eye(8).ravel(), np.empty(8)
+assert triangles.cholesky(c, inverse, 1) == 0
+np.testing.assert_array_equal(inverse, 0.5)
+"""
+
+
+def works_as_another_processor(name, features, code, cache):
+    """Whether code runs where numba is told to compile for a smaller processor than this one."""
+    told = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(cache)}
+    done = subprocess.run(
+        [sys.executable, "-c", _OTHER_PROCESSOR + code],
+        env={**os.environ, **told},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(("name", "features"), [("haswell", "+avx2,+fma"), ("generic", "")])
+def test_a_kernel_compiles_for_a_smaller_processor(name, features, tmp_path):
+    """What numba is told counts, not what this processor has: LLVM ends the process otherwise."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("the names are those of x86 processors")
+    works_as_another_processor(name, features, _SMALL_KERNEL, tmp_path)

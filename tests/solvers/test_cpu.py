@@ -13,9 +13,9 @@ import scipy.sparse as sp
 from helpers import LOSSES, als, factors, interactions
 
 from rgals import RG2, RGX, NumericalError, ParameterError
-from rgals.kernels import pcg, systems
 from rgals.losses import IALS, Coefficients, Degrees, Loss
 from rgals.matrix.validate import as_csr
+from rgals.solvers import plan
 from rgals.solvers.als import Problem
 from rgals.solvers.closed_form import check_closed_form, item_factors
 from rgals.solvers.cpu import CPUBackend
@@ -213,7 +213,7 @@ def test_conjugate_gradients_approach_the_half_step(name, side):
 def test_one_step_solves_rows_of_few_positives_exactly():
     K = 136  # with 128 and fewer all rows are iterated
     _, rows, fixed, coefficients = setting(LOSSES["ials"], "user", K, valued=True)
-    few = rows.row_counts <= pcg.direct(K)
+    few = rows.row_counts <= plan.direct_most(K)
     assert 0 < few.sum() < len(few)
     step = CPUBackend(steps=1).half_step(rows, fixed, coefficients)
     exact = DenseBackend().half_step(rows, fixed, coefficients)
@@ -233,7 +233,7 @@ def test_conjugate_gradients_start_from_the_current_factors():
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("few", [0, 8])
 def test_the_objective_never_rises_with_conjugate_gradients(name, few, monkeypatch):
-    monkeypatch.setattr(pcg, "direct", lambda kp: few)  # all rows iterated, or some solved exactly
+    monkeypatch.setattr(plan, "direct_most", lambda kp: few)  # all rows iterated, or some solved exactly
     loss = LOSSES[name]
     X = interactions(valued=True)
     users = as_csr(X, dtype=np.float64)
@@ -256,7 +256,9 @@ def lengths_around(K):
     n_cols = 8 * K + 40
     lengths = [0, 1, 2, K - 1, K, K + 1, 2 * K, n_cols, n_cols - 3, 0, 5, K, 1, 3, 4, 8, 16, 17]
     lengths += [33, *(max(K - w + d, 0) for w in (8, 16) for d in (-1, 0, 1))]
-    lengths += [systems.few(-(-K // w) * w) + d for w in (8, 16) for d in (-1, 0, 1)]
+    lengths += [
+        plan.dual_most(plan.padded(K, w), plan.Kinds(w, True, False)) + d for w in (8, 16) for d in (-1, 0, 1)
+    ]
     X = np.zeros((len(lengths), n_cols))
     for row, n in enumerate(lengths):
         X[row, rng.choice(n_cols, n, replace=False)] = rng.integers(1, 4, n)
@@ -406,6 +408,7 @@ from helpers import LOSSES, als, factors, interactions
 from threadpoolctl import threadpool_limits
 from rgals.matrix.validate import as_csr
 from rgals.losses import Degrees
+from rgals.solvers import plan
 from rgals.solvers.als import Problem
 from rgals.solvers.cpu import CPUBackend
 X = interactions(400, 300, valued=True)
@@ -424,7 +427,7 @@ for name in ("rg2", "rgx", "ials"):
 
 @pytest.mark.parametrize("layer", ["workqueue", "omp"])
 def test_bytes_do_not_depend_on_threads(layer):
-    code = _DETERMINISM.format(tests=os.path.dirname(os.path.dirname(__file__)))
+    code = _DETERMINISM.format(tests=os.path.dirname(__file__))
     env = os.environ | {"NUMBA_NUM_THREADS": "4", "NUMBA_THREADING_LAYER": layer}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=300)
     if "No threading layer could be loaded" in run.stderr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from kernels.test_compile import FIT, PLACES, edit, install, package, run
+from kernels.test_kernels import works_as_another_processor
 
-from rgals.kernels.emitter import HAS_AVX512
+from rgals.kernels.vectors import HAS_AVX512
 
 __all__ = ["package"]
 
@@ -22,8 +24,8 @@ def test_the_kernels_for_processors_without_avx512(tmp_path):
     if not HAS_AVX512:
         pytest.skip("this processor has no AVX-512: the other tests have judged these kernels")
     told = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}
-    tests = [str(ROOT / "tests" / name) for name in ("kernels/test_kernels.py", "test_krylov.py")]
-    code = "from rgals.kernels.emitter import HAS_AVX512 as has; import pytest, sys; assert not has; "
+    tests = [str(ROOT / "tests" / name) for name in ("kernels/test_kernels.py", "kernels/test_cg.py")]
+    code = "from rgals.kernels.vectors import HAS_AVX512 as has; import pytest, sys; assert not has; "
     done = subprocess.run(
         [sys.executable, "-c", code + "sys.exit(pytest.main(sys.argv[1:]))", "-q", *tests],
         env={**os.environ, **told, "NUMBA_CACHE_DIR": str(tmp_path)},
@@ -39,9 +41,8 @@ def test_the_kernels_for_processors_without_avx512(tmp_path):
 def test_an_edited_ridge_counts_in_the_next_fit(tmp_path, place):
     installed = install(tmp_path / "site")
     before = run(FIT, installed, place, tmp_path / "cache")
-    systems = installed / "rgals" / "kernels" / "systems.py"
-    edit(systems, "tiles.inverse_root(inv_root, at, d, at, scale, ridge)",
-         "tiles.inverse_root(inv_root, at, d, at, scale, ridge * 4.0)")  # fmt: skip
+    row = installed / "rgals" / "kernels" / "row.py"
+    edit(row, "rows.ridge[number])\n", "rows.ridge[number] * 4.0)\n")
     after = run(FIT, installed, place, tmp_path / "cache")
     assert not np.allclose(before, after)
     assert after == run(FIT, installed, "NUMBA_CACHE_DIR", tmp_path / "an empty one")
@@ -67,3 +68,21 @@ def test_processes_that_compile_at_once_share_a_cache(package, tmp_path):
             ]
             for process in started:
                 assert process.wait() == 0, process.stderr.read()
+
+
+_FIT = """
+import numpy as np
+from rgals import RGALS
+from rgals.datasets import make_implicit
+X = make_implicit(300, 200, random_state=0).matrix
+model = RGALS(K=64, loss="ials", n_iter=2, random_state=0).fit(X)
+exact = RGALS(K=64, loss="ials", n_iter=2, random_state=0, solver="dense").fit(X)
+np.testing.assert_allclose(model.history_[-1]["objective"], exact.history_[-1]["objective"], rtol=1e-5)
+"""
+
+
+@pytest.mark.parametrize(("name", "features"), [("haswell", "+avx2,+fma"), ("generic", "")])
+def test_a_fit_works_for_a_smaller_processor(name, features, tmp_path):
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("the names are those of x86 processors")
+    works_as_another_processor(name, features, _FIT, tmp_path)

@@ -251,12 +251,10 @@ class Device:
         handle = self.xp.cuda.device.get_cublas_handle()
         self._cublas.setMathMode(handle, _TF32_MATH if self.tf32 else _DEFAULT_MATH)
         try:
-            product(
-                handle, _TRANSPOSE if tb else _NO_TRANSPOSE, _TRANSPOSE if ta else _NO_TRANSPOSE, n, m, k,
-                one.ctypes.data, self.pointer(b), b.shape[-1], b.shape[-2] * b.shape[-1],
-                self.pointer(a), a.shape[-1], a.shape[-2] * a.shape[-1],
-                zero.ctypes.data, self.pointer(out), n, m * n, batch,
-            )  # fmt: skip
+            transposed = [_TRANSPOSE if t else _NO_TRANSPOSE for t in (tb, ta)]
+            left, right = ((self.pointer(x), x.shape[-1], x.shape[-2] * x.shape[-1]) for x in (b, a))
+            result = self.pointer(out), n, m * n, batch
+            product(handle, *transposed, n, m, k, one.ctypes.data, *left, *right, zero.ctypes.data, *result)
         finally:
             self._cublas.setMathMode(handle, _DEFAULT_MATH)
         return out
@@ -280,10 +278,8 @@ class Device:
         factor = self._cusolver.dpotrfBatched if wide else self._cusolver.spotrfBatched
         pointers = self._pointers(batch)
         n = batch.shape[1]
-        factor(
-            self.xp.cuda.device.get_cusolver_handle(), _UPPER, n, self.pointer(pointers), n,
-            self.pointer(info), batch.shape[0],
-        )  # fmt: skip
+        handle = self.xp.cuda.device.get_cusolver_handle()
+        factor(handle, _UPPER, n, self.pointer(pointers), n, self.pointer(info), batch.shape[0])
         return info
 
     def cholesky_solve(self, lower: Any, rhs: Any) -> None:
@@ -293,10 +289,9 @@ class Device:
         info = self.xp.zeros(1, np.int32)
         matrices, sides = self._pointers(lower), self._pointers(rhs)
         n = lower.shape[1]
-        solve(
-            self.xp.cuda.device.get_cusolver_handle(), _UPPER, n, 1, self.pointer(matrices), n,
-            self.pointer(sides), n, self.pointer(info), lower.shape[0],
-        )  # fmt: skip
+        handle = self.xp.cuda.device.get_cusolver_handle()
+        arrays = self.pointer(matrices), n, self.pointer(sides), n, self.pointer(info)
+        solve(handle, _UPPER, n, 1, *arrays, lower.shape[0])
 
     def lower_solve(self, lower: Any, x: Any) -> None:
         """Replace the n x K matrices of ``x`` by ``L^-1 x``."""
@@ -356,10 +351,8 @@ class Device:
         k = sums.shape[-1]
         size = int(np.prod(sums.shape[1:]))
         n = len(target) * size
-        self.launch(
-            "segment_add", sums.dtype, k, -(-n // 256), (256,), np.int64(n), np.int64(size), target, first,
-            count, parts, sums,
-        )  # fmt: skip
+        work = "segment_add", sums.dtype, k, -(-n // 256), (256,), np.int64(n), np.int64(size)
+        self.launch(*work, target, first, count, parts, sums)
 
     def column_sums(self, factors: Any, weight: Any, linear_weight: Any) -> np.ndarray:
         """``sum w f^2``, ``sum w f`` and ``sum lw f`` over the rows, in float64.
@@ -377,8 +370,6 @@ class Device:
         n_parts = max(1, min(256, n // 64))
         rows_each = -(-n // n_parts)
         parts = self.xp.zeros((n_parts, 3, k), np.float64)
-        self.launch(
-            "column_sums", factors.dtype, k, n_parts * -(-k // WARP), (WARP, 8), np.int64(n),
-            np.int64(rows_each), factors, weight, linear_weight, parts,
-        )  # fmt: skip
+        work = "column_sums", factors.dtype, k, n_parts * -(-k // WARP), (WARP, 8)
+        self.launch(*work, np.int64(n), np.int64(rows_each), factors, weight, linear_weight, parts)
         return self.download(parts.sum(axis=0))

@@ -1,4 +1,4 @@
-"""Rows of a half-step by how they are solved, in batches of similar length. Host code: numpy only."""
+"""The plan of a side (`rgals.solvers.plan`) in batches of rows of similar length, for a device."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rgals.losses.base import Side
+from rgals.kernels.row import DUAL, PRIMAL
 from rgals.matrix.csr import CSR
-
-#: How a row is solved.
-FREE, DUAL, PRIMAL = 0, 1, 2
 
 SEGMENT = 1024  # positives that are packed at once for one row; longer rows are cut
 PIECE = 512  # positives that one warp adds up; longer rows are cut
 VALUED, COLUMNS, UNWEIGHTED, SIGNED = 1, 2, 4, 8  # flags of the kernels
-_CHUNK = 1 << 22  # interactions looked at together: bounds temporary memory
 
 
 @dataclass(frozen=True)
@@ -97,58 +93,8 @@ def padded_length(counts: np.ndarray) -> np.ndarray:
     return -(-counts // step) * step
 
 
-def folded_terms(side: Side, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients of rows and columns; where all columns count alike their terms move to the rows.
-
-    Returns
-    -------
-    row_terms : ndarray, shape (n_rows, 4)
-    col_terms : ndarray, shape (n_fixed, 4), or (0, 4)
-    """
-    row_terms, col_terms = side.row_terms, side.col_terms
-    if len(col_terms) and (col_terms == col_terms[0]).all():
-        row_terms, col_terms = row_terms * col_terms[0], np.empty((0, 4))
-    return row_terms.astype(dtype), col_terms.astype(dtype)
-
-
-def signs(matrix: CSR, row_terms: np.ndarray, col_terms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many positives of each row have weight 0, and how many less.
-
-    Returns
-    -------
-    (n_zero, n_negative) : ndarrays of int64, shape (n_rows,)
-    """
-    counts = matrix.row_counts
-    none = np.zeros(matrix.n_rows, np.int64)
-    weights, columns = row_terms[:, :2], col_terms[:, :2]
-    if (weights >= 0).all() and (columns > 0).all():
-        return np.where(weights.any(axis=1), 0, counts), none
-    n_zero, n_negative = none, none.copy()
-    for start in range(0, matrix.nnz, _CHUNK):
-        stop = min(start + _CHUNK, matrix.nnz)
-        first = int(np.searchsorted(matrix.indptr, start, side="right")) - 1
-        last = int(np.searchsorted(matrix.indptr, stop, side="left"))
-        rows = np.repeat(
-            np.arange(first, last), np.diff(np.clip(matrix.indptr[first : last + 1], start, stop))
-        )
-        v = row_terms.dtype.type(1) if matrix.is_binary else matrix.values[start:stop].astype(row_terms.dtype)
-        r = weights[rows]
-        c = columns[matrix.indices[start:stop]] if len(columns) else np.ones((1, 2), row_terms.dtype)
-        m = v * (r[:, 0] * c[:, 0]) + r[:, 1] * c[:, 1]
-        n_zero += np.bincount(rows[m == 0], minlength=matrix.n_rows)
-        n_negative += np.bincount(rows[m < 0], minlength=matrix.n_rows)
-    return n_zero, n_negative
-
-
-def classify(matrix: CSR, n_zero: np.ndarray, n_negative: np.ndarray, k: int) -> np.ndarray:
-    """`FREE`, `DUAL` or `PRIMAL` for every row."""
-    counts = matrix.row_counts
-    kind = np.where((counts > k) | (n_negative > 0), PRIMAL, DUAL)
-    return np.where(n_zero == counts, FREE, kind)
-
-
 def buckets(matrix: CSR, kind: np.ndarray, n_negative: np.ndarray) -> list[Bucket]:
-    """Batches of the rows that are not `FREE`, long rows first."""
+    """Batches of the rows that are factored, long rows first."""
     counts = matrix.row_counts
     length = np.where((kind == PRIMAL) & (counts > SEGMENT), 0, padded_length(counts))
     found = []
@@ -160,13 +106,3 @@ def buckets(matrix: CSR, kind: np.ndarray, n_negative: np.ndarray) -> list[Bucke
                 same = rows[length[rows] == value].astype(np.int32)
                 found.append(Bucket(value, same, what, signed))
     return found
-
-
-def common_ridge(side: Side, counts: np.ndarray) -> float | None:
-    """``ridge / scale`` where it is the same number for all rows with something to solve; None otherwise."""
-    pulled = (counts > 0) | (side.linear != 0)
-    scale, ridge = side.scale[pulled], side.ridge[pulled]
-    if not len(scale) or not (scale > 0).all():
-        return None
-    ratio = ridge / scale
-    return float(ratio[0]) if np.ptp(ratio) <= 1e-9 * ratio.max() else None

@@ -1,6 +1,6 @@
 """Batches of row systems on a device: packed rows, one batched product, one batched Cholesky factorisation.
 
-Notation as in `rgals.kernels.systems`: scaled by ``D^-1/2``, with ``X`` the rows ``sqrt(|m_k|) D^-1/2 f_k``,
+Notation as in `rgals.kernels.row`: scaled by ``D^-1/2``, with ``X`` the rows ``sqrt(|m_k|) D^-1/2 f_k``,
 ``S`` the signs of m, ``w_k = l_k / sqrt(|m_k|)`` and ``c = D^-1/2 (linear s + what carries no weight)``, a
 row's system is ``(I + X^T S X) x = X^T w + c`` and ``p = D^-1/2 x``. Where no weight is negative and n <= K
 it is solved in the dual, ``(I + X X^T) z = w - X c``, ``x = c + X^T z``.
@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from rgals.cuda import Device, Room
+from rgals.kernels.row import DIAGONAL, DUAL
 from rgals.losses.base import Side
 from rgals.matrix.csr import CSR
-from rgals.solvers.cuda import Device, Room
 from rgals.solvers.cuda.plan import (
     COLUMNS,
-    DUAL,
-    FREE,
     PIECE,
     SEGMENT,
     SIGNED,
@@ -26,12 +25,9 @@ from rgals.solvers.cuda.plan import (
     VALUED,
     Bucket,
     buckets,
-    classify,
-    common_ridge,
     cut,
-    folded_terms,
-    signs,
 )
+from rgals.solvers.plan import GPU, classify, common_ratio, rows_of, weigh
 
 
 class DeviceMatrix:
@@ -70,18 +66,20 @@ class DeviceSide:
         dtype = matrix.dtype
         self.matrix, self.side, self.k = matrix, side, k
         host = matrix.host
-        row_terms, col_terms = folded_terms(side, dtype)
-        n_zero, n_negative = signs(host, row_terms, col_terms)
-        kind = classify(host, n_zero, n_negative, k)
         counts = host.row_counts
+        rows = rows_of(host, side, dtype)
+        row_terms, col_terms = rows.row_terms, rows.col_terms
+        n_zero, n_negative, heaviest = weigh(rows)
+        kind = classify(counts, n_zero, n_negative, heaviest, side.linear, side.scale, k, dtype, GPU)
         up = device.upload
         self.flags = matrix.flags | (COLUMNS if len(col_terms) else 0)
         self.row_terms = up(row_terms)
         self.col_terms = up(col_terms if len(col_terms) else np.zeros((1, 4), dtype))
         self.scale, self.linear, self.ridge = up(side.scale), up(side.linear), up(side.ridge)
         self.gram_weight, self.linear_weight = up(side.gram_weight), up(side.linear_weight)
-        self.pulled = up((counts > 0) | (side.linear != 0))
-        self.free = up(np.flatnonzero(kind == FREE).astype(np.int32))
+        solved = (counts > 0) | (side.linear != 0)
+        self.pulled = up(solved)
+        self.free = up(np.flatnonzero(kind <= DIAGONAL).astype(np.int32))
         self.longest_first = up(np.argsort(-counts, kind="stable").astype(np.int32))
         pieces = cut(np.flatnonzero(n_zero > 0), host.indptr, PIECE)
         self.pieces = [up(a) for a in (pieces.row, pieces.begin, pieces.count, pieces.slot)]
@@ -93,7 +91,7 @@ class DeviceSide:
         ]
         self.any_negative = bool(n_negative.any())
         self.all_free = len(self.free) == host.n_rows
-        self.ratio = common_ridge(side, counts) if self.all_free else None
+        self.ratio = common_ratio(side.ridge, side.scale, solved) if self.all_free else None
         self.uniform = bool(len(side.gram_weight) and (side.gram_weight == side.gram_weight[0]).all())
 
 
@@ -136,10 +134,10 @@ class Systems:
         """``out[r]`` of every row with positives that carry no weight: the sum of their ``l f``."""
         side, device, k = self.side, self.device, self.k
         partial = device.xp.empty((max(1, side.n_slots), k), self.dtype)
+        positives = self._positives(UNWEIGHTED)
         device.launch_warps(
-            "spmm", self.dtype, k, len(side.pieces[0]), *side.pieces, side.matrix.indices, side.matrix.values,
-            self.rotated, side.row_terms, side.col_terms, np.int32(side.flags | UNWEIGHTED), out, partial,
-        )  # fmt: skip
+            "spmm", self.dtype, k, len(side.pieces[0]), *side.pieces, *positives, out, partial
+        )
         row, first, count = side.cut_rows
         device.segment_add(row, first, count, partial, out)
 
@@ -164,10 +162,9 @@ class Systems:
             for bucket, (rows, _, _) in zip(side.buckets, side.bucket_arrays):
                 if bucket.kind == DUAL:
                     self._add_diagonals(rows)
-        device.launch_warps(
-            "diagonal", self.dtype, self.k, len(side.free), side.free, side.matrix.indptr, side.scale,
-            side.linear, side.ridge, self.d, s, self.out, self.value, self.info,
-        )  # fmt: skip
+        coefficients = side.scale, side.linear, side.ridge, self.d, s
+        free, result = (side.free, side.matrix.indptr), (self.out, self.value, self.info)
+        device.launch_warps("diagonal", self.dtype, self.k, len(side.free), *free, *coefficients, *result)
         for bucket, arrays in zip(side.buckets, side.bucket_arrays):
             if bucket.length == 0:
                 self._solve_long(bucket, arrays, with_inverse)
@@ -178,11 +175,15 @@ class Systems:
         """Improve every row by ``steps`` conjugate gradient steps from what ``out`` holds."""
         side, matrix = self.side, self.side.matrix
         threads = 128 if self.k * (self.dtype.itemsize // 4) > 1024 else 256
-        self.device.launch(
-            "pcg", self.dtype, self.k, matrix.host.n_rows, (threads,), side.longest_first, matrix.indptr,
-            matrix.indices, matrix.values, self.rotated, side.row_terms, side.col_terms, np.int32(side.flags),
-            self.d, s, side.scale, side.linear, side.ridge, np.int32(steps), self.out, self.value, self.info,
-        )  # fmt: skip
+        work = "pcg", self.dtype, self.k, matrix.host.n_rows, (threads,), side.longest_first, matrix.indptr
+        coefficients = self.d, s, side.scale, side.linear, side.ridge, np.int32(steps)
+        self.device.launch(*work, *self._positives(), *coefficients, self.out, self.value, self.info)
+
+    def _positives(self, flags: int = 0) -> tuple:
+        """What kernels read of the positives, with flags beside those of the side."""
+        side, matrix = self.side, self.side.matrix
+        terms = side.row_terms, side.col_terms, np.int32(side.flags | flags)
+        return matrix.indices, matrix.values, self.rotated, *terms
 
     # ------------------------------------------------------------------ batches
 
@@ -201,15 +202,15 @@ class Systems:
     ) -> tuple[Any, Any, Any]:
         """Packed positives X, their w, and S X (X itself where no weight is negative)."""
         row, begin, count = pieces
-        side, xp, n, k = self.side, self.device.xp, len(pieces[0]), self.k
+        xp, n, k = self.device.xp, len(pieces[0]), self.k
         x = xp.empty((n, length, k), self.dtype)
         w = xp.empty((n, length), self.dtype)
         other = xp.empty((n, length, k), self.dtype) if signed else x
+        places = np.int32(length), row, local, begin, count
+        positives = self._positives(SIGNED if signed else 0)
         self.device.launch_warps(
-            "gather", self.dtype, k, n * length, np.int32(length), row, local, begin, count,
-            side.matrix.indices, side.matrix.values, self.rotated, side.row_terms, side.col_terms,
-            np.int32(side.flags | (SIGNED if signed else 0)), inv_root, x, w, other,
-        )  # fmt: skip
+            "gather", self.dtype, k, n * length, *places, *positives, inv_root, x, w, other
+        )
         return x, w, other
 
     def _finish(self, rows: Any, inv_root: Any, x: Any, rhs: Any, info: Any) -> None:

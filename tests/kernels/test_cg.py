@@ -9,20 +9,20 @@ from helpers import LOSSES, factors, half_steps, rows_of_lengths
 from numba import njit
 
 from rgals import NumericalError
-from rgals.kernels import krylov
+from rgals.kernels import cg
+from rgals.kernels.row import Basis, Row, Rows, make_scratch
 from rgals.losses import IALS, RG2, Degrees
 from rgals.matrix.validate import as_csr
 from rgals.runtime.aligned import empty
+from rgals.solvers import plan
 from rgals.solvers.cpu import CPUBackend
 
-#: `rows.solve` by factorisations alone, and where they pay by conjugate gradients.
-PATHS = ({"iterate": False, "rough": False}, {"iterate": True, "rough": False})
 EASY = IALS(4.0)  # much weight on all pairs: few steps
 
 
 def iterated_rows(K, valued=False):
     """Rows of lengths around what decides about paths and padding."""
-    at = (krylov.FROM, K - 16, K, 2 * K)
+    at = (plan.CG_LENGTH, K - 16, K, 2 * K)
     lengths = [0, 1, 30, 101, 4 * K, *(n + d for n in at for d in (-1, 0, 1, 2))]
     return rows_of_lengths(lengths, 4 * K, valued)
 
@@ -33,9 +33,7 @@ def test_iterated_rows_are_exact(name, K, valued, monkeypatch):
     X = iterated_rows(K, valued)
     for dtype, eps, tolerance in ((np.float32, 2.0**-23, 1e-4), (np.float64, 2.0**-52, 1e-9)):
         for side, matrix in (("user", X), ("item", sp.csr_array(X.T))):
-            factorised, iterated, oracle = half_steps(
-                matrix, LOSSES[name], side, K, monkeypatch, PATHS, dtype=dtype
-            )
+            factorised, iterated, oracle = half_steps(matrix, LOSSES[name], side, K, monkeypatch, dtype=dtype)
             size = np.linalg.norm(oracle, axis=1, keepdims=True).max()
             by_factors = np.linalg.norm(factorised - oracle, axis=1).max() / size
             by_steps = np.linalg.norm(iterated - oracle, axis=1).max() / size
@@ -48,21 +46,21 @@ def test_iterated_rows_are_exact(name, K, valued, monkeypatch):
 def test_it_is_long_rows_that_are_iterated(K, dtype, monkeypatch):
     """That the tests above test something: the two paths round differently."""
     X = iterated_rows(K)
-    factorised, iterated, _ = half_steps(X, EASY, "user", K, monkeypatch, PATHS, dtype=dtype)
+    factorised, iterated, _ = half_steps(X, EASY, "user", K, monkeypatch, dtype=dtype)
     differ = (factorised != iterated).any(axis=1)
     lengths = np.diff(X.indptr)
-    assert not differ[lengths < krylov.FROM].any()
-    assert differ[lengths >= 2 * krylov.FROM].mean() > 0.9
+    assert not differ[lengths < plan.CG_LENGTH].any()
+    assert differ[lengths >= 2 * plan.CG_LENGTH].mean() > 0.9
     if dtype == np.float32:  # twice the digits take twice the steps: too many for the shortest
-        assert differ[lengths >= krylov.FROM].mean() > 0.9
+        assert differ[lengths >= plan.CG_LENGTH].mean() > 0.9
 
 
 @pytest.mark.parametrize("K, dtype", [(64, np.float64), (256, np.float64), (272, np.float32)])
 def test_rows_beyond_the_packed_memory(K, dtype, monkeypatch):
     """Wide ones are gathered again at every step, narrow ones factorised."""
-    most = int(krylov.capacity(-(-K // 16) * 16, np.dtype(dtype).itemsize))
+    most = plan.packed_most(-(-K // 16) * 16, np.dtype(dtype).itemsize)
     X = rows_of_lengths([most - 1, most, most + 1, 2 * most + 5], 2 * most + 40)
-    factorised, iterated, oracle = half_steps(X, EASY, "user", K, monkeypatch, PATHS, dtype=dtype)
+    factorised, iterated, oracle = half_steps(X, EASY, "user", K, monkeypatch, dtype=dtype)
     np.testing.assert_allclose(iterated, oracle, atol=64 * np.finfo(dtype).eps * np.abs(oracle).max(), rtol=0)
     differ = (factorised != iterated).any(axis=1)
     assert differ[:2].all()
@@ -75,7 +73,7 @@ def test_badly_conditioned_rows_are_as_exact_as_factorised_ones(alpha0, dtype, m
     """Little weight on all pairs and a tiny ridge: the condition grows to that of the positives alone."""
     X = iterated_rows(64)
     factorised, iterated, oracle = half_steps(
-        X, IALS(alpha0), "user", 64, monkeypatch, PATHS, dtype=dtype, reg=1e-8, nu=0.0
+        X, IALS(alpha0), "user", 64, monkeypatch, dtype=dtype, reg=1e-8, nu=0.0
     )
     scores = factors(X.shape[1], 64, dtype, seed=4).astype(np.float64).T
     error, size = np.abs((factorised - oracle) @ scores).max(), np.abs(oracle @ scores).max()
@@ -83,32 +81,26 @@ def test_badly_conditioned_rows_are_as_exact_as_factorised_ones(alpha0, dtype, m
 
 
 @njit
-def solve_alone(
-    X, weights, terms, none, indices, most, inv_root, cols, roots, w, linear, sign, packed, rhs, b, x, r, p,
-    ap, total,
-):  # fmt: skip
-    return krylov.solve(
-        0, len(indices), 0, 0, most, indices, weights, X, terms, none, inv_root, cols, roots, w, linear, sign,
-        packed, rhs, b, x, r, p, ap, total,
-    )  # fmt: skip
+def solve_alone(rows, basis, most, worth):
+    n = len(rows.indices)
+    scratch = make_scratch(len(basis.d), n + 16, False, basis.d)
+    scratch.inv_root[:] = 1.0
+    scratch.rhs[:] = 1.0
+    return cg.solve(Row(0, 0, n, 0, 0), worth, most, rows, basis, scratch), scratch
 
 
 def run_alone(X, weights, most=None):
-    """`krylov.solve` of ``(I + X^T W X) x = b = 1 + X^T weights``: what it returns, x, b and ``rhs``."""
+    """`cg.solve` of ``(I + X^T W X) x = b = 1 + X^T weights``: what it returns, x, the right-hand side."""
     n, K = X.shape
-    memory = {name: empty((K,), X.dtype) for name in ("inv_root", "rhs", "b", "x", "r", "p", "ap")}
-    for array in memory.values():
-        array[:] = 1.0
-    rest = [empty((n + 16,), X.dtype) for _ in range(4)]
     table = empty(X.shape, X.dtype)
     table[:] = X
-    done = solve_alone(
-        table.reshape(-1), weights, np.array([1, 0, 1, 0], X.dtype), np.empty((0, 4), X.dtype),
-        np.arange(n, dtype=np.int32), most or n + 16, memory["inv_root"], np.zeros(n + 16, np.int32), *rest,
-        empty(((n + 16) * K,), X.dtype), *(memory[name] for name in ("rhs", "b", "x", "r", "p", "ap")),
-        np.zeros(2, X.dtype),
-    )  # fmt: skip
-    return done, memory["x"], memory["b"], memory["rhs"]
+    numbers = np.ones(1)
+    terms = np.array([[1, 0, 1, 0]], X.dtype), np.empty((0, 4), X.dtype)
+    positives = np.array([0, n]), np.arange(n, dtype=np.int32), weights
+    rows = Rows(*positives, numbers, numbers, numbers, *terms)
+    basis = Basis(table.reshape(-1), np.ones(K, X.dtype), np.ones(K, X.dtype))
+    done, scratch = solve_alone(rows, basis, most or n + 16, int(plan.steps_worth(np.array(n), K)))
+    return done, scratch.solution, scratch.rhs
 
 
 @pytest.mark.parametrize("most", [None, 16])
@@ -116,12 +108,11 @@ def run_alone(X, weights, most=None):
 def test_one_system(dtype, most, rng):
     X = (0.02 * rng.standard_normal((53, 64))).astype(dtype)
     weights = rng.uniform(0.5, 2.0, 53).astype(dtype)
-    done, x, b, rhs = run_alone(X, weights, most)
+    done, x, b = run_alone(X, weights, most)
     X = X.astype(np.float64)
     right = 1.0 + X.T @ weights
     eps = np.finfo(dtype).eps
     assert done
-    assert (rhs == 1.0).all()
     np.testing.assert_allclose(b, right, atol=20 * eps)
     expected = np.linalg.solve(np.eye(64) + X.T @ (weights[:, None] * X), right)
     assert np.linalg.norm(x - expected) < 8 * eps * np.linalg.norm(expected)
@@ -138,7 +129,7 @@ def test_what_is_left_to_a_factorisation(case, rng):
         weights[7] = -1e-3
     else:
         X[5, 9] = np.nan
-    done, _, _, rhs = run_alone(X, weights)
+    done, _, rhs = run_alone(X, weights)
     assert not done
     assert (rhs == 1.0).all()
 

@@ -1,0 +1,128 @@
+"""The system of one row (`rgals.kernels.row`) by Cholesky, in its dual or its primal.
+
+- Dual, n x n: ``(I + X X^T) z = w - X c``, ``x = c + X^T z`` (Woodbury), for weights that are not negative.
+- Primal, K x K: ``(I + X^T X) x = X^T w + c``; a negative weight subtracts its row from the matrix.
+
+Both are followed by the row's part of the sums over inverses that couple the rows of RGx's item side.
+"""
+
+from __future__ import annotations
+
+from rgals.kernels.compile import inner
+from rgals.kernels.gather import gather_scaled
+from rgals.kernels.loops import copy, zero
+from rgals.kernels.plain_rows import rows_gram_add, rows_product, rows_transposed_two
+from rgals.kernels.row import DUAL, FACTORED, add_unweighted, ask_for_next, gather_weights
+from rgals.kernels.tiles import panel_product
+from rgals.kernels.triangles import cholesky, cholesky_solve, gram_add, identity, panel_solve, triangle
+from rgals.kernels.vectors import LINE
+
+CHUNK = 128  # positives packed at once by the primal: with K = 64 they stay in the first-level cache
+
+
+@inner(forceinline=True)
+def dual(row, rows, basis, scratch):
+    """Solve in the dual; the solution and the right-hand side are left in ``scratch``.
+
+    Returns 0 or the failing pivot.
+    """
+    kp, w = len(basis.d), LINE // basis.d.itemsize
+    n, n_blocks = row.end - row.begin, kp // w
+    n_panels = (n + w - 1) // w
+    x, c, z, scale = scratch.x, scratch.c, scratch.rest, scratch.inv_root
+    # What carries no weight belongs to c, the part of the right-hand side outside the low rank.
+    n_positive, _ = gather_weights(row.begin, row.end, row.number, rows, scratch)
+    if n_positive < n:
+        add_unweighted(n, basis, scratch)
+    copy(scratch.solution, scratch.rhs)
+    for i in range(n_panels * w):
+        z[i] = scratch.w[i]
+    # X as plain rows; the matrix I + X X^T from them, four by four.
+    padded = (n + 3) // 4 * 4
+    gather_scaled(x, kp, w, basis.factors, scale, scratch.cols, scratch.roots, kp, padded, n_blocks, 1.0)
+    ask_for_next(row, rows, basis)
+    identity(c, n_panels)
+    rows_gram_add(c, x, n, n_blocks)
+    if rows.linear[row.number] != 0.0 or n_positive < n:  # else c = 0
+        rows_product(z, x, scratch.solution, n, n_blocks, -1.0)
+    # z, and with it the solution c + X^T z and the right-hand side c + X^T w in one pass over X.
+    code = cholesky(c, scratch.inverse, n_panels)
+    cholesky_solve(c, scratch.inverse, z, n_panels)
+    rows_transposed_two(scratch.solution, scratch.rhs, x, z, scratch.w, n, n_blocks)
+    return code
+
+
+@inner(forceinline=True)
+def primal(row, rows, basis, scratch):
+    """Solve in the primal; the solution and the right-hand side are left in ``scratch``.
+
+    Returns 0 or the failing pivot.
+    """
+    kp, w = len(basis.d), LINE // basis.d.itemsize
+    n_blocks, stride = kp // w, CHUNK * w
+    x, c, scale = scratch.x, scratch.c, scratch.inv_root
+    # I + X^T X is summed over chunks of positives whose panels stay in the cache.
+    identity(c, n_blocks)
+    for start in range(row.begin, row.end, CHUNK):
+        n = min(CHUNK, row.end - start)
+        depth = (n + 3) // 4 * 4
+        n_positive, n_negative = gather_weights(start, start + n, row.number, rows, scratch)
+        # Positive weights add their rows, negative ones subtract theirs: a pass for each sign that occurs.
+        for sign in (1.0, -1.0):
+            if (n_positive if sign > 0 else n_negative) == 0:
+                continue
+            # Panels of columns: row i of each from positive i where sign * root > 0, zero elsewhere.
+            _columns(depth, scale, sign, stride, basis, scratch)
+            if start + n == row.end and sign > 0:
+                ask_for_next(row, rows, basis)
+            gram_add(c, x, stride, depth, n_blocks, sign)
+            for b in range(n_blocks):
+                panel_product(scratch.rhs, b * w, x, b * stride, scratch.w, 0, depth, 1.0)
+        if n_positive + n_negative < n:
+            add_unweighted(n, basis, scratch)
+    code = cholesky(c, scratch.inverse, n_blocks)
+    copy(scratch.solution, scratch.rhs)
+    if code == 0:
+        cholesky_solve(c, scratch.inverse, scratch.solution, n_blocks)
+    return code
+
+
+@inner
+def _columns(n, scale, sign, stride, basis, scratch):
+    """Panels of columns of the rows ``scale f_k max(sign root_k, 0)``."""
+    kp, w = len(basis.d), LINE // basis.d.itemsize
+    gather_scaled(
+        scratch.x, w, stride, basis.factors, scale, scratch.cols, scratch.roots, kp, n, kp // w, sign
+    )
+
+
+@inner(forceinline=True)
+def add_inverse(row, kind, rows, basis, scratch):
+    """Add ``scale^2 A^-1`` of a row that has just been factored to ``scratch.batch``."""
+    kp, w = len(basis.d), LINE // basis.d.itemsize
+    n_blocks = kp // w
+    batch, c, x, scale = scratch.batch, scratch.c, scratch.x, scratch.inv_root
+    square = rows.scale[row.number] * rows.scale[row.number]
+    if kind & FACTORED == DUAL:
+        # A^-1 = D^-1 - Z^T Z with Z = U^-T X D^-1/2 and U^T U = I + X X^T.
+        n = row.end - row.begin
+        n_panels = (n + w - 1) // w
+        depth, over = n_panels * w, scratch.rest
+        for j in range(kp):
+            over[j] = scale[j] * scale[j]
+            tile = triangle(w, j // w) + j // w * w * w
+            batch[tile + j % w * (w + 1)] += square * scale[j] ** 2
+        _columns(depth, over, 1.0, depth * w, basis, scratch)
+        for b in range(n_blocks):
+            panel_solve(c, scratch.inverse, x, b * depth * w, 0, n_panels)
+        gram_add(batch, x, depth * w, n, n_blocks, -square)
+        return
+    # A^-1 = Z^T Z with Z = U^-T D^-1/2, lower triangular.
+    zero(x, kp * kp)
+    for b in range(n_blocks):
+        for i in range(w):
+            x[b * kp * w + (b * w + i) * w + i] = scale[b * w + i]
+        panel_solve(c, scratch.inverse, x, b * kp * w, b, n_blocks)
+    # Z is lower triangular: block row b has b + 1 block columns.
+    for b in range(n_blocks):
+        gram_add(batch, x[b * w * w :], kp * w, w, b + 1, square)

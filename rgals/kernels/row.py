@@ -1,0 +1,314 @@
+"""The records of row systems, and what every way to solve one begins with.
+
+In the rotated basis (see `rgals.solvers.cpu`) the system of a row with positives ``f_1 .. f_n`` is::
+
+    (diag(D) + sum_k m_k f_k f_k^T) p = b,      b = sum_k l_k f_k + linear s,      D = scale d + ridge
+
+Scaled by ``D^-1/2``, with ``X`` the n x K matrix of rows ``sqrt(m_k) D^-1/2 f_k``, ``w_k = l_k / sqrt(m_k)``
+and ``c = D^-1/2 (linear s)``, it reads ``(I + X^T X) x = X^T w + c`` and ``p = D^-1/2 x``. Where no weight is
+negative all its eigenvalues are at least 1. `rgals.solvers.plan` says which way it is solved:
+
+- `DIAGONAL`, no positive has a weight m: nothing to factor (`rgals.kernels.diagonal`);
+- `CG`, by conjugate gradients to rounding (`rgals.kernels.cg`), where they take few steps;
+- `DUAL`, n x n, where n is below about K, or `PRIMAL`, K x K: by Cholesky (`rgals.kernels.cholesky`).
+
+Numbers of factors are padded to whole blocks of W (`rgals.kernels.tiles`): ``kp``; padded entries are zero.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rgals.kernels import gather
+from rgals.kernels.compile import entry, inner
+from rgals.kernels.loops import zero
+from rgals.kernels.queue import fetch_add, launch
+from rgals.kernels.tiles import inverse_root, scaled_copy
+from rgals.kernels.triangles import triangle
+from rgals.kernels.vectors import LINE
+from rgals.kernels.workspace import workspace
+
+#: How a row is solved. A row with the flag `CG` is iterated first, and solved by the rest where that fails.
+EMPTY, DIAGONAL, DUAL, PRIMAL, CG = 0, 1, 2, 3, 4
+FACTORED = 3  # kind & FACTORED: the kind without the flag
+
+NOT_POSITIVE = -1  # info: the diagonal is not positive and finite
+SAMPLE = 128  # positives of a row that the estimate of its largest weight looks at
+_SOON = 128  # positives of the next row that are asked for while this row is solved
+_ROWS = 256  # that a thread weighs at once
+
+
+class Rows(NamedTuple):
+    """The systems of a side: CSR arrays of the positives, and coefficients of the rows.
+
+    ``values`` is empty for ones. ``scale, linear, ridge`` are float64 (n_rows,). ``row_terms`` U (n_rows, 4)
+    and ``col_terms`` V (n_fixed, 4), or (0, 4) for ones, give the weight ``m = v U_0 V_0 + U_1 V_1`` and the
+    linear coefficient ``l = v U_2 V_2 + U_3 V_3`` of a positive of value v.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+    scale: np.ndarray
+    linear: np.ndarray
+    ridge: np.ndarray
+    row_terms: np.ndarray
+    col_terms: np.ndarray
+
+
+class Basis(NamedTuple):
+    """The fixed side in the basis where its Gramian is diagonal.
+
+    ``factors`` are turned, padded and flat (n_fixed * kp,); ``d`` (kp,) is the Gramian's diagonal, padded
+    with a positive number, ``s`` (kp,) the all-pairs linear term, padded with 0.
+    """
+
+    factors: np.ndarray
+    d: np.ndarray
+    s: np.ndarray
+
+
+class Work(NamedTuple):
+    """Rows to solve: ``order[bounds[i]:bounds[i + 1]]`` is one piece of work.
+
+    ``kind`` (n_rows,) says how a row is solved, ``worth`` (n_rows,) how many steps of conjugate gradients
+    cost as much as its factorisation. Up to ``most`` positives are packed at once; a thread has memory for
+    ``longest``.
+    """
+
+    order: np.ndarray
+    bounds: np.ndarray
+    kind: np.ndarray
+    worth: np.ndarray
+    most: int
+    longest: int
+
+
+class Result(NamedTuple):
+    """``out`` (n_rows, K) receives solutions, ``value`` (n_rows,) ``b . p``, ``info`` (n_rows,) codes.
+
+    A code is 0, `NOT_POSITIVE` or the number of a failing pivot.
+    """
+
+    out: np.ndarray
+    value: np.ndarray
+    info: np.ndarray
+
+
+class Row(NamedTuple):
+    """One row: its positives lie at ``begin:end``; the next row's first ``n_then`` lie at ``then``."""
+
+    number: int
+    begin: int
+    end: int
+    then: int
+    n_then: int
+
+
+class Scratch(NamedTuple):
+    """A thread's work space; each array is named by what it holds most of the time."""
+
+    x: np.ndarray  # packed rows X
+    c: np.ndarray  # a packed triangle: I + X X^T or I + X^T X, then its Cholesky factor U
+    inverse: np.ndarray  # 1 / diag(U)
+    cols: np.ndarray  # of every positive its column, sqrt(|m|), l / sqrt(|m|), l and the sign of m
+    roots: np.ndarray
+    w: np.ndarray
+    linear: np.ndarray
+    sign: np.ndarray
+    inv_root: np.ndarray  # D^-1/2
+    rhs: np.ndarray  # the right-hand side X^T w + c
+    solution: np.ndarray  # x
+    rest: np.ndarray  # residual, direction and its image of conjugate gradients, and their right-hand side
+    direction: np.ndarray
+    image: np.ndarray
+    right: np.ndarray
+    total: np.ndarray  # scalar products
+    batch: np.ndarray  # a packed triangle: inverses of some rows, added up
+
+
+@inner(_nrt=True)
+def make_scratch(kp, longest, with_sums, like):
+    """The work space of a thread, for rows of up to ``longest`` positives that are packed at once."""
+    square = triangle(LINE // like.itemsize, kp // (LINE // like.itemsize))
+    return Scratch(
+        workspace(longest * kp, like),
+        workspace(square, like),
+        workspace(kp, like),
+        np.empty(longest, np.int32),
+        workspace(longest, like),
+        workspace(longest, like),
+        workspace(longest, like),
+        workspace(longest, like),
+        workspace(kp, like),
+        workspace(kp, like),
+        workspace(kp, like),
+        workspace(kp, like),
+        workspace(kp, like),
+        workspace(kp, like),
+        workspace(kp, like),
+        np.zeros(2, like.dtype),
+        workspace(square if with_sums else 0, like),
+    )
+
+
+@inner(forceinline=True)
+def look_ahead(at, stop, order, rows, result):
+    """The row ``order[at]``; asks for what the next ones will read."""
+    # Three rows ahead what is found by the row's number; two ahead what its pointers lead to, and the place
+    # of its result; one ahead the factors of its positives, which `ask_for_next` asks for when there is time.
+    if at + 3 < stop:
+        number = order[at + 3]
+        gather.prefetch(rows.indptr, number)
+        gather.prefetch(rows.scale, number)
+        gather.prefetch(rows.linear, number)
+        gather.prefetch(rows.ridge, number)
+        gather.prefetch(rows.row_terms, number)
+    if at + 2 < stop:
+        number = order[at + 2]
+        k = result.out.shape[1]
+        gather.prefetch(rows.indices, rows.indptr[number])
+        gather.prefetch(result.value, number)
+        gather.prefetch(result.info, number)
+        gather.claim_row(result.out, number * k, k // (LINE // result.out.itemsize))
+    then = n_then = 0
+    if at + 1 < stop:
+        number = order[at + 1]
+        then = rows.indptr[number]
+        n_then = min(rows.indptr[number + 1] - then, _SOON)
+    number = order[at]
+    return Row(number, rows.indptr[number], rows.indptr[number + 1], then, n_then)
+
+
+@inner
+def ask_for_next(row, rows, basis):
+    """Ask for the factors of the next row's first positives: memory works while this row is solved."""
+    kp = len(basis.d)
+    n_lines = kp // (LINE // basis.d.itemsize)
+    gather.prefetch_rows(basis.factors, rows.indices, row.then, kp, row.n_then, n_lines)
+
+
+@inner(forceinline=True)
+def is_solvable(number, smallest, largest, rows, result):
+    """Whether D is positive and finite for d from ``smallest`` to ``largest``; else zeros and a code."""
+    scale, ridge = rows.scale[number], rows.ridge[number]
+    tiny = np.finfo(result.out.dtype).tiny
+    if scale * smallest + ridge > tiny and scale * largest + ridge < np.inf:
+        return True
+    zero(result.out[number], result.out.shape[1])
+    result.info[number] = NOT_POSITIVE
+    return False
+
+
+@inner(forceinline=True)
+def scale_row(number, rows, basis, scratch):
+    """``D^-1/2`` of a row and ``c = D^-1/2 (linear s)``."""
+    # D = scale d + ridge is as long as K: the only thing that a row computes of all pairs.
+    w = LINE // basis.d.itemsize
+    for at in range(0, len(basis.d), w):
+        inverse_root(scratch.inv_root, at, basis.d, at, rows.scale[number], rows.ridge[number])
+        scaled_copy(scratch.rhs, at, basis.s, at, scratch.inv_root, at, rows.linear[number])
+
+
+@inner(forceinline=True)
+def weight(k, number, rows):
+    """``m`` of the positive at position ``k``."""
+    terms = rows.row_terms[number]
+    v = rows.values[k] if len(rows.values) else terms.dtype.type(1.0)
+    if len(rows.col_terms):
+        col = rows.col_terms[rows.indices[k]]
+        return v * (terms[0] * col[0]) + terms[1] * col[1]
+    return v * terms[0] + terms[1]
+
+
+@inner(forceinline=True)
+def slope(k, number, rows):
+    """``l`` of the positive at position ``k``."""
+    terms = rows.row_terms[number]
+    v = rows.values[k] if len(rows.values) else terms.dtype.type(1.0)
+    if len(rows.col_terms):
+        col = rows.col_terms[rows.indices[k]]
+        return v * (terms[2] * col[2]) + terms[3] * col[3]
+    return v * terms[2] + terms[3]
+
+
+@inner
+def gather_weights(start, stop, number, rows, scratch):
+    """Columns, ``sqrt(|m|)`` with the sign of m, ``l / sqrt(|m|)`` and ``l`` of the positives ``start:stop``.
+
+    Padded with zeros to whole blocks. A positive without weight has root 0 and w 0: only its ``l`` counts.
+    Returns how many weights are positive and how many negative.
+    """
+    cols, roots, w, linear = scratch.cols, scratch.roots, scratch.w, scratch.linear
+    none = roots.dtype.type(0.0)
+    n = stop - start
+    n_positive, n_negative = 0, 0
+    terms = rows.row_terms[number]
+    same = terms[0] + terms[1]
+    if len(rows.values) == 0 and len(rows.col_terms) == 0 and same > none:
+        # All positives of the row count alike: one square root and one division for all.
+        slopes = terms[2] + terms[3]
+        root = np.sqrt(same)
+        for i in range(n):
+            cols[i] = rows.indices[start + i]
+            roots[i] = root
+            linear[i] = slopes
+            w[i] = slopes / root
+        n_positive = n
+    else:
+        for i in range(n):
+            m, term = weight(start + i, number, rows), slope(start + i, number, rows)
+            n_positive += m > none
+            n_negative += m < none
+            root = np.sqrt(abs(m))
+            cols[i] = rows.indices[start + i]
+            roots[i] = root if m > none else -root
+            linear[i] = term
+            w[i] = term / root if m != none else none
+    # Products work on whole blocks: what is beyond the last positive counts as zero.
+    width = LINE // roots.itemsize
+    for i in range(n, (n + width - 1) // width * width):
+        cols[i] = cols[0]
+        roots[i] = none
+        linear[i] = none
+        w[i] = none
+    return n_positive, n_negative
+
+
+@inner
+def add_unweighted(n, basis, scratch):
+    """Linear terms of the positives that carry no weight, to the right-hand side."""
+    # Rare: a loss in which some positives of a row have m = 0. D^-1/2 l f is added number by number.
+    kp = len(basis.d)
+    for i in range(n):
+        if scratch.roots[i] == 0.0:
+            for j in range(kp):
+                f = basis.factors[scratch.cols[i] * kp + j]
+                scratch.rhs[j] += scratch.linear[i] * scratch.inv_root[j] * f
+
+
+@entry(nogil=True)
+def _weigh(counter, rows, n_zero, n_negative, heaviest):
+    while True:
+        first = fetch_add(counter, 0, _ROWS)
+        if first >= len(n_zero):
+            break
+        for number in range(first, min(first + _ROWS, len(n_zero))):
+            begin = rows.indptr[number]
+            for k in range(begin, rows.indptr[number + 1]):
+                m = weight(k, number, rows)
+                n_zero[number] += m == 0.0
+                n_negative[number] += m < 0.0
+                if k < begin + SAMPLE:
+                    heaviest[number] = max(heaviest[number], m)
+
+
+def weigh(rows: Rows, n_threads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of every row how many weights are 0, how many negative, and the largest of its first positives."""
+    n_rows = len(rows.scale)
+    n_zero, n_negative = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64)
+    heaviest = np.full(n_rows, -np.inf)
+    launch(_weigh, n_threads, rows, n_zero, n_negative, heaviest)
+    return n_zero, n_negative, heaviest

@@ -1,0 +1,313 @@
+"""The plan of one side of a fit: which way every row is solved, in what order, in which pieces.
+
+Made once for a side, in numpy, from row lengths, signs of the weights, the heaviest weight, the scale and
+the number of factors; CPU and GPU read the same plan. This is the only place where thresholds live.
+`rgals.kernels.row` says what the kinds of rows are; a new one is a kernel, a branch in `rgals.kernels.rows`
+and a line in `classify`.
+
+Figures named below were measured on two cores with AVX-512 and 2 MB of second-level cache a core, float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rgals.kernels import row as kernel
+from rgals.kernels.cg import CLOSE
+from rgals.kernels.cholesky import CHUNK
+from rgals.kernels.row import CG, DIAGONAL, DUAL, EMPTY, FACTORED, PRIMAL, Rows, Work
+from rgals.losses.base import Side
+from rgals.matrix.csr import CSR, read_only
+from rgals.runtime.aligned import CACHE, LINE
+
+# ---------------------------------------------------------------- thresholds
+
+# Conjugate gradients. CG steps for 6.3 digits: about 1.5 + 4.3 log10(condition). Seen on rows of
+# douban-book-music, K=128: 6 to 7 at condition 11, 9 to 13 at 101, 12 at 390, 13 to 17 at 1001.
+STEPS, STEPS_TENFOLD, DIGITS = 1.5, 4.3, 6.3
+CG_LENGTH, CG_FACTORS = 32, 64  # with fewer positives or factors a factorisation costs no more
+# A factorisation costs as much as min(n, K) / 8 + 4 steps.
+WORTH_SHARE, WORTH_LEAST = 8, 4
+# Rows whose packed positives do not stay in the cache are gathered again at every step; with 256 factors and
+# more even that costs less than to factorise them.
+CG_STREAMED = 256
+
+# The dual takes rows at least a block of W shorter than K, up to 512 positives; up to 24 where K is small.
+DUAL_MOST, DUAL_LEAST = 512, 24
+
+# `steps` of CG instead of a solution: row length up to which solving exactly is no slower than rotating the
+# warm start and iterating. Up to 128 factors all rows are iterated.
+DIRECT_SHARE, DIRECT_FACTORS = 3 / 32, 128
+
+PIECE = 16  # rows taken from the queue at once
+PIECES = 256  # of diagonal rows, of equal cost: a row beside its positives costs as much as 8 of them
+ROW_COST = 8
+PARTS_FACTORS, PARTS_FEW, PARTS_MANY = 256, 16, 4  # of RGx's sums: each holds a K x K triangle in float64
+LAUNCH = 1 << 36  # multiplications between two looks for Ctrl-C: a second or two on two cores
+SAME = 1e-12  # rounding of what is meant to be one number
+
+
+# ---------------------------------------------------------------- the kind of a row
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The kinds of rows that a backend has.
+
+    Attributes
+    ----------
+    padding : int
+        Factors are padded to a multiple of this.
+    iterates : bool
+        Whether there is `CG`.
+    dual_to_k : bool
+        Whether the dual takes rows of up to K positives, instead of somewhat fewer.
+    """
+
+    padding: int
+    iterates: bool
+    dual_to_k: bool
+
+
+CPU = {np.dtype(t): Kinds(LINE // np.dtype(t).itemsize, True, False) for t in (np.float32, np.float64)}
+GPU = Kinds(1, False, True)
+
+
+def padded(K: int, padding: int) -> int:
+    """Factors in whole blocks."""
+    return -(-K // padding) * padding
+
+
+def dual_most(kp: int, kinds: Kinds) -> int:
+    """Row length up to which the dual of a row costs less than its primal."""
+    return kp if kinds.dual_to_k else min(kp, max(kp - kinds.padding, DUAL_LEAST), DUAL_MOST)
+
+
+def packed_most(kp: int, itemsize: int) -> int:
+    """Positives that are packed at once: whole blocks of W that stay in a thread's share of the caches."""
+    width = LINE // itemsize
+    return max(CACHE // itemsize // kp, width) // width * width
+
+
+def direct_most(kp: int) -> int:
+    """Row length up to which a fit by few steps of CG solves exactly."""
+    return int(DIRECT_SHARE * kp) if kp > DIRECT_FACTORS else 0
+
+
+def steps_worth(n: np.ndarray, kp: int) -> np.ndarray:
+    """CG steps that cost as much as a factorisation."""
+    return (np.minimum(n, kp) // WORTH_SHARE + WORTH_LEAST).astype(np.int32)
+
+
+def expected_steps(heaviest: np.ndarray, scale: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """CG steps to rounding: they grow with the logarithm of the condition, at most 1 + weight / scale."""
+    condition = 1.0 + np.divide(
+        np.maximum(heaviest, 0.0), scale, out=np.full(len(scale), np.inf), where=scale > 0
+    )
+    digits = -np.log10(CLOSE * np.finfo(dtype).eps)
+    return (STEPS + STEPS_TENFOLD * np.log10(condition)) * digits / DIGITS
+
+
+def classify(
+    n: np.ndarray,
+    n_zero: np.ndarray,
+    n_negative: np.ndarray,
+    heaviest: np.ndarray,
+    linear: np.ndarray,
+    scale: np.ndarray,
+    K: int,
+    dtype: np.dtype,
+    kinds: Kinds,
+) -> np.ndarray:
+    """The kind of every row.
+
+    Parameters
+    ----------
+    n, n_zero, n_negative : ndarray of int64, shape (n_rows,)
+        Positives; those without weight; those of negative weight.
+    heaviest : ndarray of float64, shape (n_rows,)
+        The largest weight, or an estimate.
+    linear, scale : ndarray of float64, shape (n_rows,)
+        Coefficients of the all-pairs terms.
+    K : int
+    dtype : dtype
+    kinds : Kinds
+        What the backend has.
+
+    Returns
+    -------
+    ndarray of int8, shape (n_rows,)
+        `EMPTY`, `DIAGONAL`, `DUAL`, `PRIMAL`, the last two with the flag `CG` where it is tried first.
+    """
+    kp = padded(K, kinds.padding)
+    kind = np.where((n_negative > 0) | (n > dual_most(kp, kinds)), PRIMAL, DUAL)
+    if kinds.iterates and kp >= CG_FACTORS:
+        tried = (n >= CG_LENGTH) & (n_negative == 0) & (scale > 0)
+        if kp < CG_STREAMED:
+            tried &= n <= packed_most(kp, dtype.itemsize)
+        tried[tried] = expected_steps(heaviest[tried], scale[tried], dtype) <= steps_worth(n[tried], kp)
+        kind = np.where(tried, kind | CG, kind)
+    kind = np.where(n_zero == n, DIAGONAL, kind)  # no weight of its own
+    return np.where((n == 0) & (linear == 0), EMPTY, kind).astype(np.int8)  # b = 0
+
+
+# ---------------------------------------------------------------- what the rows are
+
+
+def fold_terms(side: Side, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients of rows and columns; where all columns count alike their terms move to the rows.
+
+    Kernels then read nothing per positive.
+
+    Returns
+    -------
+    row_terms : ndarray, shape (n_rows, 4)
+    col_terms : ndarray, shape (n_fixed, 4), or (0, 4)
+    """
+    row_terms, col_terms = side.row_terms, side.col_terms
+    if len(col_terms) and (col_terms == col_terms[0]).all():
+        row_terms, col_terms = row_terms * col_terms[0], np.empty((0, 4))
+    return row_terms.astype(dtype), col_terms.astype(dtype)
+
+
+def rows_of(matrix: CSR, side: Side, dtype: np.dtype) -> Rows:
+    """The record that kernels read, in the factors' precision."""
+    values = read_only(matrix.values.astype(dtype, copy=False))
+    return Rows(
+        matrix.indptr, matrix.indices, values, side.scale, side.linear, side.ridge, *fold_terms(side, dtype)
+    )
+
+
+def weigh(rows: Rows, n_threads: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of every row the weights that are 0 and those that are negative, and the heaviest of the first."""
+    if len(rows.values) or len(rows.col_terms):
+        return kernel.weigh(rows, n_threads)
+    n, weight = np.diff(rows.indptr), rows.row_terms[:, 0] + rows.row_terms[:, 1]  # all of a row alike
+    return np.where(weight == 0, n, 0), np.where(weight < 0, n, 0), weight.astype(np.float64)
+
+
+def common_ratio(over: np.ndarray, under: np.ndarray, solved: np.ndarray) -> float | None:
+    """``over / under`` where it is one number for all rows that are ``solved``; None otherwise."""
+    over, under = over[solved], under[solved]
+    if not len(under) or not (under > 0).all():
+        return None
+    ratio = over / under
+    return float(ratio[0]) if np.ptp(ratio) <= SAME * ratio.max() else None
+
+
+# ---------------------------------------------------------------- the plan of a side
+
+
+class Plan:
+    """What the half-steps of a side share: its rows as records, their kinds, and the work in its order.
+
+    Parameters
+    ----------
+    matrix : CSR
+    side : Side
+    dtype : dtype
+        Of the factors.
+    K : int
+        Number of factors.
+    steps : int or None, default=None
+        Improve rows by so many steps of CG instead of solving them; those without weights and those of few
+        positives are solved all the same.
+    n_threads : int, default=1
+
+    Attributes
+    ----------
+    rows : Rows
+    kind : ndarray of int8, shape (n_rows,)
+        See `classify`.
+    empty : ndarray of int64
+        The rows whose solution is zero.
+    diagonal, exact, iterated : Work
+        The rows by how they are solved: without weights; by CG, dual or primal; improved by ``steps``.
+    coupled : Work
+        The rows of RGx's item side that `rgals.kernels.rows.coupling_sums` adds up.
+    ratio : float or None
+        What the scale of every row that has a system is of its ridge, where that is one number and rows are
+        not coupled.
+    """
+
+    def __init__(
+        self, matrix: CSR, side: Side, dtype: np.dtype, K: int, steps: int | None = None, n_threads: int = 1
+    ) -> None:
+        self.matrix, self.side, self.dtype, self.K = matrix, side, np.dtype(dtype), K
+        self.rows = rows_of(matrix, side, dtype)
+        n = matrix.row_counts
+        n_zero, n_negative, self._heaviest = weigh(self.rows, n_threads)
+        kinds = CPU[self.dtype]
+        self.kind = classify(
+            n, n_zero, n_negative, self._heaviest, side.linear, side.scale, K, self.dtype, kinds
+        )
+        self.kp = padded(K, kinds.padding)
+        self._worth = steps_worth(n, self.kp)
+        self._n = n
+        self.empty = np.flatnonzero(self.kind == EMPTY)
+        longest_first = np.argsort(-n, kind="stable")
+        weighted = longest_first[self.kind[longest_first] & FACTORED >= DUAL]
+        #: None where no row is improved by steps: solutions of diagonal rows are exact at the price of one.
+        self.steps = steps if len(weighted) else None
+        few = len(weighted) if self.steps is None else int((n[weighted] <= direct_most(self.kp)).sum())
+        iterated, exact = np.split(weighted, [len(weighted) - few])
+        self.iterated, self.exact = self._work(iterated), self._work(exact)
+        self.diagonal = self._diagonal_work(np.flatnonzero(self.kind == DIAGONAL))
+        self.coupled = self._dealt_work(weighted[side.scale[weighted] != 0])
+        is_coupled = side.coupled and side.interaction  # its rows are solved together, in an eigenbasis
+        self.ratio = (
+            None if is_coupled else common_ratio(side.scale, side.ridge, (n > 0) | (side.linear != 0))
+        )
+
+    def _work(self, order: np.ndarray, bounds: np.ndarray | None = None) -> Work:
+        if bounds is None:
+            bounds = np.append(np.arange(0, len(order), PIECE), len(order))
+        width = LINE // self.dtype.itemsize
+        most = packed_most(self.kp, self.dtype.itemsize)
+        packed = min(most, padded(int(self._n[order].max(initial=0)), width))
+        longest = max(self.kp, CHUNK, packed)  # a packed K x K matrix, a chunk of the primal, a row of CG
+        return Work(order, bounds.astype(np.int64), self.kind, self._worth, most, longest)
+
+    def _diagonal_work(self, order: np.ndarray) -> Work:
+        """Ascending rows in pieces of equal cost."""
+        cost = np.append(0, np.cumsum(self._n[order] + ROW_COST))
+        return self._work(order, np.unique(np.searchsorted(cost, np.linspace(0, cost[-1], PIECES + 1))))
+
+    def _dealt_work(self, order: np.ndarray) -> Work:
+        """A fixed number of pieces of about equal cost: rows, longest first, are dealt out in turn."""
+        n_parts = PARTS_FEW if self.K <= PARTS_FACTORS else PARTS_MANY
+        parts = [order[part::n_parts] for part in range(n_parts)]
+        return self._work(np.concatenate(parts), np.append(0, np.cumsum([len(part) for part in parts])))
+
+    def launches(self, work: Work) -> list[Work]:
+        """The work in launches that take no more than seconds; one in all but huge problems."""
+        order, kp = work.order, self.kp
+        most = len(order) * kp**3 + len(self.matrix.indices) * kp**2  # of multiplications, whatever the path
+        if most <= LAUNCH or not len(order):
+            return [work][: len(order)]
+        n = self._n[order].astype(np.float64)
+        cost = np.cumsum(np.minimum(n, kp) ** 3 + n * np.minimum(n, kp) * kp)
+        cuts = np.searchsorted(cost, np.arange(LAUNCH, cost[-1], LAUNCH))
+        return [self._work(part) for part in np.split(order, cuts) if len(part)]
+
+    def __str__(self) -> str:
+        """How many rows are solved in which way: ``9,120 rows by CG (11 steps), 611 dual, 14 primal``."""
+        kind = self.kind.copy()
+        kind[self.iterated.order] = -1
+        cg = (kind & CG > 0) & (kind >= 0)
+        found = []
+        if cg.any():
+            steps = expected_steps(self._heaviest[cg], self.side.scale[cg], self.dtype)
+            found.append((int(cg.sum()), f"by CG ({np.median(np.ceil(steps)):.0f} steps)"))
+        names = {
+            -1: f"by {self.steps} CG steps",
+            DUAL: "dual",
+            PRIMAL: "primal",
+            DIAGONAL: "diagonal",
+            EMPTY: "empty",
+        }
+        found += [(int((kind == code).sum()), name) for code, name in names.items()]
+        parts = [f"{number:,} {name}" for number, name in found if number]
+        return ", ".join([parts[0].replace(" ", " rows ", 1), *parts[1:]]) if parts else "no rows"
