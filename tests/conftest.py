@@ -10,6 +10,7 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
+from instruments.compiling import compile_once
 from instruments.harness import Tally, Zygote
 
 # No deadline: the first example of a property may compile a kernel. The same examples in every run.
@@ -19,6 +20,11 @@ hypothesis.settings.load_profile("rgals")
 ROOT = Path(__file__).resolve().parent.parent
 STRESS = ROOT / "tests" / "stress"
 DATA = Path(os.environ.get("RGALS_DATA") or ROOT.parent / "shared" / "data")
+
+
+def pytest_configure(config) -> None:
+    if hasattr(config, "workerinput"):  # one of the processes of `pytest -n`
+        compile_once(Path(config.option.basetemp).parent / "compiling")
 
 
 @pytest.fixture
@@ -96,7 +102,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
         _record(report)
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session) -> None:
     path = os.environ.get("RGALS_OUTCOMES")
-    if path:
+    if path and not hasattr(session.config, "workerinput"):  # reports of all processes come to the first one
         Path(path).write_text(json.dumps(_OUTCOMES), encoding="utf-8")

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -39,30 +41,30 @@ def test_a_test_that_runs_nowhere_is_named(tmp_path):
     assert check(tmp_path, {"b": ("pandas is missing", [])})[0] == 1, "a job in which nothing ran"
 
 
-def test_the_record_is_written(tmp_path):
-    (tmp_path / "test_it.py").write_text(
-        "import pytest\ndef test_a(): pass\n@pytest.mark.skip(reason='why')\ndef test_b(): pass\n"
-    )
+@pytest.mark.parametrize("processes", [0, 2])
+def test_the_record_is_written(tmp_path, processes):
+    for name in ("one", "two"):
+        (tmp_path / f"test_{name}.py").write_text(
+            f"import pytest\ndef test_{name}(): pass\n"
+            f"@pytest.mark.gpu\n@pytest.mark.skip(reason='why')\ndef test_skipped_{name}(): pass\n"
+        )
+    (tmp_path / "test_absent.py").write_text("import pytest\npytest.importorskip('not_a_module')\n")
     (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n")
     out = tmp_path / "out.json"
     run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            str(tmp_path),
-            "--rootdir",
-            tmp_path,
-        ],
-        env={**os.environ, "RGALS_OUTCOMES": str(out)},
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(processes), str(tmp_path)],
+        env={**os.environ, "RGALS_OUTCOMES": str(out), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"},
         capture_output=True,
         text=True,
     )
-    assert run.returncode == 0, run.stdout
+    assert run.returncode == 0, run.stdout + run.stderr
     found = {test.rpartition("::")[2]: entry for test, entry in json.loads(out.read_text()).items()}
-    assert found["test_a"]["outcome"] == "ran"
-    assert found["test_b"]["outcome"] == "skipped"
-    assert "why" in found["test_b"]["reason"]
+    for name in ("one", "two"):
+        assert found[f"test_{name}"]["outcome"] == "ran"
+        skipped = found[f"test_skipped_{name}"]
+        assert (skipped["outcome"], skipped["markers"]) == ("skipped", ["gpu"])
+        assert "why" in skipped["reason"]
+    absent = [entry for test, entry in found.items() if "test_absent" in test]
+    assert [entry["outcome"] for entry in absent] == ["skipped"]
+    assert "not_a_module" in absent[0]["reason"]

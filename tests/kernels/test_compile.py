@@ -54,8 +54,10 @@ def package(tmp_path, monkeypatch):
     shutil.copy(kernel_compile.__file__, kernels)
     for name, text in [("__init__", ""), ("entries", ENTRY), ("leaf", LEAF)]:
         (kernels / f"{name}.py").write_text(text)
-    for name in ("_aligned", "_version"):
-        shutil.copy(PACKAGE / f"{name}.py", kernels.parent)
+    runtime = kernels.parent / "runtime"
+    runtime.mkdir()
+    for name in ("aligned", "version"):
+        shutil.copy(PACKAGE / "runtime" / f"{name}.py", runtime)
     (kernels.parent / "__init__.py").write_text("")
     return kernels
 
@@ -112,7 +114,9 @@ def test_versions_that_share_a_folder_keep_their_own_entries(package):
     assert was_cached(again)
 
 
-@pytest.mark.parametrize("where", ["kernels/leaf.py", "kernels/compile.py", "_aligned.py", "_version.py"])
+@pytest.mark.parametrize(
+    "where", ["kernels/leaf.py", "kernels/compile.py", "runtime/aligned.py", "runtime/version.py"]
+)
 def test_every_file_that_kernels_are_made_of_counts(package, where):
     start(package)(1)
     path = package.parent / where
@@ -231,6 +235,7 @@ def test_a_numba_that_caches_in_another_way_is_told_of(package, monkeypatch, gon
 def test_kernels_are_made_of_the_files_that_are_stamped():
     """Whatever a kernel imports of this package counts; and nothing is cached without the stamp."""
     stamped = {path.relative_to(PACKAGE) for path in kernel_compile.SOURCES}
+    plain = {Path("runtime/threads.py")}  # runs in Python around compiled code, never inside
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE)
         tree = ast.parse(path.read_text())
@@ -242,11 +247,13 @@ def test_kernels_are_made_of_the_files_that_are_stamped():
         assert name in stamped
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("rgals"):
-                below = node.module.split(".")[1:]
-                if below[:1] == ["kernels"]:
+                below = Path(*node.module.split(".")[1:])
+                if below.parts[:1] == ("kernels",):
                     continue
-                names = [below[0]] if below else [alias.name for alias in node.names]
-                assert all(n == "kernels" or Path(f"{n}.py") in stamped for n in names), f"{name}: {names}"
+                # `from rgals.runtime.aligned import empty` and `from rgals.runtime import aligned`
+                named = [below / alias.name for alias in node.names]
+                found = [below] if below.with_suffix(".py") in stamped | plain else named
+                assert all(path.with_suffix(".py") in stamped | plain for path in found), f"{name}: {found}"
 
 
 # ------------------------------------------------------------------ kernels of the package, in processes
