@@ -17,14 +17,13 @@ export OMP_WAIT_POLICY ?= passive
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint heavy reliability bench clean
+.PHONY: help demo test lint stress bench clean
 
 help:
 	@echo "make demo    fit every loss on generated data and print a table (installs run-time packages only)"
 	@echo "make test    lint, format, types, import directions, doctests and tests"
 	@echo "make lint    the static part of make test"
-	@echo "make heavy   the tests that take minutes, those of make reliability among them"
-	@echo "make reliability  everything that must not crash, get lost or go silently wrong, and a table of it"
+	@echo "make stress  the tests that take minutes: what must not crash, get lost or go silently wrong; ends with a table"
 	@echo "make bench   speed and quality against other packages, on the real data where they are at hand"
 	@echo "make clean   remove .venv and every cache"
 
@@ -60,11 +59,8 @@ lint: $(TEST)
 test: lint
 	$(PY) -m pytest
 
-heavy: $(TEST)
-	$(PY) -m pytest -m slow
-
-reliability: $(TEST)
-	$(PY) -m pytest -m slow tests/reliability
+stress: $(TEST)
+	$(PY) -m pytest tests/stress
 
 bench: $(BENCH)
 	@for script in benchmarks/speed.py benchmarks/published.py; do \

@@ -115,7 +115,7 @@ def limits(device: Device, size: int) -> tuple[float, float]:
 def tests(report: Report) -> bool:
     """Run the tests that need a device; whether they passed."""
     command = [
-        sys.executable, "-m", "pytest", "tests/gpu", "-q", "-m", "gpu", "-p", "no:cacheprovider",
+        sys.executable, "-m", "pytest", "tests/solvers/cuda", "-q", "-m", "gpu", "-p", "no:cacheprovider",
         "-o", "addopts=--import-mode=importlib -ra",
     ]  # fmt: skip
     started = time.perf_counter()

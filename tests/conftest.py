@@ -1,4 +1,4 @@
-"""Shared by all tests: where the real data are, reproducible property tests, a record of what was skipped."""
+"""Shared by all tests: real data, reproducible properties, how much to try, a record of what was skipped."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
+from instruments.harness import Tally, Zygote
 
 # No deadline: the first example of a property may compile a kernel. The same examples in every run.
 hypothesis.settings.register_profile("rgals", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("rgals")
 
 ROOT = Path(__file__).resolve().parent.parent
+STRESS = ROOT / "tests" / "stress"
 DATA = Path(os.environ.get("RGALS_DATA") or ROOT.parent / "shared" / "data")
 
 
@@ -38,6 +40,36 @@ def data_file() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture
+def amount(request) -> Callable:
+    """``amount(few, all)``: how much to do, all of it in tests/stress."""
+    full = request.node.path.is_relative_to(STRESS)
+    return lambda few, everything: everything if full else few
+
+
+@pytest.fixture
+def tally(request, amount):
+    """``tally(area, few, all)``: a count that must reach its figure without a failure."""
+    made = []
+
+    def make(area: str, few: int, everything: int) -> Tally:
+        made.append(Tally(area, amount(few, everything)))
+        return made[-1]
+
+    yield make
+    for count in made:
+        figures = (count.area, count.cases, len(count.failures), count.worst)
+        request.node.user_properties.append(("tally", figures))
+
+
+@pytest.fixture(scope="session")
+def zygote():
+    """A process that has compiled everything and forks a child for every job."""
+    process = Zygote()
+    yield process
+    process.close()
 
 
 # ------------------------------------------------------------------ what ran, for .ci/skipped.py

@@ -1,0 +1,253 @@
+"""A file that rgals writes is the old one or the new one, never a piece of it, and no stray file is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from rgals.files import atomic as files
+from rgals.files.atomic import atomic_file
+from rgals.runtime.errors import InputError
+
+
+def write(path, content=b"new"):
+    with atomic_file(path) as file:
+        file.write(content)
+
+
+def fail(*args, **kwargs):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def target(tmp_path):
+    path = tmp_path / "out.bin"
+    path.write_bytes(b"old")
+    return path
+
+
+def test_the_name_is_used_as_it_is(tmp_path):
+    write(tmp_path / "model")
+    assert os.listdir(tmp_path) == ["model"]
+    assert (tmp_path / "model").read_bytes() == b"new"
+
+
+def test_nothing_appears_before_the_end(target):
+    with atomic_file(target) as file:
+        file.write(b"new" * 100_000)
+        file.flush()
+        assert target.read_bytes() == b"old"
+    assert target.read_bytes() == b"new" * 100_000
+
+
+@pytest.mark.parametrize("function", ["fsync", "replace", "fchmod"])
+def test_a_failing_system_call_leaves_the_old_file(target, monkeypatch, function):
+    monkeypatch.setattr(os, function, fail)
+    with pytest.raises(OSError, match="No space left"):
+        write(target)
+    monkeypatch.undo()
+    assert target.read_bytes() == b"old"
+    assert os.listdir(target.parent) == [target.name]
+
+
+@pytest.mark.parametrize("error", [OSError, ValueError, KeyboardInterrupt, SystemExit])
+def test_an_error_of_the_writer_leaves_the_old_file(target, error):
+    with pytest.raises(error), atomic_file(target) as file:
+        file.write(b"half")
+        raise error
+    assert target.read_bytes() == b"old"
+    assert os.listdir(target.parent) == [target.name]
+
+
+def test_an_error_leaves_no_new_file(tmp_path):
+    with pytest.raises(ValueError), atomic_file(tmp_path / "out"):
+        raise ValueError
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_full_disk_leaves_the_old_file(target):
+    """A real write error, from a limit on the size of files."""
+    resource = pytest.importorskip("resource")
+    signal = pytest.importorskip("signal")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+        with pytest.raises(OSError) as caught:
+            write(target, bytes(100_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert caught.value.errno == errno.EFBIG
+    assert target.read_bytes() == b"old"
+    assert os.listdir(target.parent) == [target.name]
+
+
+def test_the_folder_is_made_durable(target, monkeypatch):
+    synced = []
+    original = os.fsync
+
+    def fsync(descriptor):
+        synced.append((stat.S_ISDIR(os.fstat(descriptor).st_mode), target.read_bytes()))
+        original(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write(target)
+    assert synced == [(False, b"old"), (True, b"new")]
+
+
+def test_permissions_and_links_are_kept(target):
+    target.chmod(0o640)
+    link = target.parent / "link"
+    link.symlink_to(target.name)
+    write(link)
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+
+
+def test_new_files_follow_the_umask(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write(tmp_path / "out")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o640
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("folder", "pipe"):
+        with pytest.raises(InputError, match="is not a file"):
+            write(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        write(tmp_path / "absent" / "out")
+    assert sorted(os.listdir(tmp_path)) == ["folder", "pipe"]
+
+
+# Errors of flock on file systems that have no locks: NFS, FUSE, SMB and others each answer in their own way.
+NO_LOCKS = ["ENOLCK", "ENOTSUP", "ENOSYS", "EINVAL", "EIO", "EPERM", "EBADF", "ENOTTY", "ESTALE", "EREMOTEIO"]
+
+
+@pytest.mark.parametrize("name", [name for name in NO_LOCKS if hasattr(errno, name)])
+def test_file_systems_without_locks_do(tmp_path, monkeypatch, name):
+    fcntl = pytest.importorskip("fcntl")
+
+    def flock(descriptor, operation):
+        raise OSError(getattr(errno, name), "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    leftover = tmp_path / ".rgals-0123456789abcdef.tmp"  # of a killed writer, or of one at work
+    leftover.write_bytes(b"half")
+    write(tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == b"new"
+    assert leftover.read_bytes() == b"half"
+    with open(leftover, "r+b") as file:
+        assert files.lock(file.fileno()) is None
+        assert files.lock(file.fileno(), wait=True) is None
+
+
+class Msvcrt:
+    """Windows's locks of bytes, at the place in the file where the descriptor stands."""
+
+    LK_NBLCK = 2
+
+    def __init__(self):
+        self.held = {}
+
+    def locking(self, descriptor, mode, n_bytes):
+        assert mode == self.LK_NBLCK
+        status = os.fstat(descriptor)
+        place = status.st_ino, os.lseek(descriptor, 0, os.SEEK_CUR), n_bytes
+        assert place[1] >= status.st_size, "a locked byte cannot be read"
+        if self.held.setdefault(place, descriptor) != descriptor:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def test_locks_where_there_is_no_fcntl(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "fcntl", None)
+    monkeypatch.setattr(files, "msvcrt", Msvcrt())
+    (tmp_path / "file").write_bytes(b"0123456789")
+    with open(tmp_path / "file", "r+b") as one, open(tmp_path / "file", "r+b") as other:
+        one.seek(4)
+        assert files.lock(one.fileno(), wait=True) is True
+        assert files.lock(other.fileno()) is False
+        assert one.read() == b"456789"
+    monkeypatch.setattr(files, "msvcrt", None)
+    with open(tmp_path / "file", "r+b") as one:
+        assert files.lock(one.fileno(), wait=True) is None
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="says which files are open")
+def test_nothing_open_is_renamed_or_removed_on_windows(tmp_path, monkeypatch):
+    def checked(function):
+        def call(path, *args):
+            links = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
+            if os.path.realpath(path) in [os.readlink(link) for link in links if os.path.lexists(link)]:
+                raise PermissionError(errno.EACCES, "used by another process", path)
+            return function(path, *args)
+
+        return call
+
+    for name in ("replace", "unlink"):
+        monkeypatch.setattr(os, name, checked(getattr(os, name)))
+    monkeypatch.setattr(files, "_WINDOWS", True)
+    target = tmp_path / "out"
+    for content in (b"one", b"two"):
+        write(target, content)
+        assert target.read_bytes() == content
+    with pytest.raises(ValueError), atomic_file(target):
+        raise ValueError
+    with open(tmp_path / "scratch", "wb") as file:
+        files.close_and_remove(file, str(tmp_path / "scratch"))
+        assert file.closed
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_the_package_works_without_what_only_unix_has(tmp_path):
+    """Import, fit, save, load and lists for everybody, with the modules hidden and the functions deleted."""
+    code = """
+        import os, sys
+        import numpy, numba, scipy.sparse, sklearn, threadpoolctl, tqdm, sklearn.base, numba.core.caching
+        import scipy.linalg
+        for name in ("fcntl", "resource"):
+            sys.modules[name] = None
+        for name in ("register_at_fork", "fchmod", "O_CLOEXEC", "O_NOFOLLOW", "sched_getaffinity", "getuid"):
+            if hasattr(os, name):
+                delattr(os, name)
+
+        import rgals
+        from rgals.datasets import make_implicit, read_interactions
+        from rgals.scoring import recommend_all
+        from rgals.sgd import SGDRanker
+        import rgals.cli, rgals.compare, rgals.model.export, rgals.metrics, rgals.model_selection
+
+        folder = sys.argv[1]
+        data = make_implicit(60, 40, mean_interactions=6, random_state=0)
+        data.save(os.path.join(folder, "data.npz"))
+        assert read_interactions(os.path.join(folder, "data.npz")).nnz == data.nnz
+        for name, model in (
+            ("als", rgals.RGALS(K=4, n_iter=2, random_state=0)),
+            ("sgd", SGDRanker(K=4, n_epochs=1, random_state=0)),
+        ):
+            path = os.path.join(folder, name)
+            for _ in range(2):
+                model.fit(data).save(path + ".npz")
+            again = type(model).load(path + ".npz")
+            assert again.fingerprint() == model.fingerprint()
+            for _ in range(2):
+                assert recommend_all(again, path + ".csv", n=3).users == 60
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    assert sorted(os.listdir(tmp_path)) == ["als.csv", "als.npz", "data.npz", "sgd.csv", "sgd.npz"]

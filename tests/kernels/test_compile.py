@@ -1,0 +1,295 @@
+"""Compiled code comes from the sources that are there now, wherever its cache lies and whoever shares it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numba
+import pytest
+
+import rgals.kernels.compile as kernel_compile
+
+PACKAGE = Path(kernel_compile.__file__).parent.parent
+ENTRY = """
+from .compile import entry
+from .leaf import add
+
+@entry(nogil=True)
+def f(x):
+    return add(x) * 2
+"""
+LEAF = """
+from .compile import inner
+
+@inner
+def add(x):
+    return x + 1
+"""
+PLACES = ["beside the package", "NUMBA_CACHE_DIR", "numba's user folder"]
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    """Replace text in a file that keeps its time stamps."""
+    before = path.stat()
+    text = path.read_text()
+    assert text.count(old) == 1, f"{path.name} no longer has {old!r}: name another line to edit"
+    path.write_text(text.replace(old, new))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package of one compiled function and one that is inlined into it, with our decorators."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python's own cache goes by time and size
+    kernels = tmp_path / "installed" / "tried" / "kernels"
+    kernels.mkdir(parents=True)
+    shutil.copy(kernel_compile.__file__, kernels)
+    for name, text in [("__init__", ""), ("entries", ENTRY), ("leaf", LEAF)]:
+        (kernels / f"{name}.py").write_text(text)
+    for name in ("_aligned", "_version"):
+        shutil.copy(PACKAGE / f"{name}.py", kernels.parent)
+    (kernels.parent / "__init__.py").write_text("")
+    return kernels
+
+
+def start(package: Path):
+    """The compiled function as a new process gets it: everything imported again."""
+    root = str(package.parent.parent)
+    sys.path.insert(0, root)
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module("tried.kernels.entries").f
+    finally:
+        sys.path.remove(root)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "tried"]:
+            del sys.modules[name]
+
+
+def was_cached(function) -> bool:
+    return bool(function.stats.cache_hits) and not function.stats.cache_misses
+
+
+@pytest.fixture
+def place(request, package, tmp_path, monkeypatch):
+    """Sends numba's cache to one of the places it may be at; the folder of it."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    if request.param == "beside the package":
+        return package
+    (package / "__pycache__").write_text("not a folder")
+    if request.param == "NUMBA_CACHE_DIR":
+        monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "told"))
+        return tmp_path / "told"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("place", PLACES, indirect=True)
+def test_an_edited_inner_function_is_compiled_into_its_callers(package, place):
+    assert start(package)(1) == 4
+    assert list(place.rglob("*.nbc"))
+    again = start(package)
+    assert again(1) == 4
+    assert was_cached(again)
+    edit(package / "leaf.py", "x + 1", "x + 2")
+    assert start(package)(1) == 6
+
+
+def test_versions_that_share_a_folder_keep_their_own_entries(package):
+    start(package)(1)
+    edit(package / "leaf.py", "x + 1", "x + 2")
+    start(package)(1)
+    edit(package / "leaf.py", "x + 2", "x + 1")
+    again = start(package)
+    assert again(1) == 4
+    assert was_cached(again)
+
+
+@pytest.mark.parametrize("where", ["kernels/leaf.py", "kernels/compile.py", "_aligned.py", "_version.py"])
+def test_every_file_that_kernels_are_made_of_counts(package, where):
+    start(package)(1)
+    path = package.parent / where
+    path.write_text(path.read_text() + "\n# a change\n")
+    again = start(package)
+    again(1)
+    assert not was_cached(again)
+
+
+def test_time_stamps_do_not_count(package):
+    """As in a layer of an image, or after `git checkout`."""
+    start(package)(1)
+    for path in package.glob("*.py"):
+        os.utime(path, (1, 1))
+    again = start(package)
+    again(1)
+    assert was_cached(again)
+
+
+@pytest.mark.parametrize("change", ["OPT", "LOOP_VECTORIZE", "numba", "llvmlite", "numpy"])
+def test_settings_and_versions_of_the_compiler_count(package, monkeypatch, change):
+    start(package)(1)
+    if change == "OPT":
+        monkeypatch.setattr(numba.config, "OPT", type(numba.config.OPT)(1))
+    elif change == "LOOP_VECTORIZE":
+        monkeypatch.setattr(numba.config, change, 0)
+    else:
+        monkeypatch.setattr(sys.modules[change], "__version__", "another")
+    again = start(package)
+    again(1)
+    assert not was_cached(again)
+
+
+def test_entries_of_two_processes_at_once_cannot_be_mixed_up(package):
+    """Each compiles for another type; their files land in the folder in any order."""
+    written = []
+    for value in (1, 1.5):
+        start(package)(value)
+        written.append({p.name: p.read_bytes() for p in (package / "__pycache__").glob("*.nb[ic]")})
+        shutil.rmtree(package / "__pycache__")
+    entries = [[file for file in files.items() if "entries" in file[0]] for files in written]
+    assert all(len(files) == 2 for files in entries)  # an index, and the code
+    for order in itertools.permutations([*entries[0], *entries[1]]):
+        (package / "__pycache__").mkdir()
+        for name, content in order:
+            (package / "__pycache__" / name).write_bytes(content)
+        function = start(package)
+        assert (function(1), function(1.5)) == (4, 5.0), [name for name, _ in order]
+        shutil.rmtree(package / "__pycache__")
+
+
+def test_an_index_without_its_data_is_no_entry(package):
+    start(package)(1)
+    for path in (package / "__pycache__").glob("*.nbc"):
+        path.unlink()
+    assert start(package)(1) == 4
+
+
+def test_what_was_edited_after_its_import_is_not_cached(package):
+    function = start(package)
+    edit(package / "leaf.py", "x + 1", "x + 2")
+    assert function(1) == 4  # compiled from what was imported
+    assert not list(package.rglob("*.nb[ic]"))
+    assert start(package)(1) == 6
+
+
+def test_entries_of_other_sources_go_when_they_are_a_day_old(package):
+    def files():
+        return set((package / "__pycache__").glob("*.nb[ic]"))
+
+    start(package)(1)
+    old = files()
+    edit(package / "leaf.py", "x + 1", "x + 2")
+    start(package)(1)
+    young = files() - old
+    assert len(young) == len(old) > 0
+    foreign = package / "__pycache__" / "somebody.else-3.py311.nbi"
+    foreign.write_text("")
+    for path in [*old, foreign]:
+        os.utime(path, (1, 1))
+    edit(package / "leaf.py", "x + 2", "x + 3")
+    start(package)(1)
+    assert not files() & old
+    assert young < files() and foreign in files()
+
+
+def test_recompile_forgets_the_entries(package):
+    start(package)(1)
+    start(package).recompile()
+    again = start(package)
+    again(1)
+    assert not was_cached(again)
+
+
+def test_without_a_folder_to_write_to_code_is_compiled_and_the_user_told_once(package, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "/dev/null/no")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/no")
+    (package / "__pycache__").write_text("not a folder")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert start(package)(1) == 4
+    assert len(seen) == 1
+    assert "NUMBA_CACHE_DIR" in str(seen[0].message)
+
+
+@pytest.mark.parametrize("gone", ["IndexDataCacheFile", "FunctionCache", "NullCache"])
+def test_a_numba_that_caches_in_another_way_is_told_of(package, monkeypatch, gone):
+    start(package)(1)
+    edit(package / "leaf.py", "x + 1", "x + 2")
+    monkeypatch.setattr(numba.core.caching, gone, type("Another", (), {"__init__": lambda *_: None}))
+    with pytest.warns(RuntimeWarning, match="another way") as seen:
+        assert start(package)(1) == 6
+    assert len(seen) == 1
+
+
+def test_kernels_are_made_of_the_files_that_are_stamped():
+    """Whatever a kernel imports of this package counts; and nothing is cached without the stamp."""
+    stamped = {path.relative_to(PACKAGE) for path in kernel_compile.SOURCES}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE)
+        tree = ast.parse(path.read_text())
+        if name.name != "compile.py":
+            cached = [k for k in ast.walk(tree) if isinstance(k, ast.keyword) and k.arg == "cache"]
+            assert not cached, f"{name}:{cached[0].value.lineno}: use the decorators of kernels/compile.py"
+        if name.parts[0] != "kernels":
+            continue
+        assert name in stamped
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("rgals"):
+                below = node.module.split(".")[1:]
+                if below[:1] == ["kernels"]:
+                    continue
+                names = [below[0]] if below else [alias.name for alias in node.names]
+                assert all(n == "kernels" or Path(f"{n}.py") in stamped for n in names), f"{name}: {names}"
+
+
+# ------------------------------------------------------------------ kernels of the package, in processes
+
+HITS = """
+import numpy as np
+from rgals.kernels.ranking import find_hits
+hits = np.zeros((1, 2), bool)
+find_hits(np.array([[3, 4]], np.int32), np.array([0, 2]), np.array([1, 3], np.int32), 1, hits)
+print(hits.tolist())
+"""
+FIT = """
+import numpy as np
+from rgals import RGALS
+X = np.random.default_rng(1).random((30, 20)) < .3
+print(RGALS(K=8, loss="wrmf", n_iter=2, reg=.1, random_state=0).fit(X).user_factors_.tolist())
+"""
+
+
+def run(script: str, installed: Path, place: str, folder: Path) -> object:
+    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
+    environment |= {"PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1"}
+    pycache = installed / "rgals" / "kernels" / "__pycache__"
+    if place != "beside the package" and not pycache.exists():
+        pycache.write_text("not a folder")
+    key = "NUMBA_CACHE_DIR" if place == "NUMBA_CACHE_DIR" else "XDG_CACHE_HOME"
+    environment[key] = str(folder)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, cwd=installed
+    )
+    assert done.returncode == 0, done.stderr
+    return ast.literal_eval(done.stdout)
+
+
+def install(to: Path) -> Path:
+    """A copy of the package, without caches."""
+    shutil.copytree(PACKAGE, to / "rgals", ignore=shutil.ignore_patterns("__pycache__"))
+    return to
+
+
+def test_an_edited_search_counts_in_the_hits_of_a_ranking(tmp_path):
+    installed = install(tmp_path / "site")
+    (installed / "rgals" / "__init__.py").write_text("")  # kernels only: the import takes half the time
+    assert run(HITS, installed, "NUMBA_CACHE_DIR", tmp_path / "cache") == [[True, False]]
+    edit(installed / "rgals" / "kernels" / "loops.py", "    return start\n", "    return stop + 1000\n")
+    assert run(HITS, installed, "NUMBA_CACHE_DIR", tmp_path / "cache") == [[False, False]]

@@ -1,0 +1,171 @@
+"""Threads, layers and forks: identical bytes, one snapshot an answer, no hang, no growth."""
+
+from __future__ import annotations
+
+import json
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+from instruments.harness import PATIENCE, python
+
+SCRIPT = str(Path(__file__).parents[1] / "instruments" / "concurrency.py")
+HAS_TBB = any((Path(sysconfig.get_path("data")) / "lib").glob("libtbb.so*"))
+LAYERS = ["omp", "workqueue"] + (["tbb"] if HAS_TBB else [])
+
+
+def script(name: str, *arguments, layer: str = "omp", **changes):
+    """The answer of a script, or what it died of; and how long it took."""
+    if layer == "tbb":  # the wheel of tbb puts its library where the linker does not look
+        changes["LD_LIBRARY_PATH"] = str(Path(sysconfig.get_path("data")) / "lib")
+    started = time.monotonic()
+    run = python(SCRIPT, name, json.dumps(arguments), NUMBA_THREADING_LAYER=layer, **changes)
+    seconds = time.monotonic() - started
+    if run.returncode != 0:
+        return f"exit {run.returncode}: {run.stderr[-300:]}", seconds
+    return json.loads(run.stdout.strip().splitlines()[-1]), seconds
+
+
+def test_determinism(tally, amount):
+    threads, seeds = amount(([1, 4], [1]), ([1, 2, 4], [1, 2, 3, 4, 5]))
+    settings = amount([("omp", 1), ("workqueue", 2)], [(layer, blas) for layer in LAYERS for blas in (1, 2)])
+    count = tally("determinism", len(settings) * 2, len(settings) * 15)
+    wanted = None
+    for layer, blas in settings:
+        answer, seconds = script("determinism", threads, seeds, layer=layer, OPENBLAS_NUM_THREADS=blas)
+        if isinstance(answer, str):
+            count.add(seconds, f"{layer}, {blas} BLAS threads: {answer}")
+            continue
+        wanted = wanted or {seed: answer[f"threads 1, seed {seed}"] for seed in seeds}
+        for key, found in answer.items():
+            same = found == wanted[int(key.rpartition(" ")[2])]
+            count.add(
+                seconds / len(answer), None if same else f"{layer}, {blas} BLAS threads, {key}: other bytes"
+            )
+    assert len(set(wanted.values())) == len(seeds), "seeds must differ"
+    count.check()
+
+
+def test_every_thread_computes_the_same_whatever_the_threads_of_blas(tally, amount):
+    settings = amount([4], [None, 1, 2, 4])
+    count = tally("main thread and others x BLAS threads", len(settings) * 3, 12)
+    wanted = None
+    for blas in settings:
+        answer, seconds = script("places", OPENBLAS_NUM_THREADS="" if blas is None else blas)
+        if isinstance(answer, str):
+            count.add(seconds, f"{blas} BLAS threads: {answer}")
+            continue
+        wanted = wanted or answer["main thread"]
+        for place, found in answer.items():
+            other = [name for name in wanted if found[name] != wanted[name]]
+            fault = other and f"{blas} BLAS threads, {place}: other bytes of {', '.join(other)}"
+            count.add(seconds / len(answer), fault or None)
+    count.check()
+
+
+def test_forks_while_two_threads_fit(tally, amount):
+    count = tally("forks while two threads fit", 5, 200)
+    answer, seconds = script("forks", count.figure, OPENBLAS_NUM_THREADS=2)
+    if isinstance(answer, str):
+        count.add(seconds, answer)
+    else:
+        count.add(answer["slowest"], None, answer["cases"])
+        count.failures += answer["faults"]
+        assert answer["during"] == [1], "threads of BLAS during the fits"
+        assert answer["left"], "the limits were not restored"
+    count.check()
+
+
+@pytest.mark.parametrize("layer", LAYERS[:2])
+def test_every_answer_comes_from_one_snapshot(tally, amount, layer):
+    count = tally(f"16 threads during refits ({layer})", 100, 1000)
+    answer, seconds = script("concurrency", amount(2.0, 60.0), amount(5, 50), False, layer=layer)
+    if isinstance(answer, str):
+        count.add(seconds, answer)
+    else:
+        count.add(answer["slowest"], None, answer["answers"])
+        for name in ("unknown", "faults", "idle"):
+            if answer[name]:
+                count.failures.append(f"{name}: {answer[name]}")
+        assert answer["refits"] >= amount(5, 50)
+        assert answer["different"] > 3, "fits must differ"
+    count.check()
+
+
+@pytest.mark.parametrize("what", ["als", "sgd"])
+def test_every_file_saved_during_refits_is_one_of_the_fits(tally, what):
+    count = tally(f"saves during refits ({what})", 150, 5000)
+    answer, seconds = script("saves", what, count.figure)
+    if isinstance(answer, str):
+        count.add(seconds, answer)
+    else:
+        count.add(answer["slowest"], None, answer["saves"])
+        for name in ("broken", "mixed"):
+            if answer[name]:
+                count.failures.append(f"{answer[name]} of {answer['saves']} {name}: {answer['faults']}")
+        assert answer["different"] > 3, "the files must be of several fits"
+    count.check()
+
+
+@pytest.mark.parametrize("what", ["als", "sgd"])
+def test_a_fit_published_in_two_steps_is_caught(what):
+    answer, _ = script("saves", f"torn {what}", 60)
+    assert answer["mixed"] + answer["broken"] > 0, answer
+
+
+def test_a_torn_snapshot_is_caught():
+    answer, _ = script("concurrency", 1.0, 5, True)
+    assert answer["unknown"], answer
+
+
+def test_forks(tally, amount):
+    cases = amount(
+        [
+            ("fork", "omp", "after", "als"),
+            ("fork", "omp", "during", "als"),
+            ("fork", "omp", "before", "als"),
+            ("fork", "omp", "after", "sgd"),
+            ("fork", "workqueue", "after", "sgd"),
+        ],
+        [
+            (method, layer, when, what)
+            for method in ("fork", "forkserver", "spawn")
+            for layer in LAYERS
+            for when in ("before", "after", "during")
+            for what in ("als", "sgd")
+            if when != "during" or method == "fork"  # the others share nothing with the parent's threads
+        ],
+    )
+    count = tally("fork, forkserver, spawn x layers", len(cases), len(cases))
+    for method, layer, when, what in cases:
+        answer, seconds = script("fork", method, when, what, layer=layer)
+        name, fault = f"{what}, {method}, {layer}, {when} the first fit", None
+        if isinstance(answer, str):
+            fault = answer
+        elif answer["parent"] != answer["expected"]:
+            fault = "the parent's results changed"
+        elif answer["answer"] != answer["expected"]:
+            refused = (
+                str(answer["answer"]).startswith("ForkError") and "NUMBA_THREADING_LAYER" in answer["answer"]
+            )
+            # Only SGD runs numba's parallel loops.
+            if not (refused and (what, method, layer) == ("sgd", "fork", "omp") and when != "before"):
+                fault = f"{answer['answer']} (exit code {answer['exit']})"
+        count.add(seconds, fault and f"{name}: {fault}")
+    count.check()
+    assert count.worst < PATIENCE
+
+
+def test_soak(tally, amount):
+    count = tally("soak: fits without growth", 200, 1000)
+    answer, seconds = script("soak", count.figure)
+    if isinstance(answer, str):
+        count.add(seconds, answer)
+    else:
+        count.add(answer["slowest"], None, count.figure)
+        marks = answer["marks"]
+        growth = (marks[-1] - marks[0]) / (len(marks) - 1) * 2  # of a hundred fits
+        if growth >= 1 << 20:
+            count.failures.append(f"{growth / 1024:.0f} KiB in 100 fits: {marks}")
+    count.check()

@@ -1,0 +1,106 @@
+"""On a GPU itself: what no emulation can show. Skipped, by name, where there is none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers import LOSSES, factors
+from solvers.cuda.fake_cupy import FakeDevice
+from solvers.cuda.numpy_kernels import NumpyModule
+
+from rgals import RGALS
+from rgals.datasets import make_implicit
+from rgals.scoring import topk
+from rgals.solvers.cuda.backend import CuPyBackend
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products_and_factorisations_are_what_the_stand_in_says(cuda, dtype):
+    """cuBLAS and cuSOLVER read rows and columns the way the tests without a device assume."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((5, 12, 7)).astype(dtype), rng.standard_normal((5, 12, 9)).astype(dtype)
+    square = rng.standard_normal((5, 20, 12)).astype(dtype)
+    outcomes = []
+    for device in (cuda, FakeDevice(NumpyModule)):
+        up, xp = device.upload, device.xp
+        product = device.gemm(up(a), up(b), xp.zeros((5, 7, 9), dtype), ta=True, alpha=-1.0, beta=1.0)
+        other = device.gemm(up(a), up(a), xp.empty((5, 12, 12), dtype), tb=True)
+        lower = device.gemm(up(square), up(square), xp.empty((5, 12, 12), dtype), ta=True)
+        info = device.cholesky(lower)
+        rhs = up(np.ascontiguousarray(b[:, :, 0]))
+        device.cholesky_solve(lower, rhs)
+        x = up(b)
+        device.lower_solve(lower, x)
+        lower = np.tril(device.download(lower))
+        outcomes.append([device.download(v) for v in (product, other, info, rhs, x)] + [lower])
+    for ours, theirs in zip(*outcomes):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4 if dtype == np.float32 else 1e-10, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("K", [16, 64, 200, 1024])
+@pytest.mark.parametrize("name", ["rg2", "rg2-row-only", "rgx-half", "ials", "wrmf-exponents", "rg2-signed"])
+def test_two_fits_are_identical_and_agree_with_the_cpu(cuda, name, K, dtype):
+    X = make_implicit(1500, 700, random_state=0).matrix
+    params = {"K": K, "loss": LOSSES[name], "n_iter": 3, "dtype": dtype, "random_state": 0}
+    first, second = (RGALS(device="cuda", **params).fit(X) for _ in range(2))
+    assert first.item_factors_.tobytes() == second.item_factors_.tobytes()
+    assert first.user_factors_.tobytes() == second.user_factors_.tobytes()
+    np.testing.assert_array_equal(first.transform(X), first.user_factors_)
+    cpu = RGALS(**params).fit(X)
+    values = [[record["objective"] for record in model.history_] for model in (first, cpu)]
+    np.testing.assert_allclose(values[0], values[1], rtol=1e-4 if dtype == "float32" else 1e-8)
+    assert (np.diff(values[0]) <= 1e-6 * np.abs(values[0][1:])).all()
+
+
+def test_rows_beyond_a_segment_and_many_systems(cuda):
+    X = make_implicit(40_000, 300, random_state=1).matrix  # items with thousands of users
+    assert np.diff(X.tocsc().indptr).max() > 2048
+    for name in ("rg2", "rgx-half"):
+        values = [
+            RGALS(K=32, loss=LOSSES[name], n_iter=2, random_state=0, device=device)
+            .fit(X)
+            .history_[-1]["objective"]
+            for device in ("cuda", "cpu")
+        ]
+        assert values[0] == pytest.approx(values[1], rel=1e-4)
+
+
+def test_tf32_is_an_option(cuda):
+    from rgals.solvers.cuda import open_device
+
+    fixed = open_device("cuda", tf32=False)
+    a = fixed.upload(factors(256, 256, np.float32))
+    exact = fixed.download(a).astype(np.float64) @ fixed.download(a)
+    errors = []
+    for device in (fixed, open_device("cuda", tf32=True)):
+        product = device.download(device.gemm(a, a, device.xp.empty((256, 256), np.float32)))
+        errors.append(np.abs(product - exact).max() / np.abs(exact).max())
+    assert errors[0] < 1e-5
+    assert errors[1] < 1e-2
+
+
+@pytest.mark.parametrize("n", [1, 10, 1000])
+def test_top_k_at_full_size_is_exact(cuda, n):
+    rng = np.random.default_rng(0)
+    queries = rng.integers(-3, 4, (9000, 32)).astype(np.float32)  # whole numbers: no rounding, many ties
+    items = rng.integers(-3, 4, (40_000, 32)).astype(np.float32)
+    ours, theirs = topk(queries, items, n, device="cuda"), topk(queries, items, n)
+    np.testing.assert_array_equal(ours[0], theirs[0])
+    np.testing.assert_array_equal(ours[1], theirs[1])
+
+
+def test_a_budget_of_one_mebibyte_is_enough(cuda):
+    X = make_implicit(3000, 900, random_state=0).matrix
+    small = CuPyBackend(cuda)
+    small.room.size = 1 << 20
+    from rgals.losses import Degrees
+    from rgals.matrix.validate import as_csr
+
+    rows = as_csr(X)
+    side = LOSSES["rg2"].coefficients(Degrees.of(rows)).user_side(rows, 0.05, 1.0)
+    fixed = factors(rows.n_cols, 64, np.float32)
+    ours, whole = (backend.half_step(rows, fixed, side).factors for backend in (small, CuPyBackend(cuda)))
+    np.testing.assert_allclose(ours, whole, atol=1e-4 * np.abs(whole).max())

@@ -1,0 +1,69 @@
+"""Kernels for other processors, kernels whose sources change, kernels that many processes compile at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from kernels.test_compile import FIT, PLACES, edit, install, package, run
+
+from rgals.kernels.emitter import HAS_AVX512
+
+__all__ = ["package"]
+
+
+def test_the_kernels_for_processors_without_avx512(tmp_path):
+    """numba compiles for another processor; the tests of kernels and of the iterated rows judge that."""
+    if not HAS_AVX512:
+        pytest.skip("this processor has no AVX-512: the other tests have judged these kernels")
+    told = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}
+    tests = [str(ROOT / "tests" / name) for name in ("kernels/test_kernels.py", "test_krylov.py")]
+    code = "from rgals.kernels.emitter import HAS_AVX512 as has; import pytest, sys; assert not has; "
+    done = subprocess.run(
+        [sys.executable, "-c", code + "sys.exit(pytest.main(sys.argv[1:]))", "-q", *tests],
+        env={**os.environ, **told, "NUMBA_CACHE_DIR": str(tmp_path)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert " passed" in done.stdout
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_edited_ridge_counts_in_the_next_fit(tmp_path, place):
+    installed = install(tmp_path / "site")
+    before = run(FIT, installed, place, tmp_path / "cache")
+    systems = installed / "rgals" / "kernels" / "systems.py"
+    edit(systems, "tiles.inverse_root(inv_root, at, d, at, scale, ridge)",
+         "tiles.inverse_root(inv_root, at, d, at, scale, ridge * 4.0)")  # fmt: skip
+    after = run(FIT, installed, place, tmp_path / "cache")
+    assert not np.allclose(before, after)
+    assert after == run(FIT, installed, "NUMBA_CACHE_DIR", tmp_path / "an empty one")
+
+
+def test_processes_that_compile_at_once_share_a_cache(package, tmp_path):
+    """Eight at a time, for four types, in an empty folder: all results are right, then and from the cache."""
+    script = (
+        "import sys, numpy as np; from tried.kernels.entries import f\n"
+        "x = np.dtype(sys.argv[1]).type(3)\n"
+        "assert f(x) == 8 and len(f.signatures) == 1\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(package.parent.parent)}
+    for _ in range(10):
+        shutil.rmtree(package / "__pycache__", ignore_errors=True)
+        for _ in ("compiled", "loaded"):
+            kinds = ["int64", "float64", "float32", "complex128"] * 2
+            started = [
+                subprocess.Popen(
+                    [sys.executable, "-c", script, kind], env=environment, stderr=subprocess.PIPE, text=True
+                )
+                for kind in kinds
+            ]
+            for process in started:
+                assert process.wait() == 0, process.stderr.read()

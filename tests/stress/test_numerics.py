@@ -1,0 +1,38 @@
+"""In full: formulas, properties, metrics, scikit-learn's checks, numerical failure, float32, Ctrl-C."""
+
+from __future__ import annotations
+
+import time
+
+from sklearn.utils.estimator_checks import check_estimator
+from solvers.test_precision import test_every_error_of_a_score_is_small_or_warned_of
+from test_numerics import (
+    test_ctrl_c_during_a_fit,
+    test_formulas,
+    test_metrics_equal_an_outside_evaluator,
+    test_numerical_failure_names_the_row_and_leaves_the_last_good_state,
+    test_properties,
+)
+
+from rgals import IALS, RGALS
+
+__all__ = [
+    "test_ctrl_c_during_a_fit",
+    "test_every_error_of_a_score_is_small_or_warned_of",
+    "test_formulas",
+    "test_metrics_equal_an_outside_evaluator",
+    "test_numerical_failure_names_the_row_and_leaves_the_last_good_state",
+    "test_properties",
+]
+
+
+def test_scikit_learns_checks(tally):
+    """Of one more estimator than tests/test_estimator.py, where each check is a test."""
+    count = tally("check_estimator", 80, 80)
+    for estimator in (RGALS(K=4, n_iter=3), RGALS(K=3, loss=IALS(), n_iter=2, dtype="float64")):
+        started = time.perf_counter()
+        for result in check_estimator(estimator, on_fail=None, on_skip=None):
+            bad = result["status"] in ("failed", "xfail")
+            count.add(0.0, f"{result['check_name']}: {result['exception']}" if bad else None)
+        count.worst = max(count.worst, time.perf_counter() - started)
+    count.check()

@@ -1,0 +1,358 @@
+"""The HTTP example with a real client over loopback: answers, bad requests, a new model under load."""
+
+import ast
+import asyncio
+import http.client
+import importlib.util
+import json
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from rgals import RGALS
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+
+_spec = importlib.util.spec_from_file_location(
+    "service_load", Path(__file__).resolve().parent.parent / "benchmarks" / "service.py"
+)
+bench = sys.modules["service_load"] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(bench)
+
+
+@pytest.fixture(scope="module")
+def models():
+    return bench.make_models(400, 150, 8)
+
+
+@pytest.fixture(scope="module")
+def service(models, tmp_path_factory):
+    """Path of the model file, and the port."""
+    path = tmp_path_factory.mktemp("service") / "model.npz"
+    models[0].save(path)
+    process, port = bench.start(path, "--poll", "0.05")
+    yield path, port
+    stop(process)
+
+
+def stop(process):
+    process.send_signal(signal.SIGTERM)
+    try:
+        assert process.wait(120) in (0, -signal.SIGTERM)
+    finally:
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """A service on its own, with the ids of the examples, that waits two seconds for a request: the port."""
+    matrix = sp.csr_array((np.random.default_rng(0).random((20, 12)) < 0.4).astype(np.float32))
+    users = ["ann", "\ud800", *(f"user {k}" for k in range(18))]  # one of them is not text in UTF-8
+    items = ["tea", "milk", "\udcff", "東京", *(f"item {k}" for k in range(8))]
+    path = tmp_path_factory.mktemp("shop") / "model.npz"
+    RGALS(K=4, n_iter=2, random_state=0).fit(matrix, user_ids=users, item_ids=items).save(path)
+    process, port = bench.start(path, "--patience", "2")
+    yield port
+    stop(process)
+
+
+def ask(port, path, body=None, raw=None):
+    async def once():
+        client = bench.Client("127.0.0.1", port)
+        answer = await client.post(path, body, raw)
+        await client.close()
+        return answer
+
+    return asyncio.run(once())
+
+
+def serve(service, model):
+    """Save a model and wait until it is the one that answers."""
+    path, port = service
+    model.save(path)
+    item = model.item_ids_[0].item()
+    give_up = time.monotonic() + 400
+    while ask(port, "/similar", {"item": item})[1]["model"] != model.fingerprint():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+    return port
+
+
+def test_answers_are_those_of_the_library(service, models):
+    port, model = serve(service, models[0]), models[0]
+    users, items = model.user_ids_, model.item_ids_
+    for row in (0, 17, 399):
+        status, answer = ask(port, "/recommend", {"user": users[row].item(), "n": 7})
+        ids, scores = model.recommend(row, 7)
+        assert status == 200 and [x["item"] for x in answer["items"]] == items[ids[0]].tolist()
+        np.testing.assert_allclose([x["score"] for x in answer["items"]], scores[0], rtol=1e-5)
+        had = model.seen_[[row]].indices
+        gone = items[ids[0, :2]].tolist()
+        body = {"history": items[had].tolist(), "exclude": gone, "n": 5}
+        answer = ask(port, "/recommend", body)[1]
+        new, _ = model.recommend_new(np.bincount(had, minlength=150)[None], 5, exclude_items=ids[0, :2])
+        assert [x["item"] for x in answer["items"]] == items[new[0]].tolist()
+    answer = ask(port, "/similar", {"item": items[3].item(), "n": 4})[1]
+    assert [x["item"] for x in answer["items"]] == items[model.similar_items(3, 4)[0][0]].tolist()
+    answer = ask(port, "/explain", {"user": users[9].item(), "item": items[5].item(), "n": 3})[1]
+    why = model.explain(9, 5, 3)
+    assert [x["item"] for x in answer["because"]] == items[why.items].tolist()
+    total = sum(x["contribution"] for x in answer["because"]) + answer["rest"] + answer["all_pairs"]
+    assert total == pytest.approx(answer["score"], abs=1e-9)
+    answer = ask(port, "/recommend", {"user": "stranger", "popular": True, "n": 3})[1]
+    counts = np.bincount(model.seen_.indices, minlength=150)
+    assert [x["score"] for x in answer["items"]] == np.sort(counts)[::-1][:3].tolist()
+    # As many as there are where more are asked for.
+    answer = ask(port, "/recommend", {"user": users[0].item(), "n": 1000})[1]
+    assert len(answer["items"]) == 150 - len(model.seen_[[0]].indices)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/recommend", b'{"user": ', 422, "json"),
+        ("/recommend", b"\xff\xfe", 4, ""),
+        ("/recommend", b"", 422, "body"),
+        ("/recommend", [1, 2], 422, "object"),
+        ("/recommend", {"user": "nobody"}, 404, "'nobody' is not known"),
+        ("/recommend", {"user": 12345678}, 404, "12345678 is not known"),
+        ("/recommend", {"user": 1.5}, 422, "integer"),
+        ("/recommend", {"user": True}, 422, "integer"),
+        ("/recommend", {"user": None}, 422, "either user or history"),
+        ("/recommend", {"user": "a", "history": ["b"]}, 422, "either user or history"),
+        ("/recommend", {"history": ["nothing"]}, 404, "item 'nothing' is not known"),
+        ("/recommend", {"history": "tea"}, 422, "list"),
+        ("/recommend", {"history": ["x"] * 10_001}, 422, "10000"),
+        ("/recommend", {"user": "a", "n": 1001}, 422, "less than or equal to 1000"),
+        ("/recommend", {"user": "a", "n": 10**30}, 422, "1000"),
+        ("/recommend", {"user": "a", "n": 0}, 422, "greater than or equal to 1"),
+        ("/recommend", {"user": "a", "n": "7"}, 422, "integer"),
+        ("/recommend", {"user": 10**30}, 422, "64 bits"),
+        ("/recommend", {"user": -(10**30)}, 422, "64 bits"),
+        ("/recommend", {"history": [1, 10**30]}, 422, "64 bits"),
+        ("/recommend", {"history": [-1, 2**64 - 1]}, 422, "64 bits"),
+        ("/recommend", {"user": "a", "exclude": [10**30]}, 422, "64 bits"),
+        ("/recommend", b'{"user": ' + b"9" * 5000 + b"}", 4, ""),
+        ("/recommend", b'{"user": NaN}', 422, "integer"),
+        ("/recommend", b'{"user": "a", "n": NaN}', 422, "integer"),
+        ("/recommend", b'{"history": [-Infinity]}', 422, "integer"),
+        ("/recommend", b'{"user": 1e999}', 422, "integer"),
+        ("/recommend", b"NaN", 422, "object"),
+        ("/recommend", b'"\\ud800"', 422, "object"),
+        ("/recommend", b'{"user": "a", "\\ud800": 1}', 422, ""),
+        ("/recommend", b'{"user": "\\ud800"}', 404, "not known"),
+        ("/recommend", {"user": "u1\0"}, 404, "not known"),
+        ("/recommend", {"history": [None] * 10_000}, 422, "integer"),
+        ("/recommend", b"[" * 100_000, 4, ""),
+        ("/recommend", {"user": "a", "unknown_option": 1}, 422, "unknown_option"),
+        ("/recommend", {"user": "x" * (1 << 21)}, 413, "1048576"),
+        ("/similar", {"item": "nothing"}, 404, "item 'nothing' is not known"),
+        ("/similar", {}, 422, "item"),
+        ("/similar", {"item": 10**30}, 422, "64 bits"),
+        ("/similar", b'{"item": NaN}', 422, "integer"),
+        ("/explain", {"user": "nobody", "item": "x"}, 404, "user 'nobody' is not known"),
+        ("/explain", {"user": 10**30, "item": "x"}, 422, "64 bits"),
+        ("/explain", b'{"user": "a", "item": -NaN}', 4, ""),
+        ("/nowhere", {}, 404, "Not Found"),
+    ],
+)
+def test_bad_requests_get_a_reason(service, path, body, status, words):
+    raw = body if isinstance(body, bytes) else None
+    got, answer = ask(service[1], path, body, raw)
+    assert got == status or (status == 4 and 400 <= got < 500)
+    assert words in json.dumps(answer["detail"])
+    assert len(json.dumps(answer)) < 3000, "the answer does not grow with the question"
+
+
+CURLS = [
+    line
+    for line in ast.get_docstring(ast.parse(bench.SERVICE.read_text(encoding="utf-8"))).splitlines()
+    if line.startswith("curl ")
+]
+
+
+def request_of(words):
+    """Method, address, body and headers of the curl line's words."""
+    headers, body, rest = {}, None, iter(words[1:])
+    for word in rest:
+        if word == "-H":
+            name, value = next(rest).split(": ")
+            headers[name] = value
+        elif word == "-d":
+            body = next(rest)
+            headers.setdefault("Content-Type", "application/x-www-form-urlencoded")  # as curl does
+        else:
+            address = urlsplit(word)
+    return "GET" if body is None else "POST", address, body, headers
+
+
+@pytest.mark.parametrize("client", ["curl", "http.client"])
+@pytest.mark.parametrize("line", CURLS)
+def test_the_documented_lines_do_what_they_say(shop, line, client):
+    words = shlex.split(line.replace(":8000/", f":{shop}/"))
+    assert str(shop) in words[-1]
+    if client == "curl":
+        if shutil.which("curl") is None:
+            pytest.skip("curl is not installed; the same request is sent by http.client")
+        done = subprocess.run(
+            ["curl", "--silent", "--fail-with-body", *words[1:]], capture_output=True, timeout=60
+        )
+        assert done.returncode == 0, done
+        answer = json.loads(done.stdout)
+    else:
+        method, address, body, headers = request_of(words)
+        connection = http.client.HTTPConnection(address.hostname, address.port, timeout=60)
+        connection.request(method, address.path, body, headers)
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+        assert response.status == 200, answer
+        connection.close()
+    assert answer["model"] and (answer.get("items") or answer.get("because"))
+
+
+def test_there_is_a_documented_line_for_every_question():
+    assert {line.rpartition("/")[2] for line in CURLS} == {"recommend", "similar", "explain"}
+
+
+def test_labels_that_utf8_cannot_express_are_answered(shop):
+    status, answer = ask(shop, "/recommend", raw=b'{"history": ["tea"], "n": 12}')
+    assert status == 200 and {"\udcff", "東京"} <= {part["item"] for part in answer["items"]}
+    assert ask(shop, "/recommend", raw=b'{"user": "\\ud800"}')[0] == 200
+
+
+def test_who_sends_half_a_request_is_hung_up_on(shop):
+    """And nobody else: not who sends slowly, and not who asks again and again over one connection."""
+    head = b"POST /similar HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n"
+    whole = head + b'{"item": "tea"}'
+    halves = {b"": 0, whole[:30]: 0, whole[:-5]: 0, whole + whole[:30]: 1, whole + whole[:-5]: 1}
+    connections = []
+    for sent in halves:
+        connections.append(socket.create_connection(("127.0.0.1", shop), timeout=60))
+        connections[-1].sendall(sent)
+    busy = http.client.HTTPConnection("127.0.0.1", shop, timeout=60)
+    with socket.create_connection(("127.0.0.1", shop), timeout=60) as slow:
+        for part in (whole[:20], whole[20:-5], whole[-5:]):
+            slow.sendall(part)
+            time.sleep(0.3)
+        assert slow.recv(12) == b"HTTP/1.1 200"
+    for _ in range(12):
+        busy.request("POST", "/similar", b'{"item": "tea"}', {"Content-Type": "application/json"})
+        assert busy.getresponse().read().startswith(b'{"model"')
+        own = busy.sock
+        time.sleep(0.25)
+    assert own is busy.sock, "the connection was closed and opened anew"
+    for connection, answers in zip(connections, halves.values(), strict=True):
+        got = b""
+        while part := connection.recv(1 << 16):  # ends when the service hangs up
+            got += part
+        assert got.count(b"HTTP/1.1 200") == answers
+        connection.close()
+    busy.close()
+
+
+SLOW = """
+import sys, time
+from pathlib import Path
+sys.argv[0] = sys.argv.pop(1)
+sys.path.insert(0, str(Path(sys.argv[0]).parent))
+import service
+load = service.load
+def slow(path):  # the file has been read, and may be replaced before it is served
+    loaded = load(path)
+    print("read", loaded.name, flush=True)
+    assert sys.stdin.readline() == "go on\\n"
+    return loaded
+service.load = slow
+service.main()
+"""
+
+
+def test_a_file_that_comes_while_another_is_loaded_is_noticed(models, tmp_path):
+    path, item = tmp_path / "model.npz", {"item": models[0].item_ids_[0].item()}
+    models[0].save(path)
+    command = [sys.executable, "-c", SLOW, str(bench.SERVICE), str(path), "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--poll", "0.05"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True, bufsize=1,
+    ) as process:  # fmt: skip
+        try:
+            first, second = (model.fingerprint() for model in models)
+            output, give_up = [], time.monotonic() + 120
+            threading.Thread(target=lambda: output.extend(process.stdout), daemon=True).start()
+
+            def wait_for(words):
+                while not any(words in line for line in output):
+                    assert process.poll() is None and time.monotonic() < give_up, (words, output)
+                    time.sleep(0.02)
+                return output.pop(next(k for k, line in enumerate(output) if words in line))
+
+            wait_for(f"read {first}")
+            models[1].save(path)  # while the first is loaded, before anything is served
+            process.stdin.write("go on\n")
+            port = int(wait_for("serves").split()[0].rpartition(":")[2])
+            wait_for(f"read {second}")
+            assert ask(port, "/similar", item)[1]["model"] == first
+            models[0].save(path)  # while the second is loaded
+            process.stdin.write("go on\n")
+            wait_for(f"read {first}")
+            assert ask(port, "/similar", item)[1]["model"] == second
+            process.stdin.write("go on\n")
+            while ask(port, "/similar", item)[1]["model"] != first:
+                assert time.monotonic() < give_up
+                time.sleep(0.02)
+        finally:
+            process.kill()
+
+
+def test_a_file_that_is_no_model_changes_nothing(service, models):
+    port = serve(service, models[0])
+    whole = service[0].read_bytes()
+    service[0].write_bytes(whole[: len(whole) // 2])
+    time.sleep(0.5)
+    item = models[0].item_ids_[0].item()
+    assert ask(port, "/similar", {"item": item})[1]["model"] == models[0].fingerprint()
+    service[0].unlink()
+    time.sleep(0.3)
+    assert ask(port, "/similar", {"item": item})[1]["model"] == models[0].fingerprint()
+    serve(service, models[1])
+
+
+def test_a_client_that_hangs_up_hurts_nobody(service, models):
+    port = serve(service, models[0])
+    for part in (
+        b"",
+        b"POST /recommend HTTP/1.1\r\nContent-Length: 50\r\n\r\n{",
+        b"\x00\x01nonsense\r\n\r\n",
+    ):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(part)
+    assert ask(port, "/similar", {"item": models[0].item_ids_[0].item()})[0] == 200
+
+
+def check_load(service, models, clients, seconds, swap_every):
+    path, port = service
+    models[0].save(path)
+    latencies, statuses, served, swaps = asyncio.run(
+        bench.under_load(path, port, models, clients, seconds, swap_every)
+    )
+    p50, p99 = np.percentile(latencies, [50, 99]) * 1e3
+    print(f"{clients} in flight, {seconds} s: {len(latencies)} answers, p50 {p50:.0f} ms, p99 {p99:.0f} ms")
+    assert set(statuses) == {200}, statuses
+    assert swaps >= 2 and len(served) == 2, (swaps, served)
+    assert len(latencies) > 2 * clients
+
+
+def test_every_answer_is_right_while_the_model_changes(service, models, amount):
+    check_load(service, models, amount(40, 200), amount(2, 30), swap_every=amount(0.4, 2))
