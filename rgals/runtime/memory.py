@@ -238,9 +238,8 @@ def sgd_bytes(
     """
     rows = sum(shape)
     table = rows * K * itemsize
-    # The last good epoch is published as a copy; the one before it lives until the next is complete.
-    tables = (1 + n_moments + cosine + 1 + best) * table
-    return tables + rows * (8 + 2 * itemsize + 24) + data + max(batch, table)
+    tables = (1 + n_moments + cosine + best) * table
+    return tables + rows * (8 + 2 * itemsize + 24) + data + batch
 
 
 def split_bytes(nnz: int) -> int:
