@@ -29,15 +29,13 @@ from rgals.solvers import closed_form
 from rgals.solvers.als import ALS, Problem, choose_reg
 from rgals.solvers.choose import choose_solver, exact_backend
 from rgals.training.checkpoint import Checkpoint, open_store
-from rgals.training.data import check_matrix, divide, read
+from rgals.training.data import check_matrix, divide, dtype_name, read, start_factors
 from rgals.training.fit import (
     CHECKPOINT,
     check_memory,
     check_parameters,
     describe_fit,
-    dtype_name,
     finish,
-    start_factors,
     taken,
 )
 from rgals.training.run import run
@@ -272,9 +270,10 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
                 if store is not None:
                     store.description = describe_fit(given, loss, solver, matrix, held_out)
                 watchers, best = make_watchers(given, train, held_out, callbacks, given.validation_users)
+                scale = given.K**-0.5 if given.init_scale is None else given.init_scale
                 factors, history = run(
                     # Named nowhere, so that its factors are gone before the last half-step makes others.
-                    ALS(problem, backend, start_factors(given, matrix.shape, rng, dtype)),
+                    ALS(problem, backend, *start_factors(given, matrix.shape, 1, rng, dtype, scale)),
                     given.n_iter,
                     tol=given.tol,
                     watchers=watchers,

@@ -105,26 +105,7 @@ def fit_parameters(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def parse_loss(text: str) -> Loss:
-    """Make a loss from ``NAME`` or ``NAME:PARAMETER=VALUE,...``.
-
-    Parameters
-    ----------
-    text : str
-
-    Returns
-    -------
-    Loss
-
-    Raises
-    ------
-    ParameterError
-        Unknown loss or parameter, or a value out of range.
-
-    Examples
-    --------
-    >>> parse_loss("ials:alpha0=0.02,item_exponent=-0.4")
-    IALS(alpha0=0.02, item_exponent=-0.4)
-    """
+    """Make a loss from ``NAME`` or ``NAME:PARAMETER=VALUE,...``."""
     name, _, settings = text.partition(":")
     get_loss(name)
     kind = LOSSES[name.lower()]
@@ -175,12 +156,7 @@ def align(data: Interactions, matrix: sp.csr_array, users: IdMap | None, items: 
 
 
 def check_output(path: str) -> None:
-    """Refuse, before long work, an output file that could not be written after it.
-
-    Raises
-    ------
-    OSError, InputError
-    """
+    """Refuse, before long work, an output file that could not be written after it."""
     folder = os.path.dirname(os.path.realpath(path))
     if os.path.isdir(path):
         raise InputError(f"{path} is a folder; give the name of a file")

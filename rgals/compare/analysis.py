@@ -11,13 +11,7 @@ Curve = Sequence[Sequence[float]]  # (seconds, value) per iteration or epoch
 
 
 def seconds_to(curve: Curve, target: float) -> float:
-    """Training seconds until a curve first reaches a value; infinity if it never does.
-
-    Examples
-    --------
-    >>> seconds_to([(1.0, 0.1), (2.0, 0.3), (3.0, 0.2)], 0.3), seconds_to([(1.0, 0.1)], 0.2)
-    (2.0, inf)
-    """
+    """Training seconds until a curve first reaches a value; infinity if it never does."""
     for seconds, value in curve:
         if value >= target:
             return float(seconds)
@@ -31,27 +25,14 @@ def best_of(curve: Curve) -> float:
 
 @dataclass(frozen=True)
 class Rate:
-    """A linear rate of convergence: the gap to the limit shrinks by ``factor`` per iteration.
-
-    Attributes
-    ----------
-    factor : float
-    r2 : float
-        Share of the variance of log(gap) that a straight line explains.
-    first, last : int
-        Iterations, from 1, that the line was fitted to.
-    power : float
-        Exponent of the best power law ``gap ~ t^-power`` over the same iterations,
-    power_r2 : float
-        and how much that explains: a sublinear method is described better by it.
-    """
+    """A linear rate of convergence: the gap to the limit shrinks by ``factor`` per iteration."""
 
     factor: float
-    r2: float
-    first: int
+    r2: float  # share of the variance of log(gap) that a straight line explains
+    first: int  # iterations, from 1, that the line was fitted to
     last: int
-    power: float
-    power_r2: float
+    power: float  # exponent of the best power law gap ~ t^-power over the same iterations
+    power_r2: float  # what that explains: more than r2 where a method is sublinear
 
 
 def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
@@ -63,28 +44,10 @@ def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 
 
 def linear_rate(objective: Sequence[float], limit: float | None = None, skip: int = 1) -> Rate | None:
-    """Fit a linear rate to an objective that decreases to a limit.
+    """Fit a linear rate to an objective that decreases to ``limit``; None below 4 usable iterations.
 
-    Parameters
-    ----------
-    objective : sequence of float
-        Value after every iteration.
-    limit : float, optional
-        What it converges to. By default the smallest value, and only the first half of the iterations is
-        used, because an unfinished run underestimates the gap near its end.
-    skip : int, default 1
-        Iterations at the start that are left out.
-
-    Returns
-    -------
-    Rate or None
-        None where fewer than 4 iterations can be used.
-
-    Examples
-    --------
-    >>> rate = linear_rate([5 + 3 * 0.7**t for t in range(60)])
-    >>> round(rate.factor, 3), rate.r2 > 0.999
-    (0.7, True)
+    Without a limit it is the smallest value, and only the first half of the iterations is used, because an
+    unfinished run underestimates the gap near its end. The first ``skip`` iterations are left out.
     """
     values = np.asarray(objective, dtype=np.float64)
     end = len(values) if limit is not None else (len(values) + 1) // 2

@@ -39,29 +39,16 @@ _FREQUENCY = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3)
 
 @dataclass(frozen=True)
 class Method:
-    """A method of the comparison.
-
-    Attributes
-    ----------
-    name, label : str
-    family : {"ALS", "SGD"}
-    build : callable
-        ``build(params, **common)`` gives the estimator; ``common`` holds K, n_jobs and random_state.
-    ladders : mapping of str to tuple of float
-        Every tuned parameter with its values in ascending order.
-    start : mapping of str to float
-        Where tuning starts,
-    loss : class of an ALS loss, optional
-        unless `rgals.losses.rule` knows better for it. The ridge of softmax is taken from that of RG2, its
-        second-order form, which it resembles but for a factor.
-    """
+    """A method of the comparison."""
 
     name: str
     label: str
-    family: str
+    family: str  # "ALS" or "SGD"
+    # build(params, **common) gives the estimator; common holds K, n_jobs and random_state
     build: Callable[..., Any]
-    ladders: Mapping[str, tuple[float, ...]]
-    start: Params
+    ladders: Mapping[str, tuple[float, ...]]  # every tuned parameter with its values in ascending order
+    start: Params  # where tuning starts,
+    # unless `rgals.losses.rule` knows better for this; softmax takes its ridge from RG2, its 2nd-order form
     loss: type[Loss] | None = None
 
     def start_for(self, n_users: int, n_items: int, nnz: int) -> dict[str, float]:
@@ -175,26 +162,7 @@ def _of_loss(loss: Loss) -> Method:
 
 
 def get_methods(names: Any) -> list[Method]:
-    """The methods of the given names, and those of losses.
-
-    Parameters
-    ----------
-    names : str (separated by commas), Loss, or sequence of str and Loss
-
-    Returns
-    -------
-    list of Method
-
-    Raises
-    ------
-    ParameterError
-        Unknown or repeated name, or none.
-
-    Examples
-    --------
-    >>> [method.label for method in get_methods("rg2,bpr")]
-    ['RG2 (ALS)', 'BPR, cosine (SGD)']
-    """
+    """The methods of names (a sequence, or one text with commas) and of losses, each once."""
     if isinstance(names, str | Loss):
         names = names.split(",") if isinstance(names, str) else [names]
     found = []

@@ -290,13 +290,7 @@ def _pyplot() -> Any:
 
 
 def draw(result: Comparison) -> Any:
-    """A figure with two panels: quality against training time, and objective gaps against iterations.
-
-    Raises
-    ------
-    MissingDependencyError
-        Without matplotlib.
-    """
+    """A figure with two panels: quality against training time, and objective gaps against iterations."""
     figure = _pyplot()(figsize=(13, 5.2), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     order = sorted(result.rows, key=lambda row: row.method)

@@ -169,16 +169,7 @@ class Plan:
 
 
 class Runner:
-    """Carries a comparison out, asking the journal first whether a result is there already.
-
-    Parameters
-    ----------
-    split : Split
-    methods : list of Method
-    plan : Plan
-    folder : Path
-        Where ``results.jsonl`` lies.
-    """
+    """Carries a comparison out; results that ``results.jsonl`` in ``folder`` holds are not computed again."""
 
     def __init__(self, split: Split, methods: list[Method], plan: Plan, folder: Path) -> None:
         plan.check(methods)
@@ -413,21 +404,9 @@ def tune(
 ) -> dict[str, Any]:
     """Climb the ladders of a method's parameters one rung at a time until every neighbour is worse.
 
-    Parameters
-    ----------
-    method : Method
-    max_trials : int
-        0 takes the rungs nearest to the start as they are.
-    trial : callable
-        Validation quality of a setting.
-    start : mapping of str to float, optional
-        Where to start: at the nearest rungs. By default that of the method.
-
-    Returns
-    -------
-    dict
-        ``params``, ``best``, ``trials``, ``finished`` (every neighbour was tried) and ``edges``, the
-        parameters whose best value is the first or last rung.
+    Starts at the rungs nearest to ``start``; with ``max_trials=0`` it takes those as they are. Returns
+    ``params``, ``best``, ``trials``, ``finished`` (every neighbour was tried) and ``edges``, the parameters
+    whose best value is the first or last rung.
     """
     start = method.start if start is None else start
     here = {name: _rung(ladder, start[name]) for name, ladder in method.ladders.items()}

@@ -66,29 +66,11 @@ def choose(
     numeric: Sequence[bool],
     origin: str,
 ) -> Choice:
-    """Find the column of every role.
+    """Find the column of every role; an `InputError` lists the columns where one is missing or ambiguous.
 
-    Parameters
-    ----------
-    names : sequence of str or None
-        Column names, where the table has them.
-    n_columns : int
-    wanted : dict
-        Role to a name, a position from 0 (negative from the end), ``"auto"`` or None for "not there".
-        ``user`` and ``item`` given as None mean ``"auto"``.
-    numeric : sequence of bool, shape (n_columns,)
-        Whether a column looks numeric; an automatic value or timestamp of a table without names must.
-    origin : str
-        Names the table in messages.
-
-    Returns
-    -------
-    Choice
-
-    Raises
-    ------
-    InputError
-        A column is missing or ambiguous; the message lists the columns there are.
+    ``wanted``: by role a name, a position from 0 (negative from the end), "auto" or None for "not there".
+    Without ``names``, an automatic value or timestamp must look ``numeric``. ``origin`` names the table in
+    messages.
     """
     found: dict[str, int | None] = {}
     for role in ROLES:

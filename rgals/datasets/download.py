@@ -151,29 +151,12 @@ def download(
     attempts: int = 3,
     pause: float = 1.0,
 ) -> None:
-    """Fetch a file; on return it lies whole and verified at ``target``.
+    """Fetch a file from the first of ``urls`` that gives it; it then lies whole and verified at ``target``.
 
-    An interrupted download leaves ``target.part``, and the next call continues there if the server allows
-    and says (by ETag or date) that the file is still the same.
-
-    Parameters
-    ----------
-    urls : tuple of str
-        Tried in order, http or https.
-    target : Path
-    md5 : str, optional
-        Published checksum.
-    progress : bool, default True
-        Show a progress bar.
-    attempts : int, default 3
-        For each address; a broken connection is resumed.
-    pause : float, default 1
-        Seconds before the second attempt; doubled for each further one.
-
-    Raises
-    ------
-    DownloadError
-        No address gave the file; the message says why and where to put it by hand.
+    An interrupted download leaves ``target.part``, and the next call continues there if the server allows and
+    says (by ETag or date) that the file is still the same. ``pause``: seconds before the second of the
+    ``attempts`` for each address, doubled for each further one. A `DownloadError` says why, and where to put
+    the file by hand.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part, meta = (target.with_name(target.name + suffix) for suffix in (".part", ".part.json"))
@@ -214,10 +197,7 @@ def download(
 
 
 def published_md5(sums_url: str, url: str) -> str | None:
-    """MD5 of a file from the list its publisher keeps beside it; None where there is no such list.
-
-    Lines are a digest and a file name, as md5sum writes them.
-    """
+    """MD5 of a file from the list (as md5sum writes it) that its publisher keeps; None without one."""
     name = urlsplit(url).path.rsplit("/", 1)[-1]
     try:
         with _ask(sums_url, {}) as answer:

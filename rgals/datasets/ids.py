@@ -16,22 +16,10 @@ _WIDE_BYTES, _WIDE_FACTOR = 1 << 24, 4
 
 
 def as_labels(labels: Any) -> np.ndarray:
-    """External labels as a one-dimensional array of int64, uint64, fixed-width strings or objects.
+    """Ids as a 1-D array: int64 (uint64 where they do not fit), ``<U``, or objects.
 
-    Parameters
-    ----------
-    labels : sequence of int or str (bytes and UUIDs become strings)
-
-    Returns
-    -------
-    ndarray, shape (n,)
-        Integers as int64 (uint64 where they do not fit), strings as ``<U``; a mixture of both, or strings of
-        which few are very long, as an object array.
-
-    Raises
-    ------
-    InputTypeError
-        A label is neither an integer nor a string, or the labels are not one-dimensional.
+    Bytes and UUIDs become strings. Objects hold a mixture of integers and strings, or strings of which few
+    are very long. Anything else is an `InputTypeError`.
     """
     array = labels if isinstance(labels, np.ndarray) else None
     if array is None:
@@ -123,17 +111,7 @@ def sorted_labels(labels: np.ndarray) -> np.ndarray:
 
 
 def encode(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers of labels: ``labels[codes] == column`` with sorted distinct labels.
-
-    Parameters
-    ----------
-    column : ndarray of labels as `as_labels` returns them, shape (n,)
-
-    Returns
-    -------
-    codes : ndarray of int64, shape (n,)
-    labels : ndarray, shape (n_distinct,)
-    """
+    """Codes (int64) and sorted distinct labels of a column from `as_labels`: ``labels[codes] == column``."""
     if len(column) == 0:
         return np.empty(0, np.int64), column
     if column.dtype.kind in "iu":
@@ -170,10 +148,7 @@ def sort_codes(codes: np.ndarray, distinct: Any) -> tuple[np.ndarray, np.ndarray
 
 
 def text_to_labels(codes: np.ndarray, distinct: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted labels of strings read from a text file: integers where every one is a plain integer.
-
-    ``007`` and ``7`` stay two labels, so one leading zero keeps the whole column as strings.
-    """
+    """Codes and sorted labels of texts; integers where all are plain ones (``007`` is not one)."""
     stripped = [text.strip() for text in distinct]
     if all(_is_plain_int(text) for text in stripped):
         labels: Any = np.array([int(text) for text in stripped], dtype=np.int64)

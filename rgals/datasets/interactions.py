@@ -180,10 +180,7 @@ class Interactions:
 
 @dataclass
 class Columns:
-    """Raw columns on their way to a matrix.
-
-    ``where(k)`` says in words where row ``k`` came from, such as ``"ratings.csv, line 17"``.
-    """
+    """Raw columns on their way to a matrix."""
 
     user: np.ndarray
     user_labels: np.ndarray
@@ -192,7 +189,7 @@ class Columns:
     value: np.ndarray | None
     timestamp: np.ndarray | None
     split: np.ndarray | None
-    where: Callable[[int], str]
+    where: Callable[[int], str]  # says where row k came from: "ratings.csv, line 17"
 
 
 def check_options(min_value: Any, binarize: Any, duplicates: Any) -> tuple[float | None, bool]:

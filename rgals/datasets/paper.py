@@ -21,21 +21,11 @@ RATIOS = (0.8, 0.1, 0.1)
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a data set is prepared.
+    """How a data set is prepared."""
 
-    Attributes
-    ----------
-    min_value : float or None
-        Ratings from this on are positive; None: every interaction is.
-    core : int
-        Users and items with fewer interactions are removed until none is left.
-    size : (int, int, int) or None
-        Users, items and interactions after that, as Table 5 of the paper states them.
-    """
-
-    min_value: float | None
-    core: int
-    size: tuple[int, int, int] | None = None
+    min_value: float | None  # ratings from this on are positive; None: every interaction is
+    core: int  # users and items with fewer interactions are removed until none is left
+    size: tuple[int, int, int] | None = None  # users, items, interactions after that: Table 5 of the paper
 
 
 # The paper says that ratings below 3 are no positives of Electronics either. The numbers of its Table 5 are

@@ -30,50 +30,25 @@ _LIGHTGCN = (
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """One file of a data set.
+    """One file of a data set."""
 
-    Attributes
-    ----------
-    name : str
-        Under which it lies in the cache folder.
-    urls : tuple of str
-        Where it is published; tried in order.
-    md5 : str or None
-        As its publisher states it. None: no published one is known; the SHA-256 of the first download is then
-        recorded, and later uses are compared with that.
-    sums_url : str or None
-        Where the publisher lists the MD5 of the file (lines of digest and name).
-    """
-
-    name: str
-    urls: tuple[str, ...]
+    name: str  # under which it lies in the cache folder
+    urls: tuple[str, ...]  # where it is published; tried in order
+    # as published; without one, the SHA-256 of the first download is what later uses must match
     md5: str | None = None
-    sums_url: str | None = None
+    sums_url: str | None = None  # where the publisher lists MD5 and name of files
 
 
 @dataclass(frozen=True)
 class Source:
-    """A public data set.
-
-    Attributes
-    ----------
-    name : str
-    files : tuple of RemoteFile
-    form : {"zip", "json", "literal", "pagelinks", "adjacency"}
-        Which parser reads it.
-    licence : str
-    member : str
-        Path of the table in the archive, for ``form="zip"``.
-    size : (int, int, int) or None
-        Published numbers of users and items that occur and of interactions; checked after reading.
-    """
+    """A public data set."""
 
     name: str
     files: tuple[RemoteFile, ...]
-    form: str
+    form: str  # which parser reads it: "zip", "json", "literal", "pagelinks" or "adjacency"
     licence: str
-    member: str = ""
-    size: tuple[int, int, int] | None = None
+    member: str = ""  # path of the table in the archive, for form="zip"
+    size: tuple[int, int, int] | None = None  # published users, items, interactions; checked
 
 
 def _movielens(name: str, member: str, md5: str, size: tuple[int, int, int]) -> Source:

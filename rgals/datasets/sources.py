@@ -123,10 +123,7 @@ def record_lines(
     timestamp: str | None = None,
     progress: bool = False,
 ) -> Columns:
-    """Records, one a line: JSON (Amazon reviews) or, with ``literal``, Python dictionaries (the Steam dump).
-
-    Python literals are read by `ast.literal_eval`, which evaluates nothing.
-    """
+    """Records, one a line: JSON (Amazon) or, with ``literal``, Python dictionaries, not evaluated (Steam)."""
     parse: Callable[[str], Any] = _parse_literal if literal else json.loads
     form = "a Python dictionary" if literal else "a JSON object"
     found = _Records(path)
@@ -234,10 +231,9 @@ class _LinkTable:
 
 
 def pagelinks(path: Path, progress: bool = False) -> Columns:
-    """Links between pages from a ``pagelinks`` dump of MediaWiki (``.sql``, gzipped or not).
+    """Links from a ``pagelinks`` dump of MediaWiki: users are the linking pages, from and to all namespaces.
 
-    Users are the linking pages (``pl_from``). Items are ``pl_target_id`` in dumps since 2024, before that
-    the namespace and the title (``"0:Moon"``). Links from and to all namespaces count.
+    Items are ``pl_target_id`` in dumps since 2024, before that the namespace and the title (``"0:Moon"``).
     """
     table: _LinkTable | None = None
     names: list[str] = []

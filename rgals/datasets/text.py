@@ -419,8 +419,8 @@ def _numpy_columns(layout: Layout) -> Columns | None:
 def _suits_arrow(layout: Layout) -> bool:
     """Whether pyarrow must read the file as csv does: no very long line, no line end within quotes, no 0x10.
 
-    pyarrow cuts a file into blocks at line ends, takes fields of any length, takes a quote that is never
-    closed for one that the end of the file closes, and reads hexadecimal integers.
+    pyarrow cuts a file into blocks at line ends, takes fields of any length, closes an open quote at the end
+    of the file, and reads hexadecimal integers.
     """
     quote = ord(layout.quote) if layout.quote else None
     integers = layout.choice.timestamp is not None

@@ -89,19 +89,10 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
 
 def remove_leftovers(folder: str) -> list[str]:
-    """Remove the temporary files of writers that were killed.
+    """Remove the temporary files of writers that were killed, and return their paths.
 
     A writer holds a lock on its file, which the system releases when the process ends, however it ends. Files
     that cannot be locked are in use, or belong to a file system without locks, and stay.
-
-    Parameters
-    ----------
-    folder : str
-
-    Returns
-    -------
-    list of str
-        What was removed.
     """
     removed: list[str] = []
     try:

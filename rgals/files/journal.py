@@ -11,20 +11,10 @@ from rgals.runtime.errors import InputError
 
 
 class Journal:
-    """Results by key, kept in a file of JSON lines.
+    """Results by key, kept in a file of JSON lines; its first line is the setting that all results share.
 
-    A last line that an interruption cut short is dropped; any other damage is an error.
-
-    Parameters
-    ----------
-    path : Path
-    setting : dict
-        What must agree for results to be comparable: data, split, K, metric ... The first line of the file.
-
-    Raises
-    ------
-    InputError
-        The file belongs to another setting or is damaged.
+    A file of another setting is refused. So is a damaged one, but for a last line that an interruption cut
+    short.
     """
 
     def __init__(self, path: Path, setting: dict[str, Any]) -> None:

@@ -23,20 +23,12 @@ def read_only(array: np.ndarray) -> np.ndarray:
 class CSR:
     """A sparse matrix of non-negative weights, rows sorted by index, no duplicates, no stored zeros.
 
-    Attributes
-    ----------
-    indptr : ndarray of int64, shape (n_rows + 1,)
-    indices : ndarray of int32, shape (nnz,)
-    values : ndarray of float32 or float64, shape (n,)
-        The stored values, or an *empty* array when every one of them is 1 (so that plain implicit data cost
-        no memory and kernels read nothing).
-    n_cols : int
-
     Make one with `rgals.matrix.validate.as_csr`, which checks; this class trusts. Its arrays are read-only.
     """
 
-    indptr: np.ndarray
-    indices: np.ndarray
+    indptr: np.ndarray  # int64, shape (n_rows + 1,)
+    indices: np.ndarray  # int32, shape (nnz,)
+    # float32 or float64; *empty* where every value is 1: plain implicit data cost no memory
     values: np.ndarray
     n_cols: int
 

@@ -93,12 +93,7 @@ def _neighbours(matrix: sp.csr_array | sp.csc_array, lines: np.ndarray) -> np.nd
 
 
 def part_sizes(counts: np.ndarray, ratios: np.ndarray) -> np.ndarray:
-    """How many of ``counts`` interactions go to each part; rounded as `split_interactions` says.
-
-    Returns
-    -------
-    ndarray of int64, shape (len(counts), n_parts)
-    """
+    """How many of ``counts`` interactions go to each part; rounded as `split_interactions` says."""
     # The tiny addend keeps 0.29 * 100 = 28.999999999999996 at 29.
     sizes = np.floor(np.outer(counts, ratios) + 1e-9).astype(np.int64)
     sizes[:, 0] = counts - sizes[:, 1:].sum(axis=1)

@@ -109,36 +109,11 @@ def as_csr(
     n_rows: int | None = None,
     n_cols: int | None = None,
 ) -> CSR:
-    """Check a matrix and bring it into the one form that rgals computes with.
+    """Check a matrix (scipy, ndarray, frame, `CSR`) and bring it into the form that rgals computes with.
 
-    The caller's matrix is never modified; arrays are shared where nothing had to change.
-
-    Parameters
-    ----------
-    X : scipy sparse matrix or array (any format), ndarray, DataFrame or `CSR`
-        Weights, users x items. Duplicates are added, explicit zeros dropped, rows sorted.
-    name : str
-        How the caller calls the matrix; used in messages.
-    dtype : float32 or float64
-        Of the stored values.
-    n_rows, n_cols : int, optional
-        The shape it must have; a transposed matrix is recognised in the message.
-
-    Returns
-    -------
-    CSR
-
-    Raises
-    ------
-    InsufficientMemoryError
-        There is too little memory to convert it.
-    InputTypeError
-        Not a matrix, or values that are no numbers.
-    ShapeError
-        Not two-dimensional, or not of the given shape.
-    InputError
-        Corrupt structure, an index out of range, a NaN, infinite or negative value: the message names the
-        row and the column.
+    Duplicates are added, explicit zeros dropped, rows sorted. The caller's matrix is never modified; arrays
+    are shared where nothing had to change. Errors call it ``name`` and say which row and column is at fault.
+    ``n_rows`` and ``n_cols`` are the shape it must have; a transposed matrix is recognised in the message.
     """
     if isinstance(X, CSR):
         out = X

@@ -15,24 +15,12 @@ LISTS, WHOLE, EXPOSURE, NOVELTY = "lists", "whole", "exposure", "novelty"
 
 @dataclass(frozen=True)
 class Row:
-    """A metric by name.
-
-    Attributes
-    ----------
-    function : callable
-    needs : str
-        What it is computed from: ``LISTS`` (`Judged`), ``WHOLE`` (`Outranked`), ``EXPOSURE`` (counts per
-        item; one figure for all users), ``NOVELTY`` (`Judged` and popularity).
-    parameter : str or None
-        Keyword of the number in parentheses.
-    check : callable or None
-        Returns the parameter as a float or raises `ParameterError`.
-    """
+    """A metric by name."""
 
     function: Callable[..., Any]
-    needs: str = LISTS
-    parameter: str | None = None
-    check: Callable[[Any], float] | None = None
+    needs: str = LISTS  # what it is computed from, one of the constants above
+    parameter: str | None = None  # keyword of the number in parentheses
+    check: Callable[[Any], float] | None = None  # returns that number as a float or raises `ParameterError`
 
 
 METRICS = {
@@ -67,13 +55,7 @@ class Metric:
 
 
 def parse(name: Any) -> Metric:
-    """Read a name such as ``"ndcg@10"``, ``"rbp(0.9)@20"`` or ``"auc"``.
-
-    Raises
-    ------
-    ParameterError
-        An unknown metric, a missing or surplus cutoff or parameter; the message says what is known.
-    """
+    """Read a name such as ``"ndcg@10"``, ``"rbp(0.9)@20"`` or ``"auc"``; errors list what is known."""
     match = _FORM.fullmatch(name.strip()) if isinstance(name, str) else None
     row = METRICS.get(match[1]) if match else None
     if match is None or row is None:

@@ -258,10 +258,7 @@ def _block(
     totals: dict[str, np.ndarray],
     n_jobs: int | None,
 ) -> dict[str, np.ndarray]:
-    """Every metric for one batch of users; exposures are added to ``totals``.
-
-    ``known`` is the popularity of the items and the number of users that it comes from.
-    """
+    """Metrics of one batch of users; exposures are added to ``totals``. ``known``: item counts, n_users."""
     n = min(max((m.k for m in wanted if m.k is not None), default=0), truth.n_cols)
     whole = any(m.row.needs == WHOLE for m in wanted)
     dense, pair = None, (_NOTHING, _NOTHING)

@@ -8,13 +8,48 @@ the number of the user's relevant items.
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
 from rgals.metrics._judged import top
 from rgals.runtime.checks import check_real
 from rgals.runtime.errors import ParameterError
+
+_Metric = TypeVar("_Metric", bound=Callable[..., np.ndarray])
+
+_LISTS = """\
+Parameters
+----------
+ranked : array of int, shape (B, n), or Judged
+    Items of each user, best first, -1 as padding; or the result of `judge`.
+truth : sparse matrix, shape (B, N), optional
+    Relevant items; not needed with `Judged`.
+k : int, optional
+    Cutoff; by default the length of the lists.
+"""
+_PERSISTENCE = """\
+p : float, default 0.8
+    Persistence, 0 < p < 1. In a name: ``"rbp(0.95)@50"``.
+"""
+_RETURNS = """
+Returns
+-------
+ndarray of float64, shape (B,)
+    In [0, 1]; NaN for users without relevant items.
+
+"""
+
+
+def _documented(metric: _Metric) -> _Metric:
+    """Put the sections that all these metrics share before those of a docstring's own."""
+    text = inspect.getdoc(metric) or ""
+    shared = _LISTS + (_PERSISTENCE if "p" in inspect.signature(metric).parameters else "") + _RETURNS
+    metric.__doc__ = re.sub(r"^(?=[A-Z][\w ]*\n-+$)", lambda _: shared, text, count=1, flags=re.MULTILINE)
+    return metric
 
 
 def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
@@ -26,36 +61,23 @@ def _where_truth(values: Any, n_truth: np.ndarray) -> np.ndarray:
     return np.where(n_truth > 0, values, np.nan)
 
 
-def _ideal(weights: np.ndarray, n_truth: np.ndarray) -> np.ndarray:
-    """Sum of the weights of the first ``min(k, T)`` ranks."""
-    total = np.concatenate([[0.0], np.cumsum(weights)])
-    return total[np.minimum(n_truth, len(weights))]
+def _over_ideal(
+    hits: np.ndarray, n_truth: np.ndarray, k: int, discount: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Discounted hits over their largest possible sum, that of ``min(k, T)`` hits at the top."""
+    n_ranks = max(hits.shape[1], min(k, int(n_truth.max(initial=1))))  # no ideal list is longer than T
+    weights = discount(np.arange(n_ranks))
+    ideal = np.concatenate([[0.0], np.cumsum(weights[:k])])
+    gain = (hits * weights[: hits.shape[1]]).sum(axis=1)
+    return _ratio(gain, ideal[np.minimum(n_truth, len(ideal) - 1)])
 
 
-def _discounts(k: int, n_truth: np.ndarray) -> int:
-    """How many ranks matter: no ideal list is longer than the truth."""
-    return int(min(k, max(n_truth.max(initial=0), 1)))
-
-
+@_documented
 def ndcg(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     """Normalised discounted cumulative gain at k.
 
     ``sum_{i<=k} h_i / log2(i + 1)``, divided by its largest possible value, which is the same sum over
     ``i <= min(k, T)`` of ones: a list of k relevant items has NDCG 1 even where T > k.
-
-    Parameters
-    ----------
-    ranked : array of int, shape (B, n), or Judged
-        Items of each user, best first, -1 as padding; or the result of `judge`.
-    truth : sparse matrix, shape (B, N)
-        Relevant items; not needed with `Judged`.
-    k : int, optional
-        Cutoff; by default the length of the lists.
-
-    Returns
-    -------
-    ndarray of float64, shape (B,)
-        In [0, 1]; NaN for users without relevant items.
 
     References
     ----------
@@ -69,24 +91,12 @@ def ndcg(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     array([0.6309])
     """
     hits, n_truth, k = top(ranked, truth, k)
-    width = max(hits.shape[1], _discounts(k, n_truth))
-    weights = 1.0 / np.log2(np.arange(2, width + 2))
-    gain = (hits * weights[: hits.shape[1]]).sum(axis=1)
-    return _ratio(gain, _ideal(weights[:k], n_truth))
+    return _over_ideal(hits, n_truth, k, lambda rank: 1.0 / np.log2(rank + 2))
 
 
+@_documented
 def mrr(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
-    """Reciprocal rank of the first relevant item among the first k, 0 if there is none.
-
-    Parameters
-    ----------
-    ranked, truth, k
-        As in `ndcg`.
-
-    Returns
-    -------
-    ndarray of float64, shape (B,)
-        Its mean over users is the mean reciprocal rank.
+    """Reciprocal rank of the first relevant item among the first k, 0 if there is none; its mean is MRR@k.
 
     References
     ----------
@@ -110,19 +120,11 @@ def _average_precision(hits: np.ndarray) -> np.ndarray:
     return (hits * np.cumsum(hits, axis=1) / ranks).sum(axis=1)
 
 
+@_documented
 def average_precision(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     """Average precision at k over all relevant items; its mean is MAP@k (``"map@k"``).
 
     ``1 / T * sum_{i<=k} h_i (h_1 + ... + h_i) / i``: trec_eval's definition (``map_cut``), also that of ranx.
-
-    Parameters
-    ----------
-    ranked, truth, k
-        As in `ndcg`.
-
-    Returns
-    -------
-    ndarray of float64, shape (B,)
 
     References
     ----------
@@ -139,17 +141,9 @@ def average_precision(ranked: Any, truth: Any = None, k: int | None = None) -> n
     return _ratio(_average_precision(hits), n_truth)
 
 
+@_documented
 def capped_average_precision(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     """Average precision at k over ``min(k, T)``: MAP@k of Kaggle and implicit (``"capped_map@k"``).
-
-    Parameters
-    ----------
-    ranked, truth, k
-        As in `ndcg`.
-
-    Returns
-    -------
-    ndarray of float64, shape (B,)
 
     Examples
     --------
@@ -162,17 +156,9 @@ def capped_average_precision(ranked: Any, truth: Any = None, k: int | None = Non
     return _ratio(_average_precision(hits), np.minimum(n_truth, k))
 
 
+@_documented
 def recall(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     """Share of the relevant items that are among the first k: ``sum_{i<=k} h_i / T``.
-
-    Parameters
-    ----------
-    ranked, truth, k
-        As in `ndcg`.
-
-    Returns
-    -------
-    ndarray of float64, shape (B,)
 
     See Also
     --------
@@ -189,17 +175,9 @@ def recall(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     return _ratio(hits.sum(axis=1), n_truth)
 
 
+@_documented
 def capped_recall(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     """Recall over what fits into the list: ``sum_{i<=k} h_i / min(k, T)``, so that 1 can be reached.
-
-    Parameters
-    ----------
-    ranked, truth, k
-        As in `ndcg`.
-
-    Returns
-    -------
-    ndarray of float64, shape (B,)
 
     References
     ----------
@@ -216,17 +194,9 @@ def capped_recall(ranked: Any, truth: Any = None, k: int | None = None) -> np.nd
     return _ratio(hits.sum(axis=1), np.minimum(n_truth, k))
 
 
+@_documented
 def precision(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     """Share of the first k ranks that hold a relevant item: ``sum_{i<=k} h_i / k``.
-
-    Parameters
-    ----------
-    ranked, truth, k
-        As in `ndcg`.
-
-    Returns
-    -------
-    ndarray of float64, shape (B,)
 
     Examples
     --------
@@ -239,17 +209,9 @@ def precision(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarra
     return _ratio(hits.sum(axis=1), np.where(n_truth > 0, k, 0))
 
 
+@_documented
 def hit_rate(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     """1 where a relevant item is among the first k, else 0 (HR@k).
-
-    Parameters
-    ----------
-    ranked, truth, k
-        As in `ndcg`.
-
-    Returns
-    -------
-    ndarray of float64, shape (B,)
 
     Examples
     --------
@@ -262,22 +224,12 @@ def hit_rate(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray
     return _where_truth(1.0 * hits.any(axis=1), n_truth)
 
 
+@_documented
 def rbp(ranked: Any, truth: Any = None, k: int | None = None, p: float = 0.8) -> np.ndarray:
     """Rank-biased precision at k: ``(1 - p) sum_{i<=k} h_i p^(i-1)``.
 
-    A reader who looks at the next item with probability p finds relevant items at this rate.
-
-    Parameters
-    ----------
-    ranked, truth, k
-        As in `ndcg`.
-    p : float, default 0.8
-        Persistence, 0 < p < 1. In a name: ``"rbp(0.95)@50"``.
-
-    Returns
-    -------
-    ndarray of float64, shape (B,)
-        Below 1, whatever the list: a perfect one of T <= k items reaches ``1 - p^T`` only. See `nrbp`.
+    A reader who looks at the next item with probability p finds relevant items at this rate. It stays below
+    1: a perfect list of T <= k items reaches ``1 - p^T`` only. See `nrbp`.
 
     References
     ----------
@@ -296,22 +248,11 @@ def rbp(ranked: Any, truth: Any = None, k: int | None = None, p: float = 0.8) ->
     return _where_truth((1 - p) * (hits * p ** np.arange(hits.shape[1])).sum(axis=1), n_truth)
 
 
+@_documented
 def nrbp(ranked: Any, truth: Any = None, k: int | None = None, p: float = 0.8) -> np.ndarray:
     """Rank-biased precision at k over its largest possible value, that of ``min(k, T)`` hits at the top.
 
     ``sum_{i<=k} h_i p^(i-1) / sum_{i<=min(k,T)} p^(i-1)``: NDCG with the discount of `rbp`.
-
-    Parameters
-    ----------
-    ranked, truth, k
-        As in `ndcg`.
-    p : float, default 0.8
-        As in `rbp`.
-
-    Returns
-    -------
-    ndarray of float64, shape (B,)
-        In [0, 1].
 
     Examples
     --------
@@ -322,9 +263,7 @@ def nrbp(ranked: Any, truth: Any = None, k: int | None = None, p: float = 0.8) -
     """
     hits, n_truth, k = top(ranked, truth, k)
     p = check_persistence(p)
-    width = max(hits.shape[1], _discounts(k, n_truth))
-    weights = p ** np.arange(width)
-    return _ratio((hits * weights[: hits.shape[1]]).sum(axis=1), _ideal(weights[:k], n_truth))
+    return _over_ideal(hits, n_truth, k, lambda rank: p**rank)
 
 
 def check_persistence(p: Any) -> float:

@@ -60,26 +60,14 @@ def _format(own: type[Loss] | None = None) -> ModelFormat:
 
 
 def save(state: FittedState, path: str | os.PathLike) -> None:
-    """Write a fitted model.
-
-    Raises
-    ------
-    InputTypeError
-        A parameter of its loss is nothing that JSON can hold.
-    """
+    """Write a fitted model; an `InputTypeError` says which parameter of its loss JSON cannot hold."""
     arrays = {f"degrees_{name}": getattr(state.degrees, name) for name in _DEGREES}
     meta = {"loss": _pack_loss(state.loss), "reg": state.reg, "reg_exponent": state.reg_exponent}
     _format().save(path, state, arrays, meta)
 
 
 def load(kind: type, path: str | os.PathLike, own: type[Loss] | None = None) -> Any:
-    """Read what `save` wrote; ``own`` is the class of its loss where that is none of rgals'.
-
-    Raises
-    ------
-    ModelFileError
-    OSError
-    """
+    """Read what `save` wrote; ``own`` is the class of its loss where that is none of rgals'."""
     found = _format(own).load(path, kind)
     try:
         meta = found.meta

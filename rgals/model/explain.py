@@ -43,27 +43,11 @@ class Explanation:
 
 
 def explain(state: FittedState, user: int, item: int, n: int | None) -> Explanation:
-    """Decompose a score exactly.
+    """Decompose a score exactly; list the ``n`` interactions that moved it most (None: all).
 
     A user's factors solve ``A_x p_x = b_x`` with ``b_x = sum_{i in I_x} l_xi q_i + t_x s``, so that the score
     is a sum: ``q_y . p_x = sum_i l_xi (w . q_i) + t_x (w . s)`` with ``w = A_x^-1 q_y`` (Hu, Koren, Volinsky
     2008, section 5, for WRMF; here from the coefficients of any loss).
-
-    Parameters
-    ----------
-    state : FittedState
-    user, item : int
-    n : int or None
-        Interactions to list; None for all.
-
-    Returns
-    -------
-    Explanation
-
-    Raises
-    ------
-    InputError
-        The model carries no interactions.
     """
     if state.seen is None:
         raise InputError("this model carries no training interactions, which an explanation is made of")

@@ -34,25 +34,13 @@ for _side in ("user", "item"):
 
 @dataclass(frozen=True)
 class ModelFormat:
-    """The file of one estimator.
+    """The file of one estimator."""
 
-    Parameters
-    ----------
-    estimator : str
-        Name of its class.
-    spec : FileSpec
-        Made by `model_spec`.
-    fitted : mapping of str to type
-        Fitted attributes that are stored, and what they are.
-    pack, unpack : callables
-        Turn the parameters into what JSON can hold, and back; ``unpack`` raises KeyError, TypeError or
-        ValueError where it cannot.
-    """
-
-    estimator: str
-    spec: FileSpec
-    fitted: Mapping[str, type]
-    pack: Callable[[dict[str, Any]], dict[str, Any]]
+    estimator: str  # name of its class
+    spec: FileSpec  # made by `model_spec`
+    fitted: Mapping[str, type]  # fitted attributes that are stored, and what they are
+    pack: Callable[[dict[str, Any]], dict[str, Any]]  # parameters as JSON can hold them
+    # and back; raises KeyError, TypeError or ValueError where it cannot
     unpack: Callable[[dict[str, Any]], dict[str, Any]]
 
     def save(
@@ -96,19 +84,7 @@ class ModelFormat:
         save_npz(path, stored, content, spec=self.spec)
 
     def load(self, path: str | os.PathLike, kind: type) -> LoadedModel:
-        """Read and check what `save` wrote.
-
-        Parameters
-        ----------
-        path : str or path
-        kind : type
-            The estimator: parameters that its constructor does not take are refused.
-
-        Raises
-        ------
-        ModelFileError
-        OSError
-        """
+        """Read and check what `save` wrote; ``kind`` must take all parameters that are in the file."""
         arrays, meta = load_npz(path, expected=self.spec)
         name = os.fspath(path)
         try:
@@ -152,24 +128,13 @@ class ModelFormat:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """What a file holds, checked.
-
-    Attributes
-    ----------
-    path : str
-    params, fitted : dict
-        Parameters of the estimator and its fitted attributes.
-    fields : dict
-        Those of `Snapshot`.
-    arrays, meta : dict
-        Everything, for what only one estimator stores.
-    """
+    """What a file holds, checked."""
 
     path: str
-    params: dict[str, Any]
-    fitted: dict[str, Any]
-    fields: dict[str, Any]
-    arrays: dict[str, np.ndarray]
+    params: dict[str, Any]  # of the estimator
+    fitted: dict[str, Any]  # its fitted attributes
+    fields: dict[str, Any]  # those of `Snapshot`
+    arrays: dict[str, np.ndarray]  # everything, for what only one estimator stores
     meta: dict[str, Any]
 
     def build(self, kind: type, state: Snapshot) -> Any:

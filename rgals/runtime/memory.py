@@ -30,29 +30,14 @@ _admitted: ContextVar[tuple[int, str, str] | None] = ContextVar("admitted", defa
 
 
 def available_bytes() -> int | None:
-    """Memory that this process may still take: of the machine, its control group and its own limit.
-
-    Returns
-    -------
-    int or None
-        None where the system does not say.
-    """
+    """Memory that the machine, the control group and the limit of this process leave; None where unknown."""
     amounts = [_machine(), *(_control_group(*files) for files in _control_groups()), _own_limit()]
     known = [amount for amount in amounts if amount is not None]
     return max(0, min(known)) if known else None
 
 
 def require(needed: int, what: str, advice: str) -> None:
-    """Raise `InsufficientMemoryError` where ``needed`` bytes are more than there are.
-
-    Parameters
-    ----------
-    needed : int
-    what : str
-        What needs them, with the sizes that decide: ``"a fit with K=64 ..."``.
-    advice : str
-        What would need less.
-    """
+    """Raise `InsufficientMemoryError` where ``needed`` bytes, for ``what``, are more than there are."""
     free = available_bytes()
     if free is not None and needed > free:
         raise InsufficientMemoryError(
@@ -61,31 +46,13 @@ def require(needed: int, what: str, advice: str) -> None:
 
 
 def admit(needed: int, what: str, advice: str) -> None:
-    """`require` for a whole fit: `typed_errors` names the same figure where memory runs out all the same.
-
-    Parameters
-    ----------
-    needed : int
-    what, advice : str
-        See `require`.
-    """
+    """`require` for a whole fit: `typed_errors` names the same figure where memory runs out all the same."""
     require(needed, what, advice)
     _admitted.set((needed, what, advice))
 
 
 def typed_errors(fit: _Fit) -> _Fit:
-    """Decorate a fit: any `MemoryError` in it becomes an `InsufficientMemoryError`.
-
-    Its message names what `admit` predicted and what is available.
-
-    Parameters
-    ----------
-    fit : callable
-
-    Returns
-    -------
-    callable
-    """
+    """Decorate a fit: a `MemoryError` becomes an `InsufficientMemoryError` with the figures of `admit`."""
 
     @wraps(fit)
     def typed(*args: Any, **kwargs: Any) -> Any:
@@ -116,13 +83,7 @@ def _ran_out(error: MemoryError) -> str:
 
 
 def readable(n_bytes: int) -> str:
-    """A number of bytes for people.
-
-    Examples
-    --------
-    >>> readable(1536), readable(3 << 30)
-    ('1.5 KiB', '3.0 GiB')
-    """
+    """A number of bytes for people: ``1.5 KiB``."""
     amount, unit = float(n_bytes), 0
     while amount >= 1024 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1
@@ -135,43 +96,15 @@ def fit_bytes(
     K: int,
     itemsize: int,
     *,
-    valued: bool = True,
-    coupled: bool = False,
-    best: bool = False,
-    watched: bool = False,
+    valued: bool = True,  # interactions have values other than 1
+    coupled: bool = False,  # the loss has an interaction term, which takes sums of inverses
+    best: bool = False,  # the best iterate is kept, as early stopping does
+    watched: bool = False,  # somebody asks for the factors of every iteration: copies in another basis
     threads: int = 1,
-    longest: int | None = None,
-    closed_form: int = 0,
+    longest: int | None = None,  # interactions of the longest row or column
+    closed_form: int = 0,  # bytes that the closed form takes, where there are no iterations
 ) -> int:
-    """Bytes that a fit by least squares allocates at its peak, beyond the matrix in canonical form.
-
-    Parameters
-    ----------
-    shape : (int, int)
-        Users and items.
-    nnz : int
-        Interactions.
-    K : int
-    itemsize : int
-        4 or 8, of the factors.
-    valued : bool, default=True
-        Whether interactions have values other than 1.
-    coupled : bool, default=False
-        Whether the loss has an interaction term, which takes sums of inverses.
-    best : bool, default=False
-        Whether the best iterate is kept, as early stopping does.
-    watched : bool, default=False
-        Whether somebody asks for the factors of every iteration, which may be copies in another basis.
-    threads : int, default=1
-    longest : int, optional
-        Interactions of the longest row or column.
-    closed_form : int, default=0
-        Bytes that the closed form takes, where there are no iterations.
-
-    Returns
-    -------
-    int
-    """
+    """Bytes that a fit by least squares allocates at its peak, beyond the matrix in canonical form."""
     n_users, n_items = shape
     most = max(n_users, n_items)
     line = 64 // itemsize
@@ -207,40 +140,17 @@ def sgd_bytes(
     K: int,
     itemsize: int,
     *,
-    n_moments: int,
-    cosine: bool,
-    best: bool,
-    data: int,
-    batch: int,
+    n_moments: int,  # tables of the size of the factors that the optimiser keeps
+    cosine: bool,  # rows are scored at unit length, in a table of their own
+    best: bool,  # the best epoch is kept, as early stopping does
+    data: int,  # bytes that the trainer keeps beside the factors,
+    batch: int,  # and that a batch takes: `rgals.sgd.trainer.scratch_bytes`
 ) -> int:
-    """Bytes that a fit by stochastic gradients allocates at its peak, beyond the matrix in canonical form.
-
-    Parameters
-    ----------
-    shape : (int, int)
-        Users and items.
-    K : int
-    itemsize : int
-        4 or 8, of the factors.
-    n_moments : int
-        Tables of the size of the factors that the optimiser keeps.
-    cosine : bool
-        Whether rows are scored at unit length, in a table of their own.
-    best : bool
-        Whether the best epoch is kept, as early stopping does.
-    data, batch : int
-        Bytes that the trainer keeps beside the factors, and that a batch takes
-        (`rgals.sgd.trainer.scratch_bytes`).
-
-    Returns
-    -------
-    int
-    """
+    """Bytes that a fit by gradient descent allocates at its peak, beyond the matrix in canonical form."""
     rows = sum(shape)
     table = rows * K * itemsize
-    # The last good epoch is published as a copy; the one before it lives until the next is complete.
-    tables = (1 + n_moments + cosine + 1 + best) * table
-    return tables + rows * (8 + 2 * itemsize + 24) + data + max(batch, table)
+    tables = (1 + n_moments + cosine + best) * table
+    return tables + rows * (8 + 2 * itemsize + 24) + data + batch
 
 
 def split_bytes(nnz: int) -> int:

@@ -15,15 +15,7 @@ _NOT_SHOWN = ("iteration", "seconds", "evaluation_seconds")
 class ProgressBar(Listener):
     """A tqdm bar with the objective and the metrics of the last iteration.
 
-    While there is none yet, it says so when numba compiles instead of loading what it has compiled before.
-
-    Parameters
-    ----------
-    total : int
-    label, unit : str
-        What is counted.
-    shown : bool, default=True
-        False makes all calls do nothing.
+    Before the first one it says so when numba compiles instead of loading what it has compiled before.
     """
 
     def __init__(self, total: int, label: str, unit: str, *, shown: bool = True) -> None:

@@ -25,33 +25,11 @@ def topk_on_device(
     blocked: np.ndarray,
     scale: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Best items of every query, exactly; ties and missing items as in `rgals.scoring.topk`.
+    """`rgals.scoring.topk` on a GPU: ids (int32) and scores, both (B, n); ties and missing items as there.
 
-    Parameters
-    ----------
-    device : Device
-    queries, items : ndarray, shapes (B, K) and (N, K), of one dtype
-    n : int
-    indptr, indices : ndarray of int64, shape (B + 1,), and int32
-        Items that a query must not get, sorted.
-    names : ndarray of int32
-        The only items to look at, sorted; empty for all.
-    blocked : ndarray of int32
-        Items that nobody gets.
-    scale : ndarray, shape (N,) or (0,)
-        Factor on every item's scores.
-
-    Returns
-    -------
-    ids : ndarray of int32, shape (B, n)
-    scores : ndarray, shape (B, n)
-
-    Raises
-    ------
-    ParameterError
-        ``n`` is more than a block of threads can sort.
-    DeviceMemoryError
-        The device is too small for a single query.
+    ``indptr``, ``indices``: sorted items that a query must not get. ``names``: the only items to look at,
+    sorted, empty for all. ``blocked``: items that nobody gets. ``scale``: factor on the scores of each item,
+    (N,) or (0,).
     """
     if n > LARGEST_N:
         raise ParameterError(

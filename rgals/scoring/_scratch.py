@@ -22,25 +22,10 @@ _HEAD = struct.Struct("<II")  # of a batch: its number of users, the CRC-32 of t
 class Scratch:
     """Lists of users, batch after batch, in a file that can be cut off anywhere and is still of use.
 
-    A batch counts when its checksum does, which depends on the key: two runs cannot mix. The file is locked
-    while it is open, where the file system can do that.
-
-    Parameters
-    ----------
-    path : str
-    key : bytes
-        What the lists depend on. A file with another key is started anew.
-    n_users, batch_size, n : int
-        Batches are of ``batch_size`` users, the last one of what is left; lists have ``n`` items.
-    dtype : dtype
-        Of the scores.
-    resume : bool
-        False starts anew in any case.
-
-    Raises
-    ------
-    InputError
-        Another process has the file open, or it is not a scratch file: it is then left as it is.
+    A batch counts when its checksum does, which depends on the key, that is, on all that the lists depend on:
+    two runs cannot mix, and a file with another key is started anew. The file is locked while it is open,
+    where the file system can do that; one that another process has open, or that is no scratch file, is
+    refused and left as it is.
     """
 
     def __init__(

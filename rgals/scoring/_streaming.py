@@ -198,15 +198,7 @@ def recommend_all(
 
 
 class Task:
-    """Who gets lists, under which names, from which fit and with which filters.
-
-    Parameters
-    ----------
-    model, n, users, X_new, new_ids, cold
-        As in `recommend_all`.
-    filters : dict
-        ``exclude``, ``candidates`` and ``exclude_items``.
-    """
+    """Who gets lists, under which names, from which fit and with which filters; see `recommend_all`."""
 
     def __init__(
         self, model: Any, n: int, users: Any, X_new: Any, new_ids: Any, filters: dict[str, Any], cold: str

@@ -42,15 +42,7 @@ def choose_format(path: str | os.PathLike, given: str | None = None) -> str:
 
 
 def check_labels(kind: str, labels: np.ndarray | None, what: str) -> None:
-    """Refuse, before long work, labels that the kind of file cannot hold apart.
-
-    Raises
-    ------
-    InputError
-        Two labels would read alike, or one is no text that UTF-8 can express.
-    MissingDependencyError
-        parquet without pyarrow.
-    """
+    """Refuse, before long work, labels that read alike or cannot be written in this kind of file."""
     if kind == "parquet":
         _pyarrow()
     if kind == "npz" or labels is None or labels.dtype.kind in "iu":
@@ -110,20 +102,9 @@ def write(
 ) -> tuple[int, int]:
     """Write a whole table; returns its number of rows and of users with any.
 
-    Parameters
-    ----------
-    file : binary file
-    kind : {"csv", "tsv", "parquet", "npz"}
-    batches : callable
-        Gives an iterator over the batches, each time from the first on.
-    users : callable
-        ``users(start, stop)`` gives labels of users, in the order of the batches.
-    n_users : int
-    items : ndarray
-        Labels of all items.
-    dtype : dtype of the scores
-    n : int
-        Length of the lists.
+    ``batches()`` gives an iterator over the batches, each time from the first on; ``users(start, stop)``
+    gives labels of users, in the same order. ``items`` are the labels of all items, ``dtype`` is that of the
+    scores.
     """
     if kind == "parquet":
         return _write_parquet(file, batches(), items, dtype)

@@ -12,6 +12,7 @@ from rgals.sgd.epochs import BATCH
 from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import get_optimizer
 from rgals.sgd.trainer import scratch_bytes
+from rgals.training.data import admit
 
 
 def check_memory(model: Any, matrix: CSR, dtype: np.dtype, *, split: bool) -> None:
@@ -22,7 +23,6 @@ def check_memory(model: Any, matrix: CSR, dtype: np.dtype, *, split: bool) -> No
     loss = get_loss(model.loss)
     size = model.batch_size or BATCH[loss.kind]
     negatives = size if model.sampler == "in_batch" else model.n_negatives
-    n_users, n_items = matrix.shape
     data, batch = scratch_bytes(loss, matrix.shape, matrix.nnz, model.K, dtype.itemsize, size, negatives)
     needed = _memory.sgd_bytes(
         matrix.shape,
@@ -34,14 +34,4 @@ def check_memory(model: Any, matrix: CSR, dtype: np.dtype, *, split: bool) -> No
         data=data,
         batch=batch,
     )
-    if split:  # the parts are held beside the matrix
-        parts = 16 * n_users + matrix.nnz * (4 + (0 if matrix.is_binary else dtype.itemsize))
-        needed = max(needed + parts, _memory.split_bytes(matrix.nnz))
-    _memory.admit(
-        needed,
-        f"a fit with K={model.K} and batch_size={size} of {n_users:,} users, {n_items:,} items and "
-        f"{matrix.nnz:,} interactions in {dtype.name}",
-        "lower K or batch_size"
-        + (" or use dtype='float32'" if dtype.itemsize == 8 else "")
-        + ", or fit fewer users and items",
-    )
+    admit(needed, model, matrix, dtype, split, f"batch_size={size}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,21 +25,15 @@ BATCH = {"full": 256, "sampled": 4096}
 class Epochs:
     """Epochs over a matrix: the `rgals.training.steps.Steps` of SGD.
 
-    Parameters
-    ----------
-    model : SGDRanker
-    X : CSR
-    start : pair of ndarray, shapes (n_users, K) and (n_items, K)
-        Where to start; overwritten.
-    seed : int
-        Decides the order of the interactions and the negatives of every epoch.
+    They begin at the factors ``start`` of both sides, which are overwritten; ``seed`` decides the order of
+    interactions and the negatives of every epoch.
     """
 
     label: ClassVar[str] = "SGD"
     unit: ClassVar[str] = "epoch"
     outcome: ClassVar[tuple[str, ...]] = ("user_factors", "item_factors")
 
-    def __init__(self, model: Any, X: CSR, start: tuple[np.ndarray, np.ndarray], seed: int) -> None:
+    def __init__(self, model: Any, X: CSR, start: Sequence[np.ndarray], seed: int) -> None:
         self.model = model
         loss, sampler = get_loss(model.loss), None
         if loss.kind == "sampled":
@@ -70,13 +65,7 @@ class Epochs:
         self.trainer = Trainer(X, users, items, settings, sampler, n_threads)
 
     def step(self, iteration: int) -> float:
-        """One epoch; the mean loss of its batches.
-
-        Raises
-        ------
-        NumericalError
-            Naming the epoch, and the batch or the row.
-        """
+        """One epoch; the mean loss of its batches. What diverges is an error that names batch or row."""
         try:
             with parallel(self.model.n_jobs), self.trainer:
                 objective = self.trainer.epoch(iteration - 1)
@@ -108,13 +97,7 @@ class Epochs:
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from a `state`.
-
-        Raises
-        ------
-        ModelFileError
-            An array is not of the shape or type that this optimiser keeps.
-        """
+        """Go on from a `state` of the same optimiser."""
         for name, array in self.state().items():
             stored = state[name]
             if (stored.shape, stored.dtype) != (array.shape, array.dtype):

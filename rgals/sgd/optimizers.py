@@ -203,27 +203,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 
 
 def get_optimizer(optimizer: Any, momentum: float = 0.0) -> Optimizer:
-    """The optimiser that a name or an object stands for.
-
-    Parameters
-    ----------
-    optimizer : str or Optimizer
-    momentum : float
-        Of ``"sgd"``; ignored by the others.
-
-    Returns
-    -------
-    Optimizer
-
-    Raises
-    ------
-    ParameterError, InputTypeError
-
-    Examples
-    --------
-    >>> get_optimizer("lazy_adam")
-    LazyAdam(beta1=0.9, beta2=0.999, eps=1e-08)
-    """
+    """The optimiser that a name or an object stands for; ``momentum`` is that of "sgd"."""
     if isinstance(optimizer, str):
         if optimizer not in OPTIMIZERS:
             raise ParameterError("optimizer", optimizer, "choose one of " + ", ".join(map(repr, OPTIMIZERS)))

@@ -25,33 +25,18 @@ from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import get_optimizer
 from rgals.sgd.samplers import SAMPLERS
 from rgals.sgd.schedules import get_schedule
-from rgals.training.checkpoint import Checkpoint, describe, digest, open_store, plain
-from rgals.training.data import divide, read, warm_factors
+from rgals.training.checkpoint import Checkpoint, describe, open_store, plain
+from rgals.training.data import divide, dtype_name, read, start_factors
 from rgals.training.run import run
 from rgals.training.steps import Callback
 from rgals.training.watch import make_watchers
 
 SCORES = ("dot", "cosine")
 DECAYS = ("coupled", "decoupled", "frequency")
-# Parameters that a checkpoint must share with the fit that goes on from it.
-_DECISIVE = (
-    "K",
-    "score",
-    "temperature",
-    "n_negatives",
-    "sampler",
-    "gamma",
-    "shared_negatives",
-    "exclude_positives",
-    "replacement",
-    "lr",
-    "weight_decay",
-    "decay",
-    "schedule",
-    "warmup",
-    "batch_size",
-    "init_scale",
-)
+# Parameters that a checkpoint holds in a form of their own, and those that change no bit.
+_DESCRIBED = {"loss", "optimizer", "momentum", "n_epochs", "dtype", "random_state", "warm_start"}
+_DESCRIBED |= {"early_stopping", "patience", "metric"}
+_FREE = {"n_jobs", "verbose"}
 
 
 class SGDRanker(FactorRanker, BaseEstimator):
@@ -265,9 +250,10 @@ class SGDRanker(FactorRanker, BaseEstimator):
         watchers, best = make_watchers(given, train, held_out, callbacks)
         rng = np.random.default_rng(seed)
         order = int(rng.integers(1 << 62))
+        start = start_factors(given, matrix.shape, 2, rng, dtype, given.init_scale)
         with workers(given.n_jobs):
             factors, history = run(
-                Epochs(given, train, given._start(matrix.shape, rng, dtype), order),
+                Epochs(given, train, start, order),
                 given.n_epochs,
                 watchers=watchers,
                 best=best,
@@ -277,32 +263,13 @@ class SGDRanker(FactorRanker, BaseEstimator):
         state = Snapshot(factors["user_factors"], factors["item_factors"], matrix, *labels)
         return self._publish(state, given, history, "sgd", names)
 
-    def _start(
-        self, shape: tuple[int, int], rng: np.random.Generator, dtype: np.dtype
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Factors to start from: random, or with ``warm_start`` copies of those of the last fit."""
-        last = warm_factors(self, shape)
-        if last is not None:
-            return last[0].astype(dtype), last[1].astype(dtype)
-        users, items = (rng.standard_normal((n, self.K), dtype.type) for n in shape)
-        for drawn in (users, items):
-            drawn *= dtype.type(self.init_scale)
-        return users, items
-
     def _describe(self, matrix: CSR, held_out: CSR | None) -> dict[str, Any]:
         """Everything that decides the bytes of a fit, as a checkpoint keeps it."""
-        last = warm_factors(self, matrix.shape)
         optimizer = get_optimizer(self.optimizer, self.momentum)
         constant = self.schedule == "constant" and self.warmup == 0
+        decisive = sorted(set(self.get_params(deep=False)) - _DESCRIBED - _FREE)
         return {
-            **describe(
-                self,
-                get_loss(self.loss),
-                _DECISIVE,
-                "random" if last is None else " ".join(map(digest, last)),
-                matrix,
-                held_out,
-            ),
+            **describe(self, get_loss(self.loss), decisive, 2, matrix, held_out),
             "optimizer": [type(optimizer).__name__, plain(asdict(optimizer))],
             "n_epochs": None if constant else self.n_epochs,  # schedules go by the share of the epochs
         }
@@ -331,12 +298,8 @@ class SGDRanker(FactorRanker, BaseEstimator):
         check_int("n_epochs", self.n_epochs, 1)
         check_real("init_scale", self.init_scale, 0, open_min=True)
         check_int("patience", self.patience, 1)
-        try:
-            name: Any = np.dtype(self.dtype).name
-        except TypeError:
-            name = self.dtype
-        check_choice("dtype", name, ("float32", "float64"))
-        return np.dtype(name)
+        check_choice("dtype", dtype_name(self.dtype), ("float32", "float64"))
+        return np.dtype(self.dtype)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the fitted model to one file (npz without pickle), atomically.

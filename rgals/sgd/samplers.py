@@ -14,20 +14,7 @@ _TWO32 = 1 << 32
 
 
 def alias_table(probability: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Walker's alias table: a draw costs one random number and two look-ups.
-
-    Parameters
-    ----------
-    probability : ndarray (N,)
-        Sums to 1.
-
-    Returns
-    -------
-    accept : ndarray of uint64 (N,)
-        Keep column i if 32 random bits are below ``accept[i]``,
-    alias : ndarray of int32 (N,)
-        else take ``alias[i]``.
-    """
+    """Walker's alias table: column i stays if 32 random bits are below accept[i], else it is alias[i]."""
     n = len(probability)
     height = probability * n
     accept = np.full(n, _TWO32, np.uint64)

@@ -76,15 +76,8 @@ class Settings:
 class Trainer:
     """Runs epochs over a training matrix, updating the factors in place.
 
-    Parameters
-    ----------
-    X : CSR
-    users, items : Factors
-    settings : Settings
-    sampler : Sampler or None
-        Needed by losses of kind "sampled".
-    n_threads : int
-        For the parts that run on a Python thread pool. Results do not depend on it.
+    Losses of kind "sampled" need a sampler. Results do not depend on ``n_threads``, which is for the parts
+    that run on a Python thread pool.
     """
 
     def __init__(
@@ -147,12 +140,8 @@ class Trainer:
     def epoch(self, epoch: int) -> float:
         """Run one epoch (counted from 0) and return the mean loss per unit of positive weight.
 
-        The loss of a batch is taken before its step. Ridges and weight decay are not part of the value.
-
-        Raises
-        ------
-        NumericalError
-            As soon as a loss is not finite; names the batch and the user.
+        The loss of a batch is taken before its step. Ridges and weight decay are not part of the value. A
+        loss that is not finite is a `NumericalError` that names the batch and the user.
         """
         if self._fused:
             return self._mean(self._full_batches(epoch))
@@ -402,21 +391,9 @@ class Trainer:
 def scratch_bytes(
     loss: Any, shape: tuple[int, int], nnz: int, K: int, itemsize: int, batch_size: int, n_negatives: int
 ) -> tuple[int, int]:
-    """What a `Trainer` and its sampler keep beside the factors, and what they allocate for a batch.
+    """Bytes that a `Trainer` and its sampler keep beside the factors, and that they allocate for a batch.
 
-    Parameters
-    ----------
-    loss : loss object
-    shape : (int, int)
-        Users and items.
-    nnz, K, itemsize, batch_size : int
-    n_negatives : int
-        Of a row, or of all rows where they share them.
-
-    Returns
-    -------
-    (data, batch) : (int, int)
-        Bytes.
+    ``n_negatives``: of a row, or of all rows where they share them.
     """
     n_users, n_items = shape
     if loss.kind == "full":

@@ -72,14 +72,8 @@ def choose_reg(reg: float | str, problem: Problem) -> float:
 class ALS:
     """Alternating half-steps, items first: the `rgals.training.steps.Steps` of a problem.
 
-    Every half-step is the exact minimiser over one side, so the objective never rises.
-
-    Parameters
-    ----------
-    problem : Problem
-    backend : Backend
-    user_factors : ndarray, shape (n_users, K)
-        Where to start; overwritten.
+    Every half-step is the exact minimiser over one side, so the objective never rises. They begin at
+    ``user_factors``, which are overwritten.
     """
 
     label: ClassVar[str] = "ALS"
@@ -95,13 +89,7 @@ class ALS:
         self._users, self._items = backend.upload(user_factors, None), backend.upload(item_factors, None)
 
     def step(self, iteration: int) -> float:
-        """One iteration; the loss's stated objective.
-
-        Raises
-        ------
-        NumericalError
-            Naming the iteration, the side and the row.
-        """
+        """One iteration; the loss's stated objective."""
         problem, backend = self.problem, self.backend
         what = "item"
         try:

@@ -2,7 +2,7 @@
 
 A row loses about ``eps c`` of its scores, where ``c`` is the condition of what all rows share, in the row's
 units, plus what its own positives weigh in units of the same (the trace of ``X^T X`` in
-`rgals.kernels.systems`). Where ``c`` is small, as in most fits, there is nothing to measure; a bound that
+`rgals.kernels.row`). Where ``c`` is small, as in most fits, there is nothing to measure; a bound that
 needs no Gramian says so.
 """
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from rgals.files.archive import ArraySpec, FileSpec, load_npz, save_npz
 from rgals.matrix.csr import CSR
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import CheckpointError, InputTypeError, ModelFileError, ParameterError
-from rgals.training.data import draw_seed, is_seed
+from rgals.training.data import draw_seed, is_seed, warm_factors
 
 _REAL = ("f4", "f8")
 _FACTORS = {
@@ -24,7 +24,7 @@ _FACTORS = {
 }
 
 
-def checkpoint_spec(name: str, outcome: Sequence[str], more: Mapping[str, ArraySpec]) -> FileSpec:
+def checkpoint_spec(name: str, outcome: Iterable[str], more: Mapping[str, ArraySpec]) -> FileSpec:
     """The specification of a checkpoint: factors, what else a step reads, the outcome of the best iterate."""
     best = {f"best_{factors}": replace(_FACTORS[factors], required=False) for factors in outcome}
     return FileSpec(name, 1, {**_FACTORS, **more, **best})
@@ -89,20 +89,14 @@ class Checkpoint:
         return os.path.join(self.folder, self.name)
 
 
-def as_checkpoint(value: Any) -> Checkpoint | None:
-    """A checkpoint from what the caller gave to ``fit``: None, a folder or a `Checkpoint`."""
-    if value is None or isinstance(value, Checkpoint):
-        return value
-    if not isinstance(value, str | os.PathLike):
-        raise ParameterError("checkpoint", value, "give a folder or Checkpoint(folder, every=...)")
-    return Checkpoint(value)
-
-
 def open_store(checkpoint: Any, spec: FileSpec, random_state: Any) -> tuple[int, Store | None]:
     """The seed of a fit and the file where it is written down, if ``checkpoint`` asks for one."""
-    keep, seed = as_checkpoint(checkpoint), draw_seed(random_state)
-    if keep is None:
+    if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike | Checkpoint):
+        raise ParameterError("checkpoint", checkpoint, "give a folder or Checkpoint(folder, every=...)")
+    seed = draw_seed(random_state)
+    if checkpoint is None:
         return seed, None
+    keep = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
     store = Store(keep, spec, seed, is_seed(random_state))
     return store.seed, store
 
@@ -122,44 +116,18 @@ def digest(array: np.ndarray) -> str:
 
 @dataclass
 class Progress:
-    """How far a fit is.
-
-    Attributes
-    ----------
-    state : dict of str to ndarray
-        See `rgals.training.steps.Steps.state`.
-    history : list of dict
-    stopped : bool
-        Whether a stopping rule has ended the fit.
-    best : (float, int, dict of str to ndarray) or None
-        Figure, iteration and factors of the best iterate, where one is kept.
-    """
+    """How far a fit is. ``best`` is figure, iteration and factors of the best iterate, if that is kept."""
 
     state: dict[str, np.ndarray]
-    history: list[dict[str, Any]] = field(default_factory=list)
-    stopped: bool = False
-    best: tuple[float, int, dict[str, np.ndarray]] | None = None
+    history: list[dict[str, Any]]
+    stopped: bool
+    best: tuple[float, int, dict[str, np.ndarray]] | None
 
 
 class Store:
     """The file of one fit.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-    spec : FileSpec
-        Made by `checkpoint_spec`.
-    seed : int
-        Drawn by this call; replaced by the stored one where the random state does not fix it.
-    fixed_seed : bool
-        Whether the random state is an int, which must then be the stored one.
-
-    Raises
-    ------
-    ModelFileError
-        The file is damaged.
-    OSError
-        The folder cannot be made or the file cannot be read.
+    ``seed`` is drawn by this call; a stored one takes its place or, with ``fixed_seed``, must be equal to it.
     """
 
     def __init__(self, checkpoint: Checkpoint, spec: FileSpec, seed: int, fixed_seed: bool) -> None:
@@ -183,15 +151,7 @@ class Store:
         self.seed = seed
 
     def resume(self, n_iter: int) -> Progress | None:
-        """What the file holds, if it belongs to the fit of ``description``; None where there is no file.
-
-        Raises
-        ------
-        CheckpointError
-            It belongs to another fit, or is further than ``n_iter``.
-        ModelFileError
-            Its content makes no sense.
-        """
+        """What the file holds, if it belongs to the fit of ``description``; None where there is no file."""
         if self._meta is None:
             return None
         path, meta = self.checkpoint.path, self._meta
@@ -233,13 +193,7 @@ class Store:
         return Progress(state, history, stopped, kept)
 
     def write(self, progress: Progress) -> None:
-        """Replace the file.
-
-        Raises
-        ------
-        OSError
-            It cannot be written; the file of an earlier iteration stays.
-        """
+        """Replace the file; where that fails, the file of an earlier iteration stays."""
         arrays, best = dict(progress.state), None
         if progress.best is not None:
             best = progress.best[:2]
@@ -268,13 +222,14 @@ def _short(value: Any) -> str:
 
 
 def describe(
-    model: Any, loss: Any, decisive: Sequence[str], start: str, matrix: CSR, held_out: CSR | None
+    model: Any, loss: Any, decisive: Iterable[str], sides: int, matrix: CSR, held_out: CSR | None
 ) -> dict[str, Any]:
     """What decides the bytes of any fit, in terms of JSON; estimators add what they alone have.
 
-    ``decisive`` names the parameters that a checkpoint must share with the fit that goes on from it.
+    ``decisive`` names the parameters that a checkpoint must share with the fit that goes on from it,
+    ``sides`` says how many sides a warm start takes from the last fit.
     """
-    kind = type(loss)
+    kind, last = type(loss), warm_factors(model, matrix.shape)
     return {
         "loss": [f"{kind.__module__}.{kind.__qualname__}", plain(loss.get_params())],
         "dtype": np.dtype(model.dtype).name,
@@ -283,7 +238,7 @@ def describe(
         "patience": plain(model.patience) if model.early_stopping else None,
         "metric": str(model.metric) if held_out is not None else None,
         "random_state": plain(model.random_state) if is_seed(model.random_state) else None,
-        "start": start,
+        "start": "random" if last is None else " ".join(map(digest, last[:sides])),
         "shape": list(matrix.shape),
         "X": fingerprint(matrix),
         "validation": None if held_out is None else fingerprint(held_out),

@@ -13,6 +13,8 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.entries import hold_out
 from rgals.matrix.validate import as_csr
 from rgals.model.state import check_labels
+from rgals.runtime import memory
+from rgals.runtime.aligned import empty
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 
 HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
@@ -90,6 +92,50 @@ def warm_factors(model: Any, shape: tuple[int, int]) -> tuple[np.ndarray, np.nda
             f"fit a matrix {shape} with K={model.K}; set warm_start=False"
         )
     return users, items
+
+
+def start_factors(
+    model: Any, shape: tuple[int, int], sides: int, rng: np.random.Generator, dtype: Any, scale: float
+) -> list[np.ndarray]:
+    """Factors of the users (and items) to start from: random, or with ``warm_start`` of the last fit."""
+    last, starts = warm_factors(model, shape), []
+    for side in range(sides):
+        start = empty((shape[side], model.K), dtype)
+        if last is None:
+            rng.standard_normal(dtype=dtype, out=start)
+            start *= scale
+        else:
+            start[...] = last[side]
+        starts.append(start)
+    return starts
+
+
+def admit(needed: int, model: Any, matrix: CSR, dtype: Any, split: bool, *sizes: str) -> None:
+    """Raise `InsufficientMemoryError` where there is less memory than a fit needs.
+
+    ``split``: early stopping holds interactions out of the matrix. ``sizes``: parameters besides K that
+    decide, as ``name=value``.
+    """
+    (n_users, n_items), itemsize = matrix.shape, np.dtype(dtype).itemsize
+    if split:  # the parts are held beside the matrix
+        parts = 16 * n_users + matrix.nnz * (4 + (0 if matrix.is_binary else itemsize))
+        needed = max(needed + parts, memory.split_bytes(matrix.nnz))
+    memory.admit(
+        needed,
+        f"a fit with {' and '.join((f'K={model.K}', *sizes))} of {n_users:,} users, {n_items:,} items and "
+        f"{matrix.nnz:,} interactions in {np.dtype(dtype).name}",
+        f"lower {' or '.join(('K', *(size.partition('=')[0] for size in sizes)))}"
+        + (" or use dtype='float32'" if itemsize == 8 else "")
+        + ", or fit fewer users and items",
+    )
+
+
+def dtype_name(dtype: Any) -> Any:
+    """``"float32"`` for any way to say so; what is no dtype comes back as it is, to be refused by name."""
+    try:
+        return np.dtype(dtype).name
+    except TypeError:
+        return dtype
 
 
 def draw_seed(random_state: Any) -> int:

@@ -11,7 +11,6 @@ from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.matrix.csr import CSR
 from rgals.model.state import FittedState
 from rgals.runtime import memory as _memory
-from rgals.runtime.aligned import empty
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.threads import n_threads
@@ -21,8 +20,8 @@ from rgals.solvers.base import Backend
 from rgals.solvers.choose import exact_backend
 from rgals.solvers.cuda import check_factors, is_cuda
 from rgals.solvers.precision import check_underflow, warn_of_rounding
-from rgals.training.checkpoint import checkpoint_spec, describe, digest, plain
-from rgals.training.data import warm_factors
+from rgals.training.checkpoint import checkpoint_spec, describe, plain
+from rgals.training.data import admit, dtype_name
 
 SOLVERS = ("auto", "exact", "pcg", "svd", "dense")
 # Parameters that a checkpoint must share with the fit that goes on from it.
@@ -75,7 +74,6 @@ def check_memory(model: Any, matrix: CSR, dtype: Any, *, split: bool = False, wa
     ``split``: early stopping holds interactions out of the matrix; ``watched``: somebody asks for factors.
     """
     itemsize = np.dtype(dtype).itemsize
-    n_users, n_items = matrix.shape
     valued = not matrix.is_binary
     size = (matrix.shape, matrix.nnz)
     needed = _memory.fit_bytes(
@@ -92,15 +90,7 @@ def check_memory(model: Any, matrix: CSR, dtype: Any, *, split: bool = False, wa
         if model.solver == "svd"
         else 0,
     )
-    if split:  # the parts are held beside the matrix
-        parts = 16 * n_users + matrix.nnz * (4 + (itemsize if valued else 0))
-        needed = max(needed + parts, _memory.split_bytes(matrix.nnz))
-    _memory.admit(
-        needed,
-        f"a fit with K={model.K} of {n_users:,} users, {n_items:,} items and {matrix.nnz:,} interactions in "
-        f"{np.dtype(dtype).name}",
-        "lower K" + (" or use dtype='float32'" if itemsize == 8 else "") + ", or fit fewer users and items",
-    )
+    admit(needed, model, matrix, dtype, split)
 
 
 def taken(model: Any, problem: Problem) -> dict[str, float]:
@@ -110,26 +100,10 @@ def taken(model: Any, problem: Problem) -> dict[str, float]:
     return {**chosen, **({"reg": problem.reg} if model.reg == AUTO else {})}
 
 
-def start_factors(model: Any, shape: tuple[int, int], rng: np.random.Generator, dtype: Any) -> np.ndarray:
-    """User factors to start from: random, or with ``warm_start`` a copy of those of the last fit."""
-    last = warm_factors(model, shape)
-    if last is not None:
-        start = empty(last[0].shape, dtype)
-        start[...] = last[0]
-        return start
-    scale = model.K**-0.5 if model.init_scale is None else model.init_scale
-    start = empty((shape[0], model.K), dtype)
-    rng.standard_normal(dtype=dtype, out=start)
-    start *= scale
-    return start
-
-
 def describe_fit(model: Any, loss: Loss, solver: str, matrix: CSR, held_out: CSR | None) -> dict[str, Any]:
     """Everything that decides the bytes of a fit, as a checkpoint keeps it."""
-    last = warm_factors(model, matrix.shape)
-    start = "random" if last is None else digest(last[0])
     return {
-        **describe(model, loss, _DECISIVE, start, matrix, held_out),
+        **describe(model, loss, _DECISIVE, 1, matrix, held_out),
         "solver": solver,
         "pcg_steps": plain(model.pcg_steps) if solver == "pcg" else None,
         "validation_users": plain(model.validation_users) if held_out is not None else None,
@@ -173,11 +147,3 @@ def finish(
         reg_exponent=problem.reg_exponent,
         degrees=degrees,
     )
-
-
-def dtype_name(dtype: Any) -> Any:
-    """``"float32"`` for any way to say so; what is no dtype comes back as it is, to be refused by name."""
-    try:
-        return np.dtype(dtype).name
-    except TypeError:
-        return dtype

@@ -27,24 +27,11 @@ def run(
 ) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
     """Iterate until ``n_iter``, until the objective settles or until a watcher ends it.
 
-    Nothing is published here: an error or Ctrl-C ends the run and its results are lost, but for checkpoints.
+    The objective has settled when it falls by less than ``tol`` times its magnitude in an iteration; None: it
+    ends no run. All ``watchers`` are called after every iteration; ``best`` is one of them, whose iterate is
+    returned instead of the last. ``store`` is where checkpoints are, to go on from and to write.
 
-    Parameters
-    ----------
-    steps : Steps
-    n_iter : int
-    tol : float, optional
-        Stop when the objective falls by less than ``tol`` times its magnitude in an iteration; 0: when
-        rounding makes it rise. None: the objective ends no run.
-    watchers : sequence of callables
-        Called after every iteration, all of them, in this order.
-    best : BestIterate, optional
-        One of the watchers: its iterate is returned, not the last.
-    store : Store, optional
-        Where to write checkpoints to, and to go on from: the result is that of a run which was never
-        interrupted, to the bit.
-    verbose : bool
-        Whether to show a progress bar.
+    Nothing is published here: an error or Ctrl-C ends the run and its results are lost, but for checkpoints.
 
     Returns
     -------
@@ -52,10 +39,6 @@ def run(
         The ``outcome`` of ``steps``.
     history : list of dict
         ``iteration``, ``seconds``, ``objective`` and what watchers added.
-
-    Raises
-    ------
-    NumericalError
     """
     history: list[dict[str, Any]] = []
     done = None if store is None else store.resume(n_iter)
@@ -65,6 +48,7 @@ def run(
         n_iter = len(history) if done.stopped else n_iter
         if best is not None and done.best is not None:
             best.best, best.iteration, best.factors = done.best
+        del done  # SGD has copied its arrays
     seconds, previous = (history[-1]["seconds"], history[-1]["objective"]) if history else (0.0, np.inf)
     with closing(ProgressBar(n_iter, steps.label, steps.unit, shown=verbose)) as bar:
         bar.begin(len(history))

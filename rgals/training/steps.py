@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from rgals.matrix.csr import read_only
+
 
 class Steps(Protocol):
     """A training method, iteration by iteration: all that ALS and SGD do not share.
@@ -74,12 +76,12 @@ class Iteration:
     @cached_property
     def user_factors(self) -> np.ndarray:
         """The current factors of the users, read-only."""
-        return _read_only(self._steps.user_factors())
+        return read_only(self._steps.user_factors())
 
     @cached_property
     def item_factors(self) -> np.ndarray:
         """The current factors of the items, read-only."""
-        return _read_only(self._steps.item_factors())
+        return read_only(self._steps.item_factors())
 
     def outcome(self) -> dict[str, np.ndarray]:
         """Copies of the factors that a fit keeps of an iteration."""
@@ -88,9 +90,3 @@ class Iteration:
 
 #: Called after every iteration; a true answer ends the fit.
 Callback = Callable[[Iteration], object]
-
-
-def _read_only(array: np.ndarray) -> np.ndarray:
-    view = array.view()
-    view.flags.writeable = False
-    return view

@@ -17,13 +17,7 @@ from rgals.training.steps import Callback, Iteration
 class Validation:
     """Measures a metric on held-out interactions after every iteration and adds it to the history.
 
-    Parameters
-    ----------
-    train, held_out : CSR, users x items
-    metric : str
-    n_jobs : int or None
-    n_users : int or None
-        Judge by a sample of so many users, the same in every iteration and every fit; None for all.
+    ``n_users`` judges by a sample of so many users, the same in every iteration and every fit.
     """
 
     def __init__(
@@ -52,15 +46,7 @@ class Validation:
 
 
 class BestIterate:
-    """Keeps the factors of the best iteration; asks to stop when the metric no longer improves.
-
-    Parameters
-    ----------
-    metric : str
-        Read from the history's record.
-    patience : int
-        Iterations without improvement that are tolerated.
-    """
+    """Keeps the factors of the best iteration; asks to stop ``patience`` iterations after it."""
 
     def __init__(self, metric: str, patience: int) -> None:
         self.metric, self.patience = metric, patience
@@ -73,6 +59,7 @@ class BestIterate:
         figure = now.record[self.metric]
         if figure > self.best or self.iteration == 0:
             self.best, self.iteration = figure, now.iteration
+            self.factors = {}  # gone before the next are copied
             self.factors = now.outcome()
         return now.iteration - self.iteration >= self.patience
 

@@ -408,3 +408,12 @@ def test_bad_calls_of_evaluate_are_named(change, error, words):
 def test_bad_rankings_are_named(ranked, error, words):
     with pytest.raises(error, match=words):
         metrics.ndcg(ranked, sp.csr_array([[1, 0, 1]]))
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_help_of_a_metric_is_complete(name):
+    text = _table.METRICS[name].function.__doc__
+    for section in ("Parameters", "Returns", "Examples"):
+        assert text.count(f"{section}\n---") == 1
+    assert text.index("ranked : array") < text.index("truth : sparse") < text.index("k : int")
+    assert ("p : float" in text) == (name in ("rbp", "nrbp"))

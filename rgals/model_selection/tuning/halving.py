@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from rgals.model_selection.tuning.space import Choice, Range, Space
 from rgals.runtime.errors import MissingDependencyError
 
-ETA = 3  # one of so many settings goes on to the next level
+ETA = 3  # one of so many settings goes on to the next level, which counts as so many times as costly
 #: Share of K and of the iterations at each level of cost. Few iterations keep the order of settings better
 #: than small K does, at the same cost.
 LEVELS = ((0.5, 0.25), (1.0, 0.25), (1.0, 1.0))
@@ -26,24 +26,12 @@ _LEARN = 3  # its length scales are learned anew after so many proposals
 
 @dataclass(frozen=True)
 class Trial:
-    """A setting that was measured.
+    """A setting that was measured."""
 
-    Attributes
-    ----------
-    point : ndarray
-        Its place in the unit cube.
-    params : dict
-        With K, but not as lowered by the level.
-    level : int
-        Position in `LEVELS`.
-    figure : float
-        Validation quality; larger is better.
-    """
-
-    point: np.ndarray
-    params: dict[str, Any]
-    level: int
-    figure: float
+    point: np.ndarray  # its place in the unit cube
+    params: dict[str, Any]  # with K, but not as lowered by the level
+    level: int  # position in `LEVELS`
+    figure: float  # validation quality; larger is better
 
 
 class OutOfTimeError(Exception):
@@ -67,15 +55,7 @@ class Proposer(Protocol):
 
 
 def counts(budget: float) -> tuple[list[int], int]:
-    """Trials at each level, and of the refinement, that cost ``budget`` full fits together.
-
-    A level is counted as ``ETA`` times as costly as the one before.
-
-    Examples
-    --------
-    >>> counts(30)
-    ([54, 18, 6], 12)
-    """
+    """Trials at each level, and of the refinement, that cost ``budget`` full fits together; see `ETA`."""
     top = len(LEVELS) - 1
     levels = [max(1, round(_SHARE * budget * ETA ** (top - level))) for level in range(top + 1)]
     return levels, max(0, round(budget * (1 - _SHARE * (top + 1))))
@@ -90,25 +70,11 @@ def search(
     min_gain: float = 0.0,
     trials: list[Trial] | None = None,
 ) -> list[Trial]:
-    """Look for the best setting of a space.
+    """Look for the best setting of a space; ``measure(params, level)`` gives the validation quality of one.
 
-    Parameters
-    ----------
-    space : Space
-    measure : callable
-        ``measure(params, level)`` gives the validation quality of a setting.
-    budget : float
-        In fits at full cost with the first K of the ladder.
-    proposer : Proposer
-    min_gain : float
-        Relative gain for which a larger K is worth its cost.
-    trials : list of Trial, optional
-        Filled as the search goes on, so that what was found before `OutOfTimeError` is not lost.
-
-    Returns
-    -------
-    list of Trial
-        In the order of measurement.
+    ``budget`` is in fits at full cost with the first K of the ladder; a larger K must gain ``min_gain``,
+    relatively. ``trials`` is filled as the search goes on, so that what was found before `OutOfTimeError` is
+    not lost.
     """
     done: list[Trial] = [] if trials is None else trials
     seen: set[tuple] = set()
@@ -167,13 +133,8 @@ class GaussianProcess:
     """Evenly spread first points, then the largest expected improvement under a Gaussian process.
 
     The process sees every fit, cheap ones too: the logarithm of K and the share of the iterations are two
-    more coordinates. Qualities are taken relative to the best of the same cost, and failures are
-    cut off, so that a collapse far from the optimum does not shape the model near it.
-
-    Parameters
-    ----------
-    space : Space
-    random_state : int
+    more coordinates. Qualities are taken relative to the best of the same cost, and failures are cut off, so
+    that a collapse far from the optimum does not shape the model near it.
     """
 
     def __init__(self, space: Space, random_state: int) -> None:
@@ -285,13 +246,7 @@ def _improvement(mean: np.ndarray, deviation: np.ndarray, best: float) -> np.nda
 
 
 class Optuna:
-    """Points by Optuna's tree-structured Parzen estimator (the ``tune`` extra).
-
-    Parameters
-    ----------
-    space : Space
-    random_state : int
-    """
+    """Points by Optuna's tree-structured Parzen estimator (the ``tune`` extra)."""
 
     def __init__(self, space: Space, random_state: int) -> None:
         try:

@@ -81,19 +81,11 @@ Dimension = Range | Choice
 
 @dataclass(frozen=True)
 class Space:
-    """Everything that a search may vary.
+    """Everything that a search may vary."""
 
-    Attributes
-    ----------
-    dimensions : dict of str to Range or Choice
-        Searched parameters, without K.
-    fixed : dict of str to object
-    ladder : tuple of int
-        Values of K, ascending: the search begins with the first and climbs while that pays.
-    """
-
-    dimensions: dict[str, Dimension]
+    dimensions: dict[str, Dimension]  # searched parameters, without K
     fixed: dict[str, Any]
+    # values of K, ascending: the search begins with the first and climbs while that pays
     ladder: tuple[int, ...]
 
     def params(self, point: np.ndarray) -> dict[str, Any]:
@@ -153,13 +145,7 @@ def _around(centre: float, factor: float) -> tuple[float, float]:
 
 
 def make_space(loss: Loss, X: CSR, given: Mapping[str, Any] | None) -> Space:
-    """The default space of a loss, changed by what the caller gave and by what the loss object sets.
-
-    Raises
-    ------
-    ParameterError
-        A name that neither the loss nor the model has; a range or a list that cannot be searched.
-    """
+    """The default space of a loss, changed by what the caller gave and by what the loss object sets."""
     names = list(inspect.signature(type(loss)).parameters)
     defaults = type(loss)().get_params()
     chosen = {name: value for name, value in loss.get_params().items() if value != defaults[name]}

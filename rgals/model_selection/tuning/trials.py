@@ -29,46 +29,23 @@ _DEFAULT = (0.9, 0.1)  # training and validation of every user where no protocol
 
 @dataclass(frozen=True)
 class Split:
-    """A training part and what a model of it is judged by.
-
-    Attributes
-    ----------
-    train : CSR, shape (n_train_users, n_items)
-    told : CSR, shape (n_users, n_items)
-        What is known of the judged users, and left out of their rankings.
-    hidden : CSR, shape (n_users, n_items)
-    users : ndarray of int64
-        The judged rows of ``told`` and ``hidden``: all with hidden interactions, or a sample of them.
-    fold_in : bool
-        The judged users are not those of ``train``.
-    """
+    """A training part and what a model of it is judged by."""
 
     train: CSR
-    told: CSR
-    hidden: CSR
-    users: np.ndarray
-    fold_in: bool
+    told: CSR  # what is known of the judged users, and left out of their rankings
+    hidden: CSR  # what is to be found, in the rows of told
+    users: np.ndarray  # the judged rows: all with hidden interactions, or a sample of them
+    fold_in: bool  # the judged users are not those of train
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Everything that is made of the data once.
-
-    Attributes
-    ----------
-    splits : list of Split
-    final : csr_array
-        What the best model is refitted to.
-    parts : Parts or None
-        What the protocol made, with the test part.
-    user_ids, item_ids : ndarray or None
-        Labels of the rows and columns of ``final``, where the data have any.
-    """
+    """Everything that is made of the data once."""
 
     splits: list[Split]
-    final: sp.csr_array
-    parts: Parts | None
-    user_ids: np.ndarray | None
+    final: sp.csr_array  # what the best model is refitted to
+    parts: Parts | None  # what the protocol made, with the test part
+    user_ids: np.ndarray | None  # labels of the rows and columns of final
     item_ids: np.ndarray | None
 
     def fingerprint(self) -> str:
@@ -155,20 +132,8 @@ def make_model(loss: Loss, params: Mapping[str, Any], level: int, **common: Any)
 class Measurement:
     """Measures settings of one loss; asks the journal first.
 
-    Parameters
-    ----------
-    loss : Loss
-    name : str
-        Of the loss in journal and table.
-    prepared : Prepared
-    metric : str
-    common : dict
-        Parameters of `RGALS` that all fits share.
-    journal : Journal or None
-    deadline : float or None
-        Of `time.monotonic`: no fit starts after it.
-    report : callable
-        Hears of every row.
+    ``name``: of the loss in journal and table. ``common``: parameters of `RGALS` that all fits share. No fit
+    starts after ``deadline`` (of `time.monotonic`). ``report`` hears of every row.
     """
 
     def __init__(

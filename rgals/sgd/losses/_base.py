@@ -58,15 +58,7 @@ class Sampled(BaseEstimator):
 
 
 def softplus(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """``log(1 + exp(x))`` and its derivative, for any x including -inf.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> value, slope = softplus(np.array([-np.inf, 0.0, 1e4]))
-    >>> value.round(6).tolist(), slope.tolist()
-    ([0.0, 0.693147, 10000.0], [0.0, 0.5, 1.0])
-    """
+    """``log(1 + exp(x))`` and its derivative, for any x including -inf."""
     small = np.exp(-np.abs(x))
     slope = np.where(x >= 0, 1, small)
     slope /= 1 + small

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from rgals.cuda import Device, Room
 from rgals.kernels.row import DIAGONAL, DUAL
 from rgals.losses.base import Side
 from rgals.matrix.csr import CSR
+from rgals.solvers.cuda import Device, Room
 from rgals.solvers.cuda.plan import (
     COLUMNS,
     PIECE,

@@ -1,0 +1,66 @@
+"""The names that users import: each is there, and one that goes warns for a release."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+#: Everything that 0.1 made public, where it lies now.
+PUBLIC = {
+    "rgals": """
+        Checkpoint CheckpointError FileFormatError ForkError IALS InputError InputTypeError
+        InsufficientMemoryError MissingDependencyError ModelFileError NumericalError ParameterError
+        PrecisionWarning RG2 RGALS RGX RgalsError ShapeError UnknownIdError WRMF __version__
+    """,
+    "rgals.losses": """
+        Coefficients Degrees IALS LOSSES Loss RG2 RGX Side WRMF get_loss rule
+    """,
+    "rgals.scoring": """
+        Written as_factors recommend_all topk topk_dense useful_jobs
+    """,
+    "rgals.metrics": """
+        Comparison Judged Outranked auc average_precision bootstrap_interval capped_average_precision
+        capped_recall compare coverage evaluate evaluate_sampled exposure gini hit_rate holm judge mrr
+        ndcg novelty nrbp paired_test partial_auc precision rbp recall standard_error
+    """,
+    "rgals.model_selection": """
+        Core EdgeWarning InteractionSplit PROTOCOLS Parts Protocol TuneResult UserFold UserSplit
+        default_space k_core leave_last_out split_interactions temporal_split tune
+    """,
+    "rgals.datasets": """
+        IdMap Interactions SyntheticInteractions available cache_folder fetch make_implicit
+        prepare_paper read_interactions
+    """,
+    "rgals.sgd": """
+        Adagrad Adam Epoch LOSSES LazyAdam OPTIMIZERS SGD SGDRanker
+    """,
+    "rgals.sgd.losses": """
+        BCE BPR Full FullLoss LOSSES RG2 RGX Sampled SampledCCE SampledLoss SampledSoftmax Softmax
+        SoftmaxAtK Sparsemax get_loss
+    """,
+    "rgals.compare": """
+        Comparison DEFAULT METHODS Split compare prepare
+    """,
+    "rgals.model.export": """
+        augment_items augment_queries export_factors export_index
+    """,
+}
+#: Of 0.1; they go with the release after 0.2.
+MOVED = ("rgals.checkpoint", "rgals.cuda", "rgals.export", "rgals.persistence")
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names_stay(module):
+    found = importlib.import_module(module)
+    assert [name for name in PUBLIC[module].split() if not hasattr(found, name)] == []
+
+
+@pytest.mark.parametrize("module", MOVED)
+def test_a_module_that_moved_says_where_to(module):
+    code = f"import warnings; warnings.simplefilter('error'); import {module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert f"DeprecationWarning: {module} is rgals." in done.stderr
+    assert importlib.import_module(done.stderr.split(" is ")[1].split(" now")[0])
