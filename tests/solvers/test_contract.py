@@ -1,6 +1,6 @@
 """What every backend promises, against the dense float64 oracle: backend x loss x side x precision.
 
-A new backend is one more value of the fixture `backend`. What it promises beyond this, a file of its own tests.
+A new backend is a value of the fixture `backend`. What it promises beyond this has a file of its own.
 """
 
 from __future__ import annotations
