@@ -56,8 +56,10 @@ lint: $(TEST)
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
+# Tests start many processes: what these need is compiled first, by two.
 test: lint
-	$(PY) -m pytest
+	PYTHONPATH=tests $(PY) -m instruments.warm_up
+	$(PY) -m pytest -n 2
 
 stress: $(TEST)
 	$(PY) -m pytest tests/stress

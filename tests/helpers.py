@@ -88,3 +88,16 @@ def als(problem, start, backend, *, n_iter, tol=0.0, callbacks=()):
     """Item factors and history of so many iterations from user factors, which are overwritten."""
     found, history = run(ALS(problem, backend, start), n_iter, tol=tol, watchers=callbacks)
     return found["item_factors"], history
+
+
+SIDES = ("user", "item")
+
+
+def half_step_of(X, loss, side, K, dtype=np.float64, *, reg=0.03, nu=0.9):
+    """Rows, fixed factors and the side's coefficients of one half-step."""
+    users = as_csr(X, dtype=dtype)
+    coefficients = loss.coefficients(Degrees.of(users))
+    if side == "user":
+        return users, factors(users.n_cols, K, dtype, seed=4), coefficients.user_side(users, reg, nu)
+    items = users.transpose()
+    return items, factors(users.n_rows, K, dtype, seed=4), coefficients.item_side(items, reg, nu)

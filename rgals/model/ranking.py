@@ -15,6 +15,7 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
 from rgals.matrix.validate import as_csr, check_ids
 from rgals.model.filters import aligned, is_matrix, rows_of
+from rgals.model.info import Info, describe
 from rgals.model.state import FitRecord, Snapshot, parameters_of
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, ParameterError, ShapeError
@@ -100,6 +101,25 @@ class FactorRanker:
     def history_(self) -> list[dict[str, Any]]:
         """What each iteration recorded."""
         return self._state().record.history
+
+    def info(self) -> Info:
+        """What the fitted model is: data, factors, time, how the rows were solved, versions, fingerprint.
+
+        Returns
+        -------
+        Info
+            A dict of str to str that prints as a table.
+
+        Examples
+        --------
+        >>> from rgals import RGALS
+        >>> from rgals.datasets import make_implicit
+        >>> model = RGALS(K=16, random_state=0).fit(make_implicit(200, 100, random_state=0))
+        >>> model.info()["users"]
+        '49 rows dual, 151 primal'
+        """
+        state = self._state()
+        return describe(type(self).__name__, state)
 
     @property
     def factors_(self) -> tuple[np.ndarray, np.ndarray]:
