@@ -32,12 +32,7 @@ OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Make the parser of all commands.
-
-    Returns
-    -------
-    argparse.ArgumentParser
-    """
+    """Make the parser of all commands."""
     layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=28)
     parser = argparse.ArgumentParser(
         prog="rgals",
@@ -58,6 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=layout,
         )
         module.configure(command)
+        command.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")
         command.set_defaults(run=module.run)
     return parser

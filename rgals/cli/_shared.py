@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from rgals.datasets import IdMap, Interactions, read_interactions
+from rgals.datasets.interactions import DUPLICATES
 from rgals.estimator import RGALS
 from rgals.losses import LOSSES, Loss, get_loss
 from rgals.runtime.errors import InputError, ParameterError
 
-_COLUMNS = ("user", "item", "value", "timestamp")
-_READ = ("min_value", "duplicates", "delimiter", "header", "encoding")
-_FIT = ("K", "reg", "reg_exponent", "n_iter", "solver", "dtype", "tol", "n_jobs", "random_state")
+#: A parameter that a command takes as an option: its name, type, place holder and help.
+Option = tuple[str, Callable[[str], Any], str, str]
+JOBS: Option = ("n_jobs", int, "N", "threads; all if not given")
+
+_COLUMNS = {"user": "users: a name, or a position from 0", "item": "items"}
+_COLUMNS |= {"value": "ratings, counts or weights", "timestamp": "times"}
+_READ: tuple[Option, ...] = (
+    ("min_value", float, "V", "keep values >= V as positives of weight 1"),
+    ("delimiter", str, "D", "field separator, for example '::'; found if not given"),
+    ("encoding", str, "NAME", "of a text file"),
+)
 
 
 def say(text: str) -> None:
@@ -38,70 +46,60 @@ def column(text: str) -> str | int:
     return int(text) if text.isascii() and text.isdigit() else text
 
 
+def add_options(parser: Any, function: Callable[..., Any], options: Iterable[Option]) -> None:
+    """Options for parameters of a function, which has the defaults; `given` collects them."""
+    parameters = inspect.signature(function).parameters
+    for name, kind, metavar, text in options:
+        default = parameters[name].default
+        if default is not None:
+            text += f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"
+        flag = {"n_jobs": "jobs", "random_state": "seed"}.get(name, name.replace("_", "-"))
+        parser.add_argument(f"--{flag}", dest=name, type=kind, metavar=metavar, help=text)
+
+
+def given(args: argparse.Namespace, options: Iterable[Option]) -> dict[str, Any]:
+    """Those of the options of `add_options` that were given, by the names of the parameters."""
+    return {name: getattr(args, name) for name, *_ in options if getattr(args, name) is not None}
+
+
 def add_read_options(parser: argparse.ArgumentParser) -> None:
     """Options that say how a data file is to be read; see `read_data`."""
     group = parser.add_argument_group(
         "reading", "DATA: npz, csv, tsv, MovieLens '::', parquet; columns with usual names are found."
     )
-    for name, text in (
-        ("user", "users: a name, or a position from 0"),
-        ("item", "items"),
-        ("value", "ratings, counts or weights"),
-        ("timestamp", "times"),
-    ):
-        flag, help_text = f"--{name}-column", f"column of {text}"
-        group.add_argument(flag, type=column, metavar="COLUMN", help=help_text)
-    group.add_argument(
-        "--min-value", type=float, metavar="V", help="keep values >= V as positives of weight 1"
-    )
-    group.add_argument(
-        "--duplicates", choices=("sum", "last", "max", "error"), help="what a repeated pair becomes"
-    )
-    group.add_argument("--delimiter", metavar="D", help="field separator, for example '::' (default: found)")
+    for name, text in _COLUMNS.items():
+        group.add_argument(f"--{name}-column", type=column, metavar="COLUMN", help=f"column of {text}")
+    add_options(group, read_interactions, _READ)
+    group.add_argument("--duplicates", choices=DUPLICATES, help="what a repeated pair becomes (default: sum)")
     group.add_argument(
         "--header", action=argparse.BooleanOptionalAction, help="the first line holds names (default: found)"
     )
-    group.add_argument("--encoding", metavar="NAME", help="of a text file (default: utf-8)")
 
 
 def read_data(args: argparse.Namespace, path: str | None = None) -> Interactions:
     """Read the data file of a command with the options of `add_read_options`."""
     options = {name: getattr(args, f"{name}_column") for name in _COLUMNS}
-    options |= {name: getattr(args, name) for name in _READ}
-    given = {name: value for name, value in options.items() if value is not None}
-    return read_interactions(args.data if path is None else path, **given)
-
-
-def add_fit_options(parser: argparse.ArgumentParser) -> None:
-    """Options of `RGALS` except the loss; see `fit_parameters`. Defaults are those of the class."""
-    default = {name: p.default for name, p in inspect.signature(RGALS).parameters.items()}
-    group = parser.add_argument_group("fitting")
-
-    def option(flag: str, kind: Any, text: str, **more: Any) -> None:
-        name = flag.lstrip("-").replace("-", "_")
-        dest = {"jobs": "n_jobs", "seed": "random_state"}.get(name, name)
-        if default[dest] is not None:
-            text += f" (default: {default[dest]})"
-        group.add_argument(flag, type=kind, dest=dest, help=text, **more)
-
-    option("--K", int, "number of factors", metavar="N")
-    option("--reg", _reg, "strength of the regularisation; auto follows the data", metavar="R")
-    option("--reg-exponent", float, "1 scales it with the weight of a row, 0 is plain", metavar="NU")
-    option("--n-iter", int, "most iterations", metavar="N")
-    option("--solver", str, "auto, exact, svd or dense", metavar="NAME")
-    option("--dtype", str, "float32 or float64", metavar="TYPE")
-    option("--tol", float, "stop when the objective falls by less than this share", metavar="T")
-    option("--jobs", int, "threads; all if not given", metavar="N")
-    option("--seed", int, "random state, for a result that can be repeated", metavar="N")
+    options |= {"duplicates": args.duplicates, "header": args.header}
+    options = {name: value for name, value in options.items() if value is not None} | given(args, _READ)
+    return read_interactions(args.data if path is None else path, **options)
 
 
 def _reg(text: str) -> float | str:
     return text if text == "auto" else float(text)
 
 
-def fit_parameters(args: argparse.Namespace) -> dict[str, Any]:
-    """The given ones of the options of `add_fit_options`, as parameters of `RGALS`."""
-    return {name: getattr(args, name) for name in _FIT if getattr(args, name) is not None}
+#: Options of `RGALS` except the loss.
+FIT: tuple[Option, ...] = (
+    ("K", int, "N", "number of factors"),
+    ("reg", _reg, "R", "strength of the regularisation; auto follows the data"),
+    ("reg_exponent", float, "NU", "1 scales it with the weight of a row, 0 is plain"),
+    ("n_iter", int, "N", "most iterations"),
+    ("solver", str, "NAME", "auto, exact, svd or dense"),
+    ("dtype", str, "TYPE", "float32 or float64"),
+    ("tol", float, "T", "stop when the objective falls by less than this share"),
+    JOBS,
+    ("random_state", int, "N", "random state, for a result that can be repeated"),
+)
 
 
 def parse_loss(text: str) -> Loss:
@@ -175,11 +173,6 @@ def read_lines(path: str) -> list[str]:
             raise InputError(f"{path} is not UTF-8 text: {error}") from error
 
 
-def percent(part: int, whole: int) -> str:
-    """``part`` of ``whole`` in words, for messages."""
-    return f"{100 * part / whole:.1f} %" if whole else "0 %"
-
-
 def table(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> str:
     """Align columns: text to the left, numbers to the right; floats get four digits, None a dash."""
     cells = [list(header), *([_cell(value) for value in row] for row in rows)]
@@ -200,13 +193,3 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:.4f}" if isinstance(value, float) else str(value)
-
-
-def print_json(figures: Mapping[str, Any] | Iterable[Any]) -> None:
-    """Print figures for another program."""
-    print(json.dumps(figures))
-
-
-def metric_list(text: str) -> tuple[str, ...]:
-    """Names of metrics, separated by commas."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -40,8 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--user", metavar="ID", help="whose recommendations are shown (default: any)")
     parser.add_argument("-n", type=int, default=10, metavar="N", help="how many are shown (default: 10)")
-    parser.add_argument("-q", "--quiet", action="store_true", help="the tables only")
-    shared.add_fit_options(parser)
+    shared.add_options(parser.add_argument_group("fitting"), RGALS, shared.FIT)
     shared.add_read_options(parser)
 
 
@@ -58,7 +57,7 @@ class Split:
 def run(args: argparse.Namespace) -> int:
     """Split, fit, measure, print the table and one user's recommendations."""
     losses = [shared.parse_loss(text) for text in args.loss or ("rg2", "rgx", "ials", "wrmf")]
-    parameters = {"random_state": 0, **shared.fit_parameters(args)}
+    parameters = {"random_state": 0, **shared.given(args, shared.FIT)}
     split = _split(args)
     print(split.title, flush=True)
     if not args.quiet:

@@ -13,6 +13,7 @@ every user's interactions in DATA is the truth, and the rest makes the user's fa
 from __future__ import annotations
 
 import argparse
+import json
 
 import numpy as np
 import scipy.sparse as sp
@@ -38,9 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of what --fold-in hides (default: 0)"
     )
-    parser.add_argument("--jobs", type=int, metavar="N", help="threads; all if not given")
+    shared.add_options(parser, evaluate, (shared.JOBS,))
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print the figures only")
     shared.add_read_options(parser)
 
 
@@ -48,22 +48,22 @@ def run(args: argparse.Namespace) -> int:
     """Load, read, measure, print."""
     if args.fold_in is not None and not 0 < args.fold_in < 1:
         raise ParameterError("fold_in", args.fold_in, "give a share between 0 and 1")
-    metrics = shared.metric_list(args.metrics)
+    metrics = tuple(name.strip() for name in args.metrics.split(",") if name.strip())
     model = RGALS.load(args.model)
     data = shared.read_data(args)
     if args.fold_in is not None:
         rows = shared.align(data, data.matrix, None, shared.labels(model, "item"))
         shown, truth = split_interactions(rows, (1 - args.fold_in, args.fold_in), random_state=args.seed)
         figures = evaluate(
-            (model.transform(shown), model.item_factors_), shown, truth, metrics=metrics, n_jobs=args.jobs
+            (model.transform(shown), model.item_factors_), shown, truth, metrics=metrics, n_jobs=args.n_jobs
         )
     else:
         truth = _truth(args, model, data)
-        figures = evaluate(model, model.seen_, truth, metrics=metrics, n_jobs=args.jobs)
+        figures = evaluate(model, model.seen_, truth, metrics=metrics, n_jobs=args.n_jobs)
     n_users = int(np.count_nonzero(np.diff(truth.indptr)))
     values = {name: float(figures[name]) for name in metrics}
     if args.json:
-        shared.print_json({"users": n_users, "interactions": int(truth.nnz), **values})
+        print(json.dumps({"users": n_users, "interactions": int(truth.nnz), **values}))
         return 0
     if not args.quiet:
         shared.say(f"{truth.nnz:,} held-out interactions of {n_users:,} users")

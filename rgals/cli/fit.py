@@ -22,6 +22,11 @@ from rgals.model_selection import split_interactions
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.training.checkpoint import Checkpoint
 
+_STOPPING: tuple[shared.Option, ...] = (
+    ("metric", str, "METRIC", "what is watched"),
+    ("patience", int, "N", "iterations to wait"),
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -35,8 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--hold-out", type=float, metavar="SHARE", help="keep this share of every user apart")
     parser.add_argument("--held-out", metavar="FILE", help="where that share goes (npz)")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
-    shared.add_fit_options(parser)
+    shared.add_options(parser.add_argument_group("fitting"), RGALS, shared.FIT)
     keep = parser.add_argument_group("checkpoints", "The same command goes on from where a killed one was.")
     keep.add_argument(
         "--checkpoint", metavar="FOLDER", help="write down how far the fit is, into this folder"
@@ -48,8 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     stop.add_argument(
         "--early-stopping", action="store_true", help="stop when held-out quality no longer rises"
     )
-    stop.add_argument("--metric", default="ndcg@10", help="what is watched (default: ndcg@10)")
-    stop.add_argument("--patience", type=int, default=5, metavar="N", help="iterations to wait (default: 5)")
+    shared.add_options(stop, RGALS, _STOPPING)
     shared.add_read_options(parser)
 
 
@@ -71,10 +74,8 @@ def run(args: argparse.Namespace) -> int:
     model = RGALS(
         loss=shared.parse_loss(args.loss),
         early_stopping=args.early_stopping,
-        metric=args.metric,
-        patience=args.patience,
         verbose=shared.progress(args),
-        **shared.fit_parameters(args),
+        **shared.given(args, (*shared.FIT, *_STOPPING)),
     )
     data = shared.read_data(args)
     train = data.matrix

@@ -24,10 +24,9 @@ from rgals.datasets import IdMap
 from rgals.estimator import RGALS
 from rgals.scoring import recommend_all
 from rgals.scoring._streaming import Task
-from rgals.scoring._tables import Batch, write_text
+from rgals.scoring._tables import SUFFIXES, Batch, write_text
 
 _AT_ONCE = 8192
-_KINDS = {".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet", ".npz": "npz"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +36,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", default="-", metavar="FILE", help="parquet, csv, tsv or npz; - prints csv (default)"
     )
     parser.add_argument("-n", type=int, default=10, metavar="N", help="items for each user (default: 10)")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
     parser.add_argument(
         "--batch-size", type=int, default=_AT_ONCE, metavar="N", help=f"users at once (default: {_AT_ONCE})"
     )
@@ -81,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         new_ids=new_ids,
         batch_size=args.batch_size,
         cold=cold,
-        format=_KINDS.get(Path(args.output).suffix.lower(), "csv"),
+        format=SUFFIXES.get(Path(args.output).suffix.lower(), "csv"),
         resume=not args.anew,
         verbose=shared.progress(args),
         **filters,

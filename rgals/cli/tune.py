@@ -20,6 +20,19 @@ from rgals.datasets import Interactions
 from rgals.model_selection import PROTOCOLS, tune
 from rgals.runtime.errors import ParameterError
 
+_OPTIONS: tuple[shared.Option, ...] = (
+    ("budget", float, "B", "in full fits for a loss"),
+    ("protocol", str, "NAME", "training, validation and test parts; one of " + "; ".join(PROTOCOLS)),
+    ("metric", str, "METRIC", "what is maximised"),
+    ("repeats", int, "N", "validation splits"),
+    ("n_iter", int, "N", "of a full fit"),
+    ("time_limit", float, "S", "seconds; no fit starts after them"),
+    ("journal", str, "FILE", "keeps every fit, to go on after an interruption"),
+    ("sampler", str, "NAME", "gp or optuna"),
+    ("random_state", int, "N", "of splits, search, fits"),
+    shared.JOBS,
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -32,9 +45,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="of rg2, rgx, wrmf, ials, separated by commas; one alone may have parameters (default: rg2)",
     )
     parser.add_argument(
-        "--budget", type=float, default=30, metavar="B", help="in full fits for a loss (default: 30)"
-    )
-    parser.add_argument(
         "--K", metavar="LIST", help="number of factors, or ascending ones to try while they pay: 64,128,256"
     )
     parser.add_argument(
@@ -44,23 +54,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=V",
         help="range LOW:HIGH, choices A,B,C or one value of a parameter; may be repeated",
     )
-    parser.add_argument(
-        "--protocol",
-        metavar="NAME",
-        help="training, validation and test parts; one of " + "; ".join(PROTOCOLS),
-    )
-    parser.add_argument("--metric", default="ndcg@10", help="what is maximised (default: ndcg@10)")
-    parser.add_argument("--repeats", type=int, default=1, metavar="N", help="validation splits (default: 1)")
-    parser.add_argument("--n-iter", type=int, default=16, metavar="N", help="of a full fit (default: 16)")
-    parser.add_argument("--time-limit", type=float, metavar="S", help="seconds; no fit starts after them")
-    parser.add_argument("--journal", metavar="FILE", help="keeps every fit, to go on after an interruption")
-    parser.add_argument("--sampler", default="gp", metavar="NAME", help="gp or optuna (default: gp)")
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of splits, search, fits (default: 0)"
-    )
-    parser.add_argument("--jobs", type=int, metavar="N", help="threads; all if not given")
+    shared.add_options(parser, tune, _OPTIONS)
     parser.add_argument("--show", type=int, default=10, metavar="N", help="settings to print (default: 10)")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
     shared.add_read_options(parser)
 
 
@@ -84,26 +79,17 @@ def run(args: argparse.Namespace) -> int:
         [shared.parse_loss(text) for text in losses],
         X,
         space,
-        budget=args.budget,
-        protocol=args.protocol,
         validation=validation,
-        metric=args.metric,
-        repeats=args.repeats,
-        n_iter=args.n_iter,
-        sampler=args.sampler,
-        time_limit=args.time_limit,
-        journal=args.journal,
-        random_state=args.seed,
-        n_jobs=args.jobs,
         verbose=shared.progress(args),
+        **shared.given(args, _OPTIONS),
     )
     found.model.save(args.output)
     print(found.table(args.show))
     if not args.quiet:
-        test = "" if found.test is None else f", test {args.metric} {found.test[args.metric]:.4f}"
+        test = "" if found.test is None else f", test {found.metric} {found.test[found.metric]:.4f}"
         shared.say(
             f"{len(found.trials)} fits{'' if found.finished else ' (the time limit ended the search)'}; "
-            f"validation {args.metric} {found.figure:.4f}{test}\n{found.model!r}\nsaved to {args.output}"
+            f"validation {found.metric} {found.figure:.4f}{test}\n{found.model!r}\nsaved to {args.output}"
         )
     return 0
 

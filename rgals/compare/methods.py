@@ -16,6 +16,7 @@ from rgals.runtime.errors import ParameterError
 from rgals.sgd import SGDRanker
 
 Params = Mapping[str, float]
+Tuned = Mapping[str, tuple[tuple[float, ...], float]]  # the ladder of a parameter, and where tuning starts
 
 
 def _rungs(low: float, high: float) -> tuple[float, ...]:
@@ -27,10 +28,8 @@ def _rungs(low: float, high: float) -> tuple[float, ...]:
 _SMALL = _rungs(0.002, 2)
 _REG = _rungs(0.0003, 1)
 _SOFTMAX_RIDGE = 0.6  # best on MovieLens 1M: 0.06 for softmax, 0.1 for RG2
-_RG = {"alpha": _SMALL, "reg": _REG}
 _BETA = (0.0, 0.25, 0.5, 0.75, 1.0)
 _ALPHA = _rungs(0.5, 100)
-_PLAIN_REG = _rungs(0.1, 1000)
 _LR = (0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3)
 _TEMPERATURE = (0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7)
 _DECAY = (0.0, 1e-6, 1e-5, 3e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3)
@@ -59,91 +58,66 @@ class Method:
         return {name: known.get(name, value) for name, value in self.start.items()}
 
 
-def _als(loss: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
+def _als(
+    name: str, label: str, loss: Callable[..., Loss], rule_of: type[Loss] | None, tuned: Tuned, **fixed: Any
+) -> Method:
+    """A method by alternating least squares; ``tuned`` are parameters of the loss and ``reg``."""
+
     def build(params: Params, **common: Any) -> RGALS:
-        rest = {k: v for k, v in params.items() if k != "reg"}
-        return RGALS(loss=loss(**rest), reg=params["reg"], n_iter=60, **fixed, **common)
+        own = {k: v for k, v in params.items() if k != "reg"}
+        return RGALS(loss=loss(**own), reg=params["reg"], n_iter=60, **fixed, **common)
 
-    return build
+    return Method(name, f"{label} (ALS)", "ALS", build, *_ladders_and_start(tuned), rule_of)
 
 
-def _sgd(loss: str, **fixed: Any) -> Callable[..., Any]:
+def _sgd(name: str, label: str, loss: str, tuned: Tuned, **fixed: Any) -> Method:
+    """A method by stochastic gradient descent; ``tuned`` are parameters of `SGDRanker`."""
+
     def build(params: Params, **common: Any) -> SGDRanker:
         return SGDRanker(loss=loss, n_epochs=200, **{**fixed, **params}, **common)
 
-    return build
+    rule_of = RG2 if fixed.get("decay") == "frequency" else None
+    return Method(name, f"{label} (SGD)", "SGD", build, *_ladders_and_start(tuned), rule_of)
 
 
-def _cosine(name: str, label: str, **fixed: Any) -> Method:
-    ladders = {"temperature": _TEMPERATURE, "lr": _LR}
-    start = {"temperature": 0.2, "lr": 0.03}
-    return Method(name, label, "SGD", _sgd(name, score="cosine", **fixed), ladders, start)
+def _ladders_and_start(tuned: Tuned) -> tuple[dict[str, tuple[float, ...]], dict[str, float]]:
+    return {k: ladder for k, (ladder, _) in tuned.items()}, {k: start for k, (_, start) in tuned.items()}
+
+
+def _cosine(loss: str, label: str, **fixed: Any) -> Method:
+    tuned = {"temperature": (_TEMPERATURE, 0.2), "lr": (_LR, 0.03)}
+    return _sgd(loss, f"{label}, cosine", loss, tuned, score="cosine", **fixed)
 
 
 def _dot(loss: str, label: str, **fixed: Any) -> Method:
-    full = fixed.get("decay") == "frequency"
-    ladders = {"lr": _LR, "weight_decay": _FREQUENCY if full else _DECAY}
-    start = {"lr": 0.03, "weight_decay": 0.06} if full else {"lr": 0.01, "weight_decay": 1e-4}
-    build = _sgd(loss, score="dot", temperature=1.0, **fixed)
-    return Method(f"{loss}_dot", label, "SGD", build, ladders, start, RG2 if full else None)
+    tuned = {"lr": (_LR, 0.01), "weight_decay": (_DECAY, 1e-4)}
+    if fixed.get("decay") == "frequency":
+        tuned = {"lr": (_LR, 0.03), "weight_decay": (_FREQUENCY, 0.06)}
+    return _sgd(f"{loss}_dot", f"{label}, dot", loss, tuned, score="dot", temperature=1.0, **fixed)
 
 
+_RG = {"alpha": (_SMALL, 0.05), "reg": (_REG, 0.1)}
+# At beta = 1 nothing holds the scores of what was not observed in the published form.
+_GRAMIAN = {**_RG, "beta": (_BETA[:-1], 0.5)}
+_FREQUENCY_SCALED = {"alpha": (_ALPHA, 7.0), "reg": (_REG, 0.01)}
+_PLAIN = {"alpha": (_ALPHA, 3.0), "reg": (_rungs(0.1, 1000), 50.0)}
 _ALL = (
-    Method("rg2", "RG2 (ALS)", "ALS", _als(RG2), _RG, {"alpha": 0.05, "reg": 0.1}, RG2),
-    Method(
-        "rgx",
-        "RGx (ALS)",
-        "ALS",
-        _als(RGX),
-        {**_RG, "beta": _BETA},
-        {"alpha": 0.05, "reg": 0.1, "beta": 1.0},
-        RGX,
-    ),
-    Method(
-        "rgx_gramian",
-        "RGx as published (ALS)",
-        "ALS",
-        _als(partial(RGX, form="gramian")),
-        {**_RG, "beta": _BETA[:-1]},  # at 1 nothing holds the scores of what was not observed
-        {"alpha": 0.05, "reg": 0.1, "beta": 0.5},
-        RGX,
-    ),
-    Method(
-        "ials",
-        "iALS (ALS)",
-        "ALS",
-        _als(IALS),
-        {"alpha0": _SMALL, "reg": _REG},
-        {"alpha0": 0.1, "reg": 0.01},
-        IALS,
-    ),
-    Method(
-        "wrmf",
-        "WRMF, frequency-scaled (ALS)",
-        "ALS",
-        _als(WRMF),
-        {"alpha": _ALPHA, "reg": _REG},
-        {"alpha": 7.0, "reg": 0.01},
-        WRMF,
-    ),
-    Method(
-        "wrmf_plain",
-        "WRMF, plain ridge (ALS)",
-        "ALS",
-        _als(WRMF, reg_exponent=0.0),
-        {"alpha": _ALPHA, "reg": _PLAIN_REG},
-        {"alpha": 3.0, "reg": 50.0},
-    ),
-    _cosine("softmax", "Softmax, cosine (SGD)"),
-    _cosine("sampled_softmax", "Sampled softmax, cosine (SGD)", n_negatives=100),
-    _cosine("bpr", "BPR, cosine (SGD)", n_negatives=10),
-    _cosine("bce", "BCE, cosine (SGD)", n_negatives=10),
-    _cosine("sampled_cce", "Sampled CCE, cosine (SGD)", n_negatives=100),
-    _dot("softmax", "Softmax, dot (SGD)", decay="frequency", batch_size=1024),
-    _dot("sampled_softmax", "Sampled softmax, dot (SGD)", n_negatives=100),
-    _dot("bpr", "BPR, dot (SGD)", n_negatives=10),
-    _dot("bce", "BCE, dot (SGD)", n_negatives=10),
-    _dot("sparsemax", "Sparsemax, dot (SGD)", decay="frequency"),
+    _als("rg2", "RG2", RG2, RG2, _RG),
+    _als("rgx", "RGx", RGX, RGX, {**_RG, "beta": (_BETA, 1.0)}),
+    _als("rgx_gramian", "RGx as published", partial(RGX, form="gramian"), RGX, _GRAMIAN),
+    _als("ials", "iALS", IALS, IALS, {"alpha0": (_SMALL, 0.1), "reg": (_REG, 0.01)}),
+    _als("wrmf", "WRMF, frequency-scaled", WRMF, WRMF, _FREQUENCY_SCALED),
+    _als("wrmf_plain", "WRMF, plain ridge", WRMF, None, _PLAIN, reg_exponent=0.0),
+    _cosine("softmax", "Softmax"),
+    _cosine("sampled_softmax", "Sampled softmax", n_negatives=100),
+    _cosine("bpr", "BPR", n_negatives=10),
+    _cosine("bce", "BCE", n_negatives=10),
+    _cosine("sampled_cce", "Sampled CCE", n_negatives=100),
+    _dot("softmax", "Softmax", decay="frequency", batch_size=1024),
+    _dot("sampled_softmax", "Sampled softmax", n_negatives=100),
+    _dot("bpr", "BPR", n_negatives=10),
+    _dot("bce", "BCE", n_negatives=10),
+    _dot("sparsemax", "Sparsemax", decay="frequency"),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}
 DEFAULT = ("rg2", "rgx", "ials", "wrmf", "wrmf_plain", "softmax", "softmax_dot", "sampled_softmax", "bpr_dot")
@@ -151,14 +125,9 @@ DEFAULT = ("rg2", "rgx", "ials", "wrmf", "wrmf_plain", "softmax", "softmax_dot",
 
 def _of_loss(loss: Loss) -> Method:
     """A loss of somebody's own, by ALS: what its rule knows is tuned, from there on."""
-    tuned = loss.defaults(1000, 1000, 100_000)
-
-    def build(params: Params, **common: Any) -> RGALS:
-        own = {name: value for name, value in params.items() if name != "reg"}
-        return RGALS(loss=clone(loss).set_params(**own), reg=params["reg"], n_iter=60, **common)
-
-    ladders = dict.fromkeys(tuned, _rungs(1e-5, 7e3))
-    return Method(loss.name, f"{loss.name} (ALS)", "ALS", build, ladders, tuned, type(loss))
+    start = loss.defaults(1000, 1000, 100_000)
+    tuned = {name: (_rungs(1e-5, 7e3), value) for name, value in start.items()}
+    return _als(loss.name, loss.name, lambda **own: clone(loss).set_params(**own), type(loss), tuned)
 
 
 def get_methods(names: Any) -> list[Method]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import time
@@ -21,9 +20,10 @@ from rgals.datasets import Interactions, read_interactions
 from rgals.files.journal import Journal
 from rgals.losses import RG2
 from rgals.matrix.csr import CSR
+from rgals.matrix.digest import short_digest
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
-from rgals.model_selection import k_core, split_interactions
+from rgals.model_selection import Protocol
 from rgals.runtime.checks import check_int, check_real
 from rgals.runtime.errors import InputError, NumericalError, ParameterError
 from rgals.runtime.threads import n_threads
@@ -72,23 +72,15 @@ def prepare(
     """
     if isinstance(data, Split):
         return data
-    read = data if isinstance(data, Interactions) else read_interactions(data, min_value=min_value)
-    if read.split is not None and core is None:
-        known, test = read.train, read.test
-        validation = read.validation
-        if validation.nnz == 0:
-            known, validation = split_interactions(known, (0.9, 0.1), random_state=random_state)
-    else:
-        matrix = read.matrix if core is None else k_core(read.matrix, core).matrix
-        known, validation, test = split_interactions(matrix, random_state=random_state)
-    parts = [
-        as_csr(part, name=name)
-        for part, name in ((known, "train"), (validation, "validation"), (test, "test"))
-    ]
-    for part, name in zip(parts, ("training", "validation", "test"), strict=True):
-        if part.nnz == 0:
+    if not isinstance(data, Interactions):
+        data, min_value = read_interactions(data, min_value=min_value), None
+    kind = "given" if data.split is not None and core is None else "user"
+    found = Protocol(kind, min_value=min_value, core=core, seed=random_state).apply(data)
+    split = Split(as_csr(found.train), as_csr(found.validation), as_csr(found.test))
+    for name in ("train", "validation", "test"):
+        if getattr(split, name).nnz == 0:
             raise InputError(f"the {name} part has no interactions; the data are too small to be split")
-    return Split(*parts)
+    return split
 
 
 def _some_users(validation: CSR, n_users: int | None) -> CSR:
@@ -103,15 +95,6 @@ def _some_users(validation: CSR, n_users: int | None) -> CSR:
     values = validation.values if validation.is_binary else validation.values[mask]
     indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
     return CSR(indptr, validation.indices[mask], values, validation.n_cols)
-
-
-def fingerprint(split: Split) -> str:
-    """A short digest of the three matrices."""
-    digest = hashlib.sha256()
-    for part in (split.train, split.validation, split.test):
-        for array in (np.array(part.shape), part.indptr, part.indices, part.values):
-            digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()[:16]
 
 
 def machine(n_jobs: int | None) -> dict[str, Any]:
@@ -178,7 +161,7 @@ class Runner:
         self.watched = _some_users(split.validation, plan.validation_users)
         self._is_warm = False
         setting = {
-            "data": fingerprint(split),
+            "data": short_digest(split.train, split.validation, split.test),
             "shape": list(split.train.shape),
             "interactions": [split.train.nnz, split.validation.nnz, split.test.nnz],
             "K": plan.K,

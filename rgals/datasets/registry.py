@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 _MOVIELENS = (
     "GroupLens MovieLens: research use only, no redistribution and no commercial use without permission, no "
@@ -21,7 +22,6 @@ _NGCF = (
     "Processed and split by the authors of NGCF (Wang et al., SIGIR 2019) and LightGCN (He et al., SIGIR "
     "2020); the terms of the original data ({}) apply."
 )
-_GROUPLENS = "https://files.grouplens.org/datasets/movielens/"
 _LIGHTGCN = (
     "https://raw.githubusercontent.com/gusye1234/LightGCN-PyTorch/master/data/",
     "https://raw.githubusercontent.com/kuandeng/LightGCN/master/Data/",
@@ -51,9 +51,23 @@ class Source:
     size: tuple[int, int, int] | None = None  # published users, items, interactions; checked
 
 
+def _one_file(
+    name: str,
+    form: str,
+    licence: str,
+    *urls: str,
+    md5: str | None = None,
+    sums: str | None = None,
+    **more: Any,
+) -> Source:
+    """A data set of one file, which keeps its published name."""
+    file = RemoteFile(urls[0].rpartition("/")[2], urls, md5, sums)
+    return Source(name, (file,), form, licence, **more)
+
+
 def _movielens(name: str, member: str, md5: str, size: tuple[int, int, int]) -> Source:
-    file = RemoteFile(f"{name}.zip", (f"{_GROUPLENS}{name}.zip",), md5)
-    return Source(name, (file,), "zip", _MOVIELENS, member, size)
+    url = f"https://files.grouplens.org/datasets/movielens/{name}.zip"
+    return _one_file(name, "zip", _MOVIELENS, url, md5=md5, member=member, size=size)
 
 
 def _lightgcn(name: str, origin: str, size: tuple[int, int, int]) -> Source:
@@ -64,68 +78,36 @@ def _lightgcn(name: str, origin: str, size: tuple[int, int, int]) -> Source:
     return Source(name, files, "adjacency", _NGCF.format(origin), size=size)
 
 
-_DUMP = "https://dumps.wikimedia.org/simplewiki/20250101/simplewiki-20250101-"
-
-SOURCES: dict[str, Source] = {
-    source.name: source
-    for source in (
-        _movielens("ml-100k", "ml-100k/u.data", "0e33842e24a9c977be4e0107933c0723", (943, 1682, 100_000)),
-        _movielens("ml-1m", "ml-1m/ratings.dat", "c4d9eecfca2ab87c1945afe126590906", (6040, 3706, 1_000_209)),
-        _movielens(
-            "ml-10m",
-            "ml-10M100K/ratings.dat",
-            "ce571fd55effeba0271552578f2648bd",
-            (69_878, 10_677, 10_000_054),
-        ),
-        _movielens(
-            "ml-20m", "ml-20m/ratings.csv", "cd245b17a1ae2cc31bb14903e1204af3", (138_493, 26_744, 20_000_263)
-        ),
-        _movielens(
-            "ml-25m", "ml-25m/ratings.csv", "6b51fb2759a8657d3bfcbfc42b592ada", (162_541, 59_047, 25_000_095)
-        ),
-        Source(
-            "amazon-electronics",
-            (
-                RemoteFile(
-                    "reviews_Electronics_5.json.gz",
-                    (
-                        "http://snap.stanford.edu/data/amazon/productGraph/categoryFiles/"
-                        "reviews_Electronics_5.json.gz",
-                    ),
-                ),
-            ),
-            "json",
-            _AMAZON,
-            size=(192_403, 63_001, 1_689_188),
-        ),
-        Source(
-            "steam",
-            (
-                RemoteFile(
-                    "steam_reviews.json.gz",
-                    (
-                        "https://mcauleylab.ucsd.edu/public_datasets/data/steam/steam_reviews.json.gz",
-                        "http://cseweb.ucsd.edu/~wckang/steam_reviews.json.gz",
-                    ),
-                ),
-            ),
-            "literal",
-            _STEAM,
-        ),
-        Source(
-            "simplewiki-links",
-            (
-                RemoteFile(
-                    "simplewiki-20250101-pagelinks.sql.gz",
-                    (f"{_DUMP}pagelinks.sql.gz",),
-                    sums_url=f"{_DUMP}md5sums.txt",
-                ),
-            ),
-            "pagelinks",
-            _WIKI,
-        ),
-        _lightgcn("gowalla", "Gowalla check-ins, SNAP", (29_858, 40_981, 1_027_370)),
-        _lightgcn("yelp2018", "Yelp Open Dataset", (31_668, 38_048, 1_561_406)),
-        _lightgcn("amazon-book", "Amazon product data, UCSD", (52_643, 91_599, 2_984_108)),
-    )
-}
+_SNAP = "http://snap.stanford.edu/data/amazon/productGraph/categoryFiles/"
+_STEAM_PLACES = (
+    "https://mcauleylab.ucsd.edu/public_datasets/data/steam/steam_reviews.json.gz",
+    "http://cseweb.ucsd.edu/~wckang/steam_reviews.json.gz",
+)
+_DUMP = "https://dumps.wikimedia.org/simplewiki/20250101/"
+_LINKS, _SUMS = f"{_DUMP}simplewiki-20250101-pagelinks.sql.gz", f"{_DUMP}simplewiki-20250101-md5sums.txt"
+_ALL = (
+    _movielens("ml-100k", "ml-100k/u.data", "0e33842e24a9c977be4e0107933c0723", (943, 1682, 100_000)),
+    _movielens("ml-1m", "ml-1m/ratings.dat", "c4d9eecfca2ab87c1945afe126590906", (6040, 3706, 1_000_209)),
+    _movielens(
+        "ml-10m", "ml-10M100K/ratings.dat", "ce571fd55effeba0271552578f2648bd", (69_878, 10_677, 10_000_054)
+    ),
+    _movielens(
+        "ml-20m", "ml-20m/ratings.csv", "cd245b17a1ae2cc31bb14903e1204af3", (138_493, 26_744, 20_000_263)
+    ),
+    _movielens(
+        "ml-25m", "ml-25m/ratings.csv", "6b51fb2759a8657d3bfcbfc42b592ada", (162_541, 59_047, 25_000_095)
+    ),
+    _one_file(
+        "amazon-electronics",
+        "json",
+        _AMAZON,
+        f"{_SNAP}reviews_Electronics_5.json.gz",
+        size=(192_403, 63_001, 1_689_188),
+    ),
+    _one_file("steam", "literal", _STEAM, *_STEAM_PLACES),
+    _one_file("simplewiki-links", "pagelinks", _WIKI, _LINKS, sums=_SUMS),
+    _lightgcn("gowalla", "Gowalla check-ins, SNAP", (29_858, 40_981, 1_027_370)),
+    _lightgcn("yelp2018", "Yelp Open Dataset", (31_668, 38_048, 1_561_406)),
+    _lightgcn("amazon-book", "Amazon product data, UCSD", (52_643, 91_599, 2_984_108)),
+)
+SOURCES: dict[str, Source] = {source.name: source for source in _ALL}

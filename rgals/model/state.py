@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ from sklearn.base import clone
 from rgals.datasets.ids import IdMap
 from rgals.losses import Degrees, Loss
 from rgals.matrix.csr import CSR
+from rgals.matrix.digest import update
 from rgals.runtime.errors import InputError, InputTypeError
 
 
@@ -42,22 +43,6 @@ def _inverse_norms(factors: np.ndarray) -> np.ndarray:
     """One over the length of each row; NaN, which removes it from every list, where the length is 0."""
     norms = np.sqrt(np.einsum("ij,ij->i", factors, factors, dtype=np.float64))
     return np.divide(1.0, norms, out=np.full(len(norms), np.nan), where=norms > 0).astype(factors.dtype)
-
-
-def _digest(digest: Any, value: Any) -> None:
-    """Add a value to a digest: arrays by their bytes, dataclasses by their fields, the rest as it prints."""
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        digest.update(f"{value.dtype.str} {value.shape}".encode())
-        if value.size:
-            digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
-    elif is_dataclass(value):
-        for part in fields(value):
-            if part.compare:
-                digest.update(part.name.encode())
-                _digest(digest, getattr(value, part.name))
-    else:
-        text = repr(value.tolist() if isinstance(value, np.ndarray) else value)
-        digest.update(text.encode("utf-8", "surrogatepass"))
 
 
 def parameters_of(model: Any) -> dict[str, Any]:
@@ -140,7 +125,7 @@ class Snapshot:
     def fingerprint(self) -> str:
         """Digest of all fields but the record, 32 hexadecimal digits."""
         digest = hashlib.blake2b(digest_size=16)
-        _digest(digest, self)
+        update(digest, self)
         return digest.hexdigest()
 
     @cached_property

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from rgals.datasets.ids import as_labels
 from rgals.files.atomic import atomic_file
 from rgals.matrix.csr import CSR
+from rgals.matrix.digest import update
 from rgals.matrix.validate import as_csr, check_ids
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, ParameterError
@@ -228,9 +229,8 @@ class Task:
         self.filters = {
             name: self._filter(name, value, (len(self), len(item_factors))) for name, value in filters.items()
         }
-        self.score(
-            0, min(1, len(self))
-        )  # what is wrong with the filters shows here, before anything is written
+        # What is wrong with the filters shows here, before anything is written.
+        self.score(0, min(1, len(self)))
 
     def __len__(self) -> int:
         return self._size
@@ -242,7 +242,7 @@ class Task:
             return "given"
         if isinstance(value, CSR) or getattr(value, "ndim", 1) == 2:
             return as_csr(value, name=name, n_rows=shape[0], n_cols=shape[1])
-        return value
+        return value if value is None or isinstance(value, str) else np.asarray(value)
 
     def names(self, start: int, stop: int) -> np.ndarray:
         """Labels of the users from ``start`` on, before ``stop``."""
@@ -268,8 +268,7 @@ class Task:
         digest = hashlib.blake2b(digest_size=32)
         digest.update(self.model.fingerprint().encode())
         digest.update(repr((__version__, self.n, batch_size, len(self), self.cold)).encode())
-        for value in (self.rows, self.new, *self.filters.values()):
-            _update(digest, value)
+        update(digest, (self.rows, self.new, *self.filters.values()))
         return digest.digest()
 
 
@@ -282,19 +281,3 @@ def _part(filter_: Any, start: int, stop: int) -> Any:
     a, b = int(filter_.indptr[start]), int(filter_.indptr[stop])
     values = filter_.values if filter_.is_binary else filter_.values[a:b]
     return CSR(filter_.indptr[start : stop + 1] - a, filter_.indices[a:b], values, filter_.n_cols)
-
-
-def _update(digest: Any, value: Any) -> None:
-    if isinstance(value, CSR):
-        for array in (value.indptr, value.indices, value.values):
-            _update(digest, array)
-    elif isinstance(value, tuple):
-        digest.update(f"{len(value)} parts".encode())
-        for part in value:
-            _update(digest, part)
-    elif value is None or isinstance(value, str):
-        digest.update(repr(value).encode())
-    else:
-        array = np.ascontiguousarray(value)
-        digest.update(f"{array.dtype.str} {array.shape}".encode())
-        digest.update(array.reshape(-1).view(np.uint8).data if array.size else b"")

@@ -19,7 +19,7 @@ FORMATS = ("csv", "tsv", "parquet", "npz")
 HEADER = ("user", "item", "rank", "score")
 _ROW_GROUP = 1 << 18  # rows that a parquet file keeps together, and that are held until they are written
 _LABELS = 1 << 13  # labels that are looked at together
-_SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet", ".npz": "npz"}
+SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet", ".npz": "npz"}
 
 #: Labels of users, ids and scores of shape (users, n): one batch.
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -34,11 +34,11 @@ def choose_format(path: str | os.PathLike, given: str | None = None) -> str:
             raise ParameterError("format", given, "choose one of " + ", ".join(map(repr, FORMATS)))
         return given
     suffix = Path(path).suffix.lower()
-    if suffix not in _SUFFIXES:
+    if suffix not in SUFFIXES:
         raise ParameterError(
-            "out", os.fspath(path), "end the name in " + ", ".join(_SUFFIXES) + " or give format="
+            "out", os.fspath(path), "end the name in " + ", ".join(SUFFIXES) + " or give format="
         )
-    return _SUFFIXES[suffix]
+    return SUFFIXES[suffix]
 
 
 def check_labels(kind: str, labels: np.ndarray | None, what: str) -> None:

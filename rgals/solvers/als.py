@@ -116,7 +116,7 @@ class ALS:
         return self.backend.download(self._items)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Factors as the steps have them, and what basis they are in: see `backends.basis.Factors`."""
+        """Factors as the steps have them, and what basis they are in: see `rgals.solvers.basis.Factors`."""
         found: dict[str, np.ndarray] = {}
         for side, factors in (("user", self._users), ("item", self._items)):
             found[f"{side}_factors"], basis = self.backend.state(factors)

@@ -120,7 +120,7 @@ def _warn(finding: str) -> None:
         f"float32 is not enough for this fit: {finding}, and its objectives may be off as much. Use "
         "dtype='float64', raise reg, or lower the largest values of the matrix or the loss's weight on them",
         PrecisionWarning,
-        stacklevel=5,
+        stacklevel=6,  # of the caller of `fit`, which is decorated
     )
 
 

@@ -135,6 +135,16 @@ def test_split_keeps_a_given_test_part(data):
     assert smaller.train.shape < parts.train.shape
 
 
+def test_a_threshold_holds_for_interactions_as_for_a_file(tmp_path):
+    rated = make_implicit(120, 80, mean_interactions=20, valued=True, timestamps=True, random_state=3)
+    rated.save(tmp_path / "rated.npz")
+    from_file, given = (prepare(one, min_value=2) for one in (tmp_path / "rated.npz", rated))
+    assert 0 < from_file.train.nnz < 0.75 * rated.nnz and from_file.train.is_binary
+    for part in ("train", "validation", "test"):
+        one, other = getattr(from_file, part).to_scipy(), getattr(given, part).to_scipy()
+        assert (one != other).nnz == 0
+
+
 def test_a_sample_of_users_can_be_watched(data):
     split = prepare(data)
     users = np.flatnonzero(split.validation.row_counts)

@@ -229,13 +229,13 @@ def test_a_memory_error_anywhere_in_a_fit_is_typed(monkeypatch):
     def fail(*arguments, **more):
         raise MemoryError("Unable to allocate 9 GiB")
 
-    for name in ("resolve", "finish"):
+    for name in ("choose_reg", "finish"):
         with monkeypatch.context() as patch:
             patch.setattr(estimator, name, fail)
             with pytest.raises(InsufficientMemoryError, match=r"during a fit with K=4.*Unable to.*available"):
                 RGALS(K=4).fit(X)
     with monkeypatch.context() as patch:
-        patch.setattr(estimator, "check_matrix", fail)
+        patch.setattr(estimator, "read", fail)
         with pytest.raises(InsufficientMemoryError, match="while the input of the fit was checked"):
             RGALS(K=4).fit(X)
     for kind in (RGALS, SGDRanker):
@@ -288,7 +288,8 @@ def test_the_closed_form_at_full_rank_without_regularisation():
 
 
 def test_a_warning_of_a_fit_points_at_the_line_that_called_it(monkeypatch):
-    monkeypatch.setattr(_precision, "worst_condition", lambda *arguments: (1e9, 3))
-    with pytest.warns(PrecisionWarning, match="user 3") as caught:
+    monkeypatch.setattr(_precision, "rows_at_risk", lambda *arguments: np.array([4]))
+    monkeypatch.setattr(_precision, "LIMIT", -1.0)
+    with pytest.warns(PrecisionWarning, match="user 4") as caught:
         RGALS(K=4, n_iter=1).fit(interactions(60, 30))
     assert caught[0].filename == __file__

@@ -21,9 +21,9 @@ LOSSES = {
     "WRMF 1": WRMF(alpha=1.0),
     "WRMF 10": WRMF(alpha=10.0),
     "WRMF 40": WRMF(alpha=40.0),
-    "iALS": IALS(),
-    "RG2": RG2(),
-    "RGx": RGX(),
+    "iALS": IALS(alpha0=0.1),
+    "RG2": RG2(alpha=0.05),
+    "RGx": RGX(alpha=0.05),
 }
 KINDS = ["ones", "log-normal", "1 to 1e6"]
 QUICK = [("WRMF 40", 0, 32, "1 to 1e6"), ("WRMF 40", 1, 32, "1 to 1e6"), ("RGx", 0, 32, "ones")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from rgals.estimator import RGALS
 from rgals.files.journal import Journal
 from rgals.losses import Loss
 from rgals.matrix.csr import CSR
+from rgals.matrix.digest import short_digest
 from rgals.matrix.splits import split_interactions, to_matrix
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
@@ -50,13 +50,7 @@ class Prepared:
 
     def fingerprint(self) -> str:
         """A digest of all parts that a figure depends on."""
-        digest = hashlib.sha256()
-        for split in self.splits:
-            for part in (split.train, split.told, split.hidden):
-                for array in (np.array(part.shape), part.indptr, part.indices, part.values):
-                    digest.update(np.ascontiguousarray(array).data)
-            digest.update(np.ascontiguousarray(split.users).data)
-        return digest.hexdigest()[:16]
+        return short_digest(*(x for s in self.splits for x in (s.train, s.told, s.hidden, s.users)))
 
 
 def prepare(

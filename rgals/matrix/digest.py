@@ -1,0 +1,43 @@
+"""Digests: of everything that an answer depends on, and of the data that figures belong to."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from rgals.matrix.csr import CSR
+
+
+def update(digest: Any, value: Any) -> None:
+    """Add a value to a digest: arrays by their bytes, dataclasses by their fields, the rest as it prints."""
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        digest.update(f"{value.dtype.str} {value.shape}".encode())
+        if value.size:
+            digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    elif is_dataclass(value):
+        for part in fields(value):
+            if part.compare:
+                digest.update(part.name.encode())
+                update(digest, getattr(value, part.name))
+    elif isinstance(value, tuple):
+        digest.update(f"{len(value)} parts".encode())
+        for part in value:
+            update(digest, part)
+    else:
+        text = repr(value.tolist() if isinstance(value, np.ndarray) else value)
+        digest.update(text.encode("utf-8", "surrogatepass"))
+
+
+def short_digest(*parts: CSR | np.ndarray) -> str:
+    """16 hexadecimal digits of matrices and arrays; journals hold them, so the bytes that count must stay."""
+    digest = hashlib.sha256()
+    for part in parts:
+        arrays: list[Any] = [part]
+        if isinstance(part, CSR):
+            arrays = [np.array(part.shape), part.indptr, part.indices, part.values]
+        for array in arrays:
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:16]
