@@ -14,7 +14,7 @@ from conftest import ROOT
 PACKAGE = ROOT / "rgals"
 # Lines without those that hold nothing but a comment. To fall to 3,500 and 22,800.
 KERNEL_LINES = 3_710
-LINES = 24_865
+LINES = 24_054
 # Lines of kernel code for one with a comment. To fall to 15.
 LINES_A_COMMENT = 16
 
