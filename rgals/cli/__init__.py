@@ -60,23 +60,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command.
+    """Run a command; ``argv`` by default is that of the process.
 
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments without the program's name; those of the process by default.
-
-    Returns
-    -------
-    int
-        The exit code: 0 done, 1 an error of rgals or of the system, 130 interrupted. Wrong usage ends the
-        process with 2, as argparse does.
-
-    Examples
-    --------
-    >>> main(["fit", "absent.csv", "-o", "model.npz"])
-    1
+    The exit code is 0 where it is done, 1 after an error of rgals or of the system, and 130 where it was
+    interrupted. Wrong usage ends the process with 2, as argparse does.
     """
     args = build_parser().parse_args(argv)
     try:

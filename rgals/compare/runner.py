@@ -90,11 +90,7 @@ def _some_users(validation: CSR, n_users: int | None) -> CSR:
         return validation
     kept = np.zeros(validation.n_rows, bool)
     kept[np.random.default_rng(0).choice(users, n_users, replace=False)] = True
-    mask = np.repeat(kept, validation.row_counts)
-    counts = np.where(kept, validation.row_counts, 0)
-    values = validation.values if validation.is_binary else validation.values[mask]
-    indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-    return CSR(indptr, validation.indices[mask], values, validation.n_cols)
+    return validation.where(kept[validation.rows])
 
 
 def machine(n_jobs: int | None) -> dict[str, Any]:

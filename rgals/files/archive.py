@@ -1,7 +1,7 @@
 """npz archives of plain arrays that are written all or nothing and checked before they are read.
 
-A file is described once, by a `FileSpec`. `save_npz` writes exactly what the specification allows and
-`load_npz` X
+A file is described once, by a `FileSpec`. `save_npz` writes exactly what the specification allows, and
+`load_npz` reads nothing else.
 """
 
 from __future__ import annotations
@@ -48,23 +48,15 @@ _UNREADABLE = (
 class ArraySpec:
     """What one array of a file must look like.
 
-    Parameters
-    ----------
-    dtypes : tuple of str
-        Allowed types as in ``dtype.str`` without the byte order: ``"f4"``, ``"i8"``, ``"u1"``. ``"U"`` allows
-        text of any width.
-    shape : tuple of int or str
-        A number is required as it is. A name must have the same value wherever it stands in the file;
-        ``"n_users+1"`` means one more.
-    required : bool, default=True
-    finite : bool, default=True
-        Refuse NaN and infinity.
+    A number in ``shape`` is required as it is. A name must have the same value wherever it stands in the
+    file; ``"n_users+1"`` means one more.
     """
 
+    # as in dtype.str without the byte order: "f4", "i8", "u1"; "U" allows text of any width
     dtypes: tuple[str, ...]
     shape: tuple[int | str, ...]
     required: bool = True
-    finite: bool = True
+    finite: bool = True  # refuse NaN and infinity
 
     def allows(self, dtype: np.dtype) -> bool:
         """Whether an array of this type may be stored."""
@@ -73,58 +65,22 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class FileSpec:
-    """What a kind of file holds.
+    """What a kind of file holds."""
 
-    Parameters
-    ----------
-    format : str
-        Name of the kind, for example ``"rgals-model"``.
-    version : int
-        The version that is written, and the newest that is read.
-    arrays : mapping of str to ArraySpec
-        Every array that may occur, by name.
-    """
-
-    format: str
-    version: int
-    arrays: Mapping[str, ArraySpec]
+    format: str  # name of the kind, for example "rgals-model"
+    version: int  # the version that is written, and the newest that is read
+    arrays: Mapping[str, ArraySpec]  # every array that may occur
 
 
 def save_npz(
     path: str | os.PathLike, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], *, spec: FileSpec
 ) -> None:
-    """Write arrays and metadata to a ``.npz`` file, all or nothing.
+    """Write arrays and metadata to exactly ``path``, an npz archive, all or nothing.
 
     The same content gives the same bytes. ``numpy.load(path, allow_pickle=False)`` reads the file too.
-
-    Parameters
-    ----------
-    path : str or path
-        Used exactly as it is: no suffix is added.
-    arrays : mapping of str to ndarray
-    meta : mapping
-        Anything that JSON can express; numpy scalars are turned into numbers. Stored beside the name and
-        version of the format, the version of the package and a SHA-256 of every array.
-    spec : FileSpec
-
-    Raises
-    ------
-    InputError, InputTypeError
-        The content does not follow ``spec`` or cannot be written as JSON; nothing is written.
-    OSError
-        The file cannot be written; what stood under the name stays.
-
-    Examples
-    --------
-    >>> import os, tempfile
-    >>> import numpy as np
-    >>> spec = FileSpec("example", 1, {"factors": ArraySpec(("f4", "f8"), ("n", "K"))})
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = os.path.join(folder, "example.npz")
-    ...     save_npz(path, {"factors": np.eye(2)}, {"loss": "rg2"}, spec=spec)
-    ...     arrays, meta = load_npz(path, expected=spec)
-    >>> arrays["factors"].shape, meta
-    ((2, 2), {'loss': 'rg2'})
+    ``meta`` is anything that JSON can express; it is stored beside the name and version of the format, the
+    version of the package and a SHA-256 of every array. Content that does not follow ``spec`` is an
+    `InputError` or `InputTypeError`.
     """
     stored = {name: _plain(name, array) for name, array in arrays.items()}
     fault = _layout_fault({name: (array.dtype, array.shape) for name, array in stored.items()}, spec)
@@ -240,28 +196,11 @@ def _content_fault(name: str, array: np.ndarray, wanted: ArraySpec) -> str | Non
 
 
 def load_npz(path: str | os.PathLike, *, expected: FileSpec) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read a file that `save_npz` wrote, trusting nothing in it.
+    """Read a file that `save_npz` wrote, trusting nothing in it: its arrays and metadata.
 
     Names, types, shapes and sizes are checked against ``expected`` and against the size of the file before
-    any array is allocated; then every array is checked against its checksum.
-
-    Parameters
-    ----------
-    path : str or path
-    expected : FileSpec
-
-    Returns
-    -------
-    arrays : dict of str to ndarray
-    meta : dict
-
-    Raises
-    ------
-    ModelFileError
-        The file is damaged, of another kind, of a newer version or not made by `save_npz`; the message names
-        the file and the fault.
-    OSError
-        The file does not exist or cannot be read.
+    any array is allocated; then every array is checked against its checksum. A `ModelFileError` names the
+    file and the fault.
     """
     name = os.fspath(path)
     status = os.stat(name)

@@ -34,37 +34,13 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 @contextmanager
 def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Open a file for writing that appears under its name only when it is complete.
+    """Open a file for writing that appears under its name, exactly ``path``, only when it is complete.
 
     The bytes go to a temporary file in the same folder; at the end they are flushed to the disk and the file
     is renamed. If anything fails before that, the temporary file is removed and what stood under the name
     stays. A process that is killed leaves its temporary file behind: the next writer in the folder removes
-    it. Permissions of an existing file are kept, a symbolic link keeps pointing to the file.
-
-    Parameters
-    ----------
-    path : str or path
-        Used exactly as it is: no suffix is added.
-
-    Yields
-    ------
-    binary file
-
-    Raises
-    ------
-    OSError
-        The folder does not exist or cannot be written, the disk is full, and so on.
-    InputError
-        The name belongs to something that is not a file.
-
-    Examples
-    --------
-    >>> import os, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with atomic_file(os.path.join(folder, "out.csv")) as file:
-    ...         n = file.write(b"1,2")
-    ...     os.listdir(folder)
-    ['out.csv']
+    it. Permissions of an existing file are kept, a symbolic link keeps pointing to the file. A name that is
+    no file's is an `InputError`.
     """
     target = os.path.realpath(os.fspath(path))
     mode = _existing_mode(target)

@@ -95,7 +95,7 @@ def _pack(start, n, number, rows, basis, scratch):
     return padded, n_negative
 
 
-@inner(forceinline=True)
+@inner(inline="always")  # numba's own inlining: it is compiled once less
 def _descend(row, n, most, rows, basis, scratch, rr, beta, enough, steps):
     """Up to ``steps`` steps, until ``r . r <= enough``.
 

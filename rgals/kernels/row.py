@@ -212,7 +212,7 @@ def scale_row(number, rows, basis, scratch):
         scaled_copy(scratch.rhs, at, basis.s, at, scratch.inv_root, at, rows.linear[number])
 
 
-@inner(forceinline=True)
+@inner(inline="always")
 def weight(k, number, rows):
     """``m`` of the positive at position ``k``."""
     terms = rows.row_terms[number]
@@ -223,7 +223,7 @@ def weight(k, number, rows):
     return v * terms[0] + terms[1]
 
 
-@inner(forceinline=True)
+@inner(inline="always")
 def slope(k, number, rows):
     """``l`` of the positive at position ``k``."""
     terms = rows.row_terms[number]
@@ -289,7 +289,7 @@ def add_unweighted(n, basis, scratch):
                 scratch.rhs[j] += scratch.linear[i] * scratch.inv_root[j] * f
 
 
-@entry(nogil=True)
+@entry(nogil=True, _nrt=False)
 def _weigh(counter, rows, n_zero, n_negative, heaviest):
     while True:
         first = fetch_add(counter, 0, _ROWS)

@@ -44,28 +44,6 @@ class Sums(NamedTuple):
 
 
 @inner(forceinline=True)
-def _factor(row, kind, rows, basis, scratch):
-    """Solve by Cholesky; returns 0 or the failing pivot."""
-    if kind & FACTORED == DUAL:
-        return cholesky.dual(row, rows, basis, scratch)
-    return cholesky.primal(row, rows, basis, scratch)
-
-
-@inner(forceinline=True)
-def _solve_row(row, work, rows, basis, result, scratch, steps, sums):
-    """The solution of a row and its right-hand side, by the kind of the row; returns its code."""
-    # The way of a row: scaled by D^-1/2, then steps, or CG where it is worth trying, or a factorisation.
-    kind = work.kind[row.number]
-    scale_row(row.number, rows, basis, scratch)
-    if steps is not None:
-        return cg.improve(row, steps, work.most, rows, basis, result, scratch)
-    worth = work.worth[row.number]
-    if sums is None and kind & CG and cg.solve(row, worth, work.most, rows, basis, scratch):
-        return 0
-    return _factor(row, kind, rows, basis, scratch)
-
-
-@inner(forceinline=True)
 def _store(row, result, scratch, n_blocks):
     """``p = D^-1/2 x`` and ``b . p``."""
     dot(scratch.total, 0, scratch.rhs, 0, scratch.solution, 0, n_blocks)
@@ -97,7 +75,9 @@ def _run(counter, work, rows, basis, result, steps, sums):
     n_blocks = kp // (LINE // basis.d.itemsize)
     scratch = make_scratch(kp, work.longest, sums is not None, basis.d)
     smallest, largest = ends(basis.d)
-    order, bounds = work.order, work.bounds
+    # Arrays of records are named before the loop: an array that is taken out of one counts its references.
+    order, bounds, most = work.order, work.bounds, work.most
+    kinds, worths, info = work.kind, work.worth, result.info
     if sums is not None:
         zero(scratch.batch, len(scratch.batch))
     # Pieces are counted up by all threads at once: whoever is done takes the next.
@@ -110,12 +90,22 @@ def _run(counter, work, rows, basis, result, steps, sums):
             row = look_ahead(at, stop, order, rows, result)
             if not is_solvable(row.number, smallest, largest, rows, result):
                 continue
-            code = _solve_row(row, work, rows, basis, result, scratch, steps, sums)
-            result.info[row.number] = code
+            scale_row(row.number, rows, basis, scratch)
+            # The way of a row: steps, or CG where it is worth trying, or a factorisation.
+            kind, worth, code = kinds[row.number], worths[row.number], 0
+            if steps is not None:
+                code = cg.improve(row, steps, most, rows, basis, result, scratch)
+            elif sums is None and kind & CG and cg.solve(row, worth, most, rows, basis, scratch):
+                code = 0
+            elif kind & FACTORED == DUAL:
+                code = cholesky.dual(row, rows, basis, scratch)
+            else:
+                code = cholesky.primal(row, rows, basis, scratch)
+            info[row.number] = code
             if sums is None:
                 _store(row, result, scratch, n_blocks)
             else:
-                _add_sums(row, work.kind[row.number], piece, rows, basis, scratch, sums)
+                _add_sums(row, kind, piece, rows, basis, scratch, sums)
                 # Rounding grows with the rows that are added in float32; a piece ends with nothing left.
                 if (at - first) % _BATCH == _BATCH - 1 or at == stop - 1:
                     _flush(piece, scratch, sums)

@@ -38,6 +38,11 @@ class CSR:
             view.flags.writeable = False
             object.__setattr__(self, name, view)
 
+    @classmethod
+    def empty(cls, n_rows: int, n_cols: int) -> CSR:
+        """A matrix without entries."""
+        return cls(np.zeros(n_rows + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), n_cols)
+
     @property
     def n_rows(self) -> int:
         """Number of rows."""
@@ -57,6 +62,16 @@ class CSR:
     def is_binary(self) -> bool:
         """Whether every stored value is 1."""
         return len(self.values) == 0
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Row of every stored entry, int64."""
+        return np.repeat(np.arange(self.n_rows), self.row_counts)
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Position of every stored entry in the flattened dense matrix, ascending."""
+        return self.rows * self.n_cols + self.indices
 
     @property
     def row_counts(self) -> np.ndarray:
@@ -106,6 +121,20 @@ class CSR:
         where = np.arange(indptr[-1]) + np.repeat(self.indptr[:-1][rows] - indptr[:-1], counts)
         values = self.values if self.is_binary else self.values[where]
         return CSR(indptr, self.indices[where], values, self.n_cols)
+
+    def slice_rows(self, start: int, stop: int) -> CSR:
+        """The matrix of the rows from ``start`` on, before ``stop``; nothing is copied."""
+        a, b = self.indptr[start], self.indptr[stop]
+        values = self.values if self.is_binary else self.values[a:b]
+        return CSR(self.indptr[start : stop + 1] - a, self.indices[a:b], values, self.n_cols)
+
+    def where(self, mask: np.ndarray) -> CSR:
+        """The matrix of the stored entries for which ``mask`` is true."""
+        indptr = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])[self.indptr]
+        values = self.values if self.is_binary else self.values[mask]
+        if (values == 1).all():
+            values = values[:0]
+        return CSR(indptr, self.indices[mask], values, self.n_cols)
 
     def to_scipy(self, dtype: np.dtype | type | str = np.float32) -> sp.csr_array:
         """A `scipy.sparse.csr_array` with explicit values, in arrays of its own."""

@@ -36,7 +36,7 @@ def union(matrices: Sequence[CSR]) -> CSR | None:
     if len(matrices) < 2:
         return matrices[0] if matrices else None
     shape = matrices[0].shape
-    rows = np.concatenate([np.repeat(np.arange(shape[0]), m.row_counts) for m in matrices])
+    rows = np.concatenate([m.rows for m in matrices])
     cols = np.concatenate([m.indices for m in matrices])
     both = sp.csr_array((np.ones(len(rows), np.float32), (rows, cols)), shape=shape)
     both.sort_indices()
@@ -131,12 +131,4 @@ def hold_out(matrix: CSR, share: float, seed: int) -> tuple[CSR, CSR]:
     """A matrix without, and of, a random share of every row: rounded down, but one of two or more entries."""
     rows = matrix.to_scipy(matrix.values.dtype)
     held = random_parts(rows, np.array([1.0 - share, share]), np.random.RandomState(seed)) == 1
-    return _entries(matrix, ~held), _entries(matrix, held)
-
-
-def _entries(matrix: CSR, mask: np.ndarray) -> CSR:
-    indptr = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])[matrix.indptr]
-    values = matrix.values if matrix.is_binary else matrix.values[mask]
-    if (values == 1).all():
-        values = values[:0]
-    return CSR(indptr, matrix.indices[mask], values, matrix.n_cols)
+    return matrix.where(~held), matrix.where(held)

@@ -115,11 +115,8 @@ def evaluate(
     source, shape = _source(model)
     n_users, n_items = shape
     truth = as_csr(test, name="test", n_rows=n_users, n_cols=n_items)
-    seen = (
-        _no_interactions(truth)
-        if train is None
-        else as_csr(train, name="train", n_rows=truth.n_rows, n_cols=truth.n_cols)
-    )
+    train = CSR.empty(*truth.shape) if train is None else train
+    seen = as_csr(train, name="train", n_rows=truth.n_rows, n_cols=truth.n_cols)
     if users is None:
         rows = np.flatnonzero(truth.row_counts)
     else:
@@ -186,12 +183,6 @@ def _source(model: Any) -> tuple[Source, tuple[int | None, int | None]]:
     )
 
 
-def _no_interactions(like: CSR) -> CSR:
-    return CSR(
-        np.zeros(like.n_rows + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), like.n_cols
-    )
-
-
 def _batch_size(given: int | None, source: Source, n_items: int) -> int:
     if given is not None:
         return check_int("batch_size", given, 1)
@@ -200,23 +191,9 @@ def _batch_size(given: int | None, source: Source, n_items: int) -> int:
 
 def _without_known(hidden: CSR, known: CSR) -> tuple[CSR, int]:
     """Test interactions that are not in train, and the number of those that are."""
-    clash = np.zeros(hidden.nnz, np.bool_)
-    line = (
-        np.repeat(np.arange(hidden.n_rows, dtype=np.int64), hidden.row_counts) * hidden.n_cols
-        + hidden.indices
-    )
-    other = (
-        np.repeat(np.arange(known.n_rows, dtype=np.int64), known.row_counts) * known.n_cols + known.indices
-    )
-    # Both are sorted: rows ascend, and items within rows.
-    at = np.searchsorted(other, line)
-    inside = at < len(other)
-    clash[inside] = other[at[inside]] == line[inside]
-    overlap = int(clash.sum())
-    if overlap == 0:
-        return hidden, 0
-    indptr = np.concatenate([[0], np.cumsum(~clash, dtype=np.int64)])[hidden.indptr]
-    return CSR(indptr, hidden.indices[~clash], np.empty(0, np.float32), hidden.n_cols), overlap
+    here, there = hidden.positions, np.append(known.positions, -1)  # a mark behind the last, never found
+    clash = there[np.searchsorted(there[:-1], here)] == here
+    return hidden.where(~clash), int(clash.sum())
 
 
 def _scores(source: Callable, users: np.ndarray, n_items: int) -> np.ndarray:

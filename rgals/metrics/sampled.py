@@ -131,7 +131,7 @@ def evaluate_sampled(
         theirs = np.einsum("ik,ijk->ij", P[owner[part]], Q[drawn])
         ahead = (theirs > mine) | ((theirs == mine) & (drawn < items[:, None]))
         rank[part] = 1 + ahead.sum(axis=1)
-    index = np.repeat(np.arange(len(rows)), hidden.row_counts)
+    index = hidden.rows
     figures = {
         metric.name: np.bincount(index, _value(metric, rank), minlength=len(rows)) / hidden.row_counts
         for metric in wanted
@@ -156,8 +156,7 @@ def _value(metric: Metric, rank: np.ndarray) -> np.ndarray:
 
 def _draw(users: np.ndarray, known: CSR, n: int, rng: np.random.RandomState) -> np.ndarray:
     """Different items for each entry of ``users``, none of them known: redrawn until that holds."""
-    taken = np.repeat(np.arange(known.n_rows, dtype=np.int64), known.row_counts) * known.n_cols
-    taken += known.indices
+    taken = known.positions
     drawn = rng.randint(0, known.n_cols, (len(users), n))
     todo = np.arange(len(users))
     while len(todo):

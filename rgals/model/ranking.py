@@ -14,18 +14,29 @@ from sklearn.exceptions import NotFittedError
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
 from rgals.matrix.validate import as_csr, check_ids
-from rgals.model.filters import aligned, is_matrix, rows_of
 from rgals.model.info import Info, describe
 from rgals.model.state import FitRecord, Snapshot, parameters_of
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, ParameterError, ShapeError
 from rgals.scoring import require_lists, topk
+from rgals.scoring._topk import is_matrix
 
 _Self = TypeVar("_Self", bound="FactorRanker")
 COLD = ("empty", "popular")
 _PAIRS_AT_ONCE = 1 << 16
 
 __all__ = ["COLD", "FactorRanker", "Snapshot"]
+
+
+def _aligned(name: str, matrix: Any, n_rows: int, n_users: int, n_items: int) -> CSR:
+    """A filter matrix with a row for each user of the call."""
+    shape = getattr(matrix, "shape", None)
+    if shape == (n_users, n_items) and n_rows != n_users:
+        raise ShapeError(
+            f"{name} has shape {shape}, a row for every user of the model, but it takes one for each of the "
+            f"{n_rows} users asked for: give {name}[users]"
+        )
+    return as_csr(matrix, name=name, n_rows=n_rows, n_cols=n_items)
 
 
 class FactorRanker:
@@ -177,7 +188,9 @@ class FactorRanker:
             parts = [self._excluded(snapshot, part, known, n_rows) for part in exclude]
             return union([part for part in parts if part is not None])
         if not isinstance(exclude, str):
-            return aligned("exclude", exclude, n_rows, len(snapshot.user_factors), len(snapshot.item_factors))
+            return _aligned(
+                "exclude", exclude, n_rows, len(snapshot.user_factors), len(snapshot.item_factors)
+            )
         check_choice("exclude", exclude, tuple(known))
         if known[exclude] is None:
             raise ParameterError(
@@ -199,13 +212,16 @@ class FactorRanker:
         check_choice("cold", cold, COLD)
         if is_matrix(filters["candidates"]):
             shape = len(queries), len(snapshot.user_factors), len(snapshot.item_factors)
-            filters["candidates"] = aligned("candidates", filters["candidates"], *shape)
+            filters["candidates"] = _aligned("candidates", filters["candidates"], *shape)
         ids, scores = self._topk(queries, snapshot.item_factors, n, **filters)
         if is_cold is None or not is_cold.any():
             return ids, scores
         rows = np.flatnonzero(is_cold)
         if cold == "popular" and snapshot.seen is not None:
-            mine = {name: rows_of(value, rows) for name, value in filters.items()}
+            mine = {
+                name: value.take_rows(rows) if isinstance(value, CSR) else value
+                for name, value in filters.items()
+            }
             alike = np.ones((len(rows), 1), snapshot.popularity.dtype)
             ids[rows], scores[rows] = self._topk(alike, snapshot.popularity, n, **mine)
             return ids, scores
@@ -441,12 +457,7 @@ class FactorRanker:
         ------
         NotFittedError, UnknownIdError, ShapeError, ParameterError
         """
-        snapshot = self._state()
-        check_choice("metric", metric, ("cosine", "dot"))
-        scale = snapshot.item_inverse_norms if metric == "cosine" else None
-        return self._neighbours(
-            "items", items, snapshot.item_factors, scale, n, candidates, "exclude_items", exclude_items
-        )
+        return self._neighbours("item", items, n, metric, candidates, exclude_items)
 
     def similar_users(
         self,
@@ -481,43 +492,28 @@ class FactorRanker:
         ------
         NotFittedError, UnknownIdError, ShapeError, ParameterError
         """
-        snapshot = self._state()
-        check_choice("metric", metric, ("cosine", "dot"))
-        scale = snapshot.user_inverse_norms if metric == "cosine" else None
-        return self._neighbours(
-            "users", users, snapshot.user_factors, scale, n, candidates, "exclude_users", exclude_users
-        )
+        return self._neighbours("user", users, n, metric, candidates, exclude_users)
 
     def _neighbours(
-        self,
-        name: str,
-        rows: Any,
-        factors: np.ndarray,
-        inverse_norms: np.ndarray | None,
-        n: int,
-        candidates: Any,
-        blocked_name: str,
-        blocked: Any,
+        self, what: str, rows: Any, n: int, metric: str, candidates: Any, blocked: Any
     ) -> tuple[np.ndarray, np.ndarray]:
-        what, size = name[:-1], len(factors)
-        rows = check_ids(name, rows, size, what)
+        """`similar_items` and `similar_users`."""
+        snapshot = self._state()
+        check_choice("metric", metric, ("cosine", "dot"))
+        factors = getattr(snapshot, f"{what}_factors")
+        scale = getattr(snapshot, f"{what}_inverse_norms") if metric == "cosine" else None
+        size = len(factors)
+        rows = check_ids(f"{what}s", rows, size, what)
         queries = factors[rows]
-        if inverse_norms is not None:
-            queries *= inverse_norms[rows, None]
+        if scale is not None:
+            queries *= scale[rows, None]
         if candidates is not None and not is_matrix(candidates):
             candidates = check_ids("candidates", candidates, size, what)
         if blocked is not None:
-            blocked = check_ids(blocked_name, blocked, size, what)
+            blocked = check_ids(f"exclude_{what}s", blocked, size, what)
         itself = CSR(np.arange(len(rows) + 1), rows.astype(np.int32), np.empty(0, factors.dtype), size)
-        return self._topk(
-            queries,
-            factors,
-            n,
-            exclude=itself,
-            candidates=candidates,
-            exclude_items=blocked,
-            item_scale=inverse_norms,
-        )
+        filters = {"exclude": itself, "candidates": candidates, "exclude_items": blocked}
+        return self._topk(queries, factors, n, item_scale=scale, **filters)
 
     def predict(self, users: Any, items: Any) -> np.ndarray:
         """Scores of pairs.

@@ -55,46 +55,24 @@ def parameters_of(model: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class FitRecord:
-    """How a fit went: what its results do not depend on once they are there.
+    """How a fit went: what its results do not depend on once they are there."""
 
-    Attributes
-    ----------
-    params : dict
-        The estimator's parameters, as they were for this fit.
-    history : list of dict
-    n_iter : int
-    solver : str
-        What ran.
-    feature_names : ndarray of object, shape (N,), or None
-        Names of the columns where the matrix was a frame.
-    """
-
-    params: dict[str, Any] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)  # the estimator's, as they were for this fit
     history: list[dict[str, Any]] = field(default_factory=list)
     n_iter: int = 0
-    solver: str = ""
-    feature_names: np.ndarray | None = None
+    solver: str = ""  # what ran
+    feature_names: np.ndarray | None = None  # names of the columns where the matrix was a frame
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The fitted state of a factor model, published as one object that never changes.
-
-    Attributes
-    ----------
-    user_factors : ndarray of shape (M, K)
-    item_factors : ndarray of shape (N, K)
-    seen : CSR of shape (M, N) or None
-        The training interactions, for filters. Users without any get no recommendations.
-    user_ids, item_ids : 1-D ndarray or None
-        External labels of the users and items, carried along for reading results; every method of
-        `FactorRanker` speaks of rows and columns.
-    record : FitRecord
-    """
+    """The fitted state of a factor model, published as one object that never changes."""
 
     user_factors: np.ndarray
     item_factors: np.ndarray
+    # the training interactions, for filters; users without any get no recommendations
     seen: CSR | None = None
+    # external labels, for reading results; methods speak of rows and columns
     user_ids: np.ndarray | None = None
     item_ids: np.ndarray | None = None
     record: FitRecord = field(default_factory=FitRecord, compare=False)

@@ -23,6 +23,7 @@ from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.version import __version__
 from rgals.scoring import _tables
 from rgals.scoring._scratch import Scratch
+from rgals.scoring._topk import is_matrix
 
 _BATCH = 8192
 
@@ -240,7 +241,7 @@ class Task:
             return tuple(self._filter(name, part, shape) for part in value)
         if isinstance(value, str) and name == "exclude" and value == "train" and self.new is not None:
             return "given"
-        if isinstance(value, CSR) or getattr(value, "ndim", 1) == 2:
+        if is_matrix(value):
             return as_csr(value, name=name, n_rows=shape[0], n_cols=shape[1])
         return value if value is None or isinstance(value, str) else np.asarray(value)
 
@@ -276,8 +277,4 @@ def _part(filter_: Any, start: int, stop: int) -> Any:
     """The part of a filter that belongs to some rows."""
     if isinstance(filter_, tuple):
         return tuple(_part(value, start, stop) for value in filter_)
-    if not isinstance(filter_, CSR):
-        return filter_
-    a, b = int(filter_.indptr[start]), int(filter_.indptr[stop])
-    values = filter_.values if filter_.is_binary else filter_.values[a:b]
-    return CSR(filter_.indptr[start : stop + 1] - a, filter_.indices[a:b], values, filter_.n_cols)
+    return filter_.slice_rows(start, stop) if isinstance(filter_, CSR) else filter_

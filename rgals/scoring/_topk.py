@@ -73,10 +73,6 @@ def _as_item_list(name: str, ids: Any, n_items: int) -> np.ndarray:
     return np.unique(check_ids(name, ids, n_items, "item")).astype(np.int32)
 
 
-def _no_pairs(n_rows: int, n_cols: int) -> CSR:
-    return CSR(np.zeros(n_rows + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), n_cols)
-
-
 def _as_scale(scale: Any, n_items: int, dtype: np.dtype) -> np.ndarray:
     array = np.empty(0, dtype) if scale is None else np.asarray(scale, dtype)
     if scale is not None and array.shape != (n_items,):
@@ -84,18 +80,9 @@ def _as_scale(scale: Any, n_items: int, dtype: np.dtype) -> np.ndarray:
     return read_only(array)
 
 
-def _without(lists: CSR, blocked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The structure of ``lists`` without some columns."""
-    indptr, indices = lists.indptr, lists.indices
-    if len(blocked):
-        keep = ~np.isin(indices, blocked)
-        indptr = np.concatenate([[0], np.cumsum(keep, dtype=np.int64)])[indptr]
-        indices = indices[keep]
-    return read_only(indptr), read_only(indices)
-
-
-def _is_matrix(candidates: Any) -> bool:
-    return isinstance(candidates, CSR) or getattr(candidates, "ndim", 1) == 2
+def is_matrix(filter_: Any) -> bool:
+    """Whether a filter has a row for each query, rather than one list for all."""
+    return isinstance(filter_, CSR) or getattr(filter_, "ndim", 1) == 2
 
 
 def topk(
@@ -185,11 +172,8 @@ def topk(
     n = check_int("n", n, 1)
     gpu = None if device == "cpu" else open_device(device)
     n_queries, n_items = len(queries), len(items)
-    pairs = (
-        _no_pairs(n_queries, n_items)
-        if exclude is None
-        else as_csr(exclude, name="exclude", n_rows=n_queries, n_cols=n_items)
-    )
+    exclude = CSR.empty(n_queries, n_items) if exclude is None else exclude
+    pairs = as_csr(exclude, name="exclude", n_rows=n_queries, n_cols=n_items)
     scale = _as_scale(item_scale, n_items, queries.dtype)
     blocked = np.empty(0, np.int32)
     if exclude_items is not None:
@@ -197,13 +181,15 @@ def topk(
     filters = pairs.indptr, pairs.indices
 
     entry = 4 + queries.dtype.itemsize
-    if _is_matrix(candidates):
+    if is_matrix(candidates):
         require_lists(n_queries, n, entry)
         allowed = as_csr(candidates, name="candidates", n_rows=n_queries, n_cols=n_items)
-        lists = _without(allowed, blocked)
+        kept = allowed.where(~np.isin(allowed.indices, blocked)) if len(blocked) else allowed
         ids, scores = np.empty((n_queries, n), np.int32), np.empty((n_queries, n), queries.dtype)
         with workers(useful_jobs(n_jobs, allowed.nnz * queries.shape[1])) as threads:
-            kernel.topk_lists(queries, items, scale, *lists, *filters, threads, ids, scores)
+            kernel.topk_lists(
+                queries, items, scale, kept.indptr, kept.indices, *filters, threads, ids, scores
+            )
         return ids, scores
 
     names = np.empty(0, np.int32)
@@ -255,11 +241,8 @@ def topk_dense(
     if not usable or not scores.flags.c_contiguous or not scores.flags.writeable:
         raise InputTypeError("scores must be a writeable, C-ordered matrix of float32 or float64")
     n = check_int("n", n, 1)
-    pairs = (
-        _no_pairs(*scores.shape)
-        if exclude is None
-        else as_csr(exclude, name="exclude", n_rows=len(scores), n_cols=scores.shape[1])
-    )
+    exclude = CSR.empty(*scores.shape) if exclude is None else exclude
+    pairs = as_csr(exclude, name="exclude", n_rows=len(scores), n_cols=scores.shape[1])
     require_lists(len(scores), n, 4 + scores.dtype.itemsize)
     ids, best = np.empty((len(scores), n), np.int32), np.empty((len(scores), n), scores.dtype)
     filters = pairs.indptr, pairs.indices

@@ -52,37 +52,16 @@ class Optimizer:
         state: State,
         lr: float,
         *,
-        ids: np.ndarray | None = None,
-        effective: np.ndarray | None = None,
-        inverse_norm: np.ndarray | None = None,
-        coupled: float = 0.0,
-        decoupled: float = 0.0,
+        ids: np.ndarray | None = None,  # distinct
+        effective: np.ndarray | None = None,  # unit rows, renewed: the gradient is projected
+        inverse_norm: np.ndarray | None = None,  # and so is this
+        coupled: float = 0.0,  # weight decay added to the gradient,
+        decoupled: float = 0.0,  # or applied to the factors directly
         grad_scale: float = 1.0,
-        ridge: np.ndarray | None = None,
+        ridge: np.ndarray | None = None,  # adds ridge_scale * ridge[row] * param[row] to the gradient
         ridge_scale: float = 0.0,
     ) -> None:
-        """One step, in place.
-
-        Parameters
-        ----------
-        param : ndarray (n, K)
-        grad : ndarray (r, K)
-            Gradient of rows ``ids`` (all rows when None), with respect to the *effective* rows.
-        state : State
-            From `init`.
-        lr : float
-        ids : ndarray of int (r,), optional
-            Distinct rows.
-        effective : ndarray (n, K), optional
-            Unit rows (cosine scoring): the gradient is projected and the rows are renewed, and so is
-            ``inverse_norm`` (n,).
-        coupled, decoupled : float
-            Weight decay added to the gradient, or applied to the factors directly.
-        grad_scale : float
-            Multiplies the gradient.
-        ridge : ndarray (n,), optional
-            Adds ``ridge_scale * ridge[row] * param[row]`` to the gradient.
-        """
+        """One step, in place; ``grad``: of rows ``ids`` (None: all), with respect to the effective rows."""
         n = len(param)
         if ids is None:
             rows = slots = np.arange(n, dtype=np.int32)

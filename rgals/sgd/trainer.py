@@ -238,7 +238,7 @@ class Trainer:
             end = min(start + _CHUNK, len(users))
             own = scores[start:end]
             np.matmul(scaled[start:end], items.T, out=own)
-            values, grad = loss.value_and_grad(own, _row_slice(block, start, end))
+            values, grad = loss.value_and_grad(own, block.slice_rows(start, end))
             if not np.shares_memory(grad, own):
                 own[:] = grad
             np.matmul(own, items, out=user_grad[start:end])
@@ -420,9 +420,3 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         numba.set_num_threads(threads)
-
-
-def _row_slice(block: CSR, start: int, end: int) -> CSR:
-    low, high = block.indptr[start], block.indptr[end]
-    values = block.values if block.is_binary else block.values[low:high]
-    return CSR(block.indptr[start : end + 1] - low, block.indices[low:high], values, block.n_cols)

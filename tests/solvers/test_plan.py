@@ -149,5 +149,5 @@ def test_the_memory_of_a_thread_is_what_is_predicted(K, longest):
     kp = plan.padded(K, 16)
     room = max(kp, 128, min(plan.packed_most(kp, 4), plan.padded(longest, 16)))
     scratch = make_scratch(kp, room, True, np.empty(kp, np.float32))
-    one, two = (fit_bytes((9000, 9000), 10**6, K, 4, threads=n, longest=longest) for n in (1, 2))
+    one, two = (fit_bytes((9000, 9000), 1000, K, 4, threads=n, longest=longest) for n in (1, 2))
     assert sum(array.nbytes for array in scratch) < two - one + (1 << 16)

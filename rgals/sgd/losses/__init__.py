@@ -24,28 +24,7 @@ LOSSES: dict[str, type] = {
 
 
 def get_loss(loss: Any) -> Any:
-    """The loss object that a name or an object stands for.
-
-    Parameters
-    ----------
-    loss : str or loss object
-
-    Returns
-    -------
-    loss object
-
-    Raises
-    ------
-    ParameterError
-        For an unknown name.
-    InputTypeError
-        For an object that is no loss.
-
-    Examples
-    --------
-    >>> get_loss("bpr")
-    BPR()
-    """
+    """The loss object that a name or an object stands for."""
     if isinstance(loss, str):
         if loss not in LOSSES:
             raise ParameterError("loss", loss, "choose one of " + ", ".join(map(repr, LOSSES)))

@@ -67,12 +67,6 @@ def softplus(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return value, slope
 
 
-def positions(positives: CSR) -> np.ndarray:
-    """Flat positions of the positives in a C-ordered (B, N) array."""
-    rows = np.repeat(np.arange(positives.n_rows), positives.row_counts)
-    return rows * positives.n_cols + positives.indices
-
-
 def weights_of(positives: CSR) -> np.ndarray | float:
     """Weights of the positives; 1.0 for a binary matrix."""
     return 1.0 if positives.is_binary else positives.values
@@ -80,5 +74,4 @@ def weights_of(positives: CSR) -> np.ndarray | float:
 
 def row_totals(values: np.ndarray, positives: CSR) -> np.ndarray:
     """Sum over the positives of each row, float64 (B,); 0 for a row without any."""
-    rows = np.repeat(np.arange(positives.n_rows), positives.row_counts)
-    return np.bincount(rows, values, minlength=positives.n_rows)
+    return np.bincount(positives.rows, values, minlength=positives.n_rows)

@@ -6,7 +6,7 @@ import numpy as np
 
 from rgals.matrix.csr import CSR
 from rgals.runtime.checks import check_int, check_real
-from rgals.sgd.losses._base import Full, positions, row_totals, softplus, weights_of
+from rgals.sgd.losses._base import Full, row_totals, softplus, weights_of
 
 
 class Softmax(Full):
@@ -29,7 +29,7 @@ class Softmax(Full):
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
         """Values (B,) and gradient (B, N); ``scores`` is overwritten by the gradient."""
-        where, weights, count = positions(positives), weights_of(positives), positives.row_sums
+        where, weights, count = positives.positions, weights_of(positives), positives.row_sums
         scores -= scores.max(axis=1, keepdims=True)
         flat = scores.reshape(-1)
         own = flat[where]
@@ -62,7 +62,7 @@ class Sparsemax(Full):
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
         """Values (B,) and gradient (B, N); ``scores`` is overwritten by the gradient."""
-        where, weights, count = positions(positives), weights_of(positives), positives.row_sums
+        where, weights, count = positives.positions, weights_of(positives), positives.row_sums
         scores -= scores.max(axis=1, keepdims=True)  # the loss does not change; tau is then in [-1, 0)
         flat = scores.reshape(-1)
         own = flat[where]
@@ -124,8 +124,8 @@ class SoftmaxAtK(Full):
         """Values (B,) and gradient (B, N); ``scores`` is overwritten by the gradient."""
         temperature = check_real("weight_temperature", self.weight_temperature, 0, open_min=True)
         beta = self.thresholds(scores) if thresholds is None else thresholds
-        where, v = positions(positives), weights_of(positives)
-        rows = np.repeat(np.arange(positives.n_rows), positives.row_counts)
+        where, v = positives.positions, weights_of(positives)
+        rows = positives.rows
         top = scores.max(axis=1)
         scores -= top[:, None]
         flat = scores.reshape(-1)

@@ -6,7 +6,7 @@ import numpy as np
 
 from rgals.matrix.csr import CSR
 from rgals.runtime.checks import check_real
-from rgals.sgd.losses._base import Full, positions, row_totals, weights_of
+from rgals.sgd.losses._base import Full, row_totals, weights_of
 
 
 class RGX(Full):
@@ -41,7 +41,7 @@ class RGX(Full):
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
         """Values (B,), without the ridge, and gradient (B, N); ``scores`` is overwritten by the gradient."""
-        where, weights, count = positions(positives), weights_of(positives), positives.row_sums
+        where, weights, count = positives.positions, weights_of(positives), positives.row_sums
         n, beta = positives.n_cols, self._interaction()
         flat = scores.reshape(-1)
         own = flat[where]
