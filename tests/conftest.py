@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
 import os
 from collections.abc import Callable
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 from instruments.compiling import compile_once
 from instruments.harness import Tally, Zygote
+from threadpoolctl import ThreadpoolController
 
 # No deadline: the first example of a property may compile a kernel. The same examples in every run.
 hypothesis.settings.register_profile("rgals", deadline=None, derandomize=True, print_blob=True)
@@ -19,6 +22,7 @@ hypothesis.settings.load_profile("rgals")
 
 ROOT = Path(__file__).resolve().parent.parent
 STRESS = ROOT / "tests" / "stress"
+RUNTIME = ROOT / "tests" / "runtime"
 DATA = Path(os.environ.get("RGALS_DATA") or ROOT.parent / "shared" / "data")
 
 
@@ -31,6 +35,23 @@ def pytest_configure(config) -> None:
 def rng() -> np.random.Generator:
     """Random numbers, the same in every run."""
     return np.random.default_rng(20250101)
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
+    """Numpy's and scipy's BLAS, looked for once."""
+    importlib.import_module("scipy.linalg")
+    return ThreadpoolController()
+
+
+@pytest.fixture(autouse=True)
+def one_thread_of_blas(request):
+    """Two threads of BLAS wait for each other longer than they compute: only tests of threads have them."""
+    if RUNTIME in request.node.path.parents:
+        yield
+    else:
+        with _blas().limit(limits=1, user_api="blas"):
+            yield
 
 
 @pytest.fixture(scope="session")

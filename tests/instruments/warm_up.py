@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from helpers import LOSSES, interactions
 from instruments.compiling import compile_once
+from threadpoolctl import threadpool_limits
 
 from rgals import RGALS
 from rgals.metrics import evaluate
@@ -58,6 +59,7 @@ def jobs() -> list[Callable]:
 
 def work(order: int, locks: Path) -> None:
     compile_once(locks)
+    threadpool_limits(1, "blas")  # its threads would wait on the cores that compile
     warnings.simplefilter("ignore")
     for job in jobs()[::order]:
         job()

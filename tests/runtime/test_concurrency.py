@@ -156,7 +156,7 @@ def test_forks(tally, amount):
 
 
 def test_soak(tally, amount):
-    count = tally("soak: fits without growth", 200, 1000)
+    count = tally("soak: fits without growth", 150, 1000)
     answer, seconds = script("soak", count.figure)
     if isinstance(answer, str):
         count.add(seconds, answer)

@@ -1,20 +1,16 @@
-"""Devices to test on: CuPy's, or a stand-in with emulated or numpy kernels. One thread of BLAS."""
+"""Devices to test on: CuPy's, or a stand-in with emulated or numpy kernels."""
 
 from __future__ import annotations
 
 import functools
 
 import pytest
-import scipy.linalg  # noqa: F401 (has a BLAS of its own)
 from solvers.cuda.emulator import COMPILER, EmulatedModule
 from solvers.cuda.fake_cupy import FakeDevice
 from solvers.cuda.numpy_kernels import NumpyModule
-from threadpoolctl import ThreadpoolController
 
 from rgals.runtime.errors import DeviceError, MissingDependencyError
 from rgals.solvers.cuda import open_device
-
-BLAS = ThreadpoolController()
 
 
 def _real_device():
@@ -57,13 +53,6 @@ def device(request):
 def cuda():
     """The real device."""
     return open_kind("cuda")
-
-
-@pytest.fixture(autouse=True)
-def one_thread_of_blas():
-    """In the dense oracle two threads of BLAS wait for each other longer than they compute."""
-    with BLAS.limit(limits=1, user_api="blas"):
-        yield
 
 
 # The emulator is slow: of the losses it runs those that take different paths, but every half-step.

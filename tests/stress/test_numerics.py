@@ -1,9 +1,10 @@
-"""In full: formulas, properties, metrics, scikit-learn's checks, numerical failure, float32, Ctrl-C."""
+"""In full: formulas, properties, metrics, scikit-learn's checks, failures, float32, Ctrl-C."""
 
 from __future__ import annotations
 
 import time
 
+from kernels.test_cg import test_one_system
 from sklearn.utils.estimator_checks import check_estimator
 from solvers.test_precision import test_every_error_of_a_score_is_small_or_warned_of
 from test_numerics import (
@@ -22,6 +23,7 @@ __all__ = [
     "test_formulas",
     "test_metrics_equal_an_outside_evaluator",
     "test_numerical_failure_names_the_row_and_leaves_the_last_good_state",
+    "test_one_system",
     "test_properties",
 ]
 
