@@ -325,17 +325,12 @@ class IdMap:
         found = np.full(len(query), -1, np.int64)
         if len(self) == 0 or len(query) == 0:
             return found
-        if query.dtype == object:
-            # Those that an array like the labels can hold: fixed width cuts long text and trailing NULs.
+        both_text = query.dtype.kind == self.labels.dtype.kind == "U"
+        if query.dtype != self.labels.dtype and not both_text:
+            # Those that an array like the labels can hold: fixed width cuts long text and trailing NULs, and
+            # comparing int64 with uint64 goes through float64, which confuses large neighbours.
             fits = np.array([self._could_be_label(x) for x in query.tolist()], dtype=bool)
             found[fits] = self._find(np.array(query[fits].tolist(), dtype=self.labels.dtype))
-            return found
-        if (query.dtype.kind == "U") != (self.labels.dtype.kind == "U"):
-            return found
-        if query.dtype != self.labels.dtype and query.dtype.kind in "iu":
-            # Comparing int64 with uint64 goes through float64, which confuses large neighbours.
-            fits = np.array([self._could_be_label(x) for x in query.tolist()], dtype=bool)
-            found[fits] = self._find(query[fits].astype(self.labels.dtype))
             return found
         at = np.minimum(np.searchsorted(self.labels, query, sorter=self._order), len(self) - 1)
         row = at if self._order is None else self._order[at]
