@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, TextIO
 import numpy as np
 
 from rgals.datasets.ids import LABELS, Names, write_labels
+from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, MissingDependencyError, ParameterError
 
 FORMATS = ("csv", "tsv", "parquet", "npz")
@@ -29,9 +30,7 @@ Batches = Callable[[], Iterator[Batch]]  # npz goes through them twice
 def choose_format(path: str | os.PathLike, given: str | None = None) -> str:
     """The kind of file to write: as told, or by the ending of the name."""
     if given is not None:
-        if given not in FORMATS:
-            raise ParameterError("format", given, "choose one of " + ", ".join(map(repr, FORMATS)))
-        return given
+        return check_choice("format", given, FORMATS)
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise ParameterError(

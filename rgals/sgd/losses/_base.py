@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -10,38 +10,14 @@ from sklearn.base import BaseEstimator
 from rgals.matrix.csr import CSR
 
 
-class FullLoss(Protocol):
-    """A loss over the whole catalogue.
+class Full(BaseEstimator):
+    """Base of the losses over the whole catalogue.
 
     ``value_and_grad(scores, positives)`` takes the scores of B users for all N items and their positives
     (CSR, B x N) and returns the values, float64 of shape (B,), and their gradient with respect to the
     scores, (B, N). It may overwrite ``scores``. A value is a *sum* over the user's positives; the trainer
     divides by their number.
     """
-
-    kind: ClassVar[str]
-
-    def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]: ...
-
-
-class SampledLoss(Protocol):
-    """A loss of one positive against sampled negatives.
-
-    ``value_and_grad(pos, neg)`` takes scores of shape (B,) and (B, n) and returns the values, float64 of
-    shape (B,), and the gradients, (B,) and (B, n). A negative of score -inf is absent: it adds nothing and
-    its gradient is zero.
-    """
-
-    kind: ClassVar[str]
-    corrects_proposal: ClassVar[bool]
-
-    def value_and_grad(
-        self, pos: np.ndarray, neg: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
-
-
-class Full(BaseEstimator):
-    """Base of the losses over the whole catalogue; see `FullLoss`."""
 
     kind: ClassVar[str] = "full"
 
@@ -51,7 +27,12 @@ class Full(BaseEstimator):
 
 
 class Sampled(BaseEstimator):
-    """Base of the losses with sampled negatives; see `SampledLoss`."""
+    """Base of the losses of one positive against sampled negatives.
+
+    ``value_and_grad(pos, neg)`` takes scores of shape (B,) and (B, n) and returns the values, float64 of
+    shape (B,), and the gradients, (B,) and (B, n). A negative of score -inf is absent: it adds nothing and
+    its gradient is zero.
+    """
 
     kind: ClassVar[str] = "sampled"
     corrects_proposal: ClassVar[bool] = False  # whether log(N q) is subtracted from negatives (Eq. 9)
