@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from rgals.matrix.csr import CSR
+from rgals.runtime.errors import ShapeError
 
 
 class Full(BaseEstimator):
@@ -36,6 +37,17 @@ class Sampled(BaseEstimator):
 
     kind: ClassVar[str] = "sampled"
     corrects_proposal: ClassVar[bool] = False  # whether log(N q) is subtracted from negatives (Eq. 9)
+
+
+def checked(loss: Any, answer: tuple, *scores: np.ndarray) -> tuple:
+    """What a loss made of scores, where it has their shapes: numpy would spread another over the rows."""
+    shapes = [scores[0].shape[:1], *(part.shape for part in scores)]
+    found = [np.shape(part) for part in answer]
+    if found != shapes:
+        raise ShapeError(
+            f"{type(loss).__name__}.value_and_grad returned arrays of the shapes {found}; {shapes} are needed"
+        )
+    return answer
 
 
 def softplus(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
