@@ -83,13 +83,8 @@ def _coded(codes: np.ndarray, distinct: list, role: str) -> tuple[np.ndarray, np
         raise InputTypeError(f"{role}: {error}") from error
 
 
-def _plain_array(column: Any) -> np.ndarray:
-    array = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column)
-    return np.asarray(array)
-
-
 def _number_column(column: Any, role: str, where: Callable[[int], str]) -> np.ndarray:
-    array = _plain_array(column)
+    array = np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
     if array.dtype.kind in "biuf":
         return array
     try:
@@ -105,7 +100,7 @@ def _number_column(column: Any, role: str, where: Callable[[int], str]) -> np.nd
 
 
 def _time_column(column: Any, where: Callable[[int], str]) -> np.ndarray:
-    array = _plain_array(column)
+    array = np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
     if array.dtype.kind == "O" and hasattr(column, "dt"):  # time zones come as objects
         array = column.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy()
     if array.dtype.kind == "O":
