@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.ids import IdMap, as_labels, encode
+from rgals.datasets.ids import IdMap
 from rgals.files.atomic import atomic_file
 from rgals.matrix.entries import entries, entry_rows, group
 from rgals.matrix.validate import MAX_INDEX
 from rgals.runtime.checks import check_choice, check_real
-from rgals.runtime.errors import FileFormatError, InputError, InputTypeError, ParameterError, ShapeError
+from rgals.runtime.errors import FileFormatError, InputError, ParameterError, ShapeError
 
 DUPLICATES = ("sum", "last", "max", "error")
 TRAIN, TEST, VALIDATION = 0, 1, 2
@@ -356,12 +356,3 @@ def _all_dates(items: list) -> np.ndarray:
     if np.isnat(dates).any():
         raise ValueError("not a date")
     return dates.astype(np.int64)
-
-
-def code(column: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Codes and sorted labels of an id column."""
-    try:
-        labels = as_labels(column)
-    except InputTypeError as error:
-        raise InputTypeError(f"{name}: {error}") from error
-    return encode(labels)
