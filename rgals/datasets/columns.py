@@ -79,7 +79,7 @@ def choose(
             want = "auto"
         if want is None:
             found[role] = None
-        elif want == "auto" and not _has_name(names, "auto"):
+        elif want == "auto" and "auto" not in (names or ()):
             found[role] = _guess(role, names, origin)
         else:
             found[role] = _locate(role, want, names, n_columns, origin)
@@ -111,10 +111,6 @@ def choose(
     user, item = found.pop("user"), found.pop("item")
     assert user is not None and item is not None
     return Choice(user, item, **found)
-
-
-def _has_name(names: Sequence[str] | None, name: str) -> bool:
-    return names is not None and name in names
 
 
 def _guess(role: str, names: Sequence[str] | None, origin: str) -> int | None:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rgals.datasets.columns import choose
-from rgals.datasets.ids import sort_codes
-from rgals.datasets.interactions import Columns, code, timestamps
+from rgals.datasets.ids import as_labels, encode, sort_codes
+from rgals.datasets.interactions import Columns, timestamps
 from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import (
     FileFormatError,
@@ -47,49 +47,45 @@ def _refuse_missing(missing: np.ndarray, role: str, where: Callable[[int], str])
 
 
 def _id_column(column: Any, role: str, where: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray]:
+    """Codes and sorted labels of a column of ids."""
+    try:
+        return _coded(column, role, where)
+    except InputTypeError as error:
+        raise InputTypeError(f"{role}: {error}") from error
+
+
+def _coded(column: Any, role: str, where: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray]:
     if hasattr(column, "combine_chunks"):  # arrow
         import pyarrow as pa
 
         if column.null_count:
             _refuse_missing(column.is_null().to_numpy(), role, where)
         if pa.types.is_integer(column.type):
-            return code(column.to_numpy(), role)
+            return encode(as_labels(column.to_numpy()))
         if not pa.types.is_dictionary(column.type):
             column = column.dictionary_encode()
         column = column.unify_dictionaries()
         chunks = [np.asarray(chunk.indices) for chunk in column.chunks]
         distinct = column.chunk(0).dictionary.to_pylist() if chunks else []
-        return _coded(np.concatenate(chunks or [np.empty(0, np.int64)]), distinct, role)
+        return sort_codes(np.concatenate([np.empty(0, np.int64), *chunks]), distinct)
     if hasattr(column, "is_null"):  # polars
         if column.null_count():
             _refuse_missing(column.is_null().to_numpy(), role, where)
         if column.dtype.is_integer():
-            return code(column.to_numpy(), role)
-        return code(column.to_list(), role)
+            return encode(as_labels(column.to_numpy()))
+        return encode(as_labels(column.to_list()))
     if hasattr(column, "isna"):  # pandas
         if column.isna().any():
             _refuse_missing(column.isna().to_numpy(), role, where)
         if getattr(column.dtype, "kind", "O") in "iu":
-            return code(column.to_numpy(dtype=column.dtype.name.lower()), role)
+            return encode(as_labels(column.to_numpy(dtype=column.dtype.name.lower())))
         codes, distinct = column.factorize()
-        return _coded(codes, list(distinct), role)
-    return code(column, role)
-
-
-def _coded(codes: np.ndarray, distinct: list, role: str) -> tuple[np.ndarray, np.ndarray]:
-    try:
-        return sort_codes(codes.astype(np.int64), distinct)
-    except InputTypeError as error:
-        raise InputTypeError(f"{role}: {error}") from error
-
-
-def _plain_array(column: Any) -> np.ndarray:
-    array = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column)
-    return np.asarray(array)
+        return sort_codes(codes, list(distinct))
+    return encode(as_labels(column))
 
 
 def _number_column(column: Any, role: str, where: Callable[[int], str]) -> np.ndarray:
-    array = _plain_array(column)
+    array = np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
     if array.dtype.kind in "biuf":
         return array
     try:
@@ -105,7 +101,7 @@ def _number_column(column: Any, role: str, where: Callable[[int], str]) -> np.nd
 
 
 def _time_column(column: Any, where: Callable[[int], str]) -> np.ndarray:
-    array = _plain_array(column)
+    array = np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
     if array.dtype.kind == "O" and hasattr(column, "dt"):  # time zones come as objects
         array = column.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy()
     if array.dtype.kind == "O":

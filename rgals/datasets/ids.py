@@ -85,14 +85,12 @@ def _from_objects(array: np.ndarray) -> np.ndarray:
         out.append(label)
     kinds = {isinstance(label, int) for label in out}
     if kinds == {True}:
-        try:
-            return np.array(out, dtype=np.int64)
-        except OverflowError:
-            pass
-        try:
-            return np.array(out, dtype=np.uint64)
-        except OverflowError as error:
-            raise InputTypeError("integer ids must fit 64 bits; give larger ones as strings") from error
+        for dtype in (np.int64, np.uint64):
+            try:
+                return np.array(out, dtype)
+            except OverflowError:
+                continue
+        raise InputTypeError("integer ids must fit 64 bits; give larger ones as strings")
     if kinds == {False} or not out:
         return _text_array(out)
     mixed = np.empty(len(out), object)
@@ -294,9 +292,8 @@ class IdMap:
             A label is not known.
         """
         words = [text] if isinstance(text, str) else list(text)
-        found = self.index(words, missing="mark") if self.labels.dtype.kind not in "iu" else None
-        if found is None:
-            found = np.full(len(words), -1, np.int64)
+        whole = self.labels.dtype.kind in "iu"
+        found = np.full(len(words), -1, np.int64) if whole else self.index(words, missing="mark")
         for k in np.flatnonzero(found < 0):
             if self.labels.dtype.kind in "iuO" and _is_plain_int(words[k].strip()):
                 found[k] = self.index([int(words[k])], missing="mark")[0]

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.ids import IdMap, as_labels, encode
+from rgals.datasets.ids import IdMap
 from rgals.files.atomic import atomic_file
 from rgals.matrix.entries import entries, entry_rows, group
 from rgals.matrix.validate import MAX_INDEX
 from rgals.runtime.checks import check_choice, check_real
-from rgals.runtime.errors import FileFormatError, InputError, InputTypeError, ParameterError, ShapeError
+from rgals.runtime.errors import FileFormatError, InputError, ParameterError, ShapeError
 
 DUPLICATES = ("sum", "last", "max", "error")
 TRAIN, TEST, VALIDATION = 0, 1, 2
@@ -230,8 +230,8 @@ def build(columns: Columns, *, min_value: Any, binarize: Any, duplicates: str) -
     order = order[group(columns.user[order], n_users)]
     user, item = columns.user[order], columns.item[order]
     value = np.ones(len(order)) if columns.value is None else columns.value[order].astype(np.float64)
-    timestamp = None if columns.timestamp is None else columns.timestamp[order]
-    split = None if columns.split is None else columns.split[order]
+    marks = (("timestamp", columns.timestamp), ("split", columns.split))
+    rest = {name: array[order] for name, array in marks if array is not None}
 
     first = np.ones(len(order), bool)
     first[1:] = (user[1:] != user[:-1]) | (item[1:] != item[:-1])
@@ -244,17 +244,17 @@ def build(columns: Columns, *, min_value: Any, binarize: Any, duplicates: str) -
                 "give duplicates='sum', 'last' or 'max' to merge"
             )
         starts = np.flatnonzero(first)
-        if duplicates == "last" and timestamp is not None:
+        if duplicates == "last" and "timestamp" in rest:
             pair = np.cumsum(first) - 1
-            late = np.lexsort((np.arange(len(pair)), timestamp, pair))
-            value, timestamp = value[late], timestamp[late]
+            late = np.lexsort((np.arange(len(pair)), rest["timestamp"], pair))
+            value = value[late]
         if duplicates == "last":
             value = value[np.append(starts[1:], len(order)) - 1]
         else:
             value = (np.add if duplicates == "sum" else np.maximum).reduceat(value, starts)
         user, item = user[starts], item[starts]
-        timestamp = None if timestamp is None else np.maximum.reduceat(timestamp, starts)
-        split = None if split is None else np.minimum.reduceat(split, starts)
+        merge = {"timestamp": np.maximum, "split": np.minimum}
+        rest = {name: merge[name].reduceat(array, starts) for name, array in rest.items()}
 
     with np.errstate(over="ignore"):
         data = value.astype(np.float32)
@@ -265,8 +265,7 @@ def build(columns: Columns, *, min_value: Any, binarize: Any, duplicates: str) -
         kept = (data >= np.float32(threshold)) & (kept | binary)
     if not kept.all():
         user, item, data = user[kept], item[kept], data[kept]
-        timestamp = None if timestamp is None else timestamp[kept]
-        split = None if split is None else split[kept]
+        rest = {name: array[kept] for name, array in rest.items()}
     if binary:
         data = np.ones(len(data), np.float32)
     elif not np.isfinite(data).all() or (data < 0).any():
@@ -279,7 +278,7 @@ def build(columns: Columns, *, min_value: Any, binarize: Any, duplicates: str) -
     item, item_ids = _compact(item, columns.item_labels)
     indptr = np.concatenate([[0], np.cumsum(np.bincount(user, minlength=len(user_ids)), dtype=np.int64)])
     matrix = sp.csr_array((data, item.astype(np.int32), indptr), shape=(len(user_ids), len(item_ids)))
-    return Interactions(matrix, user_ids, item_ids, timestamp, split)
+    return Interactions(matrix, user_ids, item_ids, **rest)
 
 
 def _compact(codes: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -357,12 +356,3 @@ def _all_dates(items: list) -> np.ndarray:
     if np.isnat(dates).any():
         raise ValueError("not a date")
     return dates.astype(np.int64)
-
-
-def code(column: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Codes and sorted labels of an id column."""
-    try:
-        labels = as_labels(column)
-    except InputTypeError as error:
-        raise InputTypeError(f"{name}: {error}") from error
-    return encode(labels)

@@ -99,12 +99,8 @@ def prepare_paper(
         data = fetch(name, folder=folder, **fetch_options)
     if recipe.min_value is not None:
         kept = data.matrix.data >= np.float32(recipe.min_value)
-        data = Interactions(
-            entries(data.matrix, kept),
-            data.user_ids,
-            data.item_ids,
-            None if data.timestamp is None else data.timestamp[kept],
-        )
+        timestamp = None if data.timestamp is None else data.timestamp[kept]
+        data = data.replace(matrix=entries(data.matrix, kept), timestamp=timestamp, split=None)
     users, items = core_members(data.matrix, recipe.core, recipe.core)
     data = data.take(users, items)
     got = (data.n_users, data.n_items, data.nnz)

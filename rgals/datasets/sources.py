@@ -109,10 +109,6 @@ class _Records:
         return Columns(user, users, item, items, value, time, None, where)
 
 
-def _parse_literal(text: str) -> Any:
-    return ast.literal_eval(text)
-
-
 def record_lines(
     path: Path,
     *,
@@ -124,7 +120,7 @@ def record_lines(
     progress: bool = False,
 ) -> Columns:
     """Records, one a line: JSON (Amazon) or, with ``literal``, Python dictionaries, not evaluated (Steam)."""
-    parse: Callable[[str], Any] = _parse_literal if literal else json.loads
+    parse: Callable[[str], Any] = ast.literal_eval if literal else json.loads
     form = "a Python dictionary" if literal else "a JSON object"
     found = _Records(path)
     for number, line in _lines(path, progress):

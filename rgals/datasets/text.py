@@ -333,10 +333,17 @@ def _python_columns(layout: Layout) -> Columns:
         raise FileFormatError(f"{layout.path} holds no rows")
     if any(not text.strip() for role in ("user", "item") for text in known[role]):
         _check_chunk(layout, list(_rows(layout)))
-    where = partial(_locate, layout)
-    joined = {role: np.concatenate(arrays) for role, arrays in parts.items()}
-    timestamp = text_timestamps(times, where) if "timestamp" in at else None
-    return _finish(layout, joined, {r: list(known[r]) for r in known}, timestamp)
+    return _joined(layout, parts, known, times)
+
+
+def _joined(
+    layout: Layout, parts: dict[str, list[np.ndarray]], known: dict[str, dict[str, int]], times: list[str]
+) -> Columns:
+    raw = {role: np.concatenate(arrays) for role, arrays in parts.items()}
+    timestamp = None
+    if layout.choice.timestamp is not None:
+        timestamp = text_timestamps(times, partial(_locate, layout))
+    return _finish(layout, raw, {role: list(codes) for role, codes in known.items()}, timestamp)
 
 
 def _finish(
@@ -376,7 +383,8 @@ def _numpy_columns(layout: Layout) -> Columns | None:
         kinds[position] = "f8" if role in ("value", "split") else "O"
     dtype = np.dtype([(f"f{k}", kind) for k, kind in enumerate(kinds)])
     known: dict[str, dict[str, int]] = {"user": {}, "item": {}}
-    parts: dict[str, list[np.ndarray]] = {role: [] for role in at}
+    parts: dict[str, list[np.ndarray]] = {role: [] for role in at if role != "timestamp"}
+    times: list[str] = []
     doubled = layout.delimiter == "::"
     try:
         with open_bytes(layout.path) as raw:
@@ -401,19 +409,15 @@ def _numpy_columns(layout: Layout) -> Columns | None:
                     return None
                 for role, position in at.items():
                     column = table[f"f{position}"]
-                    if role in known:
-                        column = first_seen(column.tolist(), known[role])
-                    parts[role].append(column)
+                    if role == "timestamp":
+                        times.extend(column.tolist())
+                        continue
+                    parts[role].append(first_seen(column.tolist(), known[role]) if role in known else column)
     except (ValueError, *_DAMAGED):
         return None
     if any(not text.strip() or _DOUBLED in text for role in ("user", "item") for text in known[role]):
         return None
-    joined = {role: np.concatenate(arrays) for role, arrays in parts.items() if arrays}
-    if len(joined) < len(parts):
-        return None
-    times = joined.pop("timestamp", None)
-    timestamp = None if times is None else text_timestamps(times.tolist(), partial(_locate, layout))
-    return _finish(layout, joined, {role: list(known[role]) for role in known}, timestamp)
+    return _joined(layout, parts, known, times) if parts["user"] else None
 
 
 def _suits_arrow(layout: Layout) -> bool:

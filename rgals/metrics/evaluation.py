@@ -104,14 +104,10 @@ def evaluate(
     {'mrr@2': 0.75, 'recall@1': 0.5, 'auc': 0.5}
     """
     wanted = parse_all(metrics)
-    if per_user:
-        for metric in wanted:
-            if metric.row.needs == EXPOSURE:
-                raise ParameterError(
-                    "metrics",
-                    metric.name,
-                    "it is a figure of all users together; leave it out with per_user=True",
-                )
+    pooled = [metric.name for metric in wanted if metric.row.needs == EXPOSURE]
+    if per_user and pooled:
+        advice = "it is a figure of all users together; leave it out with per_user=True"
+        raise ParameterError("metrics", pooled[0], advice)
     source, shape = _source(model)
     n_users, n_items = shape
     truth = as_csr(test, name="test", n_rows=n_users, n_cols=n_items)

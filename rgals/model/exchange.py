@@ -39,9 +39,8 @@ class Interop(FactorRanker):
         except ImportError as error:
             raise MissingDependencyError("to_implicit needs implicit: pip install implicit") from error
         state = cast(FittedState, self._state())
-        alpha = (
-            1.0 + float(state.loss.alpha) if isinstance(state.loss, WRMF) else 1.0
-        )  # its weight is alpha v
+        # Its positives weigh alpha v.
+        alpha = 1.0 + float(state.loss.alpha) if isinstance(state.loss, WRMF) else 1.0
         users, items = state.user_factors, state.item_factors
         model = AlternatingLeastSquares(factors=items.shape[1], regularization=state.reg, alpha=alpha)
         model.user_factors = users.astype(np.float32)

@@ -191,22 +191,22 @@ class Protocol:
             Timestamps or the given split are missing, or nothing is left after the preparation.
         """
         matrix = to_matrix(data)
-        timestamp = self._aligned(data, "timestamp", self.split in ("leave_last", "temporal"))
-        given = self._aligned(data, "split", self.split == "given")
+        needed = {"leave_last": "timestamp", "temporal": "timestamp", "given": "split"}.get(self.split)
+        marks = None if needed is None else getattr(data, needed, None)  # of every entry
+        if needed is not None and marks is None:
+            raise InputError(f"split={self.split!r} needs Interactions with a {needed}")
         if self.min_value is not None:
             kept = matrix.data >= matrix.data.dtype.type(self.min_value)
             matrix = entries(matrix, kept)
             matrix.data = np.ones_like(matrix.data)
-            timestamp = None if timestamp is None else timestamp[kept]
-            given = None if given is None else given[kept]
+            marks = None if marks is None else marks[kept]
         users, items = np.arange(matrix.shape[0]), np.arange(matrix.shape[1])
         core: Any = self.core if self.core is not None else ((1, 1) if self.min_value is not None else None)
         if core is not None:
             found = k_core(matrix, core)
             users, items = found.users, found.items
             inside = np.isin(entry_rows(matrix), users) & np.isin(matrix.indices, items)
-            timestamp = None if timestamp is None else timestamp[inside]
-            given = None if given is None else given[inside]
+            marks = None if marks is None else marks[inside]
             matrix = found.matrix
         if matrix.nnz == 0:
             raise InputError(f"nothing is left under the protocol: {self}")
@@ -214,26 +214,18 @@ class Protocol:
         if self.split == "held_out_users":
             return self._held_out_users(matrix, users, items, rng)
         if self.split == "given":
-            train, validation, test = self._given(matrix, given, rng)
+            train, validation, test = self._given(matrix, marks, rng)
         elif self.split == "leave_last":
-            train, validation, test = leave_last_out(matrix, timestamp, n=(1, 1))
+            train, validation, test = leave_last_out(matrix, marks, n=(1, 1))
         elif self.split == "temporal":
             shares = np.cumsum(self.ratios[:2]).tolist()
-            cuts = np.quantile(np.asarray(timestamp), shares, method="higher")
+            cuts = np.quantile(np.asarray(marks), shares, method="higher")
             if not cuts[0] < cuts[1]:
                 raise InputError("too many interactions share one timestamp for a split by time")
-            train, validation, test = temporal_split(matrix, cuts, timestamp)
+            train, validation, test = temporal_split(matrix, cuts, marks)
         else:
             train, validation, test = split_interactions(matrix, self.ratios, by=self.split, random_state=rng)
         return Parts(train, validation, test, users, items)
-
-    def _aligned(self, data: Any, name: str, needed: bool) -> np.ndarray | None:
-        if not needed:
-            return None
-        array = getattr(data, name, None)
-        if array is None:
-            raise InputError(f"split={self.split!r} needs Interactions with a {name}")
-        return np.asarray(array)
 
     def _given(
         self, matrix: sp.csr_array, given: Any, rng: np.random.RandomState
