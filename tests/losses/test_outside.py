@@ -92,7 +92,7 @@ def test_its_files_are_read_by_who_gives_the_class(data, tmp_path):
     loaded = RGALS.load(tmp_path / "model.npz", loss=Floor)
     assert isinstance(loaded.loss_, Floor) and loaded.loss.get_params() == model.loss.get_params()
     np.testing.assert_array_equal(loaded.transform(data.matrix), model.user_factors_)
-    with pytest.raises(ModelFileError, match=r"test_outside_loss\.Floor.*RGALS\.load\(path, loss=Floor\)"):
+    with pytest.raises(ModelFileError, match=r"test_outside\.Floor.*RGALS\.load\(path, loss=Floor\)"):
         RGALS.load(tmp_path / "model.npz")
     with pytest.raises(ModelFileError, match=r"none of rgals', not .*Other"):
         RGALS.load(tmp_path / "model.npz", loss=type("Other", (Floor,), {}))
