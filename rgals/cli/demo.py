@@ -15,16 +15,15 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from rgals.cli import _shared as shared
 from rgals.datasets import Interactions, make_implicit
 from rgals.estimator import RGALS
 from rgals.losses import Loss
+from rgals.matrix.entries import random_parts
 from rgals.metrics import evaluate
 from rgals.model_selection import split_interactions
 
@@ -44,38 +43,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     shared.add_read_options(parser)
 
 
-@dataclass(frozen=True)
-class Split:
-    """What the demo compares on."""
-
-    data: Interactions
-    train: sp.csr_array
-    test: sp.csr_array
-    title: str
-
-
 def run(args: argparse.Namespace) -> int:
     """Split, fit, measure, print the table and one user's recommendations."""
     losses = [shared.parse_loss(text) for text in args.loss or ("rg2", "rgx", "ials", "wrmf")]
     parameters = {"random_state": 0, **shared.given(args, shared.FIT)}
-    split = _split(args)
-    print(split.title, flush=True)
+    data = _read(args)
     if not args.quiet:
         shared.say("Preparing the compiled code (takes longer the first time) ...")
     _warm_up(losses, parameters)
 
-    popularity = np.asarray(split.train.sum(axis=0), np.float32).reshape(-1, 1)
-    everybody = np.ones((split.train.shape[0], 1), np.float32)  # float64 would compile kernels of its own
-    rows: list[list[Any]] = [["popularity", None, *_measure((everybody, popularity), split), None]]
+    popularity = np.asarray(data.train.sum(axis=0), np.float32).reshape(-1, 1)
+    everybody = np.ones((data.train.shape[0], 1), np.float32)  # float64 would compile kernels of its own
+    rows: list[list[Any]] = [["popularity", None, *_measure((everybody, popularity), data), None]]
     best: tuple[float, str, RGALS] | None = None
     for loss in losses:
         if not args.quiet:
             shared.say(f"Fitting {loss!r} ...")
         model = RGALS(loss=loss, verbose=shared.progress(args), **parameters)
         started = time.perf_counter()
-        model.fit(split.train, user_ids=split.data.user_ids, item_ids=split.data.item_ids)
+        model.fit(data.train, user_ids=data.user_ids, item_ids=data.item_ids)
         seconds = time.perf_counter() - started
-        figures = _measure(model, split)
+        figures = _measure(model, data)
         rows.append([model.loss_.name, _settings(model), *figures, f"{seconds:.2f}"])
         if best is None or figures[0] > best[0]:
             best = figures[0], model.loss_.name, model
@@ -83,23 +71,25 @@ def run(args: argparse.Namespace) -> int:
     print(shared.table(rows, ("method", "settings", *METRICS, "fit s")))
     if best is not None:
         print()
-        print(_one_user(args, split, best[1], best[2]))
+        print(_one_user(args, data, best[1], best[2]))
     return 0
 
 
-def _split(args: argparse.Namespace) -> Split:
+def _read(args: argparse.Namespace) -> Interactions:
+    """The data, with a test part that they mark or that is drawn here; says what there is."""
     name = "Generated data" if args.data is None else args.data
     data = make_implicit(random_state=0) if args.data is None else shared.read_data(args)
-    if data.split is not None and data.test.nnz:
-        train, test, how = data.train, data.test, "as the data mark it"
-    else:
-        train, test = split_interactions(data.matrix, (1 - HELD_OUT, HELD_OUT), random_state=0)
+    how = "as the data mark it"
+    if data.split is None or not data.test.nnz:
+        ratios = np.array([1 - HELD_OUT, HELD_OUT])
+        data = data.replace(split=random_parts(data.matrix, ratios, np.random.RandomState(0)))
         how = "a random fifth of every user's"
-    title = (
+    print(
         f"{name}: {data.n_users:,} users, {data.n_items:,} items, {data.nnz:,} interactions\n"
-        f"Fitted to {train.nnz:,}, measured on {test.nnz:,} held out ({how})"
+        f"Fitted to {data.train.nnz:,}, measured on {data.test.nnz:,} held out ({how})",
+        flush=True,
     )
-    return Split(data, train, test, title)
+    return data
 
 
 def _warm_up(losses: list[Loss], parameters: dict[str, Any]) -> None:
@@ -119,22 +109,22 @@ def _settings(model: RGALS) -> str:
     )
 
 
-def _measure(model: Any, split: Split) -> list[float]:
-    figures = evaluate(model, split.train, split.test, metrics=METRICS)
+def _measure(model: Any, data: Interactions) -> list[float]:
+    figures = evaluate(model, data.train, data.test, metrics=METRICS)
     return [float(figures[name]) for name in METRICS]
 
 
-def _one_user(args: argparse.Namespace, split: Split, name: str, model: RGALS) -> str:
+def _one_user(args: argparse.Namespace, data: Interactions, name: str, model: RGALS) -> str:
     """What one user had and gets, with a mark at what was held out."""
-    users, items = split.data.users, split.data.item_ids
+    users, items = data.users, data.item_ids
     if args.user is not None:
         user = int(users.parse(args.user)[0])
     else:
         # Somebody with a history of ordinary length and something to find.
-        lengths = np.diff(split.train.indptr) * (np.diff(split.test.indptr) > 0)
+        lengths = np.diff(data.train.indptr) * (np.diff(data.test.indptr) > 0)
         user = int(np.argmin(np.abs(lengths - np.median(lengths[lengths > 0]))))
-    past = split.train[[user]].indices
-    truth = set(split.test[[user]].indices.tolist())
+    past = data.train[[user]].indices
+    truth = set(data.test[[user]].indices.tolist())
     ids, scores = model.recommend([user], n=args.n)
     shown = ", ".join(str(label) for label in items[past[:12]].tolist())
     more = f" and {len(past) - 12} more" if len(past) > 12 else ""
@@ -144,7 +134,7 @@ def _one_user(args: argparse.Namespace, split: Split, name: str, model: RGALS) -
         if i >= 0
     ]
     return (
-        f"User {split.data.user_ids[user]} had: {shown}{more}\n"
+        f"User {data.user_ids[user]} had: {shown}{more}\n"
         f"{name} recommends ({sum(bool(row[3]) for row in rows)} of {len(truth)} held-out items found):\n"
         + shared.table(rows, ("rank", "item", "score", ""))
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,11 @@ from rgals.sgd import SGDRanker
 
 Params = Mapping[str, float]
 Tuned = Mapping[str, tuple[tuple[float, ...], float]]  # the ladder of a parameter, and where tuning starts
+
+
+def params_text(params: Params) -> str:
+    """Parameters as the keys of a journal hold them."""
+    return json.dumps(dict(params), sort_keys=True)
 
 
 def _rungs(low: float, high: float) -> tuple[float, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rgals.compare.analysis import best_of, linear_rate, mean_and_spread, seconds_to
-from rgals.compare.methods import Method
+from rgals.compare.methods import Method, params_text
 from rgals.files.atomic import atomic_file
 from rgals.runtime.errors import MissingDependencyError
 
@@ -180,12 +180,12 @@ def _objectives(records: dict[str, dict[str, Any]], methods: Sequence[Method]) -
     for record in records.values():
         if record["key"].startswith("objective ") and record.get("method") in shown:
             method = record["method"]
-            if f"objective {method} {_params_text(records[f'tuned {method}']['params'])}" != record["key"]:
+            if f"objective {method} {params_text(records[f'tuned {method}']['params'])}" != record["key"]:
                 continue
             rate = linear_rate(record["objective"], skip=len(record["objective"]) // 5)
             out[shown[method].label] = {**record, "rate": None if rate is None else asdict(rate)}
     if "rg2" in shown and "RG2 (ALS)" in out:
-        params = _params_text(records["tuned rg2"]["params"])
+        params = params_text(records["tuned rg2"]["params"])
         tried = [
             r
             for r in records.values()
@@ -198,12 +198,6 @@ def _objectives(records: dict[str, dict[str, Any]], methods: Sequence[Method]) -
             label = f"RG2 by gradient (Adam, lr={record['lr']:g})"
             out[label] = {**record, "rate": None if rate is None else asdict(rate), "same_as": "RG2 (ALS)"}
     return out
-
-
-def _params_text(params: dict[str, float]) -> str:
-    import json
-
-    return json.dumps(params, sort_keys=True)
 
 
 def _figure(value: float, digits: int = 4) -> str:

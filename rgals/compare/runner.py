@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from threadpoolctl import threadpool_info
 from tqdm import tqdm
 
-from rgals.compare.methods import Method, get_methods
+from rgals.compare.methods import Method, get_methods, params_text
 from rgals.datasets import Interactions, read_interactions
 from rgals.files.journal import Journal
 from rgals.losses import RG2
@@ -280,7 +280,7 @@ class Runner:
 
     def _trial(self, method: Method, bar: tqdm) -> Callable[[dict[str, float]], float]:
         def trial(params: dict[str, float]) -> float:
-            key = f"trial {method.name} {json.dumps(params, sort_keys=True)}"
+            key = f"trial {method.name} {params_text(params)}"
             record = self.journal.get(key)
             if record is None:
                 _, history, error = self._fit(method, params, seed=0)
@@ -296,7 +296,7 @@ class Runner:
         return trial
 
     def _final(self, method: Method, params: Mapping[str, float], seed: int) -> None:
-        key = f"run {method.name} {json.dumps(dict(params), sort_keys=True)} {seed}"
+        key = f"run {method.name} {params_text(params)} {seed}"
         if self.journal.get(key) is not None:
             return
         self._warm()
@@ -326,7 +326,7 @@ class Runner:
 
     def _objective(self, method: Method, params: Mapping[str, float]) -> None:
         """The exact objective after every iteration, in double precision and without a stop."""
-        key = f"objective {method.name} {json.dumps(dict(params), sort_keys=True)}"
+        key = f"objective {method.name} {params_text(params)}"
         if self.journal.get(key) is not None:
             return
         self._warm()
@@ -339,7 +339,7 @@ class Runner:
 
     def _gradient_objective(self, params: Mapping[str, float], lr: float) -> None:
         """The objective of RG2, the same one, under gradient descent (Adam)."""
-        key = f"objective gradient {json.dumps(dict(params), sort_keys=True)} {lr:g}"
+        key = f"objective gradient {params_text(params)} {lr:g}"
         if self.journal.get(key) is not None:
             return
         self._warm()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from rgals.runtime.errors import InputError, InputTypeError, ParameterError, Unk
 # A fixed-width string array costs four bytes for each character of the longest label; beyond this size and
 # factor the labels are kept as Python strings instead.
 _WIDE_BYTES, _WIDE_FACTOR = 1 << 24, 4
+LABELS = 1 << 13  # labels that are looked at together
+Names = Callable[[int, int], np.ndarray]  # the labels from one number on, before another
 
 
 def as_labels(labels: Any) -> np.ndarray:
@@ -323,17 +325,12 @@ class IdMap:
         found = np.full(len(query), -1, np.int64)
         if len(self) == 0 or len(query) == 0:
             return found
-        if query.dtype == object:
-            # Those that an array like the labels can hold: fixed width cuts long text and trailing NULs.
+        both_text = query.dtype.kind == self.labels.dtype.kind == "U"
+        if query.dtype != self.labels.dtype and not both_text:
+            # Those that an array like the labels can hold: fixed width cuts long text and trailing NULs, and
+            # comparing int64 with uint64 goes through float64, which confuses large neighbours.
             fits = np.array([self._could_be_label(x) for x in query.tolist()], dtype=bool)
             found[fits] = self._find(np.array(query[fits].tolist(), dtype=self.labels.dtype))
-            return found
-        if (query.dtype.kind == "U") != (self.labels.dtype.kind == "U"):
-            return found
-        if query.dtype != self.labels.dtype and query.dtype.kind in "iu":
-            # Comparing int64 with uint64 goes through float64, which confuses large neighbours.
-            fits = np.array([self._could_be_label(x) for x in query.tolist()], dtype=bool)
-            found[fits] = self._find(query[fits].astype(self.labels.dtype))
             return found
         at = np.minimum(np.searchsorted(self.labels, query, sorter=self._order), len(self) - 1)
         row = at if self._order is None else self._order[at]
@@ -353,18 +350,12 @@ class IdMap:
             ``labels`` (integers), or ``text`` (uint8, UTF-8) with ``offsets`` (int64), and for a mixture
             ``integer`` (bool: which of the texts are integers).
         """
-        if self.labels.dtype.kind in "iu":
-            return {f"{prefix}labels": np.array(self.labels)}
-        items = self.labels.tolist()
-        encoded = [str(label).encode("utf-8", "surrogatepass") for label in items]
-        offsets = np.zeros(len(encoded) + 1, np.int64)
-        np.cumsum([len(text) for text in encoded], out=offsets[1:])
-        arrays: dict[str, np.ndarray] = {
-            f"{prefix}text": np.frombuffer(b"".join(encoded), np.uint8).copy(),
-            f"{prefix}offsets": offsets,
-        }
-        if self.labels.dtype == object:
-            arrays[f"{prefix}integer"] = np.array([isinstance(label, int) for label in items], dtype=bool)
+        arrays: dict[str, np.ndarray] = {}
+
+        def keep(name: str, shape: tuple[int, ...], dtype: Any, parts: Iterable[np.ndarray]) -> None:
+            arrays[name] = np.concatenate([np.empty(0, dtype), *parts])
+
+        write_labels(keep, prefix, lambda start, stop: self.labels[start:stop], len(self))
         return arrays
 
     @classmethod
@@ -419,3 +410,37 @@ class IdMap:
             except ValueError as error:
                 raise InputError(f"the id map {prefix!r} is damaged: {error}") from error
         return cls(items, what)
+
+
+def write_labels(member: Callable[..., None], prefix: str, names: Names, n: int) -> None:
+    """The arrays of `IdMap.to_arrays`, never more than a part of them at once.
+
+    ``member(name, shape, dtype, parts)`` stores one of them.
+    """
+
+    def parts() -> Iterator[np.ndarray]:
+        return (names(start, min(start + LABELS, n)) for start in range(0, n, LABELS))
+
+    kind = names(0, 0).dtype
+    if kind.kind in "iu":
+        member(f"{prefix}labels", (n,), kind, parts())
+        return
+
+    def encoded() -> Iterator[list[bytes]]:
+        return ([str(x).encode("utf-8", "surrogatepass") for x in part.tolist()] for part in parts())
+
+    def offsets() -> Iterator[np.ndarray]:
+        end = 0
+        yield np.zeros(1, np.int64)
+        for texts in encoded():
+            ends = end + np.cumsum([len(text) for text in texts], dtype=np.int64)
+            end = int(ends[-1])
+            yield ends
+
+    size = sum(len(text) for texts in encoded() for text in texts)
+    text = (np.frombuffer(b"".join(texts), np.uint8) for texts in encoded())
+    member(f"{prefix}text", (size,), np.uint8, text)
+    member(f"{prefix}offsets", (n + 1,), np.int64, offsets())
+    if kind.kind == "O":
+        flags = (np.array([isinstance(x, int) for x in part.tolist()]) for part in parts())
+        member(f"{prefix}integer", (n,), np.bool_, flags)

@@ -311,27 +311,24 @@ def timestamps(column: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
 def text_timestamps(items: list, where: Callable[[int], str]) -> np.ndarray:
     """Timestamps from text: all integers, else all numbers, else all ISO 8601 dates."""
     for convert in (_all_int, _all_float, _all_dates):
-        try:
-            return convert(items)
-        except (ValueError, OverflowError, TypeError):
-            continue
-    one = _all_dates
-    for kind in (_all_int, _all_float):
-        try:
-            kind(items[:1])
-        except (ValueError, OverflowError, TypeError):
-            continue
-        one = _all_float
-        break
-    for k, item in enumerate(items):
-        try:
-            one([item])
-        except (ValueError, OverflowError, TypeError):
-            raise FileFormatError(
-                f"{where(k)}: the timestamp {str(item)[:60]!r} is neither a number nor a date such as "
-                "2024-01-31 or 2024-01-31T12:00:00"
-            ) from None
-    raise FileFormatError(f"{where(0)}: the timestamps mix numbers and dates")
+        if (found := _converted(convert, items)) is not None:
+            return found
+    one = _all_dates if _converted(_all_float, items[:1]) is None else _all_float
+    bad = next((k for k, item in enumerate(items) if _converted(one, [item]) is None), None)
+    if bad is None:
+        raise FileFormatError(f"{where(0)}: the timestamps mix numbers and dates")
+    raise FileFormatError(
+        f"{where(bad)}: the timestamp {str(items[bad])[:60]!r} is neither a number nor a date such as "
+        "2024-01-31 or 2024-01-31T12:00:00"
+    )
+
+
+def _converted(convert: Callable[[list], np.ndarray], items: list) -> np.ndarray | None:
+    """The items in one form, or None where they are not all of that form."""
+    try:
+        return convert(items)
+    except (ValueError, OverflowError, TypeError):
+        return None
 
 
 def numbers(items: Sequence[str]) -> np.ndarray:

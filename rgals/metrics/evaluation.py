@@ -117,11 +117,7 @@ def evaluate(
     truth = as_csr(test, name="test", n_rows=n_users, n_cols=n_items)
     train = CSR.empty(*truth.shape) if train is None else train
     seen = as_csr(train, name="train", n_rows=truth.n_rows, n_cols=truth.n_cols)
-    if users is None:
-        rows = np.flatnonzero(truth.row_counts)
-    else:
-        rows = check_ids("users", users, truth.n_rows, "user")
-        rows = rows[truth.row_counts[rows] > 0]
+    rows = test_users(truth, users)
     batch = _batch_size(batch_size, source, truth.n_cols)
     blocks: list[dict[str, np.ndarray]] = []
     kept: list[np.ndarray] = []
@@ -160,6 +156,14 @@ def evaluate(
             defined = arrays[metric.name][~np.isnan(arrays[metric.name])]
             means[metric.name] = float(defined.mean()) if len(defined) else float("nan")
     return means
+
+
+def test_users(truth: CSR, users: Any) -> np.ndarray:
+    """Rows with test items: all, or those among ``users``."""
+    if users is None:
+        return np.flatnonzero(truth.row_counts)
+    rows = check_ids("users", users, truth.n_rows, "user")
+    return rows[truth.row_counts[rows] > 0]
 
 
 def _source(model: Any) -> tuple[Source, tuple[int | None, int | None]]:

@@ -9,8 +9,9 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from rgals.matrix.csr import CSR
-from rgals.matrix.validate import as_csr, check_ids
+from rgals.matrix.validate import as_csr
 from rgals.metrics._table import LISTS, Metric, parse_all
+from rgals.metrics.evaluation import test_users
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 from rgals.scoring import as_factors
@@ -105,10 +106,7 @@ def evaluate_sampled(
     if train is not None:
         seen = as_csr(train, name="train", n_rows=len(P), n_cols=len(Q))
         known = as_csr((seen.to_scipy() + truth.to_scipy()).tocsr())
-    rows = np.flatnonzero(truth.row_counts)
-    if users is not None:
-        rows = check_ids("users", users, truth.n_rows, "user")
-        rows = rows[truth.row_counts[rows] > 0]
+    rows = test_users(truth, users)
     if len(rows) == 0:
         raise InputError(f"test (shape {truth.shape}) holds no interaction of the users asked for")
     few = np.flatnonzero(truth.n_cols - known.row_counts[rows] < n_negatives)

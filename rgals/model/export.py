@@ -12,6 +12,7 @@ import numpy as np
 from rgals.files.atomic import atomic_file
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, MissingDependencyError
+from rgals.scoring._tables import is_utf8, pyarrow
 
 _PART = 1 << 14  # rows written together
 
@@ -134,7 +135,7 @@ def export_factors(model: Any, folder: str | os.PathLike, *, format: str = "npy"
     users, items = model.factors_
     sides = (("user", users, model.user_ids_), ("item", items, model.item_ids_))
     if format == "parquet":
-        _pyarrow()
+        pyarrow()
     target.mkdir(parents=True, exist_ok=True)
     written = []
     for side, factors, ids in sides:
@@ -152,18 +153,9 @@ def export_factors(model: Any, folder: str | os.PathLike, *, format: str = "npy"
     return [os.fspath(path) for path in written]
 
 
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingDependencyError('writing parquet needs pyarrow: pip install "rgals[parquet]"') from error
-    return pyarrow
-
-
 def _write_parquet(path: Path, factors: np.ndarray, ids: np.ndarray) -> None:
-    pa = _pyarrow()
-    if ids.dtype.kind == "U" and any("\ud800" <= c <= "\udfff" for label in ids.tolist() for c in label):
+    pa = pyarrow()
+    if ids.dtype.kind == "U" and not all(map(is_utf8, ids.tolist())):
         raise InputError(f"an id is not text that UTF-8 can express; export npy instead of {path.name}")
     values = pa.from_numpy_dtype(factors.dtype)
     kind = pa.from_numpy_dtype(ids.dtype) if ids.dtype.kind in "iu" else pa.string()

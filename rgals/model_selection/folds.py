@@ -100,10 +100,10 @@ class UserSplit:
         if fold_in == 1.0:
             raise ParameterError("fold_in", self.fold_in, "give a share below 1; else nothing is held out")
         matrix = to_matrix(X)
-        rng = check_random_state(self.random_state)
+        rng, shares = check_random_state(self.random_state), (fold_in, 1 - fold_in)
         for test_users in self._test_users(matrix.shape[0], rng):
             train_users = np.setdiff1d(np.arange(matrix.shape[0]), test_users, assume_unique=True)
-            told, held_out = fold_in_split(matrix[test_users], fold_in, rng)
+            told, held_out = split_interactions(matrix[test_users], shares, random_state=rng)
             yield UserFold(matrix[train_users], told, held_out, train_users, test_users)
 
     def _test_users(self, n_users: int, rng: np.random.RandomState) -> Iterator[np.ndarray]:
@@ -124,14 +124,6 @@ class UserSplit:
             )
         for _ in range(self.n_splits):
             yield np.sort(rng.permutation(n_users)[:size])
-
-
-def fold_in_split(
-    matrix: sp.csr_array, fold_in: float, rng: np.random.RandomState
-) -> tuple[sp.csr_array, sp.csr_array]:
-    """Split every row into what is told and what is held out."""
-    told, held_out = split_interactions(matrix, (fold_in, 1 - fold_in), random_state=rng)
-    return told, held_out
 
 
 class InteractionSplit:

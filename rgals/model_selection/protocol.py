@@ -21,7 +21,6 @@ from rgals.matrix.splits import (
     to_matrix,
 )
 from rgals.model_selection.core import check_core, k_core
-from rgals.model_selection.folds import fold_in_split
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import InputError, ParameterError
 
@@ -216,18 +215,16 @@ class Protocol:
             return self._held_out_users(matrix, users, items, rng)
         if self.split == "given":
             train, validation, test = self._given(matrix, given, rng)
-            return Parts(train, validation, test, users, items)
-        if self.split == "leave_last":
+        elif self.split == "leave_last":
             train, validation, test = leave_last_out(matrix, timestamp, n=(1, 1))
-            return Parts(train, validation, test, users, items)
-        if self.split == "temporal":
+        elif self.split == "temporal":
             shares = np.cumsum(self.ratios[:2]).tolist()
             cuts = np.quantile(np.asarray(timestamp), shares, method="higher")
             if not cuts[0] < cuts[1]:
                 raise InputError("too many interactions share one timestamp for a split by time")
             train, validation, test = temporal_split(matrix, cuts, timestamp)
-            return Parts(train, validation, test, users, items)
-        train, validation, test = split_interactions(matrix, self.ratios, by=self.split, random_state=rng)
+        else:
+            train, validation, test = split_interactions(matrix, self.ratios, by=self.split, random_state=rng)
         return Parts(train, validation, test, users, items)
 
     def _aligned(self, data: Any, name: str, needed: bool) -> np.ndarray | None:
@@ -258,8 +255,9 @@ class Protocol:
         train, validation, test = (
             np.sort(part) for part in np.split(rng.permutation(matrix.shape[0]), np.cumsum(sizes)[:-1])
         )
-        validation_in, validation_out = fold_in_split(matrix[validation], self.fold_in, rng)
-        test_in, test_out = fold_in_split(matrix[test], self.fold_in, rng)
+        shares = (self.fold_in, 1 - self.fold_in)
+        validation_in, validation_out = split_interactions(matrix[validation], shares, random_state=rng)
+        test_in, test_out = split_interactions(matrix[test], shares, random_state=rng)
         return Parts(
             matrix[train],
             validation_out,

@@ -13,26 +13,24 @@ from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
+from rgals.datasets.ids import LABELS, Names, write_labels
+from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, MissingDependencyError, ParameterError
 
 FORMATS = ("csv", "tsv", "parquet", "npz")
 HEADER = ("user", "item", "rank", "score")
 _ROW_GROUP = 1 << 18  # rows that a parquet file keeps together, and that are held until they are written
-_LABELS = 1 << 13  # labels that are looked at together
 SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet", ".npz": "npz"}
 
 #: Labels of users, ids and scores of shape (users, n): one batch.
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 Batches = Callable[[], Iterator[Batch]]  # npz goes through them twice
-Names = Callable[[int, int], np.ndarray]
 
 
 def choose_format(path: str | os.PathLike, given: str | None = None) -> str:
     """The kind of file to write: as told, or by the ending of the name."""
     if given is not None:
-        if given not in FORMATS:
-            raise ParameterError("format", given, "choose one of " + ", ".join(map(repr, FORMATS)))
-        return given
+        return check_choice("format", given, FORMATS)
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise ParameterError(
@@ -44,7 +42,7 @@ def choose_format(path: str | os.PathLike, given: str | None = None) -> str:
 def check_labels(kind: str, labels: np.ndarray | None, what: str) -> None:
     """Refuse, before long work, labels that read alike or cannot be written in this kind of file."""
     if kind == "parquet":
-        _pyarrow()
+        pyarrow()
     if kind == "npz" or labels is None or labels.dtype.kind in "iu":
         return
     if labels.dtype == object:
@@ -57,21 +55,14 @@ def check_labels(kind: str, labels: np.ndarray | None, what: str) -> None:
                 f"the integer and the text {str(one)!r} are two {what}s, which {kind} cannot tell apart; "
                 "write npz, or give the model labels of one type"
             )
-        bad = next((x for x in texts if not _is_utf8(x)), None)
-    else:
-        bad = None
-        for start in range(0, len(labels), _LABELS):
-            part = np.ascontiguousarray(labels[start : start + _LABELS])
-            points = part.view(np.uint32).reshape(len(part), -1)
-            odd = np.flatnonzero(((points >= 0xD800) & (points < 0xE000)).any(axis=1))
-            if len(odd):
-                bad = str(part[odd[0]])
-                break
+    parts = (labels[start : start + LABELS] for start in range(0, len(labels), LABELS))
+    bad = next((x for part in parts for x in map(str, part.tolist()) if not is_utf8(x)), None)
     if bad is not None:
         raise InputError(f"{what} {bad!r} is not text that UTF-8 can express; write npz instead of {kind}")
 
 
-def _is_utf8(text: str) -> bool:
+def is_utf8(text: str) -> bool:
+    """Whether UTF-8 can express a text; lone surrogates it cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -79,14 +70,13 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def _pyarrow() -> Any:
+def pyarrow() -> Any:
+    """The package pyarrow, with what writes parquet."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise MissingDependencyError(
-            'writing parquet needs pyarrow: pip install "rgals[parquet]", or write csv or npz'
-        ) from error
+        raise MissingDependencyError('writing parquet needs pyarrow: pip install "rgals[parquet]"') from error
     return pyarrow
 
 
@@ -142,7 +132,7 @@ def write_text(file: TextIO, delimiter: str, batches: Iterable[Batch], items: np
 def _write_parquet(
     file: BinaryIO, batches: Iterator[Batch], items: np.ndarray, dtype: np.dtype
 ) -> tuple[int, int]:
-    pa = _pyarrow()
+    pa = pyarrow()
     first = next(batches, (np.empty(0, np.int64), np.empty((0, 1), np.int32), np.empty((0, 1), dtype)))
 
     def kind(labels: np.ndarray) -> Any:
@@ -197,41 +187,10 @@ def _write_npz(
 
         member("item", (n_users, n), "<i4", (ids for _, ids, _ in batches()))
         member("score", (n_users, n), dtype, (scores for _, _, scores in batches()))
-        _write_labels(member, "user", users, n_users)
-        _write_labels(member, "item", lambda start, stop: items[start:stop], len(items))
+        write_labels(member, "user_", users, n_users)
+        write_labels(member, "item_", lambda start, stop: items[start:stop], len(items))
         for _, ids, _ in batches():
             found = ids >= 0
             n_rows += int(found.sum())
             served += int(found.any(axis=1).sum())
     return n_rows, served
-
-
-def _write_labels(member: Callable[..., None], what: str, names: Names, n: int) -> None:
-    """The arrays of `IdMap.to_arrays`, without ever holding more than a part of them."""
-
-    def parts() -> Iterator[np.ndarray]:
-        return (names(start, min(start + _LABELS, n)) for start in range(0, n, _LABELS))
-
-    kind = names(0, 0).dtype
-    if kind.kind in "iu":
-        member(f"{what}_labels", (n,), kind, parts())
-        return
-
-    def encoded() -> Iterator[list[bytes]]:
-        return ([str(x).encode("utf-8", "surrogatepass") for x in part.tolist()] for part in parts())
-
-    def offsets() -> Iterator[np.ndarray]:
-        end = 0
-        yield np.zeros(1, np.int64)
-        for texts in encoded():
-            ends = end + np.cumsum([len(text) for text in texts], dtype=np.int64)
-            end = int(ends[-1])
-            yield ends
-
-    size = sum(len(text) for texts in encoded() for text in texts)
-    text = (np.frombuffer(b"".join(texts), np.uint8) for texts in encoded())
-    member(f"{what}_text", (size,), np.uint8, text)
-    member(f"{what}_offsets", (n + 1,), np.int64, offsets())
-    if kind.kind == "O":
-        flags = (np.array([isinstance(x, int) for x in part.tolist()]) for part in parts())
-        member(f"{what}_integer", (n,), np.bool_, flags)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rgals.kernels import sgd as kernel
-from rgals.runtime.checks import check_real
+from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import InputTypeError, ParameterError
 
 
@@ -184,9 +184,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 def get_optimizer(optimizer: Any, momentum: float = 0.0) -> Optimizer:
     """The optimiser that a name or an object stands for; ``momentum`` is that of "sgd"."""
     if isinstance(optimizer, str):
-        if optimizer not in OPTIMIZERS:
-            raise ParameterError("optimizer", optimizer, "choose one of " + ", ".join(map(repr, OPTIMIZERS)))
-        made = OPTIMIZERS[optimizer]()
+        made = OPTIMIZERS[check_choice("optimizer", optimizer, tuple(OPTIMIZERS))]()
         if isinstance(made, SGD):
             made = replace(made, momentum=momentum)
     elif isinstance(optimizer, Optimizer):

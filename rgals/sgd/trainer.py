@@ -17,6 +17,7 @@ from rgals.matrix.csr import CSR
 from rgals.runtime.errors import NumericalError
 from rgals.runtime.threads import hold_thread
 from rgals.sgd.losses import Softmax
+from rgals.sgd.losses._base import checked
 from rgals.sgd.optimizers import Optimizer
 from rgals.sgd.samplers import Sampler
 from rgals.sgd.schedules import Schedule
@@ -238,7 +239,8 @@ class Trainer:
             end = min(start + _CHUNK, len(users))
             own = scores[start:end]
             np.matmul(scaled[start:end], items.T, out=own)
-            values, grad = loss.value_and_grad(own, block.slice_rows(start, end))
+            answer = loss.value_and_grad(own, block.slice_rows(start, end))
+            values, grad = checked(loss, answer, own)
             if not np.shares_memory(grad, own):
                 own[:] = grad
             np.matmul(own, items, out=user_grad[start:end])
@@ -281,7 +283,8 @@ class Trainer:
 
         def piece(start: int) -> None:
             s = slice(start, start + rows)
-            values[s], dpos[s], gradient = self.settings.loss.value_and_grad(pos[s], neg[s])
+            answer = self.settings.loss.value_and_grad(pos[s], neg[s])
+            values[s], dpos[s], gradient = checked(self.settings.loss, answer, pos[s], neg[s])
             if weights is not None:
                 values[s] *= weights[s]
                 dpos[s] *= weights[s]
@@ -340,7 +343,8 @@ class Trainer:
         def losses(start: int) -> None:
             s = slice(start, start + _CHUNK)
             pos = np.einsum("bk,bk->b", scaled[s], own[s])
-            values[s], dpos[s], grad = self.settings.loss.value_and_grad(pos, neg[s])
+            answer = self.settings.loss.value_and_grad(pos, neg[s])
+            values[s], dpos[s], grad = checked(self.settings.loss, answer, pos, neg[s])
             if weights is not None:
                 values[s] *= weights[s]
                 dpos[s] *= weights[s]

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from rgals.datasets import make_implicit
 from rgals.matrix.validate import as_csr
-from rgals.runtime.errors import InputError, NumericalError, ParameterError
+from rgals.runtime.errors import InputError, NumericalError, ParameterError, ShapeError
 from rgals.runtime.threads import parallel
+from rgals.sgd import SGDRanker
 from rgals.sgd.losses import get_loss
+from rgals.sgd.losses._base import Full, Sampled
 from rgals.sgd.optimizers import SGD, Adagrad, Adam, LazyAdam, get_optimizer
 from rgals.sgd.samplers import Sampler, alias_table
 from rgals.sgd.schedules import get_schedule
@@ -339,3 +342,27 @@ def test_schedules():
     assert get_schedule(lambda p: 1 - p * p, warmup=0.5)(0.75) == 0.75
     with pytest.raises(ParameterError, match="schedule='step'"):
         get_schedule("step")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("wrong", ["values", "pos", "neg"])
+def test_a_sampled_loss_whose_answer_has_another_shape_is_refused(wrong, shared):
+    class Broken(Sampled):
+        def value_and_grad(self, pos, neg):
+            out = {"values": np.zeros(len(pos)), "pos": pos, "neg": neg}
+            out[wrong] = out[wrong][:1]  # numpy would spread it over the rows
+            return tuple(out.values())
+
+    X = make_implicit(40, 30, mean_interactions=6, random_state=0).matrix
+    with pytest.raises(ShapeError, match=r"Broken.value_and_grad returned .* are needed"):
+        SGDRanker(K=4, loss=Broken(), shared_negatives=shared, n_epochs=1, random_state=0).fit(X)
+
+
+def test_a_full_loss_whose_answer_has_another_shape_is_refused():
+    class Broken(Full):
+        def value_and_grad(self, scores, positives):
+            return 0.0, scores
+
+    X = make_implicit(40, 30, mean_interactions=6, random_state=0).matrix
+    with pytest.raises(ShapeError, match=r"Broken.value_and_grad returned .*\(\)"):
+        SGDRanker(K=4, loss=Broken(), n_epochs=1, random_state=0).fit(X)

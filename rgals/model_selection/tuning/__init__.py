@@ -250,7 +250,22 @@ def tune(
                 search(spaces[name], measure, budget, proposer, min_gain=min_gain, trials=found[name])
             except OutOfTimeError:
                 finished = False
-    return _result(losses, spaces, found, prepared, metric, min_gain, common, refit, rows, finished)
+    name, best = _best_loss(found, min_gain)
+    edges = spaces[name].edges(best.params)
+    if edges:
+        values = ", ".join(f"{edge}={best.params[edge]:.4g}" for edge in edges)
+        warnings.warn(
+            f"the best setting lies at the edge of the space: {values}; widen it there (space=...)",
+            EdgeWarning,
+            stacklevel=2,
+        )
+    model = make_model(losses[name], best.params, _TOP, **common)
+    params = {**best.params, "n_iter": model.n_iter}
+    test = None
+    if refit:
+        model.fit(prepared.final, user_ids=prepared.user_ids, item_ids=prepared.item_ids)
+        test = _test(model, prepared, metric)
+    return TuneResult(model, name, params, best.figure, metric, edges, finished, rows, test)
 
 
 def _losses(given: Any) -> dict[str, Loss]:
@@ -278,39 +293,13 @@ def _total(spaces: Mapping[str, Space], budget: float) -> int:
     return sum(sum(levels) + refinements if space.dimensions else 1 for space in spaces.values())
 
 
-def _result(
-    losses: Mapping[str, Loss],
-    spaces: Mapping[str, Space],
-    found: Mapping[str, list[Trial]],
-    prepared: Prepared,
-    metric: str,
-    min_gain: float,
-    common: dict[str, Any],
-    refit: bool,
-    rows: list[dict[str, Any]],
-    finished: bool,
-) -> TuneResult:
+def _best_loss(found: Mapping[str, list[Trial]], min_gain: float) -> tuple[str, Trial]:
+    """The name of the best loss, among those that came to the costliest level, and its best setting."""
     bests = {name: best_trial(trials, min_gain) for name, trials in found.items() if trials}
     if not bests:
         raise InputError("the time limit ended the search before its first fit; give more time_limit")
     level = max(trial.level for trial in bests.values())
-    name = max((n for n, t in bests.items() if t.level == level), key=lambda n: bests[n].figure)
-    best = bests[name]
-    edges = spaces[name].edges(best.params)
-    if edges:
-        values = ", ".join(f"{edge}={best.params[edge]:.4g}" for edge in edges)
-        warnings.warn(
-            f"the best setting lies at the edge of the space: {values}; widen it there (space=...)",
-            EdgeWarning,
-            stacklevel=3,
-        )
-    model = make_model(losses[name], best.params, _TOP, **common)
-    params = {**best.params, "n_iter": model.n_iter}
-    test = None
-    if refit:
-        model.fit(prepared.final, user_ids=prepared.user_ids, item_ids=prepared.item_ids)
-        test = _test(model, prepared, metric)
-    return TuneResult(model, name, params, best.figure, metric, edges, finished, rows, test)
+    return max((x for x in bests.items() if x[1].level == level), key=lambda x: x[1].figure)
 
 
 def _test(model: RGALS, prepared: Prepared, metric: str) -> dict[str, float] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -41,19 +41,6 @@ class OutOfTimeError(Exception):
 Measure = Callable[[dict[str, Any], int], float]
 
 
-class Proposer(Protocol):
-    """Where settings come from: `next` names a point, `tell` hears what became of it."""
-
-    def next(self, n: int) -> np.ndarray:
-        """The n-th point of the first level."""
-
-    def refine(self, trials: list[Trial], K: int, level: int) -> np.ndarray:
-        """The next point at a level, knowing everything measured so far."""
-
-    def tell(self, trial: Trial) -> None:
-        """Hear of a measurement."""
-
-
 def counts(budget: float) -> tuple[list[int], int]:
     """Trials at each level, and of the refinement, that cost ``budget`` full fits together; see `ETA`."""
     top = len(LEVELS) - 1
@@ -65,7 +52,7 @@ def search(
     space: Space,
     measure: Measure,
     budget: float,
-    proposer: Proposer,
+    proposer: GaussianProcess | Optuna,
     *,
     min_gain: float = 0.0,
     trials: list[Trial] | None = None,
@@ -164,7 +151,7 @@ class GaussianProcess:
         return point
 
     def tell(self, trial: Trial) -> None:
-        """Nothing to remember: `refine` sees all trials."""
+        """Hear of a measurement: nothing to remember, as `refine` sees all."""
 
     def refine(self, trials: list[Trial], K: int, level: int) -> np.ndarray:
         """The candidate of the largest expected improvement at this level and K."""

@@ -123,6 +123,7 @@ def make_model(loss: Loss, params: Mapping[str, Any], level: int, **common: Any)
     )
 
 
+@dataclass(frozen=True)
 class Measurement:
     """Measures settings of one loss; asks the journal first.
 
@@ -130,20 +131,14 @@ class Measurement:
     starts after ``deadline`` (of `time.monotonic`). ``report`` hears of every row.
     """
 
-    def __init__(
-        self,
-        loss: Loss,
-        name: str,
-        prepared: Prepared,
-        metric: str,
-        common: dict[str, Any],
-        journal: Journal | None,
-        deadline: float | None,
-        report: Callable[[dict[str, Any]], None],
-    ) -> None:
-        self.loss, self.name, self.prepared, self.metric = loss, name, prepared, metric
-        self.common, self.journal, self.deadline, self.report = common, journal, deadline, report
-        self.rows: list[dict[str, Any]] = []
+    loss: Loss
+    name: str
+    prepared: Prepared
+    metric: str
+    common: dict[str, Any]
+    journal: Journal | None
+    deadline: float | None
+    report: Callable[[dict[str, Any]], None]
 
     def __call__(self, params: dict[str, Any], level: int) -> float:
         """Mean of the metric over the splits; 0 where a system could not be solved."""
@@ -158,7 +153,6 @@ class Measurement:
             if self.journal is not None:
                 self.journal.add(key, row)
         row = {k: v for k, v in row.items() if k != "key"}
-        self.rows.append(row)
         self.report(row)
         return row[self.metric]
 

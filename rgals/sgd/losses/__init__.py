@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from rgals.runtime.errors import InputTypeError, ParameterError
-from rgals.sgd.losses._base import Full, FullLoss, Sampled, SampledLoss
+from rgals.runtime.checks import check_choice
+from rgals.runtime.errors import InputTypeError
+from rgals.sgd.losses._base import Full, Sampled
 from rgals.sgd.losses.sampled import BCE, BPR, SampledCCE, SampledSoftmax
 from rgals.sgd.losses.softmax import Softmax, SoftmaxAtK, Sparsemax
 from rgals.sgd.losses.squared import RG2, RGX
 
+FullLoss, SampledLoss = Full, Sampled  # their names in 0.1
 LOSSES: dict[str, type] = {
     "softmax": Softmax,
     "softmax_at_k": SoftmaxAtK,
@@ -26,9 +28,7 @@ LOSSES: dict[str, type] = {
 def get_loss(loss: Any) -> Any:
     """The loss object that a name or an object stands for."""
     if isinstance(loss, str):
-        if loss not in LOSSES:
-            raise ParameterError("loss", loss, "choose one of " + ", ".join(map(repr, LOSSES)))
-        return LOSSES[loss]()
+        return LOSSES[check_choice("loss", loss, tuple(LOSSES))]()
     if isinstance(loss, type) or getattr(loss, "kind", None) not in ("full", "sampled"):
         raise InputTypeError(f"loss must be a name or a loss object of rgals.sgd.losses, not {loss!r}")
     return loss

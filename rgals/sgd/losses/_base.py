@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from rgals.matrix.csr import CSR
+from rgals.runtime.errors import ShapeError
 
 
-class FullLoss(Protocol):
-    """A loss over the whole catalogue.
+class Full(BaseEstimator):
+    """Base of the losses over the whole catalogue.
 
     ``value_and_grad(scores, positives)`` takes the scores of B users for all N items and their positives
     (CSR, B x N) and returns the values, float64 of shape (B,), and their gradient with respect to the
     scores, (B, N). It may overwrite ``scores``. A value is a *sum* over the user's positives; the trainer
     divides by their number.
     """
-
-    kind: ClassVar[str]
-
-    def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]: ...
-
-
-class SampledLoss(Protocol):
-    """A loss of one positive against sampled negatives.
-
-    ``value_and_grad(pos, neg)`` takes scores of shape (B,) and (B, n) and returns the values, float64 of
-    shape (B,), and the gradients, (B,) and (B, n). A negative of score -inf is absent: it adds nothing and
-    its gradient is zero.
-    """
-
-    kind: ClassVar[str]
-    corrects_proposal: ClassVar[bool]
-
-    def value_and_grad(
-        self, pos: np.ndarray, neg: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
-
-
-class Full(BaseEstimator):
-    """Base of the losses over the whole catalogue; see `FullLoss`."""
 
     kind: ClassVar[str] = "full"
 
@@ -51,10 +28,26 @@ class Full(BaseEstimator):
 
 
 class Sampled(BaseEstimator):
-    """Base of the losses with sampled negatives; see `SampledLoss`."""
+    """Base of the losses of one positive against sampled negatives.
+
+    ``value_and_grad(pos, neg)`` takes scores of shape (B,) and (B, n) and returns the values, float64 of
+    shape (B,), and the gradients, (B,) and (B, n). A negative of score -inf is absent: it adds nothing and
+    its gradient is zero.
+    """
 
     kind: ClassVar[str] = "sampled"
     corrects_proposal: ClassVar[bool] = False  # whether log(N q) is subtracted from negatives (Eq. 9)
+
+
+def checked(loss: Any, answer: tuple, *scores: np.ndarray) -> tuple:
+    """What a loss made of scores, where it has their shapes: numpy would spread another over the rows."""
+    shapes = [scores[0].shape[:1], *(part.shape for part in scores)]
+    found = [np.shape(part) for part in answer]
+    if found != shapes:
+        raise ShapeError(
+            f"{type(loss).__name__}.value_and_grad returned arrays of the shapes {found}; {shapes} are needed"
+        )
+    return answer
 
 
 def softplus(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
