@@ -24,7 +24,7 @@ DEVICE = {np.float32: 1e-3, np.float64: 1e-8}
 
 @pytest.fixture(params=["cpu", "numpy", "emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
 def backend(request, devices):
-    """``backend(steps)`` makes one; ``backend.error`` is what it may be wrong by, after ``steps`` steps too."""
+    """``backend(steps)`` makes one; ``error`` is what it may be wrong by, also after ``steps`` steps."""
 
     device = None if request.param == "cpu" else devices(request.param)
 
