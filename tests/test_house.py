@@ -13,10 +13,10 @@ from conftest import ROOT
 
 PACKAGE = ROOT / "rgals"
 # Lines without those that hold nothing but a comment. To fall to 3,500 and 22,800.
-KERNEL_LINES = 3_710
-LINES = 24_054
-# Lines of kernel code for one with a comment. To fall to 15.
-LINES_A_COMMENT = 16
+KERNEL_LINES = 3_699
+LINES = 23_599
+# Lines of kernel code for one with a comment.
+LINES_A_COMMENT = 15
 
 
 @cache

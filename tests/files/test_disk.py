@@ -107,7 +107,7 @@ def test_disk_faults(zygote, tmp_path, tally):
             name = Checkpoint.name if kind == "checkpoint" else "old.npz"
             path = folder / name
             path.write_bytes(OLD)
-            outcome = zygote.run("instruments.test_disk:attempt", kind, fault, str(path))
+            outcome = zygote.run("files.test_disk:attempt", kind, fault, str(path))
             folder.chmod(0o755)
             gone = kind == "checkpoint" and fault != "read-only folder"
             wanted = [] if kind == "checkpoint" else [name]
@@ -125,7 +125,7 @@ def test_disk_faults(zygote, tmp_path, tally):
 def test_a_naive_writer_is_caught_by_a_full_disk(zygote, tmp_path):
     path = tmp_path / "old.npz"
     path.write_bytes(OLD)
-    assert "Error" in zygote.run("instruments.test_disk:naive", str(path)).value
+    assert "Error" in zygote.run("files.test_disk:naive", str(path)).value
     assert path.read_bytes() != OLD
 
 

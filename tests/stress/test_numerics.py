@@ -6,6 +6,7 @@ import time
 
 from kernels.test_cg import test_one_system
 from sklearn.utils.estimator_checks import check_estimator
+from solvers.test_cpu import test_row_only_losses_reach_the_closed_form_from_every_start
 from solvers.test_precision import test_every_error_of_a_score_is_small_or_warned_of
 from test_numerics import (
     test_ctrl_c_during_a_fit,
@@ -25,6 +26,7 @@ __all__ = [
     "test_numerical_failure_names_the_row_and_leaves_the_last_good_state",
     "test_one_system",
     "test_properties",
+    "test_row_only_losses_reach_the_closed_form_from_every_start",
 ]
 
 

@@ -13,6 +13,7 @@ from runtime.test_concurrency import (
     test_soak,
 )
 from runtime.test_memory import test_peak_memory_is_as_predicted
+from scoring.test_streaming import test_memory_does_not_grow_with_the_users
 from test_service import models, service, test_every_answer_is_right_while_the_model_changes
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "test_every_thread_computes_the_same_whatever_the_threads_of_blas",
     "test_forks",
     "test_forks_while_two_threads_fit",
+    "test_memory_does_not_grow_with_the_users",
     "test_peak_memory_is_as_predicted",
     "test_soak",
 ]
