@@ -227,7 +227,7 @@ class Runner:
             return found
         train = self.split.train
         start = {**method.start_for(*train.shape, train.nnz), **self.plan.start.get(method.name, {})}
-        result = tune(method, most, self._trial(method, bar), start)
+        result = climb(method, most, self._trial(method, bar), start)
         bar.update(most - result["trials"])  # found before the budget was spent
         return self.journal.add(key, result)
 
@@ -375,7 +375,7 @@ class Runner:
         )
 
 
-def tune(
+def climb(
     method: Method,
     max_trials: int,
     trial: Callable[[dict[str, float]], float],

@@ -11,6 +11,7 @@ import numpy as np
 from rgals.datasets.columns import choose
 from rgals.datasets.ids import as_labels, encode, sort_codes
 from rgals.datasets.interactions import Columns, timestamps
+from rgals.matrix.entries import entry_rows
 from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import (
     FileFormatError,
@@ -193,7 +194,7 @@ def matrix_columns(X: Any) -> Columns:
     matrix = as_csr(X).to_scipy()
     if matrix.nnz == 0:
         raise InputError(f"the matrix of shape {matrix.shape} stores no interaction")
-    user = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    user = entry_rows(matrix)
     item = matrix.indices.astype(np.int64)
 
     def where(k: int) -> str:
