@@ -123,7 +123,7 @@ def parse(source: Source, paths: list[Path], progress: bool = False) -> Columns:
     """The columns of the files of a data set, in the form in which it is published."""
     path = paths[0]
     if source.form == "zip":
-        return sources.zip_table(path, source.member, progress)
+        return sources.zip_table(path, source.member)
     if source.form == "json":
         keys = {"user": "reviewerID", "item": "asin", "value": "overall", "timestamp": "unixReviewTime"}
         return sources.record_lines(path, literal=False, progress=progress, **keys)

@@ -29,10 +29,6 @@ def is_frame(source: Any) -> bool:
     )
 
 
-def _frame_names(frame: Any) -> list[str]:
-    return list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
-
-
 def _take(frame: Any, at: int) -> Any:
     if hasattr(frame, "column_names"):
         return frame.column(at)
@@ -122,7 +118,7 @@ def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:
     def where(k: int) -> str:
         return f"{origin}, row {k}"
 
-    names = _frame_names(frame)
+    names = list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
     if frame.shape[0] == 0:
         raise InputError(f"{origin} holds no rows")
     at = choose(names, len(names), wanted, [True] * len(names), origin).positions()

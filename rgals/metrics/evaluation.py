@@ -23,7 +23,6 @@ _BATCH = 1 << 13  # users; a multiple of the blocks of every kernel
 _DENSE_BYTES = 1 << 26  # of scores that a callable is asked for at once
 _ROWS_BYTES = 1 << 25  # of complete score rows that a thread holds
 _ROWS = 128
-_NOTHING = np.empty((0, 1))
 
 Scores = Callable[[np.ndarray], np.ndarray] | tuple[np.ndarray, np.ndarray]
 
@@ -238,20 +237,20 @@ def _block(
     """Metrics of one batch of users; exposures are added to ``totals``. ``known``: item counts, n_users."""
     n = min(max((m.k for m in wanted if m.k is not None), default=0), truth.n_cols)
     whole = any(m.needs == WHOLE for m in wanted)
-    dense, pair = None, (_NOTHING, _NOTHING)
+    ids = judged = counts = None
+    scores: Any
     if isinstance(source, tuple):
-        pair = source[0][users], source[1]
-    else:
-        dense = _scores(source, users, truth.n_cols)
-    judged = counts = None
-    if n:
-        if dense is not None:
-            ids = topk_dense(dense.copy() if whole else dense, n, exclude=seen, n_jobs=n_jobs)[0]
-        else:
+        scores = pair = source[0][users], source[1]
+        if n:
             ids = topk(*pair, n, exclude=seen, n_jobs=n_jobs)[0]
+    else:
+        scores = _scores(source, users, truth.n_cols)
+        if n:
+            ids = topk_dense(scores.copy() if whole else scores, n, exclude=seen, n_jobs=n_jobs)[0]
+    if ids is not None:
         judged = judge_trusted(ids, truth, n_jobs)
     if whole:
-        counts = _count(pair if dense is None else dense, truth, seen, n_jobs)
+        counts = _count(scores, truth, seen, n_jobs)
     out = {}
     for metric in wanted:
         if metric.needs == LISTS:
