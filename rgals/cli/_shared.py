@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import scipy.sparse as sp
 
 from rgals.datasets import IdMap, Interactions, read_interactions
@@ -131,10 +130,8 @@ def value_of(text: str) -> Any:
 
 def labels(model: RGALS, side: str) -> IdMap:
     """External ids of a model's users or items; row or column numbers where it was fitted without ids."""
-    ids, factors = (
-        (model.user_ids_, model.user_factors_) if side == "user" else (model.item_ids_, model.item_factors_)
-    )
-    return IdMap(np.arange(len(factors)) if ids is None else ids, side)
+    snapshot = model._state()
+    return snapshot.users if side == "user" else snapshot.items
 
 
 def align(data: Interactions, matrix: sp.csr_array, users: IdMap | None, items: IdMap) -> sp.csr_array:

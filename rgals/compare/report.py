@@ -272,7 +272,8 @@ def _rate_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
     return header, body
 
 
-def _pyplot() -> Any:
+def draw(result: Comparison) -> Any:
+    """A figure with two panels: quality against training time, and objective gaps against iterations."""
     try:
         import matplotlib
     except ImportError as error:
@@ -280,12 +281,7 @@ def _pyplot() -> Any:
     matplotlib.rcParams["svg.hashsalt"] = "rgals"  # the same page for the same results
     from matplotlib.figure import Figure
 
-    return Figure
-
-
-def draw(result: Comparison) -> Any:
-    """A figure with two panels: quality against training time, and objective gaps against iterations."""
-    figure = _pyplot()(figsize=(13, 5.2), layout="constrained")
+    figure = Figure(figsize=(13, 5.2), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     order = sorted(result.rows, key=lambda row: row.method)
     color = {row.label: _COLORS[i % len(_COLORS)] for i, row in enumerate(order)}

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from threadpoolctl import threadpool_info
 from tqdm import tqdm
 
@@ -21,6 +20,7 @@ from rgals.files.journal import Journal
 from rgals.losses import RG2
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import short_digest
+from rgals.matrix.entries import union
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.model_selection import Protocol
@@ -45,9 +45,9 @@ class Split:
     test: CSR
 
     @property
-    def known(self) -> CSR:
+    def known(self) -> CSR | None:
         """Training and validation together: what is left out of the ranking on test."""
-        return as_csr(sp.csr_array(self.train.to_scipy() + self.validation.to_scipy()))
+        return union([self.train, self.validation])
 
 
 def prepare(
@@ -227,7 +227,7 @@ class Runner:
             return found
         train = self.split.train
         start = {**method.start_for(*train.shape, train.nnz), **self.plan.start.get(method.name, {})}
-        result = tune(method, most, self._trial(method, bar), start)
+        result = climb(method, most, self._trial(method, bar), start)
         bar.update(most - result["trials"])  # found before the budget was spent
         return self.journal.add(key, result)
 
@@ -375,7 +375,7 @@ class Runner:
         )
 
 
-def tune(
+def climb(
     method: Method,
     max_trials: int,
     trial: Callable[[dict[str, float]], float],

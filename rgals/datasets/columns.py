@@ -104,10 +104,8 @@ def choose(
             )
     seen: dict[int, str] = {}
     for role, at in found.items():
-        if at is not None and at in seen:
+        if at is not None and seen.setdefault(at, role) != role:
             raise InputError(f"{origin}: column {at} is asked for as both {seen[at]} and {role}")
-        if at is not None:
-            seen[at] = role
     user, item = found.pop("user"), found.pop("item")
     assert user is not None and item is not None
     return Choice(user, item, **found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -122,7 +123,7 @@ def parse(source: Source, paths: list[Path], progress: bool = False) -> Columns:
     """The columns of the files of a data set, in the form in which it is published."""
     path = paths[0]
     if source.form == "zip":
-        return sources.zip_table(path, source.member, progress)
+        return sources.zip_table(path, source.member)
     if source.form == "json":
         keys = {"user": "reviewerID", "item": "asin", "value": "overall", "timestamp": "unixReviewTime"}
         return sources.record_lines(path, literal=False, progress=progress, **keys)
@@ -143,10 +144,7 @@ def _with_urls(source: Source, url: str | tuple[str, ...] | None) -> tuple[Remot
     for one in urls:
         if urlsplit(one).scheme not in ("http", "https"):
             raise ParameterError("url", one, "give an http or https address")
-    return tuple(
-        RemoteFile(file.name, (one,), file.md5, file.sums_url)
-        for file, one in zip(source.files, urls, strict=True)
-    )
+    return tuple(replace(file, urls=(one,)) for file, one in zip(source.files, urls, strict=True))
 
 
 def _obtain(source: Source, file: RemoteFile, place: Path, verify: bool, progress: bool) -> Path:

@@ -11,6 +11,7 @@ import numpy as np
 from rgals.datasets.columns import choose
 from rgals.datasets.ids import as_labels, encode, sort_codes
 from rgals.datasets.interactions import Columns, timestamps
+from rgals.matrix.entries import entry_rows
 from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import (
     FileFormatError,
@@ -26,10 +27,6 @@ def is_frame(source: Any) -> bool:
     return all(hasattr(source, name) for name in ("columns", "shape", "__getitem__")) and (
         hasattr(source, "column_names") or hasattr(source, "get_column") or hasattr(source, "iloc")
     )
-
-
-def _frame_names(frame: Any) -> list[str]:
-    return list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
 
 
 def _take(frame: Any, at: int) -> Any:
@@ -121,7 +118,7 @@ def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:
     def where(k: int) -> str:
         return f"{origin}, row {k}"
 
-    names = _frame_names(frame)
+    names = list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
     if frame.shape[0] == 0:
         raise InputError(f"{origin} holds no rows")
     at = choose(names, len(names), wanted, [True] * len(names), origin).positions()
@@ -193,7 +190,7 @@ def matrix_columns(X: Any) -> Columns:
     matrix = as_csr(X).to_scipy()
     if matrix.nnz == 0:
         raise InputError(f"the matrix of shape {matrix.shape} stores no interaction")
-    user = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    user = entry_rows(matrix)
     item = matrix.indices.astype(np.int64)
 
     def where(k: int) -> str:

@@ -58,7 +58,7 @@ def _bad(path: Path, number: int, problem: str, line: bytes) -> FileFormatError:
 # ------------------------------------------------------------------ a table in a zip archive
 
 
-def zip_table(path: Path, member: str, progress: bool = False) -> Columns:
+def zip_table(path: Path, member: str) -> Columns:
     """The table ``member`` of a zip archive, such as ``ml-1m/ratings.dat``."""
     try:
         with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory(dir=path.parent) as folder:

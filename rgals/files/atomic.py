@@ -159,10 +159,8 @@ def _existing_mode(target: str) -> int | None:
 
 
 def _remove(path: str) -> None:
-    try:
+    with suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        return
 
 
 def _sync_folder(folder: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rgals.metrics import catalogue, full, lists
@@ -14,44 +14,37 @@ LISTS, WHOLE, EXPOSURE, NOVELTY = "lists", "whole", "exposure", "novelty"
 
 
 @dataclass(frozen=True)
-class Row:
-    """A metric by name."""
+class Metric:
+    """A metric of the table; as one name asks for it, with a cutoff and a parameter."""
 
     function: Callable[..., Any]
     needs: str = LISTS  # what it is computed from, one of the constants above
     parameter: str | None = None  # keyword of the number in parentheses
     check: Callable[[Any], float] | None = None  # returns that number as a float or raises `ParameterError`
+    name: str = ""  # as given
+    k: int | None = None
+    options: Mapping[str, float] = field(default_factory=dict)
 
 
 METRICS = {
-    "ndcg": Row(lists.ndcg),
-    "mrr": Row(lists.mrr),
-    "map": Row(lists.average_precision),
-    "capped_map": Row(lists.capped_average_precision),
-    "recall": Row(lists.recall),
-    "capped_recall": Row(lists.capped_recall),
-    "precision": Row(lists.precision),
-    "hit_rate": Row(lists.hit_rate),
-    "rbp": Row(lists.rbp, parameter="p", check=lists.check_persistence),
-    "nrbp": Row(lists.nrbp, parameter="p", check=lists.check_persistence),
-    "auc": Row(full.auc, WHOLE),
-    "pauc": Row(full.partial_auc, WHOLE, parameter="max_fpr", check=full.check_rate),
-    "coverage": Row(catalogue.coverage, EXPOSURE),
-    "gini": Row(catalogue.gini, EXPOSURE),
-    "novelty": Row(catalogue.novelty, NOVELTY),
+    "ndcg": Metric(lists.ndcg),
+    "mrr": Metric(lists.mrr),
+    "map": Metric(lists.average_precision),
+    "capped_map": Metric(lists.capped_average_precision),
+    "recall": Metric(lists.recall),
+    "capped_recall": Metric(lists.capped_recall),
+    "precision": Metric(lists.precision),
+    "hit_rate": Metric(lists.hit_rate),
+    "rbp": Metric(lists.rbp, parameter="p", check=lists.check_persistence),
+    "nrbp": Metric(lists.nrbp, parameter="p", check=lists.check_persistence),
+    "auc": Metric(full.auc, WHOLE),
+    "pauc": Metric(full.partial_auc, WHOLE, parameter="max_fpr", check=full.check_rate),
+    "coverage": Metric(catalogue.coverage, EXPOSURE),
+    "gini": Metric(catalogue.gini, EXPOSURE),
+    "novelty": Metric(catalogue.novelty, NOVELTY),
 }
 
 _FORM = re.compile(r"([a-z_]+)(?:\(([^()]*)\))?(?:@(\d+))?")
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A metric with its cutoff and parameter, as one name asks for it."""
-
-    name: str
-    row: Row
-    k: int | None
-    options: dict[str, float]
 
 
 def parse(name: Any) -> Metric:
@@ -76,7 +69,7 @@ def parse(name: Any) -> Metric:
         except ValueError:
             raise ParameterError("metrics", name, f"{parameter!r} is not a number") from None
         options[row.parameter] = row.check(value)
-    return Metric(name, row, None if cutoff is None else int(cutoff), options)
+    return replace(row, name=name, k=None if cutoff is None else int(cutoff), options=options)
 
 
 def parse_all(names: str | Iterable[str]) -> list[Metric]:

@@ -23,9 +23,8 @@ _BATCH = 1 << 13  # users; a multiple of the blocks of every kernel
 _DENSE_BYTES = 1 << 26  # of scores that a callable is asked for at once
 _ROWS_BYTES = 1 << 25  # of complete score rows that a thread holds
 _ROWS = 128
-_NOTHING = np.empty((0, 1))
 
-Source = Callable[[np.ndarray], np.ndarray] | tuple[np.ndarray, np.ndarray]
+Scores = Callable[[np.ndarray], np.ndarray] | tuple[np.ndarray, np.ndarray]
 
 
 def evaluate(
@@ -104,7 +103,7 @@ def evaluate(
     {'mrr@2': 0.75, 'recall@1': 0.5, 'auc': 0.5}
     """
     wanted = parse_all(metrics)
-    pooled = [metric.name for metric in wanted if metric.row.needs == EXPOSURE]
+    pooled = [metric.name for metric in wanted if metric.needs == EXPOSURE]
     if per_user and pooled:
         advice = "it is a figure of all users together; leave it out with per_user=True"
         raise ParameterError("metrics", pooled[0], advice)
@@ -141,13 +140,13 @@ def evaluate(
         raise InputError(
             f"test (shape {truth.shape}) holds no interaction outside train of the users asked for"
         )
-    arrays = {m.name: np.concatenate([b[m.name] for b in blocks]) for m in wanted if m.row.needs != EXPOSURE}
+    arrays = {m.name: np.concatenate([b[m.name] for b in blocks]) for m in wanted if m.needs != EXPOSURE}
     if per_user:
         return arrays, everybody
     means = {}
     for metric in wanted:
-        if metric.row.needs == EXPOSURE:
-            means[metric.name] = metric.row.function(totals[metric.name])
+        if metric.needs == EXPOSURE:
+            means[metric.name] = metric.function(totals[metric.name])
         else:
             defined = arrays[metric.name][~np.isnan(arrays[metric.name])]
             means[metric.name] = float(defined.mean()) if len(defined) else float("nan")
@@ -162,7 +161,7 @@ def test_users(truth: CSR, users: Any) -> np.ndarray:
     return rows[truth.row_counts[rows] > 0]
 
 
-def _source(model: Any) -> tuple[Source, tuple[int | None, int | None]]:
+def _source(model: Any) -> tuple[Scores, tuple[int | None, int | None]]:
     """Where scores come from, and the number of users and items where that is known."""
     if hasattr(model, "factors_"):
         model = model.factors_  # both of one fit, even while another thread refits
@@ -183,7 +182,7 @@ def _source(model: Any) -> tuple[Source, tuple[int | None, int | None]]:
     )
 
 
-def _batch_size(given: int | None, source: Source, n_items: int) -> int:
+def _batch_size(given: int | None, source: Scores, n_items: int) -> int:
     if given is not None:
         return check_int("batch_size", given, 1)
     return max(1, min(_BATCH, _DENSE_BYTES // (8 * max(n_items, 1)))) if callable(source) else _BATCH
@@ -227,7 +226,7 @@ def _count(
 
 def _block(
     wanted: list[Metric],
-    source: Source,
+    source: Scores,
     users: np.ndarray,
     truth: CSR,
     seen: CSR,
@@ -237,31 +236,30 @@ def _block(
 ) -> dict[str, np.ndarray]:
     """Metrics of one batch of users; exposures are added to ``totals``. ``known``: item counts, n_users."""
     n = min(max((m.k for m in wanted if m.k is not None), default=0), truth.n_cols)
-    whole = any(m.row.needs == WHOLE for m in wanted)
-    dense, pair = None, (_NOTHING, _NOTHING)
+    whole = any(m.needs == WHOLE for m in wanted)
+    ids = judged = counts = None
+    scores: Any
     if isinstance(source, tuple):
-        pair = source[0][users], source[1]
-    else:
-        dense = _scores(source, users, truth.n_cols)
-    judged = counts = None
-    if n:
-        if dense is not None:
-            ids = topk_dense(dense.copy() if whole else dense, n, exclude=seen, n_jobs=n_jobs)[0]
-        else:
+        scores = pair = source[0][users], source[1]
+        if n:
             ids = topk(*pair, n, exclude=seen, n_jobs=n_jobs)[0]
+    else:
+        scores = _scores(source, users, truth.n_cols)
+        if n:
+            ids = topk_dense(scores.copy() if whole else scores, n, exclude=seen, n_jobs=n_jobs)[0]
+    if ids is not None:
         judged = judge_trusted(ids, truth, n_jobs)
     if whole:
-        counts = _count(pair if dense is None else dense, truth, seen, n_jobs)
+        counts = _count(scores, truth, seen, n_jobs)
     out = {}
     for metric in wanted:
-        row, k = metric.row, metric.k
-        if row.needs == LISTS:
-            out[metric.name] = row.function(judged, k=k, **metric.options)
-        elif row.needs == WHOLE:
-            out[metric.name] = row.function(counts, **metric.options)
-        elif row.needs == NOVELTY:
-            out[metric.name] = row.function(judged, *known, k)
+        if metric.needs == LISTS:
+            out[metric.name] = metric.function(judged, k=metric.k, **metric.options)
+        elif metric.needs == WHOLE:
+            out[metric.name] = metric.function(counts, **metric.options)
+        elif metric.needs == NOVELTY:
+            out[metric.name] = metric.function(judged, *known, metric.k)
         else:
-            exposed = catalogue.exposure(judged, truth.n_cols, k)
+            exposed = catalogue.exposure(judged, truth.n_cols, metric.k)
             totals[metric.name] = totals.get(metric.name, 0) + exposed
     return out

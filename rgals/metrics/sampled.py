@@ -141,7 +141,7 @@ def evaluate_sampled(
 
 def _check(metric: Metric) -> Metric:
     names = [name for name in _ALLOWED if metric.name.startswith(f"{name}@")]
-    if not names or metric.row.needs != LISTS:
+    if not names or metric.needs != LISTS:
         raise ParameterError("metrics", metric.name, "choose from hit_rate@k, ndcg@k and mrr@k")
     return metric
 

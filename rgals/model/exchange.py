@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -13,8 +13,6 @@ from rgals.matrix.validate import as_csr
 from rgals.model.ranking import FactorRanker
 from rgals.model.state import FitRecord, FittedState, check_labels, parameters_of
 from rgals.runtime.errors import InputError, InputTypeError, MissingDependencyError
-
-_Self = TypeVar("_Self", bound="Interop")
 
 
 class Interop(FactorRanker):
@@ -49,14 +47,14 @@ class Interop(FactorRanker):
 
     @classmethod
     def from_implicit(
-        cls: type[_Self],
+        cls,
         model: Any,
         X: Any,
         *,
         loss: str | Loss | None = None,
         user_ids: Any = None,
         item_ids: Any = None,
-    ) -> _Self:
+    ) -> Self:
         """A model that recommends as one of implicit's does, with everything else that this one can.
 
         Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,7 +22,6 @@ from rgals.runtime.errors import InputError, ParameterError
 from rgals.solvers.choose import exact_backend
 
 _publishing = threading.RLock()  # partial fits read a state, and publish the next one, one after the other
-_Self = TypeVar("_Self", bound="PartialFit")
 
 
 class PartialFit(FactorRanker):
@@ -73,7 +72,7 @@ class PartialFit(FactorRanker):
             side = replace(side, linear_weight=weight)
         return exact_backend(self).half_step(columns, state.user_factors, side).factors
 
-    def partial_fit_users(self: _Self, X_rows: Any, users: Any = None) -> _Self:
+    def partial_fit_users(self, X_rows: Any, users: Any = None) -> Self:
         """Solve some users again, or new ones, from their full histories; everything else stays.
 
         Afterwards the model is as if its matrix had these rows: they are excluded by default, saved with the
@@ -132,9 +131,7 @@ class PartialFit(FactorRanker):
             self._snapshot = replace(state, user_factors=factors, seen=seen, user_ids=labels, degrees=degrees)
         return self
 
-    def partial_fit_items(
-        self: _Self, X_cols: Any, items: Any = None, *, refresh_users: bool = False
-    ) -> _Self:
+    def partial_fit_items(self, X_cols: Any, items: Any = None, *, refresh_users: bool = False) -> Self:
         """Solve some items again, or new ones, from their full histories; the counterpart for items.
 
         Parameters

@@ -180,43 +180,47 @@ class FactorRanker:
         n_jobs, device = getattr(self, "n_jobs", None), getattr(self, "device", "cpu")
         return topk(queries, items, n, n_jobs=n_jobs, device=device, **filters)
 
-    def _excluded(self, snapshot: Snapshot, exclude: Any, known: dict[str, CSR | None], n_rows: int) -> Any:
-        """The pairs that ``exclude`` stands for: a name, a matrix, None, or several of them together."""
+    def _excluded(
+        self, snapshot: Snapshot, exclude: Any, seen: tuple[str, CSR | None], n_rows: int
+    ) -> CSR | None:
+        """The pairs that ``exclude`` stands for: a word, a matrix, None, or several of them together."""
         if exclude is None:
             return None
         if isinstance(exclude, tuple | list):
-            parts = [self._excluded(snapshot, part, known, n_rows) for part in exclude]
+            parts = [self._excluded(snapshot, part, seen, n_rows) for part in exclude]
             return union([part for part in parts if part is not None])
         if not isinstance(exclude, str):
-            return _aligned(
-                "exclude", exclude, n_rows, len(snapshot.user_factors), len(snapshot.item_factors)
-            )
-        check_choice("exclude", exclude, tuple(known))
-        if known[exclude] is None:
+            shape = n_rows, len(snapshot.user_factors), len(snapshot.item_factors)
+            return _aligned("exclude", exclude, *shape)
+        check_choice("exclude", exclude, (seen[0],))
+        if seen[1] is None:
             raise ParameterError(
                 "exclude", exclude, "this model carries no training interactions; give a matrix or None"
             )
-        return known[exclude]
+        return seen[1]
 
     def _rank(
         self,
         snapshot: Snapshot,
         queries: np.ndarray,
-        is_cold: np.ndarray | None,
-        cold: str,
+        seen: tuple[str, CSR | None],
         n: int,
+        cold: str,
         filters: dict[str, Any],
-        why: str,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Lists of users; the cold among them get popular items, or nothing and a warning."""
+        """Lists of users; the cold among them get popular items, or nothing and a warning.
+
+        ``seen``: their interactions, behind the word by which ``exclude`` asks for these.
+        """
+        filters["exclude"] = self._excluded(snapshot, filters["exclude"], seen, len(queries))
         check_choice("cold", cold, COLD)
         if is_matrix(filters["candidates"]):
             shape = len(queries), len(snapshot.user_factors), len(snapshot.item_factors)
             filters["candidates"] = _aligned("candidates", filters["candidates"], *shape)
         ids, scores = self._topk(queries, snapshot.item_factors, n, **filters)
-        if is_cold is None or not is_cold.any():
+        rows = np.flatnonzero([] if seen[1] is None else seen[1].row_counts == 0)
+        if not len(rows):
             return ids, scores
-        rows = np.flatnonzero(is_cold)
         if cold == "popular" and snapshot.seen is not None:
             mine = {
                 name: value.take_rows(rows) if isinstance(value, CSR) else value
@@ -226,6 +230,7 @@ class FactorRanker:
             ids[rows], scores[rows] = self._topk(alike, snapshot.popularity, n, **mine)
             return ids, scores
         ids[rows], scores[rows] = -1, -np.inf
+        why = "training interactions" if seen[0] == "train" else "interactions"
         warnings.warn(
             f"{len(rows)} of {len(ids)} users have no {why}: they get no recommendations (ids -1, scores "
             "-inf)",
@@ -287,15 +292,8 @@ class FactorRanker:
         snapshot = self._state()
         rows = check_ids("users", users, len(snapshot.user_factors), "user")
         seen = None if snapshot.seen is None else snapshot.seen.take_rows(rows)
-        filters = {
-            "exclude": self._excluded(snapshot, exclude, {"train": seen}, len(rows)),
-            "candidates": candidates,
-            "exclude_items": exclude_items,
-        }
-        is_cold = None if seen is None else seen.row_counts == 0
-        return self._rank(
-            snapshot, snapshot.user_factors[rows], is_cold, cold, n, filters, "training interactions"
-        )
+        filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
+        return self._rank(snapshot, snapshot.user_factors[rows], ("train", seen), n, cold, filters)
 
     def recommend_ids(
         self,
@@ -414,13 +412,8 @@ class FactorRanker:
         snapshot = self._state()
         n_items = len(snapshot.item_factors)
         rows = as_csr(X_rows, name="X_rows", dtype=snapshot.item_factors.dtype, n_cols=n_items)
-        filters = {
-            "exclude": self._excluded(snapshot, exclude, {"given": rows}, rows.n_rows),
-            "candidates": candidates,
-            "exclude_items": exclude_items,
-        }
-        is_cold = rows.row_counts == 0
-        return self._rank(snapshot, self._fold_in(snapshot, rows), is_cold, cold, n, filters, "interactions")
+        filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
+        return self._rank(snapshot, self._fold_in(snapshot, rows), ("given", rows), n, cold, filters)
 
     def similar_items(
         self,

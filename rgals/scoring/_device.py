@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rgals.matrix.csr import CSR
 from rgals.runtime.errors import ParameterError
 from rgals.solvers.cuda import Device, Room
 
@@ -19,17 +20,15 @@ def topk_on_device(
     queries: np.ndarray,
     items: np.ndarray,
     n: int,
-    indptr: np.ndarray,
-    indices: np.ndarray,
+    exclude: CSR,
     names: np.ndarray,
     blocked: np.ndarray,
     scale: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """`rgals.scoring.topk` on a GPU: ids (int32) and scores, both (B, n); ties and missing items as there.
 
-    ``indptr``, ``indices``: sorted items that a query must not get. ``names``: the only items to look at,
-    sorted, empty for all. ``blocked``: items that nobody gets. ``scale``: factor on the scores of each item,
-    (N,) or (0,).
+    ``names``: the only items to look at, sorted, empty for all. ``blocked``: items that nobody gets.
+    ``scale``: factor on the scores of each item, (N,) or (0,).
     """
     if n > LARGEST_N:
         raise ParameterError(
@@ -41,17 +40,15 @@ def topk_on_device(
     if len(names):
         items = items[names]
         scale = scale[names] if len(scale) else scale
-        indptr, indices = _among(names, indptr, indices)
+        exclude = _among(names, exclude)
     with device.active():
-        return _Run(device, queries, items, n, indptr, indices, names, scale).run()
+        return _Run(device, queries, items, n, exclude, names, scale).run()
 
 
-def _among(names: np.ndarray, indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The structure of a filter with columns ``names`` only, which are numbered anew."""
-    at = np.searchsorted(names, indices)
-    keep = names[np.minimum(at, len(names) - 1)] == indices
-    before = np.concatenate([[0], np.cumsum(keep, dtype=np.int64)])
-    return before[indptr], at[keep].astype(np.int32)
+def _among(names: np.ndarray, filter_: CSR) -> CSR:
+    """A filter with columns ``names`` only, which are numbered anew."""
+    kept = filter_.where(np.isin(filter_.indices, names))
+    return CSR(kept.indptr, np.searchsorted(names, kept.indices).astype(np.int32), kept.values, len(names))
 
 
 class _Run:
@@ -63,13 +60,11 @@ class _Run:
         queries: np.ndarray,
         items: np.ndarray,
         n: int,
-        indptr: np.ndarray,
-        indices: np.ndarray,
+        exclude: CSR,
         names: np.ndarray,
         scale: np.ndarray,
     ) -> None:
-        self.device, self.n = device, n
-        self.queries, self.indptr, self.indices = queries, indptr, indices
+        self.device, self.n, self.queries, self.exclude = device, n, queries, exclude
         self.dtype = items.dtype
         self.items = device.upload(items)
         self.names = device.upload(names if len(names) else np.zeros(1, np.int32))
@@ -88,7 +83,7 @@ class _Run:
     def run(self) -> tuple[np.ndarray, np.ndarray]:
         size, k = self.dtype.itemsize, self.queries.shape[1]
         room = Room(self.device.workspace // 2, self.device.free)
-        longest = int(np.diff(self.indptr).max()) if len(self.indptr) > 1 else 0
+        longest = int(self.exclude.row_counts.max(initial=0))
         each = size * (self.tile + k + 2 * self.n) + 4 * (2 * self.n + longest)
         room.chunks(len(self.queries), each, self._block, most=QUERIES)
         self._collect()
@@ -98,11 +93,9 @@ class _Run:
         """Compute one block, send its lists off, and take those of the block before."""
         device, xp, n = self.device, self.device.xp, stop - start
         queries = device.upload(self.queries[start:stop])
-        here = self.indptr[start : stop + 1]
-        indptr = device.upload(here - here[0])
-        indices = device.upload(
-            self.indices[here[0] : here[-1]] if here[-1] > here[0] else np.zeros(1, np.int32)
-        )
+        exclude = self.exclude.slice_rows(start, stop)
+        indptr = device.upload(exclude.indptr)
+        indices = device.upload(exclude.indices if exclude.nnz else np.zeros(1, np.int32))
         best = xp.empty((n, self.n), self.dtype)
         best.fill(-np.inf)
         ids = xp.empty((n, self.n), np.int32)

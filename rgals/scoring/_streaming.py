@@ -155,8 +155,8 @@ def recommend_all(
     n, batch_size = check_int("n", n, 1), check_int("batch_size", batch_size, 1)
     filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
     task = Task(model, n, users, X_new, new_ids, filters, cold)
-    _tables.check_labels(kind, task.labels, "user")
-    _tables.check_labels(kind, task.items, "item")
+    _tables.check_writable(kind, task.labels, "user")
+    _tables.check_writable(kind, task.items, "item")
     target = os.path.realpath(os.fspath(out))
     started = time.perf_counter()
     with Scratch(

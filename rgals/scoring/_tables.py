@@ -39,7 +39,7 @@ def choose_format(path: str | os.PathLike, given: str | None = None) -> str:
     return SUFFIXES[suffix]
 
 
-def check_labels(kind: str, labels: np.ndarray | None, what: str) -> None:
+def check_writable(kind: str, labels: np.ndarray | None, what: str) -> None:
     """Refuse, before long work, labels that read alike or cannot be written in this kind of file."""
     if kind == "parquet":
         pyarrow()

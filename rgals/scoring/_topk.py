@@ -203,7 +203,7 @@ def topk(
     if n_left == 0 or n_queries == 0:
         return np.full((n_queries, n), -1, np.int32), np.full((n_queries, n), -np.inf, queries.dtype)
     if gpu is not None:
-        return topk_on_device(gpu, queries, items, n, *filters, names, blocked, scale)
+        return topk_on_device(gpu, queries, items, n, pairs, names, blocked, scale)
     ids = np.empty((n_segments, n_queries, n), np.int32)
     scores = np.empty((n_segments, n_queries, n), queries.dtype)
     lists = read_only(names), read_only(blocked)

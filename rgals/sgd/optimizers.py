@@ -13,7 +13,7 @@ from rgals.runtime.errors import InputTypeError, ParameterError
 
 
 @dataclass
-class State:
+class Moments:
     """Moments (n, K), empty where the optimiser keeps none, and the number of updates of every row (n,)."""
 
     first: np.ndarray
@@ -38,18 +38,18 @@ class Optimizer:
         """The two decay rates and epsilon, in the order of the kernel."""
         return 0.0, 0.0, 0.0
 
-    def init(self, param: np.ndarray) -> State:
+    def init(self, param: np.ndarray) -> Moments:
         """Zero moments for factors of shape (n, K)."""
         empty = np.empty((0, param.shape[1]), param.dtype)
         first = np.zeros_like(param) if self.n_moments >= 1 else empty
         second = np.zeros_like(param) if self.n_moments >= 2 else empty
-        return State(first, second, np.zeros(len(param), np.int64))
+        return Moments(first, second, np.zeros(len(param), np.int64))
 
     def update(
         self,
         param: np.ndarray,
         grad: np.ndarray,
-        state: State,
+        state: Moments,
         lr: float,
         *,
         ids: np.ndarray | None = None,  # distinct

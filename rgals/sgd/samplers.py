@@ -32,19 +32,13 @@ def alias_table(probability: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Sampler:
-    """Draws negatives for the users of a matrix.
+    """Draws negatives for the users of a matrix; parameters that are not here are in `SGDRanker`.
 
     Parameters
     ----------
-    X : CSR
-        Training interactions.
     sampler : {"uniform", "popularity", "in_batch"}
         ``"popularity"``: q_y proportional to ``c_y ** gamma``, c the number of interactions. ``"in_batch"``:
         the positives of the other rows of the batch, which amounts to gamma = 1.
-    n_negatives : int
-    gamma : float
-    shared : bool
-        One set of negatives serves the whole batch.
     exclude_positives : bool
         Never draw an item that the user has interacted with. Otherwise only the accidental hit on the row's
         own positive is left in place (independent draws) or masked (shared and in-batch negatives).

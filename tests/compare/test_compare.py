@@ -13,7 +13,7 @@ from rgals.compare import METHODS, compare, prepare
 from rgals.compare import runner as runner_module
 from rgals.compare.analysis import linear_rate, mean_and_spread, seconds_to
 from rgals.compare.methods import Method, get_methods
-from rgals.compare.runner import Runner, tune
+from rgals.compare.runner import Runner, climb
 from rgals.datasets import make_implicit, read_interactions
 from rgals.files.journal import Journal
 from rgals.losses import IALS, RG2, rule
@@ -74,7 +74,7 @@ def hill(method_start=(0.0, 0.0), peak=(3, 1)):
 
 def test_tuning_climbs_to_the_peak_and_tries_nothing_twice():
     method, trial, calls = hill()
-    found = tune(method, 50, trial)
+    found = climb(method, 50, trial)
     assert found["params"] == {"a": 3.0, "b": 1.0} and found["best"] == 0
     assert found["finished"] and found["edges"] == [] and found["trials"] == len(calls) == len(set(calls))
     assert {(2.0, 1.0), (4.0, 1.0), (3.0, 0.0), (3.0, 2.0)} <= set(calls), "every neighbour was tried"
@@ -82,10 +82,10 @@ def test_tuning_climbs_to_the_peak_and_tries_nothing_twice():
 
 def test_tuning_says_when_trials_ran_out_and_when_the_best_is_at_an_end():
     method, trial, calls = hill()
-    found = tune(method, 3, trial)
+    found = climb(method, 3, trial)
     assert not found["finished"] and found["trials"] == 3 == len(calls)
     method, trial, _ = hill(peak=(9, 1))
-    found = tune(method, 50, trial)
+    found = climb(method, 50, trial)
     assert found["edges"] == ["a"] and found["params"]["a"] == 5.0
 
 
@@ -262,7 +262,7 @@ def test_tuning_of_als_starts_from_the_rule():
     assert ridge["weight_decay"] == pytest.approx(0.6 * rule(RG2, 20_000, 30_000, 1_000_000)["reg"])
     tried = []
     method = METHODS["ials"]
-    tune(method, 1, lambda params: tried.append(params) or 0.0, {"alpha0": 0.012, "reg": 0.025})
+    climb(method, 1, lambda params: tried.append(params) or 0.0, {"alpha0": 0.012, "reg": 0.025})
     assert tried == [{"alpha0": 0.01, "reg": 0.03}], "the nearest rungs, by ratio"
 
 

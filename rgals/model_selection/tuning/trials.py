@@ -28,7 +28,7 @@ _DEFAULT = (0.9, 0.1)  # training and validation of every user where no protocol
 
 
 @dataclass(frozen=True)
-class Split:
+class Fold:
     """A training part and what a model of it is judged by."""
 
     train: CSR
@@ -42,7 +42,7 @@ class Split:
 class Prepared:
     """Everything that is made of the data once."""
 
-    splits: list[Split]
+    splits: list[Fold]
     final: sp.csr_array  # what the best model is refitted to
     parts: Parts | None  # what the protocol made, with the test part
     user_ids: np.ndarray | None  # labels of the rows and columns of final
@@ -75,7 +75,7 @@ def prepare(
         if parts.validation_fold_in is not None:
             if repeats > 1:
                 raise ParameterError("repeats", repeats, "give 1 where users are held out")
-            split = _split(parts.train, parts.validation_fold_in, parts.validation, max_users, seed, True)
+            split = _fold(parts.train, parts.validation_fold_in, parts.validation, max_users, seed, True)
             return Prepared([split], parts.train, parts, user_ids, item_ids)
         train, held_out = parts.train, parts.validation
     elif validation is not None:
@@ -97,17 +97,17 @@ def prepare(
         # Drawn from training and validation together: the test part of a protocol stays untouched.
         more = split_interactions(final, (1 - share, share), random_state=seed + k)
         pairs.append((more[0], more[1]))
-    splits = [_split(told, told, hidden, max_users, seed, False) for told, hidden in pairs]
+    splits = [_fold(told, told, hidden, max_users, seed, False) for told, hidden in pairs]
     return Prepared(splits, final, parts, user_ids, item_ids)
 
 
-def _split(train: Any, told: Any, hidden: Any, max_users: int | None, seed: int, fold_in: bool) -> Split:
+def _fold(train: Any, told: Any, hidden: Any, max_users: int | None, seed: int, fold_in: bool) -> Fold:
     rows = np.flatnonzero(np.diff(hidden.indptr))
     if max_users is not None and len(rows) > max_users:
         rows = np.sort(np.random.default_rng(seed).choice(rows, max_users, replace=False))
     known = as_csr(told, dtype=np.float32)
     train = as_csr(train, dtype=np.float32) if fold_in else known
-    return Split(train, known, as_csr(hidden, dtype=np.float32), rows, fold_in)
+    return Fold(train, known, as_csr(hidden, dtype=np.float32), rows, fold_in)
 
 
 def make_model(loss: Loss, params: Mapping[str, Any], level: int, **common: Any) -> RGALS:
@@ -171,7 +171,7 @@ class Measurement:
         return {self.metric: float(np.mean(figures)), "seconds": seconds, "error": fault}
 
 
-def judge(model: RGALS, split: Split, metrics: tuple[str, ...]) -> dict[str, float]:
+def judge(model: RGALS, split: Fold, metrics: tuple[str, ...]) -> dict[str, float]:
     """Quality of a fitted model on the judged users of a split."""
     users = model.transform(split.told) if split.fold_in else model.user_factors_
     factors = users, model.item_factors_
