@@ -17,11 +17,11 @@ import numpy as np
 
 from rgals.kernels.compile import inner
 from rgals.kernels.gather import gather_scaled
-from rgals.kernels.loops import copy, zero
-from rgals.kernels.plain_rows import rows_normal, rows_normal_and_right, rows_transposed
+from rgals.kernels.library import kernel
+from rgals.kernels.plain_rows import add_normal, add_normal_and_right, add_transposed
 from rgals.kernels.row import ask_for_next, gather_weights
-from rgals.kernels.tiles import dot
-from rgals.kernels.vectors import LINE, kernel
+from rgals.kernels.tiles import add, copy, divided, dot, zero
+from rgals.kernels.vectors import LINE
 
 _LOOK = 4  # steps between two looks at the pace
 CLOSE = 4.0  # times eps: the error of a solution, relative to it
@@ -29,19 +29,16 @@ CLOSE = 4.0  # times eps: the error of a solution, relative to it
 # ---------------------------------------------------------------- a step: passes over whole vectors
 
 
-@kernel("vvvvvi")
-def _residual(e, out, r, p, b, image, n_blocks):
-    """``r = b - image``, ``p = 0``, ``out = (r . r, b . b)``."""
-    squares, right = e.variables(2)
+@kernel("vvvvi", "r")
+def _residual(e, r, p, b, image, n_blocks):
+    """``r = b - image``, ``p = 0``; returns ``r . r``."""
+    (squares,) = e.variables(1)
     with e.blocks(n_blocks) as at:
-        value = b[at]
-        rest = value - image[at]
+        rest = b[at] - image[at]
         r[at] = rest
         p[at] = e.zero()
         squares += rest * rest
-        right += value * value
-    out.put(0, e.total(squares))
-    out.put(1, e.total(right))
+    return e.total(squares)
 
 
 @kernel("vvvri")
@@ -53,17 +50,17 @@ def _turn(e, p, image, r, beta, n_blocks):
         image[at] = direction
 
 
-@kernel("vvvvvri")
-def _move(e, out, x, r, p, image, alpha, n_blocks):
-    """``x += alpha p``, ``r -= alpha image``, ``out = r . r``."""
-    # One pass over five vectors, with the square of the new residual on the way.
+@kernel("vvvvri", "r")
+def _move(e, x, r, p, image, alpha, n_blocks):
+    """``x += alpha p``, ``r -= alpha image``; returns ``r . r``."""
+    # One pass over four vectors, with the square of the new residual on the way.
     (acc,) = e.variables(1)
     with e.blocks(n_blocks) as at:
         x[at] = x[at] + alpha * p[at]
         rest = r[at] - alpha * image[at]
         r[at] = rest
         acc += rest * rest
-    out.put(0, e.total(acc))
+    return e.total(acc)
 
 
 # ---------------------------------------------------------------- a row
@@ -91,7 +88,8 @@ def _pack(start, n, number, rows, basis, scratch):
     for i in range(n, padded):
         sign[i] = 0.0
     scale = scratch.inv_root
-    gather_scaled(scratch.x, kp, w, basis.factors, scale, scratch.cols, roots, kp, padded, kp // w, 1.0)
+    x, cols = scratch.x, scratch.cols
+    gather_scaled(x, 0, basis.factors, 0, scale, 0, cols, 0, roots, 0, kp, w, kp, padded, kp // w, 1.0)
     return padded, n_negative
 
 
@@ -103,7 +101,7 @@ def _descend(row, n, most, rows, basis, scratch, rr, beta, enough, steps):
     at every step. Returns whether a direction has no positive curvature, and what the next call is given.
     """
     n_blocks = len(basis.d) // (LINE // basis.d.itemsize)
-    r, p, image, total = scratch.rest, scratch.direction, scratch.image, scratch.total
+    r, p, image = scratch.rest, scratch.direction, scratch.image
     # Hestenes and Stiefel: p = r + beta p, alpha = r . r / p . A p, x += alpha p, r -= alpha A p.
     for _step in range(steps):
         if not rr > enough:
@@ -113,14 +111,13 @@ def _descend(row, n, most, rows, basis, scratch, rr, beta, enough, steps):
         while start < row.end:  # image = p + X^T S X p
             if row.end - row.begin > most:
                 n, _ = _pack(start, min(most, row.end - start), row.number, rows, basis, scratch)
-            rows_normal(image, scratch.x, p, scratch.sign, n, n_blocks)
+            add_normal(image, 0, scratch.x, 0, p, 0, scratch.sign, 0, n, n_blocks)
             start += most
-        dot(total, 0, p, 0, image, 0, n_blocks)
-        if not total[0] > 0.0:  # NaN counts as no curvature
+        curvature = dot(p, 0, image, 0, len(p))
+        if not curvature > 0.0:  # NaN counts as none
             return True, rr, beta
-        _move(total, scratch.solution, r, p, image, rr / total[0], n_blocks)
-        beta = total[0] / rr
-        rr = total[0]
+        before, rr = rr, _move(scratch.solution, r, p, image, rr / curvature, n_blocks)
+        beta = rr / before
     return False, rr, beta
 
 
@@ -135,21 +132,20 @@ def solve(row, worth, most, rows, basis, scratch):
     # The largest eigenvalue is unknown: whether CG pays is seen by the pace of its first steps.
     eps = np.finfo(basis.d.dtype).eps
     n_blocks = len(basis.d) // (LINE // basis.d.itemsize)
-    b, x, total = scratch.right, scratch.solution, scratch.total
+    b, x = scratch.right, scratch.solution
     # b = c + X^T w in a vector of its own: where this gives up, the factorisation starts from c again.
-    copy(b, scratch.rhs)
+    copy(b, 0, scratch.rhs, 0, len(b))
     n = 0
     for start in range(row.begin, row.end, most):
         n, n_negative = _pack(start, min(most, row.end - start), row.number, rows, basis, scratch)
         if n_negative > 0:
             return False
-        rows_transposed(b, scratch.x, scratch.w, n, n_blocks)
+        add_transposed(b, 0, scratch.x, 0, scratch.w, 0, n, n_blocks)
     ask_for_next(row, rows, basis)
     # From x = 0 the residual is b.
-    zero(x, len(x))
-    zero(scratch.image, len(x))
-    _residual(total, scratch.rest, scratch.direction, b, scratch.image, n_blocks)
-    right = rr = total[0]
+    zero(x, 0, len(x))
+    zero(scratch.image, 0, len(x))
+    right = rr = _residual(scratch.rest, scratch.direction, b, scratch.image, n_blocks)
     enough = right * (CLOSE * eps) ** 2
     beta = x.dtype.type(0.0)
     for done in range(_LOOK, 2 * worth, _LOOK):
@@ -158,10 +154,9 @@ def solve(row, worth, most, rows, basis, scratch):
             return False
         if done == _LOOK:
             # No eigenvalue is below 1: the error is no longer than the residual.
-            dot(total, 0, x, 0, x, 0, n_blocks)
-            enough = total[0] * (CLOSE * eps) ** 2
+            enough = dot(x, 0, x, 0, len(x)) * (CLOSE * eps) ** 2
         if rr <= enough:
-            copy(scratch.rhs, b)
+            copy(scratch.rhs, 0, b, 0, len(b))
             return True
         # At the pace until now the steps to come would cost more. (A division by zero would raise.)
         if not (enough > 0.0 and np.log(right / rr) * (worth + done) > np.log(right / enough) * done):
@@ -178,21 +173,19 @@ def improve(row, steps, most, rows, basis, result, scratch):
     takes a negative weight, else 0.
     """
     k, n_blocks = result.out.shape[1], len(basis.d) // (LINE // basis.d.itemsize)
-    b, x, image, total = scratch.rhs, scratch.solution, scratch.image, scratch.total
+    b, x, image = scratch.rhs, scratch.solution, scratch.image
     # x = D^1/2 p, so that the current factor is the start of the scaled system.
-    zero(x, len(x))
-    for j in range(k):
-        x[j] = result.out[row.number, j] / scratch.inv_root[j]
-    copy(image, x)
+    zero(x, 0, len(x))
+    divided(x, 0, result.out, row.number * k, scratch.inv_root, 0, k)
+    copy(image, 0, x, 0, len(x))
     # The right-hand side and the operator at the start, in one pass over the positives.
     n = 0
     for start in range(row.begin, row.end, most):
         n, _ = _pack(start, min(most, row.end - start), row.number, rows, basis, scratch)
-        rows_normal_and_right(image, b, scratch.x, x, scratch.sign, scratch.w, n, n_blocks)
+        add_normal_and_right(image, 0, b, 0, scratch.x, 0, x, 0, scratch.sign, 0, scratch.w, 0, n, n_blocks)
     ask_for_next(row, rows, basis)
-    _residual(total, scratch.rest, scratch.direction, b, image, n_blocks)
-    rr, enough = total[0], total[1] * np.finfo(x.dtype).eps ** 2
+    rr = _residual(scratch.rest, scratch.direction, b, image, n_blocks)
+    enough = dot(b, 0, b, 0, len(b)) * np.finfo(x.dtype).eps ** 2
     failed, _, _ = _descend(row, n, most, rows, basis, scratch, rr, x.dtype.type(0.0), enough, steps)
-    for j in range(len(x)):
-        b[j] += scratch.rest[j]
+    add(b, 0, scratch.rest, 0, len(b))
     return 1 if failed else 0

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from rgals.kernels.compile import inner
 from rgals.kernels.gather import gather_scaled
-from rgals.kernels.loops import copy, zero
-from rgals.kernels.plain_rows import rows_gram_add, rows_product, rows_transposed_two
+from rgals.kernels.plain_rows import add_transposed_two, rows_gram_add, subtract_product
 from rgals.kernels.row import DUAL, FACTORED, add_unweighted, ask_for_next, gather_weights
-from rgals.kernels.tiles import panel_product
+from rgals.kernels.tiles import copy, panel_product, times, zero
 from rgals.kernels.triangles import cholesky, cholesky_solve, gram_add, identity, panel_solve, triangle
 from rgals.kernels.vectors import LINE
 
@@ -34,21 +33,21 @@ def dual(row, rows, basis, scratch):
     n_positive, _ = gather_weights(row.begin, row.end, row.number, rows, scratch)
     if n_positive < n:
         add_unweighted(n, basis, scratch)
-    copy(scratch.solution, scratch.rhs)
-    for i in range(n_panels * w):
-        z[i] = scratch.w[i]
+    copy(scratch.solution, 0, scratch.rhs, 0, kp)
+    copy(z, 0, scratch.w, 0, n_panels * w)
     # X as plain rows; the matrix I + X X^T from them, four by four.
     padded = (n + 3) // 4 * 4
-    gather_scaled(x, kp, w, basis.factors, scale, scratch.cols, scratch.roots, kp, padded, n_blocks, 1.0)
+    cols, roots = scratch.cols, scratch.roots
+    gather_scaled(x, 0, basis.factors, 0, scale, 0, cols, 0, roots, 0, kp, w, kp, padded, n_blocks, 1.0)
     ask_for_next(row, rows, basis)
-    identity(c, n_panels)
-    rows_gram_add(c, x, n, n_blocks)
+    identity(c, 0, n_panels)
+    rows_gram_add(c, 0, x, 0, n, n_blocks)
     if rows.linear[row.number] != 0.0 or n_positive < n:  # else c = 0
-        rows_product(z, x, scratch.solution, n, n_blocks, -1.0)
+        subtract_product(z, 0, x, 0, scratch.solution, 0, n, n_blocks)
     # z, and with it the solution c + X^T z and the right-hand side c + X^T w in one pass over X.
-    code = cholesky(c, scratch.inverse, n_panels)
-    cholesky_solve(c, scratch.inverse, z, n_panels)
-    rows_transposed_two(scratch.solution, scratch.rhs, x, z, scratch.w, n, n_blocks)
+    code = cholesky(c, 0, scratch.inverse, 0, n_panels)
+    cholesky_solve(c, 0, scratch.inverse, 0, z, 0, n_panels)
+    add_transposed_two(scratch.solution, 0, scratch.rhs, 0, x, 0, z, 0, scratch.w, 0, n, n_blocks)
     return code
 
 
@@ -62,7 +61,7 @@ def primal(row, rows, basis, scratch):
     n_blocks, stride = kp // w, CHUNK * w
     x, c, scale = scratch.x, scratch.c, scratch.inv_root
     # I + X^T X is summed over chunks of positives whose panels stay in the cache.
-    identity(c, n_blocks)
+    identity(c, 0, n_blocks)
     for start in range(row.begin, row.end, CHUNK):
         n = min(CHUNK, row.end - start)
         depth = (n + 3) // 4 * 4
@@ -75,15 +74,15 @@ def primal(row, rows, basis, scratch):
             _columns(depth, scale, sign, stride, basis, scratch)
             if start + n == row.end and sign > 0:
                 ask_for_next(row, rows, basis)
-            gram_add(c, x, stride, depth, n_blocks, sign)
+            gram_add(c, 0, x, 0, stride, depth, n_blocks, sign)
             for b in range(n_blocks):
                 panel_product(scratch.rhs, b * w, x, b * stride, scratch.w, 0, depth, 1.0)
         if n_positive + n_negative < n:
             add_unweighted(n, basis, scratch)
-    code = cholesky(c, scratch.inverse, n_blocks)
-    copy(scratch.solution, scratch.rhs)
+    code = cholesky(c, 0, scratch.inverse, 0, n_blocks)
+    copy(scratch.solution, 0, scratch.rhs, 0, kp)
     if code == 0:
-        cholesky_solve(c, scratch.inverse, scratch.solution, n_blocks)
+        cholesky_solve(c, 0, scratch.inverse, 0, scratch.solution, 0, n_blocks)
     return code
 
 
@@ -91,9 +90,8 @@ def primal(row, rows, basis, scratch):
 def _columns(n, scale, sign, stride, basis, scratch):
     """Panels of columns of the rows ``scale f_k max(sign root_k, 0)``."""
     kp, w = len(basis.d), LINE // basis.d.itemsize
-    gather_scaled(
-        scratch.x, w, stride, basis.factors, scale, scratch.cols, scratch.roots, kp, n, kp // w, sign
-    )
+    x, cols, roots = scratch.x, scratch.cols, scratch.roots
+    gather_scaled(x, 0, basis.factors, 0, scale, 0, cols, 0, roots, 0, w, stride, kp, n, kp // w, sign)
 
 
 @inner(forceinline=True)
@@ -108,21 +106,21 @@ def add_inverse(row, kind, rows, basis, scratch):
         n = row.end - row.begin
         n_panels = (n + w - 1) // w
         depth, over = n_panels * w, scratch.rest
+        times(over, 0, scale, 0, scale, 0, kp)
         for j in range(kp):
-            over[j] = scale[j] * scale[j]
             tile = triangle(w, j // w) + j // w * w * w
             batch[tile + j % w * (w + 1)] += square * scale[j] ** 2
         _columns(depth, over, 1.0, depth * w, basis, scratch)
         for b in range(n_blocks):
-            panel_solve(c, scratch.inverse, x, b * depth * w, 0, n_panels)
-        gram_add(batch, x, depth * w, n, n_blocks, -square)
+            panel_solve(c, 0, scratch.inverse, 0, x, b * depth * w, 0, n_panels)
+        gram_add(batch, 0, x, 0, depth * w, n, n_blocks, -square)
         return
     # A^-1 = Z^T Z with Z = U^-T D^-1/2, lower triangular.
-    zero(x, kp * kp)
+    zero(x, 0, kp * kp)
     for b in range(n_blocks):
         for i in range(w):
             x[b * kp * w + (b * w + i) * w + i] = scale[b * w + i]
-        panel_solve(c, scratch.inverse, x, b * kp * w, b, n_blocks)
+        panel_solve(c, 0, scratch.inverse, 0, x, b * kp * w, b, n_blocks)
     # Z is lower triangular: block row b has b + 1 block columns.
     for b in range(n_blocks):
-        gram_add(batch, x[b * w * w :], kp * w, w, b + 1, square)
+        gram_add(batch, 0, x, b * w * w, kp * w, w, b + 1, square)

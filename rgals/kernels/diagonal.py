@@ -10,23 +10,23 @@ one stream: the factors of the next row are asked for while this one is summed.
 
 from __future__ import annotations
 
-import numpy as np
-
 from rgals.kernels.compile import entry, inner
 from rgals.kernels.gather import claim_row, gather_sum
-from rgals.kernels.loops import ends, zero
+from rgals.kernels.library import kernel
+from rgals.kernels.loops import ends
 from rgals.kernels.queue import fetch_add, launch
-from rgals.kernels.row import Basis, Result, Rows, Work, is_solvable, slope
-from rgals.kernels.vectors import LINE, kernel
+from rgals.kernels.row import Basis, Result, Rows, Work, coefficients, is_solvable
+from rgals.kernels.tiles import add, copy, zero
+from rgals.kernels.vectors import LINE
 from rgals.kernels.workspace import workspace
 
 _CLAIM = 4  # rows ahead whose place in the result is asked for
 _PIECE = 1024  # linear terms that are worked out at once
 
 
-@kernel("pvvvvrrri")
-def _divide(e, out, total, b, s, d, linear, scale, ridge, n_blocks):
-    """``out = (b + linear s) / (scale d + ridge)`` and ``total``, its product with the right-hand side."""
+@kernel("pvvvrrri", "r")
+def _divide(e, out, b, s, d, linear, scale, ridge, n_blocks):
+    """``out = (b + linear s) / (scale d + ridge)``; returns its product with the right-hand side."""
     # One pass: the right-hand side, the diagonal D, their quotient, and b . p for the objective.
     (acc,) = e.variables(1)
     with e.blocks(n_blocks) as at:
@@ -34,7 +34,7 @@ def _divide(e, out, total, b, s, d, linear, scale, ridge, n_blocks):
         solution = right / (ridge + scale * d[at])
         out[at] = solution
         acc += right * solution
-    total.put(0, e.total(acc))
+    return e.total(acc)
 
 
 @inner(forceinline=True)
@@ -45,17 +45,16 @@ def _right_hand_side(number, stop, rows, basis, b, part, linear):
     factors, indices = basis.factors, rows.indices
     if len(rows.values) == 0 and len(rows.col_terms) == 0:  # one coefficient for all positives
         linear[0] = rows.row_terms[number, 2] + rows.row_terms[number, 3]
-        gather_sum(b, factors, indices, begin, linear, 0, kp, end - begin, stop - begin, n_blocks)
+        gather_sum(b, 0, factors, 0, indices, begin, linear, 0, 0, kp, end - begin, stop - begin, n_blocks)
         return
     # Coefficients of their own: worked out for some positives at a time, then summed over the same ones.
-    zero(b, kp)
+    zero(b, 0, kp)
     for start in range(begin, end, _PIECE):
         n = min(_PIECE, end - start)
         for i in range(n):
-            linear[i] = slope(start + i, number, rows)
-        gather_sum(part, factors, indices, start, linear, 1, kp, n, stop - start, n_blocks)
-        for j in range(kp):
-            b[j] += part[j]
+            _, linear[i] = coefficients(start + i, number, rows)
+        gather_sum(part, 0, factors, 0, indices, start, linear, 0, 1, kp, n, stop - start, n_blocks)
+        add(b, 0, part, 0, kp)
 
 
 @entry(nogil=True)
@@ -64,10 +63,8 @@ def _run(counter, work, rows, basis, result):
     n_blocks = kp // (LINE // basis.d.itemsize)
     smallest, largest = ends(basis.d)
     order, bounds, out = work.order, work.bounds, result.out
-    flat = out.reshape(-1)
     linear = workspace(_PIECE, basis.d)
     b, solution = workspace(kp, basis.d), workspace(kp, basis.d)
-    total = np.zeros(1, basis.d.dtype)
     while True:
         piece = fetch_add(counter, 0, 1)
         if piece >= len(bounds) - 1:
@@ -79,16 +76,15 @@ def _run(counter, work, rows, basis, result):
             row = order[at]
             if not is_solvable(row, smallest, largest, rows, result):
                 continue
-            claim_row(flat, order[min(at + _CLAIM, last)] * k, n_blocks)
+            claim_row(out, order[min(at + _CLAIM, last)] * k, n_blocks)
             _right_hand_side(row, stop, rows, basis, b, solution, linear)
             # Rows that fill whole cache lines are written in place, others through a padded vector.
-            to, place = (flat, row * k) if k == kp else (solution, 0)
-            numbers = rows.linear[row], rows.scale[row], rows.ridge[row]
-            _divide(to, place, total, b, basis.s, basis.d, numbers[0], numbers[1], numbers[2], n_blocks)
-            result.value[row] = total[0]
-            if k != kp:
-                for j in range(k):
-                    out[row, j] = solution[j]
+            scale, ridge, slope = rows.scale[row], rows.ridge[row], rows.linear[row]
+            if k == kp:
+                result.value[row] = _divide(out, row * k, b, basis.s, basis.d, slope, scale, ridge, n_blocks)
+            else:
+                result.value[row] = _divide(solution, 0, b, basis.s, basis.d, slope, scale, ridge, n_blocks)
+                copy(out, row * k, solution, 0, k)
 
 
 def solve(work: Work, rows: Rows, basis: Basis, result: Result, n_threads: int) -> None:

@@ -11,14 +11,14 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from rgals.kernels.compile import inner
-from rgals.kernels.vectors import HAS_AVX512, LINE, Emitter, Pointer, kernel
+from rgals.kernels.library import kernel
+from rgals.kernels.tiles import copy, zero
+from rgals.kernels.vectors import HAS_AVX512, Emitter, Pointer
 
 _AHEAD = 12  # rows asked for in advance: about the latency of memory over the time of a row
 _LINES_AHEAD = 48  # the same in lines of 64 bytes
 
 
-@kernel("ppxi")
 def gather_transposed(e, out, source, indices, stride):
     """A tile of a panel: column i is row ``source[indices[i] * stride :]``."""
     # W rows of W numbers are transposed in registers, a quarter at a time where a register holds half of W.
@@ -30,55 +30,46 @@ def gather_transposed(e, out, source, indices, stride):
                 v.view(out)[(left + j) * e.width + top] = column
 
 
-def _make_gather_sum(n_vectors: int):
-    @kernel("ppxviiii", f"gather_sum_{n_vectors}")
-    def gather(e, out, source, indices, factors, step, stride, n, reach):
-        """``out = sum_k factors[k * step] source[indices[k] * stride :]`` for some blocks of columns."""
-        # The sums of all blocks stay in registers; each row is read once, and asked for 12 rows before.
-        acc = e.variables(n_vectors)
-        with e.loop(n) as k:
-            next_row = source + indices[(k + _AHEAD).at_most(reach - 1)] * stride
-            for i in range(n_vectors):
-                next_row.prefetch(i * e.width)
-            row = source + indices[k] * stride
-            factor = factors.spread(k * step)
-            for i, slot in enumerate(acc):
-                slot += row[i * e.width] * factor
-        for i, slot in enumerate(acc):
-            out[i * e.width] = slot
-
-    return gather
-
-
-_gather_sum_1, _gather_sum_4, _gather_sum_8 = (_make_gather_sum(n) for n in (1, 4, 8))
-
-
-@inner
-def gather_sum(out, source, indices, oi, factors, step, stride, n, reach, n_blocks):
+@kernel("ppxpiiiii")
+def gather_sum(e, out, source, indices, factors, step, stride, n, reach, n_blocks):
     """``out = sum_k factors[k * step] source[indices[k] * stride :]``: ``n`` rows, ``n_blocks`` blocks of W.
 
     ``step`` 0 takes one factor for all rows. The next indices, up to ``reach``, say what to ask for.
     """
-    w = LINE // out.itemsize
-    block = 0
+
+    def some(first, n_vectors):
+        places = [(first + v) * e.width for v in range(n_vectors)]
+        # The sums of all blocks stay in registers; each row is read once, and asked for 12 rows before.
+        acc = e.variables(n_vectors)
+        with e.loop(n) as k:
+            next_row = source + indices[(k + _AHEAD).at_most(reach - 1)] * stride
+            for at in places:
+                next_row.prefetch(at)
+            row = source + indices[k] * stride
+            factor = factors.spread(k * step)
+            for at, slot in zip(places, acc, strict=True):
+                slot += row[at] * factor
+        for at, slot in zip(places, acc, strict=True):
+            out[at] = slot
+
     # As many blocks of columns at once as the registers hold, then what is left.
-    while HAS_AVX512 and block + 8 <= n_blocks:  # else the sums of 8 do not stay in registers
-        _gather_sum_8(out, block * w, source, block * w, indices, oi, factors, step, stride, n, reach)
-        block += 8
-    while block + 4 <= n_blocks:
-        _gather_sum_4(out, block * w, source, block * w, indices, oi, factors, step, stride, n, reach)
-        block += 4
-    while block < n_blocks:
-        _gather_sum_1(out, block * w, source, block * w, indices, oi, factors, step, stride, n, reach)
-        block += 1
+    done = e.index(0)
+    for n_vectors in (8, 4, 1) if HAS_AVX512 else (4, 1):  # else the sums of 8 do not stay in registers
+        groups = (n_blocks - done) // n_vectors
+        with e.loop(groups) as group:
+            some(done + group * n_vectors, n_vectors)
+        done = done + groups * n_vectors
 
 
-@kernel("vpvxviiiiiir")
-def _gather_scaled(
-    e, out, source, scale, indices, roots, step, stride, source_stride, ahead, n, n_blocks, sign
-):
-    """`gather_scaled`, asking for the row that follows ``ahead`` rows later."""
+@kernel("pppxpiiiiir")
+def gather_scaled(e, out, source, scale, indices, roots, step, stride, source_stride, n, n_blocks, sign):
+    """Rows ``source[indices[i] * source_stride :] * scale * max(sign * roots[i], 0)`` for ``i < n``.
+
+    Block b of row i goes to ``out[i * step + b * stride :]``: panels of columns with ``step`` W, plain rows
+    with ``stride`` W.
+    """
     # Row by row: wide ones are read as streams, and every line of a row asks for that of a row to come.
+    ahead = (e.index(_LINES_AHEAD) // n_blocks).at_least(1)
     with e.loop(n) as i:
         next_row = source + indices[(i + ahead).at_most(n - 1)] * source_stride
         row = source + indices[i] * source_stride
@@ -100,38 +91,24 @@ def _gather_scaled(
             copy(block, 1)
 
 
-@inner
-def gather_scaled(out, step, stride, source, scale, indices, roots, source_stride, n, n_blocks, sign):
-    """Rows ``source[indices[i] * source_stride :] * scale * max(sign * roots[i], 0)`` for ``i < n``.
-
-    Block b of row i goes to ``out[i * step + b * stride :]``: panels of columns with ``step`` W, plain rows
-    with ``stride`` W.
-    """
-    ahead = max(1, _LINES_AHEAD // n_blocks)
-    _gather_scaled(
-        out, source, 0, scale, indices, 0, roots, step, stride, source_stride, ahead, n, n_blocks, sign
-    )
-
-
-@inner(_nrt=True)
-def padded_rows(table, start, stop, buffer):
-    """Rows in whole blocks of W: themselves where they are, else a copy with zeros at the end of each."""
-    k = table.shape[1]
-    w = LINE // table.itemsize
-    if k % w == 0:
-        return table[start:stop].reshape(-1)
-    width = (k + w - 1) // w * w
-    for i in range(stop - start):
-        for j in range(k):
-            buffer[i * width + j] = table[start + i, j]
-    return buffer
-
-
-@kernel("ppii")
-def scatter_rows(e, out, source, stride, n):
-    """``out[i * stride :]``, W numbers, from ``n`` rows of W."""
+@kernel("ppiii")
+def padded_rows(e, out, table, n, k, width):
+    """``n`` rows of ``k`` numbers, each followed by zeros up to ``width``."""
     with e.loop(n) as i:
-        out[i * stride] = source[i * e.width]
+        to, row = out + i * width, table + i * k
+        for v, at in e.pieces(k):
+            v.view(to)[at] = v.view(row)[at]
+        e.call(zero, to + k, width - k)
+
+
+@kernel("ppiii")
+def scatter_rows(e, out, source, stride, n, most):
+    """``out[i * stride :]`` from ``n`` rows of W, up to ``most`` numbers of each."""
+    with e.loop(n) as i:
+        with e.when(most.is_("==", e.width)):
+            out[i * stride] = source[i * e.width]
+        with e.when(most.is_("<", e.width)):
+            e.call(copy, out + i * stride, source + i * e.width, most)
 
 
 # ---------------------------------------------------------------- asking for memory ahead of its use
@@ -154,7 +131,7 @@ def prefetch(typingctx, array, index):
     return types.void(array, index), codegen
 
 
-@kernel("vxiii")
+@kernel("pxiii")
 def prefetch_rows(e, source, indices, stride, n, n_lines):
     """Ask for the first ``n_lines`` cache lines of ``n`` rows ``source[indices[i] * stride :]``."""
     with e.loop(n) as i:

@@ -10,10 +10,10 @@ import numpy as np
 
 from rgals.kernels.compile import entry, inner
 from rgals.kernels.gather import gather_scaled, gather_transposed, padded_rows, scatter_rows
-from rgals.kernels.loops import zero
+from rgals.kernels.library import kernel
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.sums import add_sums
-from rgals.kernels.tiles import tile_add, widen_add
+from rgals.kernels.tiles import tile_add, widen_add, zero
 from rgals.kernels.vectors import LINE
 from rgals.kernels.workspace import workspace
 from rgals.runtime.aligned import empty
@@ -36,37 +36,35 @@ def _tile_of(pair, n_tiles):
     return left * TILE, (left + pair) * TILE
 
 
-@inner
-def _add_product(total, product, left, right, depth, n_left, n_right):
-    """``total += L^T R`` for two sets of panels, by block columns; the upper triangle where they are one."""
-    w = LINE // product.itemsize
-    at = 0
-    for j in range(n_right):
+@kernel("dpppiiii")
+def _add_product(e, total, product, left, right, depth, n_left, n_right, triangular):
+    """``total += L^T R`` for two sets of panels, by block columns; where ``triangular``, its upper part."""
+    square = e.width * e.width
+    with e.loop(n_right) as j:
         # One block column in the factors' precision, over the rows of a block, then added in float64.
-        n_tiles = j + 1 if n_left == 0 else n_left
-        zero(product, n_tiles * w * w)
-        for i in range(n_tiles):
-            tile_add(product, i * w * w, left, i * ROWS * w, right, j * ROWS * w, depth, 1.0)
-        widen_add(product, 0, total, at, n_tiles * w)
-        at += n_tiles * w * w
+        before = (j * n_left + triangular * (j * (j + 1) // 2 - j * n_left)) * square
+        n_tiles = n_left + triangular * (j + 1 - n_left)
+        e.call(zero, product, n_tiles * square)
+        with e.loop(n_tiles) as i:
+            panel, beside = left + i * (ROWS * e.width), right + j * (ROWS * e.width)
+            e.call(tile_add, product + i * square, panel, beside, depth, 1.0)
+        e.call(widen_add, total + before, product, n_tiles * square)
 
 
 @entry(nogil=True)
-def _partial(counter, factors, weight, uniform, gram):
+def _partial(counter, factors, weight, uniform, numbers, ones, gram):
     n, k = factors.shape
     w = LINE // factors.itemsize
     width = (k + w - 1) // w * w
     n_tiles = (width + TILE - 1) // TILE
     n_pairs = n_tiles * (n_tiles + 1) // 2
     n_chunks = len(gram) // n_pairs
-    side = min(TILE, width)
+    side = len(ones)
     n_blocks = (n + ROWS - 1) // ROWS
     left_panels = workspace(ROWS * side, factors)
     right_panels = workspace(ROWS * side, factors)
     product = workspace(side * w, factors)
-    padded = np.zeros(ROWS * width if width != k else 0, factors.dtype)
-    numbers = np.arange(ROWS)
-    ones = np.ones(side, factors.dtype)
+    padded = workspace(ROWS * width if width != k else 0, factors)
     roots = workspace(ROWS, factors)
     # A task is one output tile (a, b) over one chunk of the rows: L^T diag(weight) R of two sets of columns.
     while True:
@@ -75,31 +73,33 @@ def _partial(counter, factors, weight, uniform, gram):
             break
         chunk = task // n_pairs
         a, b = _tile_of(task % n_pairs, n_tiles)
-        n_left, n_right = (min(side, width - a)) // w, (min(side, width - b)) // w
+        n_left, n_right = min(side, width - a) // w, min(side, width - b) // w
         for block in range(chunk * n_blocks // n_chunks, (chunk + 1) * n_blocks // n_chunks):
             start = block * ROWS
-            stop = min(start + ROWS, n)
-            depth = stop - start
+            depth = min(ROWS, n - start)
             # sqrt(weight) scales either side, so that the product of a panel with itself is symmetric.
             for i in range(depth):
                 roots[i] = np.sqrt(weight[0 if uniform else start + i])
-            rows = padded_rows(factors, start, stop, padded)
-            gather_scaled(left_panels, w, ROWS * w, rows[a:], ones, numbers, roots, width, depth, n_left, 1.0)
-            if a == b:
-                _add_product(gram[task], product, left_panels, left_panels, depth, 0, n_right)
-                continue
-            gather_scaled(
-                right_panels, w, ROWS * w, rows[b:], ones, numbers, roots, width, depth, n_right, 1.0
-            )
-            _add_product(gram[task], product, left_panels, right_panels, depth, n_left, n_right)
+            if width != k:
+                padded_rows(padded, 0, factors, start * k, depth, k, width)
+            for at, n_panels, panels in ((a, n_left, left_panels), (b, n_right, right_panels)):
+                where = ones, 0, numbers, 0, roots, 0, w, ROWS * w, width, depth, n_panels, 1.0
+                if width == k:
+                    gather_scaled(panels, 0, factors, start * k + at, *where)
+                else:
+                    gather_scaled(panels, 0, padded, at, *where)
+                if a == b:
+                    break
+            right = left_panels if a == b else right_panels
+            to = task * side * side
+            _add_product(gram, to, product, 0, left_panels, 0, right, 0, depth, n_left, n_right, a == b)
 
 
 @entry(nogil=True)
-def _assemble(counter, partial, width, w, out):
+def _assemble(counter, partial, width, w, side, out):
     """Add up the chunks' sums, in a fixed order, and unfold their tiles to both triangles of ``out``."""
     n_chunks, n_pairs, _ = partial.shape
     k = len(out)
-    side = min(TILE, width)
     n_tiles = (width + TILE - 1) // TILE
     while True:
         task = fetch_add(counter, 0, 1)
@@ -133,12 +133,22 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     n_pairs = n_tiles * (n_tiles + 1) // 2
     n_chunks = max(1, min(16, 20 // n_pairs))  # tasks for all threads; those on the diagonal are half as long
     uniform = bool((weight == weight[0]).all())
-    partial = np.zeros((n_chunks * n_pairs, min(TILE, width) ** 2))
-    launch(_partial, n_threads, factors, weight, uniform, partial)
+    side = min(TILE, width)
+    partial = np.zeros((n_chunks * n_pairs, side**2))
+    numbers, ones = np.arange(ROWS, dtype=np.int32), np.ones(side, factors.dtype)
+    launch(_partial, n_threads, factors, weight, uniform, numbers, ones, partial)
     out = np.empty((k, k))
     # No more threads than pieces: waking one costs more than a piece takes.
-    launch(_assemble, min(n_threads, n_pairs), partial.reshape(n_chunks, n_pairs, -1), width, w, out)
+    launch(_assemble, min(n_threads, n_pairs), partial.reshape(n_chunks, n_pairs, -1), width, w, side, out)
     return out
+
+
+@kernel("ppxii")
+def _transpose_strip(e, panels, rows, numbers, n_groups, width):
+    """Rows as panels, W of them at a time."""
+    with e.loop(n_groups) as group, e.blocks(width // e.width) as at:
+        to = panels + (group * width + at) * e.width
+        gather_transposed(e, to, rows + at, numbers + group * e.width, width)
 
 
 @entry(nogil=True)
@@ -148,9 +158,8 @@ def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight
     width = (k + w - 1) // w * w
     left = workspace(STRIP * width, factors)
     product = workspace(STRIP * w, factors)
-    padded = np.zeros(STRIP * width if width != k else 0, factors.dtype)
-    numbers = np.empty(STRIP, np.int64)
-    flat = out.reshape(-1)
+    padded = workspace(STRIP * width if width != k else 0, factors)
+    numbers = np.empty(STRIP, np.int32)
     n_strips = (n + STRIP - 1) // STRIP
     while True:
         chunk = fetch_add(counter, 0, 1)
@@ -164,27 +173,21 @@ def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight
             n_groups = (rows + w - 1) // w
             for i in range(n_groups * w):
                 numbers[i] = min(i, rows - 1)
-            source = padded_rows(factors, start, start + rows, padded)
-            for group in range(n_groups):
-                for b in range(width // w):
-                    at = (group * width + b * w) * w
-                    gather_transposed(left, at, source, b * w, numbers, group * w, width)
+            if width == k:
+                _transpose_strip(left, 0, factors, start * k, numbers, 0, n_groups, width)
+            else:
+                padded_rows(padded, 0, factors, start * k, rows, k, width)
+                _transpose_strip(left, 0, padded, 0, numbers, 0, n_groups, width)
             # Block column j of the product: of the matrix only the rows that are not zero there.
             for j in range(width // w):
-                zero(product, n_groups * w * w)
+                zero(product, 0, n_groups * w * w)
                 first, depth = begins[j], ends[j] - begins[j]
                 for group in range(n_groups):
                     at, of = (group * width + first) * w, (j * width + first) * w
                     tile_add(product, group * w * w, left, at, panels, of, depth, 1.0)
-                if (j + 1) * w <= k:
-                    scatter_rows(flat, start * k + j * w, product, 0, k, rows)
-                    continue
-                # The last block column, where K is no multiple of W.
-                for i in range(rows):
-                    for t in range(k - j * w):
-                        out[start + i, j * w + t] = product[i * w + t]
+                scatter_rows(out, start * k + j * w, product, 0, k, rows, min(w, k - j * w))
             if len(weight):
-                add_sums(out, start, start + rows, weight, linear_weight, sums[chunk].reshape(-1))
+                add_sums(out, start * k, weight, start, linear_weight, start, sums, chunk * 3 * k, k, rows)
 
 
 def multiply(

@@ -1,22 +1,8 @@
-"""Loops in place of numpy's slices, reductions and searches, each of which takes numba long to compile."""
+"""Loops in place of numpy's reductions and searches, each of which takes numba long to compile."""
 
 from __future__ import annotations
 
 from rgals.kernels.compile import inner
-
-
-@inner
-def zero(x, n):
-    """``x[:n] = 0``."""
-    for i in range(n):
-        x[i] = 0.0
-
-
-@inner
-def copy(to, x):
-    """``to[:] = x``."""
-    for i in range(len(x)):
-        to[i] = x[i]
 
 
 @inner

@@ -23,9 +23,8 @@ import numpy as np
 
 from rgals.kernels import gather
 from rgals.kernels.compile import entry, inner
-from rgals.kernels.loops import zero
+from rgals.kernels.library import kernel
 from rgals.kernels.queue import fetch_add, launch
-from rgals.kernels.tiles import inverse_root, scaled_copy
 from rgals.kernels.triangles import triangle
 from rgals.kernels.vectors import LINE
 from rgals.kernels.workspace import workspace
@@ -125,7 +124,6 @@ class Scratch(NamedTuple):
     direction: np.ndarray
     image: np.ndarray
     right: np.ndarray
-    total: np.ndarray  # scalar products
     batch: np.ndarray  # a packed triangle: inverses of some rows, added up
 
 
@@ -149,7 +147,6 @@ def make_scratch(kp, longest, with_sums, like):
         workspace(kp, like),
         workspace(kp, like),
         workspace(kp, like),
-        np.zeros(2, like.dtype),
         workspace(square if with_sums else 0, like),
     )
 
@@ -187,7 +184,7 @@ def ask_for_next(row, rows, basis):
     """Ask for the factors of the next row's first positives: memory works while this row is solved."""
     kp = len(basis.d)
     n_lines = kp // (LINE // basis.d.itemsize)
-    gather.prefetch_rows(basis.factors, rows.indices, row.then, kp, row.n_then, n_lines)
+    gather.prefetch_rows(basis.factors, 0, rows.indices, row.then, kp, row.n_then, n_lines)
 
 
 @inner(forceinline=True)
@@ -197,41 +194,39 @@ def is_solvable(number, smallest, largest, rows, result):
     tiny = np.finfo(result.out.dtype).tiny
     if scale * smallest + ridge > tiny and scale * largest + ridge < np.inf:
         return True
-    zero(result.out[number], result.out.shape[1])
+    for j in range(result.out.shape[1]):
+        result.out[number, j] = 0.0
     result.info[number] = NOT_POSITIVE
     return False
+
+
+@kernel("pppprrri")
+def _scale_row(e, inv_root, c, d, s, scale, ridge, linear, n_blocks):
+    with e.blocks(n_blocks) as at:
+        root = e.ones() / e.root(ridge + d[at] * scale)
+        inv_root[at] = root
+        c[at] = s[at] * (root * linear)
 
 
 @inner(forceinline=True)
 def scale_row(number, rows, basis, scratch):
     """``D^-1/2`` of a row and ``c = D^-1/2 (linear s)``."""
     # D = scale d + ridge is as long as K: the only thing that a row computes of all pairs.
-    w = LINE // basis.d.itemsize
-    for at in range(0, len(basis.d), w):
-        inverse_root(scratch.inv_root, at, basis.d, at, rows.scale[number], rows.ridge[number])
-        scaled_copy(scratch.rhs, at, basis.s, at, scratch.inv_root, at, rows.linear[number])
+    n_blocks = len(basis.d) // (LINE // basis.d.itemsize)
+    scale, ridge, linear = rows.scale[number], rows.ridge[number], rows.linear[number]
+    inv_root, c = scratch.inv_root, scratch.rhs
+    _scale_row(inv_root, 0, c, 0, basis.d, 0, basis.s, 0, scale, ridge, linear, n_blocks)
 
 
 @inner(inline="always")
-def weight(k, number, rows):
-    """``m`` of the positive at position ``k``."""
-    terms = rows.row_terms[number]
-    v = rows.values[k] if len(rows.values) else terms.dtype.type(1.0)
+def coefficients(k, number, rows):
+    """The weight ``m`` and the linear coefficient ``l`` of the positive at position ``k``."""
+    m = rows.row_terms[number]
+    v = rows.values[k] if len(rows.values) else m.dtype.type(1.0)
     if len(rows.col_terms):
         col = rows.col_terms[rows.indices[k]]
-        return v * (terms[0] * col[0]) + terms[1] * col[1]
-    return v * terms[0] + terms[1]
-
-
-@inner(inline="always")
-def slope(k, number, rows):
-    """``l`` of the positive at position ``k``."""
-    terms = rows.row_terms[number]
-    v = rows.values[k] if len(rows.values) else terms.dtype.type(1.0)
-    if len(rows.col_terms):
-        col = rows.col_terms[rows.indices[k]]
-        return v * (terms[2] * col[2]) + terms[3] * col[3]
-    return v * terms[2] + terms[3]
+        return v * (m[0] * col[0]) + m[1] * col[1], v * (m[2] * col[2]) + m[3] * col[3]
+    return v * m[0] + m[1], v * m[2] + m[3]
 
 
 @inner
@@ -259,7 +254,7 @@ def gather_weights(start, stop, number, rows, scratch):
         n_positive = n
     else:
         for i in range(n):
-            m, term = weight(start + i, number, rows), slope(start + i, number, rows)
+            m, term = coefficients(start + i, number, rows)
             n_positive += m > none
             n_negative += m < none
             root = np.sqrt(abs(m))
@@ -298,7 +293,7 @@ def _weigh(counter, rows, n_zero, n_negative, heaviest):
         for number in range(first, min(first + _ROWS, len(n_zero))):
             begin = rows.indptr[number]
             for k in range(begin, rows.indptr[number + 1]):
-                m = weight(k, number, rows)
+                m, _ = coefficients(k, number, rows)
                 n_zero[number] += m == 0.0
                 n_negative[number] += m < 0.0
                 if k < begin + SAMPLE:

@@ -14,7 +14,7 @@ import numpy as np
 
 from rgals.kernels import cg, cholesky
 from rgals.kernels.compile import entry, inner
-from rgals.kernels.loops import ends, zero
+from rgals.kernels.loops import ends
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.row import (
     CG,
@@ -29,7 +29,7 @@ from rgals.kernels.row import (
     make_scratch,
     scale_row,
 )
-from rgals.kernels.tiles import dot
+from rgals.kernels.tiles import add_times, dot, times, widen_add, zero
 from rgals.kernels.triangles import triangle
 from rgals.kernels.vectors import LINE
 
@@ -44,42 +44,38 @@ class Sums(NamedTuple):
 
 
 @inner(forceinline=True)
-def _store(row, result, scratch, n_blocks):
+def _store(row, result, scratch):
     """``p = D^-1/2 x`` and ``b . p``."""
-    dot(scratch.total, 0, scratch.rhs, 0, scratch.solution, 0, n_blocks)
-    result.value[row.number] = scratch.total[0]
-    for j in range(result.out.shape[1]):
-        result.out[row.number, j] = scratch.solution[j] * scratch.inv_root[j]
+    k = result.out.shape[1]
+    result.value[row.number] = dot(scratch.rhs, 0, scratch.solution, 0, len(scratch.rhs))
+    times(result.out, row.number * k, scratch.solution, 0, scratch.inv_root, 0, k)
 
 
 @inner(forceinline=True)
 def _add_sums(row, kind, piece, rows, basis, scratch, sums):
     """The row's part of the sums that couple rows."""
     cholesky.add_inverse(row, kind, rows, basis, scratch)
-    scale = rows.scale[row.number]
-    for j in range(len(basis.d)):
-        sums.solutions[piece, j] += scale * (scratch.solution[j] * scratch.inv_root[j])
+    kp, x, inv_root = len(basis.d), scratch.solution, scratch.inv_root
+    add_times(sums.solutions, piece * kp, x, 0, inv_root, 0, rows.scale, row.number, kp)
 
 
 @inner(forceinline=True)
 def _flush(piece, scratch, sums):
     """Add the inverses of the last rows up in float64."""
-    for i in range(len(scratch.batch)):
-        sums.inverses[piece, i] += scratch.batch[i]
-    zero(scratch.batch, len(scratch.batch))
+    n = len(scratch.batch)
+    widen_add(sums.inverses, piece * n, scratch.batch, 0, n)
+    zero(scratch.batch, 0, n)
 
 
 @entry(nogil=True)
 def _run(counter, work, rows, basis, result, steps, sums):
-    kp = len(basis.d)
-    n_blocks = kp // (LINE // basis.d.itemsize)
-    scratch = make_scratch(kp, work.longest, sums is not None, basis.d)
+    scratch = make_scratch(len(basis.d), work.longest, sums is not None, basis.d)
     smallest, largest = ends(basis.d)
     # Arrays of records are named before the loop: an array that is taken out of one counts its references.
     order, bounds, most = work.order, work.bounds, work.most
     kinds, worths, info = work.kind, work.worth, result.info
     if sums is not None:
-        zero(scratch.batch, len(scratch.batch))
+        zero(scratch.batch, 0, len(scratch.batch))
     # Pieces are counted up by all threads at once: whoever is done takes the next.
     while True:
         piece = fetch_add(counter, 0, 1)
@@ -103,7 +99,7 @@ def _run(counter, work, rows, basis, result, steps, sums):
                 code = cholesky.primal(row, rows, basis, scratch)
             info[row.number] = code
             if sums is None:
-                _store(row, result, scratch, n_blocks)
+                _store(row, result, scratch)
             else:
                 _add_sums(row, kind, piece, rows, basis, scratch, sums)
                 # Rounding grows with the rows that are added in float32; a piece ends with nothing left.

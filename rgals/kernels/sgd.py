@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit, prange
 
 from rgals.kernels.compile import entry
-from rgals.kernels.tiles import inner_product
+from rgals.kernels.tiles import dot
 
 SGD, ADAGRAD, ADAM = range(3)
 # Positions in the vector of numbers that `apply` takes; one array keeps the number of compiled signatures
@@ -103,17 +103,13 @@ def draw(key, users, indptr, indices, n_items, accept, alias, exclude, distinct,
 def pair_scores(user_rows, item_rows, users, items, out):
     """``out[b, j] = user_rows[users[b]] . item_rows[items[b, j]]``; -inf where the item is -1."""
     width = user_rows.shape[1]
-    flat_users, flat_items = user_rows.reshape(-1), item_rows.reshape(-1)
     for b in prange(len(users)):
-        total = np.empty(1, user_rows.dtype)
         for j in range(items.shape[1]):
             item = items[b, j]
             if item < 0:
                 out[b, j] = -np.inf
             else:
-                out[b, j] = inner_product(
-                    flat_users, users[b] * width, flat_items, item * width, width, total
-                )
+                out[b, j] = dot(user_rows, users[b] * width, item_rows, item * width, width)
 
 
 @entry(parallel=True)
@@ -233,11 +229,9 @@ def apply(
     empty. ``first`` and ``second`` are the optimiser's moments, ``steps`` the number of updates of each row.
     """
     width = param.shape[1]
-    flat = effective.reshape(-1)
     lr, a, c, eps = numbers[LR], numbers[FIRST], numbers[SECOND], numbers[EPS]
     for block in prange((len(rows) + _BLOCK - 1) // _BLOCK):
         g = np.empty(width, param.dtype)
-        total = np.empty(1, param.dtype)
         for r in range(block * _BLOCK, min(len(rows), (block + 1) * _BLOCK)):
             row, slot = rows[r], slots[r]
             decay = numbers[COUPLED]
@@ -248,7 +242,7 @@ def apply(
             elif cosine:
                 for k in range(width):
                     g[k] = grad[slot, k] * numbers[GRAD_SCALE]
-                along = inner_product(g, 0, flat, row * width, width, total)
+                along = dot(g, 0, effective, row * width, width)
                 for k in range(width):
                     g[k] = (g[k] - along * effective[row, k]) * inverse_norm[row]
             else:

@@ -14,7 +14,7 @@ from numba import prange
 from rgals.kernels import blas
 from rgals.kernels.compile import entry, inner
 from rgals.kernels.queue import fetch_add
-from rgals.kernels.tiles import inner_product
+from rgals.kernels.tiles import dot
 
 # A maximum is the same in any order; sums are not, and `rgals.kernels.sgd` says why theirs is given.
 _MAX = {"reassoc", "nsz", "nnan"}
@@ -52,7 +52,7 @@ def _exponentials(row, top, bits, power):
         y = y * x + np.float32(5.0000001201e-1)
         row[j] = y * x * x + x + one
         bits[j] = (np.int32(n) + np.int32(127)) << np.int32(23)
-    total = inner_product(row, 0, power, 0, len(row), np.empty(1, np.float32))
+    total = dot(row, 0, power, 0, len(row))
     for j in range(len(row)):
         row[j] *= power[j]
     return total

@@ -3,56 +3,40 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
-from rgals.kernels.compile import entry, inner
+from rgals.kernels.compile import entry
+from rgals.kernels.library import kernel
 from rgals.kernels.queue import fetch_add, launch
-from rgals.kernels.vectors import LINE, Emitter, kernel
 
 
-@kernel("ppppiii")
-def _add_blocks(e, table, weight, linear_weight, sums, k, n, n_blocks):
-    """The three sums of `column_sums` for whole blocks of columns, in float64."""
-    # sum_i w_i f_i^2, sum_i w_i f_i and sum_i v_i f_i of W columns at a time, down all rows, in float64.
-    wide = Emitter(e.builder, types.float64, e.width)
-    weight, linear_weight, sums = (wide.view(p) for p in (weight, linear_weight, sums))
-    with e.blocks(n_blocks) as at:
+@kernel("pdddii")
+def add_sums(e, table, weight, linear_weight, sums, k, n):
+    """Add the three sums of `column_sums` over ``n`` rows; ``sums`` holds one after the other."""
+    # sum_i w_i f_i^2, sum_i w_i f_i and sum_i v_i f_i of some columns at a time, down all rows, in float64.
+    for v, at in e.pieces(k):
+        wide = v.wide()
         squares, plain, linear = slots = wide.variables(3)
         with e.loop(n) as row:
-            numbers = wide.widened(table[at + row * k])
-            weighted = (weight.spread(row) * numbers).rounded()
+            numbers = wide.widened(v.view(table)[at + row * k])
+            weighted = (wide.view(weight).spread(row) * numbers).rounded()
             squares += weighted * numbers
             plain += weighted
-            linear += linear_weight.spread(row) * numbers
+            linear += wide.view(linear_weight).spread(row) * numbers
         for number, slot in enumerate(slots):
             to = at + k * number
-            sums[to] = sums[to] + slot
-
-
-@inner
-def add_sums(factors, start, stop, weight, linear_weight, sums):
-    """Add the three sums of `column_sums` over some rows; ``sums`` holds one after the other."""
-    k = factors.shape[1]
-    whole = k // (LINE // factors.itemsize)
-    _add_blocks(factors, start * k, weight, start, linear_weight, start, sums, 0, k, stop - start, whole)
-    # The columns of the last block, where it is not whole.
-    for j in range(whole * (LINE // factors.itemsize), k):
-        for i in range(start, stop):
-            f = np.float64(factors[i, j])
-            sums[j] += weight[i] * f * f
-            sums[k + j] += weight[i] * f
-            sums[2 * k + j] += linear_weight[i] * f
+            wide.view(sums)[to] = wide.view(sums)[to] + slot
 
 
 @entry(nogil=True)
 def _column_sums(counter, factors, weight, linear_weight, out):
-    n, n_chunks = len(factors), len(out)
+    (n, k), n_chunks = factors.shape, len(out)
     while True:
         chunk = fetch_add(counter, 0, 1)
         if chunk >= n_chunks:
             break
         first, last = chunk * n // n_chunks, (chunk + 1) * n // n_chunks
-        add_sums(factors, first, last, weight, linear_weight, out[chunk].reshape(-1))
+        sums = chunk * 3 * k
+        add_sums(factors, first * k, weight, first, linear_weight, first, out, sums, k, last - first)
 
 
 def column_sums(

@@ -7,16 +7,16 @@ work on one W x W tile at a time, W being one cache line (16 float32, 8 float64)
 Where a register holds half of W (no AVX-512) the factorisations of a tile work on quarters of it, which stay
 in registers. A *panel* is ``depth x W`` numbers, contiguous: step t of W neighbouring columns.
 
-Arrays are one-dimensional; every array argument is followed by its offset.
+Compiled functions call them with one-dimensional arrays, each followed by its offset; kernels with pointers.
 """
 
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import njit, types
 from numba.core import cgutils
 
-from rgals.kernels.vectors import INT, LINE, Emitter, Index, kernel
+from rgals.kernels.library import kernel
+from rgals.kernels.vectors import INT, Index, Number
 
 # ---------------------------------------------------------------- products
 
@@ -165,7 +165,7 @@ def _solve_part(e, v, c, u, inverse, first, left):
             rows[j] = rows[j] - rows[i] * u.spread((first + i) * e.width + first + j)
 
 
-@kernel("pp")
+@kernel("pp", "i")
 def tile_factor(e, c, inverse):
     """Cholesky ``U^T U`` of a diagonal tile in place, and ``1 / diag(U)``. Returns 0 or the failing pivot."""
     v, builder = e.native(), e.builder
@@ -231,42 +231,69 @@ def backward_tile(e, y, u, inverse):
 # ---------------------------------------------------------------- vectors
 
 
-@kernel("pppr")
-def scaled_copy(e, out, source, factors, factor):
-    """``out (W) = source * factors * factor``, number by number."""
-    out[0] = source[0] * (factors[0] * factor)
-
-
-@kernel("pprr")
-def inverse_root(e, out, d, scale, ridge):
-    """``out (W) = 1 / sqrt(scale d + ridge)``."""
-    out[0] = e.ones() / e.root(ridge + d[0] * scale)
+@kernel("pi")
+def zero(e, x, n):
+    """``x[:n] = 0``."""
+    for v, at in e.pieces(n):
+        v.view(x)[at] = v.zero()
 
 
 @kernel("ppi")
-def widen_add(e, x, total, n_blocks):
-    """``total += x`` for whole blocks, in float64."""
-    wide = Emitter(e.builder, types.float64, e.width)
-    total = wide.view(total)
-    with e.blocks(n_blocks) as at:
-        total[at] = total[at] + wide.widened(x[at])
+def copy(e, to, x, n):
+    """``to[:n] = x[:n]``."""
+    for v, at in e.pieces(n):
+        v.view(to)[at] = v.view(x)[at]
 
 
 @kernel("pppi")
-def dot(e, out, x, y, n_blocks):
-    """``out = x . y`` over ``n_blocks`` blocks of W."""
+def times(e, out, x, y, n):
+    """``out = x y``, number by number."""
+    for v, at in e.pieces(n):
+        v.view(out)[at] = v.view(x)[at] * v.view(y)[at]
+
+
+@kernel("pppi")
+def divided(e, out, x, y, n):
+    """``out = x / y``, number by number."""
+    for v, at in e.pieces(n):
+        v.view(out)[at] = v.view(x)[at] / v.view(y)[at]
+
+
+@kernel("ppi")
+def add(e, to, x, n):
+    """``to += x``."""
+    for v, at in e.pieces(n):
+        v.view(to)[at] = v.view(to)[at] + v.view(x)[at]
+
+
+@kernel("dppdi")
+def add_times(e, total, x, y, factor, n):
+    """``total += factor x y``, number by number, the factor and the sums in float64."""
+    for v, at in e.pieces(n):
+        wide = v.wide()
+        product = wide.widened((v.view(x)[at] * v.view(y)[at]).rounded())
+        added = (wide.view(factor).spread() * product).rounded()
+        wide.view(total)[at] = wide.view(total)[at] + added
+
+
+@kernel("dpi")
+def widen_add(e, total, x, n):
+    """``total += x``, in float64."""
+    for v, at in e.pieces(n):
+        wide = v.wide()
+        wide.view(total)[at] = wide.view(total)[at] + wide.widened(v.view(x)[at])
+
+
+@kernel("ppi", "r")
+def dot(e, x, y, n):
+    """``x . y``, always summed in one order."""
     (acc,) = e.variables(1)
-    with e.blocks(n_blocks) as at:
+    with e.blocks(n // e.width) as at:
         acc += x[at] * y[at]
-    out.put(0, e.total(acc))
-
-
-@njit(inline="always")
-def inner_product(x, ox, y, oy, n, total):
-    """``x . y`` over ``n`` numbers, always summed in one order; ``total`` is memory for one number."""
-    w = LINE // x.itemsize
-    dot(total, 0, x, ox, y, oy, n // w)
-    value = total[0]
-    for k in range(n // w * w, n):
-        value += x[ox + k] * y[oy + k]
-    return value
+    # What is left of the last block is added to the sum of the blocks, one after the other.
+    one = e.narrower(1)
+    (rest,) = one.variables(1)
+    rest.set(e.total(acc).on(one))
+    with one.loop(n, n // e.width * e.width) as at:
+        rest += one.view(x)[at] * one.view(y)[at]
+    return Number(e, one.element(rest, 0))

@@ -7,126 +7,116 @@ panels.
 
 from __future__ import annotations
 
+from numba.extending import register_jitable
+
 from rgals.kernels import tiles
-from rgals.kernels.compile import inner
-from rgals.kernels.loops import zero
-from rgals.kernels.vectors import LINE, Index, kernel
+from rgals.kernels.library import kernel
 
 
-@inner
+@register_jitable
 def triangle(width, n_blocks):
-    """Numbers that a packed triangle of ``n_blocks`` block columns takes."""
-    return n_blocks * (n_blocks + 1) // 2 * width * width
+    """Numbers that a packed triangle of ``n_blocks`` block columns takes: integers, or indices of a kernel."""
+    return n_blocks * (n_blocks + 1) // 2 * (width * width)
 
 
-@inner
-def identity(c, n_blocks):
+@kernel("pi")
+def identity(e, c, n_blocks):
     """The identity as a packed triangle."""
-    w = LINE // c.itemsize
-    zero(c, triangle(w, n_blocks))
+    w = e.width
+    e.call(tiles.zero, c, triangle(w, n_blocks))
     # Diagonal tile j lies below the j tiles of its block column.
-    for j in range(n_blocks):
-        at = triangle(w, j) + j * w * w
+    with e.loop(n_blocks) as j:
         for i in range(w):
-            c[at + i * (w + 1)] = 1.0
+            unit = [float(k == i) for k in range(w)]
+            c[triangle(w, j) + j * w * w + i * w] = e.constant(unit)
 
 
-@kernel("vvii")
-def subtract_later(e, y, c, j, n_blocks):
+def _add_above_diagonal(e, c, panels, stride, depth, j, sign):
+    """The tiles of block columns j and j + 1 above the diagonal; both at once: the left panel is read once."""
+    w = e.width
+    here, right = c + triangle(w, j), c + triangle(w, j + 1)
+    panel, beside = panels + j * stride, panels + (j + 1) * stride
+    with e.loop(j) as i:
+        at = i * w * w
+        e.call(tiles.tile_add_two, here + at, right + at, panels + i * stride, panel, beside, depth, sign)
+    e.call(tiles.tile_add, right + j * w * w, panel, beside, depth, sign)
+
+
+@kernel("ppiiir")
+def gram_add(e, c, panels, stride, depth, n_blocks, sign):
+    """``C += sign X^T X`` as a packed triangle; block column j of X is the panel at ``j * stride``."""
+    w = e.width
+    with e.loop(n_blocks // 2) as pair:
+        _add_above_diagonal(e, c, panels, stride, depth, pair * 2, sign)
+    with e.when((n_blocks % 2).is_("==", 1)):
+        last = n_blocks - 1
+        with e.loop(last) as i:
+            to = c + triangle(w, last) + i * w * w
+            e.call(tiles.tile_add, to, panels + i * stride, panels + last * stride, depth, sign)
+    # Of a square on the diagonal only the upper half is computed.
+    with e.loop(n_blocks) as j:
+        to = c + triangle(w, j) + j * w * w
+        e.call(tiles.tile_add_self, to, panels + j * stride, depth, sign)
+
+
+@kernel("ppi", "i")
+def cholesky(e, c, inverse, n_blocks):
+    """Cholesky factor ``U^T U`` of a packed triangle in place, left-looking, and ``1 / diag(U)``.
+
+    Returns 0, or the number of the first pivot that is not positive, from 1.
+    """
+    w = e.width
+    square = w * w
+    with e.loop(n_blocks) as j:
+        column = c + triangle(w, j)
+        # C_ij - sum_{t<i} U_ti^T U_tj: what the block rows above have left of this tile.
+        with e.loop(j) as i:
+            row, tile = c + triangle(w, i), column + i * square
+            e.call(tiles.tile_add, tile, row, column, i * w, -1.0)
+            e.call(tiles.tile_solve, tile, row + i * square, inverse + i * w)
+        tile = column + j * square
+        with e.when(j.is_(">", 0)):
+            e.call(tiles.tile_add_self, tile, column, j * w, -1.0)
+        failed = e.call(tiles.tile_factor, tile, inverse + j * w)
+        with e.when(failed.is_("!=", 0)):
+            e.give_back(j * w + failed)
+    return e.index(0)
+
+
+def _subtract_later(e, y, c, j, n_blocks):
     """``y_j -= sum_i U_ji y_i`` over the blocks i > j of a factor ``U^T U``, a packed triangle."""
 
-    # Tile (j, i) is number i (i + 1) / 2 + j of the triangle, as every block column i has i + 1 of them.
     def over_later(add):
         with e.loop(n_blocks, j + 1) as i:
-            tile = Index(e.builder, e.builder.lshr((i * (i + 1)).ir, Index(e.builder, 1).ir)) + j
-            add(c + tile * (e.width * e.width), y + i * e.width)
+            add(c + triangle(e.width, i) + j * e.width * e.width, y + i * e.width)
 
     at = j * e.width
     y[at] = y[at] - tiles.row_sums(e, over_later)
 
 
-@inner
-def _above_diagonal(c, panels, stride, depth, j, last, factor):
-    """The tiles of block columns j and, where it is not beyond ``last``, j + 1 above their own squares."""
-    w = LINE // c.itemsize
-    at, right = triangle(w, j), triangle(w, j + 1)
-    here, beside = j * stride, (j + 1) * stride
-    for i in range(j):
-        to, left = i * w * w, i * stride
-        if j < last:  # two tiles at once: each number of the left panel is read once
-            tiles.tile_add_two(
-                c, at + to, c, right + to, panels, left, panels, here, panels, beside, depth, factor
-            )
-        else:
-            tiles.tile_add(c, at + to, panels, left, panels, here, depth, factor)
-    if j < last:
-        tiles.tile_add(c, right + j * w * w, panels, here, panels, beside, depth, factor)
-
-
-@inner
-def gram_add(c, panels, stride, depth, n_blocks, factor):
-    """``C += factor X^T X`` as a packed triangle; block column j of X is the panel at ``j * stride``."""
-    w = LINE // c.itemsize
-    for j in range(n_blocks):
-        # Two block columns at a time above the diagonal; of a square on it only the upper half is computed.
-        if j % 2 == 0:
-            _above_diagonal(c, panels, stride, depth, j, n_blocks - 1, factor)
-        tiles.tile_add_self(c, triangle(w, j) + j * w * w, panels, j * stride, depth, factor)
-
-
-@inner
-def cholesky(c, inverse, n_blocks):
-    """Cholesky factor ``U^T U`` of a packed triangle in place, left-looking, and ``1 / diag(U)``.
-
-    Returns 0, or the number of the first pivot that is not positive, from 1.
-    """
-    w = LINE // c.itemsize
-    square = w * w
-    for j in range(n_blocks):
-        column = triangle(w, j)
-        for i in range(j + 1):
-            tile = column + i * square
-            row = triangle(w, i)
-            # C_ij - sum_{t<i} U_ti^T U_tj: what the block rows above have left of this tile.
-            if 0 < i < j:
-                tiles.tile_add(c, tile, c, row, c, column, i * w, -1.0)
-            elif i > 0:
-                tiles.tile_add_self(c, tile, c, column, i * w, -1.0)
-            if i < j:
-                tiles.tile_solve(c, tile, c, row + i * square, inverse, i * w)
-            else:
-                failed = tiles.tile_factor(c, tile, inverse, j * w)
-                if failed:
-                    return j * w + failed
-    return 0
-
-
-@inner
-def cholesky_solve(c, inverse, y, n_blocks):
+@kernel("pppi")
+def cholesky_solve(e, c, inverse, y, n_blocks):
     """``y = (U^T U)^-1 y`` in place; ``y`` has whole blocks."""
-    w = LINE // c.itemsize
+    w = e.width
     square = w * w
-    for j in range(n_blocks):  # U^T z = y: what the blocks before have solved is subtracted first
-        column = triangle(w, j)
-        if j > 0:
-            tiles.panel_product(y, j * w, c, column, y, 0, j * w, -1.0)
-        tiles.forward_tile(y, j * w, c, column + j * square, inverse, j * w)
-    for j in range(n_blocks - 1, -1, -1):  # U y = z, from the end
-        subtract_later(y, c, j, n_blocks)
-        tiles.backward_tile(y, j * w, c, triangle(w, j) + j * square, inverse, j * w)
+    with e.loop(n_blocks) as j:  # U^T z = y: what the blocks before have solved is subtracted first
+        column = c + triangle(w, j)
+        e.call(tiles.panel_product, y + j * w, column, y, j * w, -1.0)
+        e.call(tiles.forward_tile, y + j * w, column + j * square, inverse + j * w)
+    with e.down(n_blocks) as j:  # U y = z, from the end
+        _subtract_later(e, y, c, j, n_blocks)
+        e.call(tiles.backward_tile, y + j * w, c + triangle(w, j) + j * square, inverse + j * w)
 
 
-@inner
-def panel_solve(c, inverse, panel, op, first, n_blocks):
+@kernel("pppii")
+def panel_solve(e, c, inverse, panel, first, n_blocks):
     """``panel = U^-T panel`` in place; ``n_blocks`` block rows, zero before block ``first``."""
-    w = LINE // c.itemsize
+    w = e.width
     square = w * w
     # Z_i = U_ii^-T (B_i - sum_{first <= t < i} U_ti^T Z_t): block forward substitution, from the first block
     # row that is not zero.
-    for i in range(first, n_blocks):
-        row = triangle(w, i)
-        tile = op + i * square
-        if i > first:
-            earlier = op + first * square
-            tiles.tile_add(panel, tile, c, row + first * square, panel, earlier, (i - first) * w, -1.0)
-        tiles.tile_solve(panel, tile, c, row + i * square, inverse, i * w)
+    with e.loop(n_blocks, first) as i:
+        row, tile = c + triangle(w, i), panel + i * square
+        above, earlier = row + first * square, panel + first * square
+        e.call(tiles.tile_add, tile, above, earlier, (i - first) * w, -1.0)
+        e.call(tiles.tile_solve, tile, row + i * square, inverse + i * w)

@@ -1,21 +1,22 @@
 """Vector code for compiled functions: an emitter of LLVM instructions whose values read like formulas.
 
-A `kernel` is a Python function that emits code for one element type. Its values have operators:
-``x + a * p`` is one multiply-add with one rounding, ``y[at] = x[at] * s`` loads, multiplies and stores W
-numbers, W being one cache line (16 float32, 8 float64). LLVM maps a vector to whatever registers there are.
+A kernel (`rgals.kernels.library`) is a Python function that emits code for one element type. Its values have
+operators: ``x + a * p`` is one multiply-add with one rounding, ``y[at] = x[at] * s`` loads, multiplies and
+stores W numbers, W being one cache line (16 float32, 8 float64). LLVM maps a vector to whatever registers
+there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import llvmlite.binding as llvm
 import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from rgals.runtime import aligned as _aligned
 
@@ -33,7 +34,7 @@ INT, _I32, _BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
 
 
 class Index:
-    """A 64-bit integer with ``+``, ``-``, ``*`` and ``//``."""
+    """A 64-bit integer with ``+``, ``-``, ``*``, ``//`` and ``%``."""
 
     def __init__(self, builder: ir.IRBuilder, value) -> None:
         self.builder = builder  # a Python integer becomes a constant
@@ -54,12 +55,22 @@ class Index:
     def __floordiv__(self, other):
         return Index(self.builder, self.builder.udiv(self.ir, self._of(other).ir))
 
+    def __mod__(self, other):
+        return Index(self.builder, self.builder.urem(self.ir, self._of(other).ir))
+
     __radd__, __rmul__ = __add__, __mul__
+
+    def is_(self, relation: str, other) -> Any:
+        """A comparison: ``i.is_("<", j)``."""
+        return self.builder.icmp_signed(relation, self.ir, self._of(other).ir)
 
     def at_most(self, other) -> Index:
         """The smaller of two."""
-        less = self.builder.icmp_signed("<", self.ir, self._of(other).ir)
-        return Index(self.builder, self.builder.select(less, self.ir, self._of(other).ir))
+        return Index(self.builder, self.builder.select(self.is_("<", other), self.ir, self._of(other).ir))
+
+    def at_least(self, other) -> Index:
+        """The larger of two."""
+        return Index(self.builder, self.builder.select(self.is_(">", other), self.ir, self._of(other).ir))
 
 
 class Vector:
@@ -113,6 +124,18 @@ class Product(Vector):
         return Vector(self.e, self.ir)
 
 
+class Number(Vector):
+    """A vector of equal numbers, which a call takes as one number."""
+
+    def __init__(self, e: Emitter, scalar) -> None:
+        super().__init__(e, e.spread(scalar).ir)
+        self.scalar = scalar
+
+    def on(self, e: Emitter) -> Vector:
+        """The same for vectors of another width."""
+        return e.spread(self.scalar)
+
+
 class Variable(Vector):
     """A vector that changes, ``v += a * b``, and stays in a register."""
 
@@ -143,7 +166,7 @@ class Pointer:
         self.e, self.ir = e, address
 
     def __add__(self, offset) -> Pointer:
-        return Pointer(self.e, self.e.builder.gep(self.ir, [Index(self.e.builder, 0)._of(offset).ir]))
+        return type(self)(self.e, self.e.builder.gep(self.ir, [self.e.index(0)._of(offset).ir]))
 
     def _vector(self, i):
         return self.e.builder.bitcast((self + i).ir, self.e.vector.as_pointer())
@@ -184,18 +207,22 @@ class Emitter:
     def __init__(self, builder: ir.IRBuilder, real: types.Type, width: int | None = None) -> None:
         self.builder = builder
         self.width = width or (16 if real == types.float32 else 8)
-        self._type = real
+        self.type = real
         self.real = ir.FloatType() if real == types.float32 else ir.DoubleType()
         self.vector = ir.VectorType(self.real, self.width)
         self.align = 4 if real == types.float32 else 8
         # Rows of a tile that are kept in registers together.
         self.rows = self.width if HAS_AVX512 else 4
 
-    # ---------------------------------------------------------------- other widths, loops
+    # ---------------------------------------------------------------- other widths, loops, calls
 
     def narrower(self, width: int) -> Emitter:
         """The same for vectors of another width."""
-        return Emitter(self.builder, self._type, width)
+        return Emitter(self.builder, self.type, width)
+
+    def wide(self) -> Emitter:
+        """The same for vectors of as many float64."""
+        return Emitter(self.builder, types.float64, self.width)
 
     def native(self) -> Emitter:
         """The same for vectors that one register holds: W with AVX-512 (32 registers), half of it else (16).
@@ -220,6 +247,38 @@ class Emitter:
         """A loop over blocks of W numbers; yields where each begins."""
         with self.loop(n_blocks) as block:
             yield block * self.width
+
+    @contextmanager
+    def down(self, n) -> Iterator[Index]:
+        """A loop from ``n - 1`` down to 0."""
+        with self.loop(n) as i:
+            yield Index(self.builder, 0)._of(n) - 1 - i
+
+    def pieces(self, n) -> Iterator[tuple[Emitter, Index]]:
+        """For ``n`` numbers: the code of a block of W, then that of each number that is left."""
+        one, whole = self.narrower(1), n // self.width
+        with self.blocks(whole) as at:
+            yield self, at
+        with one.loop(n, whole * self.width) as at:
+            yield one, at
+
+    @contextmanager
+    def when(self, condition) -> Iterator[None]:
+        """Code that runs where a condition (`Index.is_`) holds."""
+        with self.builder.if_then(condition):
+            yield
+
+    def index(self, value: int) -> Index:
+        """A constant integer."""
+        return Index(self.builder, value)
+
+    def call(self, kernel, *args) -> Any:
+        """A call of another kernel: pointers, indices, numbers; its result."""
+        return kernel.called(self, *args)
+
+    def give_back(self, result) -> None:
+        """Return an index or a number."""
+        self.builder.ret(result.scalar if isinstance(result, Number) else result.ir)
 
     # ---------------------------------------------------------------- values
 
@@ -331,9 +390,9 @@ class Emitter:
             e = vector.e
         return vector
 
-    def total(self, vector: Vector):
-        """The sum of a vector's numbers, as a scalar."""
-        return self.element(self.folded(vector, 1), 0)
+    def total(self, vector: Vector) -> Number:
+        """The sum of a vector's numbers."""
+        return Number(self, self.element(self.folded(vector, 1), 0))
 
     def sums(self, vectors: list[Vector]) -> Vector:
         """The vector whose lane i is the sum of the numbers of vector i."""
@@ -347,94 +406,3 @@ class Emitter:
             vectors = [self.shuffle(a, b, low) + self.shuffle(a, b, high) for a, b in pairs]
             half //= 2
         return vectors[0]
-
-
-_NAMES: set[str] = set()
-
-
-def kernel(kinds: str, name: str | None = None):
-    """Turn ``emit(e, *arguments)`` into a function for compiled code.
-
-    The code is emitted once for each element type, as an LLVM function that callers share and LLVM inlines
-    where that pays. Its symbol must never change its meaning, as compiled code is kept on disk: it is made of
-    the module and the name of ``emit``, or of ``name`` where one Python function makes several.
-
-    Parameters
-    ----------
-    kinds : str
-        A letter for each argument: ``p`` array and offset (becomes a `Pointer`), ``v`` array, ``x`` index
-        array and offset (`Indices`), ``i`` integer (`Index`), ``r`` real number (a `Vector` of it).
-    name : str, optional
-
-    Returns
-    -------
-    decorator
-        The function returns what ``emit`` returns, an integer, or 0.
-    """
-
-    def decorate(emit):
-        symbol = f"{emit.__module__}.{name or emit.__name__}"
-        if symbol in _NAMES:
-            raise NameError(f"two kernels are called {symbol}")
-        _NAMES.add(symbol)
-
-        @intrinsic
-        def call(typingctx, *args):
-            arrays = [t for t in args if isinstance(t, types.Array)]
-            real = arrays[0].dtype
-            if real not in (types.float32, types.float64):
-                return None
-
-            def codegen(context, builder, signature, values):
-                (packed,) = values
-                taken, position = [], 0
-
-                def take(to=None):
-                    nonlocal position
-                    typ, value = args[position], builder.extract_value(packed, position)
-                    position += 1
-                    return (typ, value) if to is None else context.cast(builder, value, typ, to)
-
-                # Numbers become int64 or the arrays' type, arrays the address of their entry at the offset.
-                for kind in kinds:
-                    if kind in "ir":
-                        taken.append(take(types.int64 if kind == "i" else real))
-                        continue
-                    typ, value = take()
-                    address = context.make_array(typ)(context, builder, value).data
-                    taken.append(address if kind == "v" else builder.gep(address, [take(types.int64)]))
-                # One function for each set of types; it is emitted where it is first called in a module.
-                suffix = ".".join(str(value.type) for value in taken)
-                function_type = ir.FunctionType(INT, [value.type for value in taken])
-                function = cgutils.get_or_insert_function(builder.module, function_type, f"{symbol}:{suffix}")
-                if function.is_declaration:
-                    _define(function, emit, kinds, real)
-                return builder.call(function, taken)
-
-            return types.int64(types.StarArgTuple(args)), codegen
-
-        call.__doc__ = emit.__doc__
-        return call
-
-    return decorate
-
-
-def _define(function: ir.Function, emit, kinds: str, real: types.Type) -> None:
-    """Emit the body of a kernel."""
-    function.attributes.add("nounwind")
-    function.linkage = "linkonce_odr"  # equal in all that is linked or loaded together: one of them is kept
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    e = Emitter(builder, real)
-    wrap = {
-        "i": lambda value: Index(builder, value),
-        "r": e.spread,
-        "x": lambda value: Indices(e, value),
-    }
-    result = emit(
-        e,
-        *(
-            wrap.get(k, lambda value: Pointer(e, value))(value)
-            for k, value in zip(kinds, function.args, strict=True)
-        ),
-    )
-    builder.ret(result.ir if result is not None else ir.Constant(INT, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import subprocess
@@ -26,6 +27,12 @@ from rgals.runtime.aligned import aligned, empty
 from rgals.solvers.plan import Plan
 
 
+@functools.cache
+def compiled(kernel):
+    """A kernel as Python can call it."""
+    return njit(lambda *args: kernel(*args))
+
+
 def packed(A, w):
     """The upper triangle of a matrix by block columns."""
     parts = [A[: j + w, j : j + w].ravel() for j in range(0, len(A), w)]
@@ -41,14 +48,14 @@ def test_cholesky_and_solve_on_packed_triangles(blocks, dtype, rng):
     A = X.T.astype(np.float64) @ X + 3 * np.eye(n)
     c = packed(3 * np.eye(n, dtype=dtype), w)
     panels = X.reshape(depth, blocks, w).transpose(1, 0, 2).ravel().copy()
-    triangles.gram_add(c, panels, depth * w, depth, blocks, 1.0)
+    compiled(triangles.gram_add)(c, 0, panels, 0, depth * w, depth, blocks, 1.0)
     tolerance = 1e-4 if dtype == np.float32 else 1e-11
     np.testing.assert_allclose(unpack(c.astype(np.float64), n, w), A, atol=tolerance * np.abs(A).max())
     inverse = np.empty(n, dtype)
     b = rng.standard_normal(n).astype(dtype)
     y = b.copy()
-    assert triangles.cholesky(c, inverse, blocks) == 0
-    triangles.cholesky_solve(c, inverse, y, blocks)
+    assert compiled(triangles.cholesky)(c, 0, inverse, 0, blocks) == 0
+    compiled(triangles.cholesky_solve)(c, 0, inverse, 0, y, 0, blocks)
     np.testing.assert_allclose(y, np.linalg.solve(A, b), atol=tolerance)
 
 
@@ -60,9 +67,9 @@ def test_a_bad_pivot_is_reported_by_its_number(wrong, rng):
     lower = np.linalg.cholesky(A)
     A[wrong, wrong] -= lower[wrong, wrong] ** 2 + 1.0
     c = packed(A, 8)
-    assert triangles.cholesky(c, np.empty(n), n // 8) == wrong + 1
+    assert compiled(triangles.cholesky)(c, 0, np.empty(n), 0, n // 8) == wrong + 1
     c = packed(np.where(np.eye(n, dtype=bool) & (np.arange(n) == wrong), np.nan, A), 8)
-    assert triangles.cholesky(c, np.empty(n), n // 8) == wrong + 1
+    assert compiled(triangles.cholesky)(c, 0, np.empty(n), 0, n // 8) == wrong + 1
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -111,8 +118,9 @@ def test_normal_equations_of_plain_rows(n, width, dtype, rng):
     product, right = y + wide.T @ (sign * (wide @ v)), b + wide.T @ weights
     tolerance = 1e-5 if dtype == np.float32 else 1e-12
     alone = y.copy()
-    plain_rows.rows_normal(alone, X.reshape(-1), v, sign, n, width // w)
-    plain_rows.rows_normal_and_right(y, b, X.reshape(-1), v, sign, weights, n, width // w)
+    shape = n, width // w
+    compiled(plain_rows.add_normal)(alone, 0, X, 0, v, 0, sign, 0, *shape)
+    compiled(plain_rows.add_normal_and_right)(y, 0, b, 0, X, 0, v, 0, sign, 0, weights, 0, *shape)
     for got, expected in ((alone, product), (y, product), (b, right)):
         np.testing.assert_allclose(got, expected, atol=tolerance * n * width)
 
@@ -129,7 +137,8 @@ def test_memory_begins_on_cache_lines():
             moved = aligned(shifted)
             assert moved.ctypes.data % LINE == 0 and not np.shares_memory(moved, shifted)
             np.testing.assert_array_equal(moved, shifted)
-        assert all(workspace(n, array).ctypes.data % LINE == 0 for n in (1, 17, 4096))
+        space = njit(lambda n, like: workspace(n, like))
+        assert all(space(n, array).ctypes.data % LINE == 0 for n in (1, 17, 4096))
 
 
 @njit(cache=False, nogil=True)
@@ -238,9 +247,10 @@ llvm.get_host_cpu_features = with_matrix_unit
 """
 _SMALL_KERNEL = """
 import numpy as np
+from numba import njit
 from rgals.kernels import triangles
 c, inverse = 4 * np.eye(8).ravel(), np.empty(8)
-assert triangles.cholesky(c, inverse, 1) == 0
+assert njit(lambda c, inverse: triangles.cholesky(c, 0, inverse, 0, 1))(c, inverse) == 0
 np.testing.assert_array_equal(inverse, 0.5)
 """
 

@@ -1,0 +1,198 @@
+"""The library: kernels in vector code, compiled once for each element type, and called by their names.
+
+A `kernel` is a Python function that emits instructions (`rgals.kernels.vectors`). All of them are one piece
+of machine code for float32 and one for float64, compiled when the first is needed and kept in the cache.
+Compiled functions call them by name. Emitted into every function that calls them, as numba does with its own,
+the same instructions would be optimised again in each caller and in the caller's callers.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+from numba.extending import intrinsic
+
+from rgals.kernels.cache import HERE, cache_of
+from rgals.kernels.vectors import INT, Emitter, Index, Indices, Number, Pointer
+
+_REALS = {"f32": types.float32, "f64": types.float64}
+
+
+class Kernel(NamedTuple):
+    """A kernel: what emits its code, and the kinds of its arguments and of its result."""
+
+    symbol: str
+    emit: Callable[..., Any]
+    kinds: str
+    result: str
+
+    def function(self, module: ir.Module, real: types.Type) -> ir.Function:
+        """Its declaration for an element type."""
+        number = ir.FloatType() if real == types.float32 else ir.DoubleType()
+        of_kind = {
+            "p": number.as_pointer(),
+            "v": number.as_pointer(),
+            "d": ir.DoubleType().as_pointer(),
+            "x": ir.IntType(32).as_pointer(),
+            "i": INT,
+            "r": number,
+            "": ir.VoidType(),
+        }
+        typ = ir.FunctionType(of_kind[self.result], [of_kind[kind] for kind in self.kinds])
+        name = f"{self.symbol}.f{real.bitwidth}"
+        function = cgutils.get_or_insert_function(module, typ, name)
+        function.attributes.add("nounwind")
+        return function
+
+    def called(self, e: Emitter, *args: Any) -> Any:
+        """Emit a call of it."""
+        function = self.function(e.builder.module, e.type)
+        values = []
+        for typ, value in zip(function.function_type.args, args, strict=True):
+            if isinstance(value, (int, float)):
+                value = ir.Constant(typ, value)
+            elif isinstance(value, Number):
+                value = value.scalar
+            else:
+                value = value.ir
+            values.append(value)
+        value = e.builder.call(function, values)
+        return {"": lambda _: None, "i": lambda i: Index(e.builder, i), "r": lambda r: Number(e, r)}[
+            self.result
+        ](value)
+
+    def define(self, module: ir.Module, real: types.Type) -> None:
+        """Emit its body."""
+        function = self.function(module, real)
+        builder = ir.IRBuilder(function.append_basic_block("entry"))
+        e = Emitter(builder, real)
+        wrap: dict[str, Callable[[Any], Any]] = {
+            "p": lambda value: Pointer(e, value),
+            "v": lambda value: Pointer(e, value),
+            "d": lambda value: Pointer(e.wide(), value),
+            "x": lambda value: Indices(e, value),
+            "i": lambda value: Index(builder, value),
+            "r": lambda value: Number(e, value),
+        }
+        result = self.emit(e, *(wrap[k](v) for k, v in zip(self.kinds, function.args, strict=True)))
+        if not self.result:
+            builder.ret_void()
+        else:
+            e.give_back(result)
+
+
+_KERNELS: dict[str, Kernel] = {}
+
+
+def kernel(kinds: str, result: str = "", name: str | None = None) -> Callable[..., Any]:
+    """Turn ``emit(e, *arguments)`` into a function for compiled code, and for other kernels (`Emitter.call`).
+
+    Parameters
+    ----------
+    kinds : str
+        A letter for each argument: ``p`` array and offset (becomes a `Pointer`), ``v`` array, ``d`` float64
+        array and offset, ``x`` int32 array and offset (`Indices`), ``i`` integer (`Index`), ``r`` real number
+        (`Number`). In a call from a kernel arrays are pointers, without offsets.
+    result : str, default=""
+        What ``emit`` returns: ``i``, ``r`` or nothing.
+    name : str, optional
+        In place of ``emit``'s name, where one Python function makes several.
+
+    Returns
+    -------
+    decorator
+    """
+
+    def decorate(emit: Callable[..., Any]) -> Any:
+        made = Kernel(f"{emit.__module__}.{name or emit.__name__}", emit, kinds, result)
+        if made.symbol in _KERNELS:
+            raise NameError(f"two kernels are called {made.symbol}")
+        _KERNELS[made.symbol] = made
+
+        @intrinsic
+        def call(typingctx, *args):
+            # An argument for every letter, and an offset behind each array but those of kind v.
+            letters = "".join(kind + "o" * (kind in "pdx") for kind in kinds)
+            real = next(typ.dtype for kind, typ in zip(letters, args, strict=True) if kind in "pv")
+            if real not in _REALS.values():
+                return None
+
+            def codegen(context, builder, signature, values):
+                load(real)
+                taken: list[Any] = []
+                # Numbers become int64 or the arrays' type, arrays the address of their entry at the offset.
+                for position, (letter, typ) in enumerate(zip(letters, args, strict=True)):
+                    value = builder.extract_value(values[0], position)
+                    if letter in "pvdx":
+                        taken.append(context.make_array(typ)(context, builder, value).data)
+                        continue
+                    value = context.cast(builder, value, typ, real if letter == "r" else types.int64)
+                    if letter == "o":
+                        taken[-1] = builder.gep(taken[-1], [value])
+                    else:
+                        taken.append(value)
+                value = builder.call(made.function(builder.module, real), taken)
+                return value if result else context.get_dummy_value()
+
+            returned = {"": types.void, "i": types.int64, "r": real}[result]
+            return returned(types.StarArgTuple(args)), codegen
+
+        call.__doc__ = emit.__doc__
+        call.called = made.called
+        return call
+
+    return decorate
+
+
+# ---------------------------------------------------------------- compiled, and kept
+
+_loaded: set[types.Type] = set()
+
+
+def module(real: types.Type) -> ir.Module:
+    """All kernels for an element type, as LLVM's instructions."""
+    for path in HERE.glob("[a-z]*.py"):
+        importlib.import_module(f"{__package__}.{path.stem}")
+    made = ir.Module(f"rgals.{real}")
+    for one in _KERNELS.values():
+        one.define(made, real)
+    return made
+
+
+@global_compiler_lock
+def load(real: types.Type) -> None:
+    """Make the kernels for an element type known to compiled code; compile them where no cache has them."""
+    if real in _loaded:
+        return
+    codegen = cpu_target.target_context.codegen()
+    key = (str(real), codegen.magic_tuple())
+    try:
+        files = cache_of(module)._cache_file
+    except (RuntimeError, AttributeError, TypeError):  # entries have warned
+        files = None
+    saved = files.load(key) if files else None
+    if saved is not None:
+        codegen.unserialize_library(saved)
+    else:
+        library = codegen.create_library(f"rgals.{real}")
+        library.enable_object_caching()
+        library.add_ir_module(module(real))
+        library.finalize()
+        if files:
+            files.save(key, library.serialize_using_object_code())
+    _loaded.add(real)
+
+
+def load_for(saved: Any) -> None:
+    """Load the kernels that a function of the cache calls."""
+    ((_, _, (code, _)), *_) = saved
+    for suffix, real in _REALS.items():
+        if f".{suffix}\0".encode() in code:
+            load(real)
