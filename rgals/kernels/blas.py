@@ -16,56 +16,38 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import get_cython_function_address, intrinsic
 
-for _routine in ("gemm", "gemv"):
-    for _letter in "sd":
-        _address = get_cython_function_address("scipy.linalg.cython_blas", _letter + _routine)
-        llvm.add_symbol(f"rgals_{_letter}{_routine}", _address)
+for _letter in "sd":
+    llvm.add_symbol(f"rgals_{_letter}gemm", get_cython_function_address("scipy.linalg.cython_blas", _letter + "gemm"))
 
 
-def _fortran(routine: str, kinds: str):
-    """Make an intrinsic that calls a Fortran routine with a tuple of arguments.
+@intrinsic
+def _gemm(typingctx, args):
+    """``?gemm`` of Fortran, with its arguments as a tuple; an offset follows every array."""
+    kinds = "cciiirpoipoirpoi"  # character, integer, real number, array and offset
+    real = args[6].dtype
+    symbol = {types.float32: "rgals_sgemm", types.float64: "rgals_dgemm"}[real]
 
-    ``kinds`` has a letter per argument: ``c`` character code, ``i`` integer, ``r`` real scalar of the
-    arrays' dtype, ``p`` array.
-    """
-
-    @intrinsic
-    def call(typingctx, args):
-        if not isinstance(args, types.BaseTuple) or len(args) != len(kinds):
-            return None
-        arrays = [t for t, kind in zip(args.types, kinds, strict=True) if kind == "p"]
-        real = arrays[0].dtype
-        if any(not isinstance(t, types.Array) or t.dtype != real for t in arrays):
-            return None
-        symbol = "rgals_" + {types.float32: "s", types.float64: "d"}[real] + routine
-
-        def codegen(context, builder, signature, values):
-            real_t = context.get_value_type(real)
-            stored = {"c": ir.IntType(8), "i": ir.IntType(32), "r": real_t, "p": real_t}
-            fn_t = ir.FunctionType(ir.VoidType(), [stored[kind].as_pointer() for kind in kinds])
-            fn = cgutils.get_or_insert_function(builder.module, fn_t, symbol)
-            (packed,) = values
-            pointers = []
-            for pos, kind in enumerate(kinds):
-                typ = args.types[pos]
-                value = builder.extract_value(packed, pos)
-                if kind == "p":
-                    pointers.append(context.make_array(typ)(context, builder, value).data)
-                    continue
+    def codegen(context, builder, signature, values):
+        real_t = context.get_value_type(real)
+        stored = {"c": ir.IntType(8), "i": ir.IntType(32), "r": real_t}
+        pointers: list = []
+        for position, kind in enumerate(kinds):
+            typ, value = args[position], builder.extract_value(values[0], position)
+            if kind == "p":
+                pointers.append(context.make_array(typ)(context, builder, value).data)
+            elif kind == "o":
+                offset = context.cast(builder, value, typ, types.int64)
+                pointers[-1] = builder.gep(pointers[-1], [offset])
+            else:
                 to = {"c": types.int8, "i": types.int32, "r": real}[kind]
-                slot = cgutils.alloca_once(builder, stored[kind])
-                builder.store(context.cast(builder, value, typ, to), slot)
-                pointers.append(slot)
-            builder.call(fn, pointers)
-            return context.get_dummy_value()
+                pointers.append(cgutils.alloca_once(builder, stored[kind]))
+                builder.store(context.cast(builder, value, typ, to), pointers[-1])
+        fn_t = ir.FunctionType(ir.VoidType(), [pointer.type for pointer in pointers])
+        builder.call(cgutils.get_or_insert_function(builder.module, fn_t, symbol), pointers)
+        return context.get_dummy_value()
 
-        return types.void(args), codegen
+    return types.void(args), codegen
 
-    return call
-
-
-_gemm = _fortran("gemm", "cciiirpipirpi")
-_gemv = _fortran("gemv", "ciirpipirpi")
 
 _N, _T = ord("N"), ord("T")
 
@@ -75,24 +57,18 @@ _N, _T = ord("N"), ord("T")
 
 
 @njit(inline="always")
-def gemm_nn(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc):
+def gemm_nn(m, n, k, alpha, a, oa, lda, b, ob, ldb, beta, c, oc, ldc):
     """``C (m,n) = alpha A (m,k) B (k,n) + beta C``; leading dimensions are row lengths."""
-    _gemm((_N, _N, n, m, k, alpha, b, ldb, a, lda, beta, c, ldc))
+    _gemm((_N, _N, n, m, k, alpha, b, ob, ldb, a, oa, lda, beta, c, oc, ldc))
 
 
 @njit(inline="always")
-def gemm_nt(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc):
+def gemm_nt(m, n, k, alpha, a, oa, lda, b, ob, ldb, beta, c, oc, ldc):
     """``C (m,n) = alpha A (m,k) B (n,k)^T + beta C``."""
-    _gemm((_T, _N, n, m, k, alpha, b, ldb, a, lda, beta, c, ldc))
+    _gemm((_T, _N, n, m, k, alpha, b, ob, ldb, a, oa, lda, beta, c, oc, ldc))
 
 
 @njit(inline="always")
-def gemm_tn(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc):
+def gemm_tn(m, n, k, alpha, a, oa, lda, b, ob, ldb, beta, c, oc, ldc):
     """``C (m,n) = alpha A (k,m)^T B (k,n) + beta C``."""
-    _gemm((_N, _T, n, m, k, alpha, b, ldb, a, lda, beta, c, ldc))
-
-
-@njit(inline="always")
-def gemv_n(m, n, alpha, a, lda, x, beta, y):
-    """``y (m) = alpha A (m,n) x (n) + beta y``."""
-    _gemv((_T, n, m, alpha, a, lda, x, 1, beta, y, 1))
+    _gemm((_N, _T, n, m, k, alpha, b, ob, ldb, a, oa, lda, beta, c, oc, ldc))

@@ -95,33 +95,6 @@ def _partial(counter, factors, weight, uniform, numbers, ones, gram):
             _add_product(gram, to, product, 0, left_panels, 0, right, 0, depth, n_left, n_right, a == b)
 
 
-@entry(nogil=True)
-def _assemble(counter, partial, width, w, side, out):
-    """Add up the chunks' sums, in a fixed order, and unfold their tiles to both triangles of ``out``."""
-    n_chunks, n_pairs, _ = partial.shape
-    k = len(out)
-    n_tiles = (width + TILE - 1) // TILE
-    while True:
-        task = fetch_add(counter, 0, 1)
-        if task >= n_pairs:
-            break
-        a, b = _tile_of(task, n_tiles)
-        at = 0
-        # Tiles lie one block column after the other, each of W numbers a row.
-        for column in range(b, min(b + side, width), w):
-            stop = column + w if a == b else min(a + side, width)
-            for i in range(a, stop):
-                for t in range(w):
-                    j = column + t
-                    total = 0.0
-                    for chunk in range(n_chunks):
-                        total += partial[chunk, task, at]
-                    at += 1
-                    if i <= j and j < k:
-                        out[i, j] = total
-                        out[j, i] = total
-
-
 def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     """``F^T diag(weight) F`` in float64, of C-ordered factors (n, K) and weights (n,) that are at least 0."""
     n, k = factors.shape
@@ -137,10 +110,18 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     partial = np.zeros((n_chunks * n_pairs, side**2))
     numbers, ones = np.arange(ROWS, dtype=np.int32), np.ones(side, factors.dtype)
     launch(_partial, n_threads, factors, weight, uniform, numbers, ones, partial)
-    out = np.empty((k, k))
-    # No more threads than pieces: waking one costs more than a piece takes.
-    launch(_assemble, min(n_threads, n_pairs), partial.reshape(n_chunks, n_pairs, -1), width, w, side, out)
-    return out
+    # The chunks' sums are added in a fixed order; tiles lie one block column after the other, W numbers a row.
+    sums = partial.reshape(n_chunks, n_pairs, -1).sum(axis=0)
+    out = np.zeros((width, width))
+    pairs = [(a, b) for a in range(0, width, TILE) for b in range(a, width, TILE)]
+    for (a, b), tile in zip(pairs, sums, strict=True):
+        at = 0
+        for column in range(b, min(b + side, width), w):
+            stop = column + w if a == b else min(a + side, width)
+            out[a:stop, column : column + w] = tile[at : at + (stop - a) * w].reshape(-1, w)
+            at += (stop - a) * w
+    upper = np.triu(out[:k, :k])
+    return upper + np.triu(upper, 1).T
 
 
 @kernel("ppxii")

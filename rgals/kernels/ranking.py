@@ -6,9 +6,11 @@ import numpy as np
 
 from rgals.kernels.blas import gemm_nt
 from rgals.kernels.compile import entry, inner
+from rgals.kernels.library import kernel
 from rgals.kernels.loops import lower_bound
 from rgals.kernels.queue import fetch_add, launch
-from rgals.kernels.simd import WIDTH, count_bits, equal, greater
+from rgals.kernels.tiles import copy
+from rgals.kernels.workspace import workspace
 
 ROWS = 64  # rows that a thread takes at once
 FEW = 16  # up to so many relevant items, a SIMD count for each beats a search in their sorted scores
@@ -32,18 +34,19 @@ def find_hits(ids, indptr, indices, n_threads, hits):
     launch(_find_hits, n_threads, ids, indptr, indices, hits)
 
 
-@inner
-def _count_few(scores, positive):
-    """Scores greater than and equal to one score, in SIMD."""
-    above, tied = 0, 0
-    whole = len(scores) // WIDTH * WIDTH
-    for start in range(0, whole, WIDTH):
-        above += count_bits(greater(scores, start, positive))
-        tied += count_bits(equal(scores, start, positive))
-    for j in range(whole, len(scores)):
-        above += scores[j] > positive
-        tied += scores[j] == positive
-    return above, tied
+@kernel("pirxx")
+def count_around(e, scores, n, score, above, tied):
+    """How many of ``n`` scores are greater than a score, and how many equal; NaN is neither."""
+    counts = [(">", above), ("==", tied)]
+    for _, to in counts:
+        to[0] = e.index(0)
+    # 64 comparisons at once are the bits of an integer.
+    many, one, whole = e.narrower(64), e.narrower(1), n // 64
+    for v, start, stop in ((many, 0, whole), (one, whole * 64, n)):
+        with e.loop(stop, start) as i:
+            numbers = v.view(scores)[i * 64 if v is many else i]
+            for relation, to in counts:
+                to[0] = to[0] + v.bits(relation, numbers, score.on(v)).count_bits()
 
 
 @inner(_nrt=True)
@@ -70,38 +73,37 @@ def _count_many(scores, positives, above, tied):
 
 
 @inner(_nrt=True)
-def _count_row(row, seen, truth, above, tied):
-    """Count over one complete row of scores, which is used as workspace."""
-    if len(truth) == 0:
-        return
-    for item in seen:
-        row[item] = np.nan
-    positives = np.empty(len(truth), row.dtype)
-    for j, item in enumerate(truth):
-        positives[j] = row[item] if row[item] == row[item] else -np.inf
-        row[item] = np.nan
-    if len(truth) <= FEW:
-        for j in range(len(truth)):
-            above[j], tied[j] = _count_few(row, positives[j])
+def _count_row(row, at, n, u, truth_ptr, truth, seen_ptr, seen, above, tied):
+    """Count for query u over a complete row of scores, which is used as workspace."""
+    for e in range(seen_ptr[u], seen_ptr[u + 1]):
+        row[at + seen[e]] = np.nan
+    begin, end = truth_ptr[u], truth_ptr[u + 1]
+    positives = workspace(end - begin, row)
+    for e in range(begin, end):
+        score = row[at + truth[e]]
+        positives[e - begin] = score if score == score else -np.inf
+        row[at + truth[e]] = np.nan
+    if end - begin <= FEW:
+        for e in range(begin, end):
+            count_around(row, at, n, positives[e - begin], above, e, tied, e)
     else:
-        _count_many(row, positives, above, tied)
+        _count_many(row[at : at + n], positives, above[begin:end], tied[begin:end])
 
 
 @entry(nogil=True)
 def _count_above(counter, queries, items, truth_ptr, truth, seen_ptr, seen, block, above, tied):
     n_queries, k = queries.shape
     n_items = len(items)
-    rows = np.empty((block, n_items), queries.dtype)
+    rows = workspace(block * n_items, queries)
     while True:
         first = fetch_add(counter, 0, block)
         if first >= n_queries:
             break
         m = min(block, n_queries - first)
-        gemm_nt(m, n_items, k, 1.0, queries[first:], k, items, k, 0.0, rows, n_items)
+        gemm_nt(m, n_items, k, 1.0, queries, first * k, k, items, 0, k, 0.0, rows, 0, n_items)
         for r in range(m):
-            u = first + r
-            here, unseen = slice(truth_ptr[u], truth_ptr[u + 1]), seen[seen_ptr[u] : seen_ptr[u + 1]]
-            _count_row(rows[r], unseen, truth[here], above[here], tied[here])
+            at = r * n_items
+            _count_row(rows, at, n_items, first + r, truth_ptr, truth, seen_ptr, seen, above, tied)
 
 
 def count_above(queries, items, truth_ptr, truth, seen_ptr, seen, block, n_threads, above, tied):
@@ -117,14 +119,16 @@ def count_above(queries, items, truth_ptr, truth, seen_ptr, seen, block, n_threa
 
 @entry(nogil=True)
 def _count_above_dense(counter, scores, truth_ptr, truth, seen_ptr, seen, above, tied):
+    n_queries, n_items = scores.shape
+    row = workspace(n_items, scores)
     while True:
         u = fetch_add(counter, 0, 1)
-        if u >= len(scores):
+        if u >= n_queries:
             break
-        here, unseen = slice(truth_ptr[u], truth_ptr[u + 1]), seen[seen_ptr[u] : seen_ptr[u + 1]]
-        _count_row(scores[u], unseen, truth[here], above[here], tied[here])
+        copy(row, 0, scores, u * n_items, n_items)
+        _count_row(row, 0, n_items, u, truth_ptr, truth, seen_ptr, seen, above, tied)
 
 
 def count_above_dense(scores, truth_ptr, truth, seen_ptr, seen, n_threads, above, tied):
-    """`count_above` for given scores, which are used as workspace (overwritten)."""
+    """`count_above` for given scores."""
     launch(_count_above_dense, n_threads, scores, truth_ptr, truth, seen_ptr, seen, above, tied)

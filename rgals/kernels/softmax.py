@@ -95,7 +95,9 @@ def softmax_batch(
             first = t * tile
             here = min(tile, n - first)
             scores = buffer[size * first : size * (first + here)].reshape(size, here)
-            blas.gemm_nt(size, here, width, one, users, width, items[first:], width, zero, scores, here)
+            blas.gemm_nt(
+                size, here, width, one, users, 0, width, items, first * width, width, zero, scores, 0, here
+            )
             for b in range(size):
                 sum_own = 0.0
                 for e in range(starts[t, b], starts[t + 1, b]):
@@ -137,8 +139,9 @@ def softmax_batch(
                     row[j] *= factor
                 for e in range(starts[t, b], starts[t + 1, b]):
                     row[indices[e] - first] -= one if len(weights) == 0 else weights[e]
-            blas.gemm_nn(size, width, here, one, grad, here, items[first:], width, zero, partial[t], width)
-            blas.gemm_tn(here, width, size, one, grad, here, users, width, zero, item_grad[first:], width)
+            of, to = first * width, t * size * width
+            blas.gemm_nn(size, width, here, one, grad, 0, here, items, of, width, zero, partial, to, width)
+            blas.gemm_tn(here, width, size, one, grad, 0, here, users, 0, width, zero, item_grad, of, width)
     for b in prange(size):
         for k in range(width):
             user_grad[b, k] = partial[0, b, k]

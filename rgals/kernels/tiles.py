@@ -12,11 +12,8 @@ Compiled functions call them with one-dimensional arrays, each followed by its o
 
 from __future__ import annotations
 
-from llvmlite import ir
-from numba.core import cgutils
-
 from rgals.kernels.library import kernel
-from rgals.kernels.vectors import INT, Index, Number
+from rgals.kernels.vectors import Number
 
 # ---------------------------------------------------------------- products
 
@@ -168,22 +165,17 @@ def _solve_part(e, v, c, u, inverse, first, left):
 @kernel("pp", "i")
 def tile_factor(e, c, inverse):
     """Cholesky ``U^T U`` of a diagonal tile in place, and ``1 / diag(U)``. Returns 0 or the failing pivot."""
-    v, builder = e.native(), e.builder
+    v = e.native()
     c, inverse = v.view(c), v.view(inverse)
     pivots = []
     for first in range(0, e.width, v.width):
         pivots.append(_factor_part(e, v, c, inverse, first))
         for left in range(first + v.width, e.width, v.width):
             _solve_part(e, v, c, c, inverse, first, left)
-    bits, bit = ir.IntType(e.width), ir.IntType(1)
-    wrong = builder.fcmp_unordered("<=", e.join(pivots).ir, e.zero().ir)  # unordered: NaN counts as wrong
-    mask = builder.bitcast(wrong, bits)
-    function = ir.FunctionType(bits, [bits, bit])
-    count = cgutils.get_or_insert_function(builder.module, function, f"llvm.cttz.i{e.width}")
-    failed = builder.zext(builder.call(count, [mask, ir.Constant(bit, 0)]), INT)
-    number = (Index(builder, failed) + 1).ir
-    none = builder.icmp_unsigned("==", mask, ir.Constant(bits, 0))
-    return Index(builder, builder.select(none, ir.Constant(INT, 0), number))
+    wrong = e.bits("<=", e.join(pivots), e.zero(), unordered=True)  # NaN counts as wrong
+    with e.when(wrong.is_("!=", 0)):
+        e.give_back(wrong.lowest_bit() + 1)
+    return e.index(0)
 
 
 @kernel("ppp")
@@ -231,39 +223,35 @@ def backward_tile(e, y, u, inverse):
 # ---------------------------------------------------------------- vectors
 
 
+@kernel("pir")
+def fill(e, x, n, number):
+    """``x[:n] = number``."""
+    for v, at in e.pieces(n):
+        v.view(x)[at] = number.on(v)
+
+
+def _number_by_number(name, kinds, formula):
+    def emit(e, out, *args):
+        *arrays, n = args
+        for v, at in e.pieces(n):
+            v.view(out)[at] = formula(*(v.view(x)[at] for x in (out, *arrays)))
+
+    emit.__module__, emit.__doc__ = __name__, f"`{name}`, number by number."
+    return kernel(kinds, name=name)(emit)
+
+
+#: ``to[:n] = x``, ``to += x``, ``to = x * y``, ``to = x / y``; a `kernel` each.
+copy = _number_by_number("copy", "ppi", lambda to, x: x)
+add = _number_by_number("add", "ppi", lambda to, x: to + x)
+times = _number_by_number("times", "pppi", lambda to, x, y: x * y)
+divided = _number_by_number("divided", "pppi", lambda to, x, y: x / y)
+
+
 @kernel("pi")
 def zero(e, x, n):
     """``x[:n] = 0``."""
     for v, at in e.pieces(n):
         v.view(x)[at] = v.zero()
-
-
-@kernel("ppi")
-def copy(e, to, x, n):
-    """``to[:n] = x[:n]``."""
-    for v, at in e.pieces(n):
-        v.view(to)[at] = v.view(x)[at]
-
-
-@kernel("pppi")
-def times(e, out, x, y, n):
-    """``out = x y``, number by number."""
-    for v, at in e.pieces(n):
-        v.view(out)[at] = v.view(x)[at] * v.view(y)[at]
-
-
-@kernel("pppi")
-def divided(e, out, x, y, n):
-    """``out = x / y``, number by number."""
-    for v, at in e.pieces(n):
-        v.view(out)[at] = v.view(x)[at] / v.view(y)[at]
-
-
-@kernel("ppi")
-def add(e, to, x, n):
-    """``to += x``."""
-    for v, at in e.pieces(n):
-        v.view(to)[at] = v.view(to)[at] + v.view(x)[at]
 
 
 @kernel("dppdi")

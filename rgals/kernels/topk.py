@@ -12,111 +12,116 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgals.kernels.blas import gemm_nt, gemv_n
+from rgals.kernels.blas import gemm_nt
 from rgals.kernels.compile import entry, inner
+from rgals.kernels.library import kernel
 from rgals.kernels.loops import lower_bound
 from rgals.kernels.queue import fetch_add, launch
-from rgals.kernels.simd import WIDTH, greater, lowest_bit
+from rgals.kernels.tiles import copy, dot, fill, times
+from rgals.kernels.workspace import workspace
 
 USERS = 512  # rows of a score tile: enough to pay for packing the items
 ITEMS = 512  # columns of a score tile: 1 MiB in float32, which stays in cache between gemm and scan
-GATHER = 256  # candidates gathered at once where every user has a list of their own
+LISTED = 256  # candidates scored at once where every user has a list of their own
+
+
+@kernel("piir", "i")
+def first_above(e, row, start, n, low):
+    """The first position from ``start`` on whose number is greater than ``low``, or ``n``; NaN never is."""
+    # 64 comparisons at once are the bits of an integer.
+    many, one = e.narrower(64), e.narrower(1)
+    whole = (n - start) // 64
+    with e.loop(whole) as i:
+        at = start + i * 64
+        above = many.bits(">", many.view(row)[at], low.on(many))
+        with e.when(above.is_("!=", 0)):
+            e.give_back(at + above.lowest_bit())
+    with e.loop(n, start + whole * 64) as at:
+        with e.when(one.bits(">", one.view(row)[at], low.on(one)).is_("!=", 0)):
+            e.give_back(at)
+    return n
 
 
 @inner
-def _sift(scores, ids, n, score, item):
-    """Replace the root of a heap of ``n`` entries."""
+def _sift(scores, ids, heap, n, score, item):
+    """Replace the root of a heap of ``n`` entries, which begins at ``heap``."""
     at = 0
     while True:
         child = 2 * at + 1
         if child >= n:
             break
-        right = child + 1
-        if right < n and (
-            scores[right] < scores[child] or (scores[right] == scores[child] and ids[right] > ids[child])
+        left, right = heap + child, heap + child + 1
+        if child + 1 < n and (
+            scores[right] < scores[left] or (scores[right] == scores[left] and ids[right] > ids[left])
         ):
-            child = right
-        if not (scores[child] < score or (scores[child] == score and ids[child] > item)):
+            child, left = child + 1, right
+        if not (scores[left] < score or (scores[left] == score and ids[left] > item)):
             break
-        scores[at] = scores[child]
-        ids[at] = ids[child]
+        scores[heap + at] = scores[left]
+        ids[heap + at] = ids[left]
         at = child
-    scores[at] = score
-    ids[at] = item
+    scores[heap + at] = score
+    ids[heap + at] = item
 
 
 @inner
-def _scan(row, first, names, scores, ids):
-    """Let the scores of consecutive items enter a heap.
+def _scan(row, at, width, first, names, scores, ids, heap, n):
+    """Let the scores ``row[at : at + width]`` of consecutive items enter a heap.
 
-    The item of ``row[j]`` is ``names[first + j]``, or ``first + j`` where ``names`` is empty.
+    The item of the j-th is ``names[first + j]``, or ``first + j`` where ``names`` is empty.
     """
-    n = len(scores)
-    low = scores[0]
-    for start in range(0, len(row), WIDTH):
-        if start + WIDTH <= len(row):
-            above = greater(row, start, low)
-        else:
-            above = np.uint64(0)
-            for j in range(start, len(row)):
-                if row[j] > low:
-                    above |= np.uint64(1) << np.uint64(j - start)
-        while above != 0:
-            j = start + lowest_bit(above)
-            above &= above - np.uint64(1)
-            if row[j] > low:
-                item = names[first + j] if len(names) else np.int32(first + j)
-                _sift(scores, ids, n, row[j], item)
-                low = scores[0]
+    j = first_above(row, at, 0, width, scores[heap])
+    while j < width:
+        item = names[first + j] if len(names) else first + j
+        _sift(scores, ids, heap, n, row[at + j], item)
+        j = first_above(row, at, j + 1, width, scores[heap])
 
 
 @inner
-def _clear(scores, ids):
+def _clear(scores, ids, heap, n):
     """An empty heap."""
-    for j in range(len(ids)):
-        scores[j] = -np.inf
+    fill(scores, heap, n, -np.inf)
+    for j in range(heap, heap + n):
         ids[j] = -1
 
 
 @inner
-def _sort(scores, ids):
+def _sort(scores, ids, heap, n):
     """Turn a heap into a list, best first."""
-    for n in range(len(scores) - 1, 0, -1):
-        score, item = scores[0], ids[0]
-        last_score, last_item = scores[n], ids[n]
-        _sift(scores, ids, n, last_score, last_item)
-        scores[n] = score
-        ids[n] = item
+    for last in range(n - 1, 0, -1):
+        score, item = scores[heap], ids[heap]
+        _sift(scores, ids, heap, last, scores[heap + last], ids[heap + last])
+        scores[heap + last] = score
+        ids[heap + last] = item
 
 
 @inner
-def _mask(row, first, names, indices, start, end):
+def _mask(row, at, width, first, names, indices, start, end):
     """Write -inf over the items ``indices[start:end]`` (sorted) of a row of a tile; return the next start."""
-    width = len(row)
     if len(names) == 0:
         while start < end and indices[start] < first + width:
-            row[indices[start] - first] = -np.inf
+            row[at + indices[start] - first] = -np.inf
             start += 1
         return start
-    last = names[first + width - 1]
-    at = first
+    here, last = first, names[first + width - 1]
     while start < end and indices[start] <= last:
-        at = lower_bound(names, at, first + width, indices[start])
-        if names[at] == indices[start]:
-            row[at - first] = -np.inf
+        here = lower_bound(names, here, first + width, indices[start])
+        if names[here] == indices[start]:
+            row[at + here - first] = -np.inf
         start += 1
     return start
 
 
 @entry(nogil=True)
-def _fill(counter, queries, items, scale, names, blocked, indptr, indices, n_segments, ids, scores):
+def _fill(counter, queries, items, scale, names, blocked, indptr, indices, n_segments, n, ids, scores):
     """The best items of every query in each segment, as heaps."""
     n_queries, k = queries.shape
     n_items = len(names) if len(names) else len(items)
     n_tiles = (n_items + ITEMS - 1) // ITEMS
     n_blocks = (n_queries + USERS - 1) // USERS
-    tile = np.empty((min(USERS, n_queries), ITEMS), queries.dtype)
-    gathered = np.empty((ITEMS if len(names) else 0, k), queries.dtype)
+    tile = workspace(min(USERS, n_queries) * ITEMS, queries)
+    gathered = workspace(ITEMS * k if len(names) else 0, queries)
+    scales = workspace(ITEMS, queries)
     cursor = np.empty(USERS, np.int64)
     while True:
         work = fetch_add(counter, 0, 1)
@@ -127,8 +132,8 @@ def _fill(counter, queries, items, scale, names, blocked, indptr, indices, n_seg
         m = min(USERS, n_queries - q0)
         first_tile = segment * n_tiles // n_segments
         end_tile = (segment + 1) * n_tiles // n_segments
-        for r in range(m):
-            _clear(scores[segment, q0 + r], ids[segment, q0 + r])
+        heaps = (segment * n_queries + q0) * n
+        _clear(scores, ids, heaps, m * n)
         if first_tile >= end_tile:
             continue
         start_item = first_tile * ITEMS
@@ -140,80 +145,79 @@ def _fill(counter, queries, items, scale, names, blocked, indptr, indices, n_seg
             width = min(ITEMS, n_items - first)
             if len(names):
                 for j in range(width):
-                    gathered[j] = items[names[first + j]]
-                gemm_nt(m, width, k, 1.0, queries[q0:], k, gathered, k, 0.0, tile, ITEMS)
+                    copy(gathered, j * k, items, names[first + j] * k, k)
+                gemm_nt(m, width, k, 1.0, queries, q0 * k, k, gathered, 0, k, 0.0, tile, 0, ITEMS)
             else:
-                gemm_nt(m, width, k, 1.0, queries[q0:], k, items[first:], k, 0.0, tile, ITEMS)
+                gemm_nt(m, width, k, 1.0, queries, q0 * k, k, items, first * k, k, 0.0, tile, 0, ITEMS)
+            if len(scale):
+                for j in range(width):
+                    scales[j] = scale[names[first + j] if len(names) else first + j]
             low = lower_bound(blocked, 0, len(blocked), first)
             high = lower_bound(blocked, low, len(blocked), first + width)
             for r in range(m):
-                row = tile[r, :width]
+                row = r * ITEMS
                 if len(scale):
-                    for j in range(width):
-                        row[j] *= scale[names[first + j] if len(names) else first + j]
+                    times(tile, row, tile, row, scales, 0, width)
                 for b in range(low, high):
-                    row[blocked[b] - first] = -np.inf
-                cursor[r] = _mask(row, first, names, indices, cursor[r], indptr[q0 + r + 1])
-                _scan(row, first, names, scores[segment, q0 + r], ids[segment, q0 + r])
+                    tile[row + blocked[b] - first] = -np.inf
+                cursor[r] = _mask(tile, row, width, first, names, indices, cursor[r], indptr[q0 + r + 1])
+                _scan(tile, row, width, first, names, scores, ids, heaps + r * n, n)
 
 
 @entry(nogil=True)
-def _merge(counter, ids, scores):
+def _merge(counter, n_segments, n_queries, n, ids, scores):
     """The lists of all segments as one, sorted, in the first."""
-    n_segments, n_queries = ids.shape[0], ids.shape[1]
     while True:
         q0 = fetch_add(counter, 0, USERS)
         if q0 >= n_queries:
             break
         for q in range(q0, min(q0 + USERS, n_queries)):
             # The first segment's heap takes in the entries of the others.
-            best, names_of = scores[0, q], ids[0, q]
+            best = q * n
             for segment in range(1, n_segments):
-                for j in range(len(best)):
-                    score, item = scores[segment, q, j], ids[segment, q, j]
+                for at in range((segment * n_queries + q) * n, (segment * n_queries + q + 1) * n):
                     # Entries of one segment arrive in the order of its heap, not of their ids.
-                    if score > best[0] or (score == best[0] and item < names_of[0]):
-                        _sift(best, names_of, len(best), score, item)
-            _sort(best, names_of)
+                    if scores[at] > scores[best] or (scores[at] == scores[best] and ids[at] < ids[best]):
+                        _sift(scores, ids, best, n, scores[at], ids[at])
+            _sort(scores, ids, best, n)
 
 
-def topk(queries, items, scale, names, blocked, indptr, indices, n_segments, n_threads, ids, scores):
+def topk(queries, items, scale, names, blocked, indptr, indices, n_threads, ids, scores):
     """The best items of every query, filtered.
 
     Of queries (B, K) and items (N, K), C-ordered, of one dtype. ``scale`` (N,) or empty multiplies an item's
     scores, NaN removes it; ``names``, sorted, are the only items to look at, empty for all; ``blocked``,
     sorted, those that nobody gets, empty where ``names`` is not; ``indptr`` and ``indices`` those that a
-    query must not get. The items are cut into ``n_segments`` parts, so that few queries occupy many threads.
-    ``ids`` and ``scores`` (n_segments, B, n) receive the lists in their first part, best first; -1 and -inf
-    where nothing is left.
+    query must not get. ``ids`` and ``scores`` (S, B, n) receive the lists in their first part, best first; -1
+    and -inf where nothing is left. The items are cut into S parts, so that few queries occupy many threads.
     """
-    launch(_fill, n_threads, queries, items, scale, names, blocked, indptr, indices, n_segments, ids, scores)
-    launch(_merge, n_threads, ids, scores)
+    filters = scale, names, blocked, indptr, indices
+    flat = ids.reshape(-1), scores.reshape(-1)
+    launch(_fill, n_threads, queries, items, *filters, len(ids), ids.shape[2], *flat)
+    launch(_merge, n_threads, *ids.shape, *flat)
 
 
 @entry(nogil=True)
-def _fill_lists(counter, queries, items, scale, allowed_ptr, allowed, indptr, indices, ids, scores):
+def _fill_lists(counter, queries, items, scale, allowed_ptr, allowed, indptr, indices, n, ids, scores):
     n_queries, k = queries.shape
-    row = np.empty(GATHER, queries.dtype)
-    gathered = np.empty((GATHER, k), queries.dtype)
+    row = workspace(LISTED, queries)
     while True:
         q = fetch_add(counter, 0, 1)
         if q >= n_queries:
             break
-        _clear(scores[q], ids[q])
+        _clear(scores, ids, q * n, n)
         cursor, end = indptr[q], indptr[q + 1]
-        for start in range(allowed_ptr[q], allowed_ptr[q + 1], GATHER):
-            names = allowed[start : min(start + GATHER, allowed_ptr[q + 1])]
-            for j in range(len(names)):
-                gathered[j] = items[names[j]]
-            gemv_n(len(names), k, 1.0, gathered, k, queries[q], 0.0, row)
-            if len(scale):
-                for j in range(len(names)):
-                    row[j] *= scale[names[j]]
-            cursor = lower_bound(indices, cursor, end, names[0])
-            cursor = _mask(row[: len(names)], 0, names, indices, cursor, end)
-            _scan(row[: len(names)], 0, names, scores[q], ids[q])
-        _sort(scores[q], ids[q])
+        for start in range(allowed_ptr[q], allowed_ptr[q + 1], LISTED):
+            width = min(LISTED, allowed_ptr[q + 1] - start)
+            for j in range(width):
+                item = allowed[start + j]
+                row[j] = dot(queries, q * k, items, item * k, k)
+                if len(scale):
+                    row[j] *= scale[item]
+            cursor = lower_bound(indices, cursor, end, allowed[start])
+            cursor = _mask(row, 0, width, start, allowed, indices, cursor, end)
+            _scan(row, 0, width, start, allowed, scores, ids, q * n, n)
+        _sort(scores, ids, q * n, n)
 
 
 def topk_lists(queries, items, scale, allowed_ptr, allowed, indptr, indices, n_threads, ids, scores):
@@ -221,22 +225,29 @@ def topk_lists(queries, items, scale, allowed_ptr, allowed, indptr, indices, n_t
 
     Only the listed items are scored: the cost is that of the lists, not of the catalogue.
     """
-    launch(_fill_lists, n_threads, queries, items, scale, allowed_ptr, allowed, indptr, indices, ids, scores)
+    filters = scale, allowed_ptr, allowed, indptr, indices
+    flat = ids.reshape(-1), scores.reshape(-1)
+    launch(_fill_lists, n_threads, queries, items, *filters, ids.shape[1], *flat)
 
 
 @entry(nogil=True)
-def _fill_dense(counter, dense, indptr, indices, ids, scores):
+def _fill_dense(counter, dense, indptr, indices, n, ids, scores):
+    n_queries, width = dense.shape
     names = np.empty(0, np.int32)
+    row = workspace(width, dense)
     while True:
         q = fetch_add(counter, 0, 1)
-        if q >= len(dense):
+        if q >= n_queries:
             break
-        _clear(scores[q], ids[q])
-        _mask(dense[q], 0, names, indices, indptr[q], indptr[q + 1])
-        _scan(dense[q], 0, names, scores[q], ids[q])
-        _sort(scores[q], ids[q])
+        _clear(scores, ids, q * n, n)
+        copy(row, 0, dense, q * width, width)
+        _mask(row, 0, width, 0, names, indices, indptr[q], indptr[q + 1])
+        _scan(row, 0, width, 0, names, scores, ids, q * n, n)
+        _sort(scores, ids, q * n, n)
 
 
 def topk_dense(dense, indptr, indices, n_threads, ids, scores):
-    """The best columns of every row of a given score matrix, filtered; excluded scores are overwritten."""
-    launch(_fill_dense, n_threads, dense, indptr, indices, ids, scores)
+    """The best columns of every row of a given score matrix, filtered."""
+    launch(
+        _fill_dense, n_threads, dense, indptr, indices, ids.shape[1], ids.reshape(-1), scores.reshape(-1)
+    )

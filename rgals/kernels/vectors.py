@@ -64,6 +64,14 @@ class Index:
         """A comparison: ``i.is_("<", j)``."""
         return self.builder.icmp_signed(relation, self.ir, self._of(other).ir)
 
+    def lowest_bit(self) -> Index:
+        """The number of its lowest set bit."""
+        return Index(self.builder, self.builder.cttz(self.ir, ir.Constant(ir.IntType(1), 1)))
+
+    def count_bits(self) -> Index:
+        """How many of its bits are set."""
+        return Index(self.builder, self.builder.ctpop(self.ir))
+
     def at_most(self, other) -> Index:
         """The smaller of two."""
         return Index(self.builder, self.builder.select(self.is_("<", other), self.ir, self._of(other).ir))
@@ -194,11 +202,13 @@ class Pointer:
 
 
 class Indices(Pointer):
-    """An address of indices; ``p[i]`` is the i-th."""
+    """An address of 32-bit integers; ``p[i]`` is the i-th."""
 
     def __getitem__(self, i) -> Index:  # type: ignore[override]
-        entry = self.e.builder.load((self + i).ir)
-        return Index(self.e.builder, self.e.builder.sext(entry, INT) if entry.type.width < 64 else entry)
+        return Index(self.e.builder, self.e.builder.sext(self.e.builder.load((self + i).ir), INT))
+
+    def __setitem__(self, i, value: Index) -> None:  # type: ignore[override]
+        self.e.builder.store(self.e.builder.trunc(value.ir, _I32), (self + i).ir)
 
 
 class Emitter:
@@ -322,6 +332,12 @@ class Emitter:
         zero = self.zero().ir
         value = vector.ir
         return Vector(self, self.builder.select(self.builder.fcmp_ordered(">", value, zero), value, zero))
+
+    def bits(self, relation: str, a: Vector, b: Vector, unordered: bool = False) -> Index:
+        """Comparisons as the bits of an integer; of NaN they hold where ``unordered``."""
+        compare = self.builder.fcmp_unordered if unordered else self.builder.fcmp_ordered
+        held = self.builder.bitcast(compare(relation, a.ir, b.ir), ir.IntType(self.width))
+        return Index(self.builder, held if self.width == 64 else self.builder.zext(held, INT))
 
     # ---------------------------------------------------------------- lanes
 

@@ -211,7 +211,7 @@ def _count(
     scores: np.ndarray | tuple[np.ndarray, np.ndarray], truth: CSR, seen: CSR, n_jobs: int | None
 ) -> Outranked:
     """Count what outranks each relevant item, from dense scores (overwritten) or from factors."""
-    above, tied = np.empty(truth.nnz, np.int64), np.empty(truth.nnz, np.int64)
+    above, tied = np.empty(truth.nnz, np.int32), np.empty(truth.nnz, np.int32)
     pairs = truth.indptr, truth.indices, seen.indptr, seen.indices
     width = scores[0].shape[1] if isinstance(scores, tuple) else 1
     with workers(useful_jobs(n_jobs, truth.n_rows * truth.n_cols * width)) as threads:
@@ -221,7 +221,8 @@ def _count(
             kernel.count_above(*scores, *pairs, block, threads, above, tied)
         else:
             kernel.count_above_dense(scores, *pairs, threads, above, tied)
-    return Outranked(truth.indptr, above, tied, truth.n_cols - truth.row_counts - seen.row_counts)
+    counts = above.astype(np.int64), tied.astype(np.int64)
+    return Outranked(truth.indptr, *counts, truth.n_cols - truth.row_counts - seen.row_counts)
 
 
 def _block(

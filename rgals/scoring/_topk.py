@@ -208,7 +208,7 @@ def topk(
     scores = np.empty((n_segments, n_queries, n), queries.dtype)
     lists = read_only(names), read_only(blocked)
     with workers(useful_jobs(n_jobs, n_queries * n_left * queries.shape[1])) as threads:
-        kernel.topk(queries, items, scale, *lists, *filters, n_segments, threads, ids, scores)
+        kernel.topk(queries, items, scale, *lists, *filters, threads, ids, scores)
     return (ids[0], scores[0]) if n_segments == 1 else (ids[0].copy(), scores[0].copy())
 
 
