@@ -121,7 +121,7 @@ def _descend(row, n, most, rows, basis, scratch, rr, beta, enough, steps):
     return False, rr, beta
 
 
-@inner(forceinline=True)
+@inner
 def solve(row, worth, most, rows, basis, scratch):
     """Solve ``(I + X^T X) x = rhs + X^T w`` to rounding, from zero, for weights that are not negative.
 
@@ -164,7 +164,7 @@ def solve(row, worth, most, rows, basis, scratch):
     return False
 
 
-@inner(forceinline=True)
+@inner
 def improve(row, steps, most, rows, basis, result, scratch):
     """Improve a row by ``steps`` steps from what ``result.out`` holds.
 

@@ -19,7 +19,7 @@ from rgals.kernels.vectors import LINE
 CHUNK = 128  # positives packed at once by the primal: with K = 64 they stay in the first-level cache
 
 
-@inner(forceinline=True)
+@inner
 def dual(row, rows, basis, scratch):
     """Solve in the dual; the solution and the right-hand side are left in ``scratch``.
 
@@ -51,7 +51,7 @@ def dual(row, rows, basis, scratch):
     return code
 
 
-@inner(forceinline=True)
+@inner
 def primal(row, rows, basis, scratch):
     """Solve in the primal; the solution and the right-hand side are left in ``scratch``.
 

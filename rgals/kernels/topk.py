@@ -72,7 +72,7 @@ def _scan(row, at, width, first, names, scores, ids, heap, n):
     """
     j = first_above(row, at, 0, width, scores[heap])
     while j < width:
-        item = names[first + j] if len(names) else first + j
+        item = np.int64(names[first + j]) if len(names) else first + j
         _sift(scores, ids, heap, n, row[at + j], item)
         j = first_above(row, at, j + 1, width, scores[heap])
 
@@ -90,7 +90,7 @@ def _sort(scores, ids, heap, n):
     """Turn a heap into a list, best first."""
     for last in range(n - 1, 0, -1):
         score, item = scores[heap], ids[heap]
-        _sift(scores, ids, heap, last, scores[heap + last], ids[heap + last])
+        _sift(scores, ids, heap, last, scores[heap + last], np.int64(ids[heap + last]))
         scores[heap + last] = score
         ids[heap + last] = item
 
@@ -178,7 +178,7 @@ def _merge(counter, n_segments, n_queries, n, ids, scores):
                 for at in range((segment * n_queries + q) * n, (segment * n_queries + q + 1) * n):
                     # Entries of one segment arrive in the order of its heap, not of their ids.
                     if scores[at] > scores[best] or (scores[at] == scores[best] and ids[at] < ids[best]):
-                        _sift(scores, ids, best, n, scores[at], ids[at])
+                        _sift(scores, ids, best, n, scores[at], np.int64(ids[at]))
             _sort(scores, ids, best, n)
 
 

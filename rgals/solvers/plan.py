@@ -238,14 +238,14 @@ class Plan:
         self.matrix, self.side, self.dtype, self.K = matrix, side, np.dtype(dtype), K
         self.rows = rows_of(matrix, side, dtype)
         n = matrix.row_counts
-        n_zero, n_negative, self._heaviest = weigh(self.rows, n_threads)
+        n_zero, n_negative, heaviest = weigh(self.rows, n_threads)
         kinds = CPU[self.dtype]
         self.kind = classify(
-            n, n_zero, n_negative, self._heaviest, side.linear, side.scale, K, self.dtype, kinds
+            n, n_zero, n_negative, heaviest, side.linear, side.scale, K, self.dtype, kinds
         )
         self.kp = padded(K, kinds.padding)
         self._worth = steps_worth(n, self.kp)
-        self._n = n
+        self._heaviest = heaviest.astype(np.float32)  # for `__str__`
         self.empty = np.flatnonzero(self.kind == EMPTY)
         longest_first = np.argsort(-n, kind="stable")
         weighted = longest_first[self.kind[longest_first] & FACTORED >= DUAL]
@@ -260,6 +260,11 @@ class Plan:
         self.ratio = (
             None if is_coupled else common_ratio(side.scale, side.ridge, (n > 0) | (side.linear != 0))
         )
+
+    @property
+    def _n(self) -> np.ndarray:
+        """Positives of every row; not kept, as a plan lives as long as the fit."""
+        return self.matrix.row_counts
 
     def _work(self, order: np.ndarray, bounds: np.ndarray | None = None) -> Work:
         if bounds is None:
