@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import re
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +25,8 @@ import numba
 import numpy as np
 from numba import njit
 from numba.core import caching
+
+from rgals.runtime.caches import cache_of, find, warn_uncached
 
 _HERE = Path(__file__).parent
 _RUNTIME = _HERE.parent / "runtime"
@@ -64,24 +66,29 @@ class _Entries:
     Stands in for `numba.core.caching.IndexDataCacheFile`, which has one index for all of them.
     """
 
-    def __init__(self, folder: str, function: str, stamp: str) -> None:
-        self._folder, self._function, self._stamp = folder, function, stamp
+    def __init__(self, cache: Any, stamp: str) -> None:
+        self._python, self._folder, self._stamp = cache._py_func, cache.cache_path, stamp
+        self._function = cache._impl.filename_base
 
-    def _entry(self, key: tuple) -> caching.IndexDataCacheFile:
+    def _entry(self, folder: str, key: tuple) -> caching.IndexDataCacheFile:
         settings = [str(getattr(numba.config, name, None)) for name in _SETTINGS]
         digest = _digest(self._stamp, settings, _processor(), key)
-        return caching.IndexDataCacheFile(self._folder, f"{self._function}-{self._stamp}-{digest}", digest)
+        return caching.IndexDataCacheFile(folder, f"{self._function}-{self._stamp}-{digest}", digest)
 
     def load(self, key: tuple) -> Any:
         """What was saved, or None."""
-        return self._entry(key).load(key)
+        return find(self._python, self._folder, lambda folder: self._entry(folder, key).load(key))
 
     def save(self, key: tuple, data: Any) -> None:
         """Write an entry."""
         if _stamp() != self._stamp:
             return  # edited since it was imported: nobody knows from what this process compiles
-        self._entry(key).save(key, data)
-        _remove_old(self._folder, self._function.rpartition(".")[2], self._stamp)
+        try:
+            os.makedirs(self._folder, exist_ok=True)
+            self._entry(self._folder, key).save(key, data)
+            _remove_old(self._folder, self._function.rpartition(".")[2], self._stamp)
+        except OSError as error:
+            warn_uncached(f"{self._folder}: {error.strerror}. Set NUMBA_CACHE_DIR before Python starts")
 
     def flush(self) -> None:
         """Forget all entries."""
@@ -103,20 +110,11 @@ def _remove_old(folder: str, python: str, stamp: str) -> None:
 
 def _cache(function: Callable[..., Any]) -> Any:
     """Numba's cache of a function, which finds its entries by our names."""
-    cache = caching.FunctionCache(function)
+    cache = cache_of(function)
     if not isinstance(cache._cache_file, caching.IndexDataCacheFile):
         raise AttributeError("its files are not where they used to be")
-    cache._cache_file = _Entries(cache.cache_path, cache._impl.filename_base, STAMP)
+    cache._cache_file = _Entries(cache, STAMP)
     return cache
-
-
-@functools.cache
-def _warn_uncached(reason: str) -> None:
-    warnings.warn(
-        f"compiled kernels are not cached, so that every process compiles them again: {reason}",
-        RuntimeWarning,
-        stacklevel=2,
-    )
 
 
 def _compiled(function: Callable[..., Any], options: dict[str, Any]) -> Any:
@@ -131,9 +129,9 @@ def _compiled(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     except RuntimeError as error:
         if "no locator available" not in str(error):
             raise
-        _warn_uncached("numba can write to no folder. Set NUMBA_CACHE_DIR to one before Python starts")
+        warn_uncached("numba can write to no folder. Set NUMBA_CACHE_DIR to one before Python starts")
     except (AttributeError, TypeError) as error:
-        _warn_uncached(f"numba {numba.__version__} keeps its cache in another way ({error})")
+        warn_uncached(f"numba {numba.__version__} keeps its cache in another way ({error})")
     return dispatcher
 
 
