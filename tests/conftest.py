@@ -12,7 +12,6 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
-from instruments.compiling import compile_once
 from instruments.harness import Tally, Zygote
 from threadpoolctl import ThreadpoolController
 
@@ -28,6 +27,8 @@ DATA = Path(os.environ.get("RGALS_DATA") or ROOT.parent / "shared" / "data")
 
 def pytest_configure(config) -> None:
     if hasattr(config, "workerinput"):  # one of the processes of `pytest -n`
+        from rgals.warm import compile_once  # with the package, which a run of one process may not need
+
         compile_once(Path(config.option.basetemp).parent / "compiling")
 
 

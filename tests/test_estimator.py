@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -37,7 +39,7 @@ from rgals.kernels import csr as matrices
 from rgals.kernels import diagonal, rows
 from rgals.metrics import evaluate
 from rgals.model_selection import split_interactions
-from rgals.runtime.progress import ProgressBar
+from rgals.runtime.progress import FIRST_FIT, ProgressBar
 
 
 @pytest.fixture(scope="module")
@@ -255,19 +257,24 @@ def test_progress_is_shown_only_when_asked_for(X, capsys):
     assert "compiling" not in shown  # the first fit has
 
 
-def test_progress_says_what_the_first_iteration_waits_for(capsys):
+def test_progress_says_once_what_the_first_iteration_waits_for(capsys, monkeypatch):
+    monkeypatch.setattr(ProgressBar, "told", False)
     bar = ProgressBar(2, "ALS", "it")
     njit(lambda x: x)(1)  # not the business of a bar that has not begun
     bar.begin()
     assert "compiling" not in capsys.readouterr().err
     njit(lambda x: x + 1)(1)
     njit(lambda x: x + 2)(1)
-    assert capsys.readouterr().err.count("ALS, compiling (the first time on this machine)") == 1
+    assert capsys.readouterr().err.count(f"ALS, compiling (about {FIRST_FIT} s, once on this machine)") == 1
     bar.advance({"iteration": 1, "seconds": 2.0, "objective": 0.123456, "state": "good"})
     njit(lambda x: x + 3)(1)  # nobody listens any more
     bar.close()
     shown = capsys.readouterr().err
     assert "ALS:  50%" in shown and "objective=0.12346" in shown
+    with closing(ProgressBar(2, "ALS", "it")) as bar:
+        bar.begin()
+        njit(lambda x: x + 4)(1)  # in another precision, for example
+    assert "compiling" not in capsys.readouterr().err
     assert not any(word in shown for word in ("compiling", "seconds", "iteration=", "good"))
 
 

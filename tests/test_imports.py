@@ -28,6 +28,7 @@ LAYERS = (
     "training",
     "sgd",
     "estimator",
+    "warm",
     "model_selection",
     "compare",
     "cli",

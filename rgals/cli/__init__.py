@@ -1,4 +1,4 @@
-"""The command line: ``rgals demo | fit | evaluate | recommend | compare | tune``.
+"""The command line: ``rgals demo | fit | evaluate | recommend | compare | tune | warmup``.
 
 A command is a module with ``configure(parser)`` and ``run(args) -> int``; adding one is that module and a row
 in `COMMANDS`. Results go to standard output, everything else to standard error.
@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Sequence
 from types import ModuleType
 
-from rgals.cli import compare, demo, evaluate, fit, recommend, tune
+from rgals.cli import compare, demo, evaluate, fit, recommend, tune, warmup
 from rgals.runtime.errors import RgalsError
 from rgals.runtime.version import __version__
 
@@ -26,6 +26,7 @@ COMMANDS: dict[str, ModuleType] = {
     "recommend": recommend,
     "compare": compare,
     "tune": tune,
+    "warmup": warmup,
 }
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130

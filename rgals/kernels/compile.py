@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +10,7 @@ from numba import njit
 from numba.core import caching
 
 from rgals.kernels import library
-from rgals.kernels.cache import Entries, cache_of
+from rgals.runtime.caches import Entries, cache_of, warn_uncached
 
 
 class _Entries(Entries):
@@ -22,15 +20,6 @@ class _Entries(Entries):
         if data is not None:
             library.load_for(data)
         return data
-
-
-@functools.cache
-def _warn_uncached(reason: str) -> None:
-    warnings.warn(
-        f"compiled kernels are not cached, so that every process compiles them again: {reason}",
-        RuntimeWarning,
-        stacklevel=2,
-    )
 
 
 def entry(function: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -52,16 +41,10 @@ def entry(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     dispatcher: Any = njit(**options)(function)
     if numba.config.DISABLE_JIT:
         return dispatcher
-    try:
-        if not isinstance(dispatcher._cache, caching.NullCache):
-            raise AttributeError("a function has a cache before it is given one")
-        dispatcher._cache = cache_of(function, _Entries)
-    except RuntimeError as error:
-        if "no locator available" not in str(error):
-            raise
-        _warn_uncached("numba can write to no folder. Set NUMBA_CACHE_DIR to one before Python starts")
-    except (AttributeError, TypeError) as error:
-        _warn_uncached(f"numba {numba.__version__} keeps its cache in another way ({error})")
+    if not isinstance(getattr(dispatcher, "_cache", None), caching.NullCache):
+        warn_uncached(f"numba {numba.__version__} keeps its cache in another way")
+        return dispatcher
+    dispatcher._cache = cache_of(function, library.SOURCES, _Entries) or dispatcher._cache
     return dispatcher
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -19,9 +20,13 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from rgals.kernels.cache import HERE, cache_of
 from rgals.kernels.vectors import INT, Emitter, Index, Indices, Number, Pointer
+from rgals.runtime.caches import cache_of
 
+_HERE = Path(__file__).parent
+_RUNTIME = _HERE.parent / "runtime"
+#: The files that compiled code comes from: these modules, what they import from outside, and our version.
+SOURCES = (*sorted(_HERE.rglob("*.py")), _RUNTIME / "aligned.py", _RUNTIME / "version.py")
 _REALS = {"f32": types.float32, "f64": types.float64}
 
 
@@ -158,7 +163,7 @@ _loaded: set[types.Type] = set()
 
 def module(real: types.Type) -> ir.Module:
     """All kernels for an element type, as LLVM's instructions."""
-    for path in HERE.glob("[a-z]*.py"):
+    for path in _HERE.glob("[a-z]*.py"):
         importlib.import_module(f"{__package__}.{path.stem}")
     made = ir.Module(f"rgals.{real}")
     for one in _KERNELS.values():
@@ -173,20 +178,17 @@ def load(real: types.Type) -> None:
         return
     codegen = cpu_target.target_context.codegen()
     key = (str(real), codegen.magic_tuple())
-    try:
-        files = cache_of(module)._cache_file
-    except (RuntimeError, AttributeError, TypeError):  # entries have warned
-        files = None
-    saved = files.load(key) if files else None
-    if saved is not None:
+    cache = cache_of(module, SOURCES)
+    saved = cache and cache._cache_file.load(key)
+    if saved:
         codegen.unserialize_library(saved)
     else:
         library = codegen.create_library(f"rgals.{real}")
         library.enable_object_caching()
         library.add_ir_module(module(real))
         library.finalize()
-        if files:
-            files.save(key, library.serialize_using_object_code())
+        if cache:
+            cache._cache_file.save(key, library.serialize_using_object_code())
     _loaded.add(real)
 
 

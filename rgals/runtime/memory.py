@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from rgals.runtime import cgroups
 from rgals.runtime.aligned import CACHE
 from rgals.runtime.errors import InsufficientMemoryError
 
@@ -17,8 +18,6 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-_PROC = Path("/proc")
-_CGROUPS = Path("/sys/fs/cgroup")
 # Names of the limit, the usage and the statistics, which name reclaimable page cache.
 _V2 = ("memory.max", "memory.current", "memory.stat")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat")
@@ -31,7 +30,10 @@ _admitted: ContextVar[tuple[int, str, str] | None] = ContextVar("admitted", defa
 
 def available_bytes() -> int | None:
     """Memory that the machine, the control group and the limit of this process leave; None where unknown."""
-    amounts = [_machine(), *(_control_group(*files) for files in _control_groups()), _own_limit()]
+    groups = [(folder, _V2) for folder in cgroups.folders("")]
+    groups += [(folder, _V1) for folder in cgroups.folders("memory")]
+    limits = [_control_group(*(folder / name for name in names)) for folder, names in groups]
+    amounts = [_machine(), *limits, _own_limit()]
     known = [amount for amount in amounts if amount is not None]
     return max(0, min(known)) if known else None
 
@@ -160,29 +162,12 @@ def split_bytes(nnz: int) -> int:
 
 def _machine() -> int | None:
     try:
-        for line in (_PROC / "meminfo").read_text().splitlines():
+        for line in (cgroups.PROC / "meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
         return None
     return None
-
-
-def _control_groups() -> Iterator[tuple[Path, Path, Path]]:
-    """Files of this process's control groups, whose limits all hold: its own and those above, v2 and v1."""
-    own = {"": "/", "memory": "/"}
-    try:
-        for line in (_PROC / "self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            own.update((name, path) for name in controllers.split(",") if name in own)
-    except (OSError, ValueError):  # no such file: the mounted folders themselves are looked at
-        pass
-    for controller, names in (("", _V2), ("memory", _V1)):
-        root = _CGROUPS / controller
-        group = root / own[controller].strip("/")
-        # In a container the path may be that of the host, which is not mounted: its files are then absent.
-        for folder in (group, *(above for above in group.parents if above.is_relative_to(root))):
-            yield folder / names[0], folder / names[1], folder / names[2]
 
 
 def _control_group(limit: Path, usage: Path, statistics: Path) -> int | None:
@@ -206,7 +191,7 @@ def _own_limit() -> int | None:
     if limit == resource.RLIM_INFINITY:
         return None
     try:
-        pages = int((_PROC / "self/statm").read_text().split()[0])
+        pages = int((cgroups.PROC / "self/statm").read_text().split()[0])
         return limit - pages * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError, AttributeError):  # another system than Linux
         return None

@@ -1,34 +1,38 @@
-"""The progress bar of a fit: the figures of the last iteration, and what the first one waits for."""
+"""The progress bar of a fit: the figures of the last iteration; and what numba compiles meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from numba.core.event import Event, Listener, register, unregister
+from numba.core.event import Event, Listener, install_listener, register, unregister
 from tqdm import tqdm
 
 _COMPILE = "numba:compile"
+FIRST_FIT = 20  # seconds that a first fit compiles: docs/startup.md
 _NOT_SHOWN = ("iteration", "seconds", "evaluation_seconds")
 
 
 class ProgressBar(Listener):
     """A tqdm bar with the objective and the metrics of the last iteration.
 
-    Before the first one it says so when numba compiles instead of loading what it has compiled before.
+    Before the first one it says so, once in a process, when numba compiles instead of loading what it has
+    compiled before.
     """
+
+    told = False
 
     def __init__(self, total: int, label: str, unit: str, *, shown: bool = True) -> None:
         self.bar = tqdm(total=total, desc=label, unit=unit, disable=not shown)
-        self.label, self.unit = label, unit
-        self.compiling = False
-        self.shown = shown
+        self.label = label
         self.listens = False
 
     def begin(self, done: int = 0) -> None:
         """Count ``done`` iterations of an earlier run, and listen to numba until `advance` or `close`."""
         self.bar.update(done)
-        self.listens = self.shown
+        self.listens = not self.bar.disable and not ProgressBar.told
         if self.listens:
             register(_COMPILE, self)
 
@@ -50,9 +54,9 @@ class ProgressBar(Listener):
 
     def on_start(self, event: Event) -> None:
         """Numba begins to compile a function."""
-        if not self.compiling:
-            self.compiling = True
-            self.bar.set_description(f"{self.label}, compiling (the first time on this machine)")
+        if not ProgressBar.told:
+            ProgressBar.told = True
+            self.bar.set_description(f"{self.label}, compiling (about {FIRST_FIT} s, once on this machine)")
 
     def on_end(self, event: Event) -> None:
         """Numba has compiled a function; others will follow."""
@@ -60,7 +64,26 @@ class ProgressBar(Listener):
     def _stop_listening(self) -> None:
         if self.listens:
             unregister(_COMPILE, self)
-        self.listens = False
-        if self.compiling:
             self.bar.set_description(self.label, refresh=False)
-        self.compiling = False
+        self.listens = False
+
+
+class _Compilations(Listener):
+    def __init__(self, report: Callable[[str, float], object]) -> None:
+        self.report, self.started = report, list[float]()
+
+    def on_start(self, event: Event) -> None:
+        self.started.append(time.perf_counter())
+
+    def on_end(self, event: Event) -> None:
+        seconds = time.perf_counter() - self.started.pop()
+        if not self.started:
+            function = event.data["dispatcher"].py_func
+            self.report(f"{function.__module__}.{function.__qualname__}", seconds)
+
+
+@contextmanager
+def compilations(report: Callable[[str, float], object]) -> Iterator[None]:
+    """Report every function that is compiled for Python inside: its name, and the seconds with its parts."""
+    with install_listener(_COMPILE, _Compilations(report)):
+        yield

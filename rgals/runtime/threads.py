@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import numba
 from threadpoolctl import ThreadpoolController
 
+from rgals.runtime import cgroups
 from rgals.runtime.errors import ForkError, ParameterError
 
 _launch_lock = threading.RLock()
@@ -24,12 +26,13 @@ def n_threads(n_jobs: int | None) -> int:
     Parameters
     ----------
     n_jobs : int or None
-        ``None`` or ``-1``: all that numba may use (``NUMBA_NUM_THREADS``). ``-2``: all but one, and so on.
+        ``None`` or ``-1``: as many as ``NUMBA_NUM_THREADS`` says, or else as the processors that this process
+        may run on and that its control group gives it the time of. ``-2``: one fewer, and so on.
 
     Returns
     -------
     int
-        At least 1, at most ``numba.config.NUMBA_NUM_THREADS``.
+        At least 1, at most what ``None`` gives.
 
     Raises
     ------
@@ -37,6 +40,8 @@ def n_threads(n_jobs: int | None) -> int:
         If ``n_jobs`` is 0 or not an integer.
     """
     available = numba.config.NUMBA_NUM_THREADS
+    if "NUMBA_NUM_THREADS" not in os.environ:
+        available = max(1, math.ceil(min(available, cgroups.processors())))
     if n_jobs is None:
         return available
     if isinstance(n_jobs, bool) or not hasattr(n_jobs, "__index__") or n_jobs == 0:

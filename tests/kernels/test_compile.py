@@ -33,6 +33,7 @@ from .compile import inner
 def add(x):
     return x + 1
 """
+RUNTIME = ["runtime/aligned", "runtime/caches", "runtime/version"]
 PLACES = ["beside the package", "NUMBA_CACHE_DIR", "numba's user folder"]
 
 
@@ -49,15 +50,14 @@ def edit(path: Path, old: str, new: str) -> None:
 def package(tmp_path, monkeypatch):
     """A package of one compiled function and one that is inlined into it, with our decorators."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python's own cache goes by time and size
-    kernels = tmp_path / "installed" / "tried" / "kernels"
-    kernels.mkdir(parents=True)
-    shutil.copy(kernel_compile.__file__, kernels)
+    tried = tmp_path / "installed" / "tried"
+    for name in ("kernels/compile", "kernels/library", "kernels/vectors", *RUNTIME):
+        copy = tried / f"{name}.py"
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text((PACKAGE / f"{name}.py").read_text().replace("from rgals.", "from tried."))
+    kernels = tried / "kernels"
     for name, text in [("__init__", ""), ("entries", ENTRY), ("leaf", LEAF)]:
         (kernels / f"{name}.py").write_text(text)
-    runtime = kernels.parent / "runtime"
-    runtime.mkdir()
-    for name in ("aligned", "version"):
-        shutil.copy(PACKAGE / "runtime" / f"{name}.py", runtime)
     (kernels.parent / "__init__.py").write_text("")
     return kernels
 
@@ -115,7 +115,7 @@ def test_versions_that_share_a_folder_keep_their_own_entries(package):
 
 
 @pytest.mark.parametrize(
-    "where", ["kernels/leaf.py", "kernels/compile.py", "runtime/aligned.py", "runtime/version.py"]
+    "where", ["kernels/leaf.py", "kernels/library.py", "runtime/aligned.py", "runtime/version.py"]
 )
 def test_every_file_that_kernels_are_made_of_counts(package, where):
     start(package)(1)
@@ -234,8 +234,11 @@ def test_a_numba_that_caches_in_another_way_is_told_of(package, monkeypatch, gon
 
 def test_kernels_are_made_of_the_files_that_are_stamped():
     """Whatever a kernel imports of this package counts; and nothing is cached without the stamp."""
-    stamped = {path.relative_to(PACKAGE) for path in kernel_compile.SOURCES}
-    plain = {Path("runtime/threads.py")}  # runs in Python around compiled code, never inside
+    stamped = {path.relative_to(PACKAGE) for path in kernel_compile.library.SOURCES}
+    plain = {
+        Path("runtime/caches.py"),
+        Path("runtime/threads.py"),
+    }  # around compiled code
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE)
         tree = ast.parse(path.read_text())

@@ -18,6 +18,7 @@ from instruments.memory import matrix
 from rgals import RGALS, RGX, InsufficientMemoryError, PrecisionWarning, estimator
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
+from rgals.runtime import cgroups
 from rgals.runtime import memory as _memory
 from rgals.scoring import topk, topk_dense
 from rgals.sgd import SGDRanker
@@ -126,8 +127,8 @@ def group(folder: Path, limit: str, used: int, cache: int = 0, v1: bool = False)
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """A machine with 10,000 KiB of free memory, no control group and no limit."""
-    monkeypatch.setattr(_memory, "_PROC", tmp_path / "proc")
-    monkeypatch.setattr(_memory, "_CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(cgroups, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path / "cgroup")
     monkeypatch.setattr(_memory, "resource", None)
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "meminfo").write_text("MemTotal: 1 kB\nMemAvailable: 10000 kB\n")

@@ -10,6 +10,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import numba
 import numpy as np
 import pytest
 from helpers import interactions
@@ -17,8 +18,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from rgals import RGALS
 from rgals.kernels import queue
+from rgals.runtime import cgroups
 from rgals.runtime import threads as _threads
-from rgals.runtime.threads import workers
+from rgals.runtime.threads import n_threads, workers
 
 ORDERS = list(itertools.permutations(range(3)))
 
@@ -327,3 +329,67 @@ def test_an_interrupt_while_limits_are_set_leaves_none(library, monkeypatch, aft
 def test_a_library_without_the_functions_is_left_alone(monkeypatch):
     silent = controller("openblas", lambda: None, lambda number: None)
     assert _threads._limits_of(silent) == []
+
+
+# ------------------------------------------------------------------ processors of a container
+
+
+@pytest.fixture
+def groups(tmp_path, monkeypatch):
+    """The folder of control groups, of which there is none yet; this process is in one named /above/own."""
+    monkeypatch.setattr(cgroups, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path / "cgroup")
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 64)
+    monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "cgroup").write_text("0::/above/own\n4:cpu,cpuacct:/above/own\n")
+    cgroups.processors.cache_clear()
+    yield tmp_path / "cgroup"
+    cgroups.processors.cache_clear()
+
+
+QUOTAS = [
+    ("max 100000", ("-1", "100000"), 64),
+    ("200000 100000", ("200000", "100000"), 2),
+    ("150000 100000", ("75000", "50000"), 2),
+    ("5000 100000", ("5000", "100000"), 1),
+    ("nonsense", ("nonsense", "100000"), 64),
+]
+
+
+@pytest.mark.parametrize("where", ["", "above", "above/own"])
+@pytest.mark.parametrize("v1", [False, True], ids=["v2", "v1"])
+@pytest.mark.parametrize(("v2_text", "v1_texts", "expected"), QUOTAS)
+def test_threads_are_no_more_than_the_container_has_processors(
+    groups, where, v1, v2_text, v1_texts, expected
+):
+    folder = groups / ("cpu" if v1 else "") / where
+    folder.mkdir(parents=True)
+    if v1:
+        (folder / "cpu.cfs_quota_us").write_text(v1_texts[0] + "\n")
+        (folder / "cpu.cfs_period_us").write_text(v1_texts[1] + "\n")
+    else:
+        (folder / "cpu.max").write_text(v2_text + "\n")
+    assert n_threads(None) == n_threads(-1) == n_threads(100) == expected
+
+
+def test_threads_that_were_asked_for_by_name_are_not_cut(groups, monkeypatch):
+    groups.mkdir()
+    (groups / "cpu.max").write_text("200000 100000\n")
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "64")
+    assert n_threads(None) == 64
+
+
+def test_without_control_groups_all_processors_count(groups):
+    assert n_threads(None) == 64
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system binds no process to processors")
+def test_processors_that_this_process_may_not_use_do_not_count():
+    script = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    script += "from rgals.runtime.threads import n_threads; print(n_threads(None))"
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == "1\n", done.stderr

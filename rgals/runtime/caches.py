@@ -1,0 +1,186 @@
+"""Where compiled code is kept, and what it is found by.
+
+It is written to the first of numba's folders that can be, and read from all of them. numba finds a compiled
+function by the file that it stands in, although code of other files is inlined into it, and numbers the files
+that it writes, so that two processes may write two functions to one. Here an entry is named by all that
+decides about its code: the contents of the files that it is made of, the versions of what compiles them,
+numba's settings, the processor, and numba's own key. No process runs stale code or that of another one then,
+wherever the cache lies and however many processes share it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import os
+import re
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+import numba
+import numpy as np
+from numba.core import caching
+
+#: Settings of numba that change code and that its own key leaves out.
+_SETTINGS = [
+    "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "ENABLE_AVX", "BOUNDSCHECK", "DEBUGINFO_DEFAULT",
+    "ENABLE_PROFILING", "EXTEND_VARIABLE_LIFETIMES", "LLVM_REFPRUNE_PASS", "LLVM_REFPRUNE_FLAGS",
+    "DISABLE_INTEL_SVML", "USING_SVML", "PARFOR_MAX_TUPLE_SIZE", "DEBUG_NRT", "NRT_STATS",
+]  # fmt: skip
+_DAY = 24 * 3600.0  # seconds
+
+
+@functools.cache
+def warn_uncached(reason: str) -> None:
+    """Warn, once for each reason, that compiled code is lost with the process."""
+    warnings.warn(
+        f"compiled kernels are not cached, so that every process compiles them again: {reason}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+@functools.cache
+def _writable(folder: str) -> bool:
+    try:
+        os.makedirs(folder, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
+
+
+def _locators(implementation: Any, test: Callable[[str], bool]) -> list[Any]:
+    """Numba's classes of places, with another test of the folder."""
+
+    def ensure_cache_path(self: Any) -> None:
+        folder = self.get_cache_path()
+        if folder.startswith("~") or not test(folder):  # there is no home: no folder of that name either
+            raise OSError(folder)
+
+    changed = {"ensure_cache_path": ensure_cache_path}
+    return [type(place.__name__, (place,), changed) for place in implementation._locator_classes]
+
+
+@functools.cache
+def _kind(cache: Any) -> Any:
+    """Numba's caches, in the first folder that can be written, else in the first that is there."""
+    places = [*_locators(cache._impl_class, _writable), *_locators(cache._impl_class, os.path.isdir)]
+    implementation = type("Implementation", (cache._impl_class,), {"_locator_classes": places})
+    return type("Cache", (cache,), {"_impl_class": implementation})
+
+
+def _folders(function: Callable[..., Any]) -> Iterator[str]:
+    for locator in _locators(caching.FunctionCache._impl_class, os.path.isdir):
+        place = locator.from_function(function, inspect.getfile(function))
+        if place is not None:
+            yield place.get_cache_path()
+
+
+# ---------------------------------------------------------------- what an entry is found by
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def stamp(sources: tuple[Path, ...]) -> str:
+    """Of source files and of what compiles them, whatever the machine."""
+    contents = [(path.name, hashlib.sha256(path.read_bytes()).digest()) for path in sources]
+    return _digest(contents, numba.__version__, llvmlite.__version__, np.__version__)
+
+
+_stamp_at_first = functools.cache(stamp)  # of the sources as they were imported
+
+
+@functools.cache
+def _processor() -> str:
+    """What kernels ask about, also where ``NUMBA_CPU_NAME`` tells numba something else."""
+    return llvm.get_host_cpu_name() + llvm.get_host_cpu_features().flatten()
+
+
+class Entries:
+    """The cache files of a function: an index and a data file for every signature, processor and setting.
+
+    Stands in for `numba.core.caching.IndexDataCacheFile`, which has one index for all of them.
+
+    Parameters
+    ----------
+    cache : numba.core.caching.FunctionCache
+        Of the function.
+    sources : tuple of Path
+        The files that its code comes from, as they are now.
+    """
+
+    def __init__(self, cache: Any, sources: tuple[Path, ...]) -> None:
+        self._python, self._folder = cache._py_func, cache.cache_path
+        self._function = cache._impl.filename_base
+        self._sources, self._stamp = sources, _stamp_at_first(sources)
+
+    def _entry(self, folder: str, key: tuple) -> caching.IndexDataCacheFile:
+        settings = [str(getattr(numba.config, name, None)) for name in _SETTINGS]
+        digest = _digest(self._stamp, settings, _processor(), key)
+        return caching.IndexDataCacheFile(folder, f"{self._function}-{self._stamp}-{digest}", digest)
+
+    def load(self, key: tuple) -> Any:
+        """What was saved, or None."""
+        for folder in chain([self._folder], _folders(self._python)):
+            with suppress(OSError):  # somebody else's, who lets nobody read it
+                data = self._entry(folder, key).load(key)
+                if data is not None:
+                    return data
+        return None
+
+    def save(self, key: tuple, data: Any) -> None:
+        """Write an entry."""
+        if stamp(self._sources) != self._stamp:
+            return  # edited since it was imported: nobody knows from what this process compiles
+        try:
+            os.makedirs(self._folder, exist_ok=True)
+            self._entry(self._folder, key).save(key, data)
+            _remove_old(self._folder, self._function.rpartition(".")[2], self._stamp)
+        except OSError as error:
+            warn_uncached(f"{self._folder}: {error.strerror}. Set NUMBA_CACHE_DIR before Python starts")
+
+    def flush(self) -> None:
+        """Forget all entries."""
+        for path in Path(self._folder).glob(f"{self._function}-{self._stamp}-*.nb[ic]"):
+            path.unlink(missing_ok=True)
+
+
+@functools.cache
+def _remove_old(folder: str, python: str, stamp: str) -> None:
+    """Remove entries of other sources, once in a process; those of a day stay, as others may share them."""
+    named = re.compile(rf".*\.{python}-([0-9a-f]{{16}})-[0-9a-f]{{16}}\.(1\.nbc|nbi)")
+    for path in Path(folder).iterdir():
+        entry = named.fullmatch(path.name)
+        if entry and entry[1] != stamp:
+            with suppress(OSError):  # another process was first, or has it open
+                if time.time() - path.stat().st_mtime > _DAY:
+                    path.unlink()
+
+
+def cache_of(function: Callable[..., Any], sources: tuple[Path, ...], kind: type[Entries] = Entries) -> Any:
+    """Numba's cache of a function, which finds its entries by our names; None, and a warning, without one."""
+    try:
+        cache = _kind(caching.FunctionCache)(function)
+        if not isinstance(cache._cache_file, caching.IndexDataCacheFile):
+            raise AttributeError("its files are not where they used to be")
+        cache._cache_file = kind(cache, sources)
+        return cache
+    except RuntimeError as error:
+        if "no locator available" not in str(error):
+            raise
+        warn_uncached("numba can write to no folder. Set NUMBA_CACHE_DIR to one before Python starts")
+    except (AttributeError, TypeError) as error:
+        warn_uncached(f"numba {numba.__version__} keeps its cache in another way ({error})")
+    return None

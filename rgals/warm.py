@@ -1,0 +1,195 @@
+"""Compiling ahead, in parallel processes: numba's compiler lock is global to a process.
+
+They are plain commands, which need neither semaphores nor a main module that can be imported again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numba.core.caching import NullCache
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import Dispatcher
+from tqdm import tqdm
+
+from rgals.datasets.synthetic import make_implicit
+from rgals.estimator import RGALS
+from rgals.files.atomic import OPEN, lock
+from rgals.kernels import csr
+from rgals.matrix.splits import split_interactions
+from rgals.metrics import evaluate
+from rgals.runtime.errors import RgalsError
+from rgals.runtime.progress import compilations
+from rgals.runtime.threads import n_threads, workers
+from rgals.scoring import topk
+
+#: A function by ``module:name``, and its arguments.
+Job = Sequence[str]
+#: Two processes that begin at either end meet in the middle.
+JOBS: tuple[Job, ...] = (
+    ("rgals.warm:_fit", "rg2"),
+    ("rgals.warm:_fit", "ials"),
+    ("rgals.warm:_fit", "rgx"),
+    ("rgals.warm:_rank",),
+)
+_REPORT = "compiled: "  # begins a line of a process that is meant for the one that started it
+
+
+class Warmup(NamedTuple):
+    """What `warmup` did: the cache's folder, and the seconds of every function that was not in it yet."""
+
+    folder: str
+    compiled: dict[str, float]
+
+
+def warmup(*, n_jobs: int | None = None, verbose: int = 0, jobs: Sequence[Job] = JOBS) -> Warmup:
+    """Compile ahead what default fits, fold-in, recommendations and `rgals.metrics.evaluate` need.
+
+    The first fit of a new process compiles nothing then. It may run where an image is built: the cache is
+    read where nothing can be written, too. It counts for processors of the kind that filled it.
+
+    Parameters
+    ----------
+    n_jobs : int or None, default=None
+        Processes, at most one for each of ``jobs``; None or -1 for as many as there are threads.
+    verbose : int, default=0
+        1 shows a progress bar.
+    jobs : sequence of sequences of str, optional
+        Functions by ``"module:name"``, each with its arguments, in place of what defaults need. Every process
+        runs them all, and waits for what another one compiles.
+
+    Returns
+    -------
+    Warmup
+        ``folder``, where the cache lies, and ``compiled``, the seconds by function.
+
+    Raises
+    ------
+    RgalsError
+        No folder can be written; the message says what to set. Or a process failed; the message is its own.
+    """
+    folder = csr.check._cache.cache_path
+    if folder is None or not os.access(folder, os.W_OK):
+        raise RgalsError(
+            f"compiled kernels cannot be kept: {folder or 'no folder'} can be written; set NUMBA_CACHE_DIR "
+            "to a folder that can, before Python starts, here and where rgals runs"
+        )
+    compiled: dict[str, float] = {}
+    n_processes = min(n_threads(n_jobs), len(jobs))
+    with (
+        tqdm(total=n_processes * len(jobs), desc="compiling", unit="job", disable=not verbose) as bar,
+        tempfile.TemporaryDirectory() as locks,
+        ThreadPoolExecutor(n_processes) as pool,
+    ):
+
+        def follow(number: int) -> None:
+            turn, half = jobs[:: -1 if number % 2 else 1], number // 2
+            for done in _process([*turn[half:], *turn[:half]], locks):
+                for name, seconds in done.items():
+                    compiled[name] = compiled.get(name, 0.0) + seconds
+                bar.set_postfix(functions=len(compiled), refresh=False)
+                bar.update(not done)
+
+        list(pool.map(follow, range(n_processes)))
+    return Warmup(folder, compiled)
+
+
+def _process(jobs: Sequence[Job], locks: str) -> Iterator[dict[str, float]]:
+    """Run jobs in a process; yields every function that it compiled, and an empty dict after a job."""
+    # Two threads, so that what only several of them need is compiled on one processor, too.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", "from rgals import warm; warm._work()", locks, json.dumps(jobs)]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        said = ""
+        for line in process.stdout or ():
+            if line.startswith(_REPORT):
+                yield json.loads(line.removeprefix(_REPORT))
+            else:
+                said = line.strip() or said
+    if process.returncode:
+        raise RgalsError(f"a process that compiled ahead ended with {process.returncode}: {said}")
+
+
+def _work() -> None:
+    locks, jobs = sys.argv[1:]
+    compile_once(Path(locks))
+    warnings.simplefilter("ignore")
+
+    def report(done: dict[str, float]) -> None:
+        print(_REPORT + json.dumps(done), flush=True)
+
+    with workers(), compilations(lambda name, seconds: report({name: seconds})):
+        for name, *arguments in json.loads(jobs):
+            resolve_name(name)(*arguments)
+            report({})
+
+
+def compile_once(folder: Path) -> None:
+    """From now on, compile a function only while no other process does: its lock is a file of this folder.
+
+    The other one waits, and finds the function in the cache.
+    """
+    folder.mkdir(exist_ok=True)
+    compile_here = Dispatcher.compile
+
+    def compile(self: Any, signature: Any) -> Any:
+        if isinstance(self._cache, NullCache):
+            return compile_here(self, signature)
+        name = f"{self.py_func.__module__}.{self.py_func.__qualname__}{signature}"
+        path = folder / hashlib.sha256(name.encode()).hexdigest()[:16]
+        with global_compiler_lock:  # the order in which numba takes its lock and this one is always the same
+            descriptor = os.open(path, OPEN | os.O_CREAT)
+            try:
+                lock(descriptor, wait=True)
+                return compile_here(self, signature)
+            finally:
+                os.close(descriptor)
+
+    Dispatcher.compile = compile  # type: ignore[method-assign, assignment]
+
+
+def _small() -> tuple[sp.csr_array, sp.csr_array]:
+    data = make_implicit(80, 60, mean_interactions=8, random_state=0)
+    return split_interactions(data.matrix, (0.5, 0.5), random_state=0)
+
+
+def _fit(loss: str) -> None:
+    """Fits to matrices of either kind; the model as it is and as it is loaded, and all that these answer."""
+    train, test = _small()
+    rated = sp.csr_array(train.toarray() * np.arange(1, 61))  # weights, and indices of 32 bits, not of 64
+    RGALS(loss=loss, n_iter=1, random_state=0).fit(rated)
+    model = RGALS(loss=loss, n_iter=1, random_state=0).fit(train)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(os.path.join(folder, "model.npz"))
+        loaded = RGALS.load(os.path.join(folder, "model.npz"))
+    for one in (model, loaded):
+        one.transform(test)
+        one.recommend([0, 1], n=3)
+        one.recommend_new(test[:2], n=3)
+        one.similar_items([0], n=3)
+        one.explain(0, 1)
+        evaluate(one, train, test)
+
+
+def _rank() -> None:
+    """What needs no fit, which another process compiles meanwhile."""
+    train, test = _small()
+    users, items = (np.ones((n, 8), np.float32) for n in train.shape)
+    for candidates in (None, [1, 2], test):
+        topk(users, items, 3, exclude=train, candidates=candidates)
+    evaluate((users, items), train, test)

@@ -1,0 +1,81 @@
+"""Where nothing can be written, and no user is known: import, fit, recommend, save to a given folder."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from instruments.hardened import installed, run
+
+from rgals import RGALS, warmup
+
+USE = """
+import json, sys, warnings
+from rgals.runtime.progress import compilations
+compiled = []
+with compilations(lambda name, seconds: compiled.append(name)):
+    import numpy as np
+    from rgals import RGALS
+    from rgals.datasets import make_implicit
+    X = make_implicit(60, 40, mean_interactions=6, random_state=0).matrix
+    model = RGALS(K=8, n_iter=2, random_state=0).fit(X)
+    ids, _ = model.recommend([0, 1], n=3)
+    model.save(sys.argv[1])
+print(json.dumps({"compiled": compiled, "ids": ids.tolist()}))
+"""
+#: One entry, which compiles in a moment.
+ENTRY = """
+import numpy as np
+import rgals.estimator
+from rgals.kernels.csr import check, is_canonical
+a = np.array([0, 1])
+print(check(a, np.array([0]), 1, 1), is_canonical(a, a[:1]))
+"""
+
+
+def used(folder, shell: str = "", **changes) -> tuple[list[str], str]:
+    """What was compiled, and what was warned of; the model is there and right."""
+    done = run(folder, USE, str(folder / "out" / "model.npz"), shell=shell, **changes)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    model = RGALS.load(folder / "out" / "model.npz")
+    np.testing.assert_array_equal(model.recommend([0, 1], n=3)[0], found["ids"])
+    return found["compiled"], done.stderr
+
+
+@pytest.fixture(scope="module")
+def warm():
+    warmup(n_jobs=2)
+    with installed(cached=True) as folder:
+        yield folder
+
+
+def test_a_cache_beside_the_package_is_read_where_it_cannot_be_written(warm):
+    assert used(warm) == ([], "")
+
+
+def test_it_is_read_by_users_who_could_write_elsewhere(warm):
+    """As in an image whose users have a home: numba's own choice is an empty folder there."""
+    assert used(warm, HOME=warm / "home") == ([], "")
+    assert not [path for path in (warm / "home").rglob("*") if path.is_file()]
+
+
+def test_without_a_home_no_folder_is_made_where_the_process_stands():
+    with installed(cached=False) as folder:
+        done = run(folder, ENTRY, cwd=str(folder / "cwd"))
+        assert done.returncode == 0, done.stderr
+        assert list((folder / "cwd").iterdir()) == []
+
+
+def test_code_is_compiled_and_one_warning_says_what_to_set():
+    with installed(cached=False) as folder:
+        done = run(folder, ENTRY)
+    assert (done.returncode, done.stdout) == (0, "(0, 0, 0) True\n"), done.stderr
+    assert done.stderr.count("RuntimeWarning: ") == 1 and "NUMBA_CACHE_DIR" in done.stderr, done.stderr
+
+
+def test_a_cache_that_lacks_something_is_told_of_once(warm):
+    done = run(warm, ENTRY.replace("np.array([0, 1])", "np.array([0, 1], np.int16)"))
+    assert (done.returncode, done.stdout) == (0, "(0, 0, 0) True\n"), done.stderr
+    assert done.stderr.count("RuntimeWarning: ") == 1 and "NUMBA_CACHE_DIR" in done.stderr, done.stderr

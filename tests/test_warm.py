@@ -1,0 +1,135 @@
+"""What is compiled ahead is what is needed, once, and whoever cannot keep it is told."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from instruments.harness import python
+from kernels.test_compile import package
+
+from rgals import warm
+from rgals.cli import main
+from rgals.cli import warmup as command
+from rgals.runtime.errors import RgalsError
+
+__all__ = ["package"]
+
+#: Matrices of every kind that users have, and all that a model answers; prints what was compiled for it.
+FIRST = """
+import json, sys
+import numpy as np, scipy.sparse as sp
+from rgals.runtime.progress import compilations
+compiled = []
+with compilations(lambda name, seconds: compiled.append(name)):
+    from rgals import RGALS
+    from rgals.datasets import make_implicit
+    from rgals.metrics import evaluate
+    data = make_implicit(300, 200, mean_interactions=12, random_state=0)
+    X = data.matrix
+    rated = X.copy()
+    rated.data = rated.data * (1 + np.arange(X.nnz) % 5)
+    wide = sp.csr_array(X)
+    wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
+    unsorted = X[:, ::-1].tocsc().tocsr()[:, ::-1]
+    kinds = [X, rated, X.astype(bool), X.astype(np.int32), wide, X.astype(np.float64), X.toarray(),
+             X.tocoo(), sp.csr_matrix(X), unsorted, data]
+    for loss in ("rg2", "ials", "rgx"):
+        for k, kind in enumerate(kinds):
+            model = RGALS(loss=loss, K=(64, 8, 100)[k % 3], n_iter=2, random_state=0).fit(kind)
+    model.save(sys.argv[1])
+    loaded = RGALS.load(sys.argv[1])
+    for model in (model, loaded):
+        model.transform(X)
+        model.recommend(range(30))
+        model.recommend([0], exclude=None)
+        model.recommend_new(rated[:3])
+        model.similar_items([0]), model.similar_users([0]), model.explain(0, 1), model.predict([0], [1])
+        evaluate(model, X, rated[::-1].tocsr())
+print(json.dumps(sorted(set(compiled))))
+"""
+
+
+def first_of_a_process(folder, **changes) -> list[str]:
+    """The functions that a new process compiles for its fits and their answers."""
+    done = python("-W", "ignore", "-c", FIRST, str(folder / "model.npz"), **changes)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_after_it_a_new_process_compiles_nothing(tmp_path):
+    found = warm.warmup(n_jobs=2)
+    assert found.folder
+    assert first_of_a_process(tmp_path) == []
+    assert warm.warmup(n_jobs=2).compiled == {}
+
+
+def toy(package, monkeypatch, text: str) -> None:
+    """A module ``tried.jobs`` beside the toy kernels."""
+    (package.parent / "jobs.py").write_text(text)
+    monkeypatch.syspath_prepend(package.parent.parent)
+
+
+CALL = """
+import time
+def call(value):
+    from tried.kernels.entries import f
+    assert f(float(value)) == 2 * (float(value) + 1)
+def fail():
+    raise ValueError("this one fails")
+def talk():
+    print("something else")
+"""
+
+
+def test_no_two_processes_compile_the_same(package, monkeypatch):
+    toy(package, monkeypatch, CALL)
+    reports, process = [], warm._process
+
+    def recorded(jobs, locks):
+        for done in process(jobs, locks):
+            reports.extend(done)
+            yield done
+
+    monkeypatch.setattr(warm, "_process", recorded)
+    jobs = [("tried.jobs:call", "1"), ("tried.jobs:talk",), ("tried.jobs:call", "2")]
+    found = warm.warmup(jobs=jobs, n_jobs=3)
+    assert reports == ["tried.kernels.entries.f"] == list(found.compiled)
+    assert 0 < found.compiled[reports[0]] < 100
+    assert warm.warmup(jobs=jobs, n_jobs=2).compiled == {}
+
+
+def test_a_process_that_fails_is_quoted(package, monkeypatch):
+    toy(package, monkeypatch, CALL)
+    with pytest.raises(RgalsError, match="ended with 1: ValueError: this one fails"):
+        warm.warmup(jobs=[("tried.jobs:talk",), ("tried.jobs:fail",)], n_jobs=1)
+
+
+def test_the_bar_ends_full(package, monkeypatch, capsys):
+    toy(package, monkeypatch, CALL)
+    warm.warmup(jobs=[("tried.jobs:call", "1"), ("tried.jobs:talk",)], n_jobs=2, verbose=1)
+    assert "4/4" in capsys.readouterr().err
+
+
+def test_the_command_says_what_and_whereto(monkeypatch, capsys):
+    monkeypatch.setattr(command, "warmup", lambda **_: warm.Warmup("/a/folder", {"one": 1.25}))
+    assert main(["warmup"]) == 0
+    out = capsys.readouterr().out
+    assert out.endswith("1 functions compiled; the cache is /a/folder\n")
+    assert "one" in out and "1.2500" in out
+
+
+def test_main_modules_of_any_kind_may_call_it(tmp_path):
+    """A script without the guard that multiprocessing asks for."""
+    script = tmp_path / "script.py"
+    script.write_text("import rgals\nprint(type(rgals.warmup()).__name__)\n")
+    done = python(str(script))
+    assert (done.returncode, done.stdout) == (0, "Warmup\n"), done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="/dev/null is a file there by another name")
+def test_without_a_folder_to_write_to_it_says_what_to_set():
+    code = "import rgals.warm\nfrom rgals.kernels import csr\ncsr.check._cache._cache_path = None\n"
+    done = python("-c", code + "rgals.warm.warmup()")
+    assert "RgalsError" in done.stderr and "NUMBA_CACHE_DIR" in done.stderr.splitlines()[-1]
