@@ -98,32 +98,11 @@ def _from_objects(array: np.ndarray) -> np.ndarray:
     return mixed
 
 
-def _sort_key(label: Any) -> tuple[bool, Any]:
-    return isinstance(label, str), label
-
-
-def sorted_labels(labels: np.ndarray) -> np.ndarray:
-    """Order that sorts distinct labels: integers first by value, then strings by code point."""
-    if labels.dtype == object:
-        items = labels.tolist()
-        return np.array(sorted(range(len(items)), key=lambda k: _sort_key(items[k])), dtype=np.int64)
-    return np.argsort(labels, kind="stable")
-
-
 def encode(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Codes (int64) and sorted distinct labels of a column from `as_labels`: ``labels[codes] == column``."""
     if len(column) == 0:
         return np.empty(0, np.int64), column
     if column.dtype.kind in "iu":
-        low, high = int(column.min()), int(column.max())
-        if high - low < 4 * len(column) + (1 << 20):
-            # The values lie close together: marking those present beats sorting.
-            offset = (column - column.dtype.type(low)).astype(np.int64)
-            present = np.zeros(high - low + 1, bool)
-            present[offset] = True
-            where = np.flatnonzero(present)
-            labels = where.astype(column.dtype) + column.dtype.type(low)
-            return (np.cumsum(present) - 1)[offset], labels
         labels, codes = np.unique(column, return_inverse=True)
         return codes.astype(np.int64), labels
     known: dict[Any, int] = {}
@@ -141,10 +120,24 @@ def first_seen(items: Sequence[Any], known: dict[Any, int]) -> np.ndarray:
 def sort_codes(codes: np.ndarray, distinct: Any) -> tuple[np.ndarray, np.ndarray]:
     """Renumber codes so that their labels are sorted."""
     labels = as_labels(distinct)
-    order = sorted_labels(labels)
+    if labels.dtype == object:  # integers by value, then strings by code point
+        items = labels.tolist()
+        order = np.array(sorted(range(len(items)), key=lambda k: (isinstance(items[k], str), items[k])), int)
+    else:
+        order = np.argsort(labels, kind="stable")
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     return rank[codes], labels[order]
+
+
+def arrow_codes(column: Any) -> tuple[np.ndarray, list]:
+    """Codes of an arrow column that is not empty, and the distinct values that they number."""
+    import pyarrow as pa
+
+    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    coded = coded.unify_dictionaries()
+    codes = np.concatenate([np.asarray(chunk.indices) for chunk in coded.chunks])
+    return codes, coded.chunk(0).dictionary.to_pylist()
 
 
 def text_to_labels(codes: np.ndarray, distinct: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

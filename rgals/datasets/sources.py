@@ -24,7 +24,8 @@ from tqdm import tqdm
 
 from rgals.datasets.ids import encode, sort_codes
 from rgals.datasets.interactions import TEST, TRAIN, Columns, text_timestamps
-from rgals.datasets.text import open_bytes, read_text
+from rgals.datasets.layout import open_bytes
+from rgals.datasets.text import read_text
 from rgals.runtime.errors import FileFormatError
 
 # mysqldump writes statements of up to 16 MiB, each on its line; reviews are far shorter.
