@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rgals.datasets import sources
 from rgals.datasets.download import download, file_digest, published_md5
-from rgals.datasets.interactions import Columns, Interactions, build
+from rgals.datasets.interactions import Interactions, build
 from rgals.datasets.read import read_interactions
 from rgals.datasets.registry import SOURCES, RemoteFile, Source
+from rgals.datasets.sources import parse
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import DownloadError, FileFormatError, ParameterError
 
@@ -117,22 +117,6 @@ def fetch(
 
 def _in_words(size: tuple[int, int, int]) -> str:
     return f"{size[0]} users, {size[1]} items and {size[2]} interactions"
-
-
-def parse(source: Source, paths: list[Path], progress: bool = False) -> Columns:
-    """The columns of the files of a data set, in the form in which it is published."""
-    path = paths[0]
-    if source.form == "zip":
-        return sources.zip_table(path, source.member)
-    if source.form == "json":
-        keys = {"user": "reviewerID", "item": "asin", "value": "overall", "timestamp": "unixReviewTime"}
-        return sources.record_lines(path, literal=False, progress=progress, **keys)
-    if source.form == "literal":
-        keys = {"user": "username", "item": "product_id", "timestamp": "date"}
-        return sources.record_lines(path, literal=True, progress=progress, **keys)
-    if source.form == "pagelinks":
-        return sources.pagelinks(path, progress)
-    return sources.adjacency(paths[0], paths[1])
 
 
 def _with_urls(source: Source, url: str | tuple[str, ...] | None) -> tuple[RemoteFile, ...]:
