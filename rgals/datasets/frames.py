@@ -10,7 +10,7 @@ import numpy as np
 
 from rgals.datasets.columns import choose
 from rgals.datasets.ids import arrow_codes, as_labels, encode, sort_codes
-from rgals.datasets.interactions import Columns, timestamps
+from rgals.datasets.interactions import Columns, refuse, timestamps
 from rgals.matrix.entries import entry_rows
 from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import (
@@ -40,9 +40,8 @@ def _take(frame: Any, at: int) -> Any:
 def _id_column(column: Any, role: str, where: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray]:
     """Codes and sorted labels of a column of ids."""
     is_missing = getattr(column, "is_null", None) or getattr(column, "isna", None)
-    bad = np.flatnonzero([] if is_missing is None else is_missing())
-    if len(bad):
-        raise InputError(f"{where(int(bad[0]))}: the {role} is missing")
+    if is_missing is not None:
+        refuse(is_missing(), where, f"the {role} is missing")
     try:
         if hasattr(column, "dictionary_encode"):  # arrow
             return sort_codes(*arrow_codes(column))
@@ -74,9 +73,7 @@ def _time_column(column: Any, where: Callable[[int], str]) -> np.ndarray:
     if array.dtype.kind == "O" and hasattr(column, "dt"):  # time zones come as objects
         array = column.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy()
     if array.dtype.kind == "O":
-        bad = [k for k, x in enumerate(array.tolist()) if x is None or x != x]
-        if bad:
-            raise InputError(f"{where(bad[0])}: the timestamp is missing")
+        refuse([x is None or x != x for x in array.tolist()], where, "the timestamp is missing")
         if hasattr(array[0] if len(array) else None, "isoformat"):
             array = array.astype("datetime64[ns]")
         elif not all(isinstance(x, str) for x in array.tolist()):
