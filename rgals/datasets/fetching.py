@@ -30,12 +30,9 @@ def cache_folder(folder: str | os.PathLike | None = None) -> Path:
     -------
     Path
     """
-    if folder is not None:
-        return Path(folder)
-    if os.environ.get("RGALS_CACHE"):
-        return Path(os.environ["RGALS_CACHE"])
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "rgals"
+    if folder is None:
+        folder = os.environ.get("RGALS_CACHE")
+    return Path(folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rgals")
 
 
 def available() -> tuple[str, ...]:
@@ -149,22 +146,16 @@ def _obtain(source: Source, file: RemoteFile, place: Path, verify: bool, progres
         record.unlink(missing_ok=True)
     if not verify:
         return path
-    if file.md5 is not None:
-        if (got := file_digest(path, "md5")) != file.md5:
-            raise FileFormatError(
-                f"{path} has the MD5 {got}, but {file.md5} is published: it is damaged or another version; "
-                "remove it to fetch it again, or give verify=False"
-            )
-        return path
-    got = file_digest(path, "sha256")
-    try:
-        recorded = record.read_text().split()[0]
-    except (OSError, IndexError):
+    kind, wanted, why = "MD5", file.md5, "is published"
+    if wanted is None:
+        recorded = record.read_text().split() if record.exists() else []
+        kind, wanted, why = "SHA256", next(iter(recorded), None), f"was recorded at its first use in {record}"
+    got = file_digest(path, kind)
+    if wanted is None:
         record.write_text(f"{got}  {path.name}\n")
-        return path
-    if got != recorded:
+    elif got != wanted:
         raise FileFormatError(
-            f"{path} has the SHA-256 {got}, but {recorded} was recorded at its first use ({record.name}): it "
-            "is damaged or was replaced; remove both to fetch it again, or give verify=False"
+            f"{path} has the {kind} {got}, but {wanted} {why}: it is damaged or another version; "
+            "remove it to fetch it again, or give verify=False"
         )
     return path

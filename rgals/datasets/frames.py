@@ -24,9 +24,8 @@ from rgals.runtime.errors import (
 
 def is_frame(source: Any) -> bool:
     """Whether the source is a pandas or polars DataFrame or an arrow table."""
-    return all(hasattr(source, name) for name in ("columns", "shape", "__getitem__")) and (
-        hasattr(source, "column_names") or hasattr(source, "get_column") or hasattr(source, "iloc")
-    )
+    each = ("column_names", "get_column", "iloc")  # one of arrow, polars, pandas
+    return hasattr(source, "columns") and any(hasattr(source, name) for name in each)
 
 
 def _take(frame: Any, at: int) -> Any:

@@ -231,7 +231,10 @@ def build(columns: Columns, *, min_value: Any, binarize: Any, duplicates: str) -
     if max(n_users, n_items) > MAX_INDEX:
         raise ShapeError(f"{n_users} users and {n_items} items: at most {MAX_INDEX} of either are supported")
     _check_values(columns, threshold)
-    order = group(columns.item, n_items)
+    order = np.arange(len(columns.user))
+    if duplicates == "last" and columns.timestamp is not None:
+        order = np.argsort(columns.timestamp, kind="stable")
+    order = order[group(columns.item[order], n_items)]
     order = order[group(columns.user[order], n_users)]
     user, item = columns.user[order], columns.item[order]
     value = np.ones(len(order)) if columns.value is None else columns.value[order].astype(np.float64)
@@ -249,10 +252,6 @@ def build(columns: Columns, *, min_value: Any, binarize: Any, duplicates: str) -
                 "give duplicates='sum', 'last' or 'max' to merge"
             )
         starts = np.flatnonzero(first)
-        if duplicates == "last" and "timestamp" in rest:
-            pair = np.cumsum(first) - 1
-            late = np.lexsort((np.arange(len(pair)), rest["timestamp"], pair))
-            value = value[late]
         if duplicates == "last":
             value = value[np.append(starts[1:], len(order)) - 1]
         else:

@@ -32,15 +32,14 @@ _MAX_DIRECTORY = 1 << 16
 _HEADER = re.compile(
     rb"\{'descr': '([<|][a-zA-Z]\d{1,9})', 'fortran_order': False, 'shape': \(([\d, ]{0,200})\), \} *\n"
 )
+# ValueError includes undecodable names and JSON, RuntimeError recursion and what zipfile does not know.
 _UNREADABLE = (
     zipfile.BadZipFile,
     EOFError,
-    ValueError,  # includes undecodable names and JSON
-    KeyError,
-    IndexError,
-    OverflowError,
-    NotImplementedError,
-    RuntimeError,  # includes RecursionError
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    RuntimeError,
     struct.error,
 )
 
@@ -148,27 +147,22 @@ def _layout_fault(arrays: Mapping[str, tuple[np.dtype, tuple[int, ...]]], spec: 
         wanted = spec.arrays[name]
         if not wanted.allows(dtype):
             return f"array {name!r} holds {dtype} values, not {' or '.join(wanted.dtypes)}"
+        expected = str(wanted.shape).replace("'", "")
+        problem = f"array {name!r} has shape {shape}, expected {expected}"
         if len(shape) != len(wanted.shape):
-            return f"array {name!r} has shape {shape}, expected {_text(wanted.shape)}"
+            return problem
         for size, rule in zip(shape, wanted.shape, strict=True):
             if isinstance(rule, int):
                 if size != rule:
-                    return f"array {name!r} has shape {shape}, expected {_text(wanted.shape)}"
+                    return problem
                 continue
-            symbol, plus, more = rule.partition("+")
-            value = size - int(more) if plus else size
+            symbol, _, more = rule.partition("+")
+            value = size - int(more or 0)
             earlier, where = known.setdefault(symbol, (value, name))
             if value != earlier or value < 0:
-                return (
-                    f"array {name!r} has shape {shape}, expected {_text(wanted.shape)} "
-                    f"with {symbol} = {earlier} as in {where!r}"
-                )
+                return f"{problem} with {symbol} = {earlier} as in {where!r}"
     missing = [name for name, wanted in spec.arrays.items() if wanted.required and name not in arrays]
     return f"array {missing[0]!r} is missing" if missing else None
-
-
-def _text(shape: tuple[int | str, ...]) -> str:
-    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
 
 def _content_fault(name: str, array: np.ndarray, wanted: ArraySpec) -> str | None:

@@ -55,9 +55,7 @@ def _raw_arrays(X: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
                 raise InputError(
                     f"{name}: entry {bad[0]} has {axis} index {index[bad[0]]}, outside 0..{size - 1}"
                 )
-        X = X.tocsr()
-    elif X.format != "csr":
-        X = X.tocsr()
+    X = X.tocsr()
     return X.indptr, X.indices, X.data, X.shape, False
 
 
