@@ -119,16 +119,9 @@ def arrow_codes(column: Any) -> tuple[np.ndarray, list]:
 
 def text_to_labels(codes: np.ndarray, distinct: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Codes and sorted labels of texts; integers where all are plain ones (``007`` is not one)."""
-    stripped = [text.strip() for text in distinct]
-    if all(_is_plain_int(text) for text in stripped):
-        labels: Any = np.array([int(text) for text in stripped], dtype=np.int64)
-    else:
-        labels = stripped
-    if len(set(stripped)) < len(stripped):
-        merged: dict[Any, int] = {}
-        codes = first_seen(stripped, merged)[codes]
-        labels = [int(text) for text in merged] if isinstance(labels, np.ndarray) else list(merged)
-    return sort_codes(codes, labels)
+    known: dict[str, int] = {}
+    codes = first_seen([text.strip() for text in distinct], known)[codes]
+    return sort_codes(codes, [int(t) for t in known] if all(map(_is_plain_int, known)) else list(known))
 
 
 def _is_plain_int(text: str) -> bool:

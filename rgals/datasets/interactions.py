@@ -146,9 +146,8 @@ class Interactions:
         position.sort_indices()
         at = position.data - 1
         matrix = sp.csr_array((self.matrix.data[at], position.indices, position.indptr), shape=position.shape)
-        timestamp = None if self.timestamp is None else self.timestamp[at]
-        split = None if self.split is None else self.split[at]
-        return Interactions(matrix, self.user_ids[users], self.item_ids[items], timestamp, split)
+        marks = (None if mark is None else mark[at] for mark in (self.timestamp, self.split))
+        return Interactions(matrix, self.user_ids[users], self.item_ids[items], *marks)
 
     def replace(self, **changes: Any) -> Interactions:
         """A copy with some fields changed."""

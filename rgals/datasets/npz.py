@@ -13,15 +13,13 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
+from rgals.datasets.frames import matrix_columns
 from rgals.datasets.ids import IdMap, encode
 from rgals.datasets.interactions import Columns
+from rgals.files.archive import UNREADABLE
 from rgals.matrix.validate import MAX_INDEX, as_csr
 from rgals.runtime.errors import FileFormatError, InputError
 
-# What zipfile and numpy raise on damaged files, besides their own errors.
-_UNREADABLE = (
-    zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, ValueError, RuntimeError, OSError
-)  # fmt: skip
 # Key, kinds of dtype that it may have.
 _COLUMNS = {"user": "iu", "item": "iu", "rating": "fiub", "timestamp": "iufM", "split": "iub"}
 _ID_KEYS = [f"{side}_{key}" for side in ("user", "item") for key in ("labels", "text", "offsets", "integer")]
@@ -106,18 +104,20 @@ def holds_arrays(path: Path) -> bool:
         return False
 
 
-def read_npz(path: Path) -> Columns | sp.csr_array:
-    """Columns of a npz in the project's form, or the matrix of one written by scipy."""
+def read_npz(path: Path) -> Columns:
+    """Columns of a npz in the project's form, or of a matrix that scipy wrote."""
     try:
         arrays = _load(path)
-        if "indptr" in arrays:
-            return as_csr(sp.load_npz(path), name=str(path)).to_scipy()
+        matrix = as_csr(sp.load_npz(path), name=str(path)) if "indptr" in arrays else None
     except FileFormatError:
         raise
-    except _UNREADABLE as error:
+    except (*UNREADABLE, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         raise FileFormatError(f"{path} is no readable npz file: {error}") from error
+
+    if matrix is not None:
+        return matrix_columns(matrix)
 
     def where(k: int) -> str:
         return f"{path}, row {k} (user {arrays['user'][k]}, item {arrays['item'][k]})"

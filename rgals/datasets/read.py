@@ -114,8 +114,6 @@ def read_interactions(
     wanted = {"user": user, "item": item, "value": value, "timestamp": timestamp, "split": split}
     text = {"delimiter": delimiter, "header": header, "encoding": encoding}
     columns = _columns(source, wanted, engine, text)
-    if isinstance(columns, sp.csr_array):
-        columns = matrix_columns(columns)
     for role in ("value", "timestamp", "split"):
         if wanted[role] is None:
             setattr(columns, role, None)
@@ -128,9 +126,7 @@ def read_interactions(
     return build(columns, min_value=min_value, binarize=binarize, duplicates=duplicates)
 
 
-def _columns(
-    source: Any, wanted: dict[str, Any], engine: str, text: dict[str, Any]
-) -> Columns | sp.csr_array:
+def _columns(source: Any, wanted: dict[str, Any], engine: str, text: dict[str, Any]) -> Columns:
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         with open(path, "rb") as file:

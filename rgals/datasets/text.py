@@ -122,10 +122,8 @@ def _numpy_batches(layout: Layout) -> Iterator[dict[str, Any]]:
             if len(table) != len(batch):
                 raise ValueError("a quoted field holds a line end")
             _refuse_open(batch[-1], layout)
-            yield {
-                role: table[f"f{at}"] if role in _NUMBERS else table[f"f{at}"].tolist()
-                for role, at in layout.at.items()
-            }
+            columns = {role: table[f"f{at}"] for role, at in layout.at.items()}
+            yield {r: column if r in _NUMBERS else column.tolist() for r, column in columns.items()}
 
 
 def _refuse_open(line: str, layout: Layout) -> None:

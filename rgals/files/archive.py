@@ -32,8 +32,8 @@ _MAX_DIRECTORY = 1 << 16
 _HEADER = re.compile(
     rb"\{'descr': '([<|][a-zA-Z]\d{1,9})', 'fortran_order': False, 'shape': \(([\d, ]{0,200})\), \} *\n"
 )
-# ValueError includes undecodable names and JSON, RuntimeError recursion and what zipfile does not know.
-_UNREADABLE = (
+# What zipfile, numpy and json raise on damaged files.
+UNREADABLE = (
     zipfile.BadZipFile,
     EOFError,
     ValueError,
@@ -96,7 +96,7 @@ def save_npz(
         "content": dict(meta),
     }
     try:
-        text = json.dumps(header, default=_number).encode()
+        text = json.dumps(header, cls=_Json).encode()
     except (TypeError, ValueError) as error:
         raise InputTypeError(f"metadata cannot be stored as JSON: {error}") from error
     if len(text) > MAX_META_BYTES:
@@ -123,10 +123,9 @@ def _plain(name: str, array: np.ndarray) -> np.ndarray:
     return np.asarray(array, array.dtype.newbyteorder("<"), order="C")
 
 
-def _number(value: object) -> object:
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"{value!r} of type {type(value).__name__}")
+class _Json(json.JSONEncoder):
+    def default(self, o: Any) -> Any:
+        return o.item() if isinstance(o, np.generic) else super().default(o)
 
 
 def _bytes(array: np.ndarray) -> memoryview:
@@ -227,7 +226,7 @@ def _read(
             return arrays, header["content"]
     except _Fault as fault_found:
         raise ModelFileError(f"{name}: {fault_found}") from None
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         reason = str(error) or type(error).__name__
         raise ModelFileError(f"{name}: damaged or not a {expected.format} file ({reason})") from error
 
