@@ -69,7 +69,7 @@ def _number_column(column: Any, role: str, where: Callable[[int], str]) -> np.nd
 
 def _time_column(column: Any, where: Callable[[int], str]) -> np.ndarray:
     array = np.asarray(column)
-    if array.dtype.kind == "O" and hasattr(column, "dt"):  # time zones come as objects
+    if array.dtype.kind == "O" and hasattr(column, "isna") and hasattr(column, "dt"):  # pandas with zones
         array = column.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy()
     if array.dtype.kind == "O":
         refuse([x is None or x != x for x in array.tolist()], where, "the timestamp is missing")
