@@ -6,15 +6,17 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import ssl
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from tqdm import tqdm
@@ -41,11 +43,8 @@ class _NoDowngrade(urllib.request.HTTPRedirectHandler):
 
 def file_digest(path: Path, kind: str) -> str:
     """Hexadecimal digest of a file."""
-    digest = hashlib.new(kind, usedforsecurity=False)
     with open(path, "rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, partial(hashlib.new, kind, usedforsecurity=False)).hexdigest()
 
 
 @contextmanager
@@ -70,56 +69,40 @@ def _ask(url: str, headers: dict[str, str]) -> Any:
     )
 
 
-def _known(meta: Path, url: str) -> dict[str, str]:
-    """What the server said about an unfinished download from this address; empty if it was another."""
+def _tag(meta: Path, url: str) -> str:
+    """The server's tag of an unfinished download; empty if that came from another address, or has none."""
     try:
         found = json.loads(meta.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) and found.get("url") == url else {}
+        return found["tag"] if found["url"] == url else ""
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
 
 
 def _attempt(url: str, part: Path, meta: Path, progress: bool, label: str) -> None:
     """Bring ``part`` to its full length or raise."""
     done = part.stat().st_size if part.exists() else 0
-    known = _known(meta, url)
-    tag = known.get("tag", "")
+    tag = _tag(meta, url)
     if done and not tag:
         done = 0  # nothing says that the rest would belong to what is there
     headers = {"Range": f"bytes={done}-", "If-Range": tag} if done else {}
     with _ask(url, headers) as answer:
-        if done and not _continues(answer, done):
+        if answer.status != 206:
             done = 0
+        elif not answer.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
+            raise _AttemptError("the server continued at another place than asked for")
         tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
         if tag.startswith("W/"):  # a weak tag does not promise equal bytes
             tag = answer.headers.get("Last-Modified") or ""
         meta.write_text(json.dumps({"url": url, "tag": tag}))
         length = answer.headers.get("Content-Length")
         total = None if length is None else done + int(length)
-        with open(part, "ab" if done else "wb") as file:
-            _copy(answer, file, done, total, progress, label)
+        bar = {"total": total, "initial": done, "desc": label, "disable": not progress, "leave": False}
+        with open(part, "ab" if done else "wb") as file, tqdm.wrapattr(file, "write", **bar) as shown:
+            shutil.copyfileobj(answer, shown, _CHUNK)
+            file.flush()
+            os.fsync(file.fileno())
     if total is not None and part.stat().st_size != total:
         raise _AttemptError(f"the connection ended after {part.stat().st_size} of {total} bytes")
-
-
-def _continues(answer: Any, done: int) -> bool:
-    if answer.status != 206:
-        return False
-    span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
-    if span is None or int(span[1]) != done:
-        raise _AttemptError("the server continued at another place than asked for")
-    return True
-
-
-def _copy(answer: Any, file: IO[bytes], done: int, total: int | None, progress: bool, label: str) -> None:
-    with tqdm(
-        total=total, initial=done, unit="B", unit_scale=True, desc=label, disable=not progress, leave=False
-    ) as bar:
-        while chunk := answer.read(_CHUNK):
-            file.write(chunk)
-            bar.update(len(chunk))
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _check(part: Path, target: Path, md5: str | None) -> None:
@@ -127,14 +110,12 @@ def _check(part: Path, target: Path, md5: str | None) -> None:
     magic = next((m for suffix, m in _MAGIC.items() if target.name.endswith(suffix)), b"")
     with open(part, "rb") as file:
         start = file.read(512)
+    page = start.lstrip().lower().startswith((b"<!doctype", b"<html"))
     problem = ""
     if not start:
         problem = "the server sent nothing"
-    elif not start.startswith(magic) or start.lstrip()[:15].lower().startswith((b"<!doctype", b"<html")):
-        page = (
-            "a web page" if b"<html" in start.lower() or b"<!doctype" in start.lower() else "something else"
-        )
-        problem = f"the server sent {page}, not the file"
+    elif page or not start.startswith(magic):
+        problem = f"the server sent {'a web page' if page else 'something else'}, not the file"
     elif md5 is not None and (got := file_digest(part, "md5")) != md5:
         problem = f"the MD5 is {got}, but {md5} is published: the file is damaged or was changed"
     if problem:

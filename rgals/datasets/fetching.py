@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rgals.datasets import sources
 from rgals.datasets.download import download, file_digest, published_md5
-from rgals.datasets.interactions import Columns, Interactions, build
+from rgals.datasets.interactions import Interactions, build
 from rgals.datasets.read import read_interactions
 from rgals.datasets.registry import SOURCES, RemoteFile, Source
+from rgals.datasets.sources import parse
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import DownloadError, FileFormatError, ParameterError
 
@@ -30,12 +30,9 @@ def cache_folder(folder: str | os.PathLike | None = None) -> Path:
     -------
     Path
     """
-    if folder is not None:
-        return Path(folder)
-    if os.environ.get("RGALS_CACHE"):
-        return Path(os.environ["RGALS_CACHE"])
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "rgals"
+    if folder is None:
+        folder = os.environ.get("RGALS_CACHE")
+    return Path(folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rgals")
 
 
 def available() -> tuple[str, ...]:
@@ -119,22 +116,6 @@ def _in_words(size: tuple[int, int, int]) -> str:
     return f"{size[0]} users, {size[1]} items and {size[2]} interactions"
 
 
-def parse(source: Source, paths: list[Path], progress: bool = False) -> Columns:
-    """The columns of the files of a data set, in the form in which it is published."""
-    path = paths[0]
-    if source.form == "zip":
-        return sources.zip_table(path, source.member)
-    if source.form == "json":
-        keys = {"user": "reviewerID", "item": "asin", "value": "overall", "timestamp": "unixReviewTime"}
-        return sources.record_lines(path, literal=False, progress=progress, **keys)
-    if source.form == "literal":
-        keys = {"user": "username", "item": "product_id", "timestamp": "date"}
-        return sources.record_lines(path, literal=True, progress=progress, **keys)
-    if source.form == "pagelinks":
-        return sources.pagelinks(path, progress)
-    return sources.adjacency(paths[0], paths[1])
-
-
 def _with_urls(source: Source, url: str | tuple[str, ...] | None) -> tuple[RemoteFile, ...]:
     if url is None:
         return source.files
@@ -165,22 +146,16 @@ def _obtain(source: Source, file: RemoteFile, place: Path, verify: bool, progres
         record.unlink(missing_ok=True)
     if not verify:
         return path
-    if file.md5 is not None:
-        if (got := file_digest(path, "md5")) != file.md5:
-            raise FileFormatError(
-                f"{path} has the MD5 {got}, but {file.md5} is published: it is damaged or another version; "
-                "remove it to fetch it again, or give verify=False"
-            )
-        return path
-    got = file_digest(path, "sha256")
-    try:
-        recorded = record.read_text().split()[0]
-    except (OSError, IndexError):
+    kind, wanted, why = "MD5", file.md5, "is published"
+    if wanted is None:
+        recorded = record.read_text().split() if record.exists() else []
+        kind, wanted, why = "SHA256", next(iter(recorded), None), f"was recorded at its first use in {record}"
+    got = file_digest(path, kind)
+    if wanted is None:
         record.write_text(f"{got}  {path.name}\n")
-        return path
-    if got != recorded:
+    elif got != wanted:
         raise FileFormatError(
-            f"{path} has the SHA-256 {got}, but {recorded} was recorded at its first use ({record.name}): it "
-            "is damaged or was replaced; remove both to fetch it again, or give verify=False"
+            f"{path} has the {kind} {got}, but {wanted} {why}: it is damaged or another version; "
+            "remove it to fetch it again, or give verify=False"
         )
     return path

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rgals.datasets.columns import choose
-from rgals.datasets.ids import as_labels, encode, sort_codes
-from rgals.datasets.interactions import Columns, timestamps
+from rgals.datasets.ids import arrow_codes, as_labels, encode, sort_codes
+from rgals.datasets.interactions import Columns, refuse, timestamps
 from rgals.matrix.entries import entry_rows
 from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import (
@@ -24,9 +24,8 @@ from rgals.runtime.errors import (
 
 def is_frame(source: Any) -> bool:
     """Whether the source is a pandas or polars DataFrame or an arrow table."""
-    return all(hasattr(source, name) for name in ("columns", "shape", "__getitem__")) and (
-        hasattr(source, "column_names") or hasattr(source, "get_column") or hasattr(source, "iloc")
-    )
+    each = ("column_names", "get_column", "iloc")  # one of arrow, polars, pandas
+    return hasattr(source, "columns") and any(hasattr(source, name) for name in each)
 
 
 def _take(frame: Any, at: int) -> Any:
@@ -37,52 +36,23 @@ def _take(frame: Any, at: int) -> Any:
     return frame.iloc[:, at]
 
 
-def _refuse_missing(missing: np.ndarray, role: str, where: Callable[[int], str]) -> None:
-    bad = np.flatnonzero(missing)
-    if len(bad):
-        raise InputError(f"{where(int(bad[0]))}: the {role} is missing")
-
-
 def _id_column(column: Any, role: str, where: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray]:
     """Codes and sorted labels of a column of ids."""
+    is_missing = getattr(column, "is_null", None) or getattr(column, "isna", None)
+    if is_missing is not None:
+        refuse(is_missing(), where, f"the {role} is missing")
     try:
-        return _coded(column, role, where)
+        if hasattr(column, "dictionary_encode"):  # arrow
+            return sort_codes(*arrow_codes(column))
+        if hasattr(column, "factorize"):  # pandas
+            return sort_codes(*column.factorize())
+        return encode(as_labels(column.to_numpy() if hasattr(column, "to_numpy") else column))
     except InputTypeError as error:
         raise InputTypeError(f"{role}: {error}") from error
 
 
-def _coded(column: Any, role: str, where: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray]:
-    if hasattr(column, "combine_chunks"):  # arrow
-        import pyarrow as pa
-
-        if column.null_count:
-            _refuse_missing(column.is_null().to_numpy(), role, where)
-        if pa.types.is_integer(column.type):
-            return encode(as_labels(column.to_numpy()))
-        if not pa.types.is_dictionary(column.type):
-            column = column.dictionary_encode()
-        column = column.unify_dictionaries()
-        chunks = [np.asarray(chunk.indices) for chunk in column.chunks]
-        distinct = column.chunk(0).dictionary.to_pylist() if chunks else []
-        return sort_codes(np.concatenate([np.empty(0, np.int64), *chunks]), distinct)
-    if hasattr(column, "is_null"):  # polars
-        if column.null_count():
-            _refuse_missing(column.is_null().to_numpy(), role, where)
-        if column.dtype.is_integer():
-            return encode(as_labels(column.to_numpy()))
-        return encode(as_labels(column.to_list()))
-    if hasattr(column, "isna"):  # pandas
-        if column.isna().any():
-            _refuse_missing(column.isna().to_numpy(), role, where)
-        if getattr(column.dtype, "kind", "O") in "iu":
-            return encode(as_labels(column.to_numpy(dtype=column.dtype.name.lower())))
-        codes, distinct = column.factorize()
-        return sort_codes(codes, list(distinct))
-    return encode(as_labels(column))
-
-
 def _number_column(column: Any, role: str, where: Callable[[int], str]) -> np.ndarray:
-    array = np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
+    array = np.asarray(column)
     if array.dtype.kind in "biuf":
         return array
     try:
@@ -98,13 +68,11 @@ def _number_column(column: Any, role: str, where: Callable[[int], str]) -> np.nd
 
 
 def _time_column(column: Any, where: Callable[[int], str]) -> np.ndarray:
-    array = np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
-    if array.dtype.kind == "O" and hasattr(column, "dt"):  # time zones come as objects
+    array = np.asarray(column)
+    if array.dtype.kind == "O" and hasattr(column, "isna") and hasattr(column, "dt"):  # pandas with zones
         array = column.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy()
     if array.dtype.kind == "O":
-        bad = [k for k, x in enumerate(array.tolist()) if x is None or x != x]
-        if bad:
-            raise InputError(f"{where(bad[0])}: the timestamp is missing")
+        refuse([x is None or x != x for x in array.tolist()], where, "the timestamp is missing")
         if hasattr(array[0] if len(array) else None, "isoformat"):
             array = array.astype("datetime64[ns]")
         elif not all(isinstance(x, str) for x in array.tolist()):
@@ -121,13 +89,20 @@ def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:
     names = list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
     if frame.shape[0] == 0:
         raise InputError(f"{origin} holds no rows")
-    at = choose(names, len(names), wanted, [True] * len(names), origin).positions()
-    value = _number_column(_take(frame, at["value"]), "value", where) if "value" in at else None
-    split = _number_column(_take(frame, at["split"]), "split", where) if "split" in at else None
-    time = _time_column(_take(frame, at["timestamp"]), where) if "timestamp" in at else None
-    user = _id_column(_take(frame, at["user"]), "user", where)
-    item = _id_column(_take(frame, at["item"]), "item", where)
-    return Columns(*user, *item, value, time, split, where)
+    at = choose(names, len(names), wanted, [True] * len(names), origin)
+    return _columns({role: _take(frame, position) for role, position in at.items()}, where)
+
+
+def _columns(given: dict[str, Any], where: Callable[[int], str]) -> Columns:
+    """Columns of what holds each role; None, or no such role, where nothing does."""
+    numbers = {
+        role: _number_column(given[role], role, where)
+        for role in ("value", "split")
+        if given.get(role) is not None
+    }
+    time = None if given.get("timestamp") is None else _time_column(given["timestamp"], where)
+    user, item = (_id_column(given[role], role, where) for role in ("user", "item"))
+    return Columns(*user, *item, numbers.get("value"), time, numbers.get("split"), where)
 
 
 def parquet_columns(path: Path, wanted: dict[str, Any]) -> Columns:
@@ -142,8 +117,7 @@ def parquet_columns(path: Path, wanted: dict[str, Any]) -> Columns:
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
-            choice = choose(names, len(names), wanted, [True] * len(names), str(path))
-            positions = choice.positions()
+            positions = choose(names, len(names), wanted, [True] * len(names), str(path))
             if len(set(names)) < len(names):
                 raise FileFormatError(f"{path}: two columns have the same name")
             table = file.read(columns=[names[at] for at in positions.values()])
@@ -172,17 +146,10 @@ def array_columns(source: tuple, wanted: dict[str, Any]) -> Columns:
         raise ShapeError(f"the arrays must have the same length; they have {sizes}")
     if not sizes or sizes[0] == 0:
         raise InputError("the arrays hold no rows")
-    user, item, value, time = (*source, None, None)[:4]
-    if wanted.get("value", "auto") is None:
-        value = None
-    return Columns(
-        *_id_column(user, "user", where),
-        *_id_column(item, "item", where),
-        None if value is None else _number_column(value, "value", where),
-        None if time is None else _time_column(time, where),
-        None,
-        where,
-    )
+    given = dict(zip(("user", "item", "value", "timestamp"), source, strict=False))
+    if wanted["value"] is None:
+        given["value"] = None
+    return _columns(given, where)
 
 
 def matrix_columns(X: Any) -> Columns:

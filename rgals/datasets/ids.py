@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,55 +24,24 @@ def as_labels(labels: Any) -> np.ndarray:
     Bytes and UUIDs become strings. Objects hold a mixture of integers and strings, or strings of which few
     are very long. Anything else is an `InputTypeError`.
     """
-    array = labels if isinstance(labels, np.ndarray) else None
-    if array is None:
-        items = list(labels)
-        kinds = set(map(type, items))
-        if kinds <= {str}:
-            return _text_array(items)
-        array = np.empty(len(items), object)
-        for k, item in enumerate(items):  # assigning a whole list would spread nested sequences
-            array[k] = item
-    if array.ndim != 1:
-        raise InputTypeError(f"ids must be one-dimensional, not of shape {array.shape}")
-    if array.dtype.kind in "iu":
-        return array.astype(np.uint64 if array.dtype == np.uint64 else np.int64, copy=False)
-    if array.dtype.kind == "U":
-        return array
-    if array.dtype.kind == "S":
-        return np.char.decode(array, "utf-8", "surrogateescape")
-    if array.dtype.kind == "f":
-        return _from_floats(array)
-    if array.dtype.kind != "O":
-        if type(array.dtype).__name__ == "StringDType":
-            return _text_array(array.tolist())
-        raise InputTypeError(f"ids must be integers or strings, not {array.dtype}")
-    return _from_objects(array)
+    if not isinstance(labels, np.ndarray):
+        return _from_items(list(labels))
+    if labels.ndim != 1:
+        raise InputTypeError(f"ids must be one-dimensional, not of shape {labels.shape}")
+    if labels.dtype.kind in "iu":
+        return labels.astype(np.uint64 if labels.dtype == np.uint64 else np.int64, copy=False)
+    if labels.dtype.kind == "U":
+        return labels
+    if labels.dtype.kind in "OSfT":  # objects, bytes, floats, text of any width
+        return _from_items(labels.tolist())
+    raise InputTypeError(f"ids must be integers or strings, not {labels.dtype}")
 
 
-def _text_array(items: Sequence[str]) -> np.ndarray:
-    width = max(map(len, items), default=1)
-    size = 4 * width * len(items)
-    total = 4 * sum(map(len, items))
-    # A fixed-width array drops trailing NULs, which would make two labels one.
-    if (size > _WIDE_BYTES and size > _WIDE_FACTOR * total) or any(s.endswith("\0") for s in items):
-        array = np.empty(len(items), object)
-        array[:] = items
-        return array
-    return np.array(items, dtype=f"<U{max(width, 1)}")
-
-
-def _from_floats(array: np.ndarray) -> np.ndarray:
-    whole = np.isfinite(array) & (np.floor(array) == array) & (np.abs(array) < 2.0**53)
-    bad = np.flatnonzero(~whole)
-    if len(bad):
-        raise InputTypeError(f"ids must be integers or strings; row {bad[0]} holds {array[bad[0]]}")
-    return array.astype(np.int64)
-
-
-def _from_objects(array: np.ndarray) -> np.ndarray:
+def _from_items(items: list) -> np.ndarray:
+    if set(map(type, items)) <= {str}:
+        return _text_array(items)
     out: list[Any] = []
-    for row, label in enumerate(array.tolist()):
+    for row, label in enumerate(items):
         if isinstance(label, np.str_ | np.integer | np.floating):
             label = label.item()
         if isinstance(label, bytes):
@@ -84,30 +54,25 @@ def _from_objects(array: np.ndarray) -> np.ndarray:
             raise InputTypeError(f"ids must be integers or strings; row {row} holds {label!r}")
         out.append(label)
     kinds = {isinstance(label, int) for label in out}
-    if kinds == {True}:
-        for dtype in (np.int64, np.uint64):
-            try:
-                return np.array(out, dtype)
-            except OverflowError:
-                continue
-        raise InputTypeError("integer ids must fit 64 bits; give larger ones as strings")
-    if kinds == {False} or not out:
+    if kinds == {False}:
         return _text_array(out)
-    mixed = np.empty(len(out), object)
-    mixed[:] = out
-    return mixed
+    if kinds == {True, False}:
+        return np.array(out, object)
+    for dtype in (np.int64, np.uint64):
+        try:
+            return np.array(out, dtype)
+        except OverflowError:
+            continue
+    raise InputTypeError("integer ids must fit 64 bits; give larger ones as strings")
 
 
-def _sort_key(label: Any) -> tuple[bool, Any]:
-    return isinstance(label, str), label
-
-
-def sorted_labels(labels: np.ndarray) -> np.ndarray:
-    """Order that sorts distinct labels: integers first by value, then strings by code point."""
-    if labels.dtype == object:
-        items = labels.tolist()
-        return np.array(sorted(range(len(items)), key=lambda k: _sort_key(items[k])), dtype=np.int64)
-    return np.argsort(labels, kind="stable")
+def _text_array(items: list[str]) -> np.ndarray:
+    width = max(map(len, items), default=1)
+    size, total = 4 * width * len(items), 4 * sum(map(len, items))
+    # A fixed-width array drops trailing NULs, which would make two labels one.
+    if (size > _WIDE_BYTES and size > _WIDE_FACTOR * total) or any(s.endswith("\0") for s in items):
+        return np.array(items, object)
+    return np.array(items, dtype=f"<U{max(width, 1)}")
 
 
 def encode(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -115,15 +80,6 @@ def encode(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if len(column) == 0:
         return np.empty(0, np.int64), column
     if column.dtype.kind in "iu":
-        low, high = int(column.min()), int(column.max())
-        if high - low < 4 * len(column) + (1 << 20):
-            # The values lie close together: marking those present beats sorting.
-            offset = (column - column.dtype.type(low)).astype(np.int64)
-            present = np.zeros(high - low + 1, bool)
-            present[offset] = True
-            where = np.flatnonzero(present)
-            labels = where.astype(column.dtype) + column.dtype.type(low)
-            return (np.cumsum(present) - 1)[offset], labels
         labels, codes = np.unique(column, return_inverse=True)
         return codes.astype(np.int64), labels
     known: dict[Any, int] = {}
@@ -141,24 +97,31 @@ def first_seen(items: Sequence[Any], known: dict[Any, int]) -> np.ndarray:
 def sort_codes(codes: np.ndarray, distinct: Any) -> tuple[np.ndarray, np.ndarray]:
     """Renumber codes so that their labels are sorted."""
     labels = as_labels(distinct)
-    order = sorted_labels(labels)
+    if labels.dtype == object:  # integers by value, then strings by code point
+        items = labels.tolist()
+        order = np.array(sorted(range(len(items)), key=lambda k: (isinstance(items[k], str), items[k])), int)
+    else:
+        order = np.argsort(labels, kind="stable")
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     return rank[codes], labels[order]
 
 
+def arrow_codes(column: Any) -> tuple[np.ndarray, list]:
+    """Codes of an arrow column that is not empty, and the distinct values that they number."""
+    import pyarrow as pa
+
+    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    coded = coded.unify_dictionaries()
+    codes = np.concatenate([np.asarray(chunk.indices) for chunk in coded.chunks])
+    return codes, coded.chunk(0).dictionary.to_pylist()
+
+
 def text_to_labels(codes: np.ndarray, distinct: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Codes and sorted labels of texts; integers where all are plain ones (``007`` is not one)."""
-    stripped = [text.strip() for text in distinct]
-    if all(_is_plain_int(text) for text in stripped):
-        labels: Any = np.array([int(text) for text in stripped], dtype=np.int64)
-    else:
-        labels = stripped
-    if len(set(stripped)) < len(stripped):
-        merged: dict[Any, int] = {}
-        codes = first_seen(stripped, merged)[codes]
-        labels = [int(text) for text in merged] if isinstance(labels, np.ndarray) else list(merged)
-    return sort_codes(codes, labels)
+    known: dict[str, int] = {}
+    codes = first_seen([text.strip() for text in distinct], known)[codes]
+    return sort_codes(codes, [int(t) for t in known] if all(map(_is_plain_int, known)) else list(known))
 
 
 def _is_plain_int(text: str) -> bool:
@@ -380,32 +343,30 @@ class IdMap:
             if labels.ndim != 1 or labels.dtype.kind not in "iu":
                 raise InputError(f"{prefix}labels must be integers in one dimension, not {labels.dtype}")
             return cls(labels, what)
+
+        def damaged(why: object) -> InputError:
+            return InputError(f"the id map {prefix!r} is damaged: {why}")
+
         try:
-            text, offsets = np.asarray(arrays[f"{prefix}text"]), np.asarray(arrays[f"{prefix}offsets"])
+            text, offsets = (np.asarray(arrays[prefix + name]) for name in ("text", "offsets"))
         except KeyError as error:
-            raise InputError(f"the id map {prefix!r} is incomplete: {error.args[0]} is missing") from error
+            raise damaged(f"{error.args[0]} is missing") from error
         whole = text.dtype == np.uint8 and text.ndim == 1 and offsets.dtype == np.int64 and offsets.ndim == 1
-        if not whole or not len(offsets) or offsets[0] != 0 or offsets[-1] != len(text):
-            raise InputError(f"the id map {prefix!r} is damaged: offsets do not fit the text")
-        if (np.diff(offsets) < 0).any():
-            raise InputError(f"the id map {prefix!r} is damaged: offsets decrease")
-        raw = text.tobytes()
-        bounds = offsets.tolist()
-        try:
-            items: list[Any] = [
-                raw[a:b].decode("utf-8", "surrogatepass") for a, b in zip(bounds, bounds[1:], strict=False)
-            ]
-        except UnicodeDecodeError as error:
-            raise InputError(f"the id map {prefix!r} is damaged: {error}") from error
+        ends = whole and len(offsets) and offsets[0] == 0 and offsets[-1] == len(text)
+        if not ends or (np.diff(offsets) < 0).any():
+            raise damaged("offsets do not fit the text")
+        integer = np.zeros(len(offsets) - 1, bool)
         if f"{prefix}integer" in arrays:
             integer = np.asarray(arrays[f"{prefix}integer"])
-            if integer.dtype != bool or integer.shape != (len(items),):
-                raise InputError(f"the id map {prefix!r} is damaged: {prefix}integer does not fit")
-            convert: list[Callable[[str], Any]] = [int if flag else str for flag in integer.tolist()]
-            try:
-                items = [f(x) for f, x in zip(convert, items, strict=True)]
-            except ValueError as error:
-                raise InputError(f"the id map {prefix!r} is damaged: {error}") from error
+        if integer.dtype != bool or integer.shape != (len(offsets) - 1,):
+            raise damaged(f"{prefix}integer does not fit")
+        raw, items = text.tobytes(), []
+        try:
+            for (start, stop), is_integer in zip(pairwise(offsets.tolist()), integer.tolist(), strict=True):
+                label = raw[start:stop].decode("utf-8", "surrogatepass")
+                items.append(int(label) if is_integer else label)
+        except ValueError as error:
+            raise damaged(error) from error
         return cls(items, what)
 
 

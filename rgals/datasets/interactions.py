@@ -146,9 +146,8 @@ class Interactions:
         position.sort_indices()
         at = position.data - 1
         matrix = sp.csr_array((self.matrix.data[at], position.indices, position.indptr), shape=position.shape)
-        timestamp = None if self.timestamp is None else self.timestamp[at]
-        split = None if self.split is None else self.split[at]
-        return Interactions(matrix, self.user_ids[users], self.item_ids[items], timestamp, split)
+        marks = (None if mark is None else mark[at] for mark in (self.timestamp, self.split))
+        return Interactions(matrix, self.user_ids[users], self.item_ids[items], *marks)
 
     def replace(self, **changes: Any) -> Interactions:
         """A copy with some fields changed."""
@@ -204,16 +203,21 @@ def _check_values(columns: Columns, threshold: float | None) -> None:
     value = columns.value
     if value is None:
         return
-    bad = np.flatnonzero(~np.isfinite(value))
-    if len(bad):
-        what = "NaN" if np.isnan(value[bad[0]]) else "infinite"
-        raise InputError(f"{columns.where(int(bad[0]))}: the value is {what}; values must be finite and >= 0")
-    bad = np.flatnonzero(value < 0) if threshold is None else bad
-    if len(bad):
-        raise InputError(
-            f"{columns.where(int(bad[0]))}: the value {value[bad[0]]:g} is negative; values must be >= 0 "
-            "(or give min_value to keep only the rows from that value on)"
+    refuse(np.isnan(value), columns.where, "the value is NaN; values must be finite and >= 0")
+    refuse(np.isinf(value), columns.where, "the value is infinite; values must be finite and >= 0")
+    if threshold is None:
+        problem = (
+            "the value {:g} is negative; values must be >= 0 (or give min_value to keep only the rows from "
         )
+        refuse(value < 0, columns.where, problem + "that value on)", value)
+
+
+def refuse(bad: Any, where: Callable[[int], str], problem: str, column: Any = None) -> None:
+    """Raise for the first row that is ``bad``; ``problem`` may show what its ``column`` holds there."""
+    rows = np.flatnonzero(bad)
+    if len(rows):
+        k = int(rows[0])
+        raise InputError(f"{where(k)}: {problem if column is None else problem.format(column[k])}")
 
 
 def build(columns: Columns, *, min_value: Any, binarize: Any, duplicates: str) -> Interactions:
@@ -226,7 +230,10 @@ def build(columns: Columns, *, min_value: Any, binarize: Any, duplicates: str) -
     if max(n_users, n_items) > MAX_INDEX:
         raise ShapeError(f"{n_users} users and {n_items} items: at most {MAX_INDEX} of either are supported")
     _check_values(columns, threshold)
-    order = group(columns.item, n_items)
+    order = np.arange(len(columns.user))
+    if duplicates == "last" and columns.timestamp is not None:
+        order = np.argsort(columns.timestamp, kind="stable")
+    order = order[group(columns.item[order], n_items)]
     order = order[group(columns.user[order], n_users)]
     user, item = columns.user[order], columns.item[order]
     value = np.ones(len(order)) if columns.value is None else columns.value[order].astype(np.float64)
@@ -244,10 +251,6 @@ def build(columns: Columns, *, min_value: Any, binarize: Any, duplicates: str) -
                 "give duplicates='sum', 'last' or 'max' to merge"
             )
         starts = np.flatnonzero(first)
-        if duplicates == "last" and "timestamp" in rest:
-            pair = np.cumsum(first) - 1
-            late = np.lexsort((np.arange(len(pair)), rest["timestamp"], pair))
-            value = value[late]
         if duplicates == "last":
             value = value[np.append(starts[1:], len(order)) - 1]
         else:
@@ -293,29 +296,23 @@ def timestamps(column: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
     """Timestamps as int64 or float64; dates become nanoseconds since 1970."""
     column = np.asarray(column)
     if column.dtype.kind == "M":
-        bad = np.flatnonzero(np.isnat(column))
-        if len(bad):
-            raise InputError(f"{where(int(bad[0]))}: the timestamp is missing")
+        refuse(np.isnat(column), where, "the timestamp is missing")
         return column.astype("datetime64[ns]").astype(np.int64)
     if column.dtype.kind in "bui":
         return column.astype(np.int64)
     if column.dtype.kind == "f":
-        bad = np.flatnonzero(~np.isfinite(column))
-        if len(bad):
-            raise InputError(f"{where(int(bad[0]))}: the timestamp is {column[bad[0]]}; it must be finite")
+        refuse(~np.isfinite(column), where, "the timestamp is {}; it must be finite", column)
         return column.astype(np.float64)
     return text_timestamps(column.tolist(), where)
 
 
 def text_timestamps(items: list, where: Callable[[int], str]) -> np.ndarray:
     """Timestamps from text: all integers, else all numbers, else all ISO 8601 dates."""
-    for convert in (_all_int, _all_float, _all_dates):
+    for convert in (_integers, numbers, _dates):
         if (found := _converted(convert, items)) is not None:
             return found
-    one = _all_dates if _converted(_all_float, items[:1]) is None else _all_float
-    bad = next((k for k, item in enumerate(items) if _converted(one, [item]) is None), None)
-    if bad is None:
-        raise FileFormatError(f"{where(0)}: the timestamps mix numbers and dates")
+    form = _dates if _converted(numbers, items[:1]) is None else numbers  # of the first; not that of all
+    bad = next(k for k, item in enumerate(items) if _converted(form, [item]) is None)
     raise FileFormatError(
         f"{where(bad)}: the timestamp {str(items[bad])[:60]!r} is neither a number nor a date such as "
         "2024-01-31 or 2024-01-31T12:00:00"
@@ -323,11 +320,14 @@ def text_timestamps(items: list, where: Callable[[int], str]) -> np.ndarray:
 
 
 def _converted(convert: Callable[[list], np.ndarray], items: list) -> np.ndarray | None:
-    """The items in one form, or None where they are not all of that form."""
+    """The items in one form, or None where they are not all of that form, or one is not finite."""
     try:
-        return convert(items)
+        found = convert(items)
     except (ValueError, OverflowError, TypeError):
         return None
+    if not np.isfinite(found).all():
+        return None
+    return found.astype(np.int64) if found.dtype.kind == "M" else found
 
 
 def numbers(items: Sequence[str]) -> np.ndarray:
@@ -337,22 +337,11 @@ def numbers(items: Sequence[str]) -> np.ndarray:
     return np.array([float(text) for text in items])
 
 
-def _all_int(items: list) -> np.ndarray:
+def _integers(items: list) -> np.ndarray:
     if any("_" in text for text in items):
         raise ValueError("not a number")
-    return np.array([int(x) for x in items], dtype=np.int64)
+    return np.array([int(text) for text in items], dtype=np.int64)
 
 
-def _all_float(items: list) -> np.ndarray:
-    out = numbers(items)
-    if not np.isfinite(out).all():
-        raise ValueError("not finite")
-    return out
-
-
-def _all_dates(items: list) -> np.ndarray:
-    plain = [x.strip().removesuffix("Z") for x in items]
-    dates = np.array(plain, dtype="datetime64[ns]")
-    if np.isnat(dates).any():
-        raise ValueError("not a date")
-    return dates.astype(np.int64)
+def _dates(items: list) -> np.ndarray:
+    return np.array([text.strip().removesuffix("Z") for text in items], dtype="datetime64[ns]")

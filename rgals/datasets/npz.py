@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import errno
+import math
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from rgals.datasets.frames import matrix_columns
 from rgals.datasets.ids import IdMap, encode
 from rgals.datasets.interactions import Columns
+from rgals.files.archive import UNREADABLE
 from rgals.matrix.validate import MAX_INDEX, as_csr
 from rgals.runtime.errors import FileFormatError, InputError
 
-# What zipfile and numpy raise on damaged files, besides their own errors.
-_UNREADABLE = (
-    zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, ValueError, RuntimeError, OSError
-)  # fmt: skip
 # Key, kinds of dtype that it may have.
 _COLUMNS = {"user": "iu", "item": "iu", "rating": "fiub", "timestamp": "iufM", "split": "iub"}
 _ID_KEYS = [f"{side}_{key}" for side in ("user", "item") for key in ("labels", "text", "offsets", "integer")]
@@ -31,23 +30,17 @@ def _header(archive: zipfile.ZipFile, key: str, path: Path) -> tuple[tuple[int, 
     """Shape and dtype that a member declares, checked against its stored size."""
     info = archive.getinfo(f"{key}.npy")
     with archive.open(info) as member:
-        version = np.lib.format.read_magic(member)
-        read = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }.get(version)
-        if read is None:
-            raise FileFormatError(f"{path}: {key} is stored in npy version {version}, which is not supported")
+        major, _ = np.lib.format.read_magic(member)
+        if major > 2:
+            raise FileFormatError(f"{path}: {key} is stored in npy version {major}, which is not supported")
+        read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(member)
-        start = member.tell()
-    size = int(dtype.itemsize)
-    for n in shape:
-        size *= int(n)
+        needed = member.tell() + math.prod(shape) * dtype.itemsize
     if dtype.hasobject:
         raise FileFormatError(f"{path}: {key} holds Python objects; only plain numbers are read")
-    if start + size != info.file_size:
+    if needed != info.file_size:
         raise FileFormatError(
-            f"{path}: {key} declares shape {shape} of {dtype}, which needs {start + size} bytes, but "
+            f"{path}: {key} declares shape {shape} of {dtype}, which needs {needed} bytes, but "
             f"{info.file_size} are stored"
         )
     return shape, dtype
@@ -55,18 +48,19 @@ def _header(archive: zipfile.ZipFile, key: str, path: Path) -> tuple[tuple[int, 
 
 def _refuse_hidden(archive: zipfile.ZipFile, path: Path) -> None:
     """Members must lie one behind the other: a damaged directory must not make an array disappear."""
-    local = struct.Struct("<26xHH")  # at the end of a local header: length of the name and of the rest
-    infos = sorted(archive.infolist(), key=lambda info: info.header_offset)
-    starts = [info.header_offset for info in infos] + [archive.start_dir]
-    for info, start, following in zip(infos, starts[:-1], starts[1:], strict=True):
+    assert archive.fp is not None
+    end = 0
+    for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
+        _refuse_gap(info.header_offset - end, path)
         archive.open(info).close()  # compares the name in the directory with that before the data
-        assert archive.fp is not None
-        archive.fp.seek(start)
-        end = start + local.size + sum(local.unpack(archive.fp.read(local.size))) + info.compress_size
-        if not 0 <= following - end <= 24:  # some writers put the sizes behind the data
-            raise FileFormatError(f"{path} is damaged: the archive has a gap after {info.filename}")
-    if starts[0] != 0:
-        raise FileFormatError(f"{path} is damaged: the archive does not start with its first member")
+        archive.fp.seek(info.header_offset + 26)  # lengths of the name and of the rest of the local header
+        end = info.header_offset + 30 + sum(struct.unpack("<HH", archive.fp.read(4))) + info.compress_size
+    _refuse_gap(archive.start_dir - end, path)
+
+
+def _refuse_gap(size: int, path: Path) -> None:
+    if not 0 <= size <= 24:  # some writers put the sizes behind the data
+        raise FileFormatError(f"{path} is damaged: the members of the archive do not lie side by side")
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
@@ -87,7 +81,7 @@ def _load(path: Path) -> dict[str, np.ndarray]:
             )
         headers = {key: _header(archive, key, path) for key in wanted}
     for key, kinds in _COLUMNS.items():
-        if key not in headers or wanted[0] != "user":
+        if key not in headers:
             continue
         shape, dtype = headers[key]
         if dtype.kind not in kinds:
@@ -110,43 +104,44 @@ def holds_arrays(path: Path) -> bool:
         return False
 
 
-def read_npz(path: Path) -> Columns | sp.csr_array:
-    """Columns of a npz in the project's form, or the matrix of one written by scipy."""
+def read_npz(path: Path) -> Columns:
+    """Columns of a npz in the project's form, or of a matrix that scipy wrote."""
     try:
         arrays = _load(path)
-        if "indptr" in arrays:
-            return as_csr(sp.load_npz(path), name=str(path)).to_scipy()
+        matrix = as_csr(sp.load_npz(path), name=str(path)) if "indptr" in arrays else None
     except FileFormatError:
         raise
-    except _UNREADABLE as error:
+    except (*UNREADABLE, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         raise FileFormatError(f"{path} is no readable npz file: {error}") from error
+
+    if matrix is not None:
+        return matrix_columns(matrix)
 
     def where(k: int) -> str:
         return f"{path}, row {k} (user {arrays['user'][k]}, item {arrays['item'][k]})"
 
     if len(arrays["user"]) == 0:
         raise FileFormatError(f"{path} holds no rows")
-    sides: dict[str, Any] = {}
-    for side in ("user", "item"):
-        codes = arrays[side]
+    user, item = (_side(arrays, side, path, where) for side in ("user", "item"))
+    value, timestamp, split = (arrays.get(key) for key in ("rating", "timestamp", "split"))
+    return Columns(*user, *item, value, timestamp, split, where)
+
+
+def _side(
+    arrays: dict[str, np.ndarray], side: str, path: Path, where: Callable[[int], str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Codes and labels of the users or of the items."""
+    codes, labels = arrays[side], None
+    if f"{side}_labels" in arrays or f"{side}_text" in arrays:
         try:
-            ids = _ids(arrays, side)
+            labels = IdMap.from_arrays(arrays, f"{side}_", side).labels
         except InputError as error:
             raise FileFormatError(f"{path}: {error}") from error
-        limit = MAX_INDEX if ids is None else len(ids) - 1
-        bad = np.flatnonzero((codes < 0) | (codes > limit))
-        if len(bad):
-            raise FileFormatError(f"{where(int(bad[0]))}: the {side} is outside 0..{limit}")
-        codes = codes.astype(np.int64)
-        sides[side] = encode(codes) if ids is None else (codes, ids.labels)
-    value, timestamp, split = (arrays.get(key) for key in ("rating", "timestamp", "split"))
-    (user, users), (item, items) = sides["user"], sides["item"]
-    return Columns(user, users, item, items, value, timestamp, split, where)
-
-
-def _ids(arrays: dict[str, np.ndarray], side: str) -> IdMap | None:
-    if not any(f"{side}_{key}" in arrays for key in ("labels", "text")):
-        return None
-    return IdMap.from_arrays(arrays, f"{side}_", side)
+    limit = MAX_INDEX if labels is None else len(labels) - 1
+    bad = np.flatnonzero((codes < 0) | (codes > limit))
+    if len(bad):
+        raise FileFormatError(f"{where(int(bad[0]))}: the {side} is outside 0..{limit}")
+    codes = codes.astype(np.int64)
+    return encode(codes) if labels is None else (codes, labels)

@@ -16,8 +16,6 @@ from rgals.matrix.entries import core_members, entries, random_parts
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError
 
-RATIOS = (0.8, 0.1, 0.1)
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -114,6 +112,6 @@ def prepare_paper(
     matrix = sp.csr_array(
         (np.ones(data.nnz, np.float32), data.matrix.indices, data.matrix.indptr), shape=data.matrix.shape
     )
-    part = random_parts(matrix, np.array(RATIOS), check_random_state(random_state))
+    part = random_parts(matrix, np.array([0.8, 0.1, 0.1]), check_random_state(random_state))
     split = np.array([TRAIN, VALIDATION, TEST], np.int8)[part]
     return Interactions(matrix, data.user_ids, data.item_ids, data.timestamp, split)

@@ -10,11 +10,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals.datasets.frames import array_columns, frame_columns, is_frame, matrix_columns, parquet_columns
-from rgals.datasets.interactions import Columns, Interactions, build, check_options, timestamps
+from rgals.datasets.interactions import Columns, Interactions, build, check_options, refuse, timestamps
 from rgals.datasets.npz import holds_arrays, read_npz
 from rgals.datasets.text import read_text
 from rgals.runtime.checks import check_choice
-from rgals.runtime.errors import InputError, InputTypeError
+from rgals.runtime.errors import InputTypeError
 
 _PARQUET = b"PAR1"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
@@ -114,21 +114,19 @@ def read_interactions(
     wanted = {"user": user, "item": item, "value": value, "timestamp": timestamp, "split": split}
     text = {"delimiter": delimiter, "header": header, "encoding": encoding}
     columns = _columns(source, wanted, engine, text)
-    if isinstance(columns, sp.csr_array):
-        columns = matrix_columns(columns)
-    if value is None:
-        columns.value = None
-    if timestamp is None:
-        columns.timestamp = None
+    for role in ("value", "timestamp", "split"):
+        if wanted[role] is None:
+            setattr(columns, role, None)
     if columns.timestamp is not None and columns.timestamp.dtype not in (np.int64, np.float64):
         columns.timestamp = timestamps(columns.timestamp, columns.where)
-    columns.split = None if split is None else _check_split(columns)
+    if columns.split is not None:
+        problem = "the split is {}; it must be 0 (train), 1 (test) or 2 (validation)"
+        refuse(~np.isin(columns.split, (0, 1, 2)), columns.where, problem, columns.split)
+        columns.split = columns.split.astype(np.int8)
     return build(columns, min_value=min_value, binarize=binarize, duplicates=duplicates)
 
 
-def _columns(
-    source: Any, wanted: dict[str, Any], engine: str, text: dict[str, Any]
-) -> Columns | sp.csr_array:
+def _columns(source: Any, wanted: dict[str, Any], engine: str, text: dict[str, Any]) -> Columns:
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         with open(path, "rb") as file:
@@ -148,15 +146,3 @@ def _columns(
         "give a path, a DataFrame, an arrow table, arrays (users, items[, values[, timestamps]]) or a sparse "
         f"matrix, not {type(source).__name__}"
     )
-
-
-def _check_split(columns: Columns) -> np.ndarray | None:
-    if columns.split is None:
-        return None
-    bad = np.flatnonzero(~np.isin(columns.split, (0, 1, 2)))
-    if len(bad):
-        raise InputError(
-            f"{columns.where(int(bad[0]))}: the split is {columns.split[bad[0]]}; it must be 0 (train), "
-            "1 (test) or 2 (validation)"
-        )
-    return columns.split.astype(np.int8)

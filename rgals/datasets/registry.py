@@ -78,32 +78,24 @@ def _lightgcn(name: str, origin: str, size: tuple[int, int, int]) -> Source:
     return Source(name, files, "adjacency", _NGCF.format(origin), size=size)
 
 
-_SNAP = "http://snap.stanford.edu/data/amazon/productGraph/categoryFiles/"
+_REVIEWS = "http://snap.stanford.edu/data/amazon/productGraph/categoryFiles/reviews_Electronics_5.json.gz"
 _STEAM_PLACES = (
     "https://mcauleylab.ucsd.edu/public_datasets/data/steam/steam_reviews.json.gz",
     "http://cseweb.ucsd.edu/~wckang/steam_reviews.json.gz",
 )
-_DUMP = "https://dumps.wikimedia.org/simplewiki/20250101/"
-_LINKS, _SUMS = f"{_DUMP}simplewiki-20250101-pagelinks.sql.gz", f"{_DUMP}simplewiki-20250101-md5sums.txt"
+_DUMP = "https://dumps.wikimedia.org/simplewiki/20250101/simplewiki-20250101-"
+_LINKS, _SUMS = f"{_DUMP}pagelinks.sql.gz", f"{_DUMP}md5sums.txt"
+# Path of the table in the archive, MD5 of that, and users, items and interactions.
+_RATINGS = {
+    "ml-100k": ("ml-100k/u.data", "0e33842e24a9c977be4e0107933c0723", (943, 1682, 100_000)),
+    "ml-1m": ("ml-1m/ratings.dat", "c4d9eecfca2ab87c1945afe126590906", (6040, 3706, 1_000_209)),
+    "ml-10m": ("ml-10M100K/ratings.dat", "ce571fd55effeba0271552578f2648bd", (69_878, 10_677, 10_000_054)),
+    "ml-20m": ("ml-20m/ratings.csv", "cd245b17a1ae2cc31bb14903e1204af3", (138_493, 26_744, 20_000_263)),
+    "ml-25m": ("ml-25m/ratings.csv", "6b51fb2759a8657d3bfcbfc42b592ada", (162_541, 59_047, 25_000_095)),
+}
 _ALL = (
-    _movielens("ml-100k", "ml-100k/u.data", "0e33842e24a9c977be4e0107933c0723", (943, 1682, 100_000)),
-    _movielens("ml-1m", "ml-1m/ratings.dat", "c4d9eecfca2ab87c1945afe126590906", (6040, 3706, 1_000_209)),
-    _movielens(
-        "ml-10m", "ml-10M100K/ratings.dat", "ce571fd55effeba0271552578f2648bd", (69_878, 10_677, 10_000_054)
-    ),
-    _movielens(
-        "ml-20m", "ml-20m/ratings.csv", "cd245b17a1ae2cc31bb14903e1204af3", (138_493, 26_744, 20_000_263)
-    ),
-    _movielens(
-        "ml-25m", "ml-25m/ratings.csv", "6b51fb2759a8657d3bfcbfc42b592ada", (162_541, 59_047, 25_000_095)
-    ),
-    _one_file(
-        "amazon-electronics",
-        "json",
-        _AMAZON,
-        f"{_SNAP}reviews_Electronics_5.json.gz",
-        size=(192_403, 63_001, 1_689_188),
-    ),
+    *(_movielens(name, *row) for name, row in _RATINGS.items()),
+    _one_file("amazon-electronics", "json", _AMAZON, _REVIEWS, size=(192_403, 63_001, 1_689_188)),
     _one_file("steam", "literal", _STEAM, *_STEAM_PLACES),
     _one_file("simplewiki-links", "pagelinks", _WIKI, _LINKS, sums=_SUMS),
     _lightgcn("gowalla", "Gowalla check-ins, SNAP", (29_858, 40_981, 1_027_370)),

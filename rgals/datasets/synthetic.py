@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
 
 import numpy as np
 import scipy.sparse as sp
@@ -185,17 +186,12 @@ def _draw(
         inside = starts[cluster] + height * (ends[cluster] - starts[cluster])
         liked = by_cluster[np.minimum(np.searchsorted(within, inside, side="right"), n_items - 1)]
         popular = np.minimum(np.searchsorted(overall, height * overall[-1], side="right"), n_items - 1)
-        new = np.sort(users * n_items + np.where(by_taste, liked, popular))
-        at = np.minimum(np.searchsorted(keys, new), max(len(keys) - 1, 0))
-        fresh = np.append(True, new[1:] != new[:-1])
-        if len(keys):
-            fresh &= keys[at] != new
-        keys = np.sort(np.concatenate([keys, new[fresh]]), kind="stable")  # merges two sorted runs
+        keys = np.union1d(keys, users * n_items + np.where(by_taste, liked, popular))
     # Users whose likely items are used up get the most popular ones of the rest, so that none is too short.
     short = np.flatnonzero(np.bincount(keys // n_items, minlength=n_users) < _MIN_DEGREE)
     if len(short):
         best = np.argsort(-popularity, kind="stable")[:_MIN_DEGREE]
-        keys = np.unique(np.concatenate([keys, (short[:, None] * n_items + best).ravel()]))
+        keys = np.union1d(keys, short[:, None] * n_items + best)
     return keys
 
 
@@ -218,12 +214,7 @@ def _user_labels(n: int) -> np.ndarray:
 
 
 def _item_labels(clusters: np.ndarray) -> np.ndarray:
-    n_clusters = int(clusters.max()) + 1
-    number = np.zeros(n_clusters, np.int64)
     width = max(3, len(str(len(clusters))))
-    names = []
-    for cluster in clusters.tolist():
-        number[cluster] += 1
-        genre = _GENRES[cluster] if cluster < len(_GENRES) else f"genre{cluster}"
-        names.append(f"{genre}-{number[cluster]:0{width}d}")
-    return np.array(names)
+    genres = [*_GENRES, *(f"genre{k}" for k in range(len(_GENRES), clusters.max() + 1))]
+    numbers = [count(1) for _ in genres]
+    return np.array([f"{genres[k]}-{next(numbers[k]):0{width}d}" for k in clusters.tolist()])

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import stat
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -31,15 +32,14 @@ _MAX_DIRECTORY = 1 << 16
 _HEADER = re.compile(
     rb"\{'descr': '([<|][a-zA-Z]\d{1,9})', 'fortran_order': False, 'shape': \(([\d, ]{0,200})\), \} *\n"
 )
-_UNREADABLE = (
+# What zipfile, numpy and json raise on damaged files.
+UNREADABLE = (
     zipfile.BadZipFile,
     EOFError,
-    ValueError,  # includes undecodable names and JSON
-    KeyError,
-    IndexError,
-    OverflowError,
-    NotImplementedError,
-    RuntimeError,  # includes RecursionError
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    RuntimeError,
     struct.error,
 )
 
@@ -96,7 +96,7 @@ def save_npz(
         "content": dict(meta),
     }
     try:
-        text = json.dumps(header, default=_number).encode()
+        text = json.dumps(header, cls=_Json).encode()
     except (TypeError, ValueError) as error:
         raise InputTypeError(f"metadata cannot be stored as JSON: {error}") from error
     if len(text) > MAX_META_BYTES:
@@ -109,8 +109,7 @@ def save_npz(
             entry = zipfile.ZipInfo(f"{name}.npy")  # its date is fixed: same content, same bytes
             with archive.open(entry, "w", force_zip64=array.nbytes >= 1 << 31) as member:
                 np.lib.format.write_array_header_1_0(member, np.lib.format.header_data_from_array_1_0(array))
-                for part in _chunks(array):
-                    member.write(part)
+                member.write(_bytes(array))
 
 
 def _plain(name: str, array: np.ndarray) -> np.ndarray:
@@ -124,24 +123,18 @@ def _plain(name: str, array: np.ndarray) -> np.ndarray:
     return np.asarray(array, array.dtype.newbyteorder("<"), order="C")
 
 
-def _number(value: object) -> object:
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"{value!r} of type {type(value).__name__}")
+class _Json(json.JSONEncoder):
+    def default(self, o: Any) -> Any:
+        return o.item() if isinstance(o, np.generic) else super().default(o)
 
 
-def _chunks(array: np.ndarray) -> Iterator[memoryview]:
-    """Yield the bytes of a C-contiguous array in pieces, without a copy."""
-    view = array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
-    for start in range(0, len(view), _CHUNK):
-        yield view[start : start + _CHUNK]
+def _bytes(array: np.ndarray) -> memoryview:
+    """The bytes of a C-contiguous array, without a copy."""
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _digest(array: np.ndarray) -> str:
-    digest = hashlib.sha256()
-    for part in _chunks(array):
-        digest.update(part)
-    return digest.hexdigest()
+    return hashlib.sha256(_bytes(array)).hexdigest()
 
 
 def _layout_fault(arrays: Mapping[str, tuple[np.dtype, tuple[int, ...]]], spec: FileSpec) -> str | None:
@@ -153,27 +146,22 @@ def _layout_fault(arrays: Mapping[str, tuple[np.dtype, tuple[int, ...]]], spec: 
         wanted = spec.arrays[name]
         if not wanted.allows(dtype):
             return f"array {name!r} holds {dtype} values, not {' or '.join(wanted.dtypes)}"
+        expected = str(wanted.shape).replace("'", "")
+        problem = f"array {name!r} has shape {shape}, expected {expected}"
         if len(shape) != len(wanted.shape):
-            return f"array {name!r} has shape {shape}, expected {_text(wanted.shape)}"
+            return problem
         for size, rule in zip(shape, wanted.shape, strict=True):
             if isinstance(rule, int):
                 if size != rule:
-                    return f"array {name!r} has shape {shape}, expected {_text(wanted.shape)}"
+                    return problem
                 continue
-            symbol, plus, more = rule.partition("+")
-            value = size - int(more) if plus else size
+            symbol, _, more = rule.partition("+")
+            value = size - int(more or 0)
             earlier, where = known.setdefault(symbol, (value, name))
             if value != earlier or value < 0:
-                return (
-                    f"array {name!r} has shape {shape}, expected {_text(wanted.shape)} "
-                    f"with {symbol} = {earlier} as in {where!r}"
-                )
+                return f"{problem} with {symbol} = {earlier} as in {where!r}"
     missing = [name for name, wanted in spec.arrays.items() if wanted.required and name not in arrays]
     return f"array {missing[0]!r} is missing" if missing else None
-
-
-def _text(shape: tuple[int | str, ...]) -> str:
-    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
 
 def _content_fault(name: str, array: np.ndarray, wanted: ArraySpec) -> str | None:
@@ -214,9 +202,9 @@ def _read(
     file: BinaryIO, size: int, name: str, expected: FileSpec
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     try:
-        directory = _directory_start(file, size)
+        _check_end(file, size)
         with zipfile.ZipFile(file) as archive:
-            entries = _entries(archive, directory, expected)
+            entries = _entries(archive, size, expected)
             header = _read_meta(archive, entries.pop(META), expected)
             layouts = {key: _read_layout(archive, entry) for key, entry in entries.items()}
             fault = _layout_fault(layouts, expected)
@@ -229,7 +217,7 @@ def _read(
                 raise _Fault("the checksums do not belong to the arrays")
             arrays = {}
             for key, entry in entries.items():
-                arrays[key] = array = _read_array(archive, entry, *layouts[key])
+                arrays[key] = array = _read_array(archive, entry)
                 if _digest(array) != checksums[key]:
                     raise _Fault(f"array {key!r} does not match its checksum")
                 fault = _content_fault(key, array, expected.arrays[key])
@@ -238,7 +226,7 @@ def _read(
             return arrays, header["content"]
     except _Fault as fault_found:
         raise ModelFileError(f"{name}: {fault_found}") from None
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         reason = str(error) or type(error).__name__
         raise ModelFileError(f"{name}: damaged or not a {expected.format} file ({reason})") from error
 
@@ -247,8 +235,8 @@ class _Fault(Exception):  # noqa: N818 - never leaves this module
     """What is wrong with a file, without its name."""
 
 
-def _directory_start(file: BinaryIO, size: int) -> int:
-    """Position of the zip directory; refuses whatever does not end exactly as a file of `save_npz` does."""
+def _check_end(file: BinaryIO, size: int) -> None:
+    """Refuse whatever does not end exactly as a file of `save_npz` does."""
     file.seek(0)
     if file.read(4) != b"PK\3\4":
         raise _Fault("not an npz file" if size else "the file is empty")
@@ -266,25 +254,20 @@ def _directory_start(file: BinaryIO, size: int) -> int:
         closing += _END64 + _LOCATOR64
     if length > _MAX_DIRECTORY or start + length + closing != size:
         raise _Fault("the directory of the file is damaged")
-    return start
 
 
-def _entries(archive: zipfile.ZipFile, directory: int, expected: FileSpec) -> dict[str, zipfile.ZipInfo]:
-    """Members by array name: stored, distinct and side by side, so together they fit into the file."""
+def _entries(archive: zipfile.ZipFile, size: int, expected: FileSpec) -> dict[str, zipfile.ZipInfo]:
+    """Members by array name: stored, distinct, and together no larger than the file."""
     found: dict[str, zipfile.ZipInfo] = {}
-    position = 0
-    for entry in sorted(archive.infolist(), key=lambda entry: entry.header_offset):
+    for entry in archive.infolist():
         key = entry.filename.removesuffix(".npy")
         if entry.filename == key or key in found or len(found) > len(expected.arrays):
             raise _Fault(f"unexpected member {entry.filename[:80]!r}")
         if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
             raise _Fault(f"member {entry.filename[:80]!r} is compressed, which rgals never does")
-        if entry.flag_bits & ~0x800 or entry.header_offset < position:
-            raise _Fault(f"member {entry.filename[:80]!r} is encrypted or overlaps another one")
-        position = entry.header_offset + 30 + len(entry.orig_filename) + entry.file_size
-        if position > directory:
-            raise _Fault(f"member {entry.filename[:80]!r} reaches past the end of the file")
         found[key] = entry
+    if sum(entry.file_size for entry in found.values()) > size:
+        raise _Fault("the members overlap or reach past the end of the file")
     if META not in found:
         raise _Fault(f"not a {expected.format} file: it holds no metadata")
     return found
@@ -297,7 +280,7 @@ def _read_meta(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, expected: FileS
     dtype, shape = _read_layout(archive, entry)
     if dtype != np.uint8 or len(shape) != 1:
         raise _Fault("the metadata are not bytes")
-    header = json.loads(_read_array(archive, entry, dtype, shape).tobytes().decode())
+    header = json.loads(_read_array(archive, entry).tobytes())
     if not isinstance(header, dict) or not isinstance(header.get("content"), dict):
         raise _Fault(f"not a {expected.format} file: its metadata are of another kind")
     kind, version = header.get("format"), header.get("format_version")
@@ -318,50 +301,28 @@ def _read_meta(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, expected: FileS
 def _read_layout(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> tuple[np.dtype, tuple[int, ...]]:
     """Type and shape that a member declares, if its size agrees; nothing is allocated for the array."""
     with archive.open(entry) as member:
-        return _parse_header(member, entry)
-
-
-def _parse_header(member: IO[bytes], entry: zipfile.ZipInfo) -> tuple[np.dtype, tuple[int, ...]]:
-    prefix = member.read(10)
+        prefix = member.read(10)
+        length = int.from_bytes(prefix[8:], "little")
+        header = member.read(length)
     if prefix[:8] != b"\x93NUMPY\x01\x00":
         raise _Fault(f"member {entry.filename!r} is not an array")
-    length = int.from_bytes(prefix[8:], "little")
-    # A fixed pattern instead of numpy's parser, which evaluates whatever expression stands there.
-    match = _HEADER.fullmatch(member.read(length))
+    # A fixed pattern before numpy's parser, which evaluates whatever literal stands there.
+    match = _HEADER.fullmatch(header)
     if match is None:
         raise _Fault(f"member {entry.filename!r} declares an array of a kind that rgals never writes")
     try:
         dtype = np.dtype(match[1].decode())
     except TypeError:
         raise _Fault(f"member {entry.filename!r} declares the unknown type {match[1].decode()}") from None
-    numbers = [number.strip() for number in match[2].split(b",")]
-    if numbers[-1] == b"":
-        numbers.pop()
-    shape = tuple(int(number) for number in numbers)
-    n_values = 1
-    for size in shape:
-        n_values *= size
+    shape = tuple(int(number) for number in match[2].split(b",") if number.strip())
+    size = 10 + length + math.prod(shape) * dtype.itemsize
     # Text of width 0 would be a bomb: no bytes here, but numpy.empty makes it one character wide.
-    if dtype.hasobject or not dtype.itemsize or 10 + length + n_values * dtype.itemsize != entry.file_size:
+    if dtype.hasobject or not dtype.itemsize or size != entry.file_size:
         raise _Fault(f"member {entry.filename!r} declares {dtype} of shape {shape}, but has another size")
     return dtype, shape
 
 
-def _read_array(
-    archive: zipfile.ZipFile, entry: zipfile.ZipInfo, dtype: np.dtype, shape: tuple[int, ...]
-) -> np.ndarray:
-    """Read a member whose layout was checked; the end of it is read too, so that zipfile compares its CRC."""
+def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
+    """Read a member whose layout was checked; at its last byte zipfile compares the CRC."""
     with archive.open(entry) as member:
-        _parse_header(member, entry)
-        array = np.empty(shape, dtype)
-        for part in _chunks(array):
-            done = 0
-            while done < len(part):
-                data = member.read(len(part) - done)
-                if not data:
-                    raise _Fault(f"member {entry.filename!r} ends too early")
-                part[done : done + len(data)] = data
-                done += len(data)
-        if member.read(1):
-            raise _Fault(f"member {entry.filename!r} is longer than it declares")
-    return array
+        return np.lib.format.read_array(member, allow_pickle=False)

@@ -45,7 +45,7 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
     target = os.path.realpath(os.fspath(path))
     mode = _existing_mode(target)
     folder = os.path.dirname(target)
-    remove_leftovers(folder)
+    _remove_leftovers(folder)
     temporary, descriptor = _create(folder)
     try:
         with os.fdopen(descriptor, "w+b") as file:
@@ -64,17 +64,16 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
     _sync_folder(folder)
 
 
-def remove_leftovers(folder: str) -> list[str]:
-    """Remove the temporary files of writers that were killed, and return their paths.
+def _remove_leftovers(folder: str) -> None:
+    """Remove the temporary files of writers that were killed.
 
     A writer holds a lock on its file, which the system releases when the process ends, however it ends. Files
     that cannot be locked are in use, or belong to a file system without locks, and stay.
     """
-    removed: list[str] = []
     try:
         names = [name for name in os.listdir(folder) if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
     except PermissionError:  # a folder that may be written but not listed
-        return removed
+        return
     for name in names:
         path = os.path.join(folder, name)
         try:
@@ -84,12 +83,10 @@ def remove_leftovers(folder: str) -> list[str]:
         try:
             if lock(descriptor):
                 _remove(path)
-                removed.append(path)
         except PermissionError:  # in a shared folder such as /tmp: its owner's business
             continue
         finally:
             os.close(descriptor)
-    return removed
 
 
 def _create(folder: str) -> tuple[str, int]:

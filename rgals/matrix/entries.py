@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -56,11 +57,7 @@ def replace_rows(matrix: CSR, rows: np.ndarray, new: CSR) -> CSR:
     order = np.arange(n)
     order[rows] = matrix.n_rows + np.arange(len(rows))
     out = both.take_rows(order)
-    return (
-        CSR(out.indptr, out.indices, np.empty(0, values.dtype), out.n_cols)
-        if (out.values == 1).all()
-        else out
-    )
+    return replace(out, values=out.values[:0]) if (out.values == 1).all() else out
 
 
 def core_members(matrix: sp.csr_array, k_user: int, k_item: int) -> tuple[np.ndarray, np.ndarray]:

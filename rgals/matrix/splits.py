@@ -106,10 +106,7 @@ def _with_timestamp(X: Any, timestamp: Any) -> tuple[sp.csr_array, np.ndarray]:
     if not sp.issparse(X) and not isinstance(X, CSR):
         raise InputTypeError("give a sparse CSR matrix, so that timestamps can belong to its stored entries")
     matrix = to_matrix(X)
-    same = isinstance(X, CSR) or (X.format == "csr" and X.nnz == matrix.nnz)
-    if same and not isinstance(X, CSR):
-        same = np.array_equal(X.indices, matrix.indices)
-    if not same:
+    if not isinstance(X, CSR) and (X.format != "csr" or not np.array_equal(X.indices, matrix.indices)):
         raise InputError(
             "timestamps belong to the stored entries, so the matrix must be canonical: CSR with sorted rows, "
             "no duplicates and no stored zeros (call tocsr, sum_duplicates and eliminate_zeros first)"

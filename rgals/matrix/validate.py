@@ -55,9 +55,7 @@ def _raw_arrays(X: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
                 raise InputError(
                     f"{name}: entry {bad[0]} has {axis} index {index[bad[0]]}, outside 0..{size - 1}"
                 )
-        X = X.tocsr()
-    elif X.format != "csr":
-        X = X.tocsr()
+    X = X.tocsr()
     return X.indptr, X.indices, X.data, X.shape, False
 
 
@@ -70,12 +68,6 @@ def _fault(code: int, row: int, value: int, shape: tuple[int, int], by_column: b
     if code == kernel.INDPTR_END:
         return f"{name}: {line} {row} ends at entry {value}, past the stored data; the matrix is corrupt"
     return f"{name}: {line} {row} holds {cross} index {value}, outside 0..{shape[1] - 1}"
-
-
-def _coordinate(indptr: np.ndarray, indices: np.ndarray, k: int, by_column: bool) -> str:
-    line, cross = int(np.searchsorted(indptr, k, side="right")) - 1, int(indices[k])
-    row, col = (cross, line) if by_column else (line, cross)
-    return f"row {row}, column {col}"
 
 
 def _dense_to_sparse(X: Any, name: str) -> sp.csr_array:
@@ -152,8 +144,9 @@ def as_csr(
         values = read_only(data.astype(dtype, copy=False))
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if len(bad):
-        where = _coordinate(indptr, indices, bad[0], by_column)
-        what = data[bad[0]]
+        line, cross = int(np.searchsorted(indptr, bad[0], side="right")) - 1, indices[bad[0]]
+        row, column = (cross, line) if by_column else (line, cross)
+        where, what = f"row {row}, column {column}", data[bad[0]]
         if np.isnan(values[bad[0]]):
             raise InputError(f"{name}: NaN at {where}; weights must be finite and >= 0")
         if np.isinf(values[bad[0]]):

@@ -118,6 +118,15 @@ def test_polars_frames():
     check(read_interactions(pl.DataFrame(COLUMNS).with_columns(pl.col("user").cast(pl.Categorical))))
 
 
+def test_dates_as_text_in_polars_frames():
+    pl = pytest.importorskip("polars")
+    pairs = {"user": ["a", "b"], "item": ["x", "x"]}
+    data = read_interactions(pl.DataFrame({**pairs, "date": ["1970-01-02", "1970-01-03"]}))
+    assert data.timestamp.tolist() == [k * 86_400 * 10**9 for k in (1, 2)]
+    with pytest.raises(InputError, match="row 1: the timestamp is missing"):
+        read_interactions(pl.DataFrame({**pairs, "date": ["1970-01-02", None]}))
+
+
 def test_arrow_and_parquet(tmp_path):
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")

@@ -1,0 +1,267 @@
+"""How the text of a file is cut into rows and columns, and what its rows are.
+
+The rules are those of Python's csv module; `rows` names the line of whatever breaks them.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import csv
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from rgals.datasets.columns import choose, looks_like_header
+from rgals.runtime.errors import FileFormatError, ParameterError
+
+_SNIFF_BYTES = 1 << 20
+_MAX_LINE = _SNIFF_BYTES // 2
+DOUBLED = "\udc00"  # stands for "::", as csv cuts at one character; no decoded text holds it
+_DELIMITERS = ("\t", ",", ";", "|", " ")
+_OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+_BINARY = {b"PK\x03\x04": "a zip archive", b"PAR1": "a parquet file", b"\x93NUMPY": "a npy file"}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the text of a file is to be cut."""
+
+    path: Path
+    delimiter: str
+    quote: str | None
+    encoding: str
+    names: list[str] | None  # those of a header
+    n_fields: int
+    at: dict[str, int]  # the position of every role that a column has
+    starts_blank: bool
+
+
+@contextmanager
+def open_bytes(path: Path) -> Iterator[IO[bytes]]:
+    """The bytes of a file, unpacked if it is gzip, bzip2 or xz; a damaged one is a `FileFormatError`."""
+    with open(path, "rb") as file:
+        start = file.read(8)
+    opener = next((opener for magic, opener in _OPENERS.items() if start.startswith(magic)), open)
+    try:
+        with opener(path, "rb") as file:
+            yield file
+    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
+        raise FileFormatError(f"{path}: the compressed file is cut off or damaged ({error})") from error
+
+
+def shown(text: str) -> str:
+    """A line as messages quote it."""
+    text = text.rstrip("\r\n")
+    return repr(text if len(text) <= 80 else text[:77] + "...")
+
+
+@contextmanager
+def open_lines(path: Path, encoding: str, longest: int = _MAX_LINE) -> Iterator[Iterator[str]]:
+    """The lines of a text file; they are bounded, so that one without line ends cannot fill the memory."""
+    with open_bytes(path) as raw:
+        file = io.TextIOWrapper(raw, encoding=encoding, newline="")  # type: ignore[type-var]
+
+        def lines() -> Iterator[str]:
+            for number, line in enumerate(iter(partial(file.readline, longest), ""), 1):
+                if len(line) == longest and line[-1] not in "\r\n":
+                    raise _too_long(path, number, line)
+                yield line
+
+        yield lines()
+
+
+def _too_long(path: Path, number: int, line: str) -> FileFormatError:
+    return FileFormatError(
+        f"{path}, line {number}: the line is longer than {_MAX_LINE} characters; this is no table of "
+        f"interactions: {shown(line)}"
+    )
+
+
+def cut(lines: Iterable[str], delimiter: str, quote: str | None) -> Iterator[tuple[int, list[str]]]:
+    """Line number and fields of every row, by Python's csv module."""
+    doubled = delimiter == "::"
+    reader = csv.reader(
+        (line.replace("::", DOUBLED) for line in lines) if doubled else lines,
+        delimiter=DOUBLED if doubled else delimiter,
+        quotechar=quote,
+        quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
+        skipinitialspace=delimiter == " ",
+    )
+    for row in reader:
+        yield reader.line_num, [field.replace(DOUBLED, "::") for field in row] if doubled else row
+
+
+def rows(layout: Layout) -> Iterator[tuple[int, list[str]]]:
+    """Line number and fields of every row but the header and blank ones; every quote must be closed."""
+    ended, before = False, 0
+    is_header = layout.names is not None
+
+    def and_a_blank_line(lines: Iterator[str]) -> Iterator[str]:  # part of a row only if a quote is open
+        nonlocal ended
+        yield from lines
+        ended = True
+        yield "\n"
+
+    try:
+        with open_lines(layout.path, layout.encoding) as lines:
+            for number, row in cut(and_a_blank_line(lines), layout.delimiter, layout.quote):
+                if ended and row:
+                    raise complain(layout, before + 1, row, "a quote is opened and never closed")
+                if row and not is_header:
+                    yield number, row
+                is_header &= not row
+                before = number
+    except csv.Error as error:
+        raise FileFormatError(
+            f"{layout.path}, line {before + 1}: {error}; is a quote opened and never closed?"
+        ) from error
+    except UnicodeError as error:
+        raise _undecodable(layout.path, layout.encoding, error) from error
+
+
+def complain(layout: Layout, number: int, row: list[str], problem: str) -> FileFormatError:
+    """The error for a row that breaks a rule."""
+    return FileFormatError(f"{layout.path}, line {number}: {problem}: {shown(layout.delimiter.join(row))}")
+
+
+def locate(layout: Layout, k: int) -> str:
+    """The file and line of row ``k``, with its content."""
+    number, row = next(islice(rows(layout), k, None))
+    return f"{layout.path}, line {number} ({shown(layout.delimiter.join(row))})"
+
+
+def _undecodable(path: Path, encoding: str, error: UnicodeError) -> FileFormatError:
+    """The error for bytes that are no text in ``encoding``, naming the first such line."""
+    plain = encoding.removesuffix("-sig")
+    if isinstance(error, UnicodeDecodeError):
+        with open_bytes(path) as raw:
+            for number, line in enumerate(iter(partial(raw.readline, _MAX_LINE), b""), 1):
+                try:
+                    line.decode(encoding)
+                except UnicodeDecodeError as here:
+                    return FileFormatError(
+                        f"{path}, line {number}: byte 0x{line[here.start]:02x} is not {plain}; give the "
+                        "right encoding, for example encoding='latin-1': "
+                        f"{shown(line.decode('ascii', 'backslashreplace'))}"
+                    )
+    return FileFormatError(f"{path}: this is not {plain} text ({error}); give the right encoding")
+
+
+def _sample(path: Path, encoding: str) -> list[str]:
+    """The first lines of a file, complete ones only, after checks that this is text at all."""
+    with open_bytes(path) as raw:
+        start = raw.read(_SNIFF_BYTES)
+        more = bool(raw.read(1))
+    if not start.strip() and not more:
+        raise FileFormatError(f"{path} is empty")
+    for magic, what in _BINARY.items():
+        if start.startswith(magic):
+            raise FileFormatError(f"{path} is {what}, not a text file")
+    if b"\0" in start and not encoding.startswith(("utf-16", "utf-32")):
+        raise FileFormatError(f"{path} looks like a binary file, not text (byte {start.index(0)} is NUL)")
+    try:
+        text = codecs.getincrementaldecoder(encoding)().decode(start, final=not more)
+    except UnicodeDecodeError as error:
+        raise _undecodable(path, encoding, error) from error
+    lines = io.StringIO(text.removeprefix("\ufeff"), newline=None).read().split("\n")
+    # The last line is cut off by the sample; if that is longer than any may be, this is no table.
+    if more and len(lines[-1]) > _MAX_LINE:
+        raise _too_long(path, len(lines), lines[-1])
+    if more or not lines[-1]:
+        lines.pop()
+    return lines[:200]
+
+
+def _sniff_delimiter(lines: list[str], quote: str | None, path: Path) -> str:
+    if "::" in lines[0]:
+        return "::"
+
+    def n_fields(line: str, delimiter: str) -> int:
+        try:
+            return len(next(cut([line], delimiter, quote), (0, []))[1])
+        except csv.Error:  # as for very long fields
+            return 1
+
+    def n_alike(delimiter: str) -> int:
+        """Lines with as many fields as the first, where the delimiter cuts that."""
+        counts = [n_fields(line, delimiter) for line in lines]
+        return counts.count(counts[0]) if counts[0] > 1 else 0
+
+    best = max(_DELIMITERS, key=n_alike)  # the first of those that cut most lines alike
+    if n_alike(best) == 0:
+        raise FileFormatError(
+            f"{path}, line 1: no delimiter found (tab, comma, semicolon, '|', space or '::'); give "
+            f"delimiter=...: {shown(lines[0])}"
+        )
+    return best
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number; ``1_000``, which Python would take, is none."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text
+
+
+def _has_header(rows: list[list[str]], wanted: dict[str, Any]) -> bool:
+    first = rows[0]
+    if any(isinstance(want, str) and want != "auto" for want in wanted.values()) or looks_like_header(first):
+        return True
+    # A first line without any number above lines with numbers is a header too.
+    below = rows[1] if len(rows) > 1 else []
+    return not any(map(is_number, first)) and any(map(is_number, below))
+
+
+def detect(
+    path: Path,
+    wanted: dict[str, Any],
+    *,
+    delimiter: str | None = None,
+    header: bool | None = None,
+    encoding: str = "utf-8",
+    quote: str | None = '"',
+) -> Layout:
+    """Find delimiter, header and columns from the first lines of a file."""
+    try:
+        encoding = codecs.lookup(encoding).name
+    except LookupError:
+        raise ParameterError("encoding", encoding, "give an encoding that Python knows") from None
+    if encoding == "utf-8":
+        encoding = "utf-8-sig"
+    sample = _sample(path, encoding)
+    lines = [line for line in sample if line][:20]
+    if not lines:
+        raise FileFormatError(f"{path} is empty: it starts with {len(sample)} blank lines")
+    if delimiter is None:
+        delimiter = _sniff_delimiter(lines, quote, path)
+    elif not isinstance(delimiter, str) or (delimiter != "::" and len(delimiter) != 1):
+        raise ParameterError("delimiter", delimiter, "give one character or '::'")
+    elif delimiter in ("\r", "\n", quote):
+        raise ParameterError("delimiter", delimiter, "a line end or a quote cannot separate fields")
+    try:
+        first = [row for line in lines for _, row in cut([line], delimiter, quote) if row]
+    except csv.Error as error:
+        longest = max(lines, key=len)
+        raise FileFormatError(
+            f"{path}, line {sample.index(longest) + 1}: {error}; is this delimiter right? {shown(longest)}"
+        ) from error
+    if header is None:
+        header = _has_header(first, wanted)
+    if header and len(first) < 2:
+        raise FileFormatError(f"{path} has a header but no rows: {shown(lines[0])}")
+    names = [name.strip() for name in first[0]] if header else None
+    body, n_fields = first[int(header)], len(first[0])
+    numeric = [is_number(field) for field in body] if len(body) == n_fields else [False] * n_fields
+    at = choose(names, n_fields, wanted, numeric, str(path))
+    return Layout(path, delimiter, quote, encoding, names, n_fields, at, not sample[0])
