@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from copy import copy
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -45,6 +45,7 @@ from rgals.training.watch import make_watchers
 _HIDDEN = 0.2  # share of every row that `score` hides
 
 
+@dataclass(eq=False, repr=False)
 class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Matrix factorisation for top-K ranking from implicit feedback, by exact alternating least squares.
 
@@ -144,48 +145,26 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
     (2, 5)
     """
 
-    def __init__(
-        self,
-        K: int = 64,
-        loss: str | Loss = "rg2",
-        *,
-        reg: float | str = AUTO,
-        reg_exponent: float = 1.0,
-        n_iter: int = 16,
-        solver: str = "auto",
-        pcg_steps: int = 3,
-        dtype: str = "float32",
-        device: str = "cpu",
-        n_jobs: int | None = None,
-        init_scale: float | None = None,
-        tol: float = 0.0,
-        early_stopping: bool = False,
-        patience: int = 5,
-        metric: str = "ndcg@10",
-        validation_users: int | None = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.K = K
-        self.loss = loss
-        self.reg = reg
-        self.reg_exponent = reg_exponent
-        self.n_iter = n_iter
-        self.solver = solver
-        self.pcg_steps = pcg_steps
-        self.dtype = dtype
-        self.device = device
-        self.n_jobs = n_jobs
-        self.init_scale = init_scale
-        self.tol = tol
-        self.early_stopping = early_stopping
-        self.patience = patience
-        self.metric = metric
-        self.validation_users = validation_users
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
+    K: int = 64
+    loss: str | Loss = "rg2"
+    _: KW_ONLY
+    reg: float | str = AUTO
+    reg_exponent: float = 1.0
+    n_iter: int = 16
+    solver: str = "auto"
+    pcg_steps: int = 3
+    dtype: str = "float32"
+    device: str = "cpu"
+    n_jobs: int | None = None
+    init_scale: float | None = None
+    tol: float = 0.0
+    early_stopping: bool = False
+    patience: int = 5
+    metric: str = "ndcg@10"
+    validation_users: int | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int = 0
 
     # ------------------------------------------------------------------ fit
 

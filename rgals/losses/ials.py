@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+
 import numpy as np
 
 from rgals.losses.base import AUTO, Coefficients, Degrees, Loss, spectral_edge
@@ -10,6 +12,7 @@ from rgals.losses.rg2 import positive_weight
 _MOST = 10.0  # of alpha0 by the rule: a small dense matrix would ask for more
 
 
+@dataclass(eq=False, repr=False)
 class IALS(Loss):
     """Positives to 1, everything lightly to 0: iALS.
 
@@ -42,18 +45,11 @@ class IALS(Loss):
 
     name = "IALS"
 
-    def __init__(
-        self,
-        alpha0: float | str = AUTO,
-        *,
-        proposal_exponent: float = 0.0,
-        user_exponent: float = 0.0,
-        item_exponent: float = 0.0,
-    ) -> None:
-        self.alpha0 = alpha0
-        self.proposal_exponent = proposal_exponent
-        self.user_exponent = user_exponent
-        self.item_exponent = item_exponent
+    alpha0: float | str = AUTO
+    _: KW_ONLY
+    proposal_exponent: float = 0.0
+    user_exponent: float = 0.0
+    item_exponent: float = 0.0
 
     def validate(self) -> None:
         """Check the parameters (see `Loss.validate`)."""

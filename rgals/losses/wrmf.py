@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+
 import numpy as np
 
 from rgals.losses.base import AUTO, Coefficients, Degrees, Loss, positive_coefficients
@@ -9,6 +11,7 @@ from rgals.losses.ials import IALS
 from rgals.matrix.csr import CSR
 
 
+@dataclass(eq=False, repr=False)
 class WRMF(Loss):
     """Weighted squared loss on all pairs with confidence ``1 + alpha v`` (Hu, Koren, Volinsky 2008, Eq. 3)::
 
@@ -36,12 +39,10 @@ class WRMF(Loss):
 
     name = "WRMF"
 
-    def __init__(
-        self, alpha: float | str = AUTO, *, user_exponent: float = 0.0, item_exponent: float = 0.0
-    ) -> None:
-        self.alpha = alpha
-        self.user_exponent = user_exponent
-        self.item_exponent = item_exponent
+    alpha: float | str = AUTO
+    _: KW_ONLY
+    user_exponent: float = 0.0
+    item_exponent: float = 0.0
 
     def validate(self) -> None:
         """Check the parameters (see `Loss.validate`)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import asdict
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ _DESCRIBED |= {"early_stopping", "patience", "metric"}
 _FREE = {"n_jobs", "verbose"}
 
 
+@dataclass(eq=False, repr=False)
 class SGDRanker(FactorRanker, BaseEstimator):
     """Matrix factorisation for top-K ranking by stochastic gradient descent on a ranking loss.
 
@@ -121,66 +122,35 @@ class SGDRanker(FactorRanker, BaseEstimator):
     True
     """
 
-    def __init__(
-        self,
-        K: int = 64,
-        loss: Any = "softmax",
-        *,
-        score: str = "cosine",
-        temperature: float = 0.2,
-        n_negatives: int = 100,
-        sampler: str = "uniform",
-        gamma: float = 0.75,
-        shared_negatives: bool = False,
-        exclude_positives: bool = False,
-        replacement: bool = True,
-        optimizer: Any = "lazy_adam",
-        lr: float = 0.02,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        decay: str = "coupled",
-        schedule: Any = "constant",
-        warmup: float = 0.0,
-        batch_size: int | None = None,
-        n_epochs: int = 30,
-        init_scale: float = 0.1,
-        early_stopping: bool = False,
-        patience: int = 5,
-        metric: str = "ndcg@10",
-        warm_start: bool = False,
-        dtype: Any = "float32",
-        n_jobs: int | None = None,
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.K = K
-        self.loss = loss
-        self.score = score
-        self.temperature = temperature
-        self.n_negatives = n_negatives
-        self.sampler = sampler
-        self.gamma = gamma
-        self.shared_negatives = shared_negatives
-        self.exclude_positives = exclude_positives
-        self.replacement = replacement
-        self.optimizer = optimizer
-        self.lr = lr
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.decay = decay
-        self.schedule = schedule
-        self.warmup = warmup
-        self.batch_size = batch_size
-        self.n_epochs = n_epochs
-        self.init_scale = init_scale
-        self.early_stopping = early_stopping
-        self.patience = patience
-        self.metric = metric
-        self.warm_start = warm_start
-        self.dtype = dtype
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
+    K: int = 64
+    loss: Any = "softmax"
+    _: KW_ONLY
+    score: str = "cosine"
+    temperature: float = 0.2
+    n_negatives: int = 100
+    sampler: str = "uniform"
+    gamma: float = 0.75
+    shared_negatives: bool = False
+    exclude_positives: bool = False
+    replacement: bool = True
+    optimizer: Any = "lazy_adam"
+    lr: float = 0.02
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    decay: str = "coupled"
+    schedule: Any = "constant"
+    warmup: float = 0.0
+    batch_size: int | None = None
+    n_epochs: int = 30
+    init_scale: float = 0.1
+    early_stopping: bool = False
+    patience: int = 5
+    metric: str = "ndcg@10"
+    warm_start: bool = False
+    dtype: Any = "float32"
+    n_jobs: int | None = None
+    random_state: Any = None
+    verbose: int = 0
 
     @typed_errors
     def fit(
