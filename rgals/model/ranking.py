@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,13 +14,12 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
 from rgals.matrix.validate import as_csr, check_ids
 from rgals.model.info import Info, describe
-from rgals.model.state import FitRecord, Snapshot, parameters_of
+from rgals.model.state import Snapshot
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, ParameterError, ShapeError
 from rgals.scoring import require_lists, topk
 from rgals.scoring._topk import is_matrix
 
-_Self = TypeVar("_Self", bound="FactorRanker")
 COLD = ("empty", "popular")
 _PAIRS_AT_ONCE = 1 << 16
 
@@ -58,20 +56,6 @@ class FactorRanker:
                 "matrix first."
             )
         return snapshot
-
-    def _publish(
-        self: _Self,
-        state: Snapshot,
-        given: Any,
-        history: list[dict[str, Any]],
-        solver: str,
-        feature_names: np.ndarray | None,
-    ) -> _Self:
-        """Make a fit, with the parameters of ``given``, this model's."""
-        record = FitRecord(parameters_of(given), history, len(history), solver, feature_names)
-        # One assignment, so that neither a signal nor another thread sees half of it.
-        self._snapshot = replace(state, record=record)
-        return self
 
     def __getstate__(self) -> dict[str, Any]:
         # One step: neither copies nor pickles see half of what another thread publishes.

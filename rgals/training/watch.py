@@ -69,13 +69,13 @@ def make_watchers(
     train: CSR,
     held_out: CSR | None,
     callbacks: Callback | Sequence[Callback] | None,
-    n_users: int | None = None,
 ) -> tuple[list[Callback], BestIterate | None]:
     """What is called after every iteration; and what keeps the best iterate, if anything does."""
     watchers: list[Callback] = []
     best = None
     if held_out is not None:
-        watchers.append(Validation(train, held_out, model.metric, model.n_jobs, n_users))
+        sample = getattr(model, "validation_users", None)
+        watchers.append(Validation(train, held_out, model.metric, model.n_jobs, sample))
         if model.early_stopping:
             best = BestIterate(model.metric, model.patience)
             watchers.append(best)
