@@ -6,7 +6,8 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from rgals.losses.base import AUTO, Coefficients, Degrees, Loss, spectral_edge
+from rgals.losses.base import AUTO, Coefficients, Loss, spectral_edge
+from rgals.losses.degrees import Degrees
 from rgals.runtime.checks import check_int
 
 
@@ -59,6 +60,7 @@ class RG2(Loss):
     """
 
     name = "RG2"
+    _weights = ("alpha",)
 
     alpha: float | str = AUTO
     _: KW_ONLY
@@ -70,7 +72,6 @@ class RG2(Loss):
     def validate(self) -> None:
         """Check the parameters (see `Loss.validate`)."""
         super().validate()
-        self._check_weight("alpha")
         if self.n_negatives is not None:
             check_int(f"{self.name}.n_negatives", self.n_negatives, 1)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rgals.losses.base import Coefficients, Degrees
+from rgals.losses.base import Coefficients
+from rgals.losses.degrees import Degrees
 from rgals.losses.rg2 import RG2
 from rgals.runtime.checks import check_choice, check_real
 
