@@ -20,11 +20,11 @@ from rgals.metrics import evaluate
 from rgals.model import als_file as _model_file
 from rgals.model.exchange import Interop
 from rgals.model.fold_in import PartialFit
-from rgals.model.state import FittedState, Snapshot
+from rgals.model.state import FittedState
 from rgals.runtime.threads import workers
 from rgals.solvers import closed_form
 from rgals.solvers.als import ALS, Problem, choose_reg
-from rgals.solvers.choose import choose_solver, exact_backend
+from rgals.solvers.choose import choose_solver
 from rgals.training.base import Task, Trained
 from rgals.training.data import check_matrix, dtype_name, start_factors
 from rgals.training.fit import (
@@ -287,12 +287,6 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         """
         fixed, state, rows = self._read(X)
         return fixed._fold_in(state, rows)
-
-    def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
-        assert isinstance(snapshot, FittedState)
-        coefficients = snapshot.loss.coefficients_for(snapshot.degrees.with_users(rows))
-        side = coefficients.user_side(rows, snapshot.reg, snapshot.reg_exponent)
-        return exact_backend(self).half_step(rows, snapshot.item_factors, side).factors
 
     def predict(self, users: Any, items: Any = None) -> np.ndarray:
         """Scores of pairs; or, as scikit-learn calls it, the best new item for each row of interactions.
