@@ -29,7 +29,7 @@ _SMALL = 1 << 16  # pairs of a batch below which more threads do not pay
 _TILE = 1 << 17  # scores of a tile of the fused softmax, which stay in the cache of a core
 
 
-class Factors:
+class SideState:
     """The factors of one side, their effective rows (unit length for cosine) and the optimiser's state."""
 
     def __init__(self, param: np.ndarray, cosine: bool, optimizer: Optimizer) -> None:
@@ -84,8 +84,8 @@ class Trainer:
     def __init__(
         self,
         X: CSR,
-        users: Factors,
-        items: Factors,
+        users: SideState,
+        items: SideState,
         settings: Settings,
         sampler: Sampler | None = None,
         n_threads: int = 1,

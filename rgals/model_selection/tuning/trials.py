@@ -53,7 +53,7 @@ class Prepared:
         return short_digest(*(x for s in self.splits for x in (s.train, s.told, s.hidden, s.users)))
 
 
-def prepare(
+def split_for_tuning(
     X: Any, protocol: Protocol | str | None, validation: Any, repeats: int, max_users: int | None, seed: int
 ) -> Prepared:
     """Split the data as `tune` says."""
