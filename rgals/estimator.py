@@ -6,7 +6,7 @@ import os
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -17,7 +17,7 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.entries import hold_out
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
-from rgals.model import als_file as _model_file
+from rgals.model import als_file
 from rgals.model.exchange import Interop
 from rgals.model.fold_in import PartialFit
 from rgals.model.state import FittedState
@@ -162,6 +162,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     verbose: int = 0
 
     _checkpoint = CHECKPOINT
+    _file: ClassVar = als_file
     _check = check_parameters
     _check_memory = check_memory
 
@@ -353,18 +354,6 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
 
     # ------------------------------------------------------------------ files
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Write the fitted model to one file (npz without pickle), atomically.
-
-        The file holds one fit and the parameters that it was fitted with, even while another thread refits.
-
-        Parameters
-        ----------
-        path : str or path
-            Used exactly as given.
-        """
-        _model_file.save(self._state(), path)
-
     @classmethod
     def load(cls, path: str | os.PathLike, *, loss: type[Loss] | None = None) -> RGALS:
         """Read a model that `save` wrote.
@@ -384,7 +373,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         ModelFileError
             The file is damaged, of a newer version or not a model.
         """
-        return _model_file.load(cls, path, loss)
+        return als_file.load(cls, path, loss)
 
     # ------------------------------------------------------------------ scikit-learn
 

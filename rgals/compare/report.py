@@ -26,40 +26,23 @@ _COLORS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One method's results.
-
-    Attributes
-    ----------
-    method, label, family : str
-    params : dict
-    tuning : dict
-        Trials, whether every neighbour was tried, parameters at an end of their ladder, and the best
-        validation quality that tuning saw.
-    test : dict of str to (mean, standard deviation over seeds)
-    validation : (mean, standard deviation) of each seed's best
-    seconds_to : dict of float to float
-        Median over seeds of the training seconds to that share of the best method's validation quality.
-    seconds : float
-        Median training seconds of a whole run.
-    epochs : float
-        Median number of iterations or epochs.
-    cpu_share : float
-        Lowest share over seeds of the CPU time of its threads that a run got. Work beside it, or parts on one
-        thread, lower it.
-    errors : list of str
-    curves : list of curves
-    """
+    """One method's results; where there are several seeds, the mean and standard deviation over them."""
 
     method: str
     label: str
     family: str
     params: dict[str, float]
+    # trials, whether every neighbour was tried, parameters at an end of their ladder, and the best
+    # validation quality that tuning saw
     tuning: dict[str, Any]
-    test: dict[str, tuple[float, float]]
-    validation: tuple[float, float]
+    test: dict[str, tuple[float, float]]  # by metric
+    validation: tuple[float, float]  # of each seed's best
+    # median of the training seconds to that share of the best method's validation quality
     seconds_to: dict[float, float]
-    seconds: float
-    epochs: float
+    seconds: float  # median training seconds of a whole run
+    epochs: float  # median number of iterations or epochs
+    # lowest share of the CPU time of its threads that a run got; work beside it, or parts on one thread,
+    # lower it
     cpu_share: float
     errors: list[str] = field(default_factory=list)
     curves: list[list[list[float]]] = field(default_factory=list)

@@ -23,7 +23,7 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.digest import short_digest
 from rgals.matrix.entries import union
 from rgals.matrix.validate import as_csr
-from rgals.metrics import evaluate
+from rgals.metrics.evaluation import evaluate, sample_users
 from rgals.model_selection import Protocol
 from rgals.runtime.checks import check_int, check_real
 from rgals.runtime.errors import InputError, NumericalError, ParameterError
@@ -86,12 +86,10 @@ def prepare(
 
 def _some_users(validation: CSR, n_users: int | None) -> CSR:
     """Validation interactions of ``n_users`` users drawn at random; the rows of the others are empty."""
-    users = np.flatnonzero(validation.row_counts)
-    if n_users is None or n_users >= len(users):
+    users = sample_users(validation, n_users)
+    if len(users) == np.count_nonzero(validation.row_counts):
         return validation
-    kept = np.zeros(validation.n_rows, bool)
-    kept[np.random.default_rng(0).choice(users, n_users, replace=False)] = True
-    return validation.where(kept[validation.rows])
+    return validation.where(np.isin(validation.rows, users))
 
 
 def machine(n_jobs: int | None) -> dict[str, Any]:

@@ -381,8 +381,7 @@ class Loss(BaseEstimator):
         -------
         float
         """
-        matrix, coef, P, Q = self._prepare(X, P, Q)
-        users, items = self._ridges(matrix, coef, reg, reg_exponent)
+        matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent)
         quadratic = Q.T @ (Q * coef.h[:, None])
         total = Q.T @ coef.h
         sums = P @ total
@@ -405,8 +404,7 @@ class Loss(BaseEstimator):
         -------
         (dP, dQ) : ndarray, shapes of P and Q
         """
-        matrix, coef, P, Q = self._prepare(X, P, Q)
-        users, items = self._ridges(matrix, coef, reg, reg_exponent)
+        matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent)
         g = coef.g * (1.0 - coef.removed)
         hQ = Q * coef.h[:, None]
         total = hQ.sum(axis=0)
@@ -420,21 +418,16 @@ class Loss(BaseEstimator):
         np.add.at(dQ, cols, slope * P[rows])
         return 2.0 * dP, 2.0 * dQ
 
-    def _prepare(
-        self, X: object, P: np.ndarray, Q: np.ndarray
-    ) -> tuple[CSR, Coefficients, np.ndarray, np.ndarray]:
+    def _read(
+        self, X: object, P: np.ndarray, Q: np.ndarray, reg: float, reg_exponent: float
+    ) -> tuple[CSR, Coefficients, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Matrix, coefficients and factors, checked and in float64; ridges of users and of items."""
         self.validate()
         matrix = as_csr(X, dtype=np.float64)
         P, Q = np.asarray(P, np.float64), np.asarray(Q, np.float64)
         if P.ndim != 2 or Q.ndim != 2 or (len(P), len(Q)) != matrix.shape or P.shape[1] != Q.shape[1]:
             raise InputError(f"factors of shapes {P.shape} and {Q.shape} do not fit a matrix {matrix.shape}")
-        resolved = self.resolve(*matrix.shape, matrix.nnz)
-        return matrix, resolved.coefficients_for(Degrees.of(matrix)), P, Q
-
-    @staticmethod
-    def _ridges(
-        matrix: CSR, coef: Coefficients, reg: float, reg_exponent: float
-    ) -> tuple[np.ndarray, np.ndarray]:
+        coef = self.resolve(*matrix.shape, matrix.nnz).coefficients_for(Degrees.of(matrix))
         users = coef.user_side(matrix, reg, reg_exponent)
         items = coef.item_side(matrix.transpose(), reg, reg_exponent)
-        return users.ridge, items.ridge
+        return matrix, coef, P, Q, users.ridge, items.ridge

@@ -70,15 +70,15 @@ def load(kind: type, path: str | os.PathLike, own: type[Loss] | None = None) -> 
     def make_state(fields: dict, arrays: dict[str, np.ndarray], meta: dict) -> FittedState:
         loss = _unpack_loss({"name": meta["loss"]["name"], "params": meta["loss"]["params"]}, own)
         loss.validate()
-        degrees = [arrays[f"degrees_{name}"] for name in _DEGREES]
-        if any((array < 0).any() for array in degrees):
+        degrees = {name: arrays[f"degrees_{name}"] for name in _DEGREES}
+        if any((array < 0).any() for array in degrees.values()):
             raise ValueError("a sum or count of interactions is negative")
         return FittedState(
             **fields,
             loss=loss,
             reg=check_real("reg", meta["reg"], 0.0),
             reg_exponent=check_real("reg_exponent", meta["reg_exponent"], -4.0, 4.0),
-            degrees=Degrees(*degrees),
+            degrees=Degrees(reference=None, **degrees),
         )
 
     return _format(own).load(path, kind, make_state)

@@ -135,7 +135,7 @@ class ModelFormat:
         return stored
 
 
-def pack_object(what: str, value: Any, kinds: Mapping[str, type]) -> Any:
+def pack_object(what: str, value: Any, kinds: Mapping[str, Any]) -> Any:
     """A loss or an optimiser as JSON holds it: its name in ``kinds`` and its parameters; a name as it is."""
     if isinstance(value, str):
         return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import KW_ONLY, asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -15,7 +15,7 @@ from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.memory import sgd_bytes
 from rgals.runtime.threads import workers
-from rgals.sgd import file as _model_file
+from rgals.sgd import file as sgd_file
 from rgals.sgd.epochs import BATCH, CHECKPOINT, Epochs
 from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import get_optimizer
@@ -149,6 +149,7 @@ class SGDRanker(Trained, BaseEstimator):
     verbose: int = 0
 
     _checkpoint = CHECKPOINT
+    _file: ClassVar = sgd_file
 
     def _check_memory(self, matrix: CSR, dtype: np.dtype, *, split: bool, watched: bool) -> None:
         loss = get_loss(self.loss)
@@ -197,51 +198,31 @@ class SGDRanker(Trained, BaseEstimator):
 
     def _check(self, checkpoint: Any) -> np.dtype:
         check_int("K", self.K, 1, 1 << 15)
-        get_loss(self.loss)
-        check_choice("score", self.score, SCORES)
-        check_real("temperature", self.temperature, 0, open_min=True)
-        check_int("n_negatives", self.n_negatives, 1)
-        check_choice("sampler", self.sampler, SAMPLERS)
+        for name in ("n_negatives", "n_epochs", "patience"):
+            check_int(name, getattr(self, name), 1)
+        if self.batch_size is not None:
+            check_int("batch_size", self.batch_size, 1)
+        for name in ("temperature", "lr", "init_scale"):
+            check_real(name, getattr(self, name), 0, open_min=True)
         check_real("gamma", self.gamma)
-        get_optimizer(self.optimizer, self.momentum)
-        check_real("lr", self.lr, 0, open_min=True)
         check_real("weight_decay", self.weight_decay, 0)
+        if not 0 <= check_real("warmup", self.warmup) < 1:
+            raise ParameterError("warmup", self.warmup, "give a number in [0, 1)")
+        check_choice("score", self.score, SCORES)
+        check_choice("sampler", self.sampler, SAMPLERS)
         check_choice("decay", self.decay, DECAYS)
-        if self.decay == "frequency" and get_loss(self.loss).kind != "full":
+        check_choice("dtype", dtype_name(self.dtype), ("float32", "float64"))
+        get_optimizer(self.optimizer, self.momentum)
+        get_schedule(self.schedule, self.warmup)
+        if get_loss(self.loss).kind != "full" and self.decay == "frequency":
             raise ParameterError(
                 "decay", self.decay, "losses with sampled negatives take 'coupled' or 'decoupled'"
             )
-        if not 0 <= check_real("warmup", self.warmup) < 1:
-            raise ParameterError("warmup", self.warmup, "give a number in [0, 1)")
-        get_schedule(self.schedule, self.warmup)
         if checkpoint is not None and not isinstance(self.schedule, str):
             raise ParameterError(
                 "schedule", self.schedule, "a checkpoint cannot hold a function; give the name of a schedule"
             )
-        if self.batch_size is not None:
-            check_int("batch_size", self.batch_size, 1)
-        check_int("n_epochs", self.n_epochs, 1)
-        check_real("init_scale", self.init_scale, 0, open_min=True)
-        check_int("patience", self.patience, 1)
-        check_choice("dtype", dtype_name(self.dtype), ("float32", "float64"))
         return np.dtype(self.dtype)
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Write the fitted model to one file (npz without pickle), atomically.
-
-        The file holds one fit and the parameters that it was fitted with, even while another thread refits.
-
-        Parameters
-        ----------
-        path : str or path
-            Used exactly as given.
-
-        Raises
-        ------
-        InputTypeError
-            The loss, optimiser or schedule is an object of the caller's, which a file cannot hold.
-        """
-        _model_file.save(self._state(), path)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> SGDRanker:
@@ -260,4 +241,4 @@ class SGDRanker(Trained, BaseEstimator):
         ModelFileError
             The file is damaged, of a newer version or not a model of this kind.
         """
-        return _model_file.load(cls, path)
+        return sgd_file.load(cls, path)

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -43,6 +44,7 @@ class Trained(FactorRanker):
     early_stopping: bool
     random_state: Any
     _checkpoint: ClassVar[FileSpec]
+    _file: ClassVar[ModuleType]  # its `save` and `load`
 
     @abstractmethod
     def _check(self, checkpoint: Any) -> np.dtype:
@@ -130,3 +132,20 @@ class Trained(FactorRanker):
         # One assignment, so that neither a signal nor another thread sees half of it.
         self._snapshot = replace(state, seen=matrix, user_ids=labels[0], item_ids=labels[1], record=record)
         return self
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the fitted model to one file (npz without pickle), atomically.
+
+        The file holds one fit and the parameters that it was fitted with, even while another thread refits.
+
+        Parameters
+        ----------
+        path : str or path
+            Used exactly as given.
+
+        Raises
+        ------
+        InputTypeError
+            A file cannot hold the loss, optimiser or schedule: an object of the caller's.
+        """
+        self._file.save(self._state(), path)

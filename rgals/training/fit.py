@@ -70,13 +70,8 @@ def check_device(model: Any) -> None:
 
 
 def check_memory(model: Any, matrix: CSR, dtype: np.dtype, *, split: bool, watched: bool) -> None:
-    """Raise `InsufficientMemoryError` where a fit needs more memory than there is.
-
-    ``split``: early stopping holds interactions out of the matrix; ``watched``: somebody asks for factors.
-    """
-    itemsize = dtype.itemsize
-    valued = not matrix.is_binary
-    size = (matrix.shape, matrix.nnz)
+    """Raise `InsufficientMemoryError` where a fit needs more memory than there is: see `Trained`."""
+    itemsize, valued, size = dtype.itemsize, not matrix.is_binary, (matrix.shape, matrix.nnz)
     needed = _memory.fit_bytes(
         *size,
         model.K,

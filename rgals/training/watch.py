@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rgals.matrix.csr import CSR
-from rgals.metrics import evaluate
+from rgals.metrics.evaluation import evaluate, sample_users
 from rgals.runtime.errors import ParameterError
 from rgals.training.steps import Callback, Iteration
 
@@ -24,11 +24,7 @@ class Validation:
         self, train: CSR, held_out: CSR, metric: str, n_jobs: int | None, n_users: int | None = None
     ) -> None:
         self.train, self.held_out, self.metric, self.n_jobs = train, held_out, metric, n_jobs
-        self.users: np.ndarray | None = None
-        if n_users is not None:
-            judged = np.flatnonzero(held_out.row_counts)
-            if len(judged) > n_users:
-                self.users = np.sort(np.random.default_rng(0).choice(judged, n_users, replace=False))
+        self.users = sample_users(held_out, n_users)
 
     def __call__(self, now: Iteration) -> None:
         """Evaluate the current factors."""
