@@ -162,7 +162,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     verbose: int = 0
 
     _checkpoint = CHECKPOINT
-    _file: ClassVar = als_file
+    _file: ClassVar[Any] = als_file
     _check = check_parameters
     _check_memory = check_memory
 

@@ -149,7 +149,7 @@ class SGDRanker(Trained, BaseEstimator):
     verbose: int = 0
 
     _checkpoint = CHECKPOINT
-    _file: ClassVar = sgd_file
+    _file: ClassVar[Any] = sgd_file
 
     def _check_memory(self, matrix: CSR, dtype: np.dtype, *, split: bool, watched: bool) -> None:
         loss = get_loss(self.loss)

@@ -7,7 +7,6 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -44,7 +43,7 @@ class Trained(FactorRanker):
     early_stopping: bool
     random_state: Any
     _checkpoint: ClassVar[FileSpec]
-    _file: ClassVar[ModuleType]  # its `save` and `load`
+    _file: ClassVar[Any]  # the module of its `save` and `load`
 
     @abstractmethod
     def _check(self, checkpoint: Any) -> np.dtype:
