@@ -17,7 +17,7 @@ from quality import DATA, RESULTS, SMALL, TUNED, load, protocol_of
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF
 from rgals.losses import rule
-from rgals.model_selection.tuning.trials import judge, prepare
+from rgals.model_selection.tuning.trials import judge, split_for_tuning
 
 LOSSES = {"RG2": RG2, "RGx": RGX, "iALS": IALS, "WRMF scaled": WRMF}
 OUT = Path(__file__).with_name("defaults_results.jsonl")
@@ -51,7 +51,7 @@ def main() -> None:
                 if prepared is None:
                     data, prepared = load(name, row["seed"])
                     if prepared.splits[0].train.nnz < SMALL:
-                        prepared = prepare(data, protocol_of(name), None, 2, 10_000, row["seed"])
+                        prepared = split_for_tuning(data, protocol_of(name), None, 2, 10_000, row["seed"])
                 train = prepared.splits[0].train
                 ruled = rule(LOSSES[loss], *train.shape, train.nnz)
                 found = {"set": name, "loss": loss, "K": args.K, "tuned": row["validation"], "setting": ruled}

@@ -22,7 +22,7 @@ from rgals.files.journal import Journal
 from rgals.metrics import evaluate
 from rgals.model_selection import EdgeWarning, tune
 from rgals.model_selection.tuning.halving import LEVELS
-from rgals.model_selection.tuning.trials import make_model, prepare
+from rgals.model_selection.tuning.trials import make_model, split_for_tuning
 from rgals.runtime.threads import n_threads
 
 RESULTS = Path(__file__).with_name("levers_results.jsonl")
@@ -59,7 +59,7 @@ def main() -> None:
     for name in [] if args.table else args.sets:
         data = read_interactions(DATA / f"{name}.npz")
         protocol = protocol_of(name)
-        prepared = prepare(data, protocol, None, 1, 10_000, 0)
+        prepared = split_for_tuning(data, protocol, None, 1, 10_000, 0)
         for loss in (LOSSES[key] for key in args.losses.split(",")):
             for exponents in EXPONENTS[args.exponents]:
                 keys = {K: f"{name} {loss.name} K{K} exponents={exponents}" for K in ladder}

@@ -31,7 +31,7 @@ from rgals.datasets import read_interactions
 from rgals.files.journal import Journal
 from rgals.metrics import bootstrap_interval, compare, evaluate
 from rgals.model_selection import PROTOCOLS, EdgeWarning, Protocol
-from rgals.model_selection.tuning.trials import prepare
+from rgals.model_selection.tuning.trials import split_for_tuning
 
 DATA = Path(os.environ.get("RGALS_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 RESULTS = Path(__file__).with_name("quality_results.jsonl")
@@ -70,7 +70,7 @@ def load(name: str, seed: int) -> tuple[Any, Any]:
     """Data of a set, and the parts of its protocol."""
     # Counts and hours become "had it or not"; stars are cut by the protocol.
     data = read_interactions(DATA / f"{name}.npz", binarize=SETS.get(name) == _CORE)
-    return data, prepare(data, protocol_of(name), None, 1, 10_000, seed)
+    return data, split_for_tuning(data, protocol_of(name), None, 1, 10_000, seed)
 
 
 def measure(name: str, methods: list[str], args: argparse.Namespace, record: Journal, folder: Path) -> None:
@@ -82,7 +82,7 @@ def measure(name: str, methods: list[str], args: argparse.Namespace, record: Jou
     data, prepared = load(name, args.seed)
     repeats = 2 if prepared.splits[0].train.nnz < SMALL else 1
     if repeats > 1:
-        prepared = prepare(data, protocol_of(name), None, repeats, 10_000, args.seed)
+        prepared = split_for_tuning(data, protocol_of(name), None, repeats, 10_000, args.seed)
     n_users, n_items = prepared.final.shape
     for method in missing:
         row = METHODS[method]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from contextlib import nullcontext
 from copy import copy
-from dataclasses import replace
-from typing import Any, cast
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -18,18 +17,16 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.entries import hold_out
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
-from rgals.model import als_file as _model_file
+from rgals.model import als_file
 from rgals.model.exchange import Interop
 from rgals.model.fold_in import PartialFit
-from rgals.model.state import FittedState, Snapshot
-from rgals.runtime.errors import ParameterError
-from rgals.runtime.memory import typed_errors
+from rgals.model.state import FittedState
 from rgals.runtime.threads import workers
 from rgals.solvers import closed_form
 from rgals.solvers.als import ALS, Problem, choose_reg
-from rgals.solvers.choose import choose_solver, exact_backend
-from rgals.training.checkpoint import Checkpoint, open_store
-from rgals.training.data import check_matrix, divide, dtype_name, read, start_factors
+from rgals.solvers.choose import choose_solver
+from rgals.training.base import Task, Trained
+from rgals.training.data import check_matrix, dtype_name, start_factors
 from rgals.training.fit import (
     CHECKPOINT,
     check_memory,
@@ -39,13 +36,12 @@ from rgals.training.fit import (
     taken,
 )
 from rgals.training.run import run
-from rgals.training.steps import Callback
-from rgals.training.watch import make_watchers
 
 _HIDDEN = 0.2  # share of every row that `score` hides
 
 
-class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+@dataclass(eq=False, repr=False)
+class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Matrix factorisation for top-K ranking from implicit feedback, by exact alternating least squares.
 
     Finds user factors P and item factors Q that minimise a ranking loss over *all* user-item pairs plus
@@ -144,149 +140,66 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
     (2, 5)
     """
 
-    def __init__(
-        self,
-        K: int = 64,
-        loss: str | Loss = "rg2",
-        *,
-        reg: float | str = AUTO,
-        reg_exponent: float = 1.0,
-        n_iter: int = 16,
-        solver: str = "auto",
-        pcg_steps: int = 3,
-        dtype: str = "float32",
-        device: str = "cpu",
-        n_jobs: int | None = None,
-        init_scale: float | None = None,
-        tol: float = 0.0,
-        early_stopping: bool = False,
-        patience: int = 5,
-        metric: str = "ndcg@10",
-        validation_users: int | None = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.K = K
-        self.loss = loss
-        self.reg = reg
-        self.reg_exponent = reg_exponent
-        self.n_iter = n_iter
-        self.solver = solver
-        self.pcg_steps = pcg_steps
-        self.dtype = dtype
-        self.device = device
-        self.n_jobs = n_jobs
-        self.init_scale = init_scale
-        self.tol = tol
-        self.early_stopping = early_stopping
-        self.patience = patience
-        self.metric = metric
-        self.validation_users = validation_users
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
+    K: int = 64
+    loss: str | Loss = "rg2"
+    _: KW_ONLY
+    reg: float | str = AUTO
+    reg_exponent: float = 1.0
+    n_iter: int = 16
+    solver: str = "auto"
+    pcg_steps: int = 3
+    dtype: str = "float32"
+    device: str = "cpu"
+    n_jobs: int | None = None
+    init_scale: float | None = None
+    tol: float = 0.0
+    early_stopping: bool = False
+    patience: int = 5
+    metric: str = "ndcg@10"
+    validation_users: int | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int = 0
 
-    # ------------------------------------------------------------------ fit
+    _checkpoint = CHECKPOINT
+    _file: ClassVar[Any] = als_file
+    _check = check_parameters
+    _check_memory = check_memory
 
-    @typed_errors
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        validation: Any = None,
-        callbacks: Callback | Sequence[Callback] | None = None,
-        checkpoint: str | os.PathLike | Checkpoint | None = None,
-        user_ids: Any = None,
-        item_ids: Any = None,
-    ) -> RGALS:
-        """Fit the factors to an interaction matrix.
-
-        Parameters
-        ----------
-        X : sparse matrix, array or Interactions, shape (n_users, n_items)
-            Weights >= 0; a zero means "not observed". Duplicates are added. Not modified.
-        y : ignored
-        validation : sparse matrix, shape (n_users, n_items), optional
-            Held-out interactions: ``metric`` is measured on them after every iteration (not counted in
-            the history's seconds). Interactions of ``X`` are excluded from the rankings.
-        callbacks : callable or sequence of callables, optional
-            Called with an `rgals.training.Iteration` after every iteration; a true answer ends the fit.
-            BLAS has one thread meanwhile.
-        checkpoint : path or Checkpoint, optional
-            Folder to write checkpoints to, after every iteration or as `rgals.Checkpoint` says. Where it
-            holds one of this fit already, the fit goes on from there and ends with the bytes of an
-            uninterrupted one.
-        user_ids, item_ids : array of distinct labels, optional
-            External ids of the rows and columns; they travel with the saved model. Taken from ``X`` where it
-            is an `rgals.datasets.Interactions`.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        ParameterError
-            A parameter is out of range.
-        InputError, InputTypeError, ShapeError
-            The matrix cannot be used; the message names the row and the column.
-        NumericalError
-            A system cannot be solved; the message names iteration, side and row.
-        InsufficientMemoryError
-            The fit needs more memory than there is; raised before it is allocated.
-        CheckpointError
-            The checkpoint belongs to another fit.
-
-        Notes
-        -----
-        The outcome is published at the end, all at once: whatever ends a fit before, an error or Ctrl-C,
-        leaves the model as it was, and other threads may use it in the meantime.
-        """
-        given = copy(self)  # parameters and last fit as they are now, whatever is set meanwhile
-        loss, dtype = check_parameters(given)
-        if checkpoint is not None and given.solver == "svd":
-            raise ParameterError("checkpoint", checkpoint, "solver='svd' has no iterations to write down")
-        matrix, labels, names = read(given, X, dtype, user_ids, item_ids)
-        watched = given.early_stopping or validation is not None or callbacks is not None
-        check_memory(given, matrix, dtype, split=given.early_stopping and validation is None, watched=watched)
-        seed, store = open_store(checkpoint, CHECKPOINT, given.random_state)
-        train, held_out = divide(matrix, validation, given.early_stopping, seed)
-
+    def _train(self, task: Task) -> tuple[FittedState, list[dict[str, Any]], str]:
+        train = task.train
         # BLAS's threads, once woken, spin beside ours for a tenth of a second: only its work may wake them.
-        with nullcontext() if given.solver == "svd" else workers(given.n_jobs):
+        with nullcontext() if self.solver == "svd" else workers(self.n_jobs):
             degrees = Degrees.of(train)
-            loss = loss.resolve(*train.shape, train.nnz)
+            loss = get_loss(self.loss).resolve(*train.shape, train.nnz)
             coefficients = loss.coefficients_for(degrees)
-            problem = Problem.of(train, loss, coefficients, 0.0, float(given.reg_exponent))
-            problem = replace(problem, reg=choose_reg(given.reg, problem))
-            backend, solver = choose_solver(given, coefficients)
-            rng = np.random.default_rng(seed)
+            problem = Problem.of(train, loss, coefficients, 0.0, float(self.reg_exponent))
+            problem = replace(problem, reg=choose_reg(self.reg, problem))
+            backend, solver = choose_solver(self, coefficients)
+            rng = np.random.default_rng(task.seed)
             history: list[dict[str, Any]] = []
             if solver == "svd":
-                items = closed_form.item_factors(train, given.K, problem.reg, rng, np.dtype(dtype))
+                items = closed_form.item_factors(train, self.K, problem.reg, rng, task.dtype)
             else:
-                if store is not None:
-                    store.description = describe_fit(given, loss, solver, matrix, held_out)
-                watchers, best = make_watchers(given, train, held_out, callbacks, given.validation_users)
-                scale = given.K**-0.5 if given.init_scale is None else given.init_scale
+                if task.store is not None:
+                    task.store.description = describe_fit(self, loss, solver, task.matrix, task.held_out)
+                scale = self.K**-0.5 if self.init_scale is None else self.init_scale
                 factors, history = run(
                     # Named nowhere, so that its factors are gone before the last half-step makes others.
-                    ALS(problem, backend, *start_factors(given, matrix.shape, 1, rng, dtype, scale)),
-                    given.n_iter,
-                    tol=given.tol,
-                    watchers=watchers,
-                    best=best,
-                    store=store,
-                    verbose=bool(given.verbose),
+                    ALS(problem, backend, *start_factors(self, train.shape, 1, rng, task.dtype, scale)),
+                    self.n_iter,
+                    tol=self.tol,
+                    watchers=task.watchers,
+                    best=task.best,
+                    store=task.store,
+                    verbose=bool(self.verbose),
                 )
                 items = factors["item_factors"]
-            state = finish(given, loss, problem, degrees, backend, items, history, matrix, labels)
-        chosen = taken(given, problem)
+            state = finish(self, problem, degrees, backend, items, history)
+        chosen = taken(self, problem)
         for row in history:
             row.update(chosen)
-        return self._publish(state, given, history, solver, names)
+        return state, history, solver
 
     # ------------------------------------------------------------------ use
 
@@ -376,12 +289,6 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         fixed, state, rows = self._read(X)
         return fixed._fold_in(state, rows)
 
-    def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
-        assert isinstance(snapshot, FittedState)
-        coefficients = snapshot.loss.coefficients_for(snapshot.degrees.with_users(rows))
-        side = coefficients.user_side(rows, snapshot.reg, snapshot.reg_exponent)
-        return exact_backend(self).half_step(rows, snapshot.item_factors, side).factors
-
     def predict(self, users: Any, items: Any = None) -> np.ndarray:
         """Scores of pairs; or, as scikit-learn calls it, the best new item for each row of interactions.
 
@@ -447,18 +354,6 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     # ------------------------------------------------------------------ files
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Write the fitted model to one file (npz without pickle), atomically.
-
-        The file holds one fit and the parameters that it was fitted with, even while another thread refits.
-
-        Parameters
-        ----------
-        path : str or path
-            Used exactly as given.
-        """
-        _model_file.save(self._state(), path)
-
     @classmethod
     def load(cls, path: str | os.PathLike, *, loss: type[Loss] | None = None) -> RGALS:
         """Read a model that `save` wrote.
@@ -478,7 +373,7 @@ class RGALS(PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMix
         ModelFileError
             The file is damaged, of a newer version or not a model.
         """
-        return _model_file.load(cls, path, loss)
+        return als_file.load(cls, path, loss)
 
     # ------------------------------------------------------------------ scikit-learn
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rgals.compare.methods import DEFAULT, METHODS, get_methods
 from rgals.compare.report import Comparison, summarise, write
-from rgals.compare.runner import Plan, Runner, Split, prepare
+from rgals.compare.runner import Options, Runner, Split, prepare
 from rgals.runtime.errors import InputError
 
 
@@ -102,7 +102,7 @@ def compare(
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; out must be a folder")
-    plan = Plan(
+    options = Options(
         K=K,
         seeds=seeds,
         max_trials=max_trials,
@@ -116,9 +116,9 @@ def compare(
         n_jobs=n_jobs,
         verbose=verbose,
     )
-    plan.check(chosen)
+    options.check(chosen)
     split = prepare(data, min_value=min_value, core=core, random_state=random_state)
-    runner = Runner(split, chosen, plan, folder)
+    runner = Runner(split, chosen, options, folder)
     runner.run()
     if name is None:
         name = Path(data).stem if isinstance(data, str | os.PathLike) else "comparison"

@@ -35,14 +35,6 @@ class Rate:
     power_r2: float  # what that explains: more than r2 where a method is sublinear
 
 
-def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Slope and R^2 of a least-squares line."""
-    slope, intercept = np.polyfit(x, y, 1)
-    rest = y - (slope * x + intercept)
-    total = ((y - y.mean()) ** 2).sum()
-    return float(slope), float(1 - (rest**2).sum() / total) if total > 0 else 1.0
-
-
 def linear_rate(objective: Sequence[float], limit: float | None = None, skip: int = 1) -> Rate | None:
     """Fit a linear rate to an objective that decreases to ``limit``; None below 4 usable iterations.
 
@@ -57,9 +49,12 @@ def linear_rate(objective: Sequence[float], limit: float | None = None, skip: in
     usable = (t > skip) & (gap > 1e-10 * max(abs(floor), np.ptp(values)))
     if usable.sum() < 4:
         return None
-    slope, r2 = _line(t[usable], np.log(gap[usable]))
-    power, power_r2 = _line(np.log(t[usable]), np.log(gap[usable]))
-    return Rate(float(np.exp(slope)), r2, int(t[usable][0]), int(t[usable][-1]), -power, power_r2)
+    from scipy.stats import linregress  # costly to import
+
+    t, y = t[usable], np.log(gap[usable])
+    line, power = linregress(t, y), linregress(np.log(t), y)
+    fit = float(np.exp(line.slope)), float(line.rvalue**2)
+    return Rate(*fit, int(t[0]), int(t[-1]), -float(power.slope), float(power.rvalue**2))
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:

@@ -26,40 +26,23 @@ _COLORS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One method's results.
-
-    Attributes
-    ----------
-    method, label, family : str
-    params : dict
-    tuning : dict
-        Trials, whether every neighbour was tried, parameters at an end of their ladder, and the best
-        validation quality that tuning saw.
-    test : dict of str to (mean, standard deviation over seeds)
-    validation : (mean, standard deviation) of each seed's best
-    seconds_to : dict of float to float
-        Median over seeds of the training seconds to that share of the best method's validation quality.
-    seconds : float
-        Median training seconds of a whole run.
-    epochs : float
-        Median number of iterations or epochs.
-    cpu_share : float
-        Lowest share over seeds of the CPU time of its threads that a run got. Work beside it, or parts on one
-        thread, lower it.
-    errors : list of str
-    curves : list of curves
-    """
+    """One method's results; where there are several seeds, the mean and standard deviation over them."""
 
     method: str
     label: str
     family: str
     params: dict[str, float]
+    # trials, whether every neighbour was tried, parameters at an end of their ladder, and the best
+    # validation quality that tuning saw
     tuning: dict[str, Any]
-    test: dict[str, tuple[float, float]]
-    validation: tuple[float, float]
+    test: dict[str, tuple[float, float]]  # by metric
+    validation: tuple[float, float]  # of each seed's best
+    # median of the training seconds to that share of the best method's validation quality
     seconds_to: dict[float, float]
-    seconds: float
-    epochs: float
+    seconds: float  # median training seconds of a whole run
+    epochs: float  # median number of iterations or epochs
+    # lowest share of the CPU time of its threads that a run got; work beside it, or parts on one thread,
+    # lower it
     cpu_share: float
     errors: list[str] = field(default_factory=list)
     curves: list[list[list[float]]] = field(default_factory=list)
@@ -96,12 +79,9 @@ class Comparison:
         """The tables as plain text."""
         lines = [self.name, ""]
         for header, rows in self._tables():
-            widths = [max(len(str(row[i])) for row in [header, *rows]) for i in range(len(header))]
-            for row in [header, *rows] if rows else []:
-                cells = [
-                    str(c).ljust(w) if i == 0 else str(c).rjust(w)
-                    for i, (c, w) in enumerate(zip(row, widths, strict=True))
-                ]
+            widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+            for first, *rest in [header, *rows] if rows else []:
+                cells = [first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]
                 lines.append("  ".join(cells).rstrip())
             lines.append("")
         return "\n".join(lines)
@@ -111,13 +91,13 @@ class Comparison:
         lines = [f"**{self.name}**", ""]
         for header, rows in self._tables():
             for row in [header, ["---"] * len(header), *rows] if rows else []:
-                lines.append("| " + " | ".join(map(str, row)) + " |")
+                lines.append("| " + " | ".join(row) + " |")
             lines.append("")
         return "\n".join(lines)
 
     def _tables(self) -> list[tuple[list[str], list[list[str]]]]:
         ran = any(row.curves or row.errors for row in self.rows)
-        return [table(self) for table in ((_quality_table, _rate_table) if ran else (_tuning_table,))]
+        return [_quality_table(self), _rate_table(self)] if ran else [_tuning_table(self)]
 
 
 def summarise(
@@ -127,12 +107,10 @@ def summarise(
     timing = dict(records["timing"]["timing"]) if "timing" in records else {}
     limit = timing.pop("time_limit", math.nan)
     setting = {**records["setting"]["setting"], "machine": timing, "time_limit": limit}
-    runs: dict[str, list[dict[str, Any]]] = {method.name: [] for method in methods}
-    for record in records.values():
-        if not record["key"].startswith("run ") or record["method"] not in runs or record["seed"] >= seeds:
-            continue
-        if record["params"] == records[f"tuned {record['method']}"]["params"]:
-            runs[record["method"]].append(record)
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for method in methods:
+        run = f"run {method.name} {params_text(records[f'tuned {method.name}']['params'])}"
+        runs[method.name] = [records[f"{run} {k}"] for k in range(seeds) if f"{run} {k}" in records]
     peaks = {
         m: [best_of(r["curve"]) for r in found if r["curve"] and not r["error"]] for m, found in runs.items()
     }
@@ -176,27 +154,23 @@ def summarise(
 def _objectives(records: dict[str, dict[str, Any]], methods: Sequence[Method]) -> dict[str, dict[str, Any]]:
     """Curves of the objective; gradient descent is shown with the learning rate that ended lowest."""
     out: dict[str, dict[str, Any]] = {}
-    shown = {method.name: method for method in methods}
-    for record in records.values():
-        if record["key"].startswith("objective ") and record.get("method") in shown:
-            method = record["method"]
-            if f"objective {method} {params_text(records[f'tuned {method}']['params'])}" != record["key"]:
-                continue
-            rate = linear_rate(record["objective"], skip=len(record["objective"]) // 5)
-            out[shown[method].label] = {**record, "rate": None if rate is None else asdict(rate)}
-    if "rg2" in shown and "RG2 (ALS)" in out:
-        params = params_text(records["tuned rg2"]["params"])
-        tried = [
-            r
-            for r in records.values()
-            if r["key"].startswith(f"objective gradient {params} ") and r["objective"] and not r["error"]
-        ]
-        if tried:
-            record = min(tried, key=lambda r: r["objective"][-1])
-            limit = min(min(out["RG2 (ALS)"]["objective"]), min(record["objective"]))
-            rate = linear_rate(record["objective"], limit=limit, skip=len(record["objective"]) // 5)
-            label = f"RG2 by gradient (Adam, lr={record['lr']:g})"
-            out[label] = {**record, "rate": None if rate is None else asdict(rate), "same_as": "RG2 (ALS)"}
+
+    def add(label: str, record: dict[str, Any], limit: float | None = None, **more: Any) -> None:
+        rate = linear_rate(record["objective"], limit, skip=len(record["objective"]) // 5)
+        out[label] = {**record, "rate": None if rate is None else asdict(rate), **more}
+
+    for method in methods:
+        params = params_text(records[f"tuned {method.name}"]["params"])
+        own = records.get(f"objective {method.name} {params}")
+        if own is None:
+            continue
+        add(method.label, own)
+        tried = [r for key, r in records.items() if key.startswith(f"objective gradient {params} ")]
+        tried = [r for r in tried if r["objective"] and not r["error"]]
+        if method.name == "rg2" and tried:
+            best = min(tried, key=lambda r: r["objective"][-1])
+            limit = min(min(own["objective"]), min(best["objective"]))
+            add(f"RG2 by gradient (Adam, lr={best['lr']:g})", best, limit, same_as=method.label)
     return out
 
 
@@ -224,11 +198,10 @@ def _tuned(row: Row) -> str:
 
 def _tuning_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
     header = ["method", f"validation {result.metric.upper()}", "trials", "parameters"]
-    body = [
+    return header, [
         [row.label, _figure(row.tuning["best"]), str(row.tuning["trials"]), _tuned(row)]
         for row in result.rows
     ]
-    return header, body
 
 
 def _quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
@@ -238,37 +211,24 @@ def _quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
     body = []
     for row in result.rows:
         line = [row.label, *(_with_spread(row.test.get(m)) for m in metrics), _with_spread(row.validation)]
-        line += [_seconds(row.seconds_to[s]) for s in SHARES] + [
-            _seconds(row.seconds),
-            _figure(row.epochs, 0),
-        ]
+        line += [_seconds(value) for value in (*(row.seconds_to[s] for s in SHARES), row.seconds)]
+        line.append(_figure(row.epochs, 0))
         body.append([*line, "diverged" if row.errors and not row.curves else _tuned(row)])
     return header, body
 
 
 def _rate_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
-    header = [
-        "objective of",
-        "factor of the gap per iteration",
-        "R² of linear",
-        "R² of power law",
-        "power",
-        "fitted to",
-    ]
+    columns = {"factor of the gap per iteration": ("factor", 4), "R² of linear": ("r2", 3)}
+    columns |= {"R² of power law": ("power_r2", 3), "power": ("power", 2)}
     body = []
     for label, found in result.objectives.items():
-        rate = found["rate"]
-        if rate is None:
-            body.append([label, "-", "-", "-", "-", "too few iterations above rounding"])
-            continue
-        fitted = f"iterations {rate['first']} to {rate['last']}"
-        figures = [
-            f"{rate['factor']:.4f}",
-            f"{rate['r2']:.3f}",
-            f"{rate['power_r2']:.3f}",
-            f"{rate['power']:.2f}",
-        ]
+        rate, fitted = found["rate"], "too few iterations above rounding"
+        figures = ["-"] * len(columns)
+        if rate is not None:
+            fitted = f"iterations {rate['first']} to {rate['last']}"
+            figures = [f"{rate[name]:.{digits}f}" for name, digits in columns.values()]
         body.append([label, *figures, fitted])
+    header = ["objective of", *columns, "fitted to"]
     return header, body
 
 
@@ -288,8 +248,7 @@ def draw(result: Comparison) -> Any:
     for row in result.rows:
         for k, curve in enumerate(row.curves):
             left.plot(
-                [point[0] for point in curve],
-                [point[1] for point in curve],
+                *zip(*curve, strict=True),
                 "-" if row.family == "ALS" else "--",
                 marker="." if len(curve) == 1 else None,
                 color=color[row.label],
@@ -319,12 +278,9 @@ def draw(result: Comparison) -> Any:
             floor = min(floor, min(result.objectives[found["same_as"]]["objective"]))
         start = objective[0] - floor
         gap = (objective - floor) / start if start > 0 else np.zeros(len(objective))
-        shown = gap > 1e-12
-        if "same_as" not in found:
-            shown[(len(gap) + 1) // 2 :] = (
-                False  # a run that found the limit itself says nothing near its end
-            )
-        t = np.arange(1, len(gap) + 1)
+        t, shown = np.arange(1, len(gap) + 1), gap > 1e-12
+        if "same_as" not in found:  # a run that found the limit itself says nothing near its end
+            shown &= t <= (len(gap) + 1) // 2
         style = {"color": color.get(label, "#000000"), "linewidth": 1.4, "label": label}
         right.plot(t[shown], gap[shown], "--" if "same_as" in found else "-", **style)
     right.set_yscale("log")

@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.digest import short_digest
 from rgals.matrix.entries import union
 from rgals.matrix.validate import as_csr
-from rgals.metrics import evaluate
+from rgals.metrics.evaluation import evaluate, sample_users
 from rgals.model_selection import Protocol
 from rgals.runtime.checks import check_int, check_real
 from rgals.runtime.errors import InputError, NumericalError, ParameterError
@@ -85,12 +86,10 @@ def prepare(
 
 def _some_users(validation: CSR, n_users: int | None) -> CSR:
     """Validation interactions of ``n_users`` users drawn at random; the rows of the others are empty."""
-    users = np.flatnonzero(validation.row_counts)
-    if n_users is None or n_users >= len(users):
+    users = sample_users(validation, n_users)
+    if len(users) == np.count_nonzero(validation.row_counts):
         return validation
-    kept = np.zeros(validation.n_rows, bool)
-    kept[np.random.default_rng(0).choice(users, n_users, replace=False)] = True
-    return validation.where(kept[validation.rows])
+    return validation.where(np.isin(validation.rows, users))
 
 
 def machine(n_jobs: int | None) -> dict[str, Any]:
@@ -112,7 +111,7 @@ def machine(n_jobs: int | None) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Options:
     """Options of a comparison; see `rgals.compare.compare`."""
 
     K: int = 64
@@ -130,14 +129,12 @@ class Plan:
 
     def check(self, methods: Sequence[Method]) -> None:
         """Check the options of a comparison of these methods."""
-        check_int("K", self.K, 1)
-        check_int("seeds", self.seeds, 1)
-        check_int("max_trials", self.max_trials, 0)
-        check_real("time_limit", self.time_limit, 0, open_min=True)
-        check_int("patience", self.patience, 1)
-        check_int("objective_iterations", self.objective_iterations, 8)
+        least = {"K": 1, "seeds": 1, "max_trials": 0, "patience": 1, "objective_iterations": 8}
         if self.validation_users is not None:
-            check_int("validation_users", self.validation_users, 1)
+            least["validation_users"] = 1
+        for name, minimum in least.items():
+            check_int(name, getattr(self, name), minimum)
+        check_real("time_limit", self.time_limit, 0, open_min=True)
         ladders = {method.name: method.ladders for method in methods}
         for name, params in self.start.items():
             known = (ladders.get(name) or get_methods([name])[0].ladders).keys()
@@ -150,60 +147,58 @@ class Plan:
 class Runner:
     """Carries a comparison out; results that ``results.jsonl`` in ``folder`` holds are not computed again."""
 
-    def __init__(self, split: Split, methods: list[Method], plan: Plan, folder: Path) -> None:
-        plan.check(methods)
-        self.split, self.methods, self.plan = split, methods, plan
+    def __init__(self, split: Split, methods: list[Method], options: Options, folder: Path) -> None:
+        self.split, self.methods, self.options = split, methods, options
         self.known = split.known
-        self.watched = _some_users(split.validation, plan.validation_users)
+        self.watched = _some_users(split.validation, options.validation_users)
         self._is_warm = False
         setting = {
             "data": short_digest(split.train, split.validation, split.test),
             "shape": list(split.train.shape),
             "interactions": [split.train.nnz, split.validation.nnz, split.test.nnz],
-            "K": plan.K,
-            "metric": plan.metric,
-            "patience": plan.patience,
-            "objective_iterations": plan.objective_iterations,
+            "K": options.K,
+            "metric": options.metric,
+            "patience": options.patience,
+            "objective_iterations": options.objective_iterations,
             "validation_users": int(np.count_nonzero(self.watched.row_counts)),
         }
         self.journal = Journal(folder / "results.jsonl", setting)
 
     def run(self) -> None:
         """Everything that is not in the journal yet."""
-        plan = self.plan
+        options = self.options
         als = [method for method in self.methods if method.family == "ALS"]
         objectives = len(als) + (len(OBJECTIVE_RATES) if self._follows_gradient() else 0)
-        total = len(self.methods) * (plan.max_trials + plan.seeds) + objectives
-        if plan.tune_only:
-            total = len(self.methods) * plan.max_trials
+        total = len(self.methods) * (options.max_trials + options.seeds) + objectives
+        if options.tune_only:
+            total = len(self.methods) * options.max_trials
         else:
             self._one_machine()
-        with tqdm(total=total, desc="compare", unit="fit", disable=not plan.verbose) as bar:
+        with tqdm(total=total, desc="compare", unit="fit", disable=not options.verbose) as bar:
             chosen = {}
             for method in self.methods:
                 bar.set_postfix_str(f"tune {method.name}")
-                chosen[method.name] = self._tuned(method, bar)
-            if plan.tune_only:
+                chosen[method.name] = self._tuned(method, bar)["params"]
+            if options.tune_only:
                 return
             # Seeds take turns over the methods, so that a slow spell of the machine meets all of them.
-            for seed in range(plan.seeds):
-                for method in self.methods:
-                    bar.set_postfix_str(f"{method.name}, seed {seed}")
-                    self._final(method, chosen[method.name]["params"], seed)
-                    bar.update()
-            for method in als:
-                bar.set_postfix_str(f"objective of {method.name}")
-                self._objective(method, chosen[method.name]["params"])
+            jobs = [
+                (f"{method.name}, seed {seed}", partial(self._final, method, chosen[method.name], seed))
+                for seed in range(options.seeds)
+                for method in self.methods
+            ]
+            jobs += [(f"objective of {m.name}", partial(self._objective, m, chosen[m.name])) for m in als]
+            for lr in OBJECTIVE_RATES if self._follows_gradient() else ():
+                job = partial(self._gradient_objective, chosen["rg2"], lr)
+                jobs.append((f"objective by gradient, lr={lr:g}", job))
+            for name, job in jobs:
+                bar.set_postfix_str(name)
+                job()
                 bar.update()
-            if self._follows_gradient():
-                for lr in OBJECTIVE_RATES:
-                    bar.set_postfix_str(f"objective by gradient, lr={lr:g}")
-                    self._gradient_objective(chosen["rg2"]["params"], lr)
-                    bar.update()
 
     def _one_machine(self) -> None:
         """Seconds that are compared come from one machine and one limit; tuning may be done anywhere."""
-        now = json.loads(json.dumps({**machine(self.plan.n_jobs), "time_limit": self.plan.time_limit}))
+        now = json.loads(json.dumps({**machine(self.options.n_jobs), "time_limit": self.options.time_limit}))
         record = self.journal.get("timing")
         if record is None:
             self.journal.add("timing", {"timing": now})
@@ -220,19 +215,27 @@ class Runner:
 
     def _tuned(self, method: Method, bar: tqdm) -> dict[str, Any]:
         """What tuning found, now or before; a larger budget goes on where a smaller one was spent."""
-        key, most = f"tuned {method.name}", self.plan.max_trials
+        key, most = f"tuned {method.name}", self.options.max_trials
         found = self.journal.get(key)
         if found is not None and (found["finished"] or found["trials"] >= most):
             bar.update(most)
             return found
         train = self.split.train
-        start = {**method.start_for(*train.shape, train.nnz), **self.plan.start.get(method.name, {})}
+        start = {**method.start_for(*train.shape, train.nnz), **self.options.start.get(method.name, {})}
         result = climb(method, most, self._trial(method, bar), start)
         bar.update(most - result["trials"])  # found before the budget was spent
         return self.journal.add(key, result)
 
     def _follows_gradient(self) -> bool:
         return any(method.name == "rg2" for method in self.methods)
+
+    def _once(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The record of a key: what the journal holds, or what is measured now."""
+        found = self.journal.get(key)
+        if found is None:
+            self._warm()
+            found = self.journal.add(key, measure())
+        return found
 
     def _warm(self) -> None:
         """Before the first fit of this process, fit every method briefly: no clock sees a compilation."""
@@ -247,27 +250,26 @@ class Runner:
             if method.family == "ALS":
                 model.set_params(dtype="float64").fit(part, callbacks=lambda now: True)
         if self._follows_gradient():
-            SGDRanker(K=2, loss="rg2", score="dot", n_epochs=1, n_jobs=self.plan.n_jobs).fit(part)
+            SGDRanker(K=2, loss="rg2", score="dot", n_epochs=1, n_jobs=self.options.n_jobs).fit(part)
         self._is_warm = True
         if self.journal.get("compile") is None:
             self.journal.add("compile", {"seconds": time.perf_counter() - started})
 
     def _make(self, method: Method, params: Mapping[str, float], seed: int) -> Any:
-        return method.build(params, K=self.plan.K, n_jobs=self.plan.n_jobs, random_state=seed)
+        return method.build(params, K=self.options.K, n_jobs=self.options.n_jobs, random_state=seed)
 
     def _fit(
         self, method: Method, params: Mapping[str, float], seed: int
     ) -> tuple[Any, list[dict[str, Any]], str]:
         """Fit with early stopping on validation; the model, its history and why a diverged one ended."""
-        plan = self.plan
-        self._warm()
+        options = self.options
         model = self._make(method, params, seed)
-        model.set_params(early_stopping=True, patience=plan.patience, metric=plan.metric)
+        model.set_params(early_stopping=True, patience=options.patience, metric=options.metric)
         history: list[dict[str, Any]] = []
 
         def watch(now: Any) -> bool:
             history.append(now.record)
-            return now.seconds > plan.time_limit
+            return now.seconds > options.time_limit
 
         try:
             model.fit(self.split.train, validation=self.watched, callbacks=watch)
@@ -276,43 +278,33 @@ class Runner:
         return model, history, ""
 
     def _curve(self, history: list[dict[str, Any]]) -> list[list[float]]:
-        return [[record["seconds"], record[self.plan.metric]] for record in history]
+        return [[record["seconds"], record[self.options.metric]] for record in history]
 
     def _trial(self, method: Method, bar: tqdm) -> Callable[[dict[str, float]], float]:
         def trial(params: dict[str, float]) -> float:
-            key = f"trial {method.name} {params_text(params)}"
-            record = self.journal.get(key)
-            if record is None:
+            def measure() -> dict[str, Any]:
                 _, history, error = self._fit(method, params, seed=0)
                 curve = self._curve(history)
                 best = max((value for _, value in curve), default=0.0) if not error else 0.0
                 seconds = curve[-1][0] if curve else 0.0
-                record = self.journal.add(
-                    key, {"best": best, "seconds": seconds, "epochs": len(curve), "error": error}
-                )
+                return {"best": best, "seconds": seconds, "epochs": len(curve), "error": error}
+
+            record = self._once(f"trial {method.name} {params_text(params)}", measure)
             bar.update()
             return record["best"]
 
         return trial
 
     def _final(self, method: Method, params: Mapping[str, float], seed: int) -> None:
-        key = f"run {method.name} {params_text(params)} {seed}"
-        if self.journal.get(key) is not None:
-            return
-        self._warm()
-        clocks = time.perf_counter(), time.process_time()
-        model, history, error = self._fit(method, params, seed)
-        wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]
-        test = {}
-        if model is not None:
-            factors = model.user_factors_, model.item_factors_
-            figures = evaluate(
-                factors, self.known, self.split.test, metrics=TEST_METRICS, n_jobs=self.plan.n_jobs
-            )
-            test = {name: float(value) for name, value in figures.items()}
-        self.journal.add(
-            key,
-            {
+        def measure() -> dict[str, Any]:
+            clocks = time.perf_counter(), time.process_time()
+            model, history, error = self._fit(method, params, seed)
+            wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]
+            test = {}
+            if model is not None:
+                n_jobs = self.options.n_jobs
+                test = evaluate(model, self.known, self.split.test, metrics=TEST_METRICS, n_jobs=n_jobs)
+            return {
                 "method": method.name,
                 "seed": seed,
                 "params": dict(params),
@@ -320,59 +312,55 @@ class Runner:
                 "objective": [record["objective"] for record in history],
                 "test": test,
                 "error": error,
-                "cpu_share": cpu / wall / n_threads(self.plan.n_jobs),
-            },
-        )
+                "cpu_share": cpu / wall / n_threads(self.options.n_jobs),
+            }
+
+        self._once(f"run {method.name} {params_text(params)} {seed}", measure)
 
     def _objective(self, method: Method, params: Mapping[str, float]) -> None:
         """The exact objective after every iteration, in double precision and without a stop."""
-        key = f"objective {method.name} {params_text(params)}"
-        if self.journal.get(key) is not None:
-            return
-        self._warm()
-        model = self._make(method, params, 0)
-        model.set_params(n_iter=2 * self.plan.objective_iterations, dtype="float64")
-        model.fit(self.split.train, callbacks=lambda now: now.seconds > self.plan.time_limit)
-        values = [record["objective"] for record in model.history_]
-        seconds = [record["seconds"] for record in model.history_]
-        self.journal.add(key, {"method": method.name, "objective": values, "seconds": seconds})
+
+        def measure() -> dict[str, Any]:
+            model = self._make(method, params, 0)
+            model.set_params(n_iter=2 * self.options.objective_iterations, dtype="float64")
+            model.fit(self.split.train, callbacks=lambda now: now.seconds > self.options.time_limit)
+            curves = {name: [record[name] for record in model.history_] for name in ("objective", "seconds")}
+            return {"method": method.name, **curves}
+
+        self._once(f"objective {method.name} {params_text(params)}", measure)
 
     def _gradient_objective(self, params: Mapping[str, float], lr: float) -> None:
         """The objective of RG2, the same one, under gradient descent (Adam)."""
-        key = f"objective gradient {params_text(params)} {lr:g}"
-        if self.journal.get(key) is not None:
-            return
-        self._warm()
         reference = RG2(alpha=params["alpha"])
-        values, seconds = [], []
+        values: list[float] = []
+        seconds: list[float] = []
 
         def watch(now: Any) -> bool:
-            value = reference.objective(
-                self.split.train, now.user_factors, now.item_factors, params["reg"], 1.0
-            )
-            values.append(value)
+            factors = now.user_factors, now.item_factors
+            values.append(reference.objective(self.split.train, *factors, params["reg"], 1.0))
             seconds.append(now.seconds)
-            return now.seconds > self.plan.time_limit
+            return now.seconds > self.options.time_limit
 
-        model = SGDRanker(
-            K=self.plan.K,
-            loss=sgd_losses.RG2(alpha=params["alpha"], reg=params["reg"]),
-            score="dot",
-            temperature=1.0,
-            lr=lr,
-            n_epochs=self.plan.objective_iterations,
-            n_jobs=self.plan.n_jobs,
-            random_state=0,
-        )
-        error = ""
-        try:
-            model.fit(self.split.train, callbacks=watch)
-        except NumericalError as problem:
-            error = str(problem)
-        self.journal.add(
-            key,
-            {"method": "rg2 by gradient", "lr": lr, "objective": values, "seconds": seconds, "error": error},
-        )
+        def measure() -> dict[str, Any]:
+            model = SGDRanker(
+                K=self.options.K,
+                loss=sgd_losses.RG2(alpha=params["alpha"], reg=params["reg"]),
+                score="dot",
+                temperature=1.0,
+                lr=lr,
+                n_epochs=self.options.objective_iterations,
+                n_jobs=self.options.n_jobs,
+                random_state=0,
+            )
+            error = ""
+            try:
+                model.fit(self.split.train, callbacks=watch)
+            except NumericalError as problem:
+                error = str(problem)
+            curves = {"objective": values, "seconds": seconds}
+            return {"method": "rg2 by gradient", "lr": lr, **curves, "error": error}
+
+        self._once(f"objective gradient {params_text(params)} {lr:g}", measure)
 
 
 def climb(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rgals.losses.base import AUTO, Coefficients, Degrees, Loss, Side, spectral_edge
+from rgals.losses.base import AUTO, Coefficients, Loss, Side, spectral_edge
+from rgals.losses.degrees import Degrees
 from rgals.losses.ials import IALS
 from rgals.losses.rg2 import RG2
 from rgals.losses.rgx import RGX

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from rgals.losses.degrees import Degrees, power
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
 from rgals.runtime.checks import check_real
@@ -35,89 +36,7 @@ from rgals.runtime.errors import InputError, ParameterError, ShapeError
 #: In place of a number: the value that the loss's rule gives for the matrix.
 AUTO = "auto"
 
-_Self = TypeVar("_Self", bound="Loss")
 _CHUNK = 1 << 20  # interactions looked at together in numpy code: bounds temporary memory
-
-
-@dataclass(frozen=True)
-class Degrees:
-    """The margins of an interaction matrix: all that a loss may know of it.
-
-    Attributes
-    ----------
-    user_sum, item_sum : ndarray of float64
-        ``c_x`` and ``c_y``: sums of the values of each row and column.
-    user_count, item_count : ndarray of int64
-        Stored entries of each row and column.
-    reference : Degrees or None
-        The margins of the training matrix where this one describes other rows (fold-in): normalisations that
-        average over interactions are taken from there.
-    """
-
-    user_sum: np.ndarray
-    item_sum: np.ndarray
-    user_count: np.ndarray
-    item_count: np.ndarray
-    reference: Degrees | None = None
-
-    @classmethod
-    def of(cls, matrix: CSR) -> Degrees:
-        """Margins of a matrix."""
-        return cls(matrix.row_sums, matrix.col_sums, matrix.row_counts, matrix.col_counts)
-
-    def with_users(self, rows: CSR) -> Degrees:
-        """Margins for other users (the rows of ``rows``) beside the items of this matrix."""
-        reference = self.reference or self
-        return replace(self, user_sum=rows.row_sums, user_count=rows.row_counts, reference=reference)
-
-    def with_items(self, columns: CSR) -> Degrees:
-        """Margins for other items (the rows of ``columns``, items x users) beside this matrix's users."""
-        reference = self.reference or self
-        return replace(self, item_sum=columns.row_sums, item_count=columns.row_counts, reference=reference)
-
-    @property
-    def n_items(self) -> int:
-        """N of the formulas: the number of items of the training matrix."""
-        return len((self.reference or self).item_sum)
-
-    def user_factor(self, exponent: float) -> np.ndarray:
-        """``c_x^exponent``, scaled so that its mean over the training interactions is 1."""
-        reference = self.reference or self
-        return _degree_factor(self.user_sum, exponent, reference.user_sum, reference.user_count)
-
-    def item_factor(self, exponent: float) -> np.ndarray:
-        """``c_y^exponent``, scaled so that its mean over the training interactions is 1."""
-        reference = self.reference or self
-        return _degree_factor(self.item_sum, exponent, reference.item_sum, reference.item_count)
-
-    def proposal(self, exponent: float) -> np.ndarray:
-        """``h_y``, proportional to ``c_y^exponent`` with mean 1 over the training items."""
-        if exponent == 0:
-            return np.ones(len(self.item_sum))
-        reference = self.reference or self
-        total = _power(reference.item_sum, exponent).sum()
-        if total == 0:
-            return np.ones(len(self.item_sum))
-        return _power(self.item_sum, exponent) * (len(reference.item_sum) / total)
-
-
-def _power(counts: np.ndarray, exponent: float) -> np.ndarray:
-    """``counts^exponent``, 0 where the count is 0 (such rows have no interactions to weight)."""
-    out = np.zeros(len(counts))
-    np.power(counts, exponent, out=out, where=counts > 0)
-    return out
-
-
-def _degree_factor(
-    sums: np.ndarray, exponent: float, reference_sums: np.ndarray, reference_counts: np.ndarray
-) -> np.ndarray:
-    if exponent == 0:
-        return np.ones(len(sums))
-    total = reference_counts.sum()
-    if total == 0:
-        return np.ones(len(sums))
-    mean = (_power(reference_sums, exponent) * reference_counts).sum() / total
-    return _power(sums, exponent) / mean
 
 
 @dataclass(frozen=True)
@@ -193,7 +112,7 @@ class Coefficients:
         return Side(
             scale=self.g * (1.0 - self.removed),
             linear=self.t,
-            ridge=reg * _power(weight, reg_exponent),
+            ridge=reg * power(weight, reg_exponent),
             gram_weight=self.h,
             linear_weight=self.h,
             row_terms=self.user_terms,
@@ -208,7 +127,7 @@ class Coefficients:
         return Side(
             scale=self.h,
             linear=self.h,
-            ridge=reg * _power(weight, reg_exponent),
+            ridge=reg * power(weight, reg_exponent),
             gram_weight=self.g * (1.0 - self.removed),
             linear_weight=self.t,
             row_terms=self.item_terms,
@@ -320,6 +239,7 @@ class Loss(BaseEstimator):
 
     #: What messages and tables call the loss.
     name: str
+    _weights: ClassVar[tuple[str, ...]] = ()  # parameters that are a number >= 0 or "auto"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Name a class that does not name itself."""
@@ -354,7 +274,7 @@ class Loss(BaseEstimator):
         """
         return {"reg": spectral_edge(n_users, n_items, nnz)}
 
-    def resolve(self: _Self, n_users: int, n_items: int, nnz: int) -> _Self:
+    def resolve(self, n_users: int, n_items: int, nnz: int) -> Self:
         """A copy in which every ``"auto"`` is the number that `defaults` gives.
 
         Parameters
@@ -392,14 +312,10 @@ class Loss(BaseEstimator):
         for name, value in self.get_params().items():
             if name.endswith("_exponent"):
                 check_real(f"{self.name}.{name}", value, -4.0, 4.0)
-
-    def _check_weight(self, name: str) -> None:
-        """Check a parameter that is a number >= 0 or "auto"."""
-        value = getattr(self, name)
-        if not isinstance(value, str):
-            check_real(f"{self.name}.{name}", value, 0.0)
-        elif value != AUTO:
-            raise ParameterError(f"{self.name}.{name}", value, "give a number >= 0, or 'auto'")
+            elif name in self._weights and not isinstance(value, str):
+                check_real(f"{self.name}.{name}", value, 0.0)
+            elif name in self._weights and value != AUTO:
+                raise ParameterError(f"{self.name}.{name}", value, "give a number >= 0, or 'auto'")
 
     def couples_items(self) -> bool:
         """Whether the items share an interaction term, whose sums a half-step has to form."""
@@ -465,8 +381,7 @@ class Loss(BaseEstimator):
         -------
         float
         """
-        matrix, coef, P, Q = self._prepare(X, P, Q)
-        users, items = self._ridges(matrix, coef, reg, reg_exponent)
+        matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent)
         quadratic = Q.T @ (Q * coef.h[:, None])
         total = Q.T @ coef.h
         sums = P @ total
@@ -489,8 +404,7 @@ class Loss(BaseEstimator):
         -------
         (dP, dQ) : ndarray, shapes of P and Q
         """
-        matrix, coef, P, Q = self._prepare(X, P, Q)
-        users, items = self._ridges(matrix, coef, reg, reg_exponent)
+        matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent)
         g = coef.g * (1.0 - coef.removed)
         hQ = Q * coef.h[:, None]
         total = hQ.sum(axis=0)
@@ -504,21 +418,16 @@ class Loss(BaseEstimator):
         np.add.at(dQ, cols, slope * P[rows])
         return 2.0 * dP, 2.0 * dQ
 
-    def _prepare(
-        self, X: object, P: np.ndarray, Q: np.ndarray
-    ) -> tuple[CSR, Coefficients, np.ndarray, np.ndarray]:
+    def _read(
+        self, X: object, P: np.ndarray, Q: np.ndarray, reg: float, reg_exponent: float
+    ) -> tuple[CSR, Coefficients, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Matrix, coefficients and factors, checked and in float64; ridges of users and of items."""
         self.validate()
         matrix = as_csr(X, dtype=np.float64)
         P, Q = np.asarray(P, np.float64), np.asarray(Q, np.float64)
         if P.ndim != 2 or Q.ndim != 2 or (len(P), len(Q)) != matrix.shape or P.shape[1] != Q.shape[1]:
             raise InputError(f"factors of shapes {P.shape} and {Q.shape} do not fit a matrix {matrix.shape}")
-        resolved = self.resolve(*matrix.shape, matrix.nnz)
-        return matrix, resolved.coefficients_for(Degrees.of(matrix)), P, Q
-
-    @staticmethod
-    def _ridges(
-        matrix: CSR, coef: Coefficients, reg: float, reg_exponent: float
-    ) -> tuple[np.ndarray, np.ndarray]:
+        coef = self.resolve(*matrix.shape, matrix.nnz).coefficients_for(Degrees.of(matrix))
         users = coef.user_side(matrix, reg, reg_exponent)
         items = coef.item_side(matrix.transpose(), reg, reg_exponent)
-        return users.ridge, items.ridge
+        return matrix, coef, P, Q, users.ridge, items.ridge

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+
 import numpy as np
 
-from rgals.losses.base import AUTO, Coefficients, Degrees, Loss, spectral_edge
+from rgals.losses.base import AUTO, Coefficients, Loss, spectral_edge
+from rgals.losses.degrees import Degrees
 from rgals.losses.rg2 import positive_weight
 
 _MOST = 10.0  # of alpha0 by the rule: a small dense matrix would ask for more
 
 
+@dataclass(eq=False, repr=False)
 class IALS(Loss):
     """Positives to 1, everything lightly to 0: iALS.
 
@@ -41,24 +45,13 @@ class IALS(Loss):
     """
 
     name = "IALS"
+    _weights = ("alpha0",)
 
-    def __init__(
-        self,
-        alpha0: float | str = AUTO,
-        *,
-        proposal_exponent: float = 0.0,
-        user_exponent: float = 0.0,
-        item_exponent: float = 0.0,
-    ) -> None:
-        self.alpha0 = alpha0
-        self.proposal_exponent = proposal_exponent
-        self.user_exponent = user_exponent
-        self.item_exponent = item_exponent
-
-    def validate(self) -> None:
-        """Check the parameters (see `Loss.validate`)."""
-        super().validate()
-        self._check_weight("alpha0")
+    alpha0: float | str = AUTO
+    _: KW_ONLY
+    proposal_exponent: float = 0.0
+    user_exponent: float = 0.0
+    item_exponent: float = 0.0
 
     def defaults(self, n_users: int, n_items: int, nnz: int) -> dict[str, float]:
         """Those of `RG2`, by comparing coefficients at the mean user (see `Loss.defaults`)."""

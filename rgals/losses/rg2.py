@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+
 import numpy as np
 
-from rgals.losses.base import AUTO, Coefficients, Degrees, Loss, spectral_edge
+from rgals.losses.base import AUTO, Coefficients, Loss, spectral_edge
+from rgals.losses.degrees import Degrees
 from rgals.runtime.checks import check_int
 
 
@@ -13,6 +16,7 @@ def positive_weight(n_items: int) -> float:
     return 0.05 * (3000 / max(n_items, 1)) ** 0.75
 
 
+@dataclass(eq=False, repr=False)
 class RG2(Loss):
     """Ranking-generalizable squared loss, plus extra weight ``alpha`` on the positives.
 
@@ -56,26 +60,18 @@ class RG2(Loss):
     """
 
     name = "RG2"
+    _weights = ("alpha",)
 
-    def __init__(
-        self,
-        alpha: float | str = AUTO,
-        *,
-        n_negatives: int | None = None,
-        proposal_exponent: float = 0.0,
-        user_exponent: float = 0.0,
-        item_exponent: float = 0.0,
-    ) -> None:
-        self.alpha = alpha
-        self.n_negatives = n_negatives
-        self.proposal_exponent = proposal_exponent
-        self.user_exponent = user_exponent
-        self.item_exponent = item_exponent
+    alpha: float | str = AUTO
+    _: KW_ONLY
+    n_negatives: int | None = None
+    proposal_exponent: float = 0.0
+    user_exponent: float = 0.0
+    item_exponent: float = 0.0
 
     def validate(self) -> None:
         """Check the parameters (see `Loss.validate`)."""
         super().validate()
-        self._check_weight("alpha")
         if self.n_negatives is not None:
             check_int(f"{self.name}.n_negatives", self.n_negatives, 1)
 

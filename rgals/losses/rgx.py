@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from rgals.losses.base import AUTO, Coefficients, Degrees
+from rgals.losses.base import Coefficients
+from rgals.losses.degrees import Degrees
 from rgals.losses.rg2 import RG2
 from rgals.runtime.checks import check_choice, check_real
 
 
+@dataclass(eq=False, repr=False)
 class RGX(RG2):
     """Ranking-generalizable interactive loss: the full second-order expansion of softmax at zero scores.
 
@@ -51,26 +53,8 @@ class RGX(RG2):
 
     name = "RGX"
 
-    def __init__(
-        self,
-        alpha: float | str = AUTO,
-        beta: float = 1.0,
-        form: str = "exact",
-        *,
-        n_negatives: int | None = None,
-        proposal_exponent: float = 0.0,
-        user_exponent: float = 0.0,
-        item_exponent: float = 0.0,
-    ) -> None:
-        super().__init__(
-            alpha,
-            n_negatives=n_negatives,
-            proposal_exponent=proposal_exponent,
-            user_exponent=user_exponent,
-            item_exponent=item_exponent,
-        )
-        self.beta = beta
-        self.form = form
+    beta: float = 1.0
+    form: str = "exact"
 
     def validate(self) -> None:
         """Check the parameters (see `Loss.validate`)."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+
 import numpy as np
 
-from rgals.losses.base import AUTO, Coefficients, Degrees, Loss, positive_coefficients
+from rgals.losses.base import AUTO, Coefficients, Loss, weight_sums
+from rgals.losses.degrees import Degrees
 from rgals.losses.ials import IALS
 from rgals.matrix.csr import CSR
 
 
+@dataclass(eq=False, repr=False)
 class WRMF(Loss):
     """Weighted squared loss on all pairs with confidence ``1 + alpha v`` (Hu, Koren, Volinsky 2008, Eq. 3)::
 
@@ -35,18 +39,12 @@ class WRMF(Loss):
     """
 
     name = "WRMF"
+    _weights = ("alpha",)
 
-    def __init__(
-        self, alpha: float | str = AUTO, *, user_exponent: float = 0.0, item_exponent: float = 0.0
-    ) -> None:
-        self.alpha = alpha
-        self.user_exponent = user_exponent
-        self.item_exponent = item_exponent
-
-    def validate(self) -> None:
-        """Check the parameters (see `Loss.validate`)."""
-        super().validate()
-        self._check_weight("alpha")
+    alpha: float | str = AUTO
+    _: KW_ONLY
+    user_exponent: float = 0.0
+    item_exponent: float = 0.0
 
     def defaults(self, n_users: int, n_items: int, nnz: int) -> dict[str, float]:
         """Those of `IALS` in this loss's scale, exactly (see `Loss.defaults`)."""
@@ -68,8 +66,5 @@ class WRMF(Loss):
 
     def constant(self, matrix: CSR, coefficients: Coefficients) -> float:
         """Sum of the confidences of the positives: their targets are 1, of all else 0."""
-        step = 1 << 20
-        chunks = range(0, matrix.nnz, step)
-        ends = [(start, min(start + step, matrix.nnz)) for start in chunks]
-        terms = coefficients.user_terms, coefficients.item_terms
-        return float(sum(positive_coefficients(matrix, *terms, *edge)[2].sum() for edge in ends))
+        linear = coefficients.user_terms[:, 2:], coefficients.item_terms[:, 2:]
+        return float(weight_sums(matrix, *linear).sum())

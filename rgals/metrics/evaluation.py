@@ -107,7 +107,7 @@ def evaluate(
     if per_user and pooled:
         advice = "it is a figure of all users together; leave it out with per_user=True"
         raise ParameterError("metrics", pooled[0], advice)
-    source, shape = _source(model)
+    source, shape = source_of(model)
     n_users, n_items = shape
     truth = as_csr(test, name="test", n_rows=n_users, n_cols=n_items)
     train = CSR.empty(*truth.shape) if train is None else train
@@ -161,7 +161,15 @@ def test_users(truth: CSR, users: Any) -> np.ndarray:
     return rows[truth.row_counts[rows] > 0]
 
 
-def _source(model: Any) -> tuple[Scores, tuple[int | None, int | None]]:
+def sample_users(truth: CSR, n: int | None, seed: int = 0) -> np.ndarray:
+    """Rows with test items: all, or ``n`` of them at random, always the same for a seed."""
+    rows = np.flatnonzero(truth.row_counts)
+    if n is None or n >= len(rows):
+        return rows
+    return np.sort(np.random.default_rng(seed).choice(rows, n, replace=False))
+
+
+def source_of(model: Any) -> tuple[Scores, tuple[int | None, int | None]]:
     """Where scores come from, and the number of users and items where that is known."""
     if hasattr(model, "factors_"):
         model = model.factors_  # both of one fit, even while another thread refits

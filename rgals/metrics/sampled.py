@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -10,15 +10,19 @@ from sklearn.utils import check_random_state
 
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
-from rgals.metrics._table import LISTS, Metric, parse_all
-from rgals.metrics.evaluation import test_users
+from rgals.metrics._table import Metric, parse_all
+from rgals.metrics.evaluation import source_of, test_users
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
-from rgals.scoring import as_factors
 
 _BLOCK_BYTES = 1 << 26  # of gathered factors
 
-_ALLOWED = ("hit_rate", "ndcg", "mrr")
+# What an item at a rank up to the cutoff is worth.
+_WORTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "hit_rate": lambda rank: np.ones(len(rank)),
+    "ndcg": lambda rank: 1.0 / np.log2(rank + 1.0),
+    "mrr": lambda rank: 1.0 / rank,
+}
 
 
 def evaluate_sampled(
@@ -96,11 +100,10 @@ def evaluate_sampled(
     """
     wanted = [_check(metric) for metric in parse_all(metrics)]
     check_int("n_negatives", n_negatives, 1)
-    if hasattr(model, "user_factors_") and hasattr(model, "item_factors_"):
-        model = (model.user_factors_, model.item_factors_)
-    if not isinstance(model, tuple | list) or len(model) != 2:
+    source, _ = source_of(model)
+    if not isinstance(source, tuple):
         raise InputTypeError("model must be fitted and have user_factors_ and item_factors_, or be (P, Q)")
-    P, Q = as_factors(model[0], model[1], ("user factors", "item factors"))
+    P, Q = source
     truth = as_csr(test, name="test", n_rows=len(P), n_cols=len(Q))
     known = truth
     if train is not None:
@@ -140,16 +143,13 @@ def evaluate_sampled(
 
 
 def _check(metric: Metric) -> Metric:
-    names = [name for name in _ALLOWED if metric.name.startswith(f"{name}@")]
-    if not names or metric.needs != LISTS:
+    if metric.name.partition("@")[0] not in _WORTH:
         raise ParameterError("metrics", metric.name, "choose from hit_rate@k, ndcg@k and mrr@k")
     return metric
 
 
 def _value(metric: Metric, rank: np.ndarray) -> np.ndarray:
-    kind = metric.name.partition("@")[0]
-    worth = {"hit_rate": np.ones(len(rank)), "ndcg": 1.0 / np.log2(rank + 1.0), "mrr": 1.0 / rank}[kind]
-    return np.where(rank <= (metric.k or 0), worth, 0.0)
+    return np.where(rank <= (metric.k or 0), _WORTH[metric.name.partition("@")[0]](rank), 0.0)
 
 
 def _draw(users: np.ndarray, known: CSR, n: int, rng: np.random.RandomState) -> np.ndarray:

@@ -9,10 +9,9 @@ import numpy as np
 
 from rgals.files.archive import ArraySpec
 from rgals.losses import LOSSES, Degrees, Loss
-from rgals.model.file import ModelFormat, model_spec
+from rgals.model.file import ModelFormat, model_spec, pack_object, unpack_object
 from rgals.model.state import FittedState
 from rgals.runtime.checks import check_real
-from rgals.runtime.errors import InputError, ModelFileError
 
 _DEGREES = ("user_sum", "item_sum", "user_count", "item_count")
 SPEC = model_spec(
@@ -25,28 +24,27 @@ SPEC = model_spec(
 )
 
 
-def _name(kind: type[Loss]) -> str:
-    """What a file calls a loss: rgals' own by their names, others by where they are imported from."""
-    return kind.name if kind in LOSSES.values() else f"{kind.__module__}.{kind.__qualname__}"
+def _kinds(own: type[Loss] | None) -> dict[str, type[Loss]]:
+    """What a file calls a loss: rgals' own by their names, ``own`` by where it is imported from."""
+    kinds = {kind.name: kind for kind in LOSSES.values()}
+    return kinds if own is None else {**kinds, f"{own.__module__}.{own.__qualname__}": own}
 
 
 def _pack_loss(loss: str | Loss) -> Any:
-    return loss if isinstance(loss, str) else {"name": _name(type(loss)), "params": loss.get_params()}
+    return pack_object("loss", loss, _kinds(type(loss) if isinstance(loss, Loss) else None))
 
 
 def _unpack_loss(packed: Any, own: type[Loss] | None) -> Any:
     """The loss of a file; ``own`` is the class that the caller gave, as nothing is imported for a file."""
-    if isinstance(packed, str):
-        return packed
-    kinds = {_name(kind): kind for kind in (*LOSSES.values(), *([] if own is None else [own]))}
-    name = str(packed["name"])[:200]
-    if name not in kinds:
-        given = "" if own is None else f", not {_name(own)}"
+    kinds = _kinds(own)
+    if not isinstance(packed, str) and packed["name"] not in kinds:
+        name = str(packed["name"])[:200]
+        given = "" if own is None else f", not {list(kinds)[-1]}"
         raise ValueError(
             f"its loss is {name}, which is none of rgals'{given}: import the class and give it, as in "
             f"RGALS.load(path, loss={name.rpartition('.')[2]})"
         )
-    return kinds[name](**packed["params"])
+    return unpack_object(packed, kinds)
 
 
 def _format(own: type[Loss] | None = None) -> ModelFormat:
@@ -68,25 +66,19 @@ def save(state: FittedState, path: str | os.PathLike) -> None:
 
 def load(kind: type, path: str | os.PathLike, own: type[Loss] | None = None) -> Any:
     """Read what `save` wrote; ``own`` is the class of its loss where that is none of rgals'."""
-    found = _format(own).load(path, kind)
-    try:
-        meta = found.meta
+
+    def make_state(fields: dict, arrays: dict[str, np.ndarray], meta: dict) -> FittedState:
         loss = _unpack_loss({"name": meta["loss"]["name"], "params": meta["loss"]["params"]}, own)
         loss.validate()
-        state = FittedState(
-            **found.fields,
+        degrees = {name: arrays[f"degrees_{name}"] for name in _DEGREES}
+        if any((array < 0).any() for array in degrees.values()):
+            raise ValueError("a sum or count of interactions is negative")
+        return FittedState(
+            **fields,
             loss=loss,
             reg=check_real("reg", meta["reg"], 0.0),
             reg_exponent=check_real("reg_exponent", meta["reg_exponent"], -4.0, 4.0),
-            degrees=_degrees(found.arrays),
+            degrees=Degrees(reference=None, **degrees),
         )
-    except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
-        raise ModelFileError(f"{found.path}: the description of the model is damaged: {error}") from error
-    return found.build(kind, state)
 
-
-def _degrees(arrays: dict[str, np.ndarray]) -> Degrees:
-    user_sum, item_sum, user_count, item_count = (arrays[f"degrees_{name}"] for name in _DEGREES)
-    if any((array < 0).any() for array in (user_sum, item_sum, user_count, item_count)):
-        raise ValueError("a sum or count of interactions is negative")
-    return Degrees(user_sum, item_sum, user_count, item_count)
+    return _format(own).load(path, kind, make_state)

@@ -52,9 +52,7 @@ def explain(state: FittedState, user: int, item: int, n: int | None) -> Explanat
     if state.seen is None:
         raise InputError("this model carries no training interactions, which an explanation is made of")
     row = state.seen.take_rows(np.array([user]))
-    side = state.loss.coefficients_for(state.degrees.with_users(row)).user_side(
-        row, state.reg, state.reg_exponent
-    )
+    side = state.user_side(row)
     curvature, pull = state.user_system
     past = state.item_factors[row.indices].astype(np.float64)
     _, m, linear = positive_coefficients(row, side.row_terms, side.col_terms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from rgals.files.archive import ArraySpec, FileSpec, load_npz, save_npz
 from rgals.kernels import csr as kernel
 from rgals.matrix.csr import CSR, read_only
 from rgals.model.state import FitRecord, Snapshot, parameters_of
-from rgals.runtime.errors import InputError, ModelFileError
+from rgals.runtime.errors import InputTypeError, ModelFileError
 
 REAL = ("f4", "f8")
 _ARRAYS = {
@@ -51,7 +51,7 @@ class ModelFormat:
         meta: Mapping[str, Any] | None = None,
     ) -> None:
         """Write a fitted model; ``arrays`` and ``meta`` are what this estimator stores besides."""
-        seen = state.seen
+        seen, record = state.seen, state.record
         assert seen is not None
         stored = {
             "user_factors": state.user_factors,
@@ -64,7 +64,6 @@ class ModelFormat:
         for side, labels in (("user", state.user_ids), ("item", state.item_ids)):
             if labels is not None:
                 stored |= IdMap(labels, side).to_arrays(f"{side}_ids_")
-        record = state.record
         fitted = {
             "n_iter_": record.n_iter,
             "history_": record.history,
@@ -83,12 +82,19 @@ class ModelFormat:
         }
         save_npz(path, stored, content, spec=self.spec)
 
-    def load(self, path: str | os.PathLike, kind: type) -> LoadedModel:
-        """Read and check what `save` wrote; ``kind`` must take all parameters that are in the file."""
+    def load(
+        self,
+        path: str | os.PathLike,
+        kind: type,
+        make_state: Callable[[dict[str, Any], dict[str, np.ndarray], dict[str, Any]], Snapshot],
+    ) -> Any:
+        """The fitted model that `save` wrote; ``kind`` must take all parameters that are in the file.
+
+        ``make_state(fields, arrays, meta)`` adds to the fields of a `Snapshot` what this estimator stores.
+        """
         arrays, meta = load_npz(path, expected=self.spec)
-        name = os.fspath(path)
         try:
-            params = self._parameters(meta, kind)
+            model = kind(**self._parameters(meta, kind))
             fitted = self._record(meta["fitted"], len(arrays["item_factors"]))
             fields = {
                 "user_factors": arrays["user_factors"],
@@ -96,9 +102,13 @@ class ModelFormat:
                 "seen": _seen(arrays),
                 **{f"{side}_ids": _labels(arrays, side) for side in ("user", "item")},
             }
+            state = make_state(fields, arrays, meta)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
+            name = os.fspath(path)
             raise ModelFileError(f"{name}: the description of the model is damaged: {error}") from error
-        return LoadedModel(name, params, fitted, fields, arrays, meta)
+        how = fitted["history_"], fitted["n_iter_"], fitted.get("solver_", "")
+        model._snapshot = replace(state, record=FitRecord(parameters_of(model), *how))
+        return model
 
     def _parameters(self, meta: Mapping[str, Any], kind: type) -> dict[str, Any]:
         if meta["estimator"] != self.estimator:
@@ -106,8 +116,7 @@ class ModelFormat:
         params = meta["params"]
         if not isinstance(params, dict):
             raise TypeError("the parameters are no mapping")
-        known = inspect.signature(kind).parameters
-        unknown = sorted(set(params) - set(known))
+        unknown = sorted(set(params) - set(inspect.signature(kind).parameters))
         if unknown:
             raise ValueError(f"{self.estimator} has no parameter {unknown[0][:40]!r}")
         return self.unpack(dict(params))
@@ -126,28 +135,22 @@ class ModelFormat:
         return stored
 
 
-@dataclass(frozen=True)
-class LoadedModel:
-    """What a file holds, checked."""
+def pack_object(what: str, value: Any, kinds: Mapping[str, Any]) -> Any:
+    """A loss or an optimiser as JSON holds it: its name in ``kinds`` and its parameters; a name as it is."""
+    if isinstance(value, str):
+        return value
+    for name, kind in kinds.items():
+        if type(value) is kind:
+            params = value.get_params() if hasattr(value, "get_params") else asdict(value)
+            return {"name": name, "params": params}
+    raise InputTypeError(
+        f"a model with the {what} {value!r} cannot be saved: only those of rgals.sgd can be found again"
+    )
 
-    path: str
-    params: dict[str, Any]  # of the estimator
-    fitted: dict[str, Any]  # its fitted attributes
-    fields: dict[str, Any]  # those of `Snapshot`
-    arrays: dict[str, np.ndarray]  # everything, for what only one estimator stores
-    meta: dict[str, Any]
 
-    def build(self, kind: type, state: Snapshot) -> Any:
-        """The fitted estimator."""
-        model = kind(**self.params)
-        record = FitRecord(
-            parameters_of(model),
-            self.fitted["history_"],
-            self.fitted["n_iter_"],
-            self.fitted.get("solver_", ""),
-        )
-        model._snapshot = replace(state, record=record)
-        return model
+def unpack_object(packed: Any, kinds: Mapping[str, type]) -> Any:
+    """And back."""
+    return packed if isinstance(packed, str) else kinds[packed["name"]](**packed["params"])
 
 
 def model_spec(name: str, version: int, arrays: Mapping[str, ArraySpec] | None = None) -> FileSpec:
@@ -172,10 +175,7 @@ def _labels(arrays: Mapping[str, np.ndarray], side: str) -> np.ndarray | None:
     prefix = f"{side}_ids_"
     if not any(name.startswith(prefix) for name in arrays):
         return None
-    try:
-        labels = IdMap.from_arrays(arrays, prefix, side).labels
-    except InputError as error:
-        raise ValueError(str(error)) from error
+    labels = IdMap.from_arrays(arrays, prefix, side).labels
     if len(labels) != len(arrays[f"{side}_factors"]):
         raise ValueError(f"{len(labels)} {side} ids for {len(arrays[f'{side}_factors'])} {side}s")
     return labels

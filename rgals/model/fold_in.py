@@ -16,7 +16,7 @@ from rgals.matrix.entries import replace_rows
 from rgals.matrix.validate import as_csr, check_ids
 from rgals.model.explain import Explanation, explain
 from rgals.model.ranking import FactorRanker
-from rgals.model.state import FittedState
+from rgals.model.state import FittedState, Snapshot
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.solvers.choose import exact_backend
@@ -26,6 +26,10 @@ _publishing = threading.RLock()  # partial fits read a state, and publish the ne
 
 class PartialFit(FactorRanker):
     """What a model fitted by half-steps can do beyond any factor model; a mixin of `rgals.RGALS`."""
+
+    def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
+        assert isinstance(snapshot, FittedState)
+        return exact_backend(self).half_step(rows, snapshot.item_factors, snapshot.user_side(rows)).factors
 
     def transform_items(self, X_cols: Any, items: Any = None) -> np.ndarray:
         """Factors of items from their interactions: the exact item half-step.
@@ -54,18 +58,16 @@ class PartialFit(FactorRanker):
             known = check_ids("items", items, len(state.item_factors), "item")
             if len(known) != columns.n_rows or len(np.unique(known)) != len(known):
                 raise InputError(f"items must name each of the {columns.n_rows} columns of X_cols, once")
-        return self._item_step(state, state.degrees, columns, known)
+        return self._item_step(state, columns, known)
 
-    def _item_step(
-        self, state: FittedState, degrees: Degrees, columns: CSR, solved: np.ndarray
-    ) -> np.ndarray:
+    def _item_step(self, state: FittedState, columns: CSR, solved: np.ndarray) -> np.ndarray:
         """The item half-step for some items; ``solved`` are those of them that the state has factors of."""
-        coefficients = state.loss.coefficients_for(degrees.with_items(columns))
+        coefficients = state.loss.coefficients_for(state.degrees.with_items(columns))
         side = coefficients.item_side(columns, state.reg, state.reg_exponent)
         if side.coupled and side.interaction:
             # Rows share - i v^T G v with v = sum_y h_y q_y. The share of the items that stay is linear in the
             # others: h_y G v_stay, which is a linear weight i g_x (p_x . v_stay) of the users.
-            h = state.loss.coefficients_for(degrees).h[: len(state.item_factors)].copy()
+            h = state.loss.coefficients_for(state.degrees).h[: len(state.item_factors)].copy()
             h[solved] = 0.0
             pull = state.user_factors @ (h @ state.item_factors)
             weight = side.linear_weight + side.interaction * side.gram_weight * pull
@@ -122,13 +124,12 @@ class PartialFit(FactorRanker):
             rows = as_csr(matrix, name="X_rows", dtype=dtype, n_cols=len(state.item_factors))
             at, labels = _places("users", users, state.users, state.user_ids, rows.n_rows)
             seen = replace_rows(_seen(state), at, rows)
-            degrees = Degrees.of(seen)
-            side = state.loss.coefficients_for(degrees.with_users(rows)).user_side(
-                rows, state.reg, state.reg_exponent
-            )
             factors = _grown(state.user_factors, seen.n_rows)
-            factors[at] = exact_backend(self).half_step(rows, state.item_factors, side).factors
-            self._snapshot = replace(state, user_factors=factors, seen=seen, user_ids=labels, degrees=degrees)
+            state = replace(state, seen=seen, user_ids=labels, degrees=Degrees.of(seen))
+            factors[at] = (
+                exact_backend(self).half_step(rows, state.item_factors, state.user_side(rows)).factors
+            )
+            self._snapshot = replace(state, user_factors=factors)
         return self
 
     def partial_fit_items(self, X_cols: Any, items: Any = None, *, refresh_users: bool = False) -> Self:
@@ -171,26 +172,16 @@ class PartialFit(FactorRanker):
             columns = _columns(matrix, state)
             at, labels = _places("items", items, state.items, state.item_ids, columns.n_rows)
             seen = replace_rows(_seen(state).transpose(), at, columns).transpose()
-            degrees = Degrees.of(seen)
-            factors = _grown(state.item_factors, seen.n_cols)
-            known = at[at < len(state.item_factors)]
-            factors[at] = self._item_step(state, degrees, columns, known)
-            users = state.user_factors
-            if refresh_users:
-                side = state.loss.coefficients_for(degrees).user_side(seen, state.reg, state.reg_exponent)
-                users = exact_backend(self).half_step(seen, factors, side).factors
+            factors, known = _grown(state.item_factors, seen.n_cols), at[at < len(state.item_factors)]
             record = state.record
             if len(factors) > len(state.item_factors):
                 record = replace(record, feature_names=None)  # it has no names for the new ones
-            self._snapshot = replace(
-                state,
-                user_factors=users,
-                item_factors=factors,
-                seen=seen,
-                item_ids=labels,
-                degrees=degrees,
-                record=record,
-            )
+            state = replace(state, seen=seen, item_ids=labels, degrees=Degrees.of(seen), record=record)
+            factors[at] = self._item_step(state, columns, known)
+            state = replace(state, item_factors=factors)
+            if refresh_users:
+                state = replace(state, user_factors=self._fold_in(state, seen))
+            self._snapshot = state
         return self
 
     def explain(self, user: int, item: int, n: int | None = 10) -> Explanation:

@@ -4,32 +4,70 @@ from __future__ import annotations
 
 import copy
 import warnings
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
-import scipy.sparse as sp
-from sklearn.exceptions import NotFittedError
 
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
 from rgals.matrix.validate import as_csr, check_ids
-from rgals.model.info import Info, describe
-from rgals.model.state import FitRecord, Snapshot, parameters_of
+from rgals.model.fitted import Fitted
+from rgals.model.state import Snapshot
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, ParameterError, ShapeError
 from rgals.scoring import require_lists, topk
 from rgals.scoring._topk import is_matrix
 
-_Self = TypeVar("_Self", bound="FactorRanker")
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 COLD = ("empty", "popular")
 _PAIRS_AT_ONCE = 1 << 16
 
 __all__ = ["COLD", "FactorRanker", "Snapshot"]
 
 
-def _aligned(name: str, matrix: Any, n_rows: int, n_users: int, n_items: int) -> CSR:
+# What `similar_items` and `similar_users` share of their docstrings.
+_NEIGHBOURS = """
+
+Parameters
+----------
+{item}s : int or 1-D array of int, length B
+    {line} of the training matrix.
+n : int, default 10
+metric : {{"cosine", "dot"}}, default "cosine"
+    ``f_i . f_j / (|f_i| |f_j|)`` of factors f, or the inner product ``f_i . f_j``, which favours long ones.
+candidates : 1-D array of {item}s, or sparse matrix of shape (B, {size}), optional
+    The only {item}s that may be returned.
+exclude_{item}s : 1-D array of {item}s, optional
+    Never returned.
+
+Returns
+-------
+ids : ndarray of int32, shape (B, n)
+    Nearest first; -1 where fewer than ``n`` are left. Factors that are all zero have no direction: with
+    the cosine their {item} is nobody's neighbour and has none.
+scores : ndarray, shape (B, n)
+    Similarities; -inf where the id is -1.
+
+Raises
+------
+NotFittedError, UnknownIdError, ShapeError, ParameterError
+"""
+
+
+def _completed(sections: str, **words: str) -> Callable[[_Method], _Method]:
+    """Add sections to the docstring of a method."""
+
+    def complete(method: _Method) -> _Method:
+        method.__doc__ = f"{method.__doc__}{sections.format(**words)}"
+        return method
+
+    return complete
+
+
+def _aligned(name: str, matrix: Any, n_rows: int, snapshot: Snapshot) -> CSR:
     """A filter matrix with a row for each user of the call."""
+    n_users, n_items = len(snapshot.user_factors), len(snapshot.item_factors)
     shape = getattr(matrix, "shape", None)
     if shape == (n_users, n_items) and n_rows != n_users:
         raise ShapeError(
@@ -39,7 +77,7 @@ def _aligned(name: str, matrix: Any, n_rows: int, n_users: int, n_items: int) ->
     return as_csr(matrix, name=name, n_rows=n_rows, n_cols=n_items)
 
 
-class FactorRanker:
+class FactorRanker(Fitted):
     """Recommendations from factors; a mixin for estimators that set ``self._snapshot`` to a `Snapshot`.
 
     Every method reads the snapshot once, so that an answer never mixes two fits, even while another thread
@@ -47,122 +85,7 @@ class FactorRanker:
     without bounds or unit, comparable for one user, no probabilities.
     """
 
-    _snapshot: Snapshot
     n_jobs: int | None
-
-    def _state(self) -> Snapshot:
-        snapshot = getattr(self, "_snapshot", None)
-        if snapshot is None:
-            raise NotFittedError(
-                f"This {type(self).__name__} instance is not fitted yet. Call 'fit' with a users x items "
-                "matrix first."
-            )
-        return snapshot
-
-    def _publish(
-        self: _Self,
-        state: Snapshot,
-        given: Any,
-        history: list[dict[str, Any]],
-        solver: str,
-        feature_names: np.ndarray | None,
-    ) -> _Self:
-        """Make a fit, with the parameters of ``given``, this model's."""
-        record = FitRecord(parameters_of(given), history, len(history), solver, feature_names)
-        # One assignment, so that neither a signal nor another thread sees half of it.
-        self._snapshot = replace(state, record=record)
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        # One step: neither copies nor pickles see half of what another thread publishes.
-        return self.__dict__.copy()
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return getattr(self, "_snapshot", None) is not None
-
-    @property
-    def user_factors_(self) -> np.ndarray:
-        """Fitted factors of the users, shape (M, K)."""
-        return self._state().user_factors
-
-    @property
-    def item_factors_(self) -> np.ndarray:
-        """Fitted factors of the items, shape (N, K)."""
-        return self._state().item_factors
-
-    @property
-    def n_features_in_(self) -> int:
-        """Number of items."""
-        return len(self._state().item_factors)
-
-    @property
-    def feature_names_in_(self) -> np.ndarray:
-        """Names of the columns, where the model was fitted to a frame."""
-        names = self._state().record.feature_names
-        if names is None:
-            raise AttributeError(f"this {type(self).__name__} was fitted to a matrix without column names")
-        return names
-
-    @property
-    def n_iter_(self) -> int:
-        """Iterations that ran."""
-        return self._state().record.n_iter
-
-    @property
-    def history_(self) -> list[dict[str, Any]]:
-        """What each iteration recorded."""
-        return self._state().record.history
-
-    def info(self) -> Info:
-        """What the fitted model is: data, factors, time, how the rows were solved, versions, fingerprint.
-
-        Returns
-        -------
-        Info
-            A dict of str to str that prints as a table.
-
-        Examples
-        --------
-        >>> from rgals import RGALS
-        >>> from rgals.datasets import make_implicit
-        >>> model = RGALS(K=16, random_state=0).fit(make_implicit(200, 100, random_state=0))
-        >>> model.info()["users"]
-        '49 rows dual, 151 primal'
-        """
-        state = self._state()
-        return describe(type(self).__name__, state)
-
-    @property
-    def factors_(self) -> tuple[np.ndarray, np.ndarray]:
-        """``(user_factors_, item_factors_)`` of one fit, even while another thread refits."""
-        snapshot = self._state()
-        return snapshot.user_factors, snapshot.item_factors
-
-    def fingerprint(self) -> str:
-        """Digest of everything that the answers depend on: equal for equal fits, here and elsewhere.
-
-        Returns
-        -------
-        str
-            32 hexadecimal digits.
-        """
-        return self._state().fingerprint
-
-    @property
-    def user_ids_(self) -> np.ndarray | None:
-        """External labels of the users, shape (M,); None where the model was fitted without."""
-        return self._state().user_ids
-
-    @property
-    def item_ids_(self) -> np.ndarray | None:
-        """External labels of the items, shape (N,); None where the model was fitted without."""
-        return self._state().item_ids
-
-    @property
-    def seen_(self) -> sp.csr_array | None:
-        """The interactions that the model was fitted to, shape (M, N); None where they were not kept."""
-        seen = self._state().seen
-        return None if seen is None else seen.to_scipy()
 
     def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
         """Factors of new users against the items of ``snapshot``.
@@ -190,8 +113,7 @@ class FactorRanker:
             parts = [self._excluded(snapshot, part, seen, n_rows) for part in exclude]
             return union([part for part in parts if part is not None])
         if not isinstance(exclude, str):
-            shape = n_rows, len(snapshot.user_factors), len(snapshot.item_factors)
-            return _aligned("exclude", exclude, *shape)
+            return _aligned("exclude", exclude, n_rows, snapshot)
         check_choice("exclude", exclude, (seen[0],))
         if seen[1] is None:
             raise ParameterError(
@@ -215,8 +137,7 @@ class FactorRanker:
         filters["exclude"] = self._excluded(snapshot, filters["exclude"], seen, len(queries))
         check_choice("cold", cold, COLD)
         if is_matrix(filters["candidates"]):
-            shape = len(queries), len(snapshot.user_factors), len(snapshot.item_factors)
-            filters["candidates"] = _aligned("candidates", filters["candidates"], *shape)
+            filters["candidates"] = _aligned("candidates", filters["candidates"], len(queries), snapshot)
         ids, scores = self._topk(queries, snapshot.item_factors, n, **filters)
         rows = np.flatnonzero([] if seen[1] is None else seen[1].row_counts == 0)
         if not len(rows):
@@ -415,6 +336,7 @@ class FactorRanker:
         filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
         return self._rank(snapshot, self._fold_in(snapshot, rows), ("given", rows), n, cold, filters)
 
+    @_completed(_NEIGHBOURS, item="item", line="Columns", size="N")
     def similar_items(
         self,
         items: Any,
@@ -424,34 +346,10 @@ class FactorRanker:
         candidates: Any = None,
         exclude_items: Any = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Items whose factors are closest to those of the given items; an item is not its own neighbour.
-
-        Parameters
-        ----------
-        items : int or 1-D array of int, length B
-            Columns of the training matrix.
-        n : int, default 10
-        metric : {"cosine", "dot"}, default "cosine"
-            ``q_i . q_j / (|q_i| |q_j|)``, or the inner product ``q_i . q_j``, which favours long factors.
-        candidates : 1-D array of items, or sparse matrix of shape (B, N), optional
-            The only items that may be returned.
-        exclude_items : 1-D array of items, optional
-            Items that are never returned.
-
-        Returns
-        -------
-        ids : ndarray of int32, shape (B, n)
-            Nearest first; -1 where fewer than ``n`` are left. An item whose factors are all zero has no
-            direction: with the cosine it is nobody's neighbour and has none.
-        scores : ndarray, shape (B, n)
-            Similarities; -inf where the id is -1.
-
-        Raises
-        ------
-        NotFittedError, UnknownIdError, ShapeError, ParameterError
-        """
+        """Items whose factors are closest to those of the given items; an item is not its own neighbour."""
         return self._neighbours("item", items, n, metric, candidates, exclude_items)
 
+    @_completed(_NEIGHBOURS, item="user", line="Rows", size="M")
     def similar_users(
         self,
         users: Any,
@@ -461,30 +359,7 @@ class FactorRanker:
         candidates: Any = None,
         exclude_users: Any = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Users whose factors are closest to those of the given users; a user is not their own neighbour.
-
-        Parameters
-        ----------
-        users : int or 1-D array of int, length B
-            Rows of the training matrix.
-        n : int, default 10
-        metric : {"cosine", "dot"}, default "cosine"
-            As in `similar_items`.
-        candidates : 1-D array of users, or sparse matrix of shape (B, M), optional
-            The only users that may be returned.
-        exclude_users : 1-D array of users, optional
-            Users that are never returned.
-
-        Returns
-        -------
-        ids : ndarray of int32, shape (B, n)
-            As in `similar_items`.
-        scores : ndarray, shape (B, n)
-
-        Raises
-        ------
-        NotFittedError, UnknownIdError, ShapeError, ParameterError
-        """
+        """Users whose factors are closest to those of the given users; a user is not their own neighbour."""
         return self._neighbours("user", users, n, metric, candidates, exclude_users)
 
     def _neighbours(
@@ -528,18 +403,13 @@ class FactorRanker:
             Two lengths that do not fit.
         """
         snapshot = self._state()
-        rows = check_ids("users", users, len(snapshot.user_factors), "user")
-        cols = check_ids("items", items, len(snapshot.item_factors), "item")
+        P, Q = snapshot.user_factors, snapshot.item_factors
+        rows, cols = check_ids("users", users, len(P), "user"), check_ids("items", items, len(Q), "item")
         if len(rows) != len(cols) and 1 not in (len(rows), len(cols)):
             raise ShapeError(f"{len(rows)} users and {len(cols)} items make no pairs; give as many of each")
         rows, cols = np.broadcast_arrays(rows, cols)
-        out = np.empty(len(rows), np.result_type(snapshot.user_factors, snapshot.item_factors))
+        out = np.empty(len(rows), np.result_type(P, Q))
         for start in range(0, len(rows), _PAIRS_AT_ONCE):
             part = slice(start, start + _PAIRS_AT_ONCE)
-            np.einsum(
-                "ij,ij->i",
-                snapshot.user_factors[rows[part]],
-                snapshot.item_factors[cols[part]],
-                out=out[part],
-            )
+            np.einsum("ij,ij->i", P[rows[part]], Q[cols[part]], out=out[part])
         return out

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 from rgals.datasets.ids import IdMap
-from rgals.losses import Degrees, Loss
+from rgals.losses import Degrees, Loss, Side
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import update
 from rgals.runtime.errors import InputError, InputTypeError
@@ -130,6 +130,11 @@ class FittedState(Snapshot):
     reg: float = 0.0
     reg_exponent: float = 1.0
     degrees: Degrees = None  # type: ignore[assignment]
+
+    def user_side(self, rows: CSR) -> Side:
+        """The user half-step on the interactions of any users."""
+        coefficients = self.loss.coefficients_for(self.degrees.with_users(rows))
+        return coefficients.user_side(rows, self.reg, self.reg_exponent)
 
     @cached_property
     def user_system(self) -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +38,7 @@ class UserFold(NamedTuple):
     test_users: np.ndarray
 
 
+@dataclass(eq=False)
 class UserSplit:
     """Hold out users: train on the others, tell a part of each held-out user, find the rest again.
 
@@ -61,18 +63,11 @@ class UserSplit:
     (2, 10) [8. 8.] [2. 2.]
     """
 
-    def __init__(
-        self,
-        n_splits: int = 5,
-        *,
-        test_size: int | float | None = None,
-        fold_in: float = 0.8,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.n_splits = n_splits
-        self.test_size = test_size
-        self.fold_in = fold_in
-        self.random_state = random_state
+    n_splits: int = 5
+    _: KW_ONLY
+    test_size: int | float | None = None
+    fold_in: float = 0.8
+    random_state: int | np.random.RandomState | None = None
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
         """Number of folds; the arguments are ignored, as scikit-learn's splitters do."""
@@ -126,6 +121,7 @@ class UserSplit:
             yield np.sort(rng.permutation(n_users)[:size])
 
 
+@dataclass(eq=False)
 class InteractionSplit:
     """K folds over interactions: in each, one k-th of every user's interactions is held out.
 
@@ -144,9 +140,9 @@ class InteractionSplit:
     [(6, 6), (6, 6)]
     """
 
-    def __init__(self, n_splits: int = 5, *, random_state: int | np.random.RandomState | None = None) -> None:
-        self.n_splits = n_splits
-        self.random_state = random_state
+    n_splits: int = 5
+    _: KW_ONLY
+    random_state: int | np.random.RandomState | None = None
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
         """Number of folds; the arguments are ignored."""

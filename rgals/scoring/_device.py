@@ -15,44 +15,18 @@ QUERIES = 1 << 12  # queries at once: a block of threads for each
 _ANY_K = 1  # the kernels of the selection do not know the factors
 
 
-def topk_on_device(
-    device: Device,
-    queries: np.ndarray,
-    items: np.ndarray,
-    n: int,
-    exclude: CSR,
-    names: np.ndarray,
-    blocked: np.ndarray,
-    scale: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """`rgals.scoring.topk` on a GPU: ids (int32) and scores, both (B, n); ties and missing items as there.
-
-    ``names``: the only items to look at, sorted, empty for all. ``blocked``: items that nobody gets.
-    ``scale``: factor on the scores of each item, (N,) or (0,).
-    """
-    if n > LARGEST_N:
-        raise ParameterError(
-            "n", n, f"device='cuda' takes at most {LARGEST_N}: lists are sorted in shared memory; use the CPU"
-        )
-    if len(blocked):
-        scale = np.ones(len(items), items.dtype) if not len(scale) else scale.copy()
-        scale[blocked] = np.nan  # which removes them
-    if len(names):
-        items = items[names]
-        scale = scale[names] if len(scale) else scale
-        exclude = _among(names, exclude)
-    with device.active():
-        return _Run(device, queries, items, n, exclude, names, scale).run()
-
-
 def _among(names: np.ndarray, filter_: CSR) -> CSR:
     """A filter with columns ``names`` only, which are numbered anew."""
     kept = filter_.where(np.isin(filter_.indices, names))
     return CSR(kept.indptr, np.searchsorted(names, kept.indices).astype(np.int32), kept.values, len(names))
 
 
-class _Run:
-    """One call: what its blocks of queries share."""
+class TopK:
+    """`rgals.scoring.topk` on a GPU, in blocks of queries; ties and missing items as there.
+
+    ``names``: the only items to look at, sorted, empty for all. ``blocked``: items that nobody gets.
+    ``scale``: factor on the scores of each item, (N,) or (0,).
+    """
 
     def __init__(
         self,
@@ -62,8 +36,18 @@ class _Run:
         n: int,
         exclude: CSR,
         names: np.ndarray,
+        blocked: np.ndarray,
         scale: np.ndarray,
     ) -> None:
+        if n > LARGEST_N:
+            short = "lists are sorted in shared memory; use the CPU"
+            raise ParameterError("n", n, f"device='cuda' takes at most {LARGEST_N}: {short}")
+        if len(blocked):
+            scale = scale.copy() if len(scale) else np.ones(len(items), items.dtype)
+            scale[blocked] = np.nan  # which removes them
+        if len(names):
+            items, exclude = items[names], _among(names, exclude)
+            scale = scale[names] if len(scale) else scale
         self.device, self.n, self.queries, self.exclude = device, n, queries, exclude
         self.dtype = items.dtype
         self.items = device.upload(items)
@@ -81,6 +65,7 @@ class _Run:
         self.waiting: tuple | None = None
 
     def run(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ids (int32) and scores, both (B, n)."""
         size, k = self.dtype.itemsize, self.queries.shape[1]
         room = Room(self.device.workspace // 2, self.device.free)
         longest = int(self.exclude.row_counts.max(initial=0))

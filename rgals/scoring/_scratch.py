@@ -7,7 +7,6 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterator
-from types import TracebackType
 
 import numpy as np
 
@@ -57,9 +56,7 @@ class Scratch:
     def __enter__(self) -> Scratch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
 
     def _find_end(self, resume: bool) -> None:

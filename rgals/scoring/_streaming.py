@@ -159,14 +159,12 @@ def recommend_all(
     _tables.check_writable(kind, task.items, "item")
     target = os.path.realpath(os.fspath(out))
     started = time.perf_counter()
-    with Scratch(
-        target + ".partial", task.key(batch_size), len(task), batch_size, n, task.dtype, resume
-    ) as scratch:
+    key = task.key(batch_size)
+    with Scratch(target + ".partial", key, len(task), batch_size, n, task.dtype, resume) as scratch:
         resumed = scratch.done
         try:
-            with tqdm(
-                total=len(task), initial=resumed, desc="users", unit="user", disable=not verbose
-            ) as bar:
+            shown = {"desc": "users", "unit": "user", "disable": not verbose}
+            with tqdm(total=len(task), initial=resumed, **shown) as bar:
                 for start in range(resumed, len(task), batch_size):
                     stop = min(start + batch_size, len(task))
                     scratch.append(*task.score(start, stop))
@@ -181,9 +179,10 @@ def recommend_all(
                     raise InputError(f"{scratch.path} was changed while it was in use; run again")
 
             with atomic_file(target) as file:
-                n_rows, served = _tables.write(
-                    file, kind, batches, task.names, len(task), task.items, task.dtype, n
-                )
+                _tables.write(file, kind, batches, task.names, len(task), task.items, task.dtype, n)
+            found = (ids >= 0 for ids, _ in scratch.batches())
+            counts = [(0, 0), *((int(f.sum()), int(f.any(axis=1).sum())) for f in found)]
+            n_rows, served = map(sum, zip(*counts, strict=True))
         except BaseException:
             if not resume:
                 scratch.remove()

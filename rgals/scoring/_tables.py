@@ -89,22 +89,22 @@ def write(
     items: np.ndarray,
     dtype: np.dtype,
     n: int,
-) -> tuple[int, int]:
-    """Write a whole table; returns its number of rows and of users with any.
+) -> None:
+    """Write a whole table.
 
     ``batches()`` gives an iterator over the batches, each time from the first on; ``users(start, stop)``
     gives labels of users, in the same order. ``items`` are the labels of all items, ``dtype`` is that of the
     scores.
     """
     if kind == "parquet":
-        return _write_parquet(file, batches(), items, dtype)
-    if kind == "npz":
-        return _write_npz(file, batches, users, n_users, items, dtype, n)
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-    counts = write_text(text, "\t" if kind == "tsv" else ",", batches(), items)
-    text.flush()
-    text.detach()
-    return counts
+        _write_parquet(file, batches(), items, dtype)
+    elif kind == "npz":
+        _write_npz(file, batches, users, n_users, items, dtype, n)
+    else:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        write_text(text, "\t" if kind == "tsv" else ",", batches(), items)
+        text.flush()
+        text.detach()
 
 
 def _columns(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -115,23 +115,17 @@ def _columns(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
     return row, ids[found], (place + 1).astype(np.int32), scores[found]
 
 
-def write_text(file: TextIO, delimiter: str, batches: Iterable[Batch], items: np.ndarray) -> tuple[int, int]:
-    """Write a table of text with a line of names; returns its number of rows and of users with any."""
+def write_text(file: TextIO, delimiter: str, batches: Iterable[Batch], items: np.ndarray) -> None:
+    """Write a table of text with a line of names."""
     writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
     writer.writerow(HEADER)
-    n_rows = n_users = 0
     for batch in batches:
         row, item, rank, score = _columns(batch)
         text = [f"{value:.6g}" for value in score.tolist()]
         writer.writerows(zip(batch[0][row].tolist(), items[item].tolist(), rank.tolist(), text, strict=True))
-        n_rows += len(row)
-        n_users += int((batch[1] >= 0).any(axis=1).sum())
-    return n_rows, n_users
 
 
-def _write_parquet(
-    file: BinaryIO, batches: Iterator[Batch], items: np.ndarray, dtype: np.dtype
-) -> tuple[int, int]:
+def _write_parquet(file: BinaryIO, batches: Iterator[Batch], items: np.ndarray, dtype: np.dtype) -> None:
     pa = pyarrow()
     first = next(batches, (np.empty(0, np.int64), np.empty((0, 1), np.int32), np.empty((0, 1), dtype)))
 
@@ -148,7 +142,6 @@ def _write_parquet(
         + [("score", pa.from_numpy_dtype(dtype))]
     )
     names = array(items)
-    n_rows = n_users = waiting = 0
     tables: list[Any] = []
     with pa.parquet.ParquetWriter(file, schema) as writer:
 
@@ -160,21 +153,15 @@ def _write_parquet(
             row, item, rank, score = _columns(batch)
             columns = [array(batch[0]).take(pa.array(row)), names.take(pa.array(item))]
             tables.append(pa.table([*columns, pa.array(rank), pa.array(score)], schema=schema))
-            n_rows += len(row)
-            n_users += int((batch[1] >= 0).any(axis=1).sum())
-            waiting += len(row)
-            if waiting >= _ROW_GROUP:
+            if sum(map(len, tables)) >= _ROW_GROUP:
                 flush()
-                waiting = 0
         if tables:
             flush()
-    return n_rows, n_users
 
 
 def _write_npz(
     file: BinaryIO, batches: Batches, users: Names, n_users: int, items: np.ndarray, dtype: np.dtype, n: int
-) -> tuple[int, int]:
-    n_rows = served = 0
+) -> None:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
 
         def member(name: str, shape: tuple[int, ...], dtype: Any, parts: Iterable[np.ndarray]) -> None:
@@ -189,8 +176,3 @@ def _write_npz(
         member("score", (n_users, n), dtype, (scores for _, _, scores in batches()))
         write_labels(member, "user_", users, n_users)
         write_labels(member, "item_", lambda start, stop: items[start:stop], len(items))
-        for _, ids, _ in batches():
-            found = ids >= 0
-            n_rows += int(found.sum())
-            served += int(found.any(axis=1).sum())
-    return n_rows, served

@@ -13,7 +13,7 @@ from rgals.runtime import memory as _memory
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputTypeError, ShapeError
 from rgals.runtime.threads import n_threads, workers
-from rgals.scoring._device import topk_on_device
+from rgals.scoring._device import TopK
 from rgals.solvers.cuda import open_device
 
 # Few queries are cut along the items into about this many pieces of work, whatever the number of threads, but
@@ -203,7 +203,8 @@ def topk(
     if n_left == 0 or n_queries == 0:
         return np.full((n_queries, n), -1, np.int32), np.full((n_queries, n), -np.inf, queries.dtype)
     if gpu is not None:
-        return topk_on_device(gpu, queries, items, n, pairs, names, blocked, scale)
+        with gpu.active():
+            return TopK(gpu, queries, items, n, pairs, names, blocked, scale).run()
     ids = np.empty((n_segments, n_queries, n), np.int32)
     scores = np.empty((n_segments, n_queries, n), queries.dtype)
     lists = read_only(names), read_only(blocked)

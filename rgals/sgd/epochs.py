@@ -15,7 +15,7 @@ from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import get_optimizer
 from rgals.sgd.samplers import Sampler
 from rgals.sgd.schedules import get_schedule
-from rgals.sgd.trainer import Factors, Settings, Trainer
+from rgals.sgd.trainer import Settings, SideState, Trainer
 from rgals.training.checkpoint import checkpoint_spec
 
 #: Default batch size by the kind of a loss: users, or interactions.
@@ -60,7 +60,7 @@ class Epochs:
         )
         optimizer = get_optimizer(model.optimizer, model.momentum)
         with parallel(model.n_jobs) as n_threads:
-            users, items = (Factors(param, model.score == "cosine", optimizer) for param in start)
+            users, items = (SideState(param, model.score == "cosine", optimizer) for param in start)
         self.sides = {"user": users, "item": items}
         self.trainer = Trainer(X, users, items, settings, sampler, n_threads)
 
@@ -89,7 +89,7 @@ class Epochs:
         return self.sides["item"].effective
 
     def state(self) -> dict[str, np.ndarray]:
-        """Factors before they are scaled for scoring, and the optimiser's moments and counts."""
+        """SideState before they are scaled for scoring, and the optimiser's moments and counts."""
         return {
             f"{side}_{name}": array
             for side, factors in self.sides.items()

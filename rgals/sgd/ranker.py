@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from copy import copy
-from dataclasses import asdict
-from typing import Any
+from dataclasses import KW_ONLY, asdict, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from rgals.matrix.csr import CSR
-from rgals.model.ranking import FactorRanker
 from rgals.model.state import Snapshot
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import ParameterError
-from rgals.runtime.memory import typed_errors
+from rgals.runtime.memory import sgd_bytes
 from rgals.runtime.threads import workers
-from rgals.sgd import file as _model_file
-from rgals.sgd._memory import check_memory
-from rgals.sgd.epochs import CHECKPOINT, Epochs
+from rgals.sgd import file as sgd_file
+from rgals.sgd.epochs import BATCH, CHECKPOINT, Epochs
 from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import get_optimizer
 from rgals.sgd.samplers import SAMPLERS
 from rgals.sgd.schedules import get_schedule
-from rgals.training.checkpoint import Checkpoint, describe, open_store, plain
-from rgals.training.data import divide, dtype_name, read, start_factors
+from rgals.sgd.trainer import scratch_bytes
+from rgals.training.base import Task, Trained
+from rgals.training.checkpoint import describe, plain
+from rgals.training.data import admit, dtype_name, start_factors
 from rgals.training.run import run
-from rgals.training.steps import Callback
-from rgals.training.watch import make_watchers
 
 SCORES = ("dot", "cosine")
 DECAYS = ("coupled", "decoupled", "frequency")
@@ -39,7 +35,8 @@ _DESCRIBED |= {"early_stopping", "patience", "metric"}
 _FREE = {"n_jobs", "verbose"}
 
 
-class SGDRanker(FactorRanker, BaseEstimator):
+@dataclass(eq=False, repr=False)
+class SGDRanker(Trained, BaseEstimator):
     """Matrix factorisation for top-K ranking by stochastic gradient descent on a ranking loss.
 
     The reference that `rgals.RGALS` is compared with: numpy, BLAS and numba, no deep-learning framework.
@@ -121,147 +118,72 @@ class SGDRanker(FactorRanker, BaseEstimator):
     True
     """
 
-    def __init__(
-        self,
-        K: int = 64,
-        loss: Any = "softmax",
-        *,
-        score: str = "cosine",
-        temperature: float = 0.2,
-        n_negatives: int = 100,
-        sampler: str = "uniform",
-        gamma: float = 0.75,
-        shared_negatives: bool = False,
-        exclude_positives: bool = False,
-        replacement: bool = True,
-        optimizer: Any = "lazy_adam",
-        lr: float = 0.02,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        decay: str = "coupled",
-        schedule: Any = "constant",
-        warmup: float = 0.0,
-        batch_size: int | None = None,
-        n_epochs: int = 30,
-        init_scale: float = 0.1,
-        early_stopping: bool = False,
-        patience: int = 5,
-        metric: str = "ndcg@10",
-        warm_start: bool = False,
-        dtype: Any = "float32",
-        n_jobs: int | None = None,
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.K = K
-        self.loss = loss
-        self.score = score
-        self.temperature = temperature
-        self.n_negatives = n_negatives
-        self.sampler = sampler
-        self.gamma = gamma
-        self.shared_negatives = shared_negatives
-        self.exclude_positives = exclude_positives
-        self.replacement = replacement
-        self.optimizer = optimizer
-        self.lr = lr
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.decay = decay
-        self.schedule = schedule
-        self.warmup = warmup
-        self.batch_size = batch_size
-        self.n_epochs = n_epochs
-        self.init_scale = init_scale
-        self.early_stopping = early_stopping
-        self.patience = patience
-        self.metric = metric
-        self.warm_start = warm_start
-        self.dtype = dtype
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
+    K: int = 64
+    loss: Any = "softmax"
+    _: KW_ONLY
+    score: str = "cosine"
+    temperature: float = 0.2
+    n_negatives: int = 100
+    sampler: str = "uniform"
+    gamma: float = 0.75
+    shared_negatives: bool = False
+    exclude_positives: bool = False
+    replacement: bool = True
+    optimizer: Any = "lazy_adam"
+    lr: float = 0.02
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    decay: str = "coupled"
+    schedule: Any = "constant"
+    warmup: float = 0.0
+    batch_size: int | None = None
+    n_epochs: int = 30
+    init_scale: float = 0.1
+    early_stopping: bool = False
+    patience: int = 5
+    metric: str = "ndcg@10"
+    warm_start: bool = False
+    dtype: Any = "float32"
+    n_jobs: int | None = None
+    random_state: Any = None
+    verbose: int = 0
 
-    @typed_errors
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        validation: Any = None,
-        callbacks: Callback | Sequence[Callback] | None = None,
-        checkpoint: str | os.PathLike | Checkpoint | None = None,
-        user_ids: Any = None,
-        item_ids: Any = None,
-    ) -> SGDRanker:
-        """Train on an interaction matrix.
+    _checkpoint = CHECKPOINT
+    _file: ClassVar[Any] = sgd_file
 
-        Parameters
-        ----------
-        X : sparse matrix, array or Interactions, shape (n_users, n_items)
-            Weights >= 0. Not modified.
-        y : ignored
-        validation : sparse matrix, shape (n_users, n_items), optional
-            Held-out interactions; ``metric`` is measured on them after every epoch, outside the clock.
-        callbacks : callable or sequence of callables, optional
-            Called with an `rgals.training.Iteration` after every epoch; a true answer ends the fit. BLAS has
-            one thread meanwhile.
-        checkpoint : path or Checkpoint, optional
-            Folder to write checkpoints to, after every epoch or as `rgals.Checkpoint` says. Where it holds
-            one of this fit already, the fit goes on from there and ends with the bytes of an uninterrupted
-            one.
-        user_ids, item_ids : array of distinct labels, optional
-            Travel with the saved model.
+    def _check_memory(self, matrix: CSR, dtype: np.dtype, *, split: bool, watched: bool) -> None:
+        loss = get_loss(self.loss)
+        size = self.batch_size or BATCH[loss.kind]
+        negatives = size if self.sampler == "in_batch" else self.n_negatives
+        data, batch = scratch_bytes(loss, matrix.shape, matrix.nnz, self.K, dtype.itemsize, size, negatives)
+        needed = sgd_bytes(
+            matrix.shape,
+            self.K,
+            dtype.itemsize,
+            n_moments=get_optimizer(self.optimizer, self.momentum).n_moments,
+            cosine=self.score == "cosine",
+            best=self.early_stopping,
+            data=data,
+            batch=batch,
+        )
+        admit(needed, self, matrix, dtype, split, f"batch_size={size}")
 
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        ParameterError
-            A parameter is out of range.
-        InputError, InputTypeError, ShapeError
-            The matrix cannot be used.
-        InsufficientMemoryError
-            The fit needs more memory than there is; raised before it is allocated.
-        NumericalError
-            Training diverged; the message names the epoch. Lost are all of them, but for checkpoints.
-        CheckpointError
-            The checkpoint belongs to another fit.
-
-        Notes
-        -----
-        The outcome is published at the end, all at once: whatever ends a fit before, an error or Ctrl-C,
-        leaves the model as it was, and other threads may use it in the meantime.
-        """
-        given = copy(self)  # parameters and last fit as they are now, whatever is set meanwhile
-        dtype = given._check_parameters()
-        if checkpoint is not None and not isinstance(given.schedule, str):
-            raise ParameterError(
-                "schedule", given.schedule, "a checkpoint cannot hold a function; give the name of a schedule"
-            )
-        matrix, labels, names = read(given, X, dtype, user_ids, item_ids)
-        check_memory(given, matrix, dtype, split=given.early_stopping and validation is None)
-        seed, store = open_store(checkpoint, CHECKPOINT, given.random_state)
-        train, held_out = divide(matrix, validation, given.early_stopping, seed)
-        if store is not None:
-            store.description = given._describe(matrix, held_out)
-        watchers, best = make_watchers(given, train, held_out, callbacks)
-        rng = np.random.default_rng(seed)
+    def _train(self, task: Task) -> tuple[Snapshot, list[dict[str, Any]], str]:
+        if task.store is not None:
+            task.store.description = self._describe(task.matrix, task.held_out)
+        rng = np.random.default_rng(task.seed)
         order = int(rng.integers(1 << 62))
-        start = start_factors(given, matrix.shape, 2, rng, dtype, given.init_scale)
-        with workers(given.n_jobs):
+        start = start_factors(self, task.train.shape, 2, rng, task.dtype, self.init_scale)
+        with workers(self.n_jobs):
             factors, history = run(
-                Epochs(given, train, start, order),
-                given.n_epochs,
-                watchers=watchers,
-                best=best,
-                store=store,
-                verbose=bool(given.verbose),
+                Epochs(self, task.train, start, order),
+                self.n_epochs,
+                watchers=task.watchers,
+                best=task.best,
+                store=task.store,
+                verbose=bool(self.verbose),
             )
-        state = Snapshot(factors["user_factors"], factors["item_factors"], matrix, *labels)
-        return self._publish(state, given, history, "sgd", names)
+        return Snapshot(factors["user_factors"], factors["item_factors"]), history, "sgd"
 
     def _describe(self, matrix: CSR, held_out: CSR | None) -> dict[str, Any]:
         """Everything that decides the bytes of a fit, as a checkpoint keeps it."""
@@ -274,49 +196,33 @@ class SGDRanker(FactorRanker, BaseEstimator):
             "n_epochs": None if constant else self.n_epochs,  # schedules go by the share of the epochs
         }
 
-    def _check_parameters(self) -> Any:
+    def _check(self, checkpoint: Any) -> np.dtype:
         check_int("K", self.K, 1, 1 << 15)
-        get_loss(self.loss)
-        check_choice("score", self.score, SCORES)
-        check_real("temperature", self.temperature, 0, open_min=True)
-        check_int("n_negatives", self.n_negatives, 1)
-        check_choice("sampler", self.sampler, SAMPLERS)
+        for name in ("n_negatives", "n_epochs", "patience"):
+            check_int(name, getattr(self, name), 1)
+        if self.batch_size is not None:
+            check_int("batch_size", self.batch_size, 1)
+        for name in ("temperature", "lr", "init_scale"):
+            check_real(name, getattr(self, name), 0, open_min=True)
         check_real("gamma", self.gamma)
-        get_optimizer(self.optimizer, self.momentum)
-        check_real("lr", self.lr, 0, open_min=True)
         check_real("weight_decay", self.weight_decay, 0)
+        if not 0 <= check_real("warmup", self.warmup) < 1:
+            raise ParameterError("warmup", self.warmup, "give a number in [0, 1)")
+        check_choice("score", self.score, SCORES)
+        check_choice("sampler", self.sampler, SAMPLERS)
         check_choice("decay", self.decay, DECAYS)
-        if self.decay == "frequency" and get_loss(self.loss).kind != "full":
+        check_choice("dtype", dtype_name(self.dtype), ("float32", "float64"))
+        get_optimizer(self.optimizer, self.momentum)
+        get_schedule(self.schedule, self.warmup)
+        if get_loss(self.loss).kind != "full" and self.decay == "frequency":
             raise ParameterError(
                 "decay", self.decay, "losses with sampled negatives take 'coupled' or 'decoupled'"
             )
-        if not 0 <= check_real("warmup", self.warmup) < 1:
-            raise ParameterError("warmup", self.warmup, "give a number in [0, 1)")
-        get_schedule(self.schedule, self.warmup)
-        if self.batch_size is not None:
-            check_int("batch_size", self.batch_size, 1)
-        check_int("n_epochs", self.n_epochs, 1)
-        check_real("init_scale", self.init_scale, 0, open_min=True)
-        check_int("patience", self.patience, 1)
-        check_choice("dtype", dtype_name(self.dtype), ("float32", "float64"))
+        if checkpoint is not None and not isinstance(self.schedule, str):
+            raise ParameterError(
+                "schedule", self.schedule, "a checkpoint cannot hold a function; give the name of a schedule"
+            )
         return np.dtype(self.dtype)
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Write the fitted model to one file (npz without pickle), atomically.
-
-        The file holds one fit and the parameters that it was fitted with, even while another thread refits.
-
-        Parameters
-        ----------
-        path : str or path
-            Used exactly as given.
-
-        Raises
-        ------
-        InputTypeError
-            The loss, optimiser or schedule is an object of the caller's, which a file cannot hold.
-        """
-        _model_file.save(self._state(), path)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> SGDRanker:
@@ -335,4 +241,4 @@ class SGDRanker(FactorRanker, BaseEstimator):
         ModelFileError
             The file is damaged, of a newer version or not a model of this kind.
         """
-        return _model_file.load(cls, path)
+        return sgd_file.load(cls, path)

@@ -29,7 +29,7 @@ _SMALL = 1 << 16  # pairs of a batch below which more threads do not pay
 _TILE = 1 << 17  # scores of a tile of the fused softmax, which stay in the cache of a core
 
 
-class Factors:
+class SideState:
     """The factors of one side, their effective rows (unit length for cosine) and the optimiser's state."""
 
     def __init__(self, param: np.ndarray, cosine: bool, optimizer: Optimizer) -> None:
@@ -84,8 +84,8 @@ class Trainer:
     def __init__(
         self,
         X: CSR,
-        users: Factors,
-        items: Factors,
+        users: SideState,
+        items: SideState,
         settings: Settings,
         sampler: Sampler | None = None,
         n_threads: int = 1,
@@ -274,6 +274,17 @@ class Trainer:
             self._step(self._lr(epoch, batch, len(starts)), total, *found)
             yield float(values.sum()), total
 
+    def _loss(
+        self, pos: np.ndarray, neg: np.ndarray, weights: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Values and the gradient of ``pos``; ``neg`` receives its own."""
+        answer = self.settings.loss.value_and_grad(pos, neg)
+        values, dpos, dneg = checked(self.settings.loss, answer, pos, neg)
+        if weights is not None:
+            values, dpos, dneg = values * weights, dpos * weights, dneg * weights[:, None]
+        neg[:] = dneg
+        return values, dpos
+
     def _losses(
         self, pos: np.ndarray, neg: np.ndarray, weights: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -283,13 +294,8 @@ class Trainer:
 
         def piece(start: int) -> None:
             s = slice(start, start + rows)
-            answer = self.settings.loss.value_and_grad(pos[s], neg[s])
-            values[s], dpos[s], gradient = checked(self.settings.loss, answer, pos[s], neg[s])
-            if weights is not None:
-                values[s] *= weights[s]
-                dpos[s] *= weights[s]
-                gradient *= weights[s][:, None]
-            neg[s] = gradient
+            weight = None if weights is None else weights[s]
+            values[s], dpos[s] = self._loss(pos[s], neg[s], weight)
 
         self._map(piece, range(0, len(pos), rows))
         return values, dpos, neg
@@ -343,13 +349,7 @@ class Trainer:
         def losses(start: int) -> None:
             s = slice(start, start + _CHUNK)
             pos = np.einsum("bk,bk->b", scaled[s], own[s])
-            answer = self.settings.loss.value_and_grad(pos, neg[s])
-            values[s], dpos[s], grad = checked(self.settings.loss, answer, pos, neg[s])
-            if weights is not None:
-                values[s] *= weights[s]
-                dpos[s] *= weights[s]
-                grad *= weights[s][:, None]
-            neg[s] = grad
+            values[s], dpos[s] = self._loss(pos, neg[s], None if weights is None else weights[s])
             np.matmul(neg[s], item_rows, out=by_row[s])
             by_row[s] += dpos[s][:, None] * own[s]
 

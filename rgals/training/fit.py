@@ -30,8 +30,8 @@ _BASIS = ArraySpec(("f8",), ("K", "K"), required=False)
 CHECKPOINT = checkpoint_spec("rgals-checkpoint", ALS.outcome, {"user_basis": _BASIS, "item_basis": _BASIS})
 
 
-def check_parameters(model: Any) -> tuple[Loss, Any]:
-    """Check every parameter of an `RGALS`; returns a copy of its loss, and its dtype."""
+def check_parameters(model: Any, checkpoint: Any) -> np.dtype:
+    """Check every parameter of an `RGALS`; its dtype."""
     check_int("K", model.K, 1, 1 << 15)
     check_real("reg_exponent", model.reg_exponent, -4.0, 4.0)
     if not isinstance(model.reg, str):
@@ -52,8 +52,9 @@ def check_parameters(model: Any) -> tuple[Loss, Any]:
     loss = get_loss(model.loss)
     if model.solver == "svd":
         closed_form.check_closed_form(loss, model.reg_exponent)
-    # A copy, so that later changes of the parameter do not change a fitted model.
-    return type(loss)(**loss.get_params()), np.dtype(dtype_name(model.dtype)).type
+        if checkpoint is not None:
+            raise ParameterError("checkpoint", checkpoint, "solver='svd' has no iterations to write down")
+    return np.dtype(dtype_name(model.dtype))
 
 
 def check_device(model: Any) -> None:
@@ -68,14 +69,9 @@ def check_device(model: Any) -> None:
         raise ParameterError("solver", model.solver, "the float64 reference runs on device='cpu' only")
 
 
-def check_memory(model: Any, matrix: CSR, dtype: Any, *, split: bool = False, watched: bool = True) -> None:
-    """Raise `InsufficientMemoryError` where a fit needs more memory than there is.
-
-    ``split``: early stopping holds interactions out of the matrix; ``watched``: somebody asks for factors.
-    """
-    itemsize = np.dtype(dtype).itemsize
-    valued = not matrix.is_binary
-    size = (matrix.shape, matrix.nnz)
+def check_memory(model: Any, matrix: CSR, dtype: np.dtype, *, split: bool, watched: bool) -> None:
+    """Raise `InsufficientMemoryError` where a fit needs more memory than there is: see `Trained`."""
+    itemsize, valued, size = dtype.itemsize, not matrix.is_binary, (matrix.shape, matrix.nnz)
     needed = _memory.fit_bytes(
         *size,
         model.K,
@@ -112,14 +108,11 @@ def describe_fit(model: Any, loss: Loss, solver: str, matrix: CSR, held_out: CSR
 
 def finish(
     model: Any,
-    loss: Loss,
     problem: Problem,
     degrees: Degrees,
     backend: Backend,
     item_factors: np.ndarray,
     history: list[dict[str, Any]],
-    seen: CSR,
-    labels: tuple[np.ndarray | None, np.ndarray | None],
 ) -> FittedState:
     """The last user half-step, done exactly as a fold-in does it, so that both agree to the bit."""
     if model.solver == "pcg":
@@ -139,10 +132,7 @@ def finish(
     return FittedState(
         user_factors=step.factors,
         item_factors=item_factors,
-        seen=seen,
-        user_ids=labels[0],
-        item_ids=labels[1],
-        loss=loss,
+        loss=problem.loss,
         reg=problem.reg,
         reg_exponent=problem.reg_exponent,
         degrees=degrees,

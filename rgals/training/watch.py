@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rgals.matrix.csr import CSR
-from rgals.metrics import evaluate
+from rgals.metrics.evaluation import evaluate, sample_users
 from rgals.runtime.errors import ParameterError
 from rgals.training.steps import Callback, Iteration
 
@@ -24,11 +24,7 @@ class Validation:
         self, train: CSR, held_out: CSR, metric: str, n_jobs: int | None, n_users: int | None = None
     ) -> None:
         self.train, self.held_out, self.metric, self.n_jobs = train, held_out, metric, n_jobs
-        self.users: np.ndarray | None = None
-        if n_users is not None:
-            judged = np.flatnonzero(held_out.row_counts)
-            if len(judged) > n_users:
-                self.users = np.sort(np.random.default_rng(0).choice(judged, n_users, replace=False))
+        self.users = sample_users(held_out, n_users)
 
     def __call__(self, now: Iteration) -> None:
         """Evaluate the current factors."""
@@ -69,13 +65,13 @@ def make_watchers(
     train: CSR,
     held_out: CSR | None,
     callbacks: Callback | Sequence[Callback] | None,
-    n_users: int | None = None,
 ) -> tuple[list[Callback], BestIterate | None]:
     """What is called after every iteration; and what keeps the best iterate, if anything does."""
     watchers: list[Callback] = []
     best = None
     if held_out is not None:
-        watchers.append(Validation(train, held_out, model.metric, model.n_jobs, n_users))
+        sample = getattr(model, "validation_users", None)
+        watchers.append(Validation(train, held_out, model.metric, model.n_jobs, sample))
         if model.early_stopping:
             best = BestIterate(model.metric, model.patience)
             watchers.append(best)

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from helpers import interactions
 
-from rgals import RGALS
+from rgals import RG2, RGALS
 from rgals.metrics import evaluate
 from rgals.model.export import export_factors
 from rgals.scoring import recommend_all
@@ -149,3 +149,15 @@ def test_names_of_columns_go_with_the_fit():
     model.fit(frame.to_numpy())
     assert not hasattr(model, "feature_names_in_")
     assert kept.feature_names_in_.tolist() == names
+
+
+def test_the_fingerprint_counts_the_class_of_the_loss():
+    """A loss of one's own may fold in otherwise, whatever its parameters and the factors of the fit are."""
+
+    class Own(RG2):
+        pass
+
+    X = interactions(30, 20, seed=0)
+    first, second = (RGALS(K=4, n_iter=1, loss=loss(), random_state=0).fit(X) for loss in (RG2, Own))
+    np.testing.assert_array_equal(first.item_factors_, second.item_factors_)
+    assert first.fingerprint() != second.fingerprint()

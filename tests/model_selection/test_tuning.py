@@ -29,7 +29,7 @@ from rgals.model_selection.tuning.halving import (
     counts,
     search,
 )
-from rgals.model_selection.tuning.space import Choice, Range, make_space
+from rgals.model_selection.tuning.space import OneOf, Range, make_space
 from rgals.runtime.errors import InputError, NumericalError, ParameterError
 
 TOP = len(LEVELS) - 1
@@ -70,11 +70,11 @@ def test_a_range_knows_its_scale_and_its_edges():
 
 
 def test_choices_are_at_the_edge_only_if_they_are_ordered_numbers():
-    assert Choice((1, 2, 4)).at_edge(4) and not Choice((1, 2, 4)).at_edge(2)
-    assert not Choice(("exact", "gramian")).at_edge("exact")
-    assert not Choice((0.0, 1.0)).at_edge(1.0)
+    assert OneOf((1, 2, 4)).at_edge(4) and not OneOf((1, 2, 4)).at_edge(2)
+    assert not OneOf(("exact", "gramian")).at_edge("exact")
+    assert not OneOf((0.0, 1.0)).at_edge(1.0)
     for option in ("a", "b", "c"):
-        assert Choice(("a", "b", "c")).value(Choice(("a", "b", "c")).place(option)) == option
+        assert OneOf(("a", "b", "c")).value(OneOf(("a", "b", "c")).place(option)) == option
 
 
 @pytest.mark.parametrize("loss", [RG2(), RGX(), IALS(), WRMF()])
@@ -95,7 +95,7 @@ def test_default_spaces_follow_the_catalogue(loss):
 def test_a_space_is_changed_by_the_caller_and_by_the_loss_object():
     space = space_of({"alpha0": [0.1, 0.3], "reg": 0.02}, IALS(item_exponent=-0.4))
     assert space.fixed["item_exponent"] == -0.4 and space.fixed["reg"] == 0.02
-    assert space.dimensions["alpha0"] == Choice((0.1, 0.3))
+    assert space.dimensions["alpha0"] == OneOf((0.1, 0.3))
     assert space.ladder == (16,)
     assert "user_exponent" in space.dimensions
 
@@ -225,7 +225,7 @@ def test_figures_are_those_of_evaluate(data, quiet):
 
 def test_users_are_sampled_and_splits_repeated(data, quiet):
     space = {**SMALL, "alpha0": 0.1, "reg": 0.02}
-    prepared = measuring.prepare(data, None, None, 3, 20, 0)
+    prepared = measuring.split_for_tuning(data, None, None, 3, 20, 0)
     assert [len(split.users) for split in prepared.splits] == [20] * 3
     hidden = [split.hidden.to_scipy() for split in prepared.splits]
     assert (hidden[0] != hidden[1]).nnz > 0 and prepared.final.nnz == data.matrix.nnz

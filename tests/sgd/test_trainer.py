@@ -16,7 +16,7 @@ from rgals.sgd.losses._base import Full, Sampled
 from rgals.sgd.optimizers import SGD, Adagrad, Adam, LazyAdam, get_optimizer
 from rgals.sgd.samplers import Sampler, alias_table
 from rgals.sgd.schedules import get_schedule
-from rgals.sgd.trainer import Factors, Settings, Trainer
+from rgals.sgd.trainer import Settings, SideState, Trainer
 
 
 def matrix(rng, n_users=12, n_items=9, valued=False, density=0.35):
@@ -36,7 +36,7 @@ def trainer(
     if loss.kind == "sampled":
         sampler = Sampler(X, sampling.pop("sampler", "uniform"), sampling.pop("n", 4), **sampling)
     settings = Settings(loss, temperature, lr, get_schedule("constant"), batch_size, 5, 0.0, 0.0, 3)
-    sides = [Factors(F.copy(), score == "cosine", optimizer or SGD()) for F in (P, Q)]
+    sides = [SideState(F.copy(), score == "cosine", optimizer or SGD()) for F in (P, Q)]
     return Trainer(X, *sides, settings, sampler)
 
 

@@ -25,7 +25,7 @@ from rgals.model_selection.tuning.halving import (
     search,
 )
 from rgals.model_selection.tuning.space import Space, default_space, make_space
-from rgals.model_selection.tuning.trials import Measurement, Prepared, make_model, prepare
+from rgals.model_selection.tuning.trials import Measurement, Prepared, make_model, split_for_tuning
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import InputError, ParameterError
 
@@ -219,7 +219,7 @@ def tune(
         check_int("max_users", max_users, 1)
     if time_limit is not None:
         check_real("time_limit", time_limit, 0.0)
-    prepared = prepare(X, protocol, validation, repeats, max_users, random_state)
+    prepared = split_for_tuning(X, protocol, validation, repeats, max_users, random_state)
     common = {"n_jobs": n_jobs, "random_state": random_state, "n_iter": n_iter}
     spaces = {
         name: make_space(one, prepared.splits[0].train, _own(space, name, losses))

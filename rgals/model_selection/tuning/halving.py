@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from rgals.model_selection.tuning.space import Choice, Range, Space
+from rgals.model_selection.tuning.space import OneOf, Range, Space
 from rgals.runtime.errors import MissingDependencyError
 
 ETA = 3  # one of so many settings goes on to the next level, which counts as so many times as costly
@@ -167,7 +167,7 @@ class GaussianProcess:
             candidates[rng.random(len(candidates)) < 0.2, k] = place
         # A choice is one point, wherever in its part of the axis a candidate fell.
         for k, dimension in enumerate(self.space.dimensions.values()):
-            if isinstance(dimension, Choice):
+            if isinstance(dimension, OneOf):
                 candidates[:, k] = [dimension.place(dimension.value(u)) for u in candidates[:, k]]
         measured = np.array([t.point for t in same if t.params["K"] == K]).reshape(-1, len(centre))
         fresh = (

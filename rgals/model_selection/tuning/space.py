@@ -55,7 +55,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Choice:
+class OneOf:
     """One of several values."""
 
     options: tuple[Any, ...]
@@ -76,7 +76,7 @@ class Choice:
         return value in (numbers[0], numbers[-1])
 
 
-Dimension = Range | Choice
+Dimension = Range | OneOf
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any] | None) -> Space:
         elif isinstance(value, list):
             if not value:
                 raise ParameterError("space", {name: value}, "give at least one choice")
-            dimensions[name] = Choice(tuple(value))
+            dimensions[name] = OneOf(tuple(value))
         else:
             fixed[name] = value
     return Space(dimensions, fixed, ladder)

@@ -18,7 +18,7 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.digest import short_digest
 from rgals.matrix.splits import split_interactions, to_matrix
 from rgals.matrix.validate import as_csr
-from rgals.metrics import evaluate
+from rgals.metrics.evaluation import evaluate, sample_users
 from rgals.model_selection.protocol import PROTOCOLS, Parts, Protocol
 from rgals.model_selection.tuning.halving import LEVELS, OutOfTimeError
 from rgals.model_selection.tuning.space import OF_MODEL
@@ -53,7 +53,7 @@ class Prepared:
         return short_digest(*(x for s in self.splits for x in (s.train, s.told, s.hidden, s.users)))
 
 
-def prepare(
+def split_for_tuning(
     X: Any, protocol: Protocol | str | None, validation: Any, repeats: int, max_users: int | None, seed: int
 ) -> Prepared:
     """Split the data as `tune` says."""
@@ -102,12 +102,9 @@ def prepare(
 
 
 def _fold(train: Any, told: Any, hidden: Any, max_users: int | None, seed: int, fold_in: bool) -> Fold:
-    rows = np.flatnonzero(np.diff(hidden.indptr))
-    if max_users is not None and len(rows) > max_users:
-        rows = np.sort(np.random.default_rng(seed).choice(rows, max_users, replace=False))
-    known = as_csr(told, dtype=np.float32)
+    known, found = as_csr(told, dtype=np.float32), as_csr(hidden, dtype=np.float32)
     train = as_csr(train, dtype=np.float32) if fold_in else known
-    return Fold(train, known, as_csr(hidden, dtype=np.float32), rows, fold_in)
+    return Fold(train, known, found, sample_users(found, max_users, seed), fold_in)
 
 
 def make_model(loss: Loss, params: Mapping[str, Any], level: int, **common: Any) -> RGALS:

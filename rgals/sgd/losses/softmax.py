@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from rgals.matrix.csr import CSR
@@ -90,6 +92,7 @@ class Sparsemax(Full):
             inside = smaller
 
 
+@dataclass(eq=False, repr=False)
 class SoftmaxAtK(Full):
     """SoftmaxLoss@K (SL@K): softmax weighted towards positives near or inside the user's top K.
 
@@ -108,9 +111,8 @@ class SoftmaxAtK(Full):
         temperature 0.2). As it grows all weights approach 1/2 and the loss half of `Softmax`.
     """
 
-    def __init__(self, k: int = 20, weight_temperature: float = 12.5) -> None:
-        self.k = k
-        self.weight_temperature = weight_temperature
+    k: int = 20
+    weight_temperature: float = 12.5
 
     def thresholds(self, scores: np.ndarray) -> np.ndarray:
         """The K-th largest score of each row (the smallest, where there are fewer items), (B,)."""

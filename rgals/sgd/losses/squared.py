@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from rgals.matrix.csr import CSR
@@ -9,6 +11,7 @@ from rgals.runtime.checks import check_real
 from rgals.sgd.losses._base import Full, row_totals, weights_of
 
 
+@dataclass(eq=False, repr=False)
 class RGX(Full):
     """RGx loss with positive weight alpha, interaction strength beta and frequency-scaled ridge.
 
@@ -28,13 +31,10 @@ class RGX(Full):
     reg_exponent : float, default 1
     """
 
-    def __init__(
-        self, alpha: float = 0.05, beta: float = 1.0, reg: float = 0.05, reg_exponent: float = 1.0
-    ) -> None:
-        self.alpha = alpha
-        self.beta = beta
-        self.reg = reg
-        self.reg_exponent = reg_exponent
+    alpha: float = 0.05
+    beta: float = 1.0
+    reg: float = 0.05
+    reg_exponent: float = 1.0
 
     def _interaction(self) -> float:
         return check_real("beta", self.beta, 0, 1)

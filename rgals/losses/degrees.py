@@ -1,0 +1,81 @@
+"""What a loss may know of a matrix: its margins, and weights that follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rgals.matrix.csr import CSR
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """The margins of an interaction matrix: all that a loss may know of it.
+
+    Attributes
+    ----------
+    user_sum, item_sum : ndarray of float64
+        ``c_x`` and ``c_y``: sums of the values of each row and column.
+    user_count, item_count : ndarray of int64
+        Stored entries of each row and column.
+    reference : Degrees or None
+        The margins of the training matrix where this one describes other rows (fold-in): normalisations that
+        average over interactions are taken from there.
+    """
+
+    user_sum: np.ndarray
+    item_sum: np.ndarray
+    user_count: np.ndarray
+    item_count: np.ndarray
+    reference: Degrees | None = None
+
+    @classmethod
+    def of(cls, matrix: CSR) -> Degrees:
+        """Margins of a matrix."""
+        return cls(matrix.row_sums, matrix.col_sums, matrix.row_counts, matrix.col_counts)
+
+    def with_users(self, rows: CSR) -> Degrees:
+        """Margins for other users (the rows of ``rows``) beside the items of this matrix."""
+        reference = self.reference or self
+        return replace(self, user_sum=rows.row_sums, user_count=rows.row_counts, reference=reference)
+
+    def with_items(self, columns: CSR) -> Degrees:
+        """Margins for other items (the rows of ``columns``, items x users) beside this matrix's users."""
+        reference = self.reference or self
+        return replace(self, item_sum=columns.row_sums, item_count=columns.row_counts, reference=reference)
+
+    @property
+    def n_items(self) -> int:
+        """N of the formulas: the number of items of the training matrix."""
+        return len((self.reference or self).item_sum)
+
+    def user_factor(self, exponent: float) -> np.ndarray:
+        """``c_x^exponent``, scaled so that its mean over the training interactions is 1."""
+        reference = self.reference or self
+        return _scaled(self.user_sum, exponent, reference.user_sum, reference.user_count)
+
+    def item_factor(self, exponent: float) -> np.ndarray:
+        """``c_y^exponent``, scaled so that its mean over the training interactions is 1."""
+        reference = self.reference or self
+        return _scaled(self.item_sum, exponent, reference.item_sum, reference.item_count)
+
+    def proposal(self, exponent: float) -> np.ndarray:
+        """``h_y``, proportional to ``c_y^exponent`` with mean 1 over the training items."""
+        items = (self.reference or self).item_sum
+        return _scaled(self.item_sum, exponent, items, np.ones(len(items)))
+
+
+def power(counts: np.ndarray, exponent: float) -> np.ndarray:
+    """``counts^exponent``, 0 where the count is 0 (such rows have no interactions to weight)."""
+    out = np.zeros(len(counts))
+    np.power(counts, exponent, out=out, where=counts > 0)
+    return out
+
+
+def _scaled(sums: np.ndarray, exponent: float, reference: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """``sums^exponent`` over the weighted mean of ``reference^exponent``; ones where that is 0."""
+    total = (power(reference, exponent) * weights).sum()
+    if exponent == 0 or total == 0:
+        return np.ones(len(sums))
+    return power(sums, exponent) * (weights.sum() / total)

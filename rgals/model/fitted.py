@@ -1,0 +1,117 @@
+"""What every fitted factor model tells of its fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.exceptions import NotFittedError
+
+from rgals.model.info import Info, describe
+from rgals.model.state import Snapshot
+
+
+class Fitted:
+    """Attributes of a fit, read from ``self._snapshot``, which is set in one step."""
+
+    _snapshot: Snapshot
+
+    def _state(self) -> Snapshot:
+        snapshot = getattr(self, "_snapshot", None)
+        if snapshot is None:
+            raise NotFittedError(
+                f"This {type(self).__name__} instance is not fitted yet. Call 'fit' with a users x items "
+                "matrix first."
+            )
+        return snapshot
+
+    def __getstate__(self) -> dict[str, Any]:
+        # One step: neither copies nor pickles see half of what another thread publishes.
+        return self.__dict__.copy()
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return getattr(self, "_snapshot", None) is not None
+
+    @property
+    def user_factors_(self) -> np.ndarray:
+        """Fitted factors of the users, shape (M, K)."""
+        return self._state().user_factors
+
+    @property
+    def item_factors_(self) -> np.ndarray:
+        """Fitted factors of the items, shape (N, K)."""
+        return self._state().item_factors
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of items."""
+        return len(self._state().item_factors)
+
+    @property
+    def feature_names_in_(self) -> np.ndarray:
+        """Names of the columns, where the model was fitted to a frame."""
+        names = self._state().record.feature_names
+        if names is None:
+            raise AttributeError(f"this {type(self).__name__} was fitted to a matrix without column names")
+        return names
+
+    @property
+    def n_iter_(self) -> int:
+        """Iterations that ran."""
+        return self._state().record.n_iter
+
+    @property
+    def history_(self) -> list[dict[str, Any]]:
+        """What each iteration recorded."""
+        return self._state().record.history
+
+    def info(self) -> Info:
+        """What the fitted model is: data, factors, time, how the rows were solved, versions, fingerprint.
+
+        Returns
+        -------
+        Info
+            A dict of str to str that prints as a table.
+
+        Examples
+        --------
+        >>> from rgals import RGALS
+        >>> from rgals.datasets import make_implicit
+        >>> model = RGALS(K=16, random_state=0).fit(make_implicit(200, 100, random_state=0))
+        >>> model.info()["users"]
+        '49 rows dual, 151 primal'
+        """
+        return describe(type(self).__name__, self._state())
+
+    @property
+    def factors_(self) -> tuple[np.ndarray, np.ndarray]:
+        """``(user_factors_, item_factors_)`` of one fit, even while another thread refits."""
+        snapshot = self._state()
+        return snapshot.user_factors, snapshot.item_factors
+
+    def fingerprint(self) -> str:
+        """Digest of everything that the answers depend on: equal for equal fits, here and elsewhere.
+
+        Returns
+        -------
+        str
+            32 hexadecimal digits.
+        """
+        return self._state().fingerprint
+
+    @property
+    def user_ids_(self) -> np.ndarray | None:
+        """External labels of the users, shape (M,); None where the model was fitted without."""
+        return self._state().user_ids
+
+    @property
+    def item_ids_(self) -> np.ndarray | None:
+        """External labels of the items, shape (N,); None where the model was fitted without."""
+        return self._state().item_ids
+
+    @property
+    def seen_(self) -> sp.csr_array | None:
+        """The interactions that the model was fitted to, shape (M, N); None where they were not kept."""
+        seen = self._state().seen
+        return None if seen is None else seen.to_scipy()

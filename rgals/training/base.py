@@ -1,0 +1,150 @@
+"""`fit`, the same for every estimator: check, read, divide, train, publish one fitted state."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from rgals.files.archive import FileSpec
+from rgals.matrix.csr import CSR
+from rgals.model.ranking import FactorRanker
+from rgals.model.state import FitRecord, Snapshot, parameters_of
+from rgals.runtime.memory import typed_errors
+from rgals.training.checkpoint import Checkpoint, Store, open_store
+from rgals.training.data import divide, read
+from rgals.training.steps import Callback
+from rgals.training.watch import BestIterate, make_watchers
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a training method is given, all of it checked."""
+
+    matrix: CSR
+    train: CSR  # the matrix, or what is left of it where a part is held out
+    held_out: CSR | None
+    dtype: np.dtype
+    seed: int
+    store: Store | None
+    watchers: Sequence[Callback]
+    best: BestIterate | None
+
+
+class Trained(FactorRanker):
+    """A factor model that is fitted iteration by iteration; a mixin for estimators, which say how."""
+
+    loss: Any
+    early_stopping: bool
+    random_state: Any
+    _checkpoint: ClassVar[FileSpec]
+    _file: ClassVar[Any]  # the module of its `save` and `load`
+
+    @abstractmethod
+    def _check(self, checkpoint: Any) -> np.dtype:
+        """Check every parameter; the dtype of the factors."""
+
+    @abstractmethod
+    def _check_memory(self, matrix: CSR, dtype: np.dtype, *, split: bool, watched: bool) -> None:
+        """Raise `InsufficientMemoryError` where a fit needs more memory than there is.
+
+        ``split``: early stopping holds a part of the matrix out. ``watched``: somebody asks for factors.
+        """
+
+    @abstractmethod
+    def _train(self, task: Task) -> tuple[Snapshot, list[dict[str, Any]], str]:
+        """Factors, and whatever else this method finds; the history; what ran."""
+
+    @typed_errors
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        validation: Any = None,
+        callbacks: Callback | Sequence[Callback] | None = None,
+        checkpoint: str | os.PathLike | Checkpoint | None = None,
+        user_ids: Any = None,
+        item_ids: Any = None,
+    ) -> Self:
+        """Fit the factors to an interaction matrix.
+
+        Parameters
+        ----------
+        X : sparse matrix, array or Interactions, shape (n_users, n_items)
+            Weights >= 0; a zero means "not observed". Duplicates are added. Not modified.
+        y : ignored
+        validation : sparse matrix, shape (n_users, n_items), optional
+            Held-out interactions: ``metric`` is measured on them after every iteration, or epoch (not
+            counted in the history's seconds). Interactions of ``X`` are excluded from the rankings.
+        callbacks : callable or sequence of callables, optional
+            Called with an `rgals.training.Iteration` after every iteration; a true answer ends the fit.
+            BLAS has one thread meanwhile.
+        checkpoint : path or Checkpoint, optional
+            Folder to write checkpoints to, after every iteration or as `rgals.Checkpoint` says. Where it
+            holds one of this fit already, the fit goes on from there and ends with the bytes of an
+            uninterrupted one.
+        user_ids, item_ids : array of distinct labels, optional
+            External ids of the rows and columns; they travel with the saved model. Taken from ``X`` where it
+            is an `rgals.datasets.Interactions`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ParameterError
+            A parameter is out of range.
+        InputError, InputTypeError, ShapeError
+            The matrix cannot be used; the message names the row and the column.
+        NumericalError
+            A system cannot be solved, or training diverged; the message names the iteration and the row.
+        InsufficientMemoryError
+            The fit needs more memory than there is; raised before it is allocated.
+        CheckpointError
+            The checkpoint belongs to another fit.
+
+        Notes
+        -----
+        The outcome is published at the end, all at once: whatever ends a fit before, an error or Ctrl-C,
+        leaves the model as it was, and other threads may use it in the meantime.
+        """
+        given = copy(self)  # parameters and last fit as they are now, whatever is set meanwhile
+        given.loss = copy(self.loss)
+        dtype = given._check(checkpoint)
+        matrix, labels, names = read(given, X, dtype, user_ids, item_ids)
+        split = given.early_stopping and validation is None
+        watched = given.early_stopping or validation is not None or callbacks is not None
+        given._check_memory(matrix, dtype, split=split, watched=watched)
+        seed, store = open_store(checkpoint, given._checkpoint, given.random_state)
+        train, held_out = divide(matrix, validation, given.early_stopping, seed)
+        watchers, best = make_watchers(given, train, held_out, callbacks)
+        task = Task(matrix, train, held_out, dtype, seed, store, watchers, best)
+        state, history, solver = given._train(task)
+        record = FitRecord(parameters_of(given), history, len(history), solver, names)
+        # One assignment, so that neither a signal nor another thread sees half of it.
+        self._snapshot = replace(state, seen=matrix, user_ids=labels[0], item_ids=labels[1], record=record)
+        return self
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the fitted model to one file (npz without pickle), atomically.
+
+        The file holds one fit and the parameters that it was fitted with, even while another thread refits.
+
+        Parameters
+        ----------
+        path : str or path
+            Used exactly as given.
+
+        Raises
+        ------
+        InputTypeError
+            A file cannot hold the loss, optimiser or schedule: an object of the caller's.
+        """
+        self._file.save(self._state(), path)
