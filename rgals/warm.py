@@ -28,7 +28,7 @@ from tqdm import tqdm
 from rgals.datasets.synthetic import make_implicit
 from rgals.estimator import RGALS
 from rgals.files.atomic import OPEN, lock
-from rgals.kernels import csr
+from rgals.kernels import rows
 from rgals.matrix.splits import split_interactions
 from rgals.metrics import evaluate
 from rgals.runtime.errors import RgalsError
@@ -81,7 +81,7 @@ def warmup(*, n_jobs: int | None = None, verbose: int = 0, jobs: Sequence[Job] =
     RgalsError
         No folder can be written; the message says what to set. Or a process failed; the message is its own.
     """
-    folder = csr.check._cache.cache_path
+    folder = rows._run._cache.cache_path
     if folder is None or not os.access(folder, os.W_OK):
         raise RgalsError(
             f"compiled kernels cannot be kept: {folder or 'no folder'} can be written; set NUMBA_CACHE_DIR "

@@ -35,7 +35,6 @@ from rgals import (
     estimator,
 )
 from rgals.datasets import make_implicit, read_interactions
-from rgals.kernels import csr as matrices
 from rgals.kernels import diagonal, rows
 from rgals.metrics import evaluate
 from rgals.model_selection import split_interactions
@@ -162,7 +161,7 @@ def test_arrays_with_gaps_are_read_right(X):
 
 def compiled_for() -> dict[str, int]:
     """How many kinds of arguments the solvers' kernels are compiled for."""
-    functions = [value for module in (matrices, rows, diagonal) for value in vars(module).values()]
+    functions = [value for module in (rows, diagonal) for value in vars(module).values()]
     return {f.__qualname__: len(f.signatures) for f in functions if hasattr(f, "signatures")}
 
 

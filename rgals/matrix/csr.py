@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.kernels import csr as kernel
-
 _CHUNK = 1 << 20  # entries that numpy converts at once: bounds temporary memory
 
 
@@ -111,8 +109,19 @@ class CSR:
 
     def transpose(self) -> CSR:
         """The transposed matrix, in the same canonical form."""
-        indptr, indices, values = kernel.transpose(self.indptr, self.indices, self.values, self.n_cols)
-        return CSR(indptr, indices, values, self.n_rows)
+        # scipy's counting sort, which needs values; ones are a byte each.
+        values = np.ones(self.nnz, np.int8) if self.is_binary else self.values
+        turned = sp.csr_array((values, self.indices, self.indptr), shape=self.shape).tocsc()
+        indptr, indices = turned.indptr.astype(np.int64), turned.indices.astype(np.int32, copy=False)
+        return CSR(indptr, indices, self.values if self.is_binary else turned.data, self.n_rows)
+
+    @property
+    def rises(self) -> np.ndarray:
+        """Of every entry, whether it is the first of its row or lies right of the one before it."""
+        rises = np.ones(self.nnz, bool)
+        np.greater(self.indices[1:], self.indices[:-1], out=rises[1:])
+        rises[self.indptr[:-1][self.row_counts > 0]] = True
+        return rises
 
     def take_rows(self, rows: np.ndarray) -> CSR:
         """The matrix of the given rows, in the given order."""

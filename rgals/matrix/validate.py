@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.kernels import csr as kernel
 from rgals.matrix.csr import CSR, read_only
 from rgals.runtime import memory as _memory
 from rgals.runtime.errors import InputError, InputTypeError, ShapeError, UnknownIdError
@@ -59,15 +58,26 @@ def _raw_arrays(X: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
     return X.indptr, X.indices, X.data, X.shape, False
 
 
-def _fault(code: int, row: int, value: int, shape: tuple[int, int], by_column: bool, name: str) -> str:
+def fault(
+    indptr: np.ndarray, indices: np.ndarray, n_values: int, n_cols: int, by_column: bool = False
+) -> str | None:
+    """What makes raw arrays no CSR matrix (``by_column``: CSC), or None."""
     line, cross = ("column", "row") if by_column else ("row", "column")
-    if code == kernel.INDPTR_START:
-        return f"{name}: indptr must start with 0, not {value}"
-    if code == kernel.INDPTR_DECREASES:
-        return f"{name}: indptr decreases after {line} {row} (to {value}); the matrix is corrupt"
-    if code == kernel.INDPTR_END:
-        return f"{name}: {line} {row} ends at entry {value}, past the stored data; the matrix is corrupt"
-    return f"{name}: {line} {row} holds {cross} index {value}, outside 0..{shape[1] - 1}"
+    n_stored = min(len(indices), n_values)
+    if indptr[0] != 0:
+        return f"indptr must start with 0, not {indptr[0]}"
+    wrong = np.flatnonzero((indptr[1:] < indptr[:-1]) | (indptr[1:] > n_stored))
+    if len(wrong):
+        row, end = wrong[0], indptr[wrong[0] + 1]
+        if end < indptr[row]:
+            return f"indptr decreases after {line} {row} (to {end}); the matrix is corrupt"
+        return f"{line} {row} ends at entry {end}, past the stored data; the matrix is corrupt"
+    indices = indices[: indptr[-1]]
+    if len(indices) and not 0 <= indices.min() <= indices.max() < n_cols:
+        at = np.flatnonzero((indices < 0) | (indices >= n_cols))[0]
+        row = np.searchsorted(indptr, at, side="right") - 1
+        return f"{line} {row} holds {cross} index {indices[at]}, outside 0..{n_cols - 1}"
+    return None
 
 
 def _dense_to_sparse(X: Any, name: str) -> sp.csr_array:
@@ -132,9 +142,9 @@ def as_csr(
             needed, f"checking {name} with {len(raw_indices):,} interactions", "give fewer of them at once"
         )
     raw_indptr, raw_indices = read_only(raw_indptr), read_only(raw_indices)
-    code, row, value = kernel.check(raw_indptr, raw_indices, len(data), shape[1])
-    if code != kernel.OK:
-        raise InputError(_fault(code, row, value, shape, by_column, name))
+    wrong = fault(raw_indptr, raw_indices, len(data), shape[1], by_column)
+    if wrong:
+        raise InputError(f"{name}: {wrong}")
 
     nnz = int(raw_indptr[-1])
     indptr = read_only(raw_indptr.astype(np.int64, copy=False))
@@ -157,25 +167,24 @@ def as_csr(
         raise InputError(
             f"Negative values in data passed to rgals: {name} holds {what} at {where}; weights must be >= 0"
         )
-    n_lines = shape[1]
+    made = CSR(indptr, indices, values, shape[1])
     if by_column:
-        indptr, indices, values = map(read_only, kernel.transpose(indptr, indices, values, shape[1]))
-        n_lines = shape[0]
-    if not kernel.is_canonical(indptr, indices):
-        # Two transpositions sort every row in linear time.
-        n_here = len(indptr) - 1
-        flipped = map(read_only, kernel.transpose(indptr, indices, values, n_lines))
-        indptr, indices, values = map(read_only, kernel.transpose(*flipped, n_here))
-        if not kernel.is_canonical(indptr, indices):
-            indptr, indices, total = kernel.sum_duplicates(indptr, indices, values)
-            values = read_only(total.astype(dtype))
-            if not np.isfinite(values).all():
+        made = made.transpose()
+    if not made.rises.all():
+        made = made.transpose().transpose()  # sorts every row in linear time
+        first = made.rises
+        if not first.all():
+            # Equal neighbours are added, in float64.
+            total = np.add.reduceat(made.values, np.flatnonzero(first), dtype=np.float64).astype(dtype)
+            if not np.isfinite(total).all():
                 raise InputError(f"{name}: the sum of duplicate entries overflows {np.dtype(dtype)}")
-    if not values.all():
-        indptr, indices, values = kernel.keep(indptr, indices, values, values != 0)
-    if (values == 1).all():
-        values = np.empty(0, dtype)
-    return CSR(indptr, indices, values, n_lines)
+            kept = made.where(first)
+            made = CSR(kept.indptr, kept.indices, total, made.n_cols)
+    if not made.values.all():
+        made = made.where(made.values != 0)
+    if (made.values == 1).all():
+        made = CSR(made.indptr, made.indices, np.empty(0, dtype), made.n_cols)
+    return made
 
 
 def _check_shape(shape: tuple, n_rows: int | None, n_cols: int | None, name: str) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 
 from rgals.datasets.ids import IdMap
 from rgals.files.archive import ArraySpec, FileSpec, load_npz, save_npz
-from rgals.kernels import csr as kernel
 from rgals.matrix.csr import CSR, read_only
+from rgals.matrix.validate import fault
 from rgals.model.state import FitRecord, Snapshot, parameters_of
 from rgals.runtime.errors import InputTypeError, ModelFileError
 
@@ -161,14 +161,15 @@ def model_spec(name: str, version: int, arrays: Mapping[str, ArraySpec] | None =
 def _seen(arrays: Mapping[str, np.ndarray]) -> CSR:
     indptr, indices, values = (read_only(arrays[f"seen_{part}"]) for part in ("indptr", "indices", "values"))
     n_items = len(arrays["item_factors"])
-    code = kernel.check(indptr, indices, len(indices), n_items)[0]
-    if code != kernel.OK or indptr[-1] != len(indices) or not kernel.is_canonical(indptr, indices):
-        raise ValueError("the stored interactions are damaged")
+    seen = CSR(indptr, indices, values, n_items)
+    wrong = fault(indptr, indices, len(indices), n_items)
+    if wrong or indptr[-1] != len(indices) or not seen.rises.all():
+        raise ValueError(f"the stored interactions are damaged: {wrong or 'columns do not rise'}")
     if len(values) not in (0, len(indices)):
         raise ValueError(f"{len(indices)} interactions need as many values or none")
     if len(values) and not (values > 0).all():
         raise ValueError("a stored interaction has a value that is not positive")
-    return CSR(indptr, indices, values, n_items)
+    return seen
 
 
 def _labels(arrays: Mapping[str, np.ndarray], side: str) -> np.ndarray | None:

@@ -35,10 +35,10 @@ def _answer(x):
 
 def _unvalidated_kernel():
     """What happens to a column index far outside where nobody looks at it first."""
-    from rgals.kernels import csr
+    from rgals.matrix.csr import CSR
 
     indices = np.array([1 << 30], np.int32)
-    csr.transpose(np.array([0, 1]), indices, np.empty(0, np.float32), 3)
+    CSR(np.array([0, 1]), indices, np.empty(0, np.float32), 3).transpose()
     for _ in range(2000):  # memory that was written at random shows when it is used
         np.ones(200)
 
