@@ -156,6 +156,20 @@ def _unescape(text: bytes) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
+def _link(kinds: dict[str, str], path: Path) -> tuple[re.Pattern[bytes], list[int]]:
+    """The pattern of a row of the table, and the groups of it that hold the page and the target of a link."""
+    with_title = {"pl_title", "pl_namespace"} <= kinds.keys()
+    wanted = ("pl_from", "pl_namespace", "pl_title") if with_title else ("pl_from", "pl_target_id")
+    if not kinds.keys() >= set(wanted):
+        raise FileFormatError(
+            f"{path}: the table pagelinks needs pl_from and pl_target_id (or pl_namespace and pl_title); "
+            f"it has {', '.join(kinds)}"
+        )
+    fields = [b"(%b|NULL)" % (_NUMBER if "int" in kind else _TEXT) for kind in kinds.values()]
+    row = re.compile(rb"\s*\(" + b",".join(fields) + rb"\)\s*")
+    return row, [1 + list(kinds).index(name) for name in wanted]
+
+
 def _pagelinks(path: Path, progress: bool) -> Iterator[_Pair]:
     """Links from a ``pagelinks`` dump of MediaWiki: users are the linking pages, from and to all namespaces.
 
@@ -172,17 +186,8 @@ def _pagelinks(path: Path, progress: bool) -> Iterator[_Pair]:
             if column := _COLUMN.match(line):
                 kinds[column[1].decode()] = column[2].decode().lower()
             elif start.startswith(b")"):
-                old = {"pl_title", "pl_namespace"} <= kinds.keys()
-                wanted = ("pl_from", "pl_namespace", "pl_title") if old else ("pl_from", "pl_target_id")
-                if not kinds.keys() >= set(wanted):
-                    raise FileFormatError(
-                        f"{path}: the table pagelinks needs pl_from and pl_target_id (or pl_namespace and "
-                        f"pl_title); it has {', '.join(kinds)}"
-                    )
-                names = list(kinds)
-                groups = [1 + names.index(name) for name in wanted]
-                fields = [b"(%b|NULL)" % (_NUMBER if "int" in kind else _TEXT) for kind in kinds.values()]
-                row, kinds = re.compile(rb"\s*\(" + b",".join(fields) + rb"\)\s*"), None
+                row, groups = _link(kinds, path)
+                kinds = None
         elif start.upper().startswith(b"INSERT INTO") and b"pagelinks" in start[:40]:
             if row is None:
                 raise _bad(path, number, "INSERT before CREATE TABLE; the columns are unknown", line)
@@ -195,12 +200,12 @@ def _pagelinks(path: Path, progress: bool) -> Iterator[_Pair]:
             while at < len(values):
                 match = row.match(values, at)
                 if match is None:
-                    raise _bad(path, number, f"no row of {len(names)} values", values[at : at + 200])
+                    raise _bad(path, number, f"no row of {row.groups} values", values[at : at + 200])
                 source, *target = match.group(*groups)
                 if b"NULL" in (source, *target):
                     raise _bad(path, number, "a link without an end", match[0])
-                page = int(target[0])
-                yield number, int(source), f"{page}:{_unescape(target[1])}" if old else page, None, None
+                page = int(target[0]) if len(target) == 1 else f"{int(target[0])}:{_unescape(target[1])}"
+                yield number, int(source), page, None, None
                 at = match.end() + 1
                 if values[at - 1 : at] != b",":
                     raise _bad(path, number, "no comma between rows", values[at - 1 : at + 199])
