@@ -13,13 +13,7 @@ import scipy.sparse as sp
 from sklearn.utils import check_random_state
 
 from rgals.matrix.entries import entries, entry_rows, part_sizes
-from rgals.matrix.splits import (
-    check_ratios,
-    leave_last_out,
-    split_interactions,
-    temporal_split,
-    to_matrix,
-)
+from rgals.matrix.splits import check_ratios, leave_last_out, split_interactions, temporal_split, to_matrix
 from rgals.model_selection.core import check_core, k_core
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import InputError, ParameterError

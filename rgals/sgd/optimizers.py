@@ -12,6 +12,13 @@ from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import InputTypeError, ParameterError
 
 
+def check_below_one(name: str, value: Any) -> float:
+    """Return ``value``, a number in [0, 1), or raise `ParameterError`."""
+    if not 0 <= check_real(name, value) < 1:
+        raise ParameterError(name, value, "give a number in [0, 1)")
+    return float(value)
+
+
 @dataclass
 class Moments:
     """Moments (n, K), empty where the optimiser keeps none, and the number of updates of every row (n,)."""
@@ -112,7 +119,7 @@ class SGD(Optimizer):
 
     def numbers(self) -> tuple[float, float, float]:
         """Momentum."""
-        return check_real("momentum", self.momentum, 0, 1), 0.0, 0.0
+        return check_below_one("momentum", self.momentum), 0.0, 0.0
 
 
 @dataclass(frozen=True)
@@ -154,10 +161,7 @@ class Adam(Optimizer):
 
     def numbers(self) -> tuple[float, float, float]:
         """Both betas and epsilon."""
-        for name, value in (("beta1", self.beta1), ("beta2", self.beta2)):
-            if not 0 <= check_real(name, value) < 1:
-                raise ParameterError(name, value, "give a number in [0, 1)")
-        return self.beta1, self.beta2, self.eps
+        return check_below_one("beta1", self.beta1), check_below_one("beta2", self.beta2), self.eps
 
 
 @dataclass(frozen=True)
@@ -173,12 +177,7 @@ class LazyAdam(Adam):
     lazy: ClassVar[bool] = True
 
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {
-    "sgd": SGD,
-    "adagrad": Adagrad,
-    "adam": Adam,
-    "lazy_adam": LazyAdam,
-}
+OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adagrad": Adagrad, "adam": Adam, "lazy_adam": LazyAdam}
 
 
 def get_optimizer(optimizer: Any, momentum: float = 0.0) -> Optimizer:
@@ -191,7 +190,5 @@ def get_optimizer(optimizer: Any, momentum: float = 0.0) -> Optimizer:
         made = optimizer
     else:
         raise InputTypeError(f"optimizer must be a name or an Optimizer, not {optimizer!r}")
-    if isinstance(made, SGD) and not 0 <= check_real("momentum", made.momentum) < 1:
-        raise ParameterError("momentum", made.momentum, "give a number in [0, 1)")
-    made.numbers()
+    made.numbers()  # checks them
     return made

@@ -61,10 +61,7 @@ class BestIterate:
 
 
 def make_watchers(
-    model: Any,
-    train: CSR,
-    held_out: CSR | None,
-    callbacks: Callback | Sequence[Callback] | None,
+    model: Any, train: CSR, held_out: CSR | None, callbacks: Callback | Sequence[Callback] | None
 ) -> tuple[list[Callback], BestIterate | None]:
     """What is called after every iteration; and what keeps the best iterate, if anything does."""
     watchers: list[Callback] = []
