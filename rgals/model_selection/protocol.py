@@ -244,18 +244,8 @@ class Protocol:
         shares = (self.fold_in, 1 - self.fold_in)
         validation_in, validation_out = split_interactions(matrix[validation], shares, random_state=rng)
         test_in, test_out = split_interactions(matrix[test], shares, random_state=rng)
-        return Parts(
-            matrix[train],
-            validation_out,
-            test_out,
-            users,
-            items,
-            validation_in,
-            test_in,
-            train,
-            validation,
-            test,
-        )
+        parts = matrix[train], validation_out, test_out
+        return Parts(*parts, users, items, validation_in, test_in, train, validation, test)
 
 
 # Each name says what it does; a benchmark names one and its seed.

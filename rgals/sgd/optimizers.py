@@ -79,22 +79,13 @@ class Optimizer:
             slots[ids] = np.arange(len(ids), dtype=np.int32)
         a, c, eps = self.numbers()
         numbers = np.array([lr, a, c, eps, coupled, decoupled, grad_scale, ridge_scale], param.dtype)
-        cosine = effective is not None
-        kernel.apply(
-            rows,
-            slots,
-            grad,
-            np.empty(0, param.dtype) if ridge is None else ridge,
-            param,
-            param if effective is None else effective,
-            np.empty(0, param.dtype) if inverse_norm is None else inverse_norm,
-            state.first,
-            state.second,
-            state.steps,
-            self.kind,
-            numbers,
-            cosine,
+        ridge, inverse_norm = (
+            np.empty(0, param.dtype) if array is None else array for array in (ridge, inverse_norm)
         )
+        factors = param, param if effective is None else effective, inverse_norm
+        moments = state.first, state.second, state.steps
+        cosine = effective is not None
+        kernel.apply(rows, slots, grad, ridge, *factors, *moments, self.kind, numbers, cosine)
 
     def _moves_without_gradient(self, coupled: float, decoupled: float) -> bool:
         return self.n_moments > 0 or coupled > 0 or decoupled > 0
