@@ -27,14 +27,7 @@ from rgals.solvers.als import ALS, Problem, choose_reg
 from rgals.solvers.choose import choose_solver
 from rgals.training.base import Task, Trained
 from rgals.training.data import check_matrix, dtype_name, start_factors
-from rgals.training.fit import (
-    CHECKPOINT,
-    check_memory,
-    check_parameters,
-    describe_fit,
-    finish,
-    taken,
-)
+from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, finish, taken
 from rgals.training.run import run
 
 _HIDDEN = 0.2  # share of every row that `score` hides

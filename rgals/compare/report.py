@@ -140,15 +140,9 @@ def summarise(
             )
         )
     rows.sort(key=lambda row: (-row.test.get(setting["metric"], (-1.0, 0.0))[0], -row.tuning["best"]))
-    return Comparison(
-        name,
-        setting,
-        setting["metric"],
-        best,
-        rows,
-        _objectives(records, methods),
-        records.get("compile", {"seconds": math.nan})["seconds"],
-    )
+    compiled = records.get("compile", {"seconds": math.nan})["seconds"]
+    objectives = _objectives(records, methods)
+    return Comparison(name, setting, setting["metric"], best, rows, objectives, compiled)
 
 
 def _objectives(records: dict[str, dict[str, Any]], methods: Sequence[Method]) -> dict[str, dict[str, Any]]:

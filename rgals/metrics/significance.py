@@ -279,14 +279,7 @@ def compare(
     for name, p_value, corrected in zip(names, p_values, holm(p_values), strict=True):
         values = _as_values(name, figures[name])
         difference = values - base
-        rows.append(
-            Comparison(
-                name,
-                float(np.nanmean(values)),
-                float(np.nanmean(difference)),
-                bootstrap_interval(difference, **options),
-                p_value,
-                float(corrected),
-            )
-        )
+        means = float(np.nanmean(values)), float(np.nanmean(difference))
+        interval = bootstrap_interval(difference, **options)
+        rows.append(Comparison(name, *means, interval, p_value, float(corrected)))
     return rows

@@ -47,13 +47,7 @@ class Interop(FactorRanker):
 
     @classmethod
     def from_implicit(
-        cls,
-        model: Any,
-        X: Any,
-        *,
-        loss: str | Loss | None = None,
-        user_ids: Any = None,
-        item_ids: Any = None,
+        cls, model: Any, X: Any, *, loss: str | Loss | None = None, user_ids: Any = None, item_ids: Any = None
     ) -> Self:
         """A model that recommends as one of implicit's does, with everything else that this one can.
 

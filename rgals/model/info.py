@@ -58,7 +58,4 @@ def _plans(state: FittedState, seen: CSR) -> dict[str, Any]:
     dtype, K = state.user_factors.dtype, state.user_factors.shape[1]
     users_side = coefficients.user_side(seen, state.reg, state.reg_exponent)
     items_side = coefficients.item_side(items, state.reg, state.reg_exponent)
-    return {
-        "users": str(Plan(seen, users_side, dtype, K)),
-        "items": str(Plan(items, items_side, dtype, K)),
-    }
+    return {"users": str(Plan(seen, users_side, dtype, K)), "items": str(Plan(items, items_side, dtype, K))}

@@ -115,21 +115,12 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class FittedState(Snapshot):
-    """Everything that a fit found, published as one object: a reader never sees half of a refit.
+    """Everything that a fit by half-steps found."""
 
-    Attributes
-    ----------
-    loss : Loss
-        A copy of the loss that was fitted.
-    reg, reg_exponent : float
-    degrees : Degrees
-        Margins of the training matrix, which a fold-in needs.
-    """
-
-    loss: Loss = None  # type: ignore[assignment]
+    loss: Loss = None  # type: ignore[assignment]  # a copy of what was fitted
     reg: float = 0.0
     reg_exponent: float = 1.0
-    degrees: Degrees = None  # type: ignore[assignment]
+    degrees: Degrees = None  # type: ignore[assignment]  # margins of the training matrix, for a fold-in
 
     def user_side(self, rows: CSR) -> Side:
         """The user half-step on the interactions of any users."""

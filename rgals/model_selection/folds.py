@@ -96,18 +96,18 @@ class UserSplit:
             raise ParameterError("fold_in", self.fold_in, "give a share below 1; else nothing is held out")
         matrix = to_matrix(X)
         rng, shares = check_random_state(self.random_state), (fold_in, 1 - fold_in)
-        for test_users in self._test_users(matrix.shape[0], rng):
-            train_users = np.setdiff1d(np.arange(matrix.shape[0]), test_users, assume_unique=True)
+        for fold in self._folds(matrix.shape[0], rng).split(matrix):
+            train_users, test_users = map(np.sort, fold)
             told, held_out = split_interactions(matrix[test_users], shares, random_state=rng)
             yield UserFold(matrix[train_users], told, held_out, train_users, test_users)
 
-    def _test_users(self, n_users: int, rng: np.random.RandomState) -> Iterator[np.ndarray]:
+    def _folds(self, n_users: int, rng: np.random.RandomState) -> Any:
+        from sklearn.model_selection import KFold, ShuffleSplit  # costly to import
+
         if self.test_size is None:
             if n_users < self.n_splits:
                 raise ParameterError("n_splits", self.n_splits, f"give at most the {n_users} users of X")
-            for part in np.array_split(rng.permutation(n_users), self.n_splits):
-                yield np.sort(part)
-            return
+            return KFold(self.n_splits, shuffle=True, random_state=rng)
         if isinstance(self.test_size, float):
             check_real("test_size", self.test_size, 0.0, 1.0, open_min=True)
             size = int(np.ceil(self.test_size * n_users))
@@ -117,8 +117,7 @@ class UserSplit:
             raise ParameterError(
                 "test_size", self.test_size, f"leave some of the {n_users} users for training"
             )
-        for _ in range(self.n_splits):
-            yield np.sort(rng.permutation(n_users)[:size])
+        return ShuffleSplit(self.n_splits, test_size=size, random_state=rng)
 
 
 @dataclass(eq=False)

@@ -13,13 +13,7 @@ import scipy.sparse as sp
 from sklearn.utils import check_random_state
 
 from rgals.matrix.entries import entries, entry_rows, part_sizes
-from rgals.matrix.splits import (
-    check_ratios,
-    leave_last_out,
-    split_interactions,
-    temporal_split,
-    to_matrix,
-)
+from rgals.matrix.splits import check_ratios, leave_last_out, split_interactions, temporal_split, to_matrix
 from rgals.model_selection.core import check_core, k_core
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import InputError, ParameterError
@@ -250,18 +244,8 @@ class Protocol:
         shares = (self.fold_in, 1 - self.fold_in)
         validation_in, validation_out = split_interactions(matrix[validation], shares, random_state=rng)
         test_in, test_out = split_interactions(matrix[test], shares, random_state=rng)
-        return Parts(
-            matrix[train],
-            validation_out,
-            test_out,
-            users,
-            items,
-            validation_in,
-            test_in,
-            train,
-            validation,
-            test,
-        )
+        parts = matrix[train], validation_out, test_out
+        return Parts(*parts, users, items, validation_in, test_in, train, validation, test)
 
 
 # Each name says what it does; a benchmark names one and its seed.

@@ -37,15 +37,8 @@ class Epochs:
         self.model = model
         loss, sampler = get_loss(model.loss), None
         if loss.kind == "sampled":
-            sampler = Sampler(
-                X,
-                model.sampler,
-                model.n_negatives,
-                gamma=model.gamma,
-                shared=model.shared_negatives,
-                exclude_positives=model.exclude_positives,
-                replacement=model.replacement,
-            )
+            how = {name: getattr(model, name) for name in ("gamma", "exclude_positives", "replacement")}
+            sampler = Sampler(X, model.sampler, model.n_negatives, shared=model.shared_negatives, **how)
         settings = Settings(
             loss=loss,
             temperature=model.temperature,

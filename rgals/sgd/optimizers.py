@@ -12,6 +12,13 @@ from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import InputTypeError, ParameterError
 
 
+def check_below_one(name: str, value: Any) -> float:
+    """Return ``value``, a number in [0, 1), or raise `ParameterError`."""
+    if not 0 <= check_real(name, value) < 1:
+        raise ParameterError(name, value, "give a number in [0, 1)")
+    return float(value)
+
+
 @dataclass
 class Moments:
     """Moments (n, K), empty where the optimiser keeps none, and the number of updates of every row (n,)."""
@@ -72,22 +79,13 @@ class Optimizer:
             slots[ids] = np.arange(len(ids), dtype=np.int32)
         a, c, eps = self.numbers()
         numbers = np.array([lr, a, c, eps, coupled, decoupled, grad_scale, ridge_scale], param.dtype)
-        cosine = effective is not None
-        kernel.apply(
-            rows,
-            slots,
-            grad,
-            np.empty(0, param.dtype) if ridge is None else ridge,
-            param,
-            param if effective is None else effective,
-            np.empty(0, param.dtype) if inverse_norm is None else inverse_norm,
-            state.first,
-            state.second,
-            state.steps,
-            self.kind,
-            numbers,
-            cosine,
+        ridge, inverse_norm = (
+            np.empty(0, param.dtype) if array is None else array for array in (ridge, inverse_norm)
         )
+        factors = param, param if effective is None else effective, inverse_norm
+        moments = state.first, state.second, state.steps
+        cosine = effective is not None
+        kernel.apply(rows, slots, grad, ridge, *factors, *moments, self.kind, numbers, cosine)
 
     def _moves_without_gradient(self, coupled: float, decoupled: float) -> bool:
         return self.n_moments > 0 or coupled > 0 or decoupled > 0
@@ -112,7 +110,7 @@ class SGD(Optimizer):
 
     def numbers(self) -> tuple[float, float, float]:
         """Momentum."""
-        return check_real("momentum", self.momentum, 0, 1), 0.0, 0.0
+        return check_below_one("momentum", self.momentum), 0.0, 0.0
 
 
 @dataclass(frozen=True)
@@ -154,10 +152,7 @@ class Adam(Optimizer):
 
     def numbers(self) -> tuple[float, float, float]:
         """Both betas and epsilon."""
-        for name, value in (("beta1", self.beta1), ("beta2", self.beta2)):
-            if not 0 <= check_real(name, value) < 1:
-                raise ParameterError(name, value, "give a number in [0, 1)")
-        return self.beta1, self.beta2, self.eps
+        return check_below_one("beta1", self.beta1), check_below_one("beta2", self.beta2), self.eps
 
 
 @dataclass(frozen=True)
@@ -173,12 +168,7 @@ class LazyAdam(Adam):
     lazy: ClassVar[bool] = True
 
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {
-    "sgd": SGD,
-    "adagrad": Adagrad,
-    "adam": Adam,
-    "lazy_adam": LazyAdam,
-}
+OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adagrad": Adagrad, "adam": Adam, "lazy_adam": LazyAdam}
 
 
 def get_optimizer(optimizer: Any, momentum: float = 0.0) -> Optimizer:
@@ -191,7 +181,5 @@ def get_optimizer(optimizer: Any, momentum: float = 0.0) -> Optimizer:
         made = optimizer
     else:
         raise InputTypeError(f"optimizer must be a name or an Optimizer, not {optimizer!r}")
-    if isinstance(made, SGD) and not 0 <= check_real("momentum", made.momentum) < 1:
-        raise ParameterError("momentum", made.momentum, "give a number in [0, 1)")
-    made.numbers()
+    made.numbers()  # checks them
     return made

@@ -18,7 +18,7 @@ from rgals.runtime.threads import workers
 from rgals.sgd import file as sgd_file
 from rgals.sgd.epochs import BATCH, CHECKPOINT, Epochs
 from rgals.sgd.losses import get_loss
-from rgals.sgd.optimizers import get_optimizer
+from rgals.sgd.optimizers import check_below_one, get_optimizer
 from rgals.sgd.samplers import SAMPLERS
 from rgals.sgd.schedules import get_schedule
 from rgals.sgd.trainer import scratch_bytes
@@ -206,8 +206,7 @@ class SGDRanker(Trained, BaseEstimator):
             check_real(name, getattr(self, name), 0, open_min=True)
         check_real("gamma", self.gamma)
         check_real("weight_decay", self.weight_decay, 0)
-        if not 0 <= check_real("warmup", self.warmup) < 1:
-            raise ParameterError("warmup", self.warmup, "give a number in [0, 1)")
+        check_below_one("warmup", self.warmup)
         check_choice("score", self.score, SCORES)
         check_choice("sampler", self.sampler, SAMPLERS)
         check_choice("decay", self.decay, DECAYS)

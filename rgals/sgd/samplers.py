@@ -103,17 +103,9 @@ class Sampler:
 
     def draw(self, key: np.uint64, users: np.ndarray, items: np.ndarray) -> None:
         """Fill ``items[:, 1:]`` (B, 1 + n) with negatives of the users; column 0 holds the positives."""
-        kernel.draw(
-            key,
-            users,
-            self.X.indptr,
-            self.X.indices,
-            self.X.n_cols,
-            *self._table,
-            self.exclude_positives,
-            not self.replacement,
-            items,
-        )
+        known = users, self.X.indptr, self.X.indices
+        how = self.exclude_positives, not self.replacement
+        kernel.draw(key, *known, self.X.n_cols, *self._table, *how, items)
 
     def draw_shared(self, key: np.uint64, positives: np.ndarray) -> np.ndarray:
         """Negatives for a whole batch with the given positives, (n,) int32."""

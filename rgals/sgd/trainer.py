@@ -186,11 +186,8 @@ class Trainer:
         items: np.ndarray | None,
         item_grad: np.ndarray,
     ) -> None:
-        common = {
-            "coupled": self.settings.coupled,
-            "decoupled": self.settings.decoupled,
-            "grad_scale": 1.0 / weight,
-        }
+        common = {"coupled": self.settings.coupled, "decoupled": self.settings.decoupled}
+        common["grad_scale"] = 1.0 / weight
         if self._ridge is None:
             self.users.step(user_grad, lr, users, **common)
             self.items.step(item_grad, lr, items, **common)
@@ -355,16 +352,8 @@ class Trainer:
 
         row_starts = range(0, len(users), _CHUNK)
         self._map(chunk, row_starts)
-        kernel.mask_items(
-            neg,
-            users,
-            self.X.indptr,
-            self.X.indices,
-            positives,
-            starts_of,
-            order,
-            self.sampler.exclude_positives,
-        )
+        known = users, self.X.indptr, self.X.indices
+        kernel.mask_items(neg, *known, positives, starts_of, order, self.sampler.exclude_positives)
         self._map(losses, row_starts)
         by_row *= self.inverse_t
         shared_grad = np.empty_like(item_rows)

@@ -27,18 +27,12 @@ def run(
 ) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
     """Iterate until ``n_iter``, until the objective settles or until a watcher ends it.
 
+    Returns the ``outcome`` of ``steps``, and the history: ``iteration``, ``seconds``, ``objective`` and what
+    watchers added. Nothing is published: an error or Ctrl-C loses the results, but for checkpoints.
+
     The objective has settled when it falls by less than ``tol`` times its magnitude in an iteration; None: it
     ends no run. All ``watchers`` are called after every iteration; ``best`` is one of them, whose iterate is
     returned instead of the last. ``store`` is where checkpoints are, to go on from and to write.
-
-    Nothing is published here: an error or Ctrl-C ends the run and its results are lost, but for checkpoints.
-
-    Returns
-    -------
-    factors : dict of str to ndarray
-        The ``outcome`` of ``steps``.
-    history : list of dict
-        ``iteration``, ``seconds``, ``objective`` and what watchers added.
     """
     history: list[dict[str, Any]] = []
     done = None if store is None else store.resume(n_iter)

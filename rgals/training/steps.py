@@ -13,19 +13,11 @@ from rgals.matrix.csr import read_only
 
 
 class Steps(Protocol):
-    """A training method, iteration by iteration: all that ALS and SGD do not share.
+    """A training method, iteration by iteration: all that ALS and SGD do not share."""
 
-    Attributes
-    ----------
-    label, unit : str
-        The method and what it counts, for the progress bar.
-    outcome : tuple of str
-        The factors that a run returns, ``"user_factors"`` or ``"item_factors"`` or both: of the last
-        iteration, or of the best.
-    """
-
-    label: ClassVar[str]
-    unit: ClassVar[str]
+    label: ClassVar[str]  # the method,
+    unit: ClassVar[str]  # and what it counts, for the progress bar
+    # "user_factors" or "item_factors" or both: what a run returns of the last iteration, or of the best
     outcome: ClassVar[tuple[str, ...]]
 
     def step(self, iteration: int) -> float:

@@ -29,14 +29,8 @@ class Validation:
     def __call__(self, now: Iteration) -> None:
         """Evaluate the current factors."""
         started = time.perf_counter()
-        figures = evaluate(
-            (now.user_factors, now.item_factors),
-            self.train,
-            self.held_out,
-            metrics=(self.metric,),
-            users=self.users,
-            n_jobs=self.n_jobs,
-        )
+        factors, data = (now.user_factors, now.item_factors), (self.train, self.held_out)
+        figures = evaluate(factors, *data, self.metric, users=self.users, n_jobs=self.n_jobs)
         now.record[self.metric] = float(figures[self.metric])
         now.record["evaluation_seconds"] = time.perf_counter() - started
 
@@ -61,10 +55,7 @@ class BestIterate:
 
 
 def make_watchers(
-    model: Any,
-    train: CSR,
-    held_out: CSR | None,
-    callbacks: Callback | Sequence[Callback] | None,
+    model: Any, train: CSR, held_out: CSR | None, callbacks: Callback | Sequence[Callback] | None
 ) -> tuple[list[Callback], BestIterate | None]:
     """What is called after every iteration; and what keeps the best iterate, if anything does."""
     watchers: list[Callback] = []

@@ -16,14 +16,7 @@ from rgals.files.journal import Journal
 from rgals.losses import LOSSES, Loss, get_loss
 from rgals.metrics import evaluate
 from rgals.model_selection.protocol import Protocol
-from rgals.model_selection.tuning.halving import (
-    PROPOSERS,
-    OutOfTimeError,
-    Trial,
-    best_trial,
-    counts,
-    search,
-)
+from rgals.model_selection.tuning.halving import PROPOSERS, OutOfTimeError, Trial, best_trial, counts, search
 from rgals.model_selection.tuning.space import Space, default_space, make_space
 from rgals.model_selection.tuning.trials import Measurement, Prepared, make_model, split_for_tuning
 from rgals.runtime.checks import check_choice, check_int, check_real
