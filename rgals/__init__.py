@@ -1,7 +1,6 @@
 """Exact alternating least squares for top-K recommendation from implicit feedback."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rgals.runtime.errors import (
     CheckpointError,
@@ -19,6 +18,7 @@ from rgals.runtime.errors import (
     ShapeError,
     UnknownIdError,
 )
+from rgals.runtime.lazy import later
 from rgals.runtime.version import __version__
 
 if TYPE_CHECKING:
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from rgals.losses import IALS, RG2, RGX, WRMF
     from rgals.training.checkpoint import Checkpoint
     from rgals.warm import warmup
-
-#: What is imported when it is asked for, by its module.
-_LATER = {"RGALS": "estimator", "Checkpoint": "training.checkpoint", "warmup": "warm"}
-_LATER |= dict.fromkeys(("IALS", "RG2", "RGX", "WRMF"), "losses")
 
 __all__ = [
     "IALS",
@@ -56,13 +52,12 @@ __all__ = [
     "warmup",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value = getattr(importlib.import_module(f"rgals.{_LATER[name]}"), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+__getattr__, __dir__ = later(
+    __name__,
+    {
+        "estimator": "RGALS",
+        "losses": "IALS RG2 RGX WRMF",
+        "training.checkpoint": "Checkpoint",
+        "warm": "warmup",
+    },
+)

@@ -269,3 +269,49 @@ def test_compiling_at_import_would_be_noticed(tmp_path):
     seen = observe(eager, tmp_path)
     assert seen["compiled"] == ["<lambda>"]
     assert not seen["environment_kept"]
+
+
+LOADED = """
+import sys
+import numpy, scipy.sparse, numba, sklearn.base
+before = set(sys.modules)
+from rgals import RGALS
+print(*sorted(set(sys.modules) - before))
+"""
+#: What comes in when it is used.
+LATER = (
+    "rgals.cli",
+    "rgals.compare",
+    "rgals.datasets.fetching",
+    "rgals.datasets.interactions",
+    "rgals.datasets.read",
+    "rgals.datasets.text",
+    "rgals.model.export",
+    "rgals.model_selection",
+    "rgals.scoring._streaming",
+    "rgals.sgd",
+    "rgals.solvers.cuda.backend",
+    "rgals.warm",
+)
+
+
+def test_the_estimator_loads_little_beyond_what_it_is_made_of():
+    """Counted beside numpy, scipy.sparse, numba and sklearn.base: of others hardly a module more."""
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.split()
+    assert "rgals.estimator" in loaded
+    assert {name for name in loaded if not name.startswith("rgals")} <= {"resource"}
+    assert [name for name in LATER if name in loaded] == []
+    assert len(loaded) <= 95
+
+
+@pytest.mark.parametrize("package", ["rgals", "rgals.datasets", "rgals.scoring"])
+def test_names_that_are_imported_later_are_listed_and_found(package):
+    script = (
+        f"import {package} as p; names = dir(p); assert set(p.__all__) <= set(names), names\n"
+        f"assert all(getattr(p, name) is getattr(p, name) for name in p.__all__)\n"
+        f"try: p.nothing\nexcept AttributeError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout == f"module '{package}' has no attribute 'nothing'\n", done.stderr

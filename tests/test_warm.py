@@ -113,7 +113,10 @@ def test_the_bar_ends_full(package, monkeypatch, capsys):
 
 
 def test_the_command_says_what_and_whereto(monkeypatch, capsys):
-    monkeypatch.setattr(command, "warmup", lambda **_: warm.Warmup("/a/folder", {"one": 1.25}))
+    def done(*, n_jobs=None, verbose=0):
+        return warm.Warmup("/a/folder", {"one": 1.25})
+
+    monkeypatch.setattr(command, "warmup", done)
     assert main(["warmup"]) == 0
     out = capsys.readouterr().out
     assert out.endswith("1 functions compiled; the cache is /a/folder\n")

@@ -1,11 +1,16 @@
 """Reading, making and fetching interactions."""
 
-from rgals.datasets.fetching import available, cache_folder, fetch
-from rgals.datasets.ids import IdMap
-from rgals.datasets.interactions import Interactions
-from rgals.datasets.paper import prepare_paper
-from rgals.datasets.read import read_interactions
-from rgals.datasets.synthetic import SyntheticInteractions, make_implicit
+from typing import TYPE_CHECKING
+
+from rgals.runtime.lazy import later
+
+if TYPE_CHECKING:
+    from rgals.datasets.fetching import available, cache_folder, fetch
+    from rgals.datasets.ids import IdMap
+    from rgals.datasets.interactions import Interactions
+    from rgals.datasets.paper import prepare_paper
+    from rgals.datasets.read import read_interactions
+    from rgals.datasets.synthetic import SyntheticInteractions, make_implicit
 
 __all__ = [
     "IdMap",
@@ -18,3 +23,15 @@ __all__ = [
     "prepare_paper",
     "read_interactions",
 ]
+
+__getattr__, __dir__ = later(
+    __name__,
+    {
+        "fetching": "available cache_folder fetch",
+        "ids": "IdMap",
+        "interactions": "Interactions",
+        "paper": "prepare_paper",
+        "read": "read_interactions",
+        "synthetic": "SyntheticInteractions make_implicit",
+    },
+)

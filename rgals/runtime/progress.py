@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from numba.core.event import Event, Listener, install_listener, register, unregister
-from tqdm import tqdm
 
 _COMPILE = "numba:compile"
 FIRST_FIT = 20  # seconds that a first fit compiles: docs/startup.md
@@ -25,6 +24,8 @@ class ProgressBar(Listener):
     told = False
 
     def __init__(self, total: int, label: str, unit: str, *, shown: bool = True) -> None:
+        from tqdm import tqdm
+
         self.bar = tqdm(total=total, desc=label, unit=unit, disable=not shown)
         self.label = label
         self.listens = False

@@ -7,7 +7,6 @@ from typing import Any
 from rgals.solvers.base import Backend
 from rgals.solvers.cpu import CPUBackend
 from rgals.solvers.cuda import is_cuda
-from rgals.solvers.cuda.backend import CuPyBackend
 from rgals.solvers.dense import DenseBackend
 
 
@@ -17,7 +16,11 @@ def exact_backend(model: Any) -> Backend:
 
 
 def _backend(model: Any, steps: int | None) -> Backend:
-    return CuPyBackend(model.device, steps) if is_cuda(model.device) else CPUBackend(model.n_jobs, steps)
+    if not is_cuda(model.device):
+        return CPUBackend(model.n_jobs, steps)
+    from rgals.solvers.cuda.backend import CuPyBackend
+
+    return CuPyBackend(model.device, steps)
 
 
 def choose_solver(model: Any, coefficients: Any) -> tuple[Backend, str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 from instruments.hardened import installed, run
+from numba.core import caching
 
 from rgals import RGALS, warmup
 
@@ -79,3 +81,17 @@ def test_a_cache_that_lacks_something_is_told_of_once(warm):
     done = run(warm, ENTRY.replace("np.array([0, 1])", "np.array([0, 1], np.int16)"))
     assert (done.returncode, done.stdout) == (0, "(0, 0, 0) True\n"), done.stderr
     assert done.stderr.count("RuntimeWarning: ") == 1 and "NUMBA_CACHE_DIR" in done.stderr, done.stderr
+
+
+def test_a_cache_that_was_named_is_read_where_it_cannot_be_written(warm):
+    """As in the image of examples/Dockerfile."""
+    kernels = warm / "site" / "rgals" / "kernels"
+    named = caching.FunctionCache._impl_class._locator_classes[0].get_suitable_cache_subpath(
+        str(kernels / "csr.py")
+    )
+    shutil.copytree(kernels / "__pycache__", warm / "named" / named)
+    moved = (kernels / "__pycache__").rename(warm / "moved")
+    try:
+        assert used(warm, NUMBA_CACHE_DIR=warm / "named", HOME=warm / "home") == ([], "")
+    finally:
+        moved.rename(kernels / "__pycache__")
