@@ -5,7 +5,7 @@ registered under symbol names of ours, so that compiled code refers to a *name*:
 on disk and loaded by another process, which a baked-in address could not.
 
 All arrays are C-ordered; the docstrings are written in terms of C-ordered matrices. Every routine works on
-float32 and float64 and expects that BLAS runs on one thread (``rgals.runtime.threads.parallel``).
+float32 and float64 and expects that BLAS runs on one thread (``rgals.runtime.threads.workers``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from numba.core import cgutils
 from numba.extending import get_cython_function_address, intrinsic
 
 for _letter in "sd":
-    llvm.add_symbol(f"rgals_{_letter}gemm", get_cython_function_address("scipy.linalg.cython_blas", _letter + "gemm"))
+    llvm.add_symbol(
+        f"rgals_{_letter}gemm", get_cython_function_address("scipy.linalg.cython_blas", _letter + "gemm")
+    )
 
 
 @intrinsic

@@ -110,7 +110,7 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     partial = np.zeros((n_chunks * n_pairs, side**2))
     numbers, ones = np.arange(ROWS, dtype=np.int32), np.ones(side, factors.dtype)
     launch(_partial, n_threads, factors, weight, uniform, numbers, ones, partial)
-    # The chunks' sums are added in a fixed order; tiles lie one block column after the other, W numbers a row.
+    # Chunks are added in a fixed order. Tiles lie one block column after another, W numbers a row.
     sums = partial.reshape(n_chunks, n_pairs, -1).sum(axis=0)
     out = np.zeros((width, width))
     pairs = [(a, b) for a in range(0, width, TILE) for b in range(a, width, TILE)]

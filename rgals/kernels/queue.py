@@ -100,3 +100,15 @@ def launch(work: Callable[..., Any], n_threads: int, *args: Any) -> None:
         if not other.cancelled():
             other.result()
         _threads().submit(_stay_awake, _launches, _launches[0])
+
+
+def spread(work: Callable[..., Any], n: int, n_threads: int, *args: Any) -> None:
+    """Call ``work(first, stop, *args)`` for pieces that make up all of ``range(n)``, on some threads."""
+    size = n if n_threads == 1 else max(1, n // (4 * n_threads))
+    starts = iter(range(0, n, max(size, 1)))  # whoever asks next gets the next: Python's lock sees to that
+
+    def pieces(counter: np.ndarray) -> None:
+        for first in starts:
+            work(first, min(first + size, n), *args)
+
+    launch(pieces, n_threads)

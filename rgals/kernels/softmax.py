@@ -9,14 +9,13 @@ are added in a fixed order, so the outcome does not depend on the number of thre
 from __future__ import annotations
 
 import numpy as np
-from numba import prange
 
 from rgals.kernels import blas
 from rgals.kernels.compile import entry, inner
-from rgals.kernels.queue import fetch_add
+from rgals.kernels.queue import spread
 from rgals.kernels.tiles import dot
 
-# A maximum is the same in any order; sums are not, and `rgals.kernels.sgd` says why theirs is given.
+# A maximum is the same in any order; sums are not, so theirs is given (`rgals.kernels.tiles.dot`).
 _MAX = {"reassoc", "nsz", "nnan"}
 _FUSE = {"contract"}  # a product and a sum into one instruction
 
@@ -58,93 +57,70 @@ def _exponentials(row, top, bits, power):
     return total
 
 
-@entry(parallel=True)
-def softmax_batch(
-    users, items, indptr, indices, weights, tile, buffer, threads, values, user_grad, item_grad
-):
+@entry(nogil=True)
+def _exponentiate(begin, stop, users, items, starts, indices, weights, tile, buffer, top, total, own):
+    """Of some tiles ``exp(score - top)``, the maximum and sum of each row, and the positives' scores."""
+    size, width = users.shape
+    n, one, zero = len(items), np.float32(1), np.float32(0)
+    bits = np.empty(tile, np.int32)
+    power = bits.view(np.float32)
+    for t in range(begin, stop):
+        first = t * tile
+        here, at = min(tile, n - first), size * first
+        scores = buffer[at : at + size * here].reshape(size, here)
+        blas.gemm_nt(
+            size, here, width, one, users, 0, width, items, first * width, width, zero, buffer, at, here
+        )
+        for b in range(size):
+            for e in range(starts[t, b], starts[t + 1, b]):
+                weight = one if len(weights) == 0 else weights[e]
+                own[t, b] += np.float64(weight) * scores[b, indices[e] - first]
+            top[t, b] = _largest(scores[b])
+            total[t, b] = _exponentials(scores[b], top[t, b], bits, power)
+
+
+@entry(nogil=True)
+def _differentiate(begin, stop, users, items, starts, indices, weights, tile, buffer, scale, partial, grads):
+    """Exponentials become gradients of scores, softmax weights less positives' own, then of both sides."""
+    size, width = users.shape
+    n, one, zero = len(items), np.float32(1), np.float32(0)
+    for t in range(begin, stop):
+        first = t * tile
+        here, at = min(tile, n - first), size * first
+        grad = buffer[at : at + size * here].reshape(size, here)
+        for b in range(size):
+            factor = scale[t, b]
+            for j in range(here):
+                grad[b, j] *= factor
+            for e in range(starts[t, b], starts[t + 1, b]):
+                grad[b, indices[e] - first] -= one if len(weights) == 0 else weights[e]
+        of, to = first * width, t * size * width
+        blas.gemm_nn(size, width, here, one, buffer, at, here, items, of, width, zero, partial, to, width)
+        blas.gemm_tn(here, width, size, one, buffer, at, here, users, 0, width, zero, grads, of, width)
+
+
+def softmax_batch(users, items, block, tile, buffer, n_threads, values, user_grad, item_grad):
     """Values (B,) and gradients of the softmax loss of B users over all N items, float32.
 
-    ``users`` (B, K) are divided by the temperature; ``indptr, indices, weights`` are their positives, sorted
-    within a row, ``weights`` empty where all are 1. A tile has ``tile`` items; ``buffer`` (B * N,) is
-    overwritten; ``user_grad`` is with respect to ``users``.
+    ``users`` (B, K) are divided by the temperature; ``block`` is the `CSR` matrix of their positives. A tile
+    has ``tile`` items; ``buffer`` (B * N,) is overwritten; ``user_grad`` is with respect to ``users``.
     """
-    size, width = users.shape
-    n = len(items)
-    tiles = (n + tile - 1) // tile
-    one, zero = np.float32(1), np.float32(0)
-    top = np.empty((tiles, size), np.float32)
-    total = np.empty((tiles, size), np.float32)
-    own = np.empty((tiles, size), np.float64)
-    partial = np.empty((tiles, size, width), np.float32)
-    starts = np.empty((tiles + 1, size), np.int64)  # where a row's positives enter each tile
-    queue = np.zeros(16, np.int64)
-    for b in prange(size):
-        at = indptr[b]
-        for t in range(tiles):
-            starts[t, b] = at
-            while at < indptr[b + 1] and indices[at] < (t + 1) * tile:
-                at += 1
-        starts[tiles, b] = at
-    for _ in prange(threads):
-        bits = np.empty(tile, np.int32)
-        power = bits.view(np.float32)
-        while True:
-            t = fetch_add(queue, 0, 1)
-            if t >= tiles:
-                break
-            first = t * tile
-            here = min(tile, n - first)
-            scores = buffer[size * first : size * (first + here)].reshape(size, here)
-            blas.gemm_nt(
-                size, here, width, one, users, 0, width, items, first * width, width, zero, scores, 0, here
-            )
-            for b in range(size):
-                sum_own = 0.0
-                for e in range(starts[t, b], starts[t + 1, b]):
-                    weight = one if len(weights) == 0 else weights[e]
-                    sum_own += np.float64(weight) * scores[b, indices[e] - first]
-                own[t, b] = sum_own
-                top[t, b] = _largest(scores[b])
-                total[t, b] = _exponentials(scores[b], top[t, b], bits, power)
+    (size, width), n = users.shape, len(items)
+    n_tiles = -(-n // tile)
+    # Where the positives of a row enter each tile.
+    ends = np.minimum(np.arange(n_tiles + 1) * tile, n)
+    starts = np.searchsorted(block.positions, ends[:, None] + np.arange(size) * n)
+    top, total = np.empty((2, n_tiles, size), np.float32)
+    own = np.zeros((n_tiles, size))
+    given = users, items, starts, block.indices, block.values, tile, buffer
+    spread(_exponentiate, n_tiles, n_threads, *given, top, total, own)
     # log sum exp over all tiles from their maxima and sums, in float64.
-    scale = np.empty((tiles, size), np.float32)
-    for b in range(size):
-        highest = top[0, b]
-        for t in range(1, tiles):
-            highest = max(highest, top[t, b])
-        every, mine, count = 0.0, 0.0, 0.0
-        for t in range(tiles):
-            every += np.exp(np.float64(top[t, b]) - highest) * total[t, b]
-            mine += own[t, b]
-        if len(weights) == 0:
-            count = np.float64(indptr[b + 1] - indptr[b])
-        else:
-            for e in range(indptr[b], indptr[b + 1]):
-                count += weights[e]
-        values[b] = count * (np.log(every) + highest) - mine
-        for t in range(tiles):
-            scale[t, b] = count * np.exp(np.float64(top[t, b]) - highest) / every
-    for _ in prange(threads):
-        while True:
-            t = fetch_add(queue, 8, 1)
-            if t >= tiles:
-                break
-            # Scores become softmax weights, less the positives' own: the gradient with respect to the scores.
-            first = t * tile
-            here = min(tile, n - first)
-            grad = buffer[size * first : size * (first + here)].reshape(size, here)
-            for b in range(size):
-                row, factor = grad[b], scale[t, b]
-                for j in range(here):
-                    row[j] *= factor
-                for e in range(starts[t, b], starts[t + 1, b]):
-                    row[indices[e] - first] -= one if len(weights) == 0 else weights[e]
-            of, to = first * width, t * size * width
-            blas.gemm_nn(size, width, here, one, grad, 0, here, items, of, width, zero, partial, to, width)
-            blas.gemm_tn(here, width, size, one, grad, 0, here, users, 0, width, zero, item_grad, of, width)
-    for b in prange(size):
-        for k in range(width):
-            user_grad[b, k] = partial[0, b, k]
-        for t in range(1, tiles):
-            for k in range(width):
-                user_grad[b, k] += partial[t, b, k]
+    highest, count = top.max(axis=0), block.row_sums
+    with np.errstate(invalid="ignore"):  # what diverges shows in the values
+        shares = np.exp(top.astype(np.float64) - highest)
+        every = (shares * total).sum(axis=0)
+        values[:] = count * (np.log(every) + highest) - own.sum(axis=0)
+        scale = (count * shares / every).astype(np.float32)
+    partial = np.empty((n_tiles, size, width), np.float32)
+    spread(_differentiate, n_tiles, n_threads, *given, scale, partial, item_grad)
+    partial.sum(axis=0, out=user_grad)

@@ -254,6 +254,13 @@ def zero(e, x, n):
         v.view(x)[at] = v.zero()
 
 
+@kernel("ppir")
+def add_scaled(e, to, x, n, factor):
+    """``to += factor x``."""
+    for v, at in e.pieces(n):
+        v.view(to)[at] = v.view(to)[at] + factor.on(v) * v.view(x)[at]
+
+
 @kernel("dppdi")
 def add_times(e, total, x, y, factor, n):
     """``total += factor x y``, number by number, the factor and the sums in float64."""

@@ -36,9 +36,11 @@ def first_above(e, row, start, n, low):
         above = many.bits(">", many.view(row)[at], low.on(many))
         with e.when(above.is_("!=", 0)):
             e.give_back(at + above.lowest_bit())
-    with e.loop(n, start + whole * 64) as at:
-        with e.when(one.bits(">", one.view(row)[at], low.on(one)).is_("!=", 0)):
-            e.give_back(at)
+    with (
+        e.loop(n, start + whole * 64) as at,
+        e.when(one.bits(">", one.view(row)[at], low.on(one)).is_("!=", 0)),
+    ):
+        e.give_back(at)
     return n
 
 
@@ -248,6 +250,4 @@ def _fill_dense(counter, dense, indptr, indices, n, ids, scores):
 
 def topk_dense(dense, indptr, indices, n_threads, ids, scores):
     """The best columns of every row of a given score matrix, filtered."""
-    launch(
-        _fill_dense, n_threads, dense, indptr, indices, ids.shape[1], ids.reshape(-1), scores.reshape(-1)
-    )
+    launch(_fill_dense, n_threads, dense, indptr, indices, ids.shape[1], ids.reshape(-1), scores.reshape(-1))

@@ -15,7 +15,7 @@ from rgals.kernels.library import kernel
 
 @register_jitable
 def triangle(width, n_blocks):
-    """Numbers that a packed triangle of ``n_blocks`` block columns takes: integers, or indices of a kernel."""
+    """Numbers that a packed triangle of ``n_blocks`` block columns takes; of integers or of indices."""
     return n_blocks * (n_blocks + 1) // 2 * (width * width)
 
 
@@ -32,7 +32,7 @@ def identity(e, c, n_blocks):
 
 
 def _add_above_diagonal(e, c, panels, stride, depth, j, sign):
-    """The tiles of block columns j and j + 1 above the diagonal; both at once: the left panel is read once."""
+    """The tiles of block columns j and j + 1 above the diagonal, both at once: left panels are read once."""
     w = e.width
     here, right = c + triangle(w, j), c + triangle(w, j + 1)
     panel, beside = panels + j * stride, panels + (j + 1) * stride

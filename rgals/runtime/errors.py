@@ -63,7 +63,7 @@ class InsufficientMemoryError(RgalsError, MemoryError):
 
 
 class ForkError(RgalsError, RuntimeError):
-    """A forked process cannot run parallel code because its parent did; the message says what to do."""
+    """Raised by version 0.1 where SGD could not run in a forked process; nothing raises it now."""
 
 
 class NumericalError(RgalsError, ArithmeticError):

@@ -1,4 +1,4 @@
-"""Threads: numba's are set, BLAS is held at one in parallel code, both are restored; forks are survived."""
+"""Threads: how many; BLAS is held at one beside them, and restored; forks are survived."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numba
 from threadpoolctl import ThreadpoolController
 
 from rgals.runtime import cgroups
-from rgals.runtime.errors import ForkError, ParameterError
-
-_launch_lock = threading.RLock()
-_forked_from_openmp = False
+from rgals.runtime.errors import ParameterError
 
 
 def n_threads(n_jobs: int | None) -> int:
@@ -171,14 +168,6 @@ def hold_thread() -> None:
             limit.set(1)
 
 
-def _layer() -> str | None:
-    """The threading layer of numba; None while it is not chosen, before the first launch."""
-    try:
-        return numba.threading_layer()
-    except ValueError:
-        return None
-
-
 def _before_fork() -> None:
     """Wait until no thread is setting limits: a child would inherit the locks that BLAS takes for it."""
     _blas_lock.acquire()
@@ -190,33 +179,17 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     """Make a forked child usable: what other threads held at the fork is nobody's here."""
-    global _launch_lock, _blas_lock, _forked_from_openmp
-    _launch_lock, _blas_lock = threading.RLock(), threading.RLock()
+    global _blas_lock
+    _blas_lock = threading.RLock()
     for holder, thread in list(_by_process.holders.items()):
         if thread != threading.get_ident():
             _by_process.remove(holder)
-    _forked_from_openmp = _forked_from_openmp or _layer() == "omp"
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no forks
     os.register_at_fork(
         before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
     )
-
-
-def _refuse_openmp_after_fork() -> None:
-    # GNU's OpenMP cannot start its threads again in a child: numba ends the process if it is tried.
-    if _forked_from_openmp:
-        raise ForkError(
-            "this process was forked from one that had already run SGD on OpenMP, which cannot run here. "
-            "Start processes with multiprocessing's 'spawn' or 'forkserver'; or fork before the first "
-            "SGDRanker.fit; or set NUMBA_THREADING_LAYER=workqueue (or tbb) before Python starts"
-        )
-
-
-def _launch_is_unsafe() -> bool:
-    """Whether two threads must not launch at once: the workqueue layer ends the process if they do."""
-    return _layer() in ("workqueue", None)  # not chosen yet: be careful
 
 
 @contextmanager
@@ -243,34 +216,3 @@ def workers(n_jobs: int | None = None) -> Iterator[int]:
         yield threads
     finally:
         _release_blas(holder)
-
-
-@contextmanager
-def parallel(n_jobs: int | None = None) -> Iterator[int]:
-    """`workers` for numba's own parallel loops, which SGD uses.
-
-    Launches are serialised on numba's workqueue layer, which cannot take two at once.
-
-    Parameters
-    ----------
-    n_jobs : int or None
-        See `n_threads`.
-
-    Yields
-    ------
-    int
-        The number of threads.
-
-    Raises
-    ------
-    ForkError
-        In a child that was forked after its parent had run such loops on OpenMP.
-    """
-    _refuse_openmp_after_fork()
-    with workers(n_jobs) as threads, _launch_lock if _launch_is_unsafe() else nullcontext():
-        before = numba.get_num_threads()
-        numba.set_num_threads(threads)
-        try:
-            yield threads
-        finally:
-            numba.set_num_threads(before)

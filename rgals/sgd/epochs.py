@@ -10,7 +10,7 @@ import numpy as np
 from rgals.files.archive import ArraySpec
 from rgals.matrix.csr import CSR
 from rgals.runtime.errors import ModelFileError, NumericalError
-from rgals.runtime.threads import parallel
+from rgals.runtime.threads import workers
 from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import get_optimizer
 from rgals.sgd.samplers import Sampler
@@ -52,15 +52,16 @@ class Epochs:
             seed=seed,
         )
         optimizer = get_optimizer(model.optimizer, model.momentum)
-        with parallel(model.n_jobs) as n_threads:
-            users, items = (SideState(param, model.score == "cosine", optimizer) for param in start)
+        with workers(model.n_jobs) as n_threads:
+            cosine = model.score == "cosine"
+            users, items = (SideState(param, cosine, optimizer, n_threads) for param in start)
         self.sides = {"user": users, "item": items}
         self.trainer = Trainer(X, users, items, settings, sampler, n_threads)
 
     def step(self, iteration: int) -> float:
         """One epoch; the mean loss of its batches. What diverges is an error that names batch or row."""
         try:
-            with parallel(self.model.n_jobs), self.trainer:
+            with workers(self.model.n_jobs):
                 objective = self.trainer.epoch(iteration - 1)
             for side, factors in self.sides.items():
                 bad = np.flatnonzero(~np.isfinite(factors.param).all(axis=1))
@@ -99,7 +100,7 @@ class Epochs:
                     f"fit keeps shape {array.shape} and type {array.dtype}"
                 )
             array[...] = stored
-        with parallel(self.model.n_jobs):
+        with workers(self.model.n_jobs):
             for factors in self.sides.values():
                 factors.refresh()
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rgals.kernels import sgd as kernel
+from rgals.kernels.queue import spread
 from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import InputTypeError, ParameterError
 
@@ -67,6 +68,7 @@ class Optimizer:
         grad_scale: float = 1.0,
         ridge: np.ndarray | None = None,  # adds ridge_scale * ridge[row] * param[row] to the gradient
         ridge_scale: float = 0.0,
+        n_threads: int = 1,
     ) -> None:
         """One step, in place; ``grad``: of rows ``ids`` (None: all), with respect to the effective rows."""
         n = len(param)
@@ -83,9 +85,9 @@ class Optimizer:
             np.empty(0, param.dtype) if array is None else array for array in (ridge, inverse_norm)
         )
         factors = param, param if effective is None else effective, inverse_norm
-        moments = state.first, state.second, state.steps
-        cosine = effective is not None
-        kernel.apply(rows, slots, grad, ridge, *factors, *moments, self.kind, numbers, cosine)
+        moments = (state.first, state.second), state.steps
+        how = self.kind, numbers, effective is not None
+        spread(kernel.apply, len(rows), n_threads, rows, slots, grad, ridge, factors, *moments, *how)
 
     def _moves_without_gradient(self, coupled: float, decoupled: float) -> bool:
         return self.n_moments > 0 or coupled > 0 or decoupled > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rgals.kernels import sgd as kernel
+from rgals.kernels.queue import spread
 from rgals.matrix.csr import CSR
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, ParameterError
@@ -101,11 +102,11 @@ class Sampler:
                 "leaves no negative to draw; leave that user out or set exclude_positives=False"
             )
 
-    def draw(self, key: np.uint64, users: np.ndarray, items: np.ndarray) -> None:
+    def draw(self, key: np.uint64, users: np.ndarray, items: np.ndarray, n_threads: int = 1) -> None:
         """Fill ``items[:, 1:]`` (B, 1 + n) with negatives of the users; column 0 holds the positives."""
         known = users, self.X.indptr, self.X.indices
         how = self.exclude_positives, not self.replacement
-        kernel.draw(key, *known, self.X.n_cols, *self._table, *how, items)
+        spread(kernel.draw, len(users), n_threads, key, *known, self.X.n_cols, *self._table, *how, items)
 
     def draw_shared(self, key: np.uint64, positives: np.ndarray) -> np.ndarray:
         """Negatives for a whole batch with the given positives, (n,) int32."""
@@ -113,5 +114,5 @@ class Sampler:
             return positives
         items = np.full((1, 1 + self.n), -1, np.int32)
         nobody = np.zeros(1, np.int32), np.zeros(2, np.int64), np.empty(0, np.int32)
-        kernel.draw(key, *nobody, self.X.n_cols, *self._table, False, not self.replacement, items)
+        kernel.draw(0, 1, key, *nobody, self.X.n_cols, *self._table, False, not self.replacement, items)
         return items[0, 1:].copy()

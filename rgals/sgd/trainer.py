@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
+import scipy.sparse as sp
 
 from rgals.kernels import sgd as kernel
+from rgals.kernels.queue import spread
 from rgals.kernels.softmax import softmax_batch
 from rgals.matrix.csr import CSR
 from rgals.runtime.errors import NumericalError
-from rgals.runtime.threads import hold_thread
 from rgals.sgd.losses import Softmax
 from rgals.sgd.losses._base import checked
 from rgals.sgd.optimizers import Optimizer
@@ -32,8 +30,8 @@ _TILE = 1 << 17  # scores of a tile of the fused softmax, which stay in the cach
 class SideState:
     """The factors of one side, their effective rows (unit length for cosine) and the optimiser's state."""
 
-    def __init__(self, param: np.ndarray, cosine: bool, optimizer: Optimizer) -> None:
-        self.param = param
+    def __init__(self, param: np.ndarray, cosine: bool, optimizer: Optimizer, n_threads: int = 1) -> None:
+        self.param, self.n_threads = param, n_threads
         self.optimizer = optimizer
         self.state = optimizer.init(param)
         self.cosine = cosine
@@ -49,13 +47,14 @@ class SideState:
     def refresh(self) -> None:
         """Bring the effective rows up to date after the factors were changed from outside."""
         if self.cosine:
-            kernel.normalise(self.param, self.effective, self.inverse_norm)
+            factors = self.param, self.effective, self.inverse_norm
+            spread(kernel.normalise, len(self.param), self.n_threads, *factors)
 
     def step(self, grad: np.ndarray, lr: float, ids: np.ndarray | None = None, **numbers: Any) -> None:
         """Optimiser step for the gradient with respect to the effective rows."""
         if self.cosine:
             numbers.update(effective=self.effective, inverse_norm=self.inverse_norm)
-        self.optimizer.update(self.param, grad, self.state, lr, ids=ids, **numbers)
+        self.optimizer.update(self.param, grad, self.state, lr, ids=ids, n_threads=self.n_threads, **numbers)
 
 
 @dataclass
@@ -77,8 +76,7 @@ class Settings:
 class Trainer:
     """Runs epochs over a training matrix, updating the factors in place.
 
-    Losses of kind "sampled" need a sampler. Results do not depend on ``n_threads``, which is for the parts
-    that run on a Python thread pool.
+    Losses of kind "sampled" need a sampler. Results do not depend on ``n_threads``.
     """
 
     def __init__(
@@ -94,7 +92,6 @@ class Trainer:
         self.n_threads = n_threads
         self.dtype = users.param.dtype
         self.inverse_t = self.dtype.type(1 / settings.temperature)
-        self._pool: ThreadPoolExecutor | None = None
         self._buffer = np.empty(0, self.dtype)
         self._correction = None
         loss = settings.loss
@@ -113,27 +110,18 @@ class Trainer:
         if self._ridge is not None:
             self._ridge = tuple(r.astype(self.dtype) for r in self._ridge)
 
-    def __enter__(self) -> Trainer:
-        if self.n_threads > 1:
-            self._pool = ThreadPoolExecutor(self.n_threads, initializer=hold_thread)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
-
     def _map(self, task: Callable[[int], object], starts: range) -> list:
         """Run the task for every start; results in order."""
+        results: list = [None] * len(starts)
 
-        def quiet(start: int) -> object:
+        def some(first: int, stop: int) -> None:
             # What overflows shows in the values, which are checked; numpy keeps this setting per thread.
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                return task(start)
+                for i in range(first, stop):
+                    results[i] = task(starts[i])
 
-        if self._pool is None or len(starts) < 2:
-            return [quiet(start) for start in starts]
-        return list(self._pool.map(quiet, starts))
+        spread(some, len(starts), self.n_threads)
+        return results
 
     def _order(self, epoch: int, n: int) -> np.ndarray:
         return np.random.default_rng([self.settings.seed, epoch]).permutation(n)
@@ -144,18 +132,17 @@ class Trainer:
         The loss of a batch is taken before its step. Ridges and weight decay are not part of the value. A
         loss that is not finite is a `NumericalError` that names the batch and the user.
         """
-        if self._fused:
-            return self._mean(self._full_batches(epoch))
         if self.settings.loss.kind == "full":
-            # Idle threads of compiled code spin for milliseconds and would take the cores from the pool.
-            with _one_thread():
-                return self._mean(self._full_batches(epoch))
-        # Waking the others costs more than they do in a small batch.
-        assert self.sampler is not None
+            return self._mean(self._full_batches(epoch))
+        return self._mean(self._sampled_batches(epoch))
+
+    @property
+    def _compiled_threads(self) -> int:
+        """For compiled code: waking the others costs more than they do in a small batch."""
+        if self.sampler is None:
+            return self.n_threads
         width = 2 if self.sampler.shared else 1 + self.sampler.n
-        small = self.settings.batch_size * width < _SMALL
-        with _one_thread() if small else nullcontext():
-            return self._mean(self._sampled_batches(epoch))
+        return self.n_threads if self.settings.batch_size * width >= _SMALL else 1
 
     @staticmethod
     def _mean(batches: Iterator[tuple[float, float]]) -> float:
@@ -226,8 +213,8 @@ class Trainer:
             tile = int(np.clip(_TILE // len(users), 64, 512))
             tile = -(-n // -(-n // tile))  # as many tiles, of one size
             values = np.empty(len(users))
-            arrays = block.indptr, block.indices, block.values, tile, self._buffer, self.n_threads
-            softmax_batch(scaled, items, *arrays, values, user_grad, item_grad)
+            gradients = user_grad, item_grad
+            softmax_batch(scaled, items, block, tile, self._buffer, self.n_threads, values, *gradients)
             user_grad *= self.inverse_t
             return values, user_grad, item_grad
         scores = self._buffer[: len(users) * n].reshape(len(users), n)
@@ -304,16 +291,17 @@ class Trainer:
         assert self.sampler is not None
         items = np.empty((len(users), 1 + self.sampler.n), np.int32)
         items[:, 0] = positives
-        self.sampler.draw(key, users, items)
+        self.sampler.draw(key, users, items, self._compiled_threads)
         scaled = self.users.effective[users] * self.inverse_t
         grads = np.empty(items.shape, self.dtype)
-        kernel.pair_scores(scaled, self.items.effective, np.arange(len(users)), items, grads)
+        rows = len(users), self._compiled_threads
+        spread(kernel.pair_scores, *rows, scaled, self.items.effective, items, grads)
         if self._correction is not None:
             grads[:, 1:] -= self._correction[items[:, 1:]]
         values, dpos, _ = self._losses(grads[:, 0].copy(), grads[:, 1:], weights)
         grads[:, 0] = dpos
         by_row = np.empty_like(scaled)
-        kernel.user_gradients(grads, items, self.items.effective, by_row)
+        spread(kernel.user_gradients, *rows, grads, items, self.items.effective, by_row)
         by_row *= self.inverse_t
         user_ids, user_grad = self._sum_by_id(users, len(self.users.param), None, 1, by_row)
         item_ids, item_grad = self._sum_by_id(
@@ -327,10 +315,7 @@ class Trainer:
         """The same with one set of negatives for the whole batch: one matrix product scores them."""
         assert self.sampler is not None
         shared = self.sampler.draw_shared(key, positives)
-        unique, starts, order = kernel.group(shared, self.X.n_cols)
-        starts_of = np.zeros(self.X.n_cols + 1, np.int64)
-        starts_of[unique + 1] = np.diff(starts)
-        np.cumsum(starts_of, out=starts_of)
+        starts_of, order = _group(shared, self.X.n_cols)
         scaled = self.users.effective[users] * self.inverse_t
         item_rows, own = self.items.effective[shared], self.items.effective[positives]
         neg = np.empty((len(users), len(shared)), self.dtype)
@@ -353,7 +338,8 @@ class Trainer:
         row_starts = range(0, len(users), _CHUNK)
         self._map(chunk, row_starts)
         known = users, self.X.indptr, self.X.indices
-        kernel.mask_items(neg, *known, positives, starts_of, order, self.sampler.exclude_positives)
+        masked = positives, starts_of, order, self.sampler.exclude_positives
+        spread(kernel.mask_items, len(users), self._compiled_threads, neg, *known, *masked)
         self._map(losses, row_starts)
         by_row *= self.inverse_t
         shared_grad = np.empty_like(item_rows)
@@ -373,12 +359,22 @@ class Trainer:
     def _sum_by_id(
         self, ids: np.ndarray, n: int, factors: np.ndarray | None, width: int, vectors: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        unique, starts, order = kernel.group(ids, n)
+        starts, order = _group(ids, n)
+        unique = np.flatnonzero(np.diff(starts)).astype(np.int32)
         if factors is None:
             factors = np.ones(len(ids), self.dtype)
         out = np.empty((len(unique), vectors.shape[1]), self.dtype)
-        kernel.group_sum(starts, order, factors, width, vectors, out)
+        groups = np.append(starts[unique], len(order)), order, factors
+        spread(kernel.group_sum, len(unique), self._compiled_threads, *groups, width, vectors, out)
         return unique, out
+
+
+def _group(ids: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of each of ``n`` ids, ascending: ``order[starts[i]:starts[i + 1]]``; -1 is left out."""
+    positions = np.flatnonzero(ids >= 0).astype(np.int32)
+    line = sp.csr_array((positions, ids[positions], [0, len(positions)]), shape=(1, n))
+    turned = line.tocsc()  # scipy's counting sort is stable
+    return turned.indptr.astype(np.int64), turned.data
 
 
 def scratch_bytes(
@@ -402,14 +398,3 @@ def scratch_bytes(
     data = nnz * (4 + 8) + 64 * n_items  # the users and the order of the interactions; tables of the sampler
     rows = (4 * batch_size + min(n_items, pairs) + min(n_users, batch_size)) * K * itemsize
     return data, rows + pairs * (2 * itemsize + 8 + 4) + 64 * n_items
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compiled code runs on the calling thread only."""
-    threads = numba.get_num_threads()
-    numba.set_num_threads(1)
-    try:
-        yield
-    finally:
-        numba.set_num_threads(threads)

@@ -29,7 +29,7 @@ class HalfStep(NamedTuple):
 
 def squared_lengths(factors: np.ndarray, weight: np.ndarray) -> float:
     """``sum_r weight_r |f_r|^2``."""
-    # Not a BLAS product: outside `parallel` it would wake BLAS's threads, which spin beside the kernels'.
+    # Not a BLAS product: outside `workers` it would wake BLAS's threads, which spin beside the kernels'.
     return float(np.sum(weight * np.einsum("ij,ij->i", factors, factors)))
 
 

@@ -240,9 +240,7 @@ class Plan:
         n = matrix.row_counts
         n_zero, n_negative, heaviest = weigh(self.rows, n_threads)
         kinds = CPU[self.dtype]
-        self.kind = classify(
-            n, n_zero, n_negative, heaviest, side.linear, side.scale, K, self.dtype, kinds
-        )
+        self.kind = classify(n, n_zero, n_negative, heaviest, side.linear, side.scale, K, self.dtype, kinds)
         self.kp = padded(K, kinds.padding)
         self._worth = steps_worth(n, self.kp)
         self._heaviest = heaviest.astype(np.float32)  # for `__str__`

@@ -288,12 +288,7 @@ FITS = {"als": small_fit, "sgd": small_sgd}
 
 
 def _answer(pipe, what: str) -> None:
-    from rgals import ForkError
-
-    try:
-        pipe.send(FITS[what]())
-    except ForkError as error:
-        pipe.send(f"ForkError: {error}")
+    pipe.send(FITS[what]())
 
 
 def fork(method: str, when: str, what: str) -> dict:

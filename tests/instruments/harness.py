@@ -81,8 +81,7 @@ def environment(**changes: str | int) -> dict[str, str]:
 class Zygote:
     """A process that has imported and compiled everything and forks a child for every job.
 
-    Jobs are functions named ``"module:function"``. A crash of one is its outcome and touches no other. The
-    workqueue layer, which survives a fork, runs in there.
+    Jobs are functions named ``"module:function"``. A crash of one is its outcome and touches no other.
     """
 
     def __init__(self) -> None:
@@ -91,7 +90,7 @@ class Zygote:
             [sys.executable, str(script)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment(NUMBA_THREADING_LAYER="workqueue", NUMBA_NUM_THREADS=2),
+            env=environment(NUMBA_NUM_THREADS=2),
         )
 
     def run(self, job: str, *args, timeout: float = PATIENCE, signal_after: tuple | None = None):

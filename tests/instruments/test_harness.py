@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from instruments.harness import Tally, python
+from instruments.harness import Tally
 
 
 def _segfault():
@@ -55,44 +55,6 @@ def test_a_crash_a_hang_and_an_error_are_told_apart(zygote):
 
 def test_an_unvalidated_kernel_is_caught(zygote):
     assert zygote.run("instruments.test_harness:_unvalidated_kernel").signal is not None
-
-
-UNLOCKED = """
-import threading, numba, numpy as np
-from rgals.runtime.threads import parallel
-@numba.njit(parallel=True, nogil=True)
-def work(x):
-    total = 0.0
-    for i in numba.prange(len(x)):
-        total += np.sin(x[i])
-    return total
-x = np.ones(200_000)
-with parallel(2):
-    work(x)
-def launch():
-    for _ in range(200):
-        if LOCKED:
-            with parallel(2):
-                work(x)
-        else:
-            work(x)
-threads = [threading.Thread(target=launch) for _ in range(4)]
-[t.start() for t in threads]
-[t.join() for t in threads]
-print("done")
-"""
-
-
-@pytest.mark.parametrize("locked", [False, True])
-def test_an_unlocked_launch_ends_the_process_and_a_locked_one_does_not(locked):
-    code = UNLOCKED.replace("LOCKED", str(locked))
-    run = python("-c", code, NUMBA_THREADING_LAYER="workqueue", NUMBA_NUM_THREADS=2)
-    if locked:
-        assert run.returncode == 0, run.stderr
-        assert "done" in run.stdout
-    else:
-        assert run.returncode != 0
-        assert "Concurrent access has been detected" in run.stderr
 
 
 def test_a_tally_counts_failures_and_missing_cases():

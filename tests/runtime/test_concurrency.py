@@ -1,9 +1,8 @@
-"""Threads, layers and forks: identical bytes, one snapshot an answer, no hang, no growth."""
+"""Threads and forks: identical bytes, one snapshot an answer, no hang, no growth."""
 
 from __future__ import annotations
 
 import json
-import sysconfig
 import time
 from pathlib import Path
 
@@ -11,16 +10,12 @@ import pytest
 from instruments.harness import PATIENCE, python
 
 SCRIPT = str(Path(__file__).parents[1] / "instruments" / "concurrency.py")
-HAS_TBB = any((Path(sysconfig.get_path("data")) / "lib").glob("libtbb.so*"))
-LAYERS = ["omp", "workqueue"] + (["tbb"] if HAS_TBB else [])
 
 
-def script(name: str, *arguments, layer: str = "omp", **changes):
+def script(name: str, *arguments, **changes):
     """The answer of a script, or what it died of; and how long it took."""
-    if layer == "tbb":  # the wheel of tbb puts its library where the linker does not look
-        changes["LD_LIBRARY_PATH"] = str(Path(sysconfig.get_path("data")) / "lib")
     started = time.monotonic()
-    run = python(SCRIPT, name, json.dumps(arguments), NUMBA_THREADING_LAYER=layer, **changes)
+    run = python(SCRIPT, name, json.dumps(arguments), **changes)
     seconds = time.monotonic() - started
     if run.returncode != 0:
         return f"exit {run.returncode}: {run.stderr[-300:]}", seconds
@@ -29,20 +24,17 @@ def script(name: str, *arguments, layer: str = "omp", **changes):
 
 def test_determinism(tally, amount):
     threads, seeds = amount(([1, 4], [1]), ([1, 2, 4], [1, 2, 3, 4, 5]))
-    settings = amount([("omp", 1), ("workqueue", 2)], [(layer, blas) for layer in LAYERS for blas in (1, 2)])
-    count = tally("determinism", len(settings) * 2, len(settings) * 15)
+    count = tally("determinism", 2 * 2, 2 * 15)
     wanted = None
-    for layer, blas in settings:
-        answer, seconds = script("determinism", threads, seeds, layer=layer, OPENBLAS_NUM_THREADS=blas)
+    for blas in (1, 2):
+        answer, seconds = script("determinism", threads, seeds, OPENBLAS_NUM_THREADS=blas)
         if isinstance(answer, str):
-            count.add(seconds, f"{layer}, {blas} BLAS threads: {answer}")
+            count.add(seconds, f"{blas} BLAS threads: {answer}")
             continue
         wanted = wanted or {seed: answer[f"threads 1, seed {seed}"] for seed in seeds}
         for key, found in answer.items():
             same = found == wanted[int(key.rpartition(" ")[2])]
-            count.add(
-                seconds / len(answer), None if same else f"{layer}, {blas} BLAS threads, {key}: other bytes"
-            )
+            count.add(seconds / len(answer), None if same else f"{blas} BLAS threads, {key}: other bytes")
     assert len(set(wanted.values())) == len(seeds), "seeds must differ"
     count.check()
 
@@ -77,10 +69,9 @@ def test_forks_while_two_threads_fit(tally, amount):
     count.check()
 
 
-@pytest.mark.parametrize("layer", LAYERS[:2])
-def test_every_answer_comes_from_one_snapshot(tally, amount, layer):
-    count = tally(f"16 threads during refits ({layer})", 100, 1000)
-    answer, seconds = script("concurrency", amount(1.0, 60.0), amount(5, 50), False, layer=layer)
+def test_every_answer_comes_from_one_snapshot(tally, amount):
+    count = tally("16 threads during refits", 100, 1000)
+    answer, seconds = script("concurrency", amount(1.0, 60.0), amount(5, 50), False)
     if isinstance(answer, str):
         count.add(seconds, answer)
     else:
@@ -121,35 +112,25 @@ def test_a_torn_snapshot_is_caught():
 
 def test_forks(tally, amount):
     cases = amount(
+        [("fork", "during", "als"), ("fork", "during", "sgd"), ("fork", "after", "sgd")],
         [
-            ("fork", "omp", "during", "als"),
-            ("fork", "omp", "after", "sgd"),
-            ("fork", "workqueue", "after", "sgd"),
-        ],
-        [
-            (method, layer, when, what)
+            (method, when, what)
             for method in ("fork", "forkserver", "spawn")
-            for layer in LAYERS
             for when in ("before", "after", "during")
             for what in ("als", "sgd")
             if when != "during" or method == "fork"  # the others share nothing with the parent's threads
         ],
     )
-    count = tally("fork, forkserver, spawn x layers", len(cases), len(cases))
-    for method, layer, when, what in cases:
-        answer, seconds = script("fork", method, when, what, layer=layer)
-        name, fault = f"{what}, {method}, {layer}, {when} the first fit", None
+    count = tally("fork, forkserver, spawn", len(cases), len(cases))
+    for method, when, what in cases:
+        answer, seconds = script("fork", method, when, what)
+        name, fault = f"{what}, {method}, {when} the first fit", None
         if isinstance(answer, str):
             fault = answer
         elif answer["parent"] != answer["expected"]:
             fault = "the parent's results changed"
         elif answer["answer"] != answer["expected"]:
-            refused = (
-                str(answer["answer"]).startswith("ForkError") and "NUMBA_THREADING_LAYER" in answer["answer"]
-            )
-            # Only SGD runs numba's parallel loops.
-            if not (refused and (what, method, layer) == ("sgd", "fork", "omp") and when != "before"):
-                fault = f"{answer['answer']} (exit code {answer['exit']})"
+            fault = f"{answer['answer']} (exit code {answer['exit']})"
         count.add(seconds, fault and f"{name}: {fault}")
     count.check()
     assert count.worst < PATIENCE

@@ -285,7 +285,7 @@ def test_the_threads_of_a_launch_have_one_thread_too(library, monkeypatch):
 
 @pytest.mark.parametrize("library", ["MKL"], indirect=True)
 def test_threads_of_others_compute_with_one_thread_of_mkl(library, threads):
-    """numba's threads run parallel loops and enter no `workers` of their own."""
+    """Threads of a pool, which enter no `workers` of their own."""
     with workers():
         assert threads[0](library.threads) == 1
     assert threads[0](library.threads) == 8

@@ -9,7 +9,6 @@ import scipy.sparse as sp
 from rgals.datasets import make_implicit
 from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import InputError, NumericalError, ParameterError, ShapeError
-from rgals.runtime.threads import parallel
 from rgals.sgd import SGDRanker
 from rgals.sgd.losses import get_loss
 from rgals.sgd.losses._base import Full, Sampled
@@ -154,13 +153,9 @@ def test_results_do_not_depend_on_threads(loss, sampling, rng):
     Q = rng.standard_normal((300, 8)).astype(np.float32)
     results = []
     for n_jobs in (1, 2):
-        with parallel(n_jobs) as n_threads:
-            run = trainer(
-                X, P, Q, loss, "cosine", optimizer=Adam(), batch_size=3000, lr=0.01, **dict(sampling)
-            )
-            run.n_threads = n_threads
-            with run:
-                value = [run.epoch(0), run.epoch(1)]
+        run = trainer(X, P, Q, loss, "cosine", optimizer=Adam(), batch_size=3000, lr=0.01, **dict(sampling))
+        run.n_threads = run.users.n_threads = run.items.n_threads = n_jobs
+        value = [run.epoch(0), run.epoch(1)]
         results.append((value, run.users.param, run.items.param))
     assert results[0][0] == results[1][0]
     for a, b in zip(results[0][1:], results[1][1:], strict=True):
