@@ -357,16 +357,15 @@ def page(result: Comparison, svg: str) -> str:
     return "".join([*parts, "</body></html>\n"])
 
 
-def write(result: Comparison, folder: Path) -> list[Path]:
-    """Write ``convergence.png`` and ``report.html``; the paths."""
+def write(result: Comparison, folder: Path) -> None:
+    """Write ``convergence.png`` and ``report.html``."""
     figure = draw(result)
     png, svg = io.BytesIO(), io.StringIO()
     figure.savefig(png, format="png", dpi=130, metadata={"Software": None})
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     picture = svg.getvalue()
     picture = picture[picture.index("<svg") :]  # without the XML declaration, which HTML does not have
-    paths = [folder / "convergence.png", folder / "report.html"]
-    for path, content in zip(paths, (png.getvalue(), page(result, picture).encode()), strict=True):
-        with atomic_file(path) as file:
+    contents = {"convergence.png": png.getvalue(), "report.html": page(result, picture).encode()}
+    for name, content in contents.items():
+        with atomic_file(folder / name) as file:
             file.write(content)
-    return paths

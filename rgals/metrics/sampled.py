@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
-from rgals.metrics._table import Metric, parse_all
+from rgals.metrics._table import parse_all
 from rgals.metrics.evaluation import source_of, test_users
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
@@ -98,7 +98,10 @@ def evaluate_sampled(
     >>> evaluate((P, Q), None, test, "hit_rate@10"), evaluate_sampled((P, Q), None, test, "hit_rate@10")
     ({'hit_rate@10': 0.0}, {'hit_rate@10': 1.0})
     """
-    wanted = [_check(metric) for metric in parse_all(metrics)]
+    wanted = [(metric.name, metric.name.partition("@")[0], metric.k or 0) for metric in parse_all(metrics)]
+    for name, kind, _ in wanted:
+        if kind not in _WORTH:
+            raise ParameterError("metrics", name, "choose from hit_rate@k, ndcg@k and mrr@k")
     check_int("n_negatives", n_negatives, 1)
     source, _ = source_of(model)
     if not isinstance(source, tuple):
@@ -133,23 +136,13 @@ def evaluate_sampled(
         ahead = (theirs > mine) | ((theirs == mine) & (drawn < items[:, None]))
         rank[part] = 1 + ahead.sum(axis=1)
     index = hidden.rows
-    figures = {
-        metric.name: np.bincount(index, _value(metric, rank), minlength=len(rows)) / hidden.row_counts
-        for metric in wanted
-    }
+    figures = {}
+    for name, kind, k in wanted:
+        worth = np.where(rank <= k, _WORTH[kind](rank), 0.0)
+        figures[name] = np.bincount(index, worth, minlength=len(rows)) / hidden.row_counts
     if per_user:
         return figures, rows
     return {name: float(values.mean()) for name, values in figures.items()}
-
-
-def _check(metric: Metric) -> Metric:
-    if metric.name.partition("@")[0] not in _WORTH:
-        raise ParameterError("metrics", metric.name, "choose from hit_rate@k, ndcg@k and mrr@k")
-    return metric
-
-
-def _value(metric: Metric, rank: np.ndarray) -> np.ndarray:
-    return np.where(rank <= (metric.k or 0), _WORTH[metric.name.partition("@")[0]](rank), 0.0)
 
 
 def _draw(users: np.ndarray, known: CSR, n: int, rng: np.random.RandomState) -> np.ndarray:

@@ -180,9 +180,10 @@ def recommend_all(
 
             with atomic_file(target) as file:
                 _tables.write(file, kind, batches, task.names, len(task), task.items, task.dtype, n)
-            found = (ids >= 0 for ids, _ in scratch.batches())
-            counts = [(0, 0), *((int(f.sum()), int(f.any(axis=1).sum())) for f in found)]
-            n_rows, served = map(sum, zip(*counts, strict=True))
+            n_rows = served = 0
+            for ids, _ in scratch.batches():
+                n_rows += int((ids >= 0).sum())
+                served += int((ids >= 0).any(axis=1).sum())
         except BaseException:
             if not resume:
                 scratch.remove()

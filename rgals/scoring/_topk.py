@@ -73,13 +73,6 @@ def _as_item_list(name: str, ids: Any, n_items: int) -> np.ndarray:
     return np.unique(check_ids(name, ids, n_items, "item")).astype(np.int32)
 
 
-def _as_scale(scale: Any, n_items: int, dtype: np.dtype) -> np.ndarray:
-    array = np.empty(0, dtype) if scale is None else np.asarray(scale, dtype)
-    if scale is not None and array.shape != (n_items,):
-        raise ShapeError(f"item_scale has shape {array.shape}, expected ({n_items},): one factor an item")
-    return read_only(array)
-
-
 def is_matrix(filter_: Any) -> bool:
     """Whether a filter has a row for each query, rather than one list for all."""
     return isinstance(filter_, CSR) or getattr(filter_, "ndim", 1) == 2
@@ -174,7 +167,9 @@ def topk(
     n_queries, n_items = len(queries), len(items)
     exclude = CSR.empty(n_queries, n_items) if exclude is None else exclude
     pairs = as_csr(exclude, name="exclude", n_rows=n_queries, n_cols=n_items)
-    scale = _as_scale(item_scale, n_items, queries.dtype)
+    scale = read_only(np.asarray([] if item_scale is None else item_scale, queries.dtype))
+    if item_scale is not None and scale.shape != (n_items,):
+        raise ShapeError(f"item_scale has shape {scale.shape}, expected ({n_items},): one factor an item")
     blocked = np.empty(0, np.int32)
     if exclude_items is not None:
         blocked = _as_item_list("exclude_items", exclude_items, n_items)

@@ -38,13 +38,12 @@ def check_parameters(model: Any, checkpoint: Any) -> np.dtype:
         check_real("reg", model.reg, 0.0)
     elif model.reg != AUTO:
         raise ParameterError("reg", model.reg, "give a number >= 0, or 'auto'")
-    check_int("n_iter", model.n_iter, 1)
     check_choice("solver", model.solver, SOLVERS)
     check_choice("dtype", dtype_name(model.dtype), ("float32", "float64"))
     check_device(model)
     check_real("tol", model.tol, 0.0)
-    check_int("patience", model.patience, 1)
-    check_int("pcg_steps", model.pcg_steps, 1)
+    for name in ("n_iter", "patience", "pcg_steps"):
+        check_int(name, getattr(model, name), 1)
     if model.validation_users is not None:
         check_int("validation_users", model.validation_users, 1)
     if model.init_scale is not None:
