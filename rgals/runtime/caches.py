@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from numba.core import caching
+from numba.core import caching, config
 
 
 @functools.cache
@@ -71,7 +71,8 @@ def find(function: Callable[..., Any], first: str, load: Callable[[str], Any]) -
 
 
 def _folders(function: Callable[..., Any]) -> Iterator[str]:
-    for locator in _locators(caching.FunctionCache._impl_class, os.path.isdir):
+    places = _locators(caching.FunctionCache._impl_class, os.path.isdir)
+    for locator in places[:1] if config.CACHE_DIR else places:  # a folder that was named is the only one
         place = locator.from_function(function, inspect.getfile(function))
         if place is not None:
             yield place.get_cache_path()
