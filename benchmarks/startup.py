@@ -1,68 +1,164 @@
-"""What a fresh process waits for: importing rgals, and the first fit with a cold and a warm kernel cache.
+"""What a fresh process waits for: CPU seconds of the import and of first answers, and what is compiled.
 
-    python benchmarks/startup.py
+    python benchmarks/startup.py               one run, printed
+    python benchmarks/startup.py -n 5 --record five, added to startup_results.jsonl and docs/startup.md
+    python benchmarks/startup.py --table       docs/startup.md once more, from the runs that were recorded
 
-numba compiles a kernel when it is first used and keeps it on disk, beside the package or in
-``NUMBA_CACHE_DIR``; a second process loads it.
+Every run has caches of its own, in ``NUMBA_CACHE_DIR``, which are empty at its start. Figures are medians of
+the runs of the machine and the versions of the last one.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
-CODE = """
-import time
-started = time.perf_counter()
-import rgals
-imported = time.perf_counter()
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "startup_results.jsonl"
+PAGE = ROOT / "docs" / "startup.md"
+BEGIN, END = "<!-- made by benchmarks/startup.py -->", "<!-- end -->"
+
+START = """
+import json, sys, time
+figures, compiled = {}, {}
+def step(name, run):
+    compiled[name] = []
+    started = time.process_time()
+    with compilations(lambda function, seconds: compiled[name].append([function, seconds])):
+        out = run()
+    figures[name] = time.process_time() - started
+    return out
+started = time.process_time()
+import numpy, scipy.sparse, numba, sklearn.base
+parts = time.process_time()
+from rgals import RGALS
+figures["import"] = time.process_time() - started
+figures["import, above its parts"] = time.process_time() - parts
 from rgals.datasets import make_implicit
-X = make_implicit(2000, 1000, random_state=0).matrix
-ready = time.perf_counter()
-model = rgals.RGALS(K=64, random_state=0, n_iter=2).fit(X)
-fitted = time.perf_counter()
-model.recommend(range(100))
-print(imported - started, fitted - ready, time.perf_counter() - fitted)
+from rgals.runtime.progress import compilations
+X = make_implicit(*SIZE, random_state=0).matrix
 """
+FIT = """
+model = step("fit", lambda: RGALS(random_state=0, n_iter=2).fit(X))
+step("recommend", lambda: model.recommend(range(100)))
+step("recommend_new", lambda: model.recommend_new(X[:100]))
+model.save(sys.argv[1])
+"""
+LOADED = (
+    'model = RGALS.load(sys.argv[1])\nstep("recommend_new, loaded", lambda: model.recommend_new(X[:100]))\n'
+)
+SGD = """
+from rgals.sgd import SGDRanker
+step("SGDRanker.fit", lambda: SGDRanker(K=64, n_epochs=1, random_state=0).fit(X))
+"""
+PRINT = "print(json.dumps([figures, compiled]))\n"
+LARGE, SMALL = (2000, 1000), (200, 100)
+#: Script, size of the matrix, cache; one after the other. The first saves the model that the others load.
+PROCESSES = (
+    ("empty", FIT, LARGE, "a"),
+    ("empty", LOADED, LARGE, "b"),
+    ("empty", SGD, LARGE, "c"),
+    ("warm", FIT, SMALL, "a"),
+)
 
 
-def run(cache: str) -> list[float]:
-    """Seconds of the import, of the first fit and of the first recommendations in a new process."""
-    out = subprocess.run(
-        [sys.executable, "-c", CODE],
-        env=os.environ | {"NUMBA_CACHE_DIR": cache},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [float(x) for x in out.stdout.split()]
+def run() -> dict:
+    """CPU seconds by cache and step, and the compile events of each step."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    line: dict = {"machine": machine(), "cpu": {}, "compiled": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        for cache, script, size, name in PROCESSES:
+            code = START.replace("SIZE", repr(size)) + script + PRINT
+            done = subprocess.run(
+                [sys.executable, "-W", "ignore", "-c", code, os.path.join(folder, "model.npz")],
+                env=environment | {"NUMBA_CACHE_DIR": os.path.join(folder, name)},
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            )
+            figures, compiled = json.loads(done.stdout)
+            line["cpu"] |= {
+                f"{cache}: {step}": x for step, x in figures.items() if script != SGD or "SGD" in step
+            }
+            line["compiled"] |= {f"{cache}: {step}": events for step, events in compiled.items()}
+    return line
+
+
+def machine() -> dict[str, str | int]:
+    """What figures depend on."""
+    import llvmlite
+    import numba
+    import numpy
+
+    from rgals.kernels.compile import STAMP
+
+    versions = {module.__name__: module.__version__ for module in (numba, llvmlite, numpy)}
+    processor = llvmlite.binding.get_host_cpu_name()
+    return {"processor": processor, "python": platform.python_version(), **versions, "kernels": STAMP}
+
+
+def report(lines: list[dict]) -> str:
+    """Both tables, of the last line's machine and kernels."""
+    if not lines:
+        return "Nothing is recorded: `python benchmarks/startup.py -n 5 --record`."
+    lines = [line for line in lines if line["machine"] == lines[-1]["machine"]]
+    told = ", ".join(f"{name} {value}" for name, value in lines[-1]["machine"].items())
+    out = [
+        f"Medians of {len(lines)} runs; {told}.",
+        "",
+        "| cache | step | CPU seconds | functions compiled |",
+    ]
+    out.append("|---|---|---|---|")
+    compiled = lines[-1]["compiled"]
+    for name in lines[-1]["cpu"]:
+        seconds = statistics.median(line["cpu"][name] for line in lines)
+        cache, _, step = name.partition(": ")
+        out.append(f"| {cache} | {step} | {seconds:.2f} | {len(compiled.get(name, []))} |")
+    out += ["", "| for | function | seconds |", "|---|---|---|"]
+    for name, events in compiled.items():
+        for k, (function, _) in enumerate(events):
+            seconds = statistics.median(line["compiled"][name][k][1] for line in lines)
+            out.append(
+                f"| {name.partition(': ')[2]} | `{function.removeprefix('rgals.kernels.')}` | {seconds:.2f} |"
+            )
+    return "\n".join(out)
+
+
+def recorded() -> list[dict]:
+    """The lines of earlier runs."""
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+
+
+def page(text: str) -> str:
+    """The page with the tables of what is recorded."""
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{report(recorded())}\n\n{END}{rest.split(END)[1]}"
 
 
 def main() -> None:
-    """Print the table."""
-    rows = []
-    with tempfile.TemporaryDirectory() as cache:
-        rows.append(("empty cache", run(cache)))
-        warm = [run(cache) for _ in range(5)]
-    rows.append(
-        ("warm cache, median of 5", [statistics.median(column) for column in zip(*warm, strict=True)])
+    """Run, print, record."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    others = (
-        "import time; t = time.perf_counter(); import numba, numpy, scipy.sparse, sklearn.base;"
-        "print(time.perf_counter() - t)"
-    )
-    command = [sys.executable, "-c", others]
-    times = [
-        float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(5)
-    ]
-    print("| fresh process | import rgals | first fit | first recommend |")
-    print("|---|---|---|---|")
-    for name, seconds in rows:
-        print(f"| {name} | " + " | ".join(f"{value:.2f}" for value in seconds) + " |")
-    print(f"\nimporting numba, scipy.sparse and scikit-learn alone: {statistics.median(times):.2f} s")
+    parser.add_argument("-n", type=int, default=1, help="runs (default: 1)")
+    parser.add_argument("--record", action="store_true", help="add them to the page")
+    parser.add_argument("--table", action="store_true", help="run nothing")
+    args = parser.parse_args()
+    lines = [] if args.table else [run() for _ in range(args.n)]
+    if args.record:
+        with RESULTS.open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+    if args.record or args.table:
+        PAGE.write_text(page(PAGE.read_text()))
+    print(report(lines or recorded()))
 
 
 if __name__ == "__main__":
