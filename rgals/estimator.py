@@ -24,10 +24,12 @@ from rgals.model.state import FittedState
 from rgals.runtime.threads import workers
 from rgals.solvers import closed_form
 from rgals.solvers.als import ALS, Problem, choose_reg
-from rgals.solvers.choose import choose_solver
+from rgals.solvers.choose import choose_solver, exact_backend
+from rgals.solvers.cuda import is_cuda
+from rgals.solvers.precision import check_underflow, warn_of_rounding
 from rgals.training.base import Task, Trained
 from rgals.training.data import check_matrix, dtype_name, start_factors
-from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, finish, taken
+from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, taken
 from rgals.training.run import run
 
 _HIDDEN = 0.2  # share of every row that `score` hides
@@ -188,10 +190,31 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
                     verbose=bool(self.verbose),
                 )
                 items = factors["item_factors"]
-            state = finish(self, problem, degrees, backend, items, history)
+            # The last user half-step is done exactly as a fold-in does it, so that both agree to the bit.
+            backend = exact_backend(self) if self.solver == "pcg" else backend
+            users_side = coefficients.user_side(problem.users, problem.reg, problem.reg_exponent)
+            items_side = coefficients.item_side(problem.items, problem.reg, problem.reg_exponent)
+            step = backend.half_step(problem.users, items, users_side)
+            check_underflow(problem.users, step.factors, users_side, "user")
+            check_underflow(problem.items, items, items_side, "item")
+            if not is_cuda(self.device):
+                warn_of_rounding(problem.users, step.factors, items, users_side, backend, "user")
+                warn_of_rounding(problem.items, None, step.factors, items_side, backend, "item")
+        if not history:  # closed form: one entry, so that the objective can be read as after any fit
+            ridge = items_side.ridge @ np.einsum("ij,ij->i", items, items, dtype=np.float64)
+            objective = problem.constant + float(ridge) - step.decrease
+            history.append({"iteration": 1, "seconds": 0.0, "objective": objective})
         chosen = taken(self, problem)
         for row in history:
             row.update(chosen)
+        state = FittedState(
+            user_factors=step.factors,
+            item_factors=items,
+            loss=problem.loss,
+            reg=problem.reg,
+            reg_exponent=problem.reg_exponent,
+            degrees=degrees,
+        )
         return state, history, solver
 
     # ------------------------------------------------------------------ use

@@ -1,4 +1,4 @@
-"""The parts of an ALS fit: parameters and a matrix become a minimisation, its outcome a fitted state."""
+"""The parts of an ALS fit: its parameters checked, its memory, what a checkpoint keeps of it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,15 @@ from typing import Any
 import numpy as np
 
 from rgals.files.archive import ArraySpec
-from rgals.losses import AUTO, Degrees, Loss, get_loss
+from rgals.losses import AUTO, Loss, get_loss
 from rgals.matrix.csr import CSR
-from rgals.model.state import FittedState
 from rgals.runtime import memory as _memory
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.threads import n_threads
 from rgals.solvers import closed_form
 from rgals.solvers.als import ALS, Problem
-from rgals.solvers.base import Backend
-from rgals.solvers.choose import exact_backend
 from rgals.solvers.cuda import check_factors, is_cuda
-from rgals.solvers.precision import check_underflow, warn_of_rounding
 from rgals.training.checkpoint import checkpoint_spec, describe, plain
 from rgals.training.data import admit, dtype_name
 
@@ -103,36 +99,3 @@ def describe_fit(model: Any, loss: Loss, solver: str, matrix: CSR, held_out: CSR
         "pcg_steps": plain(model.pcg_steps) if solver == "pcg" else None,
         "validation_users": plain(model.validation_users) if held_out is not None else None,
     }
-
-
-def finish(
-    model: Any,
-    problem: Problem,
-    degrees: Degrees,
-    backend: Backend,
-    item_factors: np.ndarray,
-    history: list[dict[str, Any]],
-) -> FittedState:
-    """The last user half-step, done exactly as a fold-in does it, so that both agree to the bit."""
-    if model.solver == "pcg":
-        backend = exact_backend(model)
-    side = problem.coefficients.user_side(problem.users, problem.reg, problem.reg_exponent)
-    step = backend.half_step(problem.users, item_factors, side)
-    items = problem.coefficients.item_side(problem.items, problem.reg, problem.reg_exponent)
-    check_underflow(problem.users, step.factors, side, "user")
-    check_underflow(problem.items, item_factors, items, "item")
-    if not is_cuda(model.device):
-        warn_of_rounding(problem.users, step.factors, item_factors, side, backend, "user")
-        warn_of_rounding(problem.items, None, step.factors, items, backend, "item")
-    if not history:  # closed form: one entry, so that the objective can be read as after any fit
-        ridge = items.ridge @ np.einsum("ij,ij->i", item_factors, item_factors, dtype=np.float64)
-        objective = problem.constant + float(ridge) - step.decrease
-        history.append({"iteration": 1, "seconds": 0.0, "objective": objective})
-    return FittedState(
-        user_factors=step.factors,
-        item_factors=item_factors,
-        loss=problem.loss,
-        reg=problem.reg,
-        reg_exponent=problem.reg_exponent,
-        degrees=degrees,
-    )

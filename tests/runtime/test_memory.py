@@ -24,6 +24,7 @@ from rgals.scoring import topk, topk_dense
 from rgals.sgd import SGDRanker
 from rgals.solvers import closed_form
 from rgals.solvers import precision as _precision
+from rgals.training import base
 
 SCRIPT = str(Path(__file__).parents[1] / "instruments" / "memory.py")
 
@@ -230,13 +231,13 @@ def test_a_memory_error_anywhere_in_a_fit_is_typed(monkeypatch):
     def fail(*arguments, **more):
         raise MemoryError("Unable to allocate 9 GiB")
 
-    for name in ("choose_reg", "finish"):
+    for name in ("choose_reg", "check_underflow"):
         with monkeypatch.context() as patch:
             patch.setattr(estimator, name, fail)
             with pytest.raises(InsufficientMemoryError, match=r"during a fit with K=4.*Unable to.*available"):
                 RGALS(K=4).fit(X)
     with monkeypatch.context() as patch:
-        patch.setattr(estimator, "read", fail)
+        patch.setattr(base, "read", fail)
         with pytest.raises(InsufficientMemoryError, match="while the input of the fit was checked"):
             RGALS(K=4).fit(X)
     for kind in (RGALS, SGDRanker):
