@@ -98,11 +98,13 @@ def machine() -> dict[str, str | int]:
     import numba
     import numpy
 
-    from rgals.kernels.compile import STAMP
+    from rgals.kernels.library import SOURCES
+    from rgals.runtime.caches import stamp
 
     versions = {module.__name__: module.__version__ for module in (numba, llvmlite, numpy)}
     processor = llvmlite.binding.get_host_cpu_name()
-    return {"processor": processor, "python": platform.python_version(), **versions, "kernels": STAMP}
+    named = {"processor": processor, "python": platform.python_version()}
+    return {**named, **versions, "kernels": stamp(SOURCES)}
 
 
 def report(lines: list[dict]) -> str:

@@ -133,6 +133,6 @@ def test_main_modules_of_any_kind_may_call_it(tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="/dev/null is a file there by another name")
 def test_without_a_folder_to_write_to_it_says_what_to_set():
-    code = "import rgals.warm\nfrom rgals.kernels import csr\ncsr.check._cache._cache_path = None\n"
+    code = "import rgals.warm\nfrom rgals.kernels import rows\nrows._run._cache._cache_path = None\n"
     done = python("-c", code + "rgals.warm.warmup()")
     assert "RgalsError" in done.stderr and "NUMBA_CACHE_DIR" in done.stderr.splitlines()[-1]

@@ -10,7 +10,7 @@ from typing import Any
 from numba.core.event import Event, Listener, install_listener, register, unregister
 
 _COMPILE = "numba:compile"
-FIRST_FIT = 20  # seconds that a first fit compiles: docs/startup.md
+FIRST_FIT = 10  # seconds that a first fit compiles: benchmarks/startup.py
 _NOT_SHOWN = ("iteration", "seconds", "evaluation_seconds")
 
 

@@ -4,56 +4,57 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numba
 import pytest
-from numba.core import config
 
-import rgals.kernels.csr as module
+from rgals.kernels import gram
 from rgals.runtime import caches
 
-CHECK = module.check.py_func
-BESIDE = str(Path(module.__file__).parent / "__pycache__")
+SOURCES = (Path(gram.__file__),)
+BESIDE = str(Path(gram.__file__).parent / "__pycache__")
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.setattr(config, "CACHE_DIR", "")
+def asked(tmp_path, monkeypatch):
+    """``asked(answers)``: the folders that are looked at for an entry, in order; the own one is in a home."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(caches, "_writable", lambda folder: str(tmp_path) in folder)
+    caches._kind.cache_clear()
     Path(BESIDE).mkdir(exist_ok=True)
-    return tmp_path / "home"
+
+    def ask(answers):
+        seen = []
+
+        def load(folder, key):
+            name = "beside" if folder == BESIDE else folder.removeprefix(str(tmp_path)).split("/")[1]
+            seen.append(name)
+            if isinstance(answers.get(name), OSError):
+                raise answers[name]
+            return answers.get(name)
+
+        cache = caches.cache_of(gram.gram, SOURCES)._cache_file
+        Path(cache._folder).mkdir(parents=True, exist_ok=True)
+        cache._entry = lambda folder, key: type("Entry", (), {"load": lambda _, key: load(folder, key)})()
+        return cache.load(("key",)), seen
+
+    yield ask
+    caches._kind.cache_clear()
 
 
-def asked(answers: dict[str, object] | None = None) -> list[str]:
-    """The folders that are looked at, in their order."""
-    seen = []
-
-    def load(folder):
-        seen.append(folder)
-        answer = (answers or {}).get(folder)
-        if isinstance(answer, OSError):
-            raise answer
-        return answer
-
-    caches.find(CHECK, "own", load)
-    return seen
+def test_all_folders_are_asked_until_one_has_it_the_own_one_first(asked):
+    assert asked({"home": "code", "beside": "other"}) == ("code", ["home"])
+    assert asked({"beside": "code"}) == ("code", ["home", "beside"])
+    code, seen = asked({})
+    assert code is None and seen[:2] == ["home", "beside"]
 
 
-def test_all_folders_that_are_there_are_asked_the_own_one_first(home):
-    assert asked() == ["own", BESIDE]
-    for folder in home.parent, home:
-        folder.mkdir(exist_ok=True)
-    made = caches._locators(caches.caching.FunctionCache._impl_class, lambda folder: True)[2]
-    own = Path(made.from_function(CHECK, module.__file__).get_cache_path())
-    own.mkdir(parents=True)
-    assert asked() == ["own", BESIDE, str(own)]
-    assert asked({"own": "code"}) == ["own"]
-    assert asked({BESIDE: "code"}) == ["own", BESIDE]
+def test_a_folder_that_nobody_may_read_is_passed_over(asked):
+    assert asked({"home": PermissionError(13, "no"), "beside": "code"}) == ("code", ["home", "beside"])
 
 
-def test_a_folder_that_nobody_may_read_is_passed_over(home):
-    assert asked({"own": PermissionError(13, "no")}) == ["own", BESIDE]
-
-
-def test_a_folder_that_was_named_is_the_only_one(home, tmp_path, monkeypatch):
+def test_a_folder_that_was_named_is_the_only_one(asked, tmp_path, monkeypatch):
     """An empty folder by NUMBA_CACHE_DIR is an empty cache."""
-    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "named"))
-    assert asked() == ["own"]
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "named"))
+    code, seen = asked({"beside": "code", "home": "code"})
+    assert code is None and set(seen) == {"named"}

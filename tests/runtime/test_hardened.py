@@ -30,9 +30,10 @@ print(json.dumps({"compiled": compiled, "ids": ids.tolist()}))
 ENTRY = """
 import numpy as np
 import rgals.estimator
-from rgals.kernels.csr import check, is_canonical
-a = np.array([0, 1])
-print(check(a, np.array([0]), 1, 1), is_canonical(a, a[:1]))
+from rgals.kernels.ranking import find_hits
+hits = np.zeros((1, 2), bool)
+find_hits(np.array([[3, 4]], np.int32), np.array([0, 2]), np.array([1, 3], np.int32), 1, hits)
+print(hits.tolist())
 """
 
 
@@ -73,13 +74,13 @@ def test_without_a_home_no_folder_is_made_where_the_process_stands():
 def test_code_is_compiled_and_one_warning_says_what_to_set():
     with installed(cached=False) as folder:
         done = run(folder, ENTRY)
-    assert (done.returncode, done.stdout) == (0, "(0, 0, 0) True\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "[[True, False]]\n"), done.stderr
     assert done.stderr.count("RuntimeWarning: ") == 1 and "NUMBA_CACHE_DIR" in done.stderr, done.stderr
 
 
 def test_a_cache_that_lacks_something_is_told_of_once(warm):
-    done = run(warm, ENTRY.replace("np.array([0, 1])", "np.array([0, 1], np.int16)"))
-    assert (done.returncode, done.stdout) == (0, "(0, 0, 0) True\n"), done.stderr
+    done = run(warm, ENTRY.replace("[[3, 4]], np.int32", "[[3, 4]], np.int16"))
+    assert (done.returncode, done.stdout) == (0, "[[True, False]]\n"), done.stderr
     assert done.stderr.count("RuntimeWarning: ") == 1 and "NUMBA_CACHE_DIR" in done.stderr, done.stderr
 
 
@@ -87,7 +88,7 @@ def test_a_cache_that_was_named_is_read_where_it_cannot_be_written(warm):
     """As in the image of examples/Dockerfile."""
     kernels = warm / "site" / "rgals" / "kernels"
     named = caching.FunctionCache._impl_class._locator_classes[0].get_suitable_cache_subpath(
-        str(kernels / "csr.py")
+        str(kernels / "rows.py")
     )
     shutil.copytree(kernels / "__pycache__", warm / "named" / named)
     moved = (kernels / "__pycache__").rename(warm / "moved")
