@@ -155,14 +155,13 @@ def _add_normal(e, outs, x, v, sign, w, n, n_blocks, n_vectors):
             out[b * e.width] = out[b * e.width] + slot
 
 
-def _add_normal_of_any_width(e, *args):
+def _add_normal_of_any_width(e, outs, x, v, sign, w, n, n_blocks):
     # With 32 registers, v and the sums of two or four blocks (K = 32, 64) stay there for the whole row.
-    n_blocks = args[-1]
     for n_vectors in (2, 4) if HAS_AVX512 else ():
         with e.when(n_blocks.is_("==", n_vectors)):
-            _add_normal(e, *args, n_vectors)
+            _add_normal(e, outs, x, v, sign, w, n, n_blocks, n_vectors)
             e.builder.ret_void()
-    _add_normal(e, *args, 0)
+    _add_normal(e, outs, x, v, sign, w, n, n_blocks, 0)
 
 
 @kernel("ppppii")
