@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 from helpers import LOSSES, factors, rows_of_lengths
+from numba import njit
 
 from rgals.kernels.row import CG, DIAGONAL, DUAL, EMPTY, FACTORED, PRIMAL, make_scratch
 from rgals.losses import IALS, Coefficients, Degrees, Loss
@@ -148,6 +149,6 @@ def test_long_work_is_cut_into_launches(monkeypatch):
 def test_the_memory_of_a_thread_is_what_is_predicted(K, longest):
     kp = plan.padded(K, 16)
     room = max(kp, 128, min(plan.packed_most(kp, 4), plan.padded(longest, 16)))
-    scratch = make_scratch(kp, room, True, np.empty(kp, np.float32))
+    scratch = njit(lambda *args: make_scratch(*args))(kp, room, True, np.empty(kp, np.float32))
     one, two = (fit_bytes((9000, 9000), 1000, K, 4, threads=n, longest=longest) for n in (1, 2))
     assert sum(array.nbytes for array in scratch) < two - one + (1 << 16)
