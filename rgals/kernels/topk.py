@@ -17,12 +17,19 @@ from rgals.kernels.compile import entry, inner
 from rgals.kernels.library import kernel
 from rgals.kernels.loops import lower_bound
 from rgals.kernels.queue import fetch_add, launch
-from rgals.kernels.tiles import copy, dot, fill, times
+from rgals.kernels.tiles import copy, dot, times
 from rgals.kernels.workspace import workspace
 
 USERS = 512  # rows of a score tile: enough to pay for packing the items
 ITEMS = 512  # columns of a score tile: 1 MiB in float32, which stays in cache between gemm and scan
 LISTED = 256  # candidates scored at once where every user has a list of their own
+
+
+def _empty(ids, scores):
+    """Heaps without an entry, side by side."""
+    ids.fill(-1)
+    scores.fill(-np.inf)
+    return ids.reshape(-1), scores.reshape(-1)
 
 
 @kernel("piir", "i")
@@ -80,14 +87,6 @@ def _scan(row, at, width, first, names, scores, ids, heap, n):
 
 
 @inner
-def _clear(scores, ids, heap, n):
-    """An empty heap."""
-    fill(scores, heap, n, -np.inf)
-    for j in range(heap, heap + n):
-        ids[j] = -1
-
-
-@inner
 def _sort(scores, ids, heap, n):
     """Turn a heap into a list, best first."""
     for last in range(n - 1, 0, -1):
@@ -107,7 +106,7 @@ def _mask(row, at, width, first, names, indices, start, end):
         return start
     here, last = first, names[first + width - 1]
     while start < end and indices[start] <= last:
-        here = lower_bound(names, here, first + width, indices[start])
+        here = lower_bound(names, here, first + width, np.int64(indices[start]))
         if names[here] == indices[start]:
             row[at + here - first] = -np.inf
         start += 1
@@ -135,7 +134,6 @@ def _fill(counter, queries, items, scale, names, blocked, indptr, indices, n_seg
         first_tile = segment * n_tiles // n_segments
         end_tile = (segment + 1) * n_tiles // n_segments
         heaps = (segment * n_queries + q0) * n
-        _clear(scores, ids, heaps, m * n)
         if first_tile >= end_tile:
             continue
         start_item = first_tile * ITEMS
@@ -154,7 +152,7 @@ def _fill(counter, queries, items, scale, names, blocked, indptr, indices, n_seg
             if len(scale):
                 for j in range(width):
                     scales[j] = scale[names[first + j] if len(names) else first + j]
-            low = lower_bound(blocked, 0, len(blocked), first)
+            low = lower_bound(blocked, np.int64(0), len(blocked), first)
             high = lower_bound(blocked, low, len(blocked), first + width)
             for r in range(m):
                 row = r * ITEMS
@@ -194,7 +192,7 @@ def topk(queries, items, scale, names, blocked, indptr, indices, n_threads, ids,
     and -inf where nothing is left. The items are cut into S parts, so that few queries occupy many threads.
     """
     filters = scale, names, blocked, indptr, indices
-    flat = ids.reshape(-1), scores.reshape(-1)
+    flat = _empty(ids, scores)
     launch(_fill, n_threads, queries, items, *filters, len(ids), ids.shape[2], *flat)
     launch(_merge, n_threads, *ids.shape, *flat)
 
@@ -207,7 +205,6 @@ def _fill_lists(counter, queries, items, scale, allowed_ptr, allowed, indptr, in
         q = fetch_add(counter, 0, 1)
         if q >= n_queries:
             break
-        _clear(scores, ids, q * n, n)
         cursor, end = indptr[q], indptr[q + 1]
         for start in range(allowed_ptr[q], allowed_ptr[q + 1], LISTED):
             width = min(LISTED, allowed_ptr[q + 1] - start)
@@ -228,7 +225,7 @@ def topk_lists(queries, items, scale, allowed_ptr, allowed, indptr, indices, n_t
     Only the listed items are scored: the cost is that of the lists, not of the catalogue.
     """
     filters = scale, allowed_ptr, allowed, indptr, indices
-    flat = ids.reshape(-1), scores.reshape(-1)
+    flat = _empty(ids, scores)
     launch(_fill_lists, n_threads, queries, items, *filters, ids.shape[1], *flat)
 
 
@@ -241,7 +238,6 @@ def _fill_dense(counter, dense, indptr, indices, n, ids, scores):
         q = fetch_add(counter, 0, 1)
         if q >= n_queries:
             break
-        _clear(scores, ids, q * n, n)
         copy(row, 0, dense, q * width, width)
         _mask(row, 0, width, 0, names, indices, indptr[q], indptr[q + 1])
         _scan(row, 0, width, 0, names, scores, ids, q * n, n)
@@ -250,4 +246,4 @@ def _fill_dense(counter, dense, indptr, indices, n, ids, scores):
 
 def topk_dense(dense, indptr, indices, n_threads, ids, scores):
     """The best columns of every row of a given score matrix, filtered."""
-    launch(_fill_dense, n_threads, dense, indptr, indices, ids.shape[1], ids.reshape(-1), scores.reshape(-1))
+    launch(_fill_dense, n_threads, dense, indptr, indices, ids.shape[1], *_empty(ids, scores))
