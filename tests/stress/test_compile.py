@@ -86,3 +86,39 @@ def test_a_fit_works_for_a_smaller_processor(name, features, tmp_path):
     if platform.machine() not in ("x86_64", "AMD64"):
         pytest.skip("the names are those of x86 processors")
     works_as_another_processor(name, features, _FIT, tmp_path)
+
+
+_LISTS = """
+import hashlib, numpy as np
+from rgals.scoring import topk
+rng = np.random.default_rng(0)
+ids, scores = topk(rng.standard_normal((50, 16), np.float32), rng.standard_normal((700, 16), np.float32))
+print(hashlib.sha256(ids.tobytes() + scores.tobytes()).hexdigest())
+"""
+
+
+def test_four_processes_fill_one_empty_cache(tally, tmp_path):
+    """The package's own kernels, library and entries: no process fails, and all get the same bytes."""
+    count = tally("processes that fill one empty cache", 400, 400)
+    seen = set()
+    for i in range(count.figure // 4):
+        cache = tmp_path / str(i)
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-c", _LISTS],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(4)
+        ]
+        for process in started:
+            said, complaint = process.communicate()
+            seen.add(said)
+            with count.case(f"round {i}"):
+                assert process.returncode == 0 and len(seen) == 1, complaint[-1000:]
+        assert list(cache.rglob("*.nbc"))
+        shutil.rmtree(cache)
+    count.check()
