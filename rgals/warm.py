@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from pkgutil import resolve_name
@@ -28,7 +28,7 @@ from tqdm import tqdm
 from rgals.datasets.synthetic import make_implicit
 from rgals.estimator import RGALS
 from rgals.files.atomic import OPEN, lock
-from rgals.kernels import rows
+from rgals.kernels import library, rows
 from rgals.matrix.splits import split_interactions
 from rgals.metrics import evaluate
 from rgals.runtime.errors import RgalsError
@@ -145,22 +145,26 @@ def compile_once(folder: Path) -> None:
     The other one waits, and finds the function in the cache.
     """
     folder.mkdir(exist_ok=True)
-    compile_here = Dispatcher.compile
+    compile_here, load_here = Dispatcher.compile, library.load
 
-    def compile(self: Any, signature: Any) -> Any:
-        if isinstance(self._cache, NullCache):
-            return compile_here(self, signature)
-        name = f"{self.py_func.__module__}.{self.py_func.__qualname__}{signature}"
+    def alone(name: str, run: Callable[..., Any], *args: Any) -> Any:
         path = folder / hashlib.sha256(name.encode()).hexdigest()[:16]
         with global_compiler_lock:  # the order in which numba takes its lock and this one is always the same
             descriptor = os.open(path, OPEN | os.O_CREAT)
             try:
                 lock(descriptor, wait=True)
-                return compile_here(self, signature)
+                return run(*args)
             finally:
                 os.close(descriptor)
 
+    def compile(self: Any, signature: Any) -> Any:
+        if isinstance(self._cache, NullCache):
+            return compile_here(self, signature)
+        name = f"{self.py_func.__module__}.{self.py_func.__qualname__}{signature}"
+        return alone(name, compile_here, self, signature)
+
     Dispatcher.compile = compile  # type: ignore[method-assign, assignment]
+    library.load = lambda real: alone(str(real), load_here, real)
 
 
 def _small() -> tuple[sp.csr_array, sp.csr_array]:

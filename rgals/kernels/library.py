@@ -11,12 +11,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.event import trigger_event
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
@@ -183,10 +185,12 @@ def load(real: types.Type) -> None:
     if saved:
         codegen.unserialize_library(saved)
     else:
-        library = codegen.create_library(f"rgals.{real}")
-        library.enable_object_caching()
-        library.add_ir_module(module(real))
-        library.finalize()
+        about = {"dispatcher": SimpleNamespace(py_func=module), "args": (real,), "apart": True}
+        with trigger_event("numba:compile", about):  # seen by who listens to numba, as a function is
+            library = codegen.create_library(f"rgals.{real}")
+            library.enable_object_caching()
+            library.add_ir_module(module(real))
+            library.finalize()
         if cache:
             cache._cache_file.save(key, library.serialize_using_object_code())
     _loaded.add(real)

@@ -71,16 +71,18 @@ class ProgressBar(Listener):
 
 class _Compilations(Listener):
     def __init__(self, report: Callable[[str, float], object]) -> None:
-        self.report, self.started = report, list[float]()
+        self.report, self.started, self.apart = report, list[float](), 0.0
 
     def on_start(self, event: Event) -> None:
         self.started.append(time.perf_counter())
 
     def on_end(self, event: Event) -> None:
         seconds = time.perf_counter() - self.started.pop()
-        if not self.started:
-            function = event.data["dispatcher"].py_func
-            self.report(f"{function.__module__}.{function.__qualname__}", seconds)
+        function, apart = event.data["dispatcher"].py_func, event.data.get("apart", False)
+        if apart or not self.started:
+            self.report(f"{function.__module__}.{function.__qualname__}", seconds - self.apart)
+        # What is compiled on the way to an entry, and not as a part of it, counts once.
+        self.apart = seconds if apart and self.started else 0.0
 
 
 @contextmanager
