@@ -8,6 +8,7 @@ from typing import Any
 import numba
 from numba import njit
 from numba.core import caching
+from numba.core.registry import CPUDispatcher
 
 from rgals.kernels import library
 from rgals.runtime.caches import Entries, cache_of, warn_uncached
@@ -48,13 +49,18 @@ def entry(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return dispatcher
 
 
+class _Inner(CPUDispatcher):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        name = self.py_func.__name__
+        raise TypeError(f"Python cannot call {name}, as kernels do: njit(lambda *args: {name}(*args)) can")
+
+
 def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Compile a function that compiled code calls, with arrays of its caller: it counts no references.
 
     Counting takes two atomic instructions for every array of every call, some percent of the time of short
-    rows. Such a function may neither allocate nor return an array, unless it is told ``_nrt=True``. Python
-    cannot call it, and it is cached with its callers only: wrappers and files of its own take a third of the
-    time to compile.
+    rows. Such a function may neither allocate nor return an array, unless it is told ``_nrt=True``. It has no
+    wrapper for Python and is cached with its callers only: these take a third of the time to compile.
 
     Parameters
     ----------
@@ -66,7 +72,12 @@ def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     Returns
     -------
     numba dispatcher
+        Which raises `TypeError` when Python calls it.
     """
     if function is None:
         return lambda function: inner(function, **options)
-    return njit(**{"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, **options})(function)
+    wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    dispatcher: Any = njit(**{"_nrt": False, **wrappers, **options})(function)
+    if not numba.config.DISABLE_JIT:
+        dispatcher.__class__ = _Inner  # without wrappers, numba would end the process
+    return dispatcher

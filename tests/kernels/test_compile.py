@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numba
 import pytest
+from numba import njit
 
 import rgals.kernels.compile as kernel_compile
 
@@ -303,3 +304,11 @@ def test_an_edited_search_counts_in_the_hits_of_a_ranking(tmp_path):
     assert run(HITS, installed, "NUMBA_CACHE_DIR", tmp_path / "cache") == [[True, False]]
     edit(installed / "rgals" / "kernels" / "loops.py", "    return start\n", "    return stop + 1000\n")
     assert run(HITS, installed, "NUMBA_CACHE_DIR", tmp_path / "cache") == [[False, False]]
+
+
+def test_python_is_told_that_it_cannot_call_an_inner_function():
+    """numba's own function without a wrapper ends the process."""
+    add = kernel_compile.inner(lambda x: x + 1)
+    assert njit(lambda x: add(x))(1) == 2
+    with pytest.raises(TypeError, match="Python cannot call"):
+        add(1)
