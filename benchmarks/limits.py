@@ -29,14 +29,15 @@ from types import ModuleType
 import numba
 import numpy as np
 import scipy.sparse as sp
-from numba import njit, prange
+from numba import njit
 from peers import METHODS, describe, load
 from threadpoolctl import threadpool_limits
 
 from rgals.kernels import diagonal
 from rgals.kernels.gather import gather_sum
+from rgals.kernels.queue import spread
 from rgals.runtime.aligned import empty
-from rgals.runtime.threads import parallel
+from rgals.runtime.threads import workers
 from rgals.scoring import topk
 
 SOLVERS = {"rgals RG2 exact": "exact", "rgals RG2 pcg": "pcg", "rgals RG2 shared": "shared"}
@@ -56,15 +57,11 @@ def best(function, repeats: int = 5) -> float:
     return min(times)
 
 
-@njit(parallel=True, cache=True)
-def _gather(indices, factors, K, n_threads):
-    out = np.zeros((n_threads, K), factors.dtype)
-    one = np.ones(1, factors.dtype)
-    n_blocks = K // (64 // factors.itemsize)
-    for t in prange(n_threads):
-        start, stop = t * len(indices) // n_threads, (t + 1) * len(indices) // n_threads
-        gather_sum(out[t], factors, indices, start, one, 0, K, stop - start, stop - start, n_blocks)
-    return out
+@njit(nogil=True)
+def _gather(first, stop, indices, factors, K):
+    out, one = np.zeros(K, factors.dtype), np.ones(1, factors.dtype)
+    n, n_blocks = stop - first, K // (64 // factors.itemsize)
+    gather_sum(out, 0, factors, 0, indices, first, one, 0, 0, K, n, n, n_blocks)
 
 
 def calibrate(threads: int) -> dict[str, float]:
@@ -88,9 +85,13 @@ def calibrate_gather(rows: sp.csr_matrix, K: int, threads: int) -> float:
     table = empty((rows.shape[1] * K,), np.float32)
     table[:] = 1.0
     indices = rows.indices.astype(np.int32)
-    with parallel(threads):
-        _gather(indices, table, K, threads)
-        return 4 * K * len(indices) / best(lambda: _gather(indices, table, K, threads), 10)
+    with workers(threads) as n_threads:
+
+        def gather() -> None:
+            spread(_gather, len(indices), n_threads, indices, table, K)
+
+        gather()
+        return 4 * K * len(indices) / best(gather, 10)
 
 
 @contextmanager

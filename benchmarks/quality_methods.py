@@ -24,7 +24,7 @@ from rgals.losses import rule
 from rgals.metrics import evaluate
 from rgals.model_selection import tune
 from rgals.model_selection.tuning.halving import LEVELS, GaussianProcess, best_trial, search
-from rgals.model_selection.tuning.space import Choice, Range, Space, default_space
+from rgals.model_selection.tuning.space import OneOf, Range, Space, default_space
 from rgals.model_selection.tuning.trials import Prepared
 from rgals.runtime.threads import n_threads
 from rgals.sgd import SGDRanker
@@ -153,7 +153,7 @@ def other(
 
     def run(name: str, task: Task) -> Answer:
         dimensions = {
-            key: Choice(tuple(v)) if isinstance(v, list) else Range(*v, log=v[0] > 0)
+            key: OneOf(tuple(v)) if isinstance(v, list) else Range(*v, log=v[0] > 0)
             for key, v in space(task.prepared.splits[0].train).items()
         }
         searched = Space(dimensions, {}, (task.K,))

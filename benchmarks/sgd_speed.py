@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_info
 
 from rgals.datasets import read_interactions
 from rgals.matrix.validate import as_csr
-from rgals.runtime.threads import n_threads, parallel
+from rgals.runtime.threads import n_threads, workers
 from rgals.sgd import SGDRanker
 
 DATA = Path(os.environ.get("RGALS_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
@@ -34,7 +34,7 @@ SAMPLED = {
 
 def sgemm_peak(n_jobs: int | None) -> float:
     """GFLOP/s of products of 1024 x 1024 float32 matrices, one on each thread at once."""
-    with parallel(n_jobs) as threads:
+    with workers(n_jobs) as threads:
         size = 1024
         rng = np.random.default_rng(0)
         a = rng.standard_normal((size, size), np.float32)

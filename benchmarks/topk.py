@@ -32,7 +32,7 @@ from implicit import __version__ as implicit_version
 from implicit.cpu.als import AlternatingLeastSquares
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from rgals.runtime.threads import n_threads, parallel
+from rgals.runtime.threads import n_threads, workers
 from rgals.scoring import topk
 
 DATA = Path(os.environ.get("RGALS_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
@@ -102,7 +102,7 @@ class Peak:
         self.flops = threads * 2 * size**3
 
     def __call__(self) -> None:
-        with parallel(len(self.out)), ThreadPoolExecutor(len(self.out)) as pool:
+        with workers(), ThreadPoolExecutor(len(self.out)) as pool:
             list(pool.map(lambda out: np.matmul(self.a, self.a, out=out), self.out))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
 import shlex
 import warnings
@@ -20,8 +22,10 @@ TEXTS = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/convergence.md",
+    "docs/how-it-works.md",
     "docs/quality.md",
     "docs/speed.md",
+    "docs/startup.md",
 )
 
 
@@ -84,3 +88,19 @@ def test_links_lead_somewhere(name):
     assert links or paths or name == "CHANGELOG.md"
     for path in {*links, *paths}:
         assert (ROOT / path).exists(), path
+
+
+def imported(path: Path) -> list[tuple[str, str]]:
+    """(module, name) of all that a script imports from rgals, wherever it does."""
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    return [(str(n.module), a.name) for n in nodes if str(n.module).split(".")[0] == "rgals" for a in n.names]
+
+
+SCRIPTS = sorted([*ROOT.glob("benchmarks/*.py"), *ROOT.glob("examples/*.py"), *ROOT.glob("docs/*.py")])
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_what_scripts_import_from_rgals_is_there(path):
+    """They need packages that tests do not have, so that nobody runs them here."""
+    for module, name in imported(path):
+        assert hasattr(importlib.import_module(module), name) or importlib.import_module(f"{module}.{name}")
