@@ -51,6 +51,7 @@ def edit(path: Path, old: str, new: str) -> None:
 def package(tmp_path, monkeypatch):
     """A package of one compiled function and one that is inlined into it, with our decorators."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python's own cache goes by time and size
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
     tried = tmp_path / "installed" / "tried"
     for name in ("kernels/compile", "kernels/library", "kernels/vectors", *RUNTIME):
         copy = tried / f"{name}.py"
@@ -83,7 +84,6 @@ def was_cached(function) -> bool:
 @pytest.fixture
 def place(request, package, tmp_path, monkeypatch):
     """Sends numba's cache to one of the places it may be at; the folder of it."""
-    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
     if request.param == "beside the package":
         return package
     (package / "__pycache__").write_text("not a folder")
