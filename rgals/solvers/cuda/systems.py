@@ -320,11 +320,9 @@ def gram(device: Device, room: Room, factors: Any, weight: Any | None) -> Any:
         for at, count, rows in ((first, whole, block), (first + whole * block, 1, (last - first) % block)):
             if count and rows:
                 part = factors[at : at + count * rows]
-                left = (
-                    part
-                    if weight is None
-                    else part * weight[at : at + count * rows].astype(part.dtype)[:, None]
-                )
+                left = part
+                if weight is not None:
+                    left = part * weight[at : at + count * rows].astype(part.dtype)[:, None]
                 products = xp.empty((count, k, k), part.dtype)
                 device.gemm(left.reshape(count, rows, k), part.reshape(count, rows, k), products, ta=True)
                 sums += products.sum(axis=0, dtype=np.float64)
