@@ -268,8 +268,8 @@ class Trainer:
 
     def _losses(
         self, pos: np.ndarray, neg: np.ndarray, weights: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Loss values and gradients of all rows, in cache-sized pieces; ``neg`` receives its gradient."""
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`_loss` of all rows, in cache-sized pieces."""
         dpos, values = np.empty_like(pos), np.empty(len(pos))
         rows = max(1, min(_ROWS, _ROWS * 128 // max(neg.shape[1], 1)))
 
@@ -279,7 +279,7 @@ class Trainer:
             values[s], dpos[s] = self._loss(pos[s], neg[s], weight)
 
         self._map(piece, range(0, len(pos), rows))
-        return values, dpos, neg
+        return values, dpos
 
     def sampled_gradient(
         self, key: np.uint64, users: np.ndarray, positives: np.ndarray, weights: np.ndarray | None
@@ -295,7 +295,7 @@ class Trainer:
         spread(kernel.pair_scores, *rows, scaled, self.items.effective, items, grads)
         if self._correction is not None:
             grads[:, 1:] -= self._correction[items[:, 1:]]
-        values, dpos, _ = self._losses(grads[:, 0].copy(), grads[:, 1:], weights)
+        values, dpos = self._losses(grads[:, 0].copy(), grads[:, 1:], weights)
         grads[:, 0] = dpos
         by_row = np.empty_like(scaled)
         spread(kernel.user_gradients, *rows, grads, items, self.items.effective, by_row)
