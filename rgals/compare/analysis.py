@@ -12,15 +12,7 @@ Curve = Sequence[Sequence[float]]  # (seconds, value) per iteration or epoch
 
 def seconds_to(curve: Curve, target: float) -> float:
     """Training seconds until a curve first reaches a value; infinity if it never does."""
-    for seconds, value in curve:
-        if value >= target:
-            return float(seconds)
-    return float("inf")
-
-
-def best_of(curve: Curve) -> float:
-    """Best value of a curve."""
-    return max(value for _, value in curve)
+    return next((float(seconds) for seconds, value in curve if value >= target), float("inf"))
 
 
 @dataclass(frozen=True)

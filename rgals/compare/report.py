@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals.compare.analysis import best_of, linear_rate, mean_and_spread, seconds_to
+from rgals.compare.analysis import linear_rate, mean_and_spread, seconds_to
 from rgals.compare.methods import Method, params_text
 from rgals.files.atomic import atomic_file
 from rgals.runtime.errors import MissingDependencyError
@@ -112,7 +112,8 @@ def summarise(
         run = f"run {method.name} {params_text(records[f'tuned {method.name}']['params'])}"
         runs[method.name] = [records[f"{run} {k}"] for k in range(seeds) if f"{run} {k}" in records]
     peaks = {
-        m: [best_of(r["curve"]) for r in found if r["curve"] and not r["error"]] for m, found in runs.items()
+        m: [max(value for _, value in r["curve"]) for r in found if r["curve"] and not r["error"]]
+        for m, found in runs.items()
     }
     best = max((float(np.mean(values)) for values in peaks.values() if values), default=0.0)
     rows = []

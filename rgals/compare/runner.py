@@ -6,7 +6,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from rgals.sgd import SGDRanker
 from rgals.sgd import losses as sgd_losses
 
 TEST_METRICS = ("mrr@10", "ndcg@10")
-OBJECTIVE_ITERATIONS = 60
 OBJECTIVE_RATES = (0.003, 0.01, 0.03)  # learning rates among which gradient descent picks its best
 
 
@@ -112,20 +111,20 @@ def machine(n_jobs: int | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a comparison; see `rgals.compare.compare`."""
+    """Options of a comparison; see `rgals.compare.compare`, which has the defaults."""
 
-    K: int = 64
-    seeds: int = 3
-    max_trials: int = 16
-    time_limit: float = 120.0
-    patience: int = 8
-    metric: str = "ndcg@10"
-    objective_iterations: int = OBJECTIVE_ITERATIONS
-    validation_users: int | None = None
-    start: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    tune_only: bool = False
-    n_jobs: int | None = None
-    verbose: int = 1
+    K: int
+    seeds: int
+    max_trials: int
+    time_limit: float
+    patience: int
+    metric: str
+    objective_iterations: int
+    validation_users: int | None
+    start: Mapping[str, Mapping[str, float]]
+    tune_only: bool
+    n_jobs: int | None
+    verbose: int
 
     def check(self, methods: Sequence[Method]) -> None:
         """Check the options of a comparison of these methods."""

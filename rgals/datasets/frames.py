@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,7 @@ def _time_column(column: Any, where: Callable[[int], str]) -> np.ndarray:
 
 def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:
     """Columns of a DataFrame or an arrow table."""
-
-    def where(k: int) -> str:
-        return f"{origin}, row {k}"
-
+    where = partial("{}, row {}".format, origin)
     names = list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
     if frame.shape[0] == 0:
         raise InputError(f"{origin} holds no rows")
@@ -132,10 +130,6 @@ def parquet_columns(path: Path, wanted: dict[str, Any]) -> Columns:
 
 def array_columns(source: tuple, wanted: dict[str, Any]) -> Columns:
     """Columns given one by one: (users, items[, values[, timestamps]])."""
-
-    def where(k: int) -> str:
-        return f"row {k}"
-
     if not 2 <= len(source) <= 4:
         raise InputError(
             f"give (users, items), (users, items, values) or (users, items, values, timestamps), not "
@@ -149,7 +143,7 @@ def array_columns(source: tuple, wanted: dict[str, Any]) -> Columns:
     given = dict(zip(("user", "item", "value", "timestamp"), source, strict=False))
     if wanted["value"] is None:
         given["value"] = None
-    return _columns(given, where)
+    return _columns(given, "row {}".format)
 
 
 def matrix_columns(X: Any) -> Columns:

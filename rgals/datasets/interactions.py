@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -308,7 +308,7 @@ def timestamps(column: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
 
 def text_timestamps(items: list, where: Callable[[int], str]) -> np.ndarray:
     """Timestamps from text: all integers, else all numbers, else all ISO 8601 dates."""
-    for convert in (_integers, numbers, _dates):
+    for convert in (partial(numbers, kind=int), numbers, _dates):
         if (found := _converted(convert, items)) is not None:
             return found
     form = _dates if _converted(numbers, items[:1]) is None else numbers  # of the first; not that of all
@@ -330,17 +330,11 @@ def _converted(convert: Callable[[list], np.ndarray], items: list) -> np.ndarray
     return found.astype(np.int64) if found.dtype.kind == "M" else found
 
 
-def numbers(items: Sequence[str]) -> np.ndarray:
-    """Texts as float64; ``1_000``, which Python would take, is refused as the other readers do."""
+def numbers(items: Sequence[str], kind: type = float) -> np.ndarray:
+    """Texts as float64 or int64; ``1_000``, which Python would take, is refused as the other readers do."""
     if any("_" in text for text in items):
         raise ValueError("not a number")
-    return np.array([float(text) for text in items])
-
-
-def _integers(items: list) -> np.ndarray:
-    if any("_" in text for text in items):
-        raise ValueError("not a number")
-    return np.array([int(text) for text in items], dtype=np.int64)
+    return np.array([kind(text) for text in items], np.int64 if kind is int else np.float64)
 
 
 def _dates(items: list) -> np.ndarray:

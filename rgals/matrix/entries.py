@@ -73,20 +73,13 @@ def core_members(matrix: sp.csr_array, k_user: int, k_item: int) -> tuple[np.nda
     while True:
         gone = np.flatnonzero(user_alive & (user_counts < k_user))
         user_alive[gone] = False
-        item_counts -= np.bincount(_neighbours(matrix, gone), minlength=n_items)
+        item_counts -= np.bincount(matrix[gone].indices, minlength=n_items)
         lost = np.flatnonzero(item_alive & (item_counts < k_item))
         item_alive[lost] = False
-        user_counts -= np.bincount(_neighbours(columns, lost), minlength=n_users)
+        user_counts -= np.bincount(columns[:, lost].indices, minlength=n_users)
         if len(lost) == 0:
             break
     return np.flatnonzero(user_alive), np.flatnonzero(item_alive)
-
-
-def _neighbours(matrix: sp.csr_array | sp.csc_array, lines: np.ndarray) -> np.ndarray:
-    starts, counts = matrix.indptr[lines], np.diff(matrix.indptr)[lines]
-    ends = np.cumsum(counts, dtype=np.int64)
-    total = int(ends[-1]) if len(ends) else 0
-    return matrix.indices[np.arange(total) + np.repeat(starts - (ends - counts), counts)]
 
 
 def part_sizes(counts: np.ndarray, ratios: np.ndarray) -> np.ndarray:

@@ -147,16 +147,13 @@ def evaluate_sampled(
 
 def _draw(users: np.ndarray, known: CSR, n: int, rng: np.random.RandomState) -> np.ndarray:
     """Different items for each entry of ``users``, none of them known: redrawn until that holds."""
-    taken = known.positions
+    taken = np.append(known.positions, -1)  # a mark behind the last, never found
     drawn = rng.randint(0, known.n_cols, (len(users), n))
     todo = np.arange(len(users))
     while len(todo):
         rows = np.sort(drawn[todo], axis=1)
         keys = users[todo, None] * known.n_cols + rows
-        at = np.searchsorted(taken, keys)
-        bad = np.zeros(rows.shape, bool)
-        if len(taken):
-            bad = taken[np.minimum(at, len(taken) - 1)] == keys
+        bad = taken[np.searchsorted(taken[:-1], keys)] == keys
         bad[:, 1:] |= rows[:, 1:] == rows[:, :-1]
         rows[bad] = rng.randint(0, known.n_cols, int(bad.sum()))
         drawn[todo] = rows

@@ -41,8 +41,7 @@ class SideState:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything from which the next step follows."""
-        moments = {"first": self.state.first, "second": self.state.second, "steps": self.state.steps}
-        return {"factors": self.param, **moments}
+        return {"factors": self.param, **vars(self.state)}
 
     def refresh(self) -> None:
         """Bring the effective rows up to date after the factors were changed from outside."""
@@ -99,16 +98,14 @@ class Trainer:
         self._fused = type(loss) is Softmax and self.dtype == np.float32
         if getattr(loss, "corrects_proposal", False) and sampler is not None and sampler.correction.any():
             self._correction = sampler.correction.astype(self.dtype)
-        self._ridge = loss.penalties(X) if hasattr(loss, "penalties") else None
+        # What the loss and the weight decay hold the rows of users and of items with, added up.
+        ridges = [loss.penalties(X)] if hasattr(loss, "penalties") else []
         if settings.frequency > 0:
             taking_part = (X.col_sums + X.col_sums.mean()) / 2
-            more = settings.frequency * X.row_sums, settings.frequency * taking_part
-            self._ridge = (
-                more if self._ridge is None else (self._ridge[0] + more[0], self._ridge[1] + more[1])
-            )
+            ridges.append((settings.frequency * X.row_sums, settings.frequency * taking_part))
+        sides = zip(*(pair for pair in ridges if pair is not None), strict=True)
+        self._ridge = tuple(sum(side).astype(self.dtype) for side in sides) or None
         self._total = float(X.row_sums.sum())
-        if self._ridge is not None:
-            self._ridge = tuple(r.astype(self.dtype) for r in self._ridge)
 
     def _map(self, task: Callable[[int], object], starts: range) -> list:
         """Run the task for every start; results in order."""
@@ -271,8 +268,8 @@ class Trainer:
 
     def _losses(
         self, pos: np.ndarray, neg: np.ndarray, weights: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Loss values and gradients of all rows, in cache-sized pieces; ``neg`` receives its gradient."""
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`_loss` of all rows, in cache-sized pieces."""
         dpos, values = np.empty_like(pos), np.empty(len(pos))
         rows = max(1, min(_ROWS, _ROWS * 128 // max(neg.shape[1], 1)))
 
@@ -282,7 +279,7 @@ class Trainer:
             values[s], dpos[s] = self._loss(pos[s], neg[s], weight)
 
         self._map(piece, range(0, len(pos), rows))
-        return values, dpos, neg
+        return values, dpos
 
     def sampled_gradient(
         self, key: np.uint64, users: np.ndarray, positives: np.ndarray, weights: np.ndarray | None
@@ -298,7 +295,7 @@ class Trainer:
         spread(kernel.pair_scores, *rows, scaled, self.items.effective, items, grads)
         if self._correction is not None:
             grads[:, 1:] -= self._correction[items[:, 1:]]
-        values, dpos, _ = self._losses(grads[:, 0].copy(), grads[:, 1:], weights)
+        values, dpos = self._losses(grads[:, 0].copy(), grads[:, 1:], weights)
         grads[:, 0] = dpos
         by_row = np.empty_like(scaled)
         spread(kernel.user_gradients, *rows, grads, items, self.items.effective, by_row)

@@ -16,20 +16,10 @@ from rgals.solvers.base import Backend
 
 @dataclass(frozen=True)
 class Problem:
-    """Everything that defines the minimisation: data, coefficients, regularisation.
+    """Everything that defines the minimisation: data, coefficients, regularisation."""
 
-    Attributes
-    ----------
-    users : CSR, users x items
-    items : CSR, items x users (the transpose)
-    loss : Loss
-    coefficients : Coefficients
-    constant : float
-    reg, reg_exponent : float
-    """
-
-    users: CSR
-    items: CSR
+    users: CSR  # users x items
+    items: CSR  # items x users, the transpose
     loss: Loss
     coefficients: Coefficients
     constant: float

@@ -12,18 +12,12 @@ from rgals.runtime.errors import NumericalError
 
 
 class HalfStep(NamedTuple):
-    """The outcome of one half-step.
+    """The outcome of one half-step."""
 
-    Attributes
-    ----------
-    factors : shape (n_rows, K)
-        The minimiser over the rows that were solved: an array, or what `Backend.upload` makes of one where
-        such was given.
-    decrease : float
-        ``sum_r b_r . p_r``: the objective is its constant plus the ridge of the fixed side minus this.
-    """
-
+    # the minimiser over the rows that were solved, (n_rows, K): an array, or what `Backend.upload` makes of
+    # one where such was given
     factors: Any
+    # ``sum_r b_r . p_r``: the objective is its constant plus the ridge of the fixed side minus this
     decrease: float
 
 

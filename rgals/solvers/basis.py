@@ -19,17 +19,11 @@ _ALONE = 256  # up to so many factors BLAS on one thread multiplies square matri
 
 @dataclass
 class Factors:
-    """Factors of one side, in the basis where a fit has them.
+    """Factors of one side, in the basis where a fit has them."""
 
-    Attributes
-    ----------
-    array : ndarray, shape (n, K)
-    basis : ndarray of float64, shape (K, K), or None
-        The factors that are meant are ``array @ basis.T``; ``None``: any orthogonal matrix, lengths are
-        right.
-    """
-
-    array: np.ndarray
+    array: np.ndarray  # (n, K)
+    # (K, K) in float64: the factors that are meant are ``array @ basis.T``; None: any orthogonal matrix,
+    # lengths are right
     basis: np.ndarray | None = None
     _kept: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
 
@@ -50,36 +44,22 @@ class Factors:
 
 @dataclass(frozen=True)
 class Change:
-    """A change of basis: ``F <- F forth`` on the fixed side, ``P <- P back`` on the side that is solved.
+    """A change of basis: ``F <- F forth`` on the fixed side, ``P <- P back`` on the side that is solved."""
 
-    Attributes
-    ----------
-    forth, back : ndarray of float64, shape (K, K)
-        ``T`` and ``T^-T``.
-    fixed_basis, solved_basis : ndarray or None
-        `Factors.basis` of either side afterwards.
-    whitens : bool
-        The shared part, in units of a row's ridge, is the identity; otherwise the Gramian is diagonal and
-        lengths are right.
-    """
-
-    forth: np.ndarray
-    back: np.ndarray
-    fixed_basis: np.ndarray | None
+    forth: np.ndarray  # ``T``, (K, K) in float64
+    back: np.ndarray  # ``T^-T``
+    fixed_basis: np.ndarray | None  # `Factors.basis` of either side afterwards
     solved_basis: np.ndarray | None
+    # the shared part, in units of a row's ridge, is the identity; otherwise the Gramian is diagonal and
+    # lengths are right
     whitens: bool
 
 
 def eigenbasis(G: np.ndarray, fixed: np.ndarray | None, solved: np.ndarray | None, n_threads: int) -> Change:
     """Where the Gramian is diagonal and lengths are right: good for any scale and ridge of a row.
 
-    Parameters
-    ----------
-    G : ndarray of float64, shape (K, K)
-        Gramian of the fixed side's array; overwritten.
-    fixed, solved : ndarray or None
-        `Factors.basis` of the two sides; the transposed inverse of each other.
-    n_threads : int
+    ``G`` is the Gramian of the fixed side's array in float64; it is overwritten. ``fixed`` and ``solved`` are
+    `Factors.basis` of the two sides: one is the transposed inverse of the other.
     """
     if fixed is None or solved is None:
         V = _eigenvectors(G)
@@ -102,20 +82,8 @@ def whitening(
 
     For rows whose scale is ``ratio`` times their ridge: they all share that matrix. Against `eigenbasis`
     this takes a Cholesky factor ``R^T R`` instead of eigenvectors, and ``T = R^-1`` is triangular, which
-    halves the products with the factors.
-
-    Parameters
-    ----------
-    G, fixed, solved, n_threads
-        As for `eigenbasis`.
-    ratio : float
-    least : float
-        Smallest square of the ratio of two pivots, an estimate of the reciprocal condition.
-
-    Returns
-    -------
-    Change or None
-        None where the matrix is too ill-conditioned for that.
+    halves the products with the factors. None where the matrix is too ill-conditioned for that: ``least`` is
+    the smallest square of the ratio of two pivots, an estimate of the reciprocal condition.
     """
     A = ratio * G
     if solved is None:

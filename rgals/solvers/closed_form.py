@@ -35,19 +35,7 @@ def item_factors(
     (D/N)^1/4``, ``Q = V s^1/2 (N/D)^1/4``. A is sparse plus rank one. The rows of A sum to zero, so that the
     interaction of RGx vanishes at this optimum: it is the optimum of both.
 
-    Parameters
-    ----------
-    users : CSR
-    n_factors : int
-    reg : float
-    rng : Generator
-        For the start vector of the Lanczos iteration.
-    dtype : dtype
-        Of the result.
-
-    Returns
-    -------
-    ndarray, shape (n_items, n_factors)
+    ``rng`` draws the start vector of the Lanczos iteration. The result has the shape (n_items, n_factors).
     """
     c = users.row_sums
     n_users, n_items = users.shape
@@ -99,20 +87,7 @@ def item_factors(
 def scratch_bytes(shape: tuple[int, int], nnz: int, n_factors: int, itemsize: int, valued: bool) -> int:
     """Bytes that `item_factors` allocates at its peak, its result among them.
 
-    Parameters
-    ----------
-    shape : (int, int)
-        Users and items.
-    nnz : int
-        Interactions.
-    n_factors, itemsize : int
-        Of the result; bytes of one number.
-    valued : bool
-        Whether interactions have values other than 1.
-
-    Returns
-    -------
-    int
+    ``itemsize``: bytes of a number of the result. ``valued``: interactions have values other than 1.
     """
     short, (n_users, n_items) = min(shape), shape
     rank = min(n_factors, short)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rgals.losses.base import Side, positive_coefficients
@@ -30,17 +32,8 @@ class DenseBackend:
         """``sum_r ridge_r |f_r|^2``."""
         return squared_lengths(factors, ridge)
 
-    def half_step(
-        self,
-        rows: CSR,
-        fixed: np.ndarray,
-        side: Side,
-        *,
-        rotate: bool = False,
-        out: np.ndarray | None = None,
-        warm: bool = False,
-    ) -> HalfStep:
-        """See `Backend.half_step`; ``rotate``, ``out`` and ``warm`` are not used."""
+    def half_step(self, rows: CSR, fixed: np.ndarray, side: Side, **unused: Any) -> HalfStep:
+        """See `Backend.half_step`: what ``rotate``, ``out`` and ``warm`` permit is not done."""
         F = fixed.astype(np.float64)
         K = F.shape[1]
         G = F.T @ (F * side.gram_weight[:, None])

@@ -30,25 +30,10 @@ _AT_ONCE = 1 << 14  # rows turned to float64
 def warn_of_rounding(
     rows: CSR, solved: np.ndarray | None, fixed: np.ndarray, side: Side, backend: Backend, what: str
 ) -> None:
-    """Warn where rounding to float32 shows in the scores of a row.
+    """Warn where rounding to float32 shows in a row's scores: an error beyond `LIMIT` of the largest of them.
 
-    Parameters
-    ----------
-    rows : CSR
-        The rows of the half-step.
-    solved : ndarray, shape (n_rows, K), or None
-        Their factors; None: what ``backend`` makes of the rows that are looked at.
-    fixed : ndarray, shape (n_fixed, K)
-    side : Side
-        Where it is coupled, the systems are judged without what couples them.
-    backend : Backend
-    what : str
-        Name of a row, for the warning.
-
-    Warns
-    -----
-    PrecisionWarning
-        A row's largest error of a score is beyond ``LIMIT`` of its largest score.
+    ``solved``: factors of the rows of the half-step; None: what ``backend`` makes of those that are checked.
+    Where a side is coupled, its systems are judged without what couples them. ``what`` is a row's name.
     """
     if fixed.dtype != np.float32:
         return
@@ -80,15 +65,7 @@ def warn_of_rounding(
 def check_underflow(rows: CSR, solved: np.ndarray, side: Side, what: str) -> None:
     """Refuse factors that are 0 because the weights of their rows are next to nothing.
 
-    Raises
-    ------
-    NumericalError
-        Naming the first such row.
-
-    Warns
-    -----
-    PrecisionWarning
-        Factors have come to 0 by regularisation, iteration after iteration.
+    Factors that regularisation brought to 0, iteration after iteration, are a `PrecisionWarning`.
     """
     kind = np.finfo(solved.dtype)
     held = kind.tiny / kind.eps  # below, numbers have fewer digits than others, or none

@@ -247,9 +247,8 @@ class Optuna:
         self.studies: dict[tuple[int, int], Any] = {}
         self.asked: dict[tuple[int, int], Any] = {}
         self.random_state = random_state
-        self.distributions: dict[str, Any] = {
-            name: optuna.distributions.FloatDistribution(0.0, 1.0) for name in space.dimensions
-        }
+        unit = optuna.distributions.FloatDistribution(0.0, 1.0)
+        self.distributions: dict[str, Any] = dict.fromkeys(space.dimensions, unit)
 
     def _study(self, level: int, K: int) -> Any:
         if (level, K) not in self.studies:

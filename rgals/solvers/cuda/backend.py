@@ -29,8 +29,6 @@ class CuPyBackend:
         See `rgals.solvers.cuda.open_device`.
     steps : int or None, default=None
         Solve rows approximately, by that many conjugate gradient steps, instead of exactly.
-    tf32 : bool or None, default=None
-        See `rgals.solvers.cuda.open_device`.
 
     Raises
     ------
@@ -42,10 +40,8 @@ class CuPyBackend:
 
     name = "cupy"
 
-    def __init__(
-        self, device: str | Device = "cuda", steps: int | None = None, *, tf32: bool | None = None
-    ) -> None:
-        self.device = open_device(device, tf32=tf32) if isinstance(device, str) else device
+    def __init__(self, device: str | Device = "cuda", steps: int | None = None) -> None:
+        self.device = open_device(device) if isinstance(device, str) else device
         self.steps = steps
         with self.device.active():
             self.room = Room(self.device.workspace, self.device.free)
@@ -233,9 +229,8 @@ class _HalfStep:
             return None
         inverse = inverse.astype(self.dtype)
         s = self._up(self._sums(self.fixed)[2])
-        over_scale = xp.where(plan.scale > 0, 1 / xp.where(plan.scale > 0, plan.scale, 1.0), 0.0).astype(
-            self.dtype
-        )
+        weighed = plan.scale > 0
+        over_scale = xp.where(weighed, 1 / xp.where(weighed, plan.scale, 1.0), 0.0).astype(self.dtype)
         b = xp.zeros_like(self.out)
         Systems(device, self.room, plan, self.fixed, s, self.out).add_up(b)
         values = []

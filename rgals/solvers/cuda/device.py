@@ -37,13 +37,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _import_cupy() -> tuple[Any, Any, Any]:
-    """CuPy, its cuBLAS and its cuSOLVER bindings.
-
-    Raises
-    ------
-    MissingDependencyError
-        With the line that installs what is missing.
-    """
+    """CuPy, its cuBLAS and its cuSOLVER bindings; errors hold the line that installs what is missing."""
     try:
         import cupy
     except ImportError as error:
@@ -107,12 +101,7 @@ def open_device(name: str = "cuda", *, tf32: bool | None = None) -> Device:
 
 
 def check_factors(k: int) -> None:
-    """Refuse numbers of factors that the kernels cannot hold.
-
-    Raises
-    ------
-    ParameterError
-    """
+    """Refuse numbers of factors that the kernels cannot hold."""
     if k > LARGEST_K:
         raise ParameterError(
             "K",
@@ -230,13 +219,7 @@ class Device:
     ) -> Any:
         """``out = alpha op(a) op(b) + beta out`` for matrices or batches of them; ``ta``, ``tb`` transpose.
 
-        Parameters
-        ----------
-        a, b, out : device arrays of one dtype, C-ordered, shapes (..., rows, columns)
-
-        Returns
-        -------
-        out
+        All are C-ordered device arrays of one dtype, of shapes (..., rows, columns). Returns ``out``.
         """
         batch = out.shape[0] if out.ndim == 3 else 1
         m, n = out.shape[-2:]
@@ -268,9 +251,7 @@ class Device:
     def cholesky(self, batch: Any) -> Any:
         """Replace the lower triangles of symmetric n x n matrices by L with ``L L^T = A``.
 
-        Returns
-        -------
-        device array of int32 : 0, or the number of the first pivot that is not positive
+        Returns for each, in int32, 0 or the number of the first pivot that is not positive.
         """
         info = self.xp.zeros(batch.shape[0], np.int32)
         # The upper triangle as cuSOLVER reads it, down columns, is the lower one here.
@@ -343,10 +324,7 @@ class Device:
     def segment_add(self, target: Any, first: Any, count: Any, parts: Any, sums: Any) -> None:
         """``sums[target[i]] += parts[first[i]] + ... (count[i] of them)``, always in this order.
 
-        Parameters
-        ----------
-        target, first, count : device array of int32, shape (n,)
-        parts, sums : device arrays, shapes (..., K) after the first dimension
+        ``target``, ``first`` and ``count`` are of int32 and shape (n,).
         """
         k = sums.shape[-1]
         size = int(np.prod(sums.shape[1:]))
@@ -355,16 +333,9 @@ class Device:
         self.launch(*work, target, first, count, parts, sums)
 
     def column_sums(self, factors: Any, weight: Any, linear_weight: Any) -> np.ndarray:
-        """``sum w f^2``, ``sum w f`` and ``sum lw f`` over the rows, in float64.
+        """``sum w f^2``, ``sum w f`` and ``sum lw f`` over the rows: a host array of float64, (3, K).
 
-        Parameters
-        ----------
-        factors : device array, shape (n, K)
-        weight, linear_weight : device array of float64, shape (n,)
-
-        Returns
-        -------
-        ndarray of float64, shape (3, K)
+        Both weights are device arrays of float64.
         """
         n, k = factors.shape
         n_parts = max(1, min(256, n // 64))

@@ -16,28 +16,15 @@ VALUED, COLUMNS, UNWEIGHTED, SIGNED = 1, 2, 4, 8  # flags of the kernels
 
 @dataclass(frozen=True)
 class Pieces:
-    """Consecutive positives of rows.
+    """Consecutive positives of rows: arrays of int32, but for ``begin``, which is int64."""
 
-    Attributes
-    ----------
-    row : ndarray of int32, shape (n,)
-        Row of each piece.
-    begin : ndarray of int64, shape (n,)
-        Where it begins in the matrix's arrays.
-    count : ndarray of int32, shape (n,)
-    slot : ndarray of int32, shape (n,)
-        -1 where the piece is a whole row, otherwise its number among the pieces of cut rows.
-    cut_row, cut_first, cut_count : ndarray of int32
-        The cut rows: their first piece's slot, and how many they have.
-    """
-
-    row: np.ndarray
-    begin: np.ndarray
-    count: np.ndarray
-    slot: np.ndarray
-    cut_row: np.ndarray
-    cut_first: np.ndarray
-    cut_count: np.ndarray
+    row: np.ndarray  # of each piece
+    begin: np.ndarray  # where it begins in the matrix's arrays
+    count: np.ndarray  # its positives
+    slot: np.ndarray  # -1 where the piece is a whole row, else its number among the pieces of cut rows
+    cut_row: np.ndarray  # the cut rows,
+    cut_first: np.ndarray  # the slot of their first piece,
+    cut_count: np.ndarray  # and how many they have
 
 
 def cut(rows: np.ndarray, indptr: np.ndarray, longest: int) -> Pieces:
@@ -66,23 +53,12 @@ def cut(rows: np.ndarray, indptr: np.ndarray, longest: int) -> Pieces:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Rows that are solved as one batch of matrices.
+    """Rows that are solved as one batch of matrices."""
 
-    Attributes
-    ----------
-    length : int
-        Positives that every row is padded to; 0 for rows longer than `SEGMENT`, which are cut.
-    rows : ndarray of int32
-    kind : int
-        `DUAL` or `PRIMAL`.
-    signed : bool
-        Whether weights may be negative.
-    """
-
-    length: int
-    rows: np.ndarray
-    kind: int
-    signed: bool
+    length: int  # positives that every row is padded to; 0 for rows longer than `SEGMENT`, which are cut
+    rows: np.ndarray  # int32
+    kind: int  # `DUAL` or `PRIMAL`
+    signed: bool  # whether weights may be negative
 
 
 def padded_length(counts: np.ndarray) -> np.ndarray:

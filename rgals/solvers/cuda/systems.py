@@ -31,15 +31,7 @@ from rgals.solvers.plan import GPU, classify, common_ratio, rows_of, weigh
 
 
 class DeviceMatrix:
-    """A sparse matrix whose arrays are on the device.
-
-    Parameters
-    ----------
-    device : Device
-    matrix : CSR
-    dtype : dtype
-        Of the values.
-    """
+    """A sparse matrix whose arrays are on the device, the values in ``dtype``."""
 
     def __init__(self, device: Device, matrix: CSR, dtype: np.dtype) -> None:
         self.host, self.dtype = matrix, dtype
@@ -51,16 +43,7 @@ class DeviceMatrix:
 
 
 class DeviceSide:
-    """One side of a fit on the device: coefficients, and rows in batches.
-
-    Parameters
-    ----------
-    device : Device
-    matrix : DeviceMatrix
-    side : Side
-    k : int
-        Number of factors.
-    """
+    """One side of a fit on the device: coefficients, and rows in batches for ``k`` factors."""
 
     def __init__(self, device: Device, matrix: DeviceMatrix, side: Side, k: int) -> None:
         dtype = matrix.dtype
@@ -98,17 +81,8 @@ class DeviceSide:
 class Systems:
     """The systems of all rows of a side, for factors that are given.
 
-    Parameters
-    ----------
-    device : Device
-    room : Room
-    side : DeviceSide
-    rotated : device array, shape (n_fixed, K)
-        The fixed factors, in a basis where the Gramian is diagonal.
-    d : device array of the factors' dtype, shape (K,)
-        Its diagonal.
-    out : device array, shape (n_rows, K)
-        Receives solutions.
+    ``rotated``, (n_fixed, K): the fixed factors, in a basis where the Gramian is diagonal; ``d``, (K,): its
+    diagonal. ``out``, (n_rows, K), receives solutions.
     """
 
     def __init__(self, device: Device, room: Room, side: DeviceSide, rotated: Any, d: Any, out: Any) -> None:
@@ -142,14 +116,9 @@ class Systems:
         device.segment_add(row, first, count, partial, out)
 
     def solve(self, s: Any, *, with_inverse: bool = False) -> None:
-        """Solve every row exactly.
+        """Solve every row exactly; ``s``, (K,): the all-pairs linear term.
 
-        Parameters
-        ----------
-        s : device array of the factors' dtype, shape (K,)
-            The all-pairs linear term.
-        with_inverse : bool, default False
-            Also sum ``scale_r^2 A_r^-1`` into ``self.inverse``.
+        ``with_inverse``: also sum ``scale_r^2 A_r^-1`` into ``self.inverse``.
         """
         device, side, xp = self.device, self.side, self.device.xp
         self.s = s
@@ -337,16 +306,7 @@ class Systems:
 def gram(device: Device, room: Room, factors: Any, weight: Any | None) -> Any:
     """``F^T diag(weight) F``: blocks of rows in the factors' precision, added up in float64.
 
-    Parameters
-    ----------
-    device : Device
-    room : Room
-    factors : device array, shape (n, K)
-    weight : device array of float64, shape (n,), or None for ones
-
-    Returns
-    -------
-    device array of float64, shape (K, K), symmetric
+    ``factors``, (n, K), ``weight``, (n,) in float64, and the result, (K, K), are on the device.
     """
     xp = device.xp
     n, k = factors.shape
@@ -360,11 +320,9 @@ def gram(device: Device, room: Room, factors: Any, weight: Any | None) -> Any:
         for at, count, rows in ((first, whole, block), (first + whole * block, 1, (last - first) % block)):
             if count and rows:
                 part = factors[at : at + count * rows]
-                left = (
-                    part
-                    if weight is None
-                    else part * weight[at : at + count * rows].astype(part.dtype)[:, None]
-                )
+                left = part
+                if weight is not None:
+                    left = part * weight[at : at + count * rows].astype(part.dtype)[:, None]
                 products = xp.empty((count, k, k), part.dtype)
                 device.gemm(left.reshape(count, rows, k), part.reshape(count, rows, k), products, ta=True)
                 sums += products.sum(axis=0, dtype=np.float64)
