@@ -12,9 +12,9 @@ from pathlib import Path
 from conftest import ROOT
 
 PACKAGE = ROOT / "rgals"
-# Lines without those that hold nothing but a comment. To fall to 3,500 and 22,800.
-KERNEL_LINES = 3_699
-LINES = 23_599
+# Lines without those that hold nothing but a comment.
+KERNEL_LINES = 3_500
+LINES = 22_800
 # Lines of kernel code for one with a comment.
 LINES_A_COMMENT = 15
 
