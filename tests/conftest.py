@@ -11,7 +11,7 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
-from instruments.harness import Tally, Zygote
+from instruments.harness import Bare, Tally, Zygote
 from instruments.outcomes import pytest_collectreport, pytest_runtest_logreport, pytest_sessionfinish
 from threadpoolctl import ThreadpoolController
 
@@ -98,5 +98,13 @@ def tally(request, amount):
 def zygote():
     """A process that has compiled everything and forks a child for every job."""
     process = Zygote()
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory):
+    """A process in which the package is not imported yet, which runs code in forked children."""
+    process = Bare(tmp_path_factory.mktemp("kernels"))
     yield process
     process.close()
