@@ -29,8 +29,8 @@ def forked(zygote, name: str, *arguments):
 
 
 def test_determinism(tally, amount):
-    threads, seeds = amount(([1, 4], [1]), ([1, 2, 4], [1, 2, 3, 4, 5]))
-    count = tally("determinism", 2 * 2, 2 * 15)
+    threads, seeds = amount(([1, 2, 4], [1]), ([1, 2, 4], [1, 2, 3, 4, 5]))
+    count = tally("determinism", 2 * 3, 2 * 15)
     wanted = None
     for blas in (1, 2):
         answer, seconds = script("determinism", threads, seeds, OPENBLAS_NUM_THREADS=blas)
