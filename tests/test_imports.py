@@ -278,7 +278,8 @@ def test_the_estimator_loads_little_beyond_what_it_is_made_of(bare):
     assert err == ""
     loaded = out.split()
     assert "rgals.estimator" in loaded
-    assert {name for name in loaded if not name.startswith("rgals")} <= {"resource", "concurrent.futures.thread"}
+    others = {name for name in loaded if not name.startswith("rgals")}
+    assert others <= {"resource", "concurrent.futures.thread"}
     assert [name for name in LATER if name in loaded] == []
     assert len(loaded) <= 95
 

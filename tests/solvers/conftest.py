@@ -21,6 +21,14 @@ def _real_device():
         pytest.skip(f"no GPU: {str(error).splitlines()[0]}")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def builds(tmp_path_factory, worker_id):
+    """What one process of `pytest -n` has compiled for the emulator, the others load."""
+    folder = tmp_path_factory.getbasetemp()
+    EmulatedModule.builds = (folder if worker_id == "master" else folder.parent) / "emulator"
+    EmulatedModule.builds.mkdir(exist_ok=True)
+
+
 @functools.cache
 def open_kind(kind):
     if kind == "cuda":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import sys
 import types
 
 import numpy as np
