@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 
 import numpy as np
 import pytest
@@ -22,10 +23,10 @@ def _real_device():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def builds(tmp_path_factory, worker_id):
+def builds(tmp_path_factory):
     """What one process of `pytest -n` has compiled for the emulator, the others load."""
     folder = tmp_path_factory.getbasetemp()
-    EmulatedModule.builds = (folder if worker_id == "master" else folder.parent) / "emulator"
+    EmulatedModule.builds = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "emulator"
     EmulatedModule.builds.mkdir(exist_ok=True)
 
 
