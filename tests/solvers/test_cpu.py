@@ -124,7 +124,7 @@ def test_bases_that_change_from_half_step_to_half_step_change_no_iterate(name, n
         for K in amount([(16,), (5, 33)][number], (5, 16, 33)):
             users = as_csr(interactions(valued=True), dtype=dtype)
             problem = Problem.of(users, loss, loss.coefficients(Degrees.of(users)), REG, nu)
-            backend, oracle = CPUBackend(steps=steps), CPUBackend(steps=steps)
+            backend, oracle = CPUBackend(steps=steps), CPUBackend(1, steps=steps)
             user_side = problem.coefficients.user_side(problem.users, REG, nu)
             item_side = problem.coefficients.item_side(problem.items, REG, nu)
             P, Q = factors(users.n_rows, K, dtype), np.empty((users.n_cols, K), dtype)
@@ -316,7 +316,7 @@ def test_row_only_losses_reach_the_closed_form_from_every_start(loss, amount):
     values = []
     for seed in range(amount(1, 10)):
         start = factors(X.shape[0], K, seed=seed)
-        _, history = als(problem, start, CPUBackend(), n_iter=4000, tol=1e-14)
+        _, history = als(problem, start, CPUBackend(1), n_iter=4000, tol=1e-14)  # threads cost more than rows
         values.append(history[-1]["objective"])
     np.testing.assert_allclose(values, optimum, rtol=1e-6)
     assert min(values) >= optimum - 1e-9 * abs(optimum)
