@@ -14,6 +14,9 @@ SOURCES := pyproject.toml setup.py
 # slower.
 export OMP_WAIT_POLICY ?= passive
 
+# Tests start many Pythons, each of which would read the sources anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:

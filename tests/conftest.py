@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +11,11 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
-from instruments.harness import Tally, Zygote
+from instruments.harness import Bare, Tally, Zygote
+from instruments.outcomes import pytest_collectreport, pytest_runtest_logreport, pytest_sessionfinish
 from threadpoolctl import ThreadpoolController
+
+__all__ = ["pytest_collectreport", "pytest_runtest_logreport", "pytest_sessionfinish"]
 
 # No deadline: the first example of a property may compile a kernel. The same examples in every run.
 hypothesis.settings.register_profile("rgals", deadline=None, derandomize=True, print_blob=True)
@@ -100,31 +102,9 @@ def zygote():
     process.close()
 
 
-# ------------------------------------------------------------------ what ran, for .ci/skipped.py
-
-_OUTCOMES: dict[str, dict] = {}
-
-
-def _record(report: pytest.TestReport | pytest.CollectReport) -> None:
-    reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr or "")
-    skipped = report.outcome == "skipped"
-    markers = sorted(set(getattr(report, "keywords", {})) & {"gpu", "realdata"})
-    entry = {"outcome": "skipped" if skipped else "ran", "reason": reason, "markers": markers}
-    if skipped or report.nodeid not in _OUTCOMES:
-        _OUTCOMES[report.nodeid] = entry
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.when != "teardown":
-        _record(report)
-
-
-def pytest_collectreport(report: pytest.CollectReport) -> None:
-    if report.outcome == "skipped":  # a whole module
-        _record(report)
-
-
-def pytest_sessionfinish(session) -> None:
-    path = os.environ.get("RGALS_OUTCOMES")
-    if path and not hasattr(session.config, "workerinput"):  # reports of all processes come to the first one
-        Path(path).write_text(json.dumps(_OUTCOMES), encoding="utf-8")
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory):
+    """A process in which the package is not imported yet, which runs code in forked children."""
+    process = Bare(tmp_path_factory.mktemp("kernels"))
+    yield process
+    process.close()

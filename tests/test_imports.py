@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from instruments.harness import Bare
 
 PACKAGE = Path(__file__).resolve().parent.parent / "rgals"
 
@@ -43,21 +42,7 @@ OUTSIDE: dict[str, set[str]] = {
     "files": {"numpy"},
     "cli": {"numpy", "scipy", "tqdm"},
 }
-OPTIONAL = {
-    "cupy",
-    "dask",
-    "distributed",
-    "fastapi",
-    "faiss",
-    "implicit",
-    "matplotlib",
-    "optuna",
-    "pandas",
-    "polars",
-    "pyarrow",
-    "torch",
-    "jax",
-}
+OPTIONAL = set(Bare.OPTIONAL)
 NEVER = {"torch", "jax", "tensorflow", "pickle", "joblib", "dill", "cloudpickle"}
 
 
@@ -217,15 +202,9 @@ def test_the_package_has_few_modules_of_its_own():
 
 IMPORT = """
 import json, os, sys
-class Absent:  # as if no optional package were installed: scikit-learn loads some of them where it finds them
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in BLOCKED:
-            tried.append(name)
-            raise ModuleNotFoundError(name)
-tried = []
-sys.meta_path.insert(0, Absent())
-import sklearn.base, sklearn.utils  # sets variables of OpenMP, which is its own affair
 from numba.core.dispatcher import Dispatcher
+assert "rgals" not in sys.modules
+tried = sys.meta_path[0].tried  # what others have looked for is their own affair
 compiled = []
 tried.clear()
 original = Dispatcher.compile
@@ -244,31 +223,29 @@ print(json.dumps({
 """
 
 
-def observe(statement: str, folder: Path) -> dict:
+def observe(bare, statement: str) -> dict:
     """What one statement does in a fresh process with an empty kernel cache."""
-    script = IMPORT.replace("STATEMENT", statement).replace("BLOCKED", repr(OPTIONAL))
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder)}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return json.loads(done.stdout)
+    out, err = bare.python(IMPORT.replace("STATEMENT", statement))
+    assert err == ""
+    return json.loads(out)
 
 
-def test_import_compiles_nothing_and_loads_nothing_optional(tmp_path):
-    seen = observe("import rgals", tmp_path)
+def test_import_compiles_nothing_and_loads_nothing_optional(bare):
+    seen = observe(bare, "import rgals")
     assert "rgals" in seen["modules"]
     assert seen["compiled"] == []
     assert seen["environment_kept"]
     assert seen["tried"] == []
-    assert not list(tmp_path.rglob("*.nbi"))
+    assert not list(bare.folder.rglob("*.nbi"))
 
 
-def test_compiling_at_import_would_be_noticed(tmp_path):
+def test_what_is_done_at_import_would_be_noticed(bare):
     eager = "import numba, os; numba.njit('f8(f8)')(lambda x: x); os.environ['RGALS_X'] = '1'"
-    seen = observe(eager, tmp_path)
+    eager += "\ntry: import polars\nexcept ModuleNotFoundError: pass"
+    seen = observe(bare, eager)
     assert seen["compiled"] == ["<lambda>"]
     assert not seen["environment_kept"]
+    assert seen["tried"] == ["polars"]
 
 
 LOADED = """
@@ -295,13 +272,14 @@ LATER = (
 )
 
 
-def test_the_estimator_loads_little_beyond_what_it_is_made_of():
+def test_the_estimator_loads_little_beyond_what_it_is_made_of(bare):
     """Counted beside numpy, scipy.sparse, numba and sklearn.base: of others hardly a module more."""
-    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    loaded = done.stdout.split()
+    out, err = bare.python(LOADED)
+    assert err == ""
+    loaded = out.split()
     assert "rgals.estimator" in loaded
-    assert {name for name in loaded if not name.startswith("rgals")} <= {"resource"}
+    others = {name for name in loaded if not name.startswith("rgals")}
+    assert others <= {"resource", "concurrent.futures.thread"}
     assert [name for name in LATER if name in loaded] == []
     # A loss or a kernel more is a module more; their number is not what is held down here.
     others = [name for name in loaded if not name.startswith(("rgals.losses.", "rgals.kernels."))]
@@ -309,11 +287,10 @@ def test_the_estimator_loads_little_beyond_what_it_is_made_of():
 
 
 @pytest.mark.parametrize("package", ["rgals", "rgals.datasets", "rgals.scoring"])
-def test_names_that_are_imported_later_are_listed_and_found(package):
+def test_names_that_are_imported_later_are_listed_and_found(bare, package):
     script = (
         f"import {package} as p; names = dir(p); assert set(p.__all__) <= set(names), names\n"
         f"assert all(getattr(p, name) is getattr(p, name) for name in p.__all__)\n"
         f"try: p.nothing\nexcept AttributeError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
-    assert done.stdout == f"module '{package}' has no attribute 'nothing'\n", done.stderr
+    assert bare.python(script) == (f"module '{package}' has no attribute 'nothing'\n", "")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
-import sys
 
 import pytest
 
@@ -59,8 +57,8 @@ def test_public_names_stay(module):
 
 
 @pytest.mark.parametrize("module", MOVED)
-def test_a_module_that_moved_says_where_to(module):
+def test_a_module_that_moved_says_where_to(bare, module):
     code = f"import warnings; warnings.simplefilter('error'); import {module}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert f"DeprecationWarning: {module} is rgals." in done.stderr
-    assert importlib.import_module(done.stderr.split(" is ")[1].split(" now")[0])
+    _, said = bare.python(code)
+    assert f"DeprecationWarning: {module} is rgals." in said
+    assert importlib.import_module(said.split(" is ")[1].split(" now")[0])

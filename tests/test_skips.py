@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import conftest
 import pytest
+from instruments import outcomes
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -49,7 +51,9 @@ def test_the_record_is_written(tmp_path, processes):
             f"@pytest.mark.gpu\n@pytest.mark.skip(reason='why')\ndef test_skipped_{name}(): pass\n"
         )
     (tmp_path / "test_absent.py").write_text("import pytest\npytest.importorskip('not_a_module')\n")
-    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    hooks = [name for name in vars(outcomes) if name.startswith("pytest_")]
+    assert all(getattr(conftest, name) is getattr(outcomes, name) for name in hooks)
+    (tmp_path / "conftest.py").write_text(f"from instruments.outcomes import {', '.join(hooks)}\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n")
     out = tmp_path / "out.json"
     run = subprocess.run(

@@ -59,10 +59,10 @@ def first_of_a_process(folder, **changes) -> list[str]:
 
 
 def test_after_it_a_new_process_compiles_nothing(tmp_path):
-    found = warm.warmup(n_jobs=2)
+    found = warm.warmup(n_jobs=1)
     assert found.folder
     assert first_of_a_process(tmp_path) == []
-    assert warm.warmup(n_jobs=2).compiled == {}
+    assert warm.warmup(n_jobs=1).compiled == {}
 
 
 def toy(package, monkeypatch, text: str) -> None:
@@ -83,7 +83,7 @@ def talk():
 """
 
 
-def test_no_two_processes_compile_the_same(package, monkeypatch):
+def test_no_two_processes_compile_the_same_and_the_bar_ends_full(package, monkeypatch, capsys):
     toy(package, monkeypatch, CALL)
     reports, process = [], warm._process
 
@@ -94,22 +94,17 @@ def test_no_two_processes_compile_the_same(package, monkeypatch):
 
     monkeypatch.setattr(warm, "_process", recorded)
     jobs = [("tried.jobs:call", "1"), ("tried.jobs:talk",), ("tried.jobs:call", "2")]
-    found = warm.warmup(jobs=jobs, n_jobs=3)
+    found = warm.warmup(jobs=jobs, n_jobs=2, verbose=1)
+    assert "6/6" in capsys.readouterr().err
     assert reports == ["tried.kernels.entries.f"] == list(found.compiled)
     assert 0 < found.compiled[reports[0]] < 100
-    assert warm.warmup(jobs=jobs, n_jobs=2).compiled == {}
+    assert warm.warmup(jobs=jobs, n_jobs=1).compiled == {}
 
 
 def test_a_process_that_fails_is_quoted(package, monkeypatch):
     toy(package, monkeypatch, CALL)
     with pytest.raises(RgalsError, match="ended with 1: ValueError: this one fails"):
         warm.warmup(jobs=[("tried.jobs:talk",), ("tried.jobs:fail",)], n_jobs=1)
-
-
-def test_the_bar_ends_full(package, monkeypatch, capsys):
-    toy(package, monkeypatch, CALL)
-    warm.warmup(jobs=[("tried.jobs:call", "1"), ("tried.jobs:talk",)], n_jobs=2, verbose=1)
-    assert "4/4" in capsys.readouterr().err
 
 
 def test_the_command_says_what_and_whereto(monkeypatch, capsys):
@@ -126,7 +121,7 @@ def test_the_command_says_what_and_whereto(monkeypatch, capsys):
 def test_main_modules_of_any_kind_may_call_it(tmp_path):
     """A script without the guard that multiprocessing asks for."""
     script = tmp_path / "script.py"
-    script.write_text("import rgals\nprint(type(rgals.warmup()).__name__)\n")
+    script.write_text("import rgals\nprint(type(rgals.warmup(n_jobs=1)).__name__)\n")
     done = python(str(script))
     assert (done.returncode, done.stdout) == (0, "Warmup\n"), done.stderr
 

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from instruments.harness import PATIENCE, python
+from instruments.harness import PATIENCE
 
 from rgals.cli import main
 
@@ -91,35 +91,25 @@ def test_bad_files(tally, tmp_path, capsys, amount):
     count.check()
 
 
-def test_a_line_of_100_mb_needs_little_memory(tmp_path):
+def test_a_line_of_100_mb_needs_little_memory(zygote, tmp_path):
     endless(tmp_path / "long.csv")
-    code = (
-        "import resource, sys; from rgals.cli import main\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        f"assert main(['fit', {str(tmp_path / 'long.csv')!r}, '-o', {str(tmp_path / 'out')!r}]) == 1\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
-    )
-    run = python("-c", code)
-    assert run.returncode == 0, run.stderr
-    assert int(run.stdout) < 60_000, "KiB"
+    command = ["fit", str(tmp_path / "long.csv"), "-o", str(tmp_path / "out")]
+    code, _, grown = zygote.run("instruments.commands:measured", command).value
+    assert code == 1
+    assert grown < 60_000, "KiB"
 
 
 @pytest.mark.parametrize("command", ["fit", "recommend"])
-def test_a_full_disk_leaves_the_old_output(tmp_path, command):
+def test_a_full_disk_leaves_the_old_output(zygote, tmp_path, command):
     """The device that is always full, and a limit of the size of files."""
     (tmp_path / "good.csv").write_text(GOOD)
     assert main(["fit", str(tmp_path / "good.csv"), "-o", str(tmp_path / "m.npz"), "--K", "16", "-q"]) == 0
     source, out = {"fit": ("good.csv", "m2.npz"), "recommend": ("m.npz", "r.csv")}[command]
     (tmp_path / out).write_text("old")
-    code = (
-        "import resource, signal; from rgals.cli import main\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        f"raise SystemExit(main([{command!r}, {str(tmp_path / source)!r}, '-o', {str(tmp_path / out)!r}]))"
-    )
-    run = python("-c", code)
-    assert run.returncode == 1, run.stderr
-    assert "rgals: error:" in run.stderr.splitlines()[-1]
+    words = [command, str(tmp_path / source), "-o", str(tmp_path / out)]
+    code, said, _ = zygote.run("instruments.commands:measured", words, 1000).value
+    assert code == 1, said
+    assert "rgals: error:" in said.splitlines()[-1]
     assert (tmp_path / out).read_text() == "old"
     left = set(os.listdir(tmp_path)) - {"good.csv", "m.npz", out}
     assert left <= {f"{out}.partial"}, "what the same command would go on from, and nothing else"

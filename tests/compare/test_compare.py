@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import re
@@ -25,6 +26,12 @@ OPTIONS = {"K": 4, "seeds": 2, "max_trials": 3, "time_limit": 5.0, "objective_it
 @pytest.fixture(scope="module")
 def data():
     return make_implicit(150, 80, random_state=0)
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """A report takes longer than the comparison: it is judged where it is the question."""
+    monkeypatch.setattr(importlib.import_module("rgals.compare"), "write", lambda result, folder: None)
 
 
 # Analysis.
@@ -188,7 +195,7 @@ def test_a_comparison_from_one_call(data, tmp_path):
         assert "key" in json.loads(line)
 
 
-def test_an_interrupted_comparison_resumes(data, tmp_path, monkeypatch):
+def test_an_interrupted_comparison_resumes(data, tmp_path, monkeypatch, undrawn):
     """Stopped in the middle and started again, it fits exactly what was missing."""
     fits = []
     whole = Runner._fit
@@ -217,7 +224,9 @@ def test_an_interrupted_comparison_resumes(data, tmp_path, monkeypatch):
         compare(data, "rg2", out=tmp_path, **{**OPTIONS, "K": 5})
 
 
-def test_tuning_can_be_done_beforehand_with_other_threads_and_times_come_from_one_machine(data, tmp_path):
+def test_tuning_can_be_done_beforehand_with_other_threads_and_times_come_from_one_machine(
+    data, tmp_path, undrawn
+):
     """Timed runs follow in a second call; they do not mix with runs of other threads."""
     first = compare(data, "rg2,bpr", out=tmp_path, tune_only=True, n_jobs=1, **OPTIONS)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results.jsonl"]
@@ -237,7 +246,7 @@ def test_tuning_can_be_done_beforehand_with_other_threads_and_times_come_from_on
         compare(data, "rg2,bpr", out=tmp_path, n_jobs=2, **{**OPTIONS, "time_limit": 6.0})
 
 
-def test_tuning_goes_on_where_its_trials_ran_out(data, tmp_path):
+def test_tuning_goes_on_where_its_trials_ran_out(data, tmp_path, undrawn):
     def keys():
         lines = (tmp_path / "results.jsonl").read_text().splitlines()
         return [key for key in (json.loads(line)["key"] for line in lines) if key.startswith("trial")]

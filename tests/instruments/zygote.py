@@ -1,4 +1,7 @@
-"""The process behind `harness.Zygote`: reads jobs from standard input, forks for each, writes outcomes."""
+"""The process behind `harness.Zygote`: reads jobs from standard input, forks for each, writes outcomes.
+
+``python zygote.py bare`` knows nothing of the package, only what this is made of.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,24 @@ def warm_up() -> None:
     model.recommend([0], n=3, candidates=[1, 2])
     model.similar_items([0], n=2)
     model.score(X)
+
+
+class Absent:
+    """As if no optional package were installed: scikit-learn loads some of them where it finds them."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names, self.tried = set(names), []
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in self.names:
+            self.tried.append(name)
+            raise ModuleNotFoundError(name)
+
+
+def import_others(optional: list[str]) -> None:
+    sys.meta_path.insert(0, Absent(optional))
+    for name in ("numba", "scipy.sparse", "sklearn.base", "sklearn.utils"):
+        importlib.import_module(name)
 
 
 def run_child(job: str, args: tuple, out: int) -> None:
@@ -101,7 +122,10 @@ def main() -> None:
     outcomes = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     np.seterr(all="warn")
-    warm_up()
+    if sys.argv[1:2] == ["bare"]:
+        import_others(sys.argv[2:])
+    else:
+        warm_up()
     while True:
         header = sys.stdin.buffer.read(8)
         if len(header) < 8:

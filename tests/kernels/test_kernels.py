@@ -267,9 +267,8 @@ def works_as_another_processor(name, features, code, cache):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
-@pytest.mark.parametrize(("name", "features"), [("haswell", "+avx2,+fma"), ("generic", "")])
-def test_a_kernel_compiles_for_a_smaller_processor(name, features, tmp_path):
+def test_a_kernel_compiles_for_a_smaller_processor(tmp_path):
     """What numba is told counts, not what this processor has: LLVM ends the process otherwise."""
     if platform.machine() not in ("x86_64", "AMD64"):
         pytest.skip("the names are those of x86 processors")
-    works_as_another_processor(name, features, _SMALL_KERNEL, tmp_path)
+    works_as_another_processor("generic", "", _SMALL_KERNEL, tmp_path)

@@ -22,9 +22,15 @@ def script(name: str, *arguments, **changes):
     return json.loads(run.stdout.strip().splitlines()[-1]), seconds
 
 
+def forked(zygote, name: str, *arguments):
+    """The same of a forked process, where neither the environment nor what came before counts."""
+    outcome = zygote.run(f"instruments.concurrency:{name}", *arguments)
+    return outcome.value if outcome.returned else repr(outcome), outcome.seconds
+
+
 def test_determinism(tally, amount):
-    threads, seeds = amount(([1, 4], [1]), ([1, 2, 4], [1, 2, 3, 4, 5]))
-    count = tally("determinism", 2 * 2, 2 * 15)
+    threads, seeds = amount(([1, 2, 4], [1]), ([1, 2, 4], [1, 2, 3, 4, 5]))
+    count = tally("determinism", 2 * 3, 2 * 15)
     wanted = None
     for blas in (1, 2):
         answer, seconds = script("determinism", threads, seeds, OPENBLAS_NUM_THREADS=blas)
@@ -69,9 +75,9 @@ def test_forks_while_two_threads_fit(tally, amount):
     count.check()
 
 
-def test_every_answer_comes_from_one_snapshot(tally, amount):
+def test_every_answer_comes_from_one_snapshot(zygote, tally, amount):
     count = tally("16 threads during refits", 100, 1000)
-    answer, seconds = script("concurrency", amount(1.0, 60.0), amount(5, 50), False)
+    answer, seconds = forked(zygote, "concurrency", amount(1.0, 60.0), amount(5, 50), False)
     if isinstance(answer, str):
         count.add(seconds, answer)
     else:
@@ -85,9 +91,9 @@ def test_every_answer_comes_from_one_snapshot(tally, amount):
 
 
 @pytest.mark.parametrize("what", ["als", "sgd"])
-def test_every_file_saved_during_refits_is_one_of_the_fits(tally, what):
+def test_every_file_saved_during_refits_is_one_of_the_fits(zygote, tally, what):
     count = tally(f"saves during refits ({what})", 150, 5000)
-    answer, seconds = script("saves", what, count.figure)
+    answer, seconds = forked(zygote, "saves", what, count.figure)
     if isinstance(answer, str):
         count.add(seconds, answer)
     else:
@@ -100,17 +106,17 @@ def test_every_file_saved_during_refits_is_one_of_the_fits(tally, what):
 
 
 @pytest.mark.parametrize("what", ["als", "sgd"])
-def test_a_fit_published_in_two_steps_is_caught(what):
-    answer, _ = script("saves", f"torn {what}", 60)
+def test_a_fit_published_in_two_steps_is_caught(zygote, what):
+    answer, _ = forked(zygote, "saves", f"torn {what}", 60)
     assert answer["mixed"] + answer["broken"] > 0, answer
 
 
-def test_a_torn_snapshot_is_caught():
-    answer, _ = script("concurrency", 1.0, 5, True)
+def test_a_torn_snapshot_is_caught(zygote):
+    answer, _ = forked(zygote, "concurrency", 1.0, 5, True)
     assert answer["unknown"], answer
 
 
-def test_forks(tally, amount):
+def test_forks(zygote, tally, amount):
     cases = amount(
         [("fork", "during", "als"), ("fork", "during", "sgd"), ("fork", "after", "sgd")],
         [
@@ -123,7 +129,10 @@ def test_forks(tally, amount):
     )
     count = tally("fork, forkserver, spawn", len(cases), len(cases))
     for method, when, what in cases:
-        answer, seconds = script("fork", method, when, what)
+        if method == "fork" and when != "before":
+            answer, seconds = forked(zygote, "fork", method, when, what)
+        else:
+            answer, seconds = script("fork", method, when, what)
         name, fault = f"{what}, {method}, {when} the first fit", None
         if isinstance(answer, str):
             fault = answer
@@ -136,9 +145,9 @@ def test_forks(tally, amount):
     assert count.worst < PATIENCE
 
 
-def test_soak(tally, amount):
+def test_soak(zygote, tally):
     count = tally("soak: fits without growth", 150, 1000)
-    answer, seconds = script("soak", count.figure)
+    answer, seconds = forked(zygote, "soak", count.figure)
     if isinstance(answer, str):
         count.add(seconds, answer)
     else:

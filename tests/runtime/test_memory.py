@@ -26,17 +26,6 @@ from rgals.solvers import closed_form
 from rgals.solvers import precision as _precision
 from rgals.training import base
 
-SCRIPT = str(Path(__file__).parents[1] / "instruments" / "memory.py")
-
-
-def script(name: str, *arguments):
-    """The answer of a function of `memory.py`, in a process of its own; or what it died of."""
-    run = python(SCRIPT, name, json.dumps(arguments))
-    if run.returncode != 0:
-        return f"exit {run.returncode}: {run.stderr[-300:]}"
-    return json.loads(run.stdout.strip().splitlines()[-1])
-
-
 # ------------------------------------------------------------------ what a fit takes
 
 # kind, users, items, interactions a user, whether valued, parameters
@@ -64,14 +53,15 @@ OTHERS = [
 ]
 
 
-def test_peak_memory_is_as_predicted(tally, amount):
+def test_peak_memory_is_as_predicted(zygote, tally, amount):
     sizes = amount(QUICK, BOUNDED + OTHERS)
     count = tally("peak memory over prediction, .75 to 1.25", len(QUICK), len(BOUNDED + OTHERS))
     for size in sizes:
         started = time.monotonic()
-        answer, fault = script("peak", *size), None
-        if isinstance(answer, str):
-            fault = answer
+        outcome, fault = zygote.run("instruments.memory:peak", *size), None
+        answer = outcome.value
+        if not outcome.returned:
+            fault = repr(outcome)
         else:
             ratio = answer["peak"] / answer["predicted"]
             # Far below would be a guard that refuses what would fit.
@@ -209,20 +199,23 @@ def test_an_sgd_fit_that_does_not_fit_is_refused_before_it_allocates(monkeypatch
     assert (model.item_factors_ == before).all()
 
 
-@pytest.mark.parametrize("kind", ["als", "sgd"])
-def test_a_limit_of_the_address_space_gives_a_typed_error(kind):
-    answer = script("limited", kind)
-    assert isinstance(answer, dict), answer
-    refused, ran_out = answer["refused"], answer["ran out"]
-    assert refused["type"] == ran_out["type"] == "InsufficientMemoryError"
-    assert refused["predicted"] in refused["words"]
-    assert "are available" in refused["words"]
-    assert refused["grown"] < 0.3, "refused before anything is allocated"
-    # The same fit under a guard that knows of no limit: numpy's own error has a type, too.
-    assert "memory ran out during a fit with K=" in ran_out["words"]
-    assert ran_out["predicted"] in ran_out["words"]
-    assert "are available" in ran_out["words"]
-    assert answer["fits afterwards"]
+def test_a_limit_of_the_address_space_gives_a_typed_error():
+    # Not by the zygote: the stacks of its threads are address space that its children fill.
+    run = python("-m", "instruments.memory")
+    assert run.returncode == 0, run.stderr
+    answers = [json.loads(line) for line in run.stdout.splitlines()]
+    assert len(answers) == 2
+    for answer in answers:
+        refused, ran_out = answer["refused"], answer["ran out"]
+        assert refused["type"] == ran_out["type"] == "InsufficientMemoryError"
+        assert refused["predicted"] in refused["words"]
+        assert "are available" in refused["words"]
+        assert refused["grown"] < 0.3, "refused before anything is allocated"
+        # The same fit under a guard that knows of no limit: numpy's own error has a type, too.
+        assert "memory ran out during a fit with K=" in ran_out["words"]
+        assert ran_out["predicted"] in ran_out["words"]
+        assert "are available" in ran_out["words"]
+        assert answer["fits afterwards"]
 
 
 def test_a_memory_error_anywhere_in_a_fit_is_typed(monkeypatch):

@@ -4,9 +4,6 @@ import csv
 import errno
 import os
 import signal
-import subprocess
-import sys
-import time
 import zipfile
 
 import numpy as np
@@ -200,34 +197,17 @@ def test_what_another_call_left_behind_is_not_used(model, matrix, tmp_path, monk
     assert recommend_all(model, out, **options).resumed == M
 
 
-def test_killed_by_the_system_at_any_moment(tmp_path):
+def test_killed_by_the_system_at_any_moment(zygote, tmp_path):
     """kill -9 at random moments, then a run that ends: the file is that of a run that was never killed."""
     rng = np.random.default_rng()
     data = make_implicit(3000, 400, random_state=0)
     RGALS(K=16, n_iter=1, random_state=0).fit(data).save(tmp_path / "model.npz")
-    program = (
-        "import sys, time; from rgals import RGALS; from rgals.scoring import recommend_all, _streaming\n"
-        "score = _streaming.Task.score\n"
-        "def slow(self, a, b):\n    time.sleep(0.02); return score(self, a, b)\n"
-        "_streaming.Task.score = slow\n"
-        "model = RGALS.load(sys.argv[1]); print('go', flush=True)\n"
-        "print(recommend_all(model, sys.argv[2], n=10, batch_size=50).resumed)"
-    )
-    command = [sys.executable, "-c", program, str(tmp_path / "model.npz")]
     whole, out = tmp_path / "whole.parquet", tmp_path / "recs.parquet"
     recommend_all(RGALS.load(tmp_path / "model.npz"), whole, n=10, batch_size=50)
-    partial, resumed = tmp_path / "recs.parquet.partial", 0
-    for size in (rng.uniform(5e3, 1e5), rng.uniform(1.1e5, 2e5), None):  # of 240 kB
-        with subprocess.Popen([*command, str(out)], stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout.readline() == "go\n"
-            while size is not None and not (partial.exists() and partial.stat().st_size > size):
-                assert process.poll() is None
-                time.sleep(0.001)
-            if size is not None:
-                process.send_signal(signal.SIGKILL)
-            end = process.stdout.read()
-        assert process.returncode == (0 if size is None else -signal.SIGKILL)
-        resumed = int(end) if end else resumed
+    for size in (rng.uniform(5e3, 1e5), rng.uniform(1.1e5, 2e5)):  # of 240 kB
+        job = "instruments.streaming:slowly", str(tmp_path / "model.npz"), str(out), size
+        assert zygote.run(*job, signal_after=(signal.SIGKILL, 0.0, "ready")).signal == signal.SIGKILL
+    resumed = recommend_all(RGALS.load(tmp_path / "model.npz"), out, n=10, batch_size=50).resumed
     assert resumed > 1300  # more than 1.1e5 bytes
     assert out.read_bytes() == whole.read_bytes()
     assert sorted(os.listdir(tmp_path)) == ["model.npz", "recs.parquet", "whole.parquet"]
@@ -421,47 +401,15 @@ def test_the_command_line_writes_the_same_files(model, tmp_path, capsys):
     assert "600 recommendations for 150 users" in capsys.readouterr().err
 
 
-MEMORY = """
-import re, sys
-import numpy as np
-from rgals.matrix.csr import CSR
-from rgals.model.ranking import FactorRanker, Snapshot
-from rgals.scoring import recommend_all
-
-class Model(FactorRanker):
-    n_jobs = 1
-
-def model(n_users):
-    rng = np.random.default_rng(0)
-    five = np.tile(np.arange(5, dtype=np.int32), n_users)
-    seen = CSR(np.arange(n_users + 1) * 5, five, np.empty(0, "f4"), 300)
-    labels = np.array([f"user {k}" for k in range(n_users)])
-    made = Model()
-    made._snapshot = Snapshot(rng.random((n_users, 4), "f4"), rng.random((300, 4), "f4"), seen, labels)
-    return made
-
-def memory(name):
-    return int(re.search(name + r":\\s*(\\d+)", open("/proc/self/status").read())[1]) / 1024
-
-made = model(int(sys.argv[2]))
-recommend_all(model(20_000), sys.argv[1], batch_size=1000)  # libraries, compilation
-open("/proc/self/clear_refs", "w").write("5")  # the peak from here on
-before = memory("VmRSS")
-recommend_all(made, sys.argv[1], batch_size=1000)
-print(memory("VmHWM") - before)
-"""
-
-
 @pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="peak memory is measured on Linux")
 @pytest.mark.parametrize("kind", ["csv", "parquet", "npz"])
-def test_memory_does_not_grow_with_the_users(tmp_path, kind, amount):
+def test_memory_does_not_grow_with_the_users(zygote, tmp_path, kind, amount):
     """Beyond the model, whose 300,000 users have lists of 23 MiB and labels of as much, or half."""
 
     def growth(n_users):
-        command = [sys.executable, "-c", MEMORY, str(tmp_path / f"recs.{kind}"), str(n_users)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=500)
-        assert done.returncode == 0, done.stderr
-        return float(done.stdout)
+        outcome = zygote.run("instruments.streaming:growth", str(tmp_path / f"recs.{kind}"), n_users)
+        assert outcome.returned, outcome
+        return outcome.value
 
     some, users = 30_000, amount(150_000, 300_000)  # some: more than a row group of parquet, which is held
     few, many = growth(some), growth(users)

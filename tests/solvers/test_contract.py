@@ -32,7 +32,7 @@ def backend(request, devices):
         return CPUBackend(steps=steps) if device is None else CuPyBackend(device, steps)
 
     make.error = CPU if device is None else DEVICE
-    make.steps = 60 if device is None else 40
+    make.steps = {"cpu": 60, "cuda": 40}.get(request.param, 20)
     return make
 
 

@@ -6,7 +6,11 @@ import time
 
 from kernels.test_cg import test_one_system
 from sklearn.utils.estimator_checks import check_estimator
-from solvers.test_cpu import test_row_only_losses_reach_the_closed_form_from_every_start
+from solvers.test_cpu import (
+    test_bases_that_change_from_half_step_to_half_step_change_no_iterate,
+    test_no_perturbation_lowers_the_objective_after_a_half_step,
+    test_row_only_losses_reach_the_closed_form_from_every_start,
+)
 from solvers.test_precision import test_every_error_of_a_score_is_small_or_warned_of
 from test_numerics import (
     test_ctrl_c_during_a_fit,
@@ -19,10 +23,12 @@ from test_numerics import (
 from rgals import IALS, RGALS
 
 __all__ = [
+    "test_bases_that_change_from_half_step_to_half_step_change_no_iterate",
     "test_ctrl_c_during_a_fit",
     "test_every_error_of_a_score_is_small_or_warned_of",
     "test_formulas",
     "test_metrics_equal_an_outside_evaluator",
+    "test_no_perturbation_lowers_the_objective_after_a_half_step",
     "test_numerical_failure_names_the_row_and_leaves_the_last_good_state",
     "test_one_system",
     "test_properties",

@@ -15,7 +15,6 @@ import numpy as np
 
 _HEADER = Path(__file__).with_name("emulator.h")
 _SIGNATURE = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(\w+\) )?(\w+)\(\s*([^)]*)\)', re.S)
-_BUILDS = tempfile.TemporaryDirectory(prefix="rgals-emulator-")
 _LIBRARIES: dict[str, ctypes.CDLL] = {}
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
@@ -78,22 +77,32 @@ class EmulatedModule:
     options : sequence of str
     """
 
+    builds: Path  # a folder that the processes of one run of the tests share
+
     def __init__(self, *, code: str, options: tuple[str, ...]) -> None:
         real = np.float64 if "-DREAL=double" in options else np.float32
         self.signatures = signatures(code, np.dtype(real))
         text = f'#include "{_HEADER}"\n{code}\n' + "".join(f"EMULATE({name})\n" for name in self.signatures)
         key = hashlib.sha256((text + repr(options)).encode()).hexdigest()[:16]
         if key not in _LIBRARIES:
-            source, library = Path(_BUILDS.name, f"{key}.cpp"), Path(_BUILDS.name, f"{key}.so")
+            library = self.builds / f"{key}.so"
+            if not library.exists():
+                self.build(text, options, library)
+            _LIBRARIES[key] = ctypes.CDLL(str(library))
+        self.library = _LIBRARIES[key]
+
+    @staticmethod
+    def build(text: str, options: tuple[str, ...], library: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            source, built = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
             source.write_text(text)
             command = [
                 COMPILER, *options, "-O1", "-fPIC", "-shared", "-fno-strict-aliasing", "-w",
-                "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-o", library, source,
+                "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-o", built, source,
             ]  # fmt: skip
             done = subprocess.run(command, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
-            _LIBRARIES[key] = ctypes.CDLL(str(library))
-        self.library = _LIBRARIES[key]
+            built.replace(library)  # whole, where another process builds the same
 
     def get_function(self, name: str):
         """The kernel, to be called with grid, block and arguments."""
