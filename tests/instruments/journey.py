@@ -2,8 +2,8 @@
 
 What only other systems have is hidden from the package: modules, functions of `os`, /proc. On Windows what
 is open is neither renamed nor removed, folders are not opened, and text goes out in the code page. Other
-packages are imported before, and keep what they need. Then: fit, recommend, save, load, checkpoints, export, the
-command line; at last a JSON of what came out.
+packages are imported before, and keep what they need. Then: fit, recommend, save, load, checkpoints, export,
+the command line; at last a JSON of what came out.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ MODULES = {
 FUNCTIONS = {
     "win32": """
         register_at_fork fork forkpty fchmod fchown chown lchown mkfifo mknod getuid geteuid getgid getegid
-        getgroups getpgid getpgrp setpgid setsid killpg wait sysconf statvfs fstatvfs pread pwrite preadv pwritev
-        posix_fallocate posix_fadvise fdatasync sync getloadavg uname nice sendfile memfd_create posix_spawn
-        pipe2 readv writev sched_getaffinity sched_setaffinity sched_yield O_CLOEXEC O_NOFOLLOW O_DIRECTORY
+        getgroups getpgid getpgrp setpgid setsid killpg wait sysconf statvfs fstatvfs pread pwrite preadv
+        pwritev posix_fallocate posix_fadvise fdatasync sync getloadavg uname nice sendfile memfd_create
+        posix_spawn pipe2 readv writev sched_getaffinity sched_setaffinity sched_yield O_CLOEXEC O_NOFOLLOW
+        O_DIRECTORY
     """,
     "darwin": """
         posix_fallocate posix_fadvise fdatasync memfd_create sched_getaffinity sched_setaffinity pipe2
