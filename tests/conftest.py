@@ -6,6 +6,7 @@ import functools
 import importlib
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,6 +96,8 @@ def tally(request, amount):
 @pytest.fixture(scope="session")
 def zygote():
     """A process that has compiled everything and forks a child for every job."""
+    if sys.platform != "linux":
+        pytest.skip("elsewhere a process that has computed is not forked")
     process = Zygote()
     yield process
     process.close()

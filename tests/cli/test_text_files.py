@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from instruments.harness import PATIENCE, python
+from instruments.harness import LINUX, PATIENCE, python
 
 from rgals.cli import main
 
@@ -91,6 +91,7 @@ def test_bad_files(tally, tmp_path, capsys, amount):
     count.check()
 
 
+@LINUX
 def test_a_line_of_100_mb_needs_little_memory(tmp_path):
     endless(tmp_path / "long.csv")
     code = (
@@ -104,6 +105,7 @@ def test_a_line_of_100_mb_needs_little_memory(tmp_path):
     assert int(run.stdout) < 60_000, "KiB"
 
 
+@LINUX
 @pytest.mark.parametrize("command", ["fit", "recommend"])
 def test_a_full_disk_leaves_the_old_output(tmp_path, command):
     """The device that is always full, and a limit of the size of files."""

@@ -8,6 +8,7 @@ import stat
 import time
 
 import pytest
+from instruments.harness import POSIX
 
 from rgals.files import atomic as files
 from rgals.files.atomic import atomic_file
@@ -44,6 +45,7 @@ def test_nothing_appears_before_the_end(target):
     assert target.read_bytes() == b"new" * 100_000
 
 
+@POSIX
 @pytest.mark.parametrize("function", ["fsync", "replace", "fchmod"])
 def test_a_failing_system_call_leaves_the_old_file(target, monkeypatch, function):
     monkeypatch.setattr(os, function, fail)
@@ -87,6 +89,7 @@ def test_a_full_disk_leaves_the_old_file(target):
     assert os.listdir(target.parent) == [target.name]
 
 
+@POSIX
 def test_the_folder_is_made_durable(target, monkeypatch):
     synced = []
     original = os.fsync
@@ -100,6 +103,7 @@ def test_the_folder_is_made_durable(target, monkeypatch):
     assert synced == [(False, b"old"), (True, b"new")]
 
 
+@POSIX
 def test_permissions_and_links_are_kept(target):
     target.chmod(0o640)
     link = target.parent / "link"
@@ -110,6 +114,7 @@ def test_permissions_and_links_are_kept(target):
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
 
 
+@POSIX
 def test_new_files_follow_the_umask(tmp_path):
     before = os.umask(0o027)
     try:
@@ -119,6 +124,7 @@ def test_new_files_follow_the_umask(tmp_path):
     assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o640
 
 
+@POSIX
 def test_what_is_no_file_is_refused(tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")

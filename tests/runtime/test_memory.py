@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import interactions
-from instruments.harness import python
+from instruments.harness import LINUX, python
 from instruments.memory import matrix
 
 from rgals import RGALS, RGX, InsufficientMemoryError, PrecisionWarning, estimator
@@ -66,6 +66,7 @@ OTHERS = [
 ]
 
 
+@LINUX
 def test_peak_memory_is_as_predicted(tally, amount):
     sizes = amount(QUICK, BOUNDED + OTHERS)
     count = tally("peak memory over prediction, .75 to 1.25", len(QUICK), len(BOUNDED + OTHERS))
@@ -211,6 +212,7 @@ def test_an_sgd_fit_that_does_not_fit_is_refused_before_it_allocates(monkeypatch
     assert (model.item_factors_ == before).all()
 
 
+@LINUX
 @pytest.mark.parametrize("kind", ["als", "sgd"])
 def test_a_limit_of_the_address_space_gives_a_typed_error(kind):
     answer = script("limited", kind)
