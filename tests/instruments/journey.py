@@ -33,7 +33,7 @@ FUNCTIONS = {
     "win32": """
         register_at_fork fork forkpty fchmod fchown chown lchown mkfifo mknod getuid geteuid getgid getegid
         getgroups getpgid getpgrp setpgid setsid killpg wait sysconf statvfs fstatvfs pread pwrite preadv
-        pwritev posix_fallocate posix_fadvise fdatasync sync getloadavg uname nice sendfile memfd_create
+        pwritev posix_fallocate posix_fadvise fdatasync sync getloadavg nice sendfile memfd_create
         posix_spawn pipe2 readv writev sched_getaffinity sched_setaffinity sched_yield O_CLOEXEC O_NOFOLLOW
         O_DIRECTORY
     """,

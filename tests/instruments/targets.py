@@ -26,6 +26,19 @@ def machine(triple: str, cpu: str) -> llvm.TargetMachine:
     )
 
 
+def optimise(module: llvm.ModuleRef, target: llvm.TargetMachine) -> None:
+    """All of LLVM's passes, by the interface that this llvmlite has."""
+    if hasattr(llvm, "create_pass_builder"):
+        builder = llvm.create_pass_builder(target, llvm.create_pipeline_tuning_options(speed_level=3))
+        builder.getModulePassManager().run(module, builder)
+        return
+    builder, passes = llvm.create_pass_manager_builder(), llvm.create_module_pass_manager()
+    builder.opt_level = 3
+    target.add_analysis_passes(passes)
+    builder.populate(passes)
+    passes.run(module)
+
+
 def main(real: str, triple: str, cpu: str) -> dict:
     """Generate code of all kernels for an element type."""
     try:
@@ -35,8 +48,7 @@ def main(real: str, triple: str, cpu: str) -> dict:
     module = llvm.parse_assembly(str(library.module(getattr(types, real))))
     module.triple, module.data_layout = triple, str(target.target_data)
     module.verify()
-    builder = llvm.create_pass_builder(target, llvm.create_pipeline_tuning_options(speed_level=3))
-    builder.getModulePassManager().run(module, builder)
+    optimise(module, target)
     text = target.emit_assembly(module)
     named = {name.strip('"') for name in re.findall(r"^([^\s:#;]+):", text, re.MULTILINE)}
     called = {
