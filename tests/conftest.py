@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,6 +98,8 @@ def tally(request, amount):
 @pytest.fixture(scope="session")
 def zygote():
     """A process that has compiled everything and forks a child for every job."""
+    if sys.platform != "linux":
+        pytest.skip("elsewhere a process that has computed is not forked")
     process = Zygote()
     yield process
     process.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import io
 import os
 import sys
 import traceback
@@ -67,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     interrupted. Wrong usage ends the process with 2, as argparse does.
     """
     args = build_parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
+        sys.stdout.reconfigure(encoding="utf-8")  # as all files are; Windows's code pages lack most ids
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning  # type: ignore[assignment]

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from tqdm import tqdm
 
-from rgals.files.atomic import lock
+from rgals.files.atomic import close_and_remove, lock
 from rgals.runtime.errors import DownloadError
 
 _CHUNK = 1 << 18
@@ -51,14 +51,14 @@ def file_digest(path: Path, kind: str) -> str:
 def _alone(path: Path) -> Iterator[None]:
     """Wait until nobody else downloads to the same place; the file locked for it is gone afterwards."""
     while True:
-        with open(path, "a") as held:
+        with open(path, "ab") as held:
             lock(held.fileno(), wait=True)
             if os.fstat(held.fileno()).st_nlink:  # else its last holder removed it: others lock a new one
                 try:
                     yield
                 finally:
                     with suppress(OSError):
-                        path.unlink()
+                        close_and_remove(held, str(path))
                 return
 
 

@@ -107,6 +107,7 @@ def save_npz(
     ):
         for name, array in {META: np.frombuffer(text, np.uint8), **stored}.items():
             entry = zipfile.ZipInfo(f"{name}.npy")  # its date is fixed: same content, same bytes
+            entry.create_system = 3  # and on every system
             with archive.open(entry, "w", force_zip64=array.nbytes >= 1 << 31) as member:
                 np.lib.format.write_array_header_1_0(member, np.lib.format.header_data_from_array_1_0(array))
                 member.write(_bytes(array))

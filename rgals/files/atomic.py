@@ -27,7 +27,9 @@ fcntl, msvcrt = _module("fcntl"), _module("msvcrt")  # POSIX's, Windows's
 _PREFIX, _SUFFIX = ".rgals-", ".tmp"
 _WINDOWS = os.name == "nt"  # where an open file can be neither renamed nor removed
 _LOCKED_BYTE = 1 << 40  # Windows locks bytes, and nobody else can read those: one far behind the end
-_PAUSE = 0.1  # seconds between attempts at a lock that cannot be waited for
+_PAUSE = 0.1  # seconds between attempts at what cannot be waited for
+_ATTEMPTS = 20  # at a name that somebody has open
+_HOUR = 3600.0  # seconds
 OPEN = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
@@ -39,8 +41,8 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
     The bytes go to a temporary file in the same folder; at the end they are flushed to the disk and the file
     is renamed. If anything fails before that, the temporary file is removed and what stood under the name
     stays. A process that is killed leaves its temporary file behind: the next writer in the folder removes
-    it. Permissions of an existing file are kept, a symbolic link keeps pointing to the file. A name that is
-    no file's is an `InputError`.
+    it, on Windows after an hour. Permissions of an existing file are kept, a symbolic link keeps pointing to
+    the file. A name that is no file's is an `InputError`.
     """
     target = os.path.realpath(os.fspath(path))
     mode = _existing_mode(target)
@@ -51,13 +53,13 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
         with os.fdopen(descriptor, "w+b") as file:
             yield file
             file.flush()
-            if mode is not None and hasattr(os, "fchmod"):
+            if mode is not None and not _WINDOWS:  # there it would say read-only, and nothing else
                 os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
+            _sync(file.fileno())
             if not _WINDOWS:
                 os.replace(temporary, target)  # still open, and so locked: nobody takes it for a leftover
         if _WINDOWS:
-            os.replace(temporary, target)
+            _replace_closed(temporary, target)
     except BaseException:
         _remove(temporary)
         raise
@@ -80,13 +82,12 @@ def _remove_leftovers(folder: str) -> None:
             descriptor = os.open(path, OPEN | _NO_LINK)
         except OSError:  # gone in the meantime, or somebody else's
             continue
-        try:
-            if lock(descriptor):
-                _remove(path)
-        except PermissionError:  # in a shared folder such as /tmp: its owner's business
-            continue
-        finally:
-            os.close(descriptor)
+        with os.fdopen(descriptor, "r+b") as file, suppress(PermissionError):
+            # Another user's file in a shared folder is that user's business. On Windows a writer closes its
+            # file, and so unlocks it, before it renames it.
+            young = _WINDOWS and time.time() - os.fstat(descriptor).st_mtime < _HOUR
+            if lock(descriptor) and not young:
+                close_and_remove(file, path)
 
 
 def _create(folder: str) -> tuple[str, int]:
@@ -135,6 +136,15 @@ def _lock_byte(descriptor: int) -> None:
         os.lseek(descriptor, at, os.SEEK_SET)
 
 
+def _replace_closed(temporary: str, target: str) -> None:
+    """Rename a file on Windows; readers of the old one, and virus scanners, are given a moment."""
+    for _ in range(_ATTEMPTS):
+        with suppress(PermissionError):
+            return os.replace(temporary, target)
+        time.sleep(_PAUSE)
+    os.replace(temporary, target)
+
+
 def close_and_remove(file: BinaryIO, path: str) -> None:
     """Remove a file that was written to; it stays locked until it is gone, where the system allows that."""
     if not _WINDOWS:
@@ -160,6 +170,15 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
+def _sync(descriptor: int) -> None:
+    """Bring what was written to the disk: on macOS fsync ends at the disk's own cache."""
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        with suppress(OSError):  # a file system that has only fsync; an error that matters comes there again
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(descriptor)
+
+
 def _sync_folder(folder: str) -> None:
     """Make the new name durable; the file itself is complete, so a system that cannot do this may go on."""
     try:
@@ -167,7 +186,7 @@ def _sync_folder(folder: str) -> None:
     except PermissionError:  # a folder that may be written but not listed
         return
     try:
-        os.fsync(descriptor)
+        _sync(descriptor)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
             raise

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import wraps
@@ -161,13 +163,38 @@ def split_bytes(nnz: int) -> int:
 
 
 def _machine() -> int | None:
+    """What is free, with what the system would give up of its caches."""
     try:
-        for line in (cgroups.PROC / "meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
+        return {"win32": _windows, "darwin": _macos}.get(sys.platform, _linux)()
+    except (OSError, ValueError, LookupError, AttributeError):  # a system that does not say
         return None
-    return None
+
+
+def _linux() -> int:
+    for line in (cgroups.PROC / "meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise LookupError("MemAvailable")
+
+
+def _windows() -> int:
+    # MEMORYSTATUSEX: its length and the load in per cent, then all and what is free: of memory, of what may
+    # be promised (nothing is allocated beyond it), of addresses.
+    status = (ctypes.c_uint64 * 8)(64)
+    if not ctypes.CDLL("kernel32").GlobalMemoryStatusEx(status):
+        raise OSError("GlobalMemoryStatusEx")
+    return min(status[2], status[4])
+
+
+def _macos() -> int:
+    def ask(name: bytes) -> int:
+        value, size = ctypes.c_uint64(), ctypes.c_size_t(8)
+        told = ctypes.byref(value), ctypes.byref(size)
+        if ctypes.CDLL(None).sysctlbyname(name, *told, None, ctypes.c_size_t()):
+            raise OSError(name)
+        return value.value
+
+    return ask(b"hw.memsize") * ask(b"kern.memorystatus_level") // 100
 
 
 def _control_group(limit: Path, usage: Path, statistics: Path) -> int | None:

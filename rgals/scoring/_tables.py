@@ -166,6 +166,7 @@ def _write_npz(
 
         def member(name: str, shape: tuple[int, ...], dtype: Any, parts: Iterable[np.ndarray]) -> None:
             entry = zipfile.ZipInfo(f"{name}.npy")  # its date is fixed: same content, same bytes
+            entry.create_system = 3  # and on every system
             header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
             with archive.open(entry, "w", force_zip64=True) as stream:
                 np.lib.format.write_array_header_1_0(stream, header)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from instruments.harness import PATIENCE
+from instruments.harness import LINUX, PATIENCE
 
 from rgals.cli import main
 
@@ -91,6 +91,7 @@ def test_bad_files(tally, tmp_path, capsys, amount):
     count.check()
 
 
+@LINUX
 def test_a_line_of_100_mb_needs_little_memory(zygote, tmp_path):
     endless(tmp_path / "long.csv")
     command = ["fit", str(tmp_path / "long.csv"), "-o", str(tmp_path / "out")]
@@ -99,6 +100,7 @@ def test_a_line_of_100_mb_needs_little_memory(zygote, tmp_path):
     assert grown < 60_000, "KiB"
 
 
+@LINUX
 @pytest.mark.parametrize("command", ["fit", "recommend"])
 def test_a_full_disk_leaves_the_old_output(zygote, tmp_path, command):
     """The device that is always full, and a limit of the size of files."""

@@ -13,6 +13,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from instruments.harness import POSIX
 
 from rgals.files import archive as store
 from rgals.files.archive import ArraySpec, FileSpec, load_npz, save_npz
@@ -470,6 +471,7 @@ def test_the_message_names_the_file(tmp_path):
         load_npz(tmp_path / "broken.npz", expected=SPEC)
 
 
+@POSIX
 def test_what_is_no_file_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError):
         load_npz(tmp_path / "absent.npz", expected=SPEC)

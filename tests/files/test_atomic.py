@@ -5,12 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
+import time
 
 import pytest
+from instruments.harness import POSIX
 
 from rgals.files import atomic as files
 from rgals.files.atomic import atomic_file
@@ -47,6 +45,7 @@ def test_nothing_appears_before_the_end(target):
     assert target.read_bytes() == b"new" * 100_000
 
 
+@POSIX
 @pytest.mark.parametrize("function", ["fsync", "replace", "fchmod"])
 def test_a_failing_system_call_leaves_the_old_file(target, monkeypatch, function):
     monkeypatch.setattr(os, function, fail)
@@ -90,6 +89,7 @@ def test_a_full_disk_leaves_the_old_file(target):
     assert os.listdir(target.parent) == [target.name]
 
 
+@POSIX
 def test_the_folder_is_made_durable(target, monkeypatch):
     synced = []
     original = os.fsync
@@ -103,6 +103,7 @@ def test_the_folder_is_made_durable(target, monkeypatch):
     assert synced == [(False, b"old"), (True, b"new")]
 
 
+@POSIX
 def test_permissions_and_links_are_kept(target):
     target.chmod(0o640)
     link = target.parent / "link"
@@ -113,6 +114,7 @@ def test_permissions_and_links_are_kept(target):
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
 
 
+@POSIX
 def test_new_files_follow_the_umask(tmp_path):
     before = os.umask(0o027)
     try:
@@ -122,6 +124,7 @@ def test_new_files_follow_the_umask(tmp_path):
     assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o640
 
 
+@POSIX
 def test_what_is_no_file_is_refused(tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
@@ -168,8 +171,14 @@ class Msvcrt:
         status = os.fstat(descriptor)
         place = status.st_ino, os.lseek(descriptor, 0, os.SEEK_CUR), n_bytes
         assert place[1] >= status.st_size, "a locked byte cannot be read"
-        if self.held.setdefault(place, descriptor) != descriptor:
+        holder = self.held.get(place, descriptor)
+        try:
+            free = holder == descriptor or os.fstat(holder).st_ino != status.st_ino
+        except OSError:  # it was closed
+            free = True
+        if not free:
             raise PermissionError(errno.EACCES, "Permission denied")
+        self.held[place] = descriptor
 
 
 def test_locks_where_there_is_no_fcntl(tmp_path, monkeypatch):
@@ -186,20 +195,33 @@ def test_locks_where_there_is_no_fcntl(tmp_path, monkeypatch):
         assert files.lock(one.fileno(), wait=True) is None
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="says which files are open")
-def test_nothing_open_is_renamed_or_removed_on_windows(tmp_path, monkeypatch):
+@pytest.fixture
+def windows(monkeypatch):
+    """Windows's rules: what is open is neither renamed nor removed, and no folder is opened."""
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("nothing says here which files are open")
+    held = []  # paths that another process has open
+
     def checked(function):
-        def call(path, *args):
+        def call(*paths, **kwargs):
             links = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
-            if os.path.realpath(path) in [os.readlink(link) for link in links if os.path.lexists(link)]:
-                raise PermissionError(errno.EACCES, "used by another process", path)
-            return function(path, *args)
+            taken = [os.readlink(link) for link in links if os.path.lexists(link)] + held
+            for path in paths:
+                if os.path.realpath(path) in taken:
+                    raise PermissionError(errno.EACCES, "used by another process", path)
+            return function(*paths, **kwargs)
 
         return call
 
     for name in ("replace", "unlink"):
         monkeypatch.setattr(os, name, checked(getattr(os, name)))
     monkeypatch.setattr(files, "_WINDOWS", True)
+    monkeypatch.setattr(files, "fcntl", None)
+    monkeypatch.setattr(files, "msvcrt", Msvcrt())
+    return held
+
+
+def test_nothing_open_is_renamed_or_removed_on_windows(tmp_path, windows):
     target = tmp_path / "out"
     for content in (b"one", b"two"):
         write(target, content)
@@ -212,42 +234,69 @@ def test_nothing_open_is_renamed_or_removed_on_windows(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["out"]
 
 
-def test_the_package_works_without_what_only_unix_has(tmp_path):
-    """Import, fit, save, load and lists for everybody, with the modules hidden and the functions deleted."""
-    code = """
-        import os, sys
-        import numpy, numba, scipy.sparse, sklearn, threadpoolctl, tqdm, sklearn.base, numba.core.caching
-        import scipy.linalg
-        for name in ("fcntl", "resource"):
-            sys.modules[name] = None
-        for name in ("register_at_fork", "fchmod", "O_CLOEXEC", "O_NOFOLLOW", "sched_getaffinity", "getuid"):
-            if hasattr(os, name):
-                delattr(os, name)
+def test_what_a_killed_writer_left_is_removed_on_windows_too(tmp_path, windows):
+    """After an hour: a file that was closed a moment ago is about to get its name."""
+    for name, age in (("killed", 7200), ("closed", 0)):
+        path = tmp_path / f".rgals-{name}.tmp"
+        path.write_bytes(b"half")
+        os.utime(path, (time.time() - age,) * 2)
+    write(tmp_path / "out")
+    assert sorted(os.listdir(tmp_path)) == [".rgals-closed.tmp", "out"]
 
-        import rgals
-        from rgals.datasets import make_implicit, read_interactions
-        from rgals.scoring import recommend_all
-        from rgals.sgd import SGDRanker
-        import rgals.cli, rgals.compare, rgals.model.export, rgals.metrics, rgals.model_selection
 
-        folder = sys.argv[1]
-        data = make_implicit(60, 40, mean_interactions=6, random_state=0)
-        data.save(os.path.join(folder, "data.npz"))
-        assert read_interactions(os.path.join(folder, "data.npz")).nnz == data.nnz
-        for name, model in (
-            ("als", rgals.RGALS(K=4, n_iter=2, random_state=0)),
-            ("sgd", SGDRanker(K=4, n_epochs=1, random_state=0)),
-        ):
-            path = os.path.join(folder, name)
-            for _ in range(2):
-                model.fit(data).save(path + ".npz")
-            again = type(model).load(path + ".npz")
-            assert again.fingerprint() == model.fingerprint()
-            for _ in range(2):
-                assert recommend_all(again, path + ".csv", n=3).users == 60
-    """
-    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr
-    assert sorted(os.listdir(tmp_path)) == ["als.csv", "als.npz", "data.npz", "sgd.csv", "sgd.npz"]
+def test_a_reader_on_windows_is_waited_for(target, windows, monkeypatch):
+    windows.append(str(target))
+    pauses = []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            windows.clear()
+
+    monkeypatch.setattr(files.time, "sleep", sleep)
+    write(target)
+    assert target.read_bytes() == b"new" and len(pauses) == 3
+
+
+def test_a_reader_on_windows_is_not_waited_for_forever(target, windows, monkeypatch):
+    windows.append(str(target))
+    monkeypatch.setattr(files.time, "sleep", lambda seconds: None)
+    with pytest.raises(PermissionError):
+        write(target)
+    assert target.read_bytes() == b"old"
+    assert os.listdir(target.parent) == [target.name]
+
+
+def test_a_file_that_may_not_be_written_leaves_no_stray_file_on_windows(target, windows, monkeypatch):
+    """What is read-only is neither replaced nor removed there; since Python 3.13 there is a fchmod, too."""
+    replace, unlink = os.replace, os.unlink
+
+    def writable(path):
+        if os.path.exists(path) and not os.stat(path).st_mode & stat.S_IWUSR:
+            raise PermissionError(errno.EACCES, "read-only", path)
+
+    monkeypatch.setattr(os, "replace", lambda a, b: (writable(a), writable(b), replace(a, b)))
+    monkeypatch.setattr(os, "unlink", lambda path: (writable(path), unlink(path)))
+    monkeypatch.setattr(files.time, "sleep", lambda seconds: None)
+    target.chmod(0o444)
+    with pytest.raises(PermissionError):
+        write(target)
+    assert os.listdir(target.parent) == [target.name]
+
+
+def test_macos_brings_files_to_the_disk_itself(target, monkeypatch):
+    """Its fsync ends at the disk's own cache; some file systems know nothing else."""
+    fcntl = pytest.importorskip("fcntl")
+    asked, synced = [], []
+
+    def answer(descriptor, command):
+        asked.append((stat.S_ISDIR(os.fstat(descriptor).st_mode), command))
+        if asked[-1][0]:
+            raise OSError(errno.ENOTSUP, "not here")
+
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", answer)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_mode))
+    write(target)
+    assert asked == [(False, 51), (True, 51)]
+    assert [stat.S_ISDIR(mode) for mode in synced] == [True]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import signal
 
 import numpy as np
@@ -14,6 +13,8 @@ from helpers import interactions
 from rgals import RGALS, Checkpoint
 from rgals.datasets import read_interactions
 from rgals.files import atomic as files
+
+resource = pytest.importorskip("resource", reason="limits of the size of files are POSIX's")
 
 OLD = b"what was there before"
 

@@ -13,8 +13,14 @@ import traceback
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE = 300  # seconds until a process counts as hanging: the machine may be stopped for minutes
+
+#: Of tests that need what not every system has.
+POSIX = pytest.mark.skipif(os.name != "posix", reason="pipes, links, permissions and signals of POSIX")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux says in /proc what a process takes")
 
 
 class Tally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import resource
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,6 +12,11 @@ import scipy.sparse as sp
 from rgals import RGALS, RGX, InsufficientMemoryError
 from rgals.runtime import memory as _memory
 from rgals.sgd import SGDRanker
+
+try:
+    import resource
+except ImportError:  # Windows, where nothing that needs it runs
+    resource = None
 
 KINDS = {"als": RGALS, "svd": RGALS, "sgd": SGDRanker}
 

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pickle
-import resource
 import struct
 import tempfile
 import zipfile
@@ -17,6 +16,11 @@ from rgals import RGALS
 from rgals.files import archive as store
 from rgals.model.als_file import SPEC
 from rgals.runtime.errors import ModelFileError
+
+try:
+    import resource
+except ImportError:  # Windows, where nothing that needs it runs
+    resource = None
 
 MEMORY = 512 << 20  # what loading a file of a few KiB may take beside what the process has
 

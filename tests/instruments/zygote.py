@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
-import resource
 import select
 import signal
 import struct
@@ -16,6 +15,11 @@ import sys
 import time
 
 import numpy as np
+
+try:
+    import resource
+except ImportError:  # Windows, where nothing that needs it runs
+    resource = None
 
 
 def warm_up() -> None:

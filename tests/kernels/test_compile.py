@@ -7,7 +7,6 @@ import importlib
 import itertools
 import os
 import shutil
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -258,52 +257,6 @@ def test_kernels_are_made_of_the_files_that_are_stamped():
                 named = [below / alias.name for alias in node.names]
                 found = [below] if below.with_suffix(".py") in stamped | plain else named
                 assert all(path.with_suffix(".py") in stamped | plain for path in found), f"{name}: {found}"
-
-
-# ------------------------------------------------------------------ kernels of the package, in processes
-
-HITS = """
-import numpy as np
-from rgals.kernels.ranking import find_hits
-hits = np.zeros((1, 2), bool)
-find_hits(np.array([[3, 4]], np.int32), np.array([0, 2]), np.array([1, 3], np.int32), 1, hits)
-print(hits.tolist())
-"""
-FIT = """
-import numpy as np
-from rgals import RGALS
-X = np.random.default_rng(1).random((30, 20)) < .3
-print(RGALS(K=8, loss="wrmf", n_iter=2, reg=.1, random_state=0).fit(X).user_factors_.tolist())
-"""
-
-
-def run(script: str, installed: Path, place: str, folder: Path) -> object:
-    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
-    environment |= {"PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1"}
-    pycache = installed / "rgals" / "kernels" / "__pycache__"
-    if place != "beside the package" and not pycache.exists():
-        pycache.write_text("not a folder")
-    key = "NUMBA_CACHE_DIR" if place == "NUMBA_CACHE_DIR" else "XDG_CACHE_HOME"
-    environment[key] = str(folder)
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, cwd=installed
-    )
-    assert done.returncode == 0, done.stderr
-    return ast.literal_eval(done.stdout)
-
-
-def install(to: Path) -> Path:
-    """A copy of the package, without caches."""
-    shutil.copytree(PACKAGE, to / "rgals", ignore=shutil.ignore_patterns("__pycache__"))
-    return to
-
-
-def test_an_edited_search_counts_in_the_hits_of_a_ranking(tmp_path):
-    installed = install(tmp_path / "site")
-    (installed / "rgals" / "__init__.py").write_text("")  # kernels only: the import takes half the time
-    assert run(HITS, installed, "NUMBA_CACHE_DIR", tmp_path / "cache") == [[True, False]]
-    edit(installed / "rgals" / "kernels" / "loops.py", "    return start\n", "    return stop + 1000\n")
-    assert run(HITS, installed, "NUMBA_CACHE_DIR", tmp_path / "cache") == [[False, False]]
 
 
 def test_python_is_told_that_it_cannot_call_an_inner_function():

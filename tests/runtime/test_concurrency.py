@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from instruments.harness import PATIENCE, python
+from instruments.harness import LINUX, PATIENCE, POSIX, python
 
 SCRIPT = str(Path(__file__).parents[1] / "instruments" / "concurrency.py")
 
@@ -62,6 +62,7 @@ def test_every_thread_computes_the_same_whatever_the_threads_of_blas(tally, amou
     count.check()
 
 
+@POSIX
 def test_forks_while_two_threads_fit(tally, amount):
     count = tally("forks while two threads fit", 5, 200)
     answer, seconds = script("forks", count.figure, OPENBLAS_NUM_THREADS=2)
@@ -116,6 +117,7 @@ def test_a_torn_snapshot_is_caught(zygote):
     assert answer["unknown"], answer
 
 
+@POSIX
 def test_forks(zygote, tally, amount):
     cases = amount(
         [("fork", "during", "als"), ("fork", "during", "sgd"), ("fork", "after", "sgd")],
@@ -145,6 +147,7 @@ def test_forks(zygote, tally, amount):
     assert count.worst < PATIENCE
 
 
+@LINUX
 def test_soak(zygote, tally):
     count = tally("soak: fits without growth", 150, 1000)
     answer, seconds = forked(zygote, "soak", count.figure)

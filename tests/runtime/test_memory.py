@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import ctypes
 import importlib
 import json
+import sys
 import time
 import tracemalloc
 from pathlib import Path
@@ -12,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import interactions
-from instruments.harness import python
+from instruments.harness import LINUX, python
 from instruments.memory import matrix
 
 from rgals import RGALS, RGX, InsufficientMemoryError, PrecisionWarning, estimator
@@ -53,6 +55,7 @@ OTHERS = [
 ]
 
 
+@LINUX
 def test_peak_memory_is_as_predicted(zygote, tally, amount):
     sizes = amount(QUICK, BOUNDED + OTHERS)
     count = tally("peak memory over prediction, .75 to 1.25", len(QUICK), len(BOUNDED + OTHERS))
@@ -199,6 +202,7 @@ def test_an_sgd_fit_that_does_not_fit_is_refused_before_it_allocates(monkeypatch
     assert (model.item_factors_ == before).all()
 
 
+@LINUX
 def test_a_limit_of_the_address_space_gives_a_typed_error():
     # Not by the zygote: the stacks of its threads are address space that its children fill.
     run = python("-m", "instruments.memory")
@@ -288,3 +292,54 @@ def test_a_warning_of_a_fit_points_at_the_line_that_called_it(monkeypatch):
     with pytest.warns(PrecisionWarning, match="user 4") as caught:
         RGALS(K=4, n_iter=1).fit(interactions(60, 30))
     assert caught[0].filename == __file__
+
+
+class Kernel32:
+    """Of 16 GiB, 5 are free; with page files the system promises another 3."""
+
+    def GlobalMemoryStatusEx(self, status):
+        assert status[0] == 64 == ctypes.sizeof(status)
+        status[0] |= 70 << 32
+        status[1:] = [16 << 30, 5 << 30, 20 << 30, 3 << 30, 1 << 47, 1 << 46, 0]
+        return 1
+
+
+class LibSystem:
+    """16 GiB, 40 % of them free; one number has 64 bits, the other 32."""
+
+    numbers = {
+        b"hw.memsize": (16 << 30).to_bytes(8, "little"),
+        b"kern.memorystatus_level": bytes([40, 0, 0, 0]),
+    }
+
+    def sysctlbyname(self, name, value, size, new, new_size):
+        number = self.numbers.get(name)
+        if number is None:
+            return -1
+        assert (size._obj.value, new, new_size.value) == (8, None, 0)
+        ctypes.memmove(value, number, len(number))
+        size._obj.value = len(number)
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("platform", "name", "library", "expected"),
+    [("win32", "kernel32", Kernel32, 3 << 30), ("darwin", None, LibSystem, (16 << 30) * 40 // 100)],
+)
+def test_windows_and_macos_are_asked_in_their_ways(machine, monkeypatch, platform, name, library, expected):
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(ctypes, "CDLL", lambda asked: {name: library()}[asked])
+    assert _memory.available_bytes() == expected
+    monkeypatch.setattr(library, "numbers", {}, raising=False)
+    monkeypatch.setattr(library, "GlobalMemoryStatusEx", lambda *_: 0, raising=False)
+    assert _memory.available_bytes() is None
+
+
+@pytest.mark.parametrize("platform", ["win32", "darwin"])
+def test_a_system_that_cannot_be_asked_refuses_nothing(machine, monkeypatch, platform):
+    def CDLL(name):
+        raise OSError(name)
+
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(ctypes, "CDLL", CDLL)
+    assert _memory.available_bytes() is None

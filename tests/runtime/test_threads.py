@@ -14,6 +14,7 @@ import numba
 import numpy as np
 import pytest
 from helpers import interactions
+from instruments.harness import POSIX
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from rgals import RGALS
@@ -104,6 +105,7 @@ def test_the_objective_is_computed_on_one_thread(monkeypatch):
     assert seen == [{1}]
 
 
+@POSIX
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks on this platform")
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_a_child_forked_during_a_computation(goes_on):
@@ -147,6 +149,7 @@ assert blas() == {{3}}, blas()
     assert done.returncode == 0, done.stderr
 
 
+@POSIX
 def test_the_import_needs_no_forks():
     script = "import os; del os.fork, os.register_at_fork; import rgals"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)

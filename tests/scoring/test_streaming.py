@@ -9,6 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from instruments.harness import POSIX
 
 from rgals import RGALS, UnknownIdError
 from rgals.cli import main
@@ -197,6 +198,7 @@ def test_what_another_call_left_behind_is_not_used(model, matrix, tmp_path, monk
     assert recommend_all(model, out, **options).resumed == M
 
 
+@POSIX
 def test_killed_by_the_system_at_any_moment(zygote, tmp_path):
     """kill -9 at random moments, then a run that ends: the file is that of a run that was never killed."""
     rng = np.random.default_rng()
@@ -230,6 +232,7 @@ def test_two_runs_cannot_write_one_file(model, tmp_path, monkeypatch):
     assert refused and os.listdir(tmp_path) == ["recs.csv"]
 
 
+@POSIX
 @pytest.mark.parametrize("resume", [True, False])
 @pytest.mark.parametrize("kind", ["text", "like ours", "link", "broken link", "folder", "pipe"])
 def test_a_file_of_the_user_with_the_name_of_the_scratch_file_stays(model, tmp_path, kind, resume):

@@ -8,10 +8,9 @@ import shutil
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from conftest import ROOT
-from kernels.test_compile import FIT, PLACES, edit, install, package, run
+from kernels.test_compile import package
 from kernels.test_kernels import works_as_another_processor
 
 from rgals.kernels.vectors import HAS_AVX512
@@ -37,17 +36,6 @@ def test_the_kernels_for_processors_without_avx512(tmp_path):
     assert " passed" in done.stdout
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_an_edited_ridge_counts_in_the_next_fit(tmp_path, place):
-    installed = install(tmp_path / "site")
-    before = run(FIT, installed, place, tmp_path / "cache")
-    row = installed / "rgals" / "kernels" / "row.py"
-    edit(row, "rows.ridge[number])\n", "rows.ridge[number] * 4.0)\n")
-    after = run(FIT, installed, place, tmp_path / "cache")
-    assert not np.allclose(before, after)
-    assert after == run(FIT, installed, "NUMBA_CACHE_DIR", tmp_path / "an empty one")
-
-
 def test_processes_that_compile_at_once_share_a_cache(package, tmp_path):
     """Eight at a time, for four types, in an empty folder: all results are right, then and from the cache."""
     script = (
@@ -71,7 +59,6 @@ def test_processes_that_compile_at_once_share_a_cache(package, tmp_path):
 
 
 _FIT = """
-import numpy as np
 from rgals import RGALS
 from rgals.datasets import make_implicit
 X = make_implicit(300, 200, random_state=0).matrix
