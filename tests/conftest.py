@@ -108,6 +108,8 @@ def zygote():
 @pytest.fixture(scope="session")
 def bare(tmp_path_factory):
     """A process in which the package is not imported yet, which runs code in forked children."""
+    if not hasattr(os, "fork"):
+        pytest.skip("there are no forks")
     process = Bare(tmp_path_factory.mktemp("kernels"))
     yield process
     process.close()
