@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from numba import types
 from numba.extending import intrinsic
-from numba.np import arrayobj
 
 from rgals.kernels.vectors import LINE
 
@@ -16,6 +15,8 @@ def workspace(typingctx, n, like):
 
     # numba's own `empty` aligns to 32 bytes, and takes ten times as long to compile.
     def codegen(context, builder, signature, args):
+        from numba.np import arrayobj  # takes a tenth of a second, so it waits until something is compiled
+
         size = context.get_abi_sizeof(context.get_data_type(array.dtype))
         length = context.cast(builder, args[0], signature.args[0], types.intp)
         n_bytes = builder.mul(length, length.type(size))

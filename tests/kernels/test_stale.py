@@ -16,8 +16,9 @@ from kernels.test_compile import PACKAGE, edit
 COUNT = """
 import numpy as np
 from rgals.kernels import ranking
-above, tied = np.zeros(2, np.int32), np.zeros(2, np.int32)
-truth_ptr, truth = np.array([0, 2]), np.array([1, 2], np.int32)
+N = 2
+above, tied = np.zeros(N, np.int32), np.zeros(N, np.int32)
+truth_ptr, truth = np.array([0, N]), np.arange(1, N + 1, dtype=np.int32)
 seen_ptr, seen = np.array([0, 0]), np.array([], np.int32)
 counts = truth_ptr, truth, seen_ptr, seen
 """
@@ -54,6 +55,12 @@ print([above.tolist(), tied.tolist()])
     "given": COUNT
     + """
 scores = np.array([[4, 3, np.nan, -1, 2]], np.float32)
+ranking.count_above_dense(scores, *counts, 1, above, tied)
+print([above.tolist(), tied.tolist()])
+""",
+    "many": COUNT.replace("N = 2", "N = ranking.FEW + 4")
+    + """
+scores = np.arange(100, dtype=np.float32)[None]
 ranking.count_above_dense(scores, *counts, 1, above, tied)
 print([above.tolist(), tied.tolist()])
 """,
@@ -127,7 +134,7 @@ EDITS = {
     "topk": Edit("scores[heap + last] = score", "scores[heap + last] = score + 1", "topk"),
     "triangles": Edit("[float(k == i)", "[2.0 * (k == i)", "fit"),
     "vectors": Edit("builder.fadd(self.ir, other.ir)", "builder.fadd(self.ir, self.ir)", "sums"),
-    "workspace": Edit("    return memory[", "    like[0] = 9\n    return memory[", "given"),
+    "workspace": Edit("data, [length]", "data, [builder.lshr(length, length.type(1))]", "many"),
 }
 PLACES = ["beside the package", "NUMBA_CACHE_DIR", "user folder", "image layer", "shared home"]
 OTHER = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}
