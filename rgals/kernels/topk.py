@@ -54,35 +54,27 @@ def first_above(e, row, start, n, low):
 @inner
 def _sift(scores, ids, heap, n, score, item):
     """Replace the root of a heap of ``n`` entries, which begins at ``heap``."""
-    at = 0
-    while True:
-        child = 2 * at + 1
-        if child >= n:
+    at, child = 0, 1
+    while child < n:
+        worse = scores[heap + child]
+        if child + 1 < n:
+            other = scores[heap + child + 1]
+            if other < worse or (other == worse and ids[heap + child + 1] > ids[heap + child]):
+                child, worse = child + 1, other
+        if score < worse or (score == worse and ids[heap + child] <= item):
             break
-        left, right = heap + child, heap + child + 1
-        if child + 1 < n and (
-            scores[right] < scores[left] or (scores[right] == scores[left] and ids[right] > ids[left])
-        ):
-            child, left = child + 1, right
-        if not (scores[left] < score or (scores[left] == score and ids[left] > item)):
-            break
-        scores[heap + at] = scores[left]
-        ids[heap + at] = ids[left]
-        at = child
+        scores[heap + at], ids[heap + at] = worse, ids[heap + child]
+        at, child = child, 2 * child + 1
     scores[heap + at] = score
     ids[heap + at] = item
 
 
 @inner
-def _scan(row, at, width, first, names, scores, ids, heap, n):
-    """Let the scores ``row[at : at + width]`` of consecutive items enter a heap.
-
-    The item of the j-th is ``names[first + j]``, or ``first + j`` where ``names`` is empty.
-    """
+def _scan(row, at, width, first, scores, ids, heap, n):
+    """Let the scores ``row[at : at + width]`` of the items from ``first`` on enter a heap."""
     j = first_above(row, at, 0, width, scores[heap])
     while j < width:
-        item = np.int64(names[first + j]) if len(names) else first + j
-        _sift(scores, ids, heap, n, row[at + j], item)
+        _sift(scores, ids, heap, n, row[at + j], first + j)
         j = first_above(row, at, j + 1, width, scores[heap])
 
 
@@ -97,32 +89,22 @@ def _sort(scores, ids, heap, n):
 
 
 @inner
-def _mask(row, at, width, first, names, indices, start, end):
+def _mask(row, at, width, first, indices, start, end):
     """Write -inf over the items ``indices[start:end]`` (sorted) of a row of a tile; return the next start."""
-    if len(names) == 0:
-        while start < end and indices[start] < first + width:
-            row[at + indices[start] - first] = -np.inf
-            start += 1
-        return start
-    here, last = first, names[first + width - 1]
-    while start < end and indices[start] <= last:
-        here = lower_bound(names, here, first + width, np.int64(indices[start]))
-        if names[here] == indices[start]:
-            row[at + here - first] = -np.inf
+    while start < end and indices[start] < first + width:
+        row[at + indices[start] - first] = -np.inf
         start += 1
     return start
 
 
 @entry(nogil=True)
-def _fill(counter, queries, items, scale, names, blocked, indptr, indices, n_segments, n, ids, scores):
-    """The best items of every query in each segment, as heaps."""
+def _fill(counter, queries, items, scale, blocked, indptr, indices, n_segments, n, ids, scores):
+    """The best items of every query in each segment, best first."""
     n_queries, k = queries.shape
-    n_items = len(names) if len(names) else len(items)
+    n_items = len(items)
     n_tiles = (n_items + ITEMS - 1) // ITEMS
     n_blocks = (n_queries + USERS - 1) // USERS
     tile = workspace(min(USERS, n_queries) * ITEMS, queries)
-    gathered = workspace(ITEMS * k if len(names) else 0, queries)
-    scales = workspace(ITEMS, queries)
     cursor = np.empty(USERS, np.int64)
     while True:
         work = fetch_add(counter, 0, 1)
@@ -134,67 +116,42 @@ def _fill(counter, queries, items, scale, names, blocked, indptr, indices, n_seg
         first_tile = segment * n_tiles // n_segments
         end_tile = (segment + 1) * n_tiles // n_segments
         heaps = (segment * n_queries + q0) * n
-        if first_tile >= end_tile:
-            continue
-        start_item = first_tile * ITEMS
-        lowest = names[start_item] if len(names) else start_item
         for r in range(m):
-            cursor[r] = lower_bound(indices, indptr[q0 + r], indptr[q0 + r + 1], lowest)
+            cursor[r] = lower_bound(indices, indptr[q0 + r], indptr[q0 + r + 1], first_tile * ITEMS)
         for t in range(first_tile, end_tile):
             first = t * ITEMS
             width = min(ITEMS, n_items - first)
-            if len(names):
-                for j in range(width):
-                    copy(gathered, j * k, items, names[first + j] * k, k)
-                gemm_nt(m, width, k, 1.0, queries, q0 * k, k, gathered, 0, k, 0.0, tile, 0, ITEMS)
-            else:
-                gemm_nt(m, width, k, 1.0, queries, q0 * k, k, items, first * k, k, 0.0, tile, 0, ITEMS)
-            if len(scale):
-                for j in range(width):
-                    scales[j] = scale[names[first + j] if len(names) else first + j]
+            gemm_nt(m, width, k, 1.0, queries, q0 * k, k, items, first * k, k, 0.0, tile, 0, ITEMS)
             low = lower_bound(blocked, np.int64(0), len(blocked), first)
             high = lower_bound(blocked, low, len(blocked), first + width)
             for r in range(m):
                 row = r * ITEMS
                 if len(scale):
-                    times(tile, row, tile, row, scales, 0, width)
+                    times(tile, row, tile, row, scale, first, width)
                 for b in range(low, high):
                     tile[row + blocked[b] - first] = -np.inf
-                cursor[r] = _mask(tile, row, width, first, names, indices, cursor[r], indptr[q0 + r + 1])
-                _scan(tile, row, width, first, names, scores, ids, heaps + r * n, n)
+                cursor[r] = _mask(tile, row, width, first, indices, cursor[r], indptr[q0 + r + 1])
+                _scan(tile, row, width, first, scores, ids, heaps + r * n, n)
+        for r in range(m):
+            _sort(scores, ids, heaps + r * n, n)
 
 
-@entry(nogil=True)
-def _merge(counter, n_segments, n_queries, n, ids, scores):
-    """The lists of all segments as one, sorted, in the first."""
-    while True:
-        q0 = fetch_add(counter, 0, USERS)
-        if q0 >= n_queries:
-            break
-        for q in range(q0, min(q0 + USERS, n_queries)):
-            # The first segment's heap takes in the entries of the others.
-            best = q * n
-            for segment in range(1, n_segments):
-                for at in range((segment * n_queries + q) * n, (segment * n_queries + q + 1) * n):
-                    # Entries of one segment arrive in the order of its heap, not of their ids.
-                    if scores[at] > scores[best] or (scores[at] == scores[best] and ids[at] < ids[best]):
-                        _sift(scores, ids, best, n, scores[at], np.int64(ids[at]))
-            _sort(scores, ids, best, n)
-
-
-def topk(queries, items, scale, names, blocked, indptr, indices, n_threads, ids, scores):
+def topk(queries, items, scale, blocked, indptr, indices, n_threads, ids, scores):
     """The best items of every query, filtered.
 
     Of queries (B, K) and items (N, K), C-ordered, of one dtype. ``scale`` (N,) or empty multiplies an item's
-    scores, NaN removes it; ``names``, sorted, are the only items to look at, empty for all; ``blocked``,
-    sorted, those that nobody gets, empty where ``names`` is not; ``indptr`` and ``indices`` those that a
-    query must not get. ``ids`` and ``scores`` (S, B, n) receive the lists in their first part, best first; -1
-    and -inf where nothing is left. The items are cut into S parts, so that few queries occupy many threads.
+    scores, NaN removes it; ``blocked``, sorted, are items that nobody gets, ``indptr`` and ``indices`` those
+    that a query must not get. ``ids`` and ``scores`` (S, B, n) receive the lists in their first part, best
+    first; -1 and -inf where nothing is left. The items are cut into S parts, so that few queries occupy many
+    threads.
     """
-    filters = scale, names, blocked, indptr, indices
-    flat = _empty(ids, scores)
-    launch(_fill, n_threads, queries, items, *filters, len(ids), ids.shape[2], *flat)
-    launch(_merge, n_threads, *ids.shape, *flat)
+    filters = scale, blocked, indptr, indices
+    launch(_fill, n_threads, queries, items, *filters, len(ids), ids.shape[2], *_empty(ids, scores))
+    if len(ids) > 1:
+        # Of equal scores the smaller id comes first: it is in the part before, or before it in its part.
+        every = [np.concatenate(parts, axis=1) for parts in (ids, scores)]
+        order = np.argsort(-every[1], axis=1, kind="stable")[:, : ids.shape[2]]
+        ids[0], scores[0] = (np.take_along_axis(parts, order, axis=1) for parts in every)
 
 
 @entry(nogil=True)
@@ -205,18 +162,25 @@ def _fill_lists(counter, queries, items, scale, allowed_ptr, allowed, indptr, in
         q = fetch_add(counter, 0, 1)
         if q >= n_queries:
             break
-        cursor, end = indptr[q], indptr[q + 1]
-        for start in range(allowed_ptr[q], allowed_ptr[q + 1], LISTED):
-            width = min(LISTED, allowed_ptr[q + 1] - start)
+        begin, stop = allowed_ptr[q], allowed_ptr[q + 1]
+        excluded, end = indptr[q], indptr[q + 1]
+        for start in range(begin, stop, LISTED):
+            width = min(LISTED, stop - start)
             for j in range(width):
                 item = allowed[start + j]
+                while excluded < end and indices[excluded] < item:
+                    excluded += 1
+                if excluded < end and indices[excluded] == item:
+                    row[j] = -np.inf
+                    continue
                 row[j] = dot(queries, q * k, items, item * k, k)
                 if len(scale):
                     row[j] *= scale[item]
-            cursor = lower_bound(indices, cursor, end, allowed[start])
-            cursor = _mask(row, 0, width, start, allowed, indices, cursor, end)
-            _scan(row, 0, width, start, allowed, scores, ids, q * n, n)
+            _scan(row, 0, width, start - begin, scores, ids, q * n, n)
         _sort(scores, ids, q * n, n)
+        for at in range(q * n, q * n + n):  # what was found are places in the list
+            if ids[at] >= 0:
+                ids[at] = allowed[begin + ids[at]]
 
 
 def topk_lists(queries, items, scale, allowed_ptr, allowed, indptr, indices, n_threads, ids, scores):
@@ -225,22 +189,20 @@ def topk_lists(queries, items, scale, allowed_ptr, allowed, indptr, indices, n_t
     Only the listed items are scored: the cost is that of the lists, not of the catalogue.
     """
     filters = scale, allowed_ptr, allowed, indptr, indices
-    flat = _empty(ids, scores)
-    launch(_fill_lists, n_threads, queries, items, *filters, ids.shape[1], *flat)
+    launch(_fill_lists, n_threads, queries, items, *filters, ids.shape[1], *_empty(ids, scores))
 
 
 @entry(nogil=True)
 def _fill_dense(counter, dense, indptr, indices, n, ids, scores):
     n_queries, width = dense.shape
-    names = np.empty(0, np.int32)
     row = workspace(width, dense)
     while True:
         q = fetch_add(counter, 0, 1)
         if q >= n_queries:
             break
         copy(row, 0, dense, q * width, width)
-        _mask(row, 0, width, 0, names, indices, indptr[q], indptr[q + 1])
-        _scan(row, 0, width, 0, names, scores, ids, q * n, n)
+        _mask(row, 0, width, 0, indices, indptr[q], indptr[q + 1])
+        _scan(row, 0, width, 0, scores, ids, q * n, n)
         _sort(scores, ids, q * n, n)
 
 

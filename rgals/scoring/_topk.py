@@ -143,9 +143,10 @@ def topk(
 
     Notes
     -----
-    Memory beyond the output arrays is a tile of 512 x 512 scores a thread, and 16 lists a query where there
-    are only a few queries. Rounding follows the shape of a tile, so that the last bits of a score may differ
-    between calls with other batches or filters.
+    Memory beyond the output arrays is a tile of 512 x 512 scores a thread, 32 lists a query where there are
+    only a few queries, and a copy of the factors of ``candidates`` that are one list for all. Rounding
+    follows the shape of a tile, so that the last bits of a score may differ between calls with other batches
+    or filters.
 
     Examples
     --------
@@ -173,8 +174,6 @@ def topk(
     blocked = np.empty(0, np.int32)
     if exclude_items is not None:
         blocked = _as_item_list("exclude_items", exclude_items, n_items)
-    filters = pairs.indptr, pairs.indices
-
     entry = 4 + queries.dtype.itemsize
     if is_matrix(candidates):
         require_lists(n_queries, n, entry)
@@ -183,7 +182,16 @@ def topk(
         ids, scores = np.empty((n_queries, n), np.int32), np.empty((n_queries, n), queries.dtype)
         with workers(useful_jobs(n_jobs, allowed.nnz * queries.shape[1])) as threads:
             kernel.topk_lists(
-                queries, items, scale, kept.indptr, kept.indices, *filters, threads, ids, scores
+                queries,
+                items,
+                scale,
+                kept.indptr,
+                kept.indices,
+                pairs.indptr,
+                pairs.indices,
+                threads,
+                ids,
+                scores,
             )
         return ids, scores
 
@@ -194,7 +202,9 @@ def topk(
         blocked, n_left = np.empty(0, np.int32), len(names)
     n_tiles, n_blocks = -(-n_left // kernel.ITEMS), -(-n_queries // kernel.USERS)
     n_segments = max(1, min(n_tiles // _TILES_IN_A_PIECE, _PIECES // max(n_blocks, 1)))
-    require_lists(n_queries, n, entry * (n_segments + (n_segments > 1)))
+    # Lists of the segments, and for their merger: side by side, negated, in order; and the result.
+    merged = n_segments * (entry + queries.dtype.itemsize + 8) + entry
+    require_lists(n_queries, n, entry * n_segments + (merged if n_segments > 1 else 0))
     if n_left == 0 or n_queries == 0:
         return np.full((n_queries, n), -1, np.int32), np.full((n_queries, n), -np.inf, queries.dtype)
     if gpu is not None:
@@ -202,10 +212,25 @@ def topk(
             return TopK(gpu, queries, items, n, pairs, names, blocked, scale).run()
     ids = np.empty((n_segments, n_queries, n), np.int32)
     scores = np.empty((n_segments, n_queries, n), queries.dtype)
-    lists = read_only(names), read_only(blocked)
+    if len(names):
+        items, scale = read_only(items[names]), read_only(scale[names] if len(scale) else scale)
+        pairs = _of_columns(pairs, names)
+    filters = read_only(blocked), pairs.indptr, pairs.indices
     with workers(useful_jobs(n_jobs, n_queries * n_left * queries.shape[1])) as threads:
-        kernel.topk(queries, items, scale, *lists, *filters, threads, ids, scores)
-    return (ids[0], scores[0]) if n_segments == 1 else (ids[0].copy(), scores[0].copy())
+        kernel.topk(queries, items, scale, *filters, threads, ids, scores)
+    ids, scores = (ids[0], scores[0]) if n_segments == 1 else (ids[0].copy(), scores[0].copy())
+    if len(names):
+        found = ids >= 0
+        ids[found] = names[ids[found]]
+    return ids, scores
+
+
+def _of_columns(matrix: CSR, columns: np.ndarray) -> CSR:
+    """The binary matrix of the given columns, which are sorted; at least one."""
+    places = np.searchsorted(columns, matrix.indices)
+    inside = columns[np.minimum(places, len(columns) - 1)] == matrix.indices
+    kept = matrix.where(inside)
+    return CSR(kept.indptr, places[inside].astype(np.int32), kept.values[:0], len(columns))
 
 
 def topk_dense(

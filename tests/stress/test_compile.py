@@ -59,6 +59,7 @@ def test_processes_that_compile_at_once_share_a_cache(package, tmp_path):
 
 
 _FIT = """
+import numpy as np
 from rgals import RGALS
 from rgals.datasets import make_implicit
 X = make_implicit(300, 200, random_state=0).matrix
