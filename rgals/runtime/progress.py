@@ -78,11 +78,14 @@ class _Compilations(Listener):
 
     def on_end(self, event: Event) -> None:
         seconds = time.perf_counter() - self.started.pop()
-        function, apart = event.data["dispatcher"].py_func, event.data.get("apart", False)
-        if apart or not self.started:
-            self.report(f"{function.__module__}.{function.__qualname__}", seconds - self.apart)
-        # What is compiled on the way to an entry, and not as a part of it, counts once.
-        self.apart = seconds if apart and self.started else 0.0
+        function = event.data["dispatcher"].py_func
+        name = f"{function.__module__}.{function.__qualname__}"
+        if event.data.get("apart", False):  # compiled on the way to an entry, and not as a part of it
+            self.report(name, seconds)
+            self.apart += seconds if self.started else 0.0
+        elif not self.started:
+            self.report(name, seconds - self.apart)
+            self.apart = 0.0
 
 
 @contextmanager
