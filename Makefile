@@ -62,7 +62,7 @@ lint: $(TEST)
 # Tests start many processes: what these need is compiled first, by two.
 test: lint
 	PYTHONPATH=tests $(PY) -m instruments.warm_up
-	$(PY) -m pytest -n 2
+	$(PY) -m pytest -n 3 --dist worksteal
 
 stress: $(TEST)
 	$(PY) -m pytest tests/stress

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
+from rgals.runtime.memory import give_back_freed
+
 _CHUNK = 1 << 20  # entries that numpy converts at once: bounds temporary memory
 
 
@@ -113,7 +115,10 @@ class CSR:
         values = np.ones(self.nnz, np.int8) if self.is_binary else self.values
         turned = sp.csr_array((values, self.indices, self.indptr), shape=self.shape).tocsc()
         indptr, indices = turned.indptr.astype(np.int64), turned.indices.astype(np.int32, copy=False)
-        return CSR(indptr, indices, self.values if self.is_binary else turned.data, self.n_rows)
+        values = self.values if self.is_binary else turned.data
+        del turned
+        give_back_freed()  # the ones, and a copy that scipy makes of the indices
+        return CSR(indptr, indices, values, self.n_rows)
 
     @property
     def rises(self) -> np.ndarray:

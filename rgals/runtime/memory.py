@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
@@ -160,6 +161,13 @@ def sgd_bytes(
 def split_bytes(nnz: int) -> int:
     """Bytes that holding out a share of ``nnz`` interactions takes on the way."""
     return 60 * nnz
+
+
+def give_back_freed() -> None:
+    """Return freed memory to the system: once large arrays were freed, glibc keeps the space of many."""
+    if sys.platform == "linux":
+        with suppress(AttributeError):  # another libc
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def _machine() -> int | None:
