@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from rgals.runtime.memory import give_back_freed
 
 _CHUNK = 1 << 20  # entries that numpy converts at once: bounds temporary memory
+_KEPT = 1 << 20  # bytes that may stay with the process: asking costs as much as a small fit
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -117,7 +118,8 @@ class CSR:
         indptr, indices = turned.indptr.astype(np.int64), turned.indices.astype(np.int32, copy=False)
         values = self.values if self.is_binary else turned.data
         del turned
-        give_back_freed()  # the ones, and a copy that scipy makes of the indices
+        if indices.nbytes > _KEPT:
+            give_back_freed()  # the ones, and a copy that scipy makes of the indices
         return CSR(indptr, indices, values, self.n_rows)
 
     @property
