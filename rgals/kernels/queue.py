@@ -7,10 +7,12 @@ once, and never spins for more than about a tenth of a millisecond.
 
 from __future__ import annotations
 
+import _thread
+import functools
 import os
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any
 
 import numba
@@ -24,26 +26,36 @@ from rgals.runtime.threads import hold_thread
 
 _LOOKS = 50_000  # for new work before a thread goes to sleep: about a tenth of a millisecond
 
-_pool: ThreadPoolExecutor | None = None
 _launches = np.zeros(1, np.int64)
-_pool_lock = threading.Lock()
+#: What waits for a thread: a list of one call, which is taken from it, or taken back, exactly once. Queue and
+#: lists are C and stay whole when Ctrl-C raises in any line. Locks in Python, as an executor has them, can be
+#: left behind locked: the next fit would wait for ever.
+_jobs: SimpleQueue[list[Callable[[], object]]] = SimpleQueue()
+_unstarted = [None] * numba.config.NUMBA_NUM_THREADS  # an entry for every thread that may still be started
 
 
-def _threads() -> ThreadPoolExecutor:
-    """The threads of this process, started when they are first needed."""
-    global _pool
-    with _pool_lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(
-                numba.config.NUMBA_NUM_THREADS, thread_name_prefix="rgals", initializer=hold_thread
-            )
-        return _pool
+def _serve(jobs: SimpleQueue) -> None:
+    hold_thread()
+    while True:
+        job = jobs.get()
+        with suppress(IndexError):  # taken back
+            job.pop()()
+        del job
+
+
+def _start_threads(n: int) -> None:
+    """Have at least ``n`` threads that wait for jobs, as far as this process may have so many."""
+    with suppress(IndexError):  # another caller started the last
+        while numba.config.NUMBA_NUM_THREADS - len(_unstarted) < n:
+            _unstarted.pop()
+            _thread.start_new_thread(_serve, (_jobs,))
 
 
 def _after_fork() -> None:
     """A forked child has none of its parent's threads."""
-    global _pool, _pool_lock
-    _pool, _pool_lock = None, threading.Lock()
+    global _jobs
+    _jobs = SimpleQueue()
+    _unstarted[:] = [None] * numba.config.NUMBA_NUM_THREADS
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no forks
@@ -90,16 +102,33 @@ def launch(work: Callable[..., Any], n_threads: int, *args: Any) -> None:
         work(counter, *args)
         return
     _launches[0] += 1
-    others = [_threads().submit(work, counter, *args) for _ in range(n_threads - 1)]
+    _start_threads(n_threads - 1)
+    ended: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def help_out() -> None:
+        try:
+            work(counter, *args)
+        except BaseException as error:
+            ended.put(error)
+        else:
+            ended.put(None)
+
+    jobs: list[list[Callable[[], object]]] = [[help_out] for _ in range(n_threads - 1)]
+    for job in jobs:
+        _jobs.put(job)
+    faults: list[BaseException | None] = []
     try:
         work(counter, *args)
     finally:
-        # Those that have not started have nothing left to do: what they wait for is somebody else's work.
-        wait([other for other in others if not other.cancel()])
-    for other in others:
-        if not other.cancelled():
-            other.result()
-        _threads().submit(_stay_awake, _launches, _launches[0])
+        for job in jobs:
+            try:
+                job.pop()  # has not begun, and has nothing left to do: its thread has other work
+            except IndexError:
+                faults.append(ended.get())
+    for fault in faults:
+        if fault is not None:
+            raise fault
+        _jobs.put([functools.partial(_stay_awake, _launches, _launches[0])])
 
 
 def spread(work: Callable[..., Any], n: int, n_threads: int, *args: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import platform
 import subprocess
@@ -15,8 +16,8 @@ import numpy as np
 import pytest
 from numba import njit
 
-from rgals.kernels import gram, plain_rows, sums, triangles
-from rgals.kernels.queue import _threads, fetch_add, launch
+from rgals.kernels import gram, plain_rows, queue, sums, triangles
+from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.row import Basis, Result
 from rgals.kernels.rows import coupling_sums, unpack
 from rgals.kernels.vectors import LINE
@@ -180,12 +181,44 @@ def test_an_error_on_another_thread_arrives_after_all_have_ended():
 
 def test_work_that_has_not_started_is_not_waited_for():
     release = threading.Event()
-    hold = [_threads().submit(release.wait, 10) for _ in range(numba.config.NUMBA_NUM_THREADS)]
+    queue._start_threads(numba.config.NUMBA_NUM_THREADS)
+    for _ in range(numba.config.NUMBA_NUM_THREADS):
+        queue._jobs.put([lambda: release.wait(10)])
     ran = []
     launch(lambda counter: ran.append(1), 2)
     assert ran == [1]
     release.set()
-    assert all(future.result() for future in hold)
+
+
+def test_a_launch_that_ctrl_c_ends_in_any_line_leaves_the_next_one_working(monkeypatch):
+    """As a signal does, wherever Python looks for one: a lock left behind would stop every later fit."""
+    for moment in itertools.count():
+        monkeypatch.setattr(queue, "_jobs", queue.SimpleQueue())
+        monkeypatch.setattr(queue, "_unstarted", [None] * numba.config.NUMBA_NUM_THREADS)
+        left = moment
+
+        def interrupt(frame, event, argument):
+            nonlocal left
+            left -= 1
+            if left < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return interrupt
+
+        try:
+            sys.settrace(interrupt)
+            launch(lambda counter: None, 2)
+        except KeyboardInterrupt:
+            pass
+        else:
+            break
+        finally:
+            sys.settrace(None)
+        later = threading.Thread(target=launch, args=(lambda counter: None, 2), daemon=True)
+        later.start()
+        later.join(20)
+        assert not later.is_alive(), f"interrupted at event {moment}, the next launch hangs"
+    assert moment > 20
 
 
 # ---------------------------------------------------------------------- what couples rows

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from types import SimpleNamespace
 
 import numba
@@ -278,11 +279,11 @@ def test_one_thread_for_every_library_and_in_every_order(library, threads, out):
 
 @pytest.mark.parametrize("library", LIBRARIES, indirect=True)
 def test_the_threads_of_a_launch_have_one_thread_too(library, monkeypatch):
-    monkeypatch.setattr(queue, "_pool", None)
+    monkeypatch.setattr(queue, "_jobs", SimpleQueue())
+    monkeypatch.setattr(queue, "_unstarted", [None, None])
     of_each: list[int] = []
     with workers():
         queue.launch(counted(of_each, library.threads), 2)
-    queue._pool.shutdown()
     assert of_each == [1, 1]
 
 
