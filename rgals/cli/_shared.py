@@ -93,6 +93,7 @@ FIT: tuple[Option, ...] = (
     ("reg", _reg, "R", "strength of the regularisation; auto follows the data"),
     ("reg_exponent", float, "NU", "1 scales it with the weight of a row, 0 is plain"),
     ("n_iter", int, "N", "most iterations"),
+    ("readout_exponent", float, "E", "items' factors times their popularity to this power, after the fit"),
     ("solver", str, "NAME", "auto, exact, svd or dense"),
     ("dtype", str, "TYPE", "float32 or float64"),
     ("tol", float, "T", "stop when the objective falls by less than this share"),

@@ -9,6 +9,7 @@ import numpy as np
 from rgals.files.archive import ArraySpec
 from rgals.losses import AUTO, Loss, get_loss
 from rgals.matrix.csr import CSR
+from rgals.model.state import check_readout
 from rgals.runtime import memory as _memory
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import ParameterError
@@ -30,6 +31,7 @@ def check_parameters(model: Any, checkpoint: Any) -> np.dtype:
     """Check every parameter of an `RGALS`; its dtype."""
     check_int("K", model.K, 1, 1 << 15)
     check_real("reg_exponent", model.reg_exponent, -4.0, 4.0)
+    check_readout(model.readout_exponent)
     if not isinstance(model.reg, str):
         check_real("reg", model.reg, 0.0)
     elif model.reg != AUTO:
@@ -81,6 +83,8 @@ def check_memory(model: Any, matrix: CSR, dtype: np.dtype, *, split: bool, watch
         if model.solver == "svd"
         else 0,
     )
+    if model.readout_exponent:  # what scores, beside what was solved
+        needed += matrix.n_cols * model.K * itemsize
     admit(needed, model, matrix, dtype, split)
 
 
@@ -96,6 +100,7 @@ def describe_fit(model: Any, loss: Loss, solver: str, matrix: CSR, held_out: CSR
     return {
         **describe(model, loss, _DECISIVE, 1, matrix, held_out),
         "solver": solver,
+        **({"readout_exponent": plain(model.readout_exponent)} if model.readout_exponent else {}),
         "pcg_steps": plain(model.pcg_steps) if solver == "pcg" else None,
         "validation_users": plain(model.validation_users) if held_out is not None else None,
     }
