@@ -237,13 +237,13 @@ class Measurement:
         return self._starts[k]
 
     def _cheap(self, params: dict[str, Any], level: int) -> dict[str, Any]:
-        """A setting with few factors and iterations, from the factors of the middle of the space."""
+        """A setting with few factors and iterations; at the lowest level from the factors of the middle."""
         figures, started, fault = [], time.perf_counter(), ""
         width, n_iter = size(level, params["K"], self.iterations[-1])
         for k, split in enumerate(self.prepared.cheap):
             shown = self.settings({**params, "n_iter": n_iter}, split.train, width)
             model = make_model(self.loss, shown, level, **self.common)
-            start = self._start(k, shown)
+            start = self._start(k, shown) if level == 0 else None
             if start is not None:
                 model.set_params(warm_start=True)
                 model._snapshot = start._snapshot
