@@ -1,9 +1,10 @@
 """What `RGALSCV` finds, beside the rule and the best of a grid: `python benchmarks/rgalscv.py --measure`.
 
 Every set is split at random: four fifths of a user's interactions train, two tenths are hidden. The best of
-the grid of ``rule.py`` is chosen on one hidden tenth and read on the other; `RGALSCV` sees neither, and both it
-and the rule are read on the second. Regret is what is lost against the best of the grid, in per cent; where it
-is negative, more was found than the grid has. Lines go to ``rgalscv_results.jsonl``; the same command goes on.
+the grid of ``rule.py`` is chosen on one hidden tenth and read on the other; `RGALSCV` sees neither, and both
+it and the rule are read on the second. Regret is what is lost against the best of the grid, in per cent;
+where it is negative, more was found than the grid has. Lines go to ``rgalscv_results.jsonl``; the same
+command goes on.
 """
 
 from __future__ import annotations

@@ -14,9 +14,10 @@ from rgals.model_selection.tuning.space import OneOf, Space
 from rgals.runtime.errors import InsufficientMemoryError, MissingDependencyError
 
 ETA = 3  # one of so many settings goes on to the next level
-#: Most factors and iterations of each level. Fits of the lowest start from the factors of one in the middle of
-#: the space: rank correlation with 12 iterations of K=64 over 25 settings of RG2 and of iALS on food-10core was
-#: .63 and .96 for two iterations from there, .55 and .66 for two from random, .84 and .90 for five.
+#: Most factors and iterations of each level. Fits of the lowest start from the factors of one in the middle
+#: of the space: rank correlation with 12 iterations of K=64 over 25 settings of RG2 and of iALS on
+#: food-10core was .63 and .96 for two iterations from there, .55 and .66 for two from random, .84 and .90 for
+#: five.
 LEVELS: tuple[tuple[int | None, int | None], ...] = ((32, 2), (32, 5), (None, None))
 TOP = len(LEVELS) - 1
 _CHEAP = 0.4  # share of the budget for the cheap levels,
