@@ -17,14 +17,15 @@ from rgals.estimator import RGALS
 from rgals.files.journal import Journal
 from rgals.losses import Loss
 from rgals.model_selection.tuning.engine import Found, Question, find, of_estimator, read_losses
+from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.trials import split_for_tuning
 from rgals.runtime.checks import check_int, check_real
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.memory import typed_errors
 from rgals.training.data import draw_seed, dtype_name, is_seed, read
 
-# Interactions below which four and two hidden parts judge a setting: differences drown in the noise of one.
-_FOUR, _TWO = 60_000, 600_000
+#: Hidden parts, and interactions below which there are so many: differences drown in the noise of one.
+_PARTS = ((8, 60_000), (3, 300_000), (2, 600_000))
 
 
 class RGALSCV(RGALS):
@@ -32,7 +33,7 @@ class RGALSCV(RGALS):
 
     The search of `rgals.model_selection.tune`, around the rule: losses, ``alpha``, ``reg``, exponents of
     users and items, the exponent of the read-out, the number of iterations, and K where several are given. A
-    tenth of every user's interactions is hidden (in two different parts, or four, where data are small). The
+    tenth of every user's interactions is hidden, where data are small several times over. The
     rule is among the candidates and is left only for a gain beyond the standard error of the users'
     differences. The last fit takes all interactions.
 
@@ -56,8 +57,8 @@ class RGALSCV(RGALS):
     min_gain : float, default=0.01
         Relative gain for which a larger K is worth its cost.
     n_splits : int or "auto", default="auto"
-        Hidden parts: 1, below 600,000 interactions 2, below 60,000 4. Half of them judge all settings, the
-        others the best few and the rule.
+        Hidden parts: 1; below 600,000 interactions 2, below 300,000 3, below 60,000 8. A quarter of them, one
+        at least, judges all settings, the others only the rule and the three best.
     validation_users : int or None, default=10_000
         Users who judge a setting, at most: a sample, always the same.
     dtype : {"float32", "float64"}, default="float32"
@@ -73,14 +74,15 @@ class RGALSCV(RGALS):
     best_params_ : dict
         Parameters of `RGALS` that the last fit took.
     best_score_ : float
-        Their mean metric on the hidden parts. The largest of many: read it as optimistic.
+        Their mean metric on the hidden parts that confirmed them; where there is one part only, the largest
+        of many: read it as optimistic.
     best_index_ : int
         Their row of ``cv_results_``.
     cv_results_ : dict of arrays
         A row for every setting that was measured, as in scikit-learn: ``params``, ``param_NAME``,
         ``splitI_test_score``, ``mean_test_score``, ``std_test_score``, ``rank_test_score`` (settings in full
-        come before cheap ones); ``level`` (0 and 1 are cheap, 2 is in full, 3 by all hidden parts), ``cost``
-        in default fits, ``seconds``.
+        come before cheap ones); ``level`` (0 and 1 are cheap, 2 is in full, 3 again, on the other parts),
+        ``cost`` in default fits, ``seconds``.
     gain_ : float
         What was gained over the rule, relatively; 0 where the rule was kept.
     best_estimator_ : RGALS
@@ -230,7 +232,7 @@ class RGALSCV(RGALS):
             return 1
         if not isinstance(self.n_splits, str):
             return self.n_splits
-        return 4 if nnz < _FOUR else 2 if nnz < _TWO else 1
+        return next((parts for parts, below in _PARTS if nnz < below), 1)
 
     def _question(self, losses: dict[str, Loss], prepared: Any, seed: int, folder: Any) -> Question:
         journal = None
@@ -300,9 +302,10 @@ def results(
 ) -> dict[str, Any]:
     """Rows of a search as scikit-learn has them: arrays by name."""
     scores = np.array([row[metric] for row in rows], np.float64)
-    splits = np.full((len(rows), n_splits), np.nan)  # cheap settings are not judged by all parts
+    splits = np.full((len(rows), n_splits), np.nan)  # no setting is judged by all parts in one row
     for n, row in enumerate(rows):
-        splits[n, : len(row["splits"])] = row["splits"]
+        start = n_splits - len(row["splits"]) if row["level"] > TOP else 0
+        splits[n, start : start + len(row["splits"])] = row["splits"]
     levels = np.array([row["level"] for row in rows], np.int32)
     # Settings in full first: scores of different levels are not compared.
     ranks = [

@@ -25,7 +25,7 @@ from rgals.model_selection.tuning.trials import Measurement, Prepared, beyond_no
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.memory import available_bytes, fit_bytes, readable
 
-_CONFIRMED = 2  # settings that are judged by other hidden parts too, beside the middle of the space
+_CONFIRMED = 3  # settings that are judged by other hidden parts too, beside the middle of the space
 _BAR = "{l_bar}{bar}| {n:.1f}/{total:.1f} fits [{elapsed}<{remaining}{postfix}]"
 
 
@@ -167,41 +167,29 @@ def find(question: Question) -> Found:
 def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choice:
     """The best setting; the middle of the space where that is no worse than noise can tell.
 
-    The best of many owes a part of its figure to luck, so that the first few are judged by other hidden
-    parts. The middle is left for what is better than it there, and beyond the standard error on all parts
-    together.
+    The best of many owes a part of its figure to luck, so that the first few are judged by hidden parts that
+    did not choose them, and the middle is left for what is better there by more than the standard error.
     """
     best = best_trial(trials, min_gain)
-    taken = {"n_iter": measure.iterations[-1], "readout_exponent": _nearest(measure.space.readouts)}
     same = [t for t in trials if t.level == best.level and t.params["K"] == best.params["K"]]
     middle = next((t for t in same if t.judged.plain is not None), None)
+    plain = {"n_iter": measure.iterations[-1], "readout_exponent": _nearest(measure.space.readouts)}
+    taken = best.judged.taken if best.level == TOP else plain
     figure, base, row = best.figure, None, best.judged.row
-    if middle is not None and middle.judged.plain is not None:
+    if middle is not None:
         first = sorted((t for t in same if t is not middle), key=lambda t: -t.figure)[:_CONFIRMED]
-        sure = {id(t): measure.confirmed(t) for t in (middle, *first)}
-        fresh, plain = sure[id(middle)].plain, middle.judged.plain
-        again = bool(measure.prepared.others) and fresh is not None
-        whole = np.concatenate([plain, fresh]) if again else plain
-        base = figure = float(np.nanmean(whole))
-        chosen, row = middle, sure[id(middle)].row
-        for trial in (middle, *first):
-            judged, users = sure[id(trial)], trial.judged.users
-            if users is None or judged.users is None or (again and not _gains(judged.users, fresh)):
-                continue
-            figures = np.concatenate([users, judged.users]) if again else users
-            if float(np.nanmean(figures)) > figure and beyond_noise(figures, whole):
-                chosen, taken, row = trial, judged.taken, judged.row
-                figure = float(np.nanmean(figures))
-        best = chosen
-    elif best.judged.taken and best.level == TOP:
-        taken = best.judged.taken
+        found = [(trial, measure.confirmed(trial)) for trial in (middle, *first)]
+        reference = found[0][1].plain
+        assert reference is not None
+        best, taken, row = middle, plain, found[0][1].row
+        base = figure = float(np.nanmean(reference))
+        for trial, judged in found:
+            users = judged.users
+            if users is not None and np.nanmean(users) > figure and beyond_noise(users, reference):
+                best, taken, row = trial, judged.taken, judged.row
+                figure = float(np.nanmean(users))
     params = measure.settings(best.params, measure.prepared.whole, best.params["K"])
     return Choice(measure.name, measure.loss, {**params, **taken}, figure, base, best, row)
-
-
-def _gains(figures: np.ndarray, reference: np.ndarray | None) -> bool:
-    """Whether users are better off in the mean."""
-    return reference is not None and bool(np.nanmean(figures) > np.nanmean(reference))
 
 
 def _nearest(exponents: tuple[float, ...]) -> float:

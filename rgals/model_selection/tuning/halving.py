@@ -38,7 +38,6 @@ class Judged(NamedTuple):
     taken: dict[str, Any] = {}  # what the fit itself chose: iterations, exponent of the read-out
     users: np.ndarray | None = None  # the figures that it is the mean of
     plain: np.ndarray | None = None  # those of all iterations without read-out
-    splits: tuple[float, ...] = ()  # figures of the splits
     row: int = -1  # of the table
 
 

@@ -88,6 +88,7 @@ class Space:
 
     dimensions: dict[str, Dimension]  # searched parameters, without K
     fixed: dict[str, Any]
+    centre: Mapping[str, float]  # the rule's values for the training part and the first K
     # values of K, ascending: the search begins with the first and climbs while that pays
     ladder: tuple[int, ...]
     readouts: tuple[float, ...] = (0.0,)  # judged on the factors of every full fit
@@ -101,19 +102,27 @@ class Space:
 
     @property
     def middle(self) -> np.ndarray:
-        """The rule, where the ranges are the default's: the middle of every range, exponents left out."""
+        """The rule, as far as the ranges hold it; else the middle of a range, and exponents left out."""
         point = np.full(len(self.dimensions), 0.5)
         point[list(self.neutral)] = list(self.neutral.values())
+        for k, (name, d) in enumerate(self.dimensions.items()):
+            value = self.centre.get(name, np.nan)
+            if isinstance(d, Range) and d.low <= value <= d.high:
+                point[k] = d.place(value)
         return point
 
-    def carried(self, params: Mapping[str, Any], by: Mapping[str, float]) -> dict[str, Any]:
-        """Parameters for other data or another K, where the rule's values are ``by`` times as large."""
-        scaled = {
-            name: float(f"{params[name] * by[name]:.{_DIGITS}g}")
-            for name, d in self.dimensions.items()
-            if isinstance(d, Range) and name in by and by[name] != 1.0
-        }
-        return {**params, **scaled}
+    def carried(self, params: Mapping[str, Any], there: Mapping[str, float]) -> dict[str, Any]:
+        """Parameters for other data or another K, moved as the rule is, whose values ``there`` are given."""
+        out = dict(params)
+        for name, d in self.dimensions.items():
+            if not isinstance(d, Range) or there.get(name) == self.centre.get(name):
+                continue
+            if name.endswith("_exponent"):
+                moved = params[name] + there[name] - self.centre[name]
+            else:
+                moved = params[name] * there[name] / self.centre[name]
+            out[name] = float(f"{moved:.{_DIGITS}g}")
+        return out
 
     def params(self, point: np.ndarray) -> dict[str, Any]:
         """The parameters at a point of the unit cube."""
@@ -161,9 +170,10 @@ def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
     small = min(X.shape)
     ladder = [K for K in (64, 128, 256, 512, 1024) if small >= K] or [max(1, small // 2)]
     centre = rule_for(loss, X, ladder[0])
-    space: dict[str, Any] = {name: _around(value, 10) for name, value in centre.items()}
+    space: dict[str, Any] = {k: _around(v, 10) for k, v in centre.items() if not k.endswith("_exponent")}
     known = inspect.signature(type(loss)).parameters
     space |= {name: value for name, value in _EXPONENTS.items() if name in known}
+    # Another choice of a fit, such as its start, is a list here and a name in `OF_MODEL`.
     return {**space, "reg_exponent": 1.0, "readout_exponent": list(READOUTS), "K": ladder}
 
 
@@ -201,7 +211,8 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any] | None) -> Space:
             dimensions[name] = OneOf(tuple(value))
         else:
             fixed[name] = value
-    return Space(dimensions, fixed, ladder, readouts, tuple(int(n) for n in stops))
+    centre = rule_for(loss, X, ladder[0])
+    return Space(dimensions, fixed, centre, ladder, readouts, tuple(int(n) for n in stops))
 
 
 def _listed(name: str, given: Any, low: float, high: float) -> tuple[float, ...]:

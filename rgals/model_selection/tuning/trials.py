@@ -64,13 +64,13 @@ class Prepared:
 
     @property
     def searched(self) -> list[Fold]:
-        """The splits that all settings are judged by; the best of them are confirmed on the others."""
-        return self.splits[: (len(self.splits) + 1) // 2]
+        """The splits that all settings are judged by, a quarter; the best are confirmed on the others."""
+        return self.splits[: max(1, len(self.splits) // 4)]
 
     @property
     def others(self) -> list[Fold]:
         """The splits that confirm."""
-        return self.splits[(len(self.splits) + 1) // 2 :]
+        return self.splits[len(self.searched) :]
 
     @cached_property
     def whole(self) -> CSR:
@@ -221,9 +221,7 @@ class Measurement:
 
     def settings(self, params: Mapping[str, Any], matrix: CSR, K: int) -> dict[str, Any]:
         """Parameters as the rule carries them over: to other data, and from the first K to another."""
-        first = rule_for(self.loss, self.prepared.splits[0].train, self.space.ladder[0])
-        here = rule_for(self.loss, matrix, K)
-        return {**self.space.carried(params, {name: here[name] / first[name] for name in here}), "K": K}
+        return {**self.space.carried(params, rule_for(self.loss, matrix, K)), "K": K}
 
     def _start(self, k: int, params: dict[str, Any]) -> RGALS | None:
         """A fit in the middle of the space, from whose user factors cheap fits start; None where it fails."""
@@ -256,10 +254,10 @@ class Measurement:
         return self._row({**shown, "readout_exponent": 0.0}, figures, started, fault)
 
     def confirmed(self, trial: Trial) -> Judged:
-        """A setting in full, as it was taken, judged by the other splits as well."""
+        """A setting in full, as it was taken, judged by the other splits."""
         if not self.prepared.others or trial.judged.users is None:
             return trial.judged
-        taken, figures = trial.judged.taken, trial.judged.splits
+        taken = trial.judged.taken
         key = json.dumps(["confirmed", self.name, trial.params, taken], sort_keys=True, default=str)
         row = self.journal.get(key) if self.journal is not None else None
         if row is None:
@@ -267,8 +265,6 @@ class Measurement:
                 warnings.simplefilter("ignore", PrecisionWarning)
                 exponents = (taken["readout_exponent"],)
                 found = self._in_full(trial.params, self.prepared.others, taken["n_iter"], exponents)
-            found["splits"] = [*figures, *found["splits"]]
-            found[self.metric] = float(np.mean(found["splits"]))
             cost = self.cost(trial.params["K"], TOP) * len(self.prepared.others) / len(self.prepared.searched)
             row = {"loss": self.name, "level": TOP + 1, **found, "cost": cost}
             if self.journal is not None:
@@ -281,7 +277,7 @@ class Measurement:
         number = self.report({k: v for k, v in row.items() if k not in ("key", "users", "plain")})
         taken = {name: row["params"][name] for name in ("n_iter", "readout_exponent")}
         users, plain = (None if a is None else np.array(a) for a in arrays)
-        return Judged(row[self.metric], taken, users, plain, tuple(row["splits"]), number)
+        return Judged(row[self.metric], taken, users, plain, number)
 
     def _in_full(
         self,
