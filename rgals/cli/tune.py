@@ -6,8 +6,8 @@ For example:
   rgals tune ratings.csv --loss ials:item_exponent=-0.4 --K 64,128,256 --space reg=0.001:0.1 -o model.npz
 
 The losses share the budget, counted in default fits. The same command goes on where an interrupted one
-stopped if it has a journal. Where DATA marks a test or validation part, that is not fitted: a marked validation part
-judges the settings, otherwise a tenth of every user's interactions does.
+stopped if it has a journal. Where DATA marks a test or validation part, that is not fitted: a marked
+validation part judges the settings, otherwise a tenth of every user's interactions does.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
     >>> from rgals.datasets import make_implicit
     >>> X = as_csr(make_implicit(200, 3000, random_state=0).matrix)
     >>> sorted(default_space(IALS(), X))
-    ['K', 'alpha0', 'item_exponent', 'reg', 'reg_exponent', 'user_exponent']
+    ['K', 'alpha0', 'item_exponent', 'readout_exponent', 'reg', 'reg_exponent', 'user_exponent']
     """
     small = min(X.shape)
     ladder = [K for K in (64, 128, 256, 512, 1024) if small >= K] or [max(1, small // 2)]
