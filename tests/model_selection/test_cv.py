@@ -215,7 +215,7 @@ def test_exponents_of_the_read_out_are_judged_outwards_while_that_pays(data, mon
     scales = {e: readout_scale(Degrees.of(split.train), e / 10, np.float64) for e in range(-3, 4)}
     known = {1.0 if scale is None else scale[0]: e for e, scale in scales.items()}
 
-    def figures(factors, split, metric):
+    def figures(factors, split, metric, n_jobs):
         return np.array([-abs(known[factors[1][0, 0]] - top)])
 
     monkeypatch.setattr(trials, "each_user", figures)

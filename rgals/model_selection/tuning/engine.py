@@ -124,7 +124,8 @@ def find(question: Question) -> Found:
             if question.verbose and K not in fits:
                 fits.add(K)
                 free = available_bytes()
-                needed = readable(fit_bytes(train.shape, train.nnz, K, 4, watched=True))
+                kept = sum(train.shape) * K * 4  # the best of the iterations
+                needed = readable(fit_bytes(train.shape, train.nnz, K, 4, watched=True) + kept)
                 left = "" if free is None else f" of {readable(free)}"
                 bar.write(f"K={K}: a fit needs about {needed}{left}", file=sys.stderr)
 

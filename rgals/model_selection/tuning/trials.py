@@ -250,7 +250,9 @@ class Measurement:
             except NumericalError as error:
                 figures, fault = [0.0], str(error)
                 break
-            figures.append(float(np.nanmean(each_user(factors_of(model, split), split, self.metric))))
+            figures.append(
+                float(np.nanmean(each_user(factors_of(model, split), split, self.metric, model.n_jobs)))
+            )
         return self._row({**shown, "readout_exponent": 0.0}, figures, started, fault)
 
     def confirmed(self, trial: Trial) -> Judged:
@@ -298,7 +300,7 @@ class Measurement:
         for split in splits:
             # The first part says how many iterations are best; the plain fit is judged on all of them.
             stops = set(self.iterations) if best is None else {best, *((last,) if reference else ())}
-            look = Look(split, self.metric, {last} if split.fold_in else stops, best)
+            look = Look(split, self.metric, {last} if split.fold_in else stops, best, self.common["n_jobs"])
             shown = self.settings({**params, "n_iter": max(look.stops)}, split.train, params["K"])
             model = make_model(self.loss, shown, TOP, **self.common)
             try:
@@ -335,8 +337,11 @@ class Measurement:
 class Look:
     """Judges a full fit after some of its iterations; keeps the factors of the best, or of a given one."""
 
-    def __init__(self, split: Fold, metric: str, stops: set[int], keep: int | None) -> None:
+    def __init__(
+        self, split: Fold, metric: str, stops: set[int], keep: int | None, n_jobs: int | None = None
+    ) -> None:
         self.split, self.metric, self.stops, self.keep = split, metric, stops, keep
+        self.n_jobs = n_jobs
         self.figures: dict[int, np.ndarray] = {}  # of every judged user, by iteration
         self.kept: int | None = None
         self.factors: tuple[np.ndarray, np.ndarray] | None = None
@@ -353,7 +358,7 @@ class Look:
             self._judge(stop, factors_of(model, self.split))
 
     def _judge(self, iteration: int, factors: tuple[np.ndarray, np.ndarray]) -> None:
-        found = self.figures[iteration] = each_user(factors, self.split, self.metric)
+        found = self.figures[iteration] = each_user(factors, self.split, self.metric, self.n_jobs)
         if self.keep is None:
             better = self.kept is None or np.nanmean(found) > np.nanmean(self.figures[self.kept])
         else:
@@ -374,7 +379,7 @@ class Look:
                 self.scores[e] = self.figures[kept]
             else:
                 scaled = with_scale(items, readout_scale(degrees, e, items.dtype))
-                self.scores[e] = each_user((users, scaled), self.split, self.metric)
+                self.scores[e] = each_user((users, scaled), self.split, self.metric, self.n_jobs)
             return float(np.nanmean(self.scores[e]))
 
         first = int(np.argmin(np.abs(exponents)))
@@ -393,12 +398,14 @@ def factors_of(model: RGALS, split: Fold) -> tuple[np.ndarray, np.ndarray]:
     return users, model.item_factors_
 
 
-def each_user(factors: tuple[np.ndarray, np.ndarray], split: Fold, metric: str) -> np.ndarray:
+def each_user(
+    factors: tuple[np.ndarray, np.ndarray], split: Fold, metric: str, n_jobs: int | None = None
+) -> np.ndarray:
     """The metric of every judged user; one figure, where it is of all users together."""
     known = split.told, split.hidden, (metric,)
     if parse(metric).needs == EXPOSURE:
-        return np.array([evaluate(factors, *known, users=split.users)[metric]])
-    return evaluate(factors, *known, users=split.users, per_user=True)[0][metric]
+        return np.array([evaluate(factors, *known, users=split.users, n_jobs=n_jobs)[metric]])
+    return evaluate(factors, *known, users=split.users, per_user=True, n_jobs=n_jobs)[0][metric]
 
 
 def beyond_noise(figures: np.ndarray, reference: np.ndarray) -> bool:
