@@ -11,7 +11,7 @@ PUBLIC = {
     "rgals": """
         Checkpoint CheckpointError FileFormatError ForkError IALS InputError InputTypeError
         InsufficientMemoryError MissingDependencyError ModelFileError NumericalError ParameterError
-        PrecisionWarning RG2 RGALS RGX RgalsError ShapeError UnknownIdError WRMF __version__
+        PrecisionWarning RG2 RGALS RGX RgalsError ShapeError UnknownIdError ValuesWarning WRMF __version__
     """,
     "rgals.losses": """
         Coefficients Degrees IALS LOSSES Loss RG2 RGX Side WRMF get_loss rule

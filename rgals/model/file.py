@@ -14,6 +14,7 @@ from rgals.datasets.ids import IdMap
 from rgals.files.archive import ArraySpec, FileSpec, load_npz, save_npz
 from rgals.matrix.csr import CSR, read_only
 from rgals.matrix.validate import fault
+from rgals.matrix.weighting import AUTO, VALUES, Weighting
 from rgals.model.state import FitRecord, Snapshot, parameters_of
 from rgals.runtime.errors import InputTypeError, ModelFileError
 
@@ -24,6 +25,7 @@ _ARRAYS = {
     "seen_indptr": ArraySpec(("i8",), ("n_users+1",)),
     "seen_indices": ArraySpec(("i4",), ("nnz",)),
     "seen_values": ArraySpec(REAL, ("n_values",)),
+    "weighting_idf": ArraySpec(("f8",), ("n_items",), required=False),
 }
 for _side in ("user", "item"):
     _ARRAYS[f"{_side}_ids_labels"] = ArraySpec(("i8", "u8"), (f"n_{_side}s",), required=False)
@@ -64,6 +66,10 @@ class ModelFormat:
         for side, labels in (("user", state.user_ids), ("item", state.item_ids)):
             if labels is not None:
                 stored |= IdMap(labels, side).to_arrays(f"{side}_ids_")
+        weighting = asdict(state.weighting)
+        idf = weighting.pop("idf")
+        if idf is not None:
+            stored["weighting_idf"] = idf
         fitted = {
             "n_iter_": record.n_iter,
             "history_": record.history,
@@ -78,6 +84,7 @@ class ModelFormat:
             "estimator": self.estimator,
             "params": self.pack(params),
             "fitted": {name: fitted[name] for name in self.fitted},
+            "weighting": weighting,
             **(meta or {}),
         }
         save_npz(path, stored, content, spec=self.spec)
@@ -100,6 +107,7 @@ class ModelFormat:
                 "user_factors": arrays["user_factors"],
                 "item_factors": arrays["item_factors"],
                 "seen": _seen(arrays),
+                "weighting": _weighting(meta.get("weighting", {}), arrays),
                 **{f"{side}_ids": _labels(arrays, side) for side in ("user", "item")},
             }
             state = make_state(fields, arrays, meta)
@@ -119,7 +127,8 @@ class ModelFormat:
         unknown = sorted(set(params) - set(inspect.signature(kind).parameters))
         if unknown:
             raise ValueError(f"{self.estimator} has no parameter {unknown[0][:40]!r}")
-        return self.unpack(dict(params))
+        # Before there was a choice, values were weights as they were.
+        return self.unpack({"values": "raw", **params})
 
     def _record(self, stored: Any, n_items: int) -> dict[str, Any]:
         if not isinstance(stored, dict) or stored.keys() != self.fitted.keys():
@@ -170,6 +179,19 @@ def _seen(arrays: Mapping[str, np.ndarray]) -> CSR:
     if len(values) and not (values > 0).all():
         raise ValueError("a stored interaction has a value that is not positive")
     return seen
+
+
+def _weighting(stored: Any, arrays: Mapping[str, np.ndarray]) -> Weighting:
+    """What the fit made of values; nothing where the file is older than the choice."""
+    made = Weighting(**stored, idf=arrays.get("weighting_idf"))
+    numbers = made.scale, made.mean_length
+    if made.kind == AUTO or made.kind not in VALUES or not all(0 < float(x) < np.inf for x in numbers):
+        raise ValueError("the weighting of its values is damaged")
+    if (made.kind == "bm25") != (made.idf is not None) or not isinstance(made.n_users, int):
+        raise ValueError("the statistics of its values are damaged")
+    if made.idf is not None and not (made.idf > 0).all():
+        raise ValueError("the weight of an item is not positive")
+    return made
 
 
 def _labels(arrays: Mapping[str, np.ndarray], side: str) -> np.ndarray | None:

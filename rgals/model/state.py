@@ -14,6 +14,7 @@ from rgals.datasets.ids import IdMap
 from rgals.losses import Degrees, Loss, Side
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import update
+from rgals.matrix.weighting import Weighting
 from rgals.runtime.errors import InputError, InputTypeError
 
 
@@ -70,12 +71,14 @@ class Snapshot:
 
     user_factors: np.ndarray
     item_factors: np.ndarray
-    # the training interactions, for filters; users without any get no recommendations
+    # the training interactions as given, for filters; users without any get no recommendations
     seen: CSR | None = None
     # external labels, for reading results; methods speak of rows and columns
     user_ids: np.ndarray | None = None
     item_ids: np.ndarray | None = None
     record: FitRecord = field(default_factory=FitRecord, compare=False)
+    # what the fit made of their values, and makes of those of other rows
+    weighting: Weighting = field(default_factory=Weighting, compare=False)
 
     @cached_property
     def user_inverse_norms(self) -> np.ndarray:
@@ -104,6 +107,8 @@ class Snapshot:
         """Digest of all fields but the record, 32 hexadecimal digits."""
         digest = hashlib.blake2b(digest_size=16)
         update(digest, self)
+        if self.weighting.kind != "raw":
+            update(digest, self.weighting)
         return digest.hexdigest()
 
     @cached_property

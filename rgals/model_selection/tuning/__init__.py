@@ -14,6 +14,8 @@ from tqdm import tqdm
 from rgals.estimator import RGALS
 from rgals.files.journal import Journal
 from rgals.losses import LOSSES, Loss, get_loss
+from rgals.matrix.validate import as_csr
+from rgals.matrix.weighting import VALUES
 from rgals.metrics import evaluate
 from rgals.model_selection.protocol import Protocol
 from rgals.model_selection.tuning.halving import PROPOSERS, OutOfTimeError, Trial, best_trial, counts, search
@@ -21,6 +23,7 @@ from rgals.model_selection.tuning.space import Space, default_space, make_space
 from rgals.model_selection.tuning.trials import Measurement, Prepared, make_model, split_for_tuning
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import InputError, ParameterError
+from rgals.training.data import weigh
 
 __all__ = ["EdgeWarning", "TuneResult", "default_space", "tune"]
 
@@ -107,6 +110,7 @@ def tune(
     repeats: int = 1,
     max_users: int | None = 10_000,
     n_iter: int = 16,
+    values: str = "auto",
     min_gain: float = 0.005,
     sampler: str = "gp",
     time_limit: float | None = None,
@@ -134,7 +138,7 @@ def tune(
         Changes of the default space of the loss (`default_space`): a tuple ``(low, high)`` is a range,
         searched on a logarithmic scale if low > 0; a list holds choices; anything else is a fixed value.
         Parameters of the loss, ``reg``, ``reg_exponent``, ``K`` (a value or an ascending list), ``n_iter``,
-        ``init_scale``. With several losses, a dict by name of the loss gives each its own.
+        ``init_scale``, ``values``. With several losses, a dict by name of the loss gives each its own.
     budget : float, default 30
         In full fits with the first K, for each loss. A level of the halving counts as three times as costly
         as the one before.
@@ -152,6 +156,8 @@ def tune(
         Users that a setting is judged by: a sample, always the same, where there are more; None for all.
     n_iter : int, default 16
         Iterations of a full fit.
+    values : {"auto", "raw", "log1p", "binary", "bm25"}, default "auto"
+        What an interaction weighs, as in `rgals.RGALS`; "auto" is decided once, for all fits.
     min_gain : float, default 0.005
         Relative gain for which a larger K is worth its cost.
     sampler : {"gp", "optuna"}, default "gp"
@@ -186,6 +192,8 @@ def tune(
     -----
     EdgeWarning
         The best value lies at the edge of its range: widen it.
+    ValuesWarning
+        As in `rgals.RGALS.fit`.
 
     References
     ----------
@@ -206,6 +214,7 @@ def tune(
     check_int("repeats", repeats, 1)
     check_int("n_iter", n_iter, 1)
     check_real("min_gain", min_gain, 0.0)
+    check_choice("values", values, VALUES)
     check_choice("sampler", sampler, tuple(PROPOSERS))
     check_int("random_state", random_state, 0)
     if max_users is not None:
@@ -213,14 +222,17 @@ def tune(
     if time_limit is not None:
         check_real("time_limit", time_limit, 0.0)
     prepared = split_for_tuning(X, protocol, validation, repeats, max_users, random_state)
-    common = {"n_jobs": n_jobs, "random_state": random_state, "n_iter": n_iter}
     spaces = {
         name: make_space(one, prepared.splits[0].train, _own(space, name, losses))
         for name, one in losses.items()
     }
+    if any("values" not in {**one.fixed, **one.dimensions} for one in spaces.values()):
+        values = weigh(values, as_csr(prepared.final), depth=3).kind
+    common = {"n_jobs": n_jobs, "random_state": random_state, "n_iter": n_iter, "values": values}
     record = None
     if journal is not None:
         setting = {"data": prepared.fingerprint(), "metric": metric, "random_state": random_state}
+        setting |= {} if values == "raw" else {"values": values}
         record = Journal(Path(journal), setting)
     deadline = None if time_limit is None else time.monotonic() + time_limit
     found: dict[str, list[Trial]] = {name: [] for name in losses}

@@ -15,7 +15,7 @@ from rgals.matrix.csr import CSR
 from rgals.runtime.errors import ParameterError
 
 #: Parameters of the estimator that a space may name; all others belong to the loss.
-OF_MODEL = ("K", "reg", "reg_exponent", "n_iter", "init_scale")
+OF_MODEL = ("K", "reg", "reg_exponent", "n_iter", "init_scale", "values")
 _DIGITS = 4  # of a searched value: enough for any optimum, and the same on every machine
 _EXPONENTS = {"user_exponent": (-0.6, 0.6), "item_exponent": (-0.7, 0.4)}
 _EDGE = 0.05  # share of a range at either end that counts as its edge
