@@ -21,6 +21,7 @@ from rgals.model import als_file
 from rgals.model.exchange import Interop
 from rgals.model.fold_in import PartialFit
 from rgals.model.state import FittedState
+from rgals.runtime.errors import ParameterError
 from rgals.runtime.threads import workers
 from rgals.solvers import closed_form
 from rgals.solvers.als import ALS, Problem, choose_reg
@@ -171,6 +172,12 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
 
     def _train(self, task: Task) -> tuple[FittedState, list[dict[str, Any]], str]:
         train = task.train
+        if self.solver == "svd" and task.watchers:
+            raise ParameterError(
+                "solver",
+                "svd",
+                "it has no iterations for validation, callbacks or early_stopping to watch: leave them out",
+            )
         # BLAS's threads, once woken, spin beside ours for a tenth of a second: only its work may wake them.
         with nullcontext() if self.solver == "svd" else workers(self.n_jobs):
             degrees = Degrees.of(train)
