@@ -39,6 +39,9 @@ PUBLIC = {
         BCE BPR Full FullLoss LOSSES RG2 RGX Sampled SampledCCE SampledLoss SampledSoftmax Softmax
         SoftmaxAtK Sparsemax get_loss
     """,
+    "rgals.baselines": """
+        EASE Popularity
+    """,
     "rgals.compare": """
         Comparison DEFAULT METHODS Split compare prepare
     """,

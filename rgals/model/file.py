@@ -56,8 +56,7 @@ class ModelFormat:
         seen, record = state.seen, state.record
         assert seen is not None
         stored = {
-            "user_factors": state.user_factors,
-            "item_factors": state.item_factors,
+            **{f: getattr(state, f) for f in ("user_factors", "item_factors") if f in self.spec.arrays},
             "seen_indptr": seen.indptr,
             "seen_indices": seen.indices,
             "seen_values": seen.values,
@@ -77,9 +76,10 @@ class ModelFormat:
             "n_features_in_": len(state.item_factors),
         }
         params = dict(record.params)
-        if not (params["random_state"] is None or isinstance(params["random_state"], int | np.integer)):
+        if not (isinstance(params.get("random_state"), int | np.integer | None)):
             params["random_state"] = None  # a generator's state is no parameter of the fitted model
-        params["dtype"] = np.dtype(params["dtype"]).name
+        if "dtype" in params:
+            params["dtype"] = np.dtype(params["dtype"]).name
         content = {
             "estimator": self.estimator,
             "params": self.pack(params),
@@ -104,7 +104,7 @@ class ModelFormat:
             model = kind(**self._parameters(meta, kind))
             fitted = self._record(meta["fitted"], len(arrays["item_factors"]))
             fields = {
-                "user_factors": arrays["user_factors"],
+                "user_factors": arrays.get("user_factors"),
                 "item_factors": arrays["item_factors"],
                 "seen": _seen(arrays),
                 "weighting": _weighting(meta.get("weighting", {}), arrays),
@@ -128,7 +128,8 @@ class ModelFormat:
         if unknown:
             raise ValueError(f"{self.estimator} has no parameter {unknown[0][:40]!r}")
         # Before there was a choice, values were weights as they were.
-        return self.unpack({"values": "raw", **params})
+        older = {"values": "raw"} if "values" in inspect.signature(kind).parameters else {}
+        return self.unpack({**older, **params})
 
     def _record(self, stored: Any, n_items: int) -> dict[str, Any]:
         if not isinstance(stored, dict) or stored.keys() != self.fitted.keys():
@@ -199,6 +200,7 @@ def _labels(arrays: Mapping[str, np.ndarray], side: str) -> np.ndarray | None:
     if not any(name.startswith(prefix) for name in arrays):
         return None
     labels = IdMap.from_arrays(arrays, prefix, side).labels
-    if len(labels) != len(arrays[f"{side}_factors"]):
-        raise ValueError(f"{len(labels)} {side} ids for {len(arrays[f'{side}_factors'])} {side}s")
+    n = len(arrays["item_factors"]) if side == "item" else len(arrays["seen_indptr"]) - 1
+    if len(labels) != n:
+        raise ValueError(f"{len(labels)} {side} ids for {n} {side}s")
     return labels

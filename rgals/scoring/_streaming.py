@@ -210,8 +210,10 @@ class Task:
         if new_ids is not None and X_new is None:
             raise ParameterError("new_ids", "...", "these are names of the rows of X_new, which is missing")
         self.model = copy.copy(model)  # keeps this fit, whatever happens to the caller's model meanwhile
-        user_factors, item_factors = self.model.factors_
-        self.n, self.cold, self.dtype = check_int("n", n, 1), cold, np.result_type(user_factors, item_factors)
+        state = self.model._state()
+        user_factors, item_factors = state.user_factors, state.item_factors
+        self.n, self.cold = check_int("n", n, 1), cold
+        self.dtype = np.result_type(user_factors.dtype, item_factors.dtype)
         self.rows: np.ndarray | None = None
         self.new: CSR | None = None
         self._size = len(user_factors)
