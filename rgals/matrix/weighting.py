@@ -96,12 +96,13 @@ class Weighting:
         return _K1 * (1.0 - _B + _B * users.row_sums / self.mean_length)
 
     def _weighted(self, matrix: CSR, norms: np.ndarray | None, by_item: bool) -> CSR:
-        values, start = np.empty(matrix.nnz, matrix.values.dtype), 0
+        values, start, ones = np.empty(matrix.nnz, matrix.values.dtype), 0, True
         least = np.finfo(values.dtype).tiny  # an interaction stays one
         for part in self._chunks(matrix, norms, by_item):
-            np.maximum(part / self.scale, least, out=values[start : start + len(part)], casting="same_kind")
-            start += len(part)
-        return replace(matrix, values=values[:0] if (values == 1).all() else values)
+            weights = values[start : start + len(part)]
+            np.maximum(part / self.scale, least, out=weights, casting="same_kind")
+            start, ones = start + len(part), ones and bool((weights == 1).all())
+        return replace(matrix, values=values[:0] if ones else values)
 
     def _chunks(self, matrix: CSR, norms: np.ndarray | None, by_item: bool) -> Iterator[np.ndarray]:
         """Weights of the stored entries before they are scaled, in float64, a part at a time."""

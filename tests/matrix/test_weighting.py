@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -88,6 +90,20 @@ def test_an_interaction_stays_one_however_small_its_value(kind):
     found = Weighting.of(kind, matrix).rows(matrix)
     assert found.nnz == X.nnz and (found.is_binary or (found.values > 0).all())
     assert found.is_binary or np.isfinite(found.values).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_is_predicted(kind, monkeypatch):
+    """The weights and, for BM25, the row of every entry; the rest is a chunk."""
+    monkeypatch.setattr(weighting, "_CHUNK", 1 << 12)
+    X = sp.random_array((2000, 500), density=0.3, format="csr", rng=np.random.default_rng(0))
+    matrix = as_csr(X)
+    made = Weighting.of(kind, matrix)
+    tracemalloc.start()
+    made.rows(matrix)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert made.bytes(matrix) * 0.7 - 1e5 <= peak <= made.bytes(matrix) + 1e5
 
 
 def test_spread_is_that_of_numpy_and_does_not_overflow():
