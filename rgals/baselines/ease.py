@@ -28,7 +28,7 @@ from rgals.training.data import dtype_name, weigh
 
 _BLOCK = 1 << 26  # bytes of the square matrix, or of scores, that are made at once
 _PAIRS = 1 << 12  # whose histories are gathered at once
-_SHARE = 0.25  # of the mean of the diagonal of X^T X: what reg="auto" is; see benchmarks/ease.py
+_OF_A_USER = 5.0  # mean sums of squares of a user's weights: what reg="auto" is
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class EASE(Baseline):
     Parameters
     ----------
     reg : float or "auto", default="auto"
-        Strength of the ridge, > 0; it matters on a logarithmic scale. "auto" is a quarter of the mean of the
-        diagonal of ``X^T X``.
+        Strength of the ridge, > 0; it matters on a logarithmic scale. "auto" is five times the mean sum
+        of squared weights of a user (5 times the mean length of a history where all weigh 1).
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default="auto"
         What an interaction weighs, as in `rgals.RGALS`.
     dtype : {"float32", "float64"}, default="float32"
@@ -268,7 +268,8 @@ def _weights(X: CSR, reg: float | str, dtype: np.dtype) -> tuple[np.ndarray, flo
     """B, the ridge that was used and the objective; all in the memory of one square matrix."""
     A = _gramian(X, dtype)
     n, diagonal = len(A), A.reshape(-1)[:: len(A) + 1]
-    reg = _SHARE * float(diagonal.mean(dtype=np.float64)) if isinstance(reg, str) else float(reg)
+    if isinstance(reg, str):
+        reg = _OF_A_USER * float(diagonal.sum(dtype=np.float64)) / X.n_rows
     diagonal += dtype.type(reg)
     potrf, potri = scipy.linalg.get_lapack_funcs(("potrf", "potri"), (A,))
     # The transpose is in the order of LAPACK, which then works in place: its lower triangle is our upper.
