@@ -95,6 +95,8 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
 
 def _column_names(X: Any) -> np.ndarray | None:
     """Names of the columns of a frame; None for what has none."""
+    if sp.issparse(X) or isinstance(X, np.ndarray):  # scikit-learn would look for packages of frames first
+        return None
     try:
         return _get_feature_names(X)
     except TypeError as error:

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from rgals.estimator import RGALS
 from rgals.files.journal import Journal
 from rgals.losses import LOSSES, Loss, get_loss
@@ -21,6 +19,7 @@ from rgals.model_selection.protocol import Protocol
 from rgals.model_selection.tuning.halving import PROPOSERS, OutOfTimeError, Trial, best_trial, counts, search
 from rgals.model_selection.tuning.space import Space, default_space, make_space
 from rgals.model_selection.tuning.trials import Measurement, Prepared, make_model, split_for_tuning
+from rgals.runtime.bars import Bar
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.training.data import weigh
@@ -238,7 +237,7 @@ def tune(
     found: dict[str, list[Trial]] = {name: [] for name in losses}
     rows: list[dict[str, Any]] = []
     finished = True
-    with tqdm(desc="tune", unit="fit", total=_total(spaces, budget), disable=not verbose) as bar:
+    with Bar(desc="tune", unit="fit", total=_total(spaces, budget), disable=not verbose) as bar:
         best_so_far = [0.0]
 
         def report(row: dict[str, Any]) -> None:
