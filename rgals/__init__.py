@@ -17,6 +17,7 @@ from rgals.runtime.errors import (
     RgalsError,
     ShapeError,
     UnknownIdError,
+    ValuesWarning,
 )
 from rgals.runtime.lazy import later
 from rgals.runtime.version import __version__
@@ -50,6 +51,7 @@ __all__ = [
     "RgalsError",
     "ShapeError",
     "UnknownIdError",
+    "ValuesWarning",
     "__version__",
     "warmup",
 ]

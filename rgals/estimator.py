@@ -21,6 +21,7 @@ from rgals.model import als_file
 from rgals.model.exchange import Interop
 from rgals.model.fold_in import PartialFit
 from rgals.model.state import FittedState, readout_scale, with_scale, without_scale
+from rgals.runtime.errors import ParameterError
 from rgals.runtime.threads import workers
 from rgals.solvers import closed_form
 from rgals.solvers.als import ALS, Problem, choose_reg
@@ -94,6 +95,12 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         validation interactions. It bounds the cost of watching a fit; None is all users.
     warm_start : bool, default=False
         Start from the factors of the last fit.
+    values : {"auto", "raw", "log1p", "binary", "bm25"}, default="auto"
+        What an interaction weighs, ``v_xy``: its value as it is, ``log(1 + value)``, 1, or BM25, which also
+        lowers long histories and popular items; `rgals.matrix.weighting.Weighting` has the formulas. "auto"
+        is "binary" where the standard deviation of the values exceeds their mean (play counts, hours, money)
+        and says so with a `ValuesWarning`; otherwise "raw". Statistics are those of the fitted matrix, in
+        every method.
     random_state : int, RandomState or None, default=None
     verbose : int, default=0
         1 shows a progress bar.
@@ -110,7 +117,8 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     reg_ : float
         The strength of the regularisation that was used.
     params_ : dict
-        ``loss`` and ``reg`` as they were taken: ``RGALS(...).set_params(**model.params_)`` fits the same.
+        ``loss``, ``reg`` and ``values`` as they were taken: ``RGALS(...).set_params(**model.params_)`` fits
+        the same.
     n_iter_ : int
         Iterations that ran.
     history_ : list of dict
@@ -162,6 +170,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     metric: str = "ndcg@10"
     validation_users: int | None = None
     warm_start: bool = False
+    values: str = AUTO
     random_state: Any = None
     verbose: int = 0
 
@@ -172,6 +181,12 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
 
     def _train(self, task: Task) -> tuple[FittedState, list[dict[str, Any]], str]:
         train = task.train
+        if self.solver == "svd" and task.watchers:
+            raise ParameterError(
+                "solver",
+                "svd",
+                "it has no iterations for validation, callbacks or early_stopping to watch: leave them out",
+            )
         # BLAS's threads, once woken, spin beside ours for a tenth of a second: only its work may wake them.
         with nullcontext() if self.solver == "svd" else workers(self.n_jobs):
             degrees = Degrees.of(train)
@@ -272,8 +287,8 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
 
     @property
     def params_(self) -> dict[str, Any]:
-        """``loss`` and ``reg`` as they were taken, with numbers for what was "auto"."""
-        return {"loss": self.loss_, "reg": self.reg_}
+        """``loss``, ``reg`` and ``values`` as they were taken, in place of "auto"."""
+        return {"loss": self.loss_, "reg": self.reg_, "values": self._state().weighting.kind}
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """The parameters that were set and, once fitted, the numbers that took the place of "auto"."""
@@ -287,6 +302,8 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
             if name in history[0]
         }
         shown = ", ".join(f"{name}={value:.4g}" for name, value in found.items())
+        if self.values == AUTO and self.params_["values"] != "raw":
+            shown = ", ".join(filter(None, (shown, f"values={self.params_['values']!r}")))
         return f"{text}  # fitted with {shown}" if shown else text
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
@@ -364,6 +381,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         state = self._state()
         n_users = len(state.user_factors)
         matrix = as_csr(X, dtype=np.float64, n_rows=n_users, n_cols=len(state.item_factors))
+        matrix = state.weighting.rows(matrix)
         with workers():
             return state.loss.objective(
                 matrix, state.user_factors, state.solved_items, state.reg, state.reg_exponent

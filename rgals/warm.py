@@ -23,7 +23,6 @@ import scipy.sparse as sp
 from numba.core.caching import NullCache
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
-from tqdm import tqdm
 
 from rgals.datasets.synthetic import make_implicit
 from rgals.estimator import RGALS
@@ -31,6 +30,7 @@ from rgals.files.atomic import OPEN, lock
 from rgals.kernels import library, rows
 from rgals.matrix.splits import split_interactions
 from rgals.metrics import evaluate
+from rgals.runtime.bars import Bar
 from rgals.runtime.errors import RgalsError
 from rgals.runtime.progress import compilations
 from rgals.runtime.threads import n_threads, workers
@@ -90,7 +90,7 @@ def warmup(*, n_jobs: int | None = None, verbose: int = 0, jobs: Sequence[Job] =
     compiled: dict[str, float] = {}
     n_processes = min(n_threads(n_jobs), len(jobs))
     with (
-        tqdm(total=n_processes * len(jobs), desc="compiling", unit="job", disable=not verbose) as bar,
+        Bar(total=n_processes * len(jobs), desc="compiling", unit="job", disable=not verbose) as bar,
         tempfile.TemporaryDirectory() as locks,
         ThreadPoolExecutor(n_processes) as pool,
     ):

@@ -26,6 +26,7 @@ LAYERS = (
     "model",
     "training",
     "sgd",
+    "baselines",
     "estimator",
     "warm",
     "model_selection",

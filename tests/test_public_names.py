@@ -11,7 +11,8 @@ PUBLIC = {
     "rgals": """
         Checkpoint CheckpointError FileFormatError ForkError IALS InputError InputTypeError
         InsufficientMemoryError MissingDependencyError ModelFileError NumericalError ParameterError
-        PrecisionWarning RG2 RGALS RGALSCV RGX RgalsError ShapeError UnknownIdError WRMF __version__
+        PrecisionWarning RG2 RGALS RGALSCV RGX RgalsError ShapeError UnknownIdError ValuesWarning WRMF
+        __version__
     """,
     "rgals.losses": """
         Coefficients Degrees IALS LOSSES Loss RG2 RGX Side WRMF get_loss rule
@@ -38,6 +39,9 @@ PUBLIC = {
     "rgals.sgd.losses": """
         BCE BPR Full FullLoss LOSSES RG2 RGX Sampled SampledCCE SampledLoss SampledSoftmax Softmax
         SoftmaxAtK Sparsemax get_loss
+    """,
+    "rgals.baselines": """
+        EASE Popularity
     """,
     "rgals.compare": """
         Comparison DEFAULT METHODS Split compare prepare

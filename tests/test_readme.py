@@ -26,6 +26,7 @@ TEXTS = (
     "docs/quality.md",
     "docs/speed.md",
     "docs/startup.md",
+    "docs/what-goes-with-what.md",
 )
 
 

@@ -7,10 +7,10 @@ import json
 import pytest
 from conftest import ROOT
 
-from rgals import IALS, RG2, RGALS, WRMF
+from rgals import IALS, RG2, RGALS, WRMF, ValuesWarning
 from rgals.datasets import read_interactions
 from rgals.metrics import evaluate
-from rgals.model_selection import PROTOCOLS
+from rgals.model_selection import PROTOCOLS, split_interactions
 
 SETTINGS = json.loads((ROOT / "benchmarks" / "quality_settings.json").read_text())
 LOSSES = {"RG2": RG2, "iALS": IALS, "WRMF plain": WRMF}
@@ -42,3 +42,20 @@ def test_rg2_leads_on_ml_1m(data_file):
     }
     assert figures["RG2"] >= 1.03 * figures["WRMF plain"]
     assert figures["RG2"] >= 0.99 * figures["iALS"]
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize("loss", ["rg2", "ials"])
+@pytest.mark.parametrize("data_set", ["steam-200k-hours", "lastfm-hetrec2011"])
+def test_play_counts_are_fitted_as_well_as_by_the_best_of_three(data_set, loss, data_file):
+    X = read_interactions(data_file(data_set)).matrix
+    train, test = split_interactions(X, (0.8, 0.2), random_state=0)
+
+    def figure(values):
+        model = RGALS(32, loss, n_iter=8, values=values, random_state=0).fit(train)
+        return evaluate(model, train, test)["ndcg@10"]
+
+    with pytest.warns(ValuesWarning, match="'binary'"):
+        auto = figure("auto")
+    assert auto >= 0.98 * max(figure(values) for values in ("raw", "log1p", "binary"))
+    assert auto >= 1.05 * figure("raw")

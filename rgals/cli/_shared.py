@@ -92,6 +92,7 @@ FIT: tuple[Option, ...] = (
     ("K", int, "N", "number of factors"),
     ("reg", _reg, "R", "strength of the regularisation; auto follows the data"),
     ("reg_exponent", float, "NU", "1 scales it with the weight of a row, 0 is plain"),
+    ("values", str, "KIND", "what a value weighs: auto, raw, log1p, binary or bm25"),
     ("n_iter", int, "N", "most iterations"),
     ("readout_exponent", float, "E", "items' factors times their popularity to this power, after the fit"),
     ("solver", str, "NAME", "auto, exact, svd or dense"),

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from rgals.baselines import Popularity
 from rgals.cli import _shared as shared
 from rgals.datasets import Interactions, make_implicit
 from rgals.estimator import RGALS
@@ -52,9 +53,7 @@ def run(args: argparse.Namespace) -> int:
         shared.say("Preparing the compiled code (takes longer the first time) ...")
     _warm_up(losses, parameters)
 
-    popularity = np.asarray(data.train.sum(axis=0), np.float32).reshape(-1, 1)
-    everybody = np.ones((data.train.shape[0], 1), np.float32)  # float64 would compile kernels of its own
-    rows: list[list[Any]] = [["popularity", None, *_measure((everybody, popularity), data), None]]
+    rows: list[list[Any]] = [["popularity", None, *_measure(Popularity().fit(data.train), data), None]]
     best: tuple[float, str, RGALS] | None = None
     for loss in losses:
         if not args.quiet:

@@ -26,6 +26,7 @@ _OPTIONS: tuple[shared.Option, ...] = (
     ("metric", str, "METRIC", "what is maximised"),
     ("repeats", int, "N", "validation splits"),
     ("n_iter", int, "N", "of a full fit, at most"),
+    ("values", str, "KIND", "what a value weighs: auto, raw, log1p, binary or bm25"),
     ("time_limit", float, "S", "seconds; no fit starts after them"),
     ("journal", str, "FILE", "keeps every fit, to go on after an interruption"),
     ("sampler", str, "NAME", "gp or optuna"),

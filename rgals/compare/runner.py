@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_info
-from tqdm import tqdm
 
 from rgals.compare.methods import Method, get_methods, params_text
 from rgals.datasets import Interactions, read_interactions
@@ -25,6 +24,7 @@ from rgals.matrix.entries import union
 from rgals.matrix.validate import as_csr
 from rgals.metrics.evaluation import evaluate, sample_users
 from rgals.model_selection import Protocol
+from rgals.runtime.bars import Bar
 from rgals.runtime.checks import check_int, check_real
 from rgals.runtime.errors import InputError, NumericalError, ParameterError
 from rgals.runtime.threads import n_threads
@@ -173,7 +173,7 @@ class Runner:
             total = len(self.methods) * options.max_trials
         else:
             self._one_machine()
-        with tqdm(total=total, desc="compare", unit="fit", disable=not options.verbose) as bar:
+        with Bar(total=total, desc="compare", unit="fit", disable=not options.verbose) as bar:
             chosen = {}
             for method in self.methods:
                 bar.set_postfix_str(f"tune {method.name}")
@@ -212,7 +212,7 @@ class Runner:
                 "another folder"
             )
 
-    def _tuned(self, method: Method, bar: tqdm) -> dict[str, Any]:
+    def _tuned(self, method: Method, bar: Bar) -> dict[str, Any]:
         """What tuning found, now or before; a larger budget goes on where a smaller one was spent."""
         key, most = f"tuned {method.name}", self.options.max_trials
         found = self.journal.get(key)
@@ -279,7 +279,7 @@ class Runner:
     def _curve(self, history: list[dict[str, Any]]) -> list[list[float]]:
         return [[record["seconds"], record[self.options.metric]] for record in history]
 
-    def _trial(self, method: Method, bar: tqdm) -> Callable[[dict[str, float]], float]:
+    def _trial(self, method: Method, bar: Bar) -> Callable[[dict[str, float]], float]:
         def trial(params: dict[str, float]) -> float:
             def measure() -> dict[str, Any]:
                 _, history, error = self._fit(method, params, seed=0)

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tqdm import tqdm
-
 from rgals.files.atomic import close_and_remove, lock
+from rgals.runtime.bars import Bar
 from rgals.runtime.errors import DownloadError
 
 _CHUNK = 1 << 18
@@ -97,7 +96,7 @@ def _attempt(url: str, part: Path, meta: Path, progress: bool, label: str) -> No
         length = answer.headers.get("Content-Length")
         total = None if length is None else done + int(length)
         bar = {"total": total, "initial": done, "desc": label, "disable": not progress, "leave": False}
-        with open(part, "ab" if done else "wb") as file, tqdm.wrapattr(file, "write", **bar) as shown:
+        with open(part, "ab" if done else "wb") as file, Bar.wrapattr(file, "write", **bar) as shown:
             shutil.copyfileobj(answer, shown, _CHUNK)
             file.flush()
             os.fsync(file.fileno())

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from rgals.datasets.ids import sort_codes
 from rgals.datasets.interactions import TEST, TRAIN, Columns, text_timestamps
 from rgals.datasets.layout import open_bytes, shown
 from rgals.datasets.registry import Source
 from rgals.datasets.text import read_text
+from rgals.runtime.bars import Bar
 from rgals.runtime.errors import FileFormatError
 
 # mysqldump writes statements of up to 16 MiB, each on its line; reviews are far shorter.
@@ -37,7 +37,7 @@ def _lines(path: Path, progress: bool) -> Iterator[tuple[int, bytes]]:
     """Numbered lines of a file that may be gzipped."""
     with (
         open_bytes(path) as file,
-        tqdm(unit=" lines", unit_scale=True, desc=path.name, disable=not progress, leave=False) as bar,
+        Bar(unit=" lines", unit_scale=True, desc=path.name, disable=not progress, leave=False) as bar,
     ):
         for number, line in enumerate(iter(partial(file.readline, _MAX_LINE), b""), 1):
             if len(line) == _MAX_LINE:

@@ -47,9 +47,9 @@ def evaluate(
     Parameters
     ----------
     model : fitted model, pair (P, Q), or callable
-        Something with ``user_factors_`` and ``item_factors_``; two factor matrices of shapes (M, K) and (N,
-        K); or a function from an array of user indices to their scores of all items, shape (len, N), for
-        models that are not factorisations.
+        Something with ``user_factors_`` and ``item_factors_``, or with ``scores``; two factor matrices of
+        shapes (M, K) and (N, K); or a function from an array of user indices to their scores of all items,
+        shape (len, N), for models that are not factorisations.
     train : sparse matrix of shape (M, N), or None
         Interactions that leave the ranking. Test interactions that are also here cannot be recommended: they
         are dropped, with a warning.
@@ -175,6 +175,8 @@ def source_of(model: Any) -> tuple[Scores, tuple[int | None, int | None]]:
         model = model.factors_  # both of one fit, even while another thread refits
     elif hasattr(model, "user_factors_") and hasattr(model, "item_factors_"):
         model = (model.user_factors_, model.item_factors_)
+    elif hasattr(model, "scores"):
+        model = model.scores
     if isinstance(model, tuple | list):
         if len(model) != 2:
             raise InputTypeError(

@@ -86,7 +86,8 @@ class Interop(FactorRanker):
         else:
             kept, chosen = seen, get_loss(loss).resolve(*seen.shape, seen.nnz)
         reg = float(model.regularization)
-        made = cls(K=items.shape[1], loss=chosen, reg=reg, reg_exponent=0.0, dtype=users.dtype.name)  # type: ignore[call-arg]
+        own = {"reg": reg, "reg_exponent": 0.0, "dtype": users.dtype.name, "values": "raw"}
+        made = cls(K=items.shape[1], loss=chosen, **own)  # type: ignore[call-arg]
         labels = check_labels(user_ids, item_ids, seen.shape)
         state = FittedState(
             user_factors=users.copy(),

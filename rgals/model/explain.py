@@ -51,7 +51,7 @@ def explain(state: FittedState, user: int, item: int, n: int | None) -> Explanat
     """
     if state.seen is None:
         raise InputError("this model carries no training interactions, which an explanation is made of")
-    row = state.seen.take_rows(np.array([user]))
+    row = state.weighting.rows(state.seen.take_rows(np.array([user])))
     side = state.user_side(row)
     curvature, pull = state.user_system
     past = state.solved_items[row.indices].astype(np.float64)

@@ -14,6 +14,7 @@ from rgals.datasets.ids import IdMap
 from rgals.files.archive import ArraySpec, FileSpec, load_npz, save_npz
 from rgals.matrix.csr import CSR, read_only
 from rgals.matrix.validate import fault
+from rgals.matrix.weighting import AUTO, VALUES, Weighting
 from rgals.model.state import FitRecord, Snapshot, parameters_of
 from rgals.runtime.errors import InputTypeError, ModelFileError
 
@@ -24,6 +25,7 @@ _ARRAYS = {
     "seen_indptr": ArraySpec(("i8",), ("n_users+1",)),
     "seen_indices": ArraySpec(("i4",), ("nnz",)),
     "seen_values": ArraySpec(REAL, ("n_values",)),
+    "weighting_idf": ArraySpec(("f8",), ("n_items",), required=False),
 }
 for _side in ("user", "item"):
     _ARRAYS[f"{_side}_ids_labels"] = ArraySpec(("i8", "u8"), (f"n_{_side}s",), required=False)
@@ -54,8 +56,7 @@ class ModelFormat:
         seen, record = state.seen, state.record
         assert seen is not None
         stored = {
-            "user_factors": state.user_factors,
-            "item_factors": state.item_factors,
+            **{f: getattr(state, f) for f in ("user_factors", "item_factors") if f in self.spec.arrays},
             "seen_indptr": seen.indptr,
             "seen_indices": seen.indices,
             "seen_values": seen.values,
@@ -64,6 +65,10 @@ class ModelFormat:
         for side, labels in (("user", state.user_ids), ("item", state.item_ids)):
             if labels is not None:
                 stored |= IdMap(labels, side).to_arrays(f"{side}_ids_")
+        weighting = asdict(state.weighting)
+        idf = weighting.pop("idf")
+        if idf is not None:
+            stored["weighting_idf"] = idf
         fitted = {
             "n_iter_": record.n_iter,
             "history_": record.history,
@@ -71,13 +76,15 @@ class ModelFormat:
             "n_features_in_": len(state.item_factors),
         }
         params = dict(record.params)
-        if not (params["random_state"] is None or isinstance(params["random_state"], int | np.integer)):
+        if not (isinstance(params.get("random_state"), int | np.integer | None)):
             params["random_state"] = None  # a generator's state is no parameter of the fitted model
-        params["dtype"] = np.dtype(params["dtype"]).name
+        if "dtype" in params:
+            params["dtype"] = np.dtype(params["dtype"]).name
         content = {
             "estimator": self.estimator,
             "params": self.pack(params),
             "fitted": {name: fitted[name] for name in self.fitted},
+            "weighting": weighting,
             **(meta or {}),
         }
         save_npz(path, stored, content, spec=self.spec)
@@ -97,9 +104,10 @@ class ModelFormat:
             model = kind(**self._parameters(meta, kind))
             fitted = self._record(meta["fitted"], len(arrays["item_factors"]))
             fields = {
-                "user_factors": arrays["user_factors"],
+                "user_factors": arrays.get("user_factors"),
                 "item_factors": arrays["item_factors"],
                 "seen": _seen(arrays),
+                "weighting": _weighting(meta.get("weighting", {}), arrays),
                 **{f"{side}_ids": _labels(arrays, side) for side in ("user", "item")},
             }
             state = make_state(fields, arrays, meta)
@@ -119,7 +127,9 @@ class ModelFormat:
         unknown = sorted(set(params) - set(inspect.signature(kind).parameters))
         if unknown:
             raise ValueError(f"{self.estimator} has no parameter {unknown[0][:40]!r}")
-        return self.unpack(dict(params))
+        # Before there was a choice, values were weights as they were.
+        older = {"values": "raw"} if "values" in inspect.signature(kind).parameters else {}
+        return self.unpack({**older, **params})
 
     def _record(self, stored: Any, n_items: int) -> dict[str, Any]:
         if not isinstance(stored, dict) or stored.keys() != self.fitted.keys():
@@ -172,11 +182,25 @@ def _seen(arrays: Mapping[str, np.ndarray]) -> CSR:
     return seen
 
 
+def _weighting(stored: Any, arrays: Mapping[str, np.ndarray]) -> Weighting:
+    """What the fit made of values; nothing where the file is older than the choice."""
+    made = Weighting(**stored, idf=arrays.get("weighting_idf"))
+    numbers = made.scale, made.mean_length
+    if made.kind == AUTO or made.kind not in VALUES or not all(0 < float(x) < np.inf for x in numbers):
+        raise ValueError("the weighting of its values is damaged")
+    if (made.kind == "bm25") != (made.idf is not None) or not isinstance(made.n_users, int):
+        raise ValueError("the statistics of its values are damaged")
+    if made.idf is not None and not (made.idf > 0).all():
+        raise ValueError("the weight of an item is not positive")
+    return made
+
+
 def _labels(arrays: Mapping[str, np.ndarray], side: str) -> np.ndarray | None:
     prefix = f"{side}_ids_"
     if not any(name.startswith(prefix) for name in arrays):
         return None
     labels = IdMap.from_arrays(arrays, prefix, side).labels
-    if len(labels) != len(arrays[f"{side}_factors"]):
-        raise ValueError(f"{len(labels)} {side} ids for {len(arrays[f'{side}_factors'])} {side}s")
+    n = len(arrays["item_factors"]) if side == "item" else len(arrays["seen_indptr"]) - 1
+    if len(labels) != n:
+        raise ValueError(f"{len(labels)} {side} ids for {n} {side}s")
     return labels

@@ -29,6 +29,7 @@ class PartialFit(FactorRanker):
 
     def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
         assert isinstance(snapshot, FittedState)
+        rows = snapshot.weighting.rows(rows)
         return exact_backend(self).half_step(rows, snapshot.solved_items, snapshot.user_side(rows)).factors
 
     def transform_items(self, X_cols: Any, items: Any = None) -> np.ndarray:
@@ -54,6 +55,7 @@ class PartialFit(FactorRanker):
         """
         state = cast(FittedState, self._state())
         columns = _columns(X_cols, state)
+        columns = state.weighting.columns(columns, state.seen or CSR.empty(columns.n_cols, 0))
         known = np.empty(0, np.int64)
         if items is not None:
             known = check_ids("items", items, len(state.item_factors), "item")
@@ -126,10 +128,9 @@ class PartialFit(FactorRanker):
             at, labels = _places("users", users, state.users, state.user_ids, rows.n_rows)
             seen = replace_rows(_seen(state), at, rows)
             factors = _grown(state.user_factors, seen.n_rows)
-            state = replace(state, seen=seen, user_ids=labels, degrees=Degrees.of(seen))
-            factors[at] = (
-                exact_backend(self).half_step(rows, state.solved_items, state.user_side(rows)).factors
-            )
+            degrees = Degrees.of(state.weighting.rows(seen))
+            state = replace(state, seen=seen, user_ids=labels, degrees=degrees)
+            factors[at] = self._fold_in(state, rows)
             self._snapshot = replace(state, user_factors=factors)
         return self
 
@@ -174,10 +175,16 @@ class PartialFit(FactorRanker):
             at, labels = _places("items", items, state.items, state.item_ids, columns.n_rows)
             seen = replace_rows(_seen(state).transpose(), at, columns).transpose()
             factors, known = _grown(state.item_factors, seen.n_cols), at[at < len(state.item_factors)]
-            scale, own, record = state.item_scale, state.scale_of(columns), state.record
+            record = state.record
             if len(factors) > len(state.item_factors):
                 record = replace(record, feature_names=None)  # it has no names for the new ones
-            state = replace(state, seen=seen, item_ids=labels, degrees=Degrees.of(seen), record=record)
+            weighting = state.weighting.with_items(at, columns)
+            columns = weighting.columns(columns, seen)
+            scale, own = state.item_scale, state.scale_of(columns)
+            degrees = Degrees.of(weighting.rows(seen))
+            state = replace(
+                state, seen=seen, item_ids=labels, degrees=degrees, record=record, weighting=weighting
+            )
             factors[at] = with_scale(self._item_step(state, columns, known), own)
             if scale is not None:
                 scale = _grown(scale, len(factors))

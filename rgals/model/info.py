@@ -54,6 +54,7 @@ def describe(name: str, state: Snapshot) -> Info:
 
 def _plans(state: FittedState, seen: CSR) -> dict[str, Any]:
     """How the rows of both sides are solved exactly."""
+    seen = state.weighting.rows(seen)
     coefficients, items = state.loss.coefficients_for(state.degrees), seen.transpose()
     dtype, K = state.user_factors.dtype, state.user_factors.shape[1]
     users_side = coefficients.user_side(seen, state.reg, state.reg_exponent)

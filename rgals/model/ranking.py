@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -86,6 +86,7 @@ class FactorRanker(Fitted):
     """
 
     n_jobs: int | None
+    _needs_history: ClassVar[bool] = True  # of a user, to say anything
 
     def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
         """Factors of new users against the items of ``snapshot``.
@@ -139,7 +140,8 @@ class FactorRanker(Fitted):
         if is_matrix(filters["candidates"]):
             filters["candidates"] = _aligned("candidates", filters["candidates"], len(queries), snapshot)
         ids, scores = self._topk(queries, snapshot.item_factors, n, **filters)
-        rows = np.flatnonzero([] if seen[1] is None else seen[1].row_counts == 0)
+        known = seen[1] is None or not self._needs_history
+        rows = np.flatnonzero([] if known else seen[1].row_counts == 0)  # type: ignore[union-attr]
         if not len(rows):
             return ids, scores
         if cold == "popular" and snapshot.seen is not None:
@@ -404,12 +406,18 @@ class FactorRanker(Fitted):
         """
         snapshot = self._state()
         P, Q = snapshot.user_factors, snapshot.item_factors
-        rows, cols = check_ids("users", users, len(P), "user"), check_ids("items", items, len(Q), "item")
-        if len(rows) != len(cols) and 1 not in (len(rows), len(cols)):
-            raise ShapeError(f"{len(rows)} users and {len(cols)} items make no pairs; give as many of each")
-        rows, cols = np.broadcast_arrays(rows, cols)
+        rows, cols = self._pairs(snapshot, users, items)
         out = np.empty(len(rows), np.result_type(P, Q))
         for start in range(0, len(rows), _PAIRS_AT_ONCE):
             part = slice(start, start + _PAIRS_AT_ONCE)
             np.einsum("ij,ij->i", P[rows[part]], Q[cols[part]], out=out[part])
         return out
+
+    def _pairs(self, snapshot: Snapshot, users: Any, items: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and columns of pairs, checked, of one length."""
+        rows = check_ids("users", users, len(snapshot.user_factors), "user")
+        cols = check_ids("items", items, len(snapshot.item_factors), "item")
+        if len(rows) != len(cols) and 1 not in (len(rows), len(cols)):
+            raise ShapeError(f"{len(rows)} users and {len(cols)} items make no pairs; give as many of each")
+        rows, cols = np.broadcast_arrays(rows, cols)
+        return rows, cols

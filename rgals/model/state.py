@@ -14,6 +14,7 @@ from rgals.datasets.ids import IdMap
 from rgals.losses import Degrees, Loss, Side
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import update
+from rgals.matrix.weighting import Weighting
 from rgals.runtime.checks import check_real
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 
@@ -114,12 +115,14 @@ class Snapshot:
 
     user_factors: np.ndarray
     item_factors: np.ndarray
-    # the training interactions, for filters; users without any get no recommendations
+    # the training interactions as given, for filters; users without any get no recommendations
     seen: CSR | None = None
     # external labels, for reading results; methods speak of rows and columns
     user_ids: np.ndarray | None = None
     item_ids: np.ndarray | None = None
     record: FitRecord = field(default_factory=FitRecord, compare=False)
+    # what the fit made of their values, and makes of those of other rows
+    weighting: Weighting = field(default_factory=Weighting, compare=False)
     # what the read-out multiplied the items' factors by after the fit; None: nothing
     item_scale: np.ndarray | None = field(default=None, compare=False)
 
@@ -155,6 +158,8 @@ class Snapshot:
         """Digest of all fields but the record, 32 hexadecimal digits."""
         digest = hashlib.blake2b(digest_size=16)
         update(digest, self)
+        if self.weighting.kind != "raw":
+            update(digest, self.weighting)
         if self.item_scale is not None:
             update(digest, self.item_scale)
         return digest.hexdigest()

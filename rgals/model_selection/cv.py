@@ -16,10 +16,18 @@ from sklearn.base import BaseEstimator
 from rgals.estimator import RGALS
 from rgals.files.journal import Journal
 from rgals.losses import Loss
-from rgals.model_selection.tuning.engine import Found, Question, find, of_estimator, read_losses
+from rgals.matrix.weighting import VALUES
+from rgals.model_selection.tuning.engine import (
+    Found,
+    Question,
+    find,
+    of_estimator,
+    read_losses,
+    settle_values,
+)
 from rgals.model_selection.tuning.halving import TOP
-from rgals.model_selection.tuning.trials import split_for_tuning
-from rgals.runtime.checks import check_int, check_real
+from rgals.model_selection.tuning.trials import Prepared, split_for_tuning
+from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.memory import typed_errors
 from rgals.training.data import draw_seed, dtype_name, is_seed, read
@@ -61,6 +69,8 @@ class RGALSCV(RGALS):
         at least, judges all settings, the others only the rule and the three best.
     validation_users : int or None, default=10_000
         Users who judge a setting, at most: a sample, always the same.
+    values : {"auto", "raw", "log1p", "binary", "bm25"}, default="auto"
+        What an interaction weighs, as in `RGALS`; "auto" is decided once, for all fits.
     dtype : {"float32", "float64"}, default="float32"
     device : {"cpu", "cuda", "cuda:N"}, default="cpu"
     n_jobs : int or None, default=None
@@ -123,6 +133,7 @@ class RGALSCV(RGALS):
         min_gain: float = 0.01,
         n_splits: int | str = "auto",
         validation_users: int | None = 10_000,
+        values: str = "auto",
         dtype: str = "float32",
         device: str = "cpu",
         n_jobs: int | None = None,
@@ -131,7 +142,8 @@ class RGALSCV(RGALS):
     ) -> None:
         self.K, self.loss, self.budget, self.space, self.metric = K, loss, budget, space, metric
         self.n_iter, self.min_gain, self.n_splits = n_iter, min_gain, n_splits
-        self.validation_users, self.dtype, self.device = validation_users, dtype, device
+        self.validation_users, self.values = validation_users, values
+        self.dtype, self.device = dtype, device
         self.n_jobs, self.random_state, self.verbose = n_jobs, random_state, verbose
 
     @typed_errors
@@ -185,8 +197,9 @@ class RGALSCV(RGALS):
         if validation is not None or matrix.row_counts.max(initial=0) > 1:
             n_splits = self._splits(matrix.nnz, validation)
             prepared = split_for_tuning(whole, None, validation, n_splits, self.validation_users, seed)
-            found = find(self._question(losses, prepared, seed, folder))
-            params = found.choice.of_estimator()
+            values = settle_values(self.values, prepared, losses, self._space(losses), depth=3)
+            found = find(self._question(losses, prepared, values, seed, folder))
+            params = {"values": values, **found.choice.of_estimator()}
             whole = prepared.final
         else:
             warnings.warn(
@@ -214,6 +227,7 @@ class RGALSCV(RGALS):
             check_int("n_splits", self.n_splits, 1)
         if self.validation_users is not None:
             check_int("validation_users", self.validation_users, 1)
+        check_choice("values", self.values, VALUES)
         first = self.K[0] if isinstance(self.K, list) and self.K else 1 if self.K == "auto" else self.K
         RGALS(**{**self._common(0), "K": first})._check(None)
         if folder is not None and not is_seed(self.random_state):
@@ -224,8 +238,8 @@ class RGALSCV(RGALS):
 
     def _common(self, seed: int) -> dict[str, Any]:
         """Parameters of `RGALS` that all fits share."""
-        shared = {name: getattr(self, name) for name in ("n_iter", "dtype", "device", "n_jobs", "metric")}
-        return {**shared, "random_state": seed}
+        names = ("n_iter", "values", "dtype", "device", "n_jobs", "metric")
+        return {**{name: getattr(self, name) for name in names}, "random_state": seed}
 
     def _splits(self, nnz: int, validation: Any) -> int:
         if validation is not None:
@@ -234,20 +248,26 @@ class RGALSCV(RGALS):
             return self.n_splits
         return next((parts for parts, below in _PARTS if nnz < below), 1)
 
-    def _question(self, losses: dict[str, Loss], prepared: Any, seed: int, folder: Any) -> Question:
-        journal = None
-        if folder is not None:
-            setting = {"data": prepared.fingerprint(), "metric": self.metric, "random_state": seed}
-            journal = Journal(Path(folder) / "search.jsonl", {**setting, "dtype": dtype_name(self.dtype)})
+    def _space(self, losses: dict[str, Loss]) -> dict[str, Any]:
         space = {"K": self.K, **(self.space or {})}
         if self.space is not None and self.space and set(self.space) <= set(losses):
             space = {name: {"K": self.K, **own} for name, own in self.space.items()}
             space |= {name: {"K": self.K} for name in losses if name not in space}
+        return space
+
+    def _question(
+        self, losses: dict[str, Loss], prepared: Prepared, values: str, seed: int, folder: Any
+    ) -> Question:
+        journal, space = None, self._space(losses)
+        if folder is not None:
+            setting = {"data": prepared.fingerprint(), "metric": self.metric, "random_state": seed}
+            setting |= {"values": values, "dtype": dtype_name(self.dtype)}
+            journal = Journal(Path(folder) / "search.jsonl", setting)
         return Question(
             losses,
             prepared,
             space,
-            self._common(seed),
+            {**self._common(seed), "values": values},
             self.metric,
             self.budget,
             self.min_gain,

@@ -86,5 +86,9 @@ class DownloadError(RgalsError, OSError):
     """A file cannot be fetched; the message names it and where to put it by hand."""
 
 
+class ValuesWarning(UserWarning):
+    """Values may be unfit as weights; the message says what ``values="auto"`` took, and the other ways."""
+
+
 class PrecisionWarning(UserWarning):
     """A result in float32 cannot be trusted; the message says why and what to do."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numba.core.event import Event, Listener, install_listener, register, unregister
+
+if TYPE_CHECKING:
+    from rgals.runtime.bars import Bar
 
 _COMPILE = "numba:compile"
 FIRST_FIT = 10  # seconds that a first fit compiles: benchmarks/startup.py
@@ -15,7 +18,7 @@ _NOT_SHOWN = ("iteration", "seconds", "evaluation_seconds")
 
 
 class ProgressBar(Listener):
-    """A tqdm bar with the objective and the metrics of the last iteration.
+    """A bar with the objective and the metrics of the last iteration; nothing at all where none is shown.
 
     Before the first one it says so, once in a process, when numba compiles instead of loading what it has
     compiled before.
@@ -24,22 +27,28 @@ class ProgressBar(Listener):
     told = False
 
     def __init__(self, total: int, label: str, unit: str, *, shown: bool = True) -> None:
-        from tqdm import tqdm
-
-        self.bar = tqdm(total=total, desc=label, unit=unit, disable=not shown)
+        self.bar: Bar | None = None
         self.label = label
         self.listens = False
+        if shown:
+            from rgals.runtime.bars import Bar
+
+            self.bar = Bar(total=total, desc=label, unit=unit)
 
     def begin(self, done: int = 0) -> None:
         """Count ``done`` iterations of an earlier run, and listen to numba until `advance` or `close`."""
+        if self.bar is None:
+            return
         self.bar.update(done)
-        self.listens = not self.bar.disable and not ProgressBar.told
+        self.listens = not ProgressBar.told
         if self.listens:
             register(_COMPILE, self)
 
     def advance(self, record: Mapping[str, Any]) -> None:
         """Advance by an iteration with these figures."""
-        self._stop_listening()
+        if self.bar is None:
+            return
+        self._stop_listening(self.bar)
         figures = {
             key: f"{value:.5g}"
             for key, value in record.items()
@@ -50,22 +59,23 @@ class ProgressBar(Listener):
 
     def close(self) -> None:
         """Finish the bar."""
-        self._stop_listening()
-        self.bar.close()
+        if self.bar is not None:
+            self._stop_listening(self.bar)
+            self.bar.close()
 
     def on_start(self, event: Event) -> None:
         """Numba begins to compile a function."""
-        if not ProgressBar.told:
+        if self.bar is not None and not ProgressBar.told:
             ProgressBar.told = True
             self.bar.set_description(f"{self.label}, compiling (about {FIRST_FIT} s, once on this machine)")
 
     def on_end(self, event: Event) -> None:
         """Numba has compiled a function; others will follow."""
 
-    def _stop_listening(self) -> None:
+    def _stop_listening(self, bar: Bar) -> None:
         if self.listens:
             unregister(_COMPILE, self)
-            self.bar.set_description(self.label, refresh=False)
+            bar.set_description(self.label, refresh=False)
         self.listens = False
 
 

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from rgals.datasets.ids import as_labels
 from rgals.files.atomic import atomic_file
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import update
 from rgals.matrix.validate import as_csr, check_ids
+from rgals.runtime.bars import Bar
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.version import __version__
@@ -164,7 +164,7 @@ def recommend_all(
         resumed = scratch.done
         try:
             shown = {"desc": "users", "unit": "user", "disable": not verbose}
-            with tqdm(total=len(task), initial=resumed, **shown) as bar:
+            with Bar(total=len(task), initial=resumed, **shown) as bar:
                 for start in range(resumed, len(task), batch_size):
                     stop = min(start + batch_size, len(task))
                     scratch.append(*task.score(start, stop))
@@ -210,8 +210,10 @@ class Task:
         if new_ids is not None and X_new is None:
             raise ParameterError("new_ids", "...", "these are names of the rows of X_new, which is missing")
         self.model = copy.copy(model)  # keeps this fit, whatever happens to the caller's model meanwhile
-        user_factors, item_factors = self.model.factors_
-        self.n, self.cold, self.dtype = check_int("n", n, 1), cold, np.result_type(user_factors, item_factors)
+        state = self.model._state()
+        user_factors, item_factors = state.user_factors, state.item_factors
+        self.n, self.cold = check_int("n", n, 1), cold
+        self.dtype = np.result_type(user_factors.dtype, item_factors.dtype)
         self.rows: np.ndarray | None = None
         self.new: CSR | None = None
         self._size = len(user_factors)

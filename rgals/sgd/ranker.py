@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from rgals.matrix.csr import CSR
+from rgals.matrix.weighting import AUTO
 from rgals.model.state import Snapshot
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import ParameterError
@@ -94,6 +95,8 @@ class SGDRanker(Trained, BaseEstimator):
     dtype : {"float32", "float64"}, default="float32"
     n_jobs : int, optional
         Threads; None for all.
+    values : {"auto", "raw", "log1p", "binary", "bm25"}, default="auto"
+        What an interaction weighs, as in `rgals.RGALS`.
     random_state : int, RandomState, Generator or None
     verbose : int, default=0
         1 shows a progress bar.
@@ -145,13 +148,16 @@ class SGDRanker(Trained, BaseEstimator):
     warm_start: bool = False
     dtype: Any = "float32"
     n_jobs: int | None = None
+    values: str = AUTO
     random_state: Any = None
     verbose: int = 0
 
     _checkpoint = CHECKPOINT
     _file: ClassVar[Any] = sgd_file
 
-    def _check_memory(self, matrix: CSR, dtype: np.dtype, *, split: bool, watched: bool) -> None:
+    def _check_memory(
+        self, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool, watched: bool
+    ) -> None:
         loss = get_loss(self.loss)
         size = self.batch_size or BATCH[loss.kind]
         negatives = size if self.sampler == "in_batch" else self.n_negatives
@@ -166,7 +172,7 @@ class SGDRanker(Trained, BaseEstimator):
             data=data,
             batch=batch,
         )
-        admit(needed, self, matrix, dtype, split, f"batch_size={size}")
+        admit(needed + weights, self, matrix, dtype, split, f"batch_size={size}")
 
     def _train(self, task: Task) -> tuple[Snapshot, list[dict[str, Any]], str]:
         if task.store is not None:

@@ -13,11 +13,13 @@ import numpy as np
 
 from rgals.files.archive import FileSpec
 from rgals.matrix.csr import CSR
+from rgals.matrix.weighting import VALUES
 from rgals.model.ranking import FactorRanker
 from rgals.model.state import FitRecord, Snapshot, parameters_of
+from rgals.runtime.checks import check_choice
 from rgals.runtime.memory import typed_errors
 from rgals.training.checkpoint import Checkpoint, Store, open_store
-from rgals.training.data import divide, read
+from rgals.training.data import divide, read, weigh
 from rgals.training.steps import Callback
 from rgals.training.watch import BestIterate, make_watchers
 
@@ -26,7 +28,7 @@ from rgals.training.watch import BestIterate, make_watchers
 class Task:
     """What a training method is given, all of it checked."""
 
-    matrix: CSR
+    matrix: CSR  # with weights for values
     train: CSR  # the matrix, or what is left of it where a part is held out
     held_out: CSR | None
     dtype: np.dtype
@@ -41,6 +43,7 @@ class Trained(FactorRanker):
 
     loss: Any
     early_stopping: bool
+    values: str
     random_state: Any
     _checkpoint: ClassVar[FileSpec]
     _file: ClassVar[Any]  # the module of its `save` and `load`
@@ -50,9 +53,12 @@ class Trained(FactorRanker):
         """Check every parameter; the dtype of the factors."""
 
     @abstractmethod
-    def _check_memory(self, matrix: CSR, dtype: np.dtype, *, split: bool, watched: bool) -> None:
+    def _check_memory(
+        self, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool, watched: bool
+    ) -> None:
         """Raise `InsufficientMemoryError` where a fit needs more memory than there is.
 
+        ``weights``: bytes of what takes the place of the matrix's values.
         ``split``: early stopping holds a part of the matrix out. ``watched``: somebody asks for factors.
         """
 
@@ -77,7 +83,8 @@ class Trained(FactorRanker):
         Parameters
         ----------
         X : sparse matrix, array or Interactions, shape (n_users, n_items)
-            Weights >= 0; a zero means "not observed". Duplicates are added. Not modified.
+            Values >= 0; a zero means "not observed". Duplicates are added. Not modified. What a value weighs
+            is said by ``values``.
         y : ignored
         validation : sparse matrix, shape (n_users, n_items), optional
             Held-out interactions: ``metric`` is measured on them after every iteration, or epoch (not
@@ -110,6 +117,12 @@ class Trained(FactorRanker):
         CheckpointError
             The checkpoint belongs to another fit.
 
+        Warns
+        -----
+        ValuesWarning
+            ``values="auto"`` took something else than the values, or they look like ratings of which low ones
+            mean dislike.
+
         Notes
         -----
         The outcome is published at the end, all at once: whatever ends a fit before, an error or Ctrl-C,
@@ -117,19 +130,27 @@ class Trained(FactorRanker):
         """
         given = copy(self)  # parameters and last fit as they are now, whatever is set meanwhile
         given.loss = copy(self.loss)
+        check_choice("values", given.values, VALUES)
         dtype = given._check(checkpoint)
+        params = parameters_of(given)
         matrix, labels, names = read(given, X, dtype, user_ids, item_ids)
         split = given.early_stopping and validation is None
         watched = given.early_stopping or validation is not None or callbacks is not None
-        given._check_memory(matrix, dtype, split=split, watched=watched)
+        weighting = weigh(given.values, matrix, depth=4)
+        given.values = weighting.kind  # as a checkpoint keeps it
+        room = weighting.bytes(matrix)
+        given._check_memory(matrix, dtype, weights=room, split=split, watched=watched)
         seed, store = open_store(checkpoint, given._checkpoint, given.random_state)
-        train, held_out = divide(matrix, validation, given.early_stopping, seed)
+        weighted = weighting.rows(matrix)
+        train, held_out = divide(weighted, validation, given.early_stopping, seed)
         watchers, best = make_watchers(given, train, held_out, callbacks)
-        task = Task(matrix, train, held_out, dtype, seed, store, watchers, best)
+        task = Task(weighted, train, held_out, dtype, seed, store, watchers, best)
         state, history, solver = given._train(task)
-        record = FitRecord(parameters_of(given), history, len(history), solver, names)
+        record = FitRecord(params, history, len(history), solver, names)
         # One assignment, so that neither a signal nor another thread sees half of it.
-        self._snapshot = replace(state, seen=matrix, user_ids=labels[0], item_ids=labels[1], record=record)
+        self._snapshot = replace(
+            state, seen=matrix, user_ids=labels[0], item_ids=labels[1], record=record, weighting=weighting
+        )
         return self
 
     def save(self, path: str | os.PathLike) -> None:

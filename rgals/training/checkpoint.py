@@ -157,7 +157,8 @@ class Store:
         path, meta = self.checkpoint.path, self._meta
         description = json.loads(json.dumps(self.description))  # as it comes back
         try:
-            stored, history, stopped = meta["fit"], meta["history"], meta["stopped"]
+            # Of fits before there was a choice: values were weights as they were.
+            stored, history, stopped = {"values": "raw", **meta["fit"]}, meta["history"], meta["stopped"]
             best = meta["best"]
             iteration = int(meta["iteration"])
             whole = iteration == len(history) >= 1 and isinstance(stopped, bool)
@@ -170,7 +171,7 @@ class Store:
             kept = None if best is None else (float(best[0]), int(best[1]), factors)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ModelFileError(f"{path}: the description of the fit is damaged: {error!r}") from error
-        if not whole or not isinstance(stored, dict):
+        if not whole:
             raise ModelFileError(f"{path}: the description of the fit is damaged")
         for key in {**description, **stored}:
             if key not in stored or key not in description or stored[key] != description[key]:

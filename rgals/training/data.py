@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,13 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features, _g
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import hold_out
 from rgals.matrix.validate import as_csr
+from rgals.matrix.weighting import AUTO, Weighting, are_ratings, spread
 from rgals.model.state import check_labels
 from rgals.runtime import memory
 from rgals.runtime.aligned import empty
-from rgals.runtime.errors import InputError, InputTypeError, ParameterError
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ValuesWarning
 
+HEAVY = 1.0  # spread of values from which "auto" takes none: that of exponential waiting times
 HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
 
 
@@ -33,6 +36,33 @@ def read(
     if matrix.nnz == 0:
         raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
     return matrix, check_labels(user_ids, item_ids, matrix.shape), names
+
+
+def weigh(values: str, matrix: CSR, *, depth: int) -> Weighting:
+    """What the values of a fit become. Where "auto" finds them unfit as weights, a warning says so.
+
+    ``depth``: calls from here up to the caller's line, which the warning names.
+    """
+    if values != AUTO:
+        return Weighting.of(values, matrix)
+    found, taken, said = spread(matrix), "raw", ""
+    if found > HEAVY:
+        taken = "binary"
+        said = (
+            f"values run from {matrix.values.min():g} to {matrix.values.max():g}, with a standard deviation "
+            f"of {found:.1f} times their mean: as weights, a few would outrule all others. values='auto' "
+            "took 'binary': each interaction weighs 1. Set values='binary', 'log1p', 'bm25' or 'raw' instead"
+        )
+    elif are_ratings(matrix):
+        top = matrix.values.max()
+        said = (
+            f"values look like ratings up to {top:g}: all are positives, the low ones too, with their stars "
+            f"as weights. To keep the high ones alone, read with min_value={0.8 * top:g} (rgals fit "
+            f"--min-value {0.8 * top:g}); values='raw' takes them all, without this warning"
+        )
+    if said:
+        warnings.warn(said, ValuesWarning, stacklevel=depth)
+    return Weighting.of(taken, matrix)
 
 
 def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) -> CSR:
@@ -65,6 +95,8 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
 
 def _column_names(X: Any) -> np.ndarray | None:
     """Names of the columns of a frame; None for what has none."""
+    if sp.issparse(X) or isinstance(X, np.ndarray):  # scikit-learn would look for packages of frames first
+        return None
     try:
         return _get_feature_names(X)
     except TypeError as error:

@@ -22,7 +22,7 @@ from rgals.training.data import admit, dtype_name
 
 SOLVERS = ("auto", "exact", "pcg", "svd", "dense")
 # Parameters that a checkpoint must share with the fit that goes on from it.
-_DECISIVE = ("K", "reg", "reg_exponent", "init_scale", "tol")
+_DECISIVE = ("K", "values", "reg", "reg_exponent", "init_scale", "tol")
 _BASIS = ArraySpec(("f8",), ("K", "K"), required=False)
 CHECKPOINT = checkpoint_spec("rgals-checkpoint", ALS.outcome, {"user_basis": _BASIS, "item_basis": _BASIS})
 
@@ -66,7 +66,9 @@ def check_device(model: Any) -> None:
         raise ParameterError("solver", model.solver, "the float64 reference runs on device='cpu' only")
 
 
-def check_memory(model: Any, matrix: CSR, dtype: np.dtype, *, split: bool, watched: bool) -> None:
+def check_memory(
+    model: Any, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool, watched: bool
+) -> None:
     """Raise `InsufficientMemoryError` where a fit needs more memory than there is: see `Trained`."""
     itemsize, valued, size = dtype.itemsize, not matrix.is_binary, (matrix.shape, matrix.nnz)
     needed = _memory.fit_bytes(
@@ -85,7 +87,7 @@ def check_memory(model: Any, matrix: CSR, dtype: np.dtype, *, split: bool, watch
     )
     if model.readout_exponent:  # what scores, beside what was solved
         needed += matrix.n_cols * model.K * itemsize
-    admit(needed, model, matrix, dtype, split)
+    admit(needed + weights, model, matrix, dtype, split)
 
 
 def taken(model: Any, problem: Problem) -> dict[str, float]:

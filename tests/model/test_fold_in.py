@@ -32,7 +32,7 @@ def data(valued=False):
 
 def fitted(name, X, dtype="float64", **options):
     return RGALS(
-        K=K, loss=LOSSES[name], reg=0.1, reg_exponent=0.7, n_iter=4, dtype=dtype, random_state=0
+        K=K, loss=LOSSES[name], reg=0.1, reg_exponent=0.7, n_iter=4, dtype=dtype, values="raw", random_state=0
     ).fit(X, **options)
 
 

@@ -107,6 +107,7 @@ def test_more_epochs_prolong_a_fit_unless_its_schedule_counts_them(X, tmp_path):
         ({"score": "dot"}, "score"),
         ({"temperature": 0.3}, "temperature"),
         ({"lr": 0.1}, "lr is 0.1"),
+        ({"values": "log1p"}, "values is 'log1p' here and 'raw' there"),
         ({"optimizer": "adam"}, "optimizer"),
         ({"weight_decay": 0.1}, "weight_decay"),
         ({"batch_size": 9}, "batch_size"),
@@ -130,6 +131,7 @@ def test_every_parameter_that_changes_a_bit_is_written_down(name, X):
     """Those of sampled negatives too, where the loss takes none: nobody has to know which loss reads what."""
     other = {"loss": "bpr", "score": "dot", "sampler": "in_batch", "optimizer": "adam", "decay": "decoupled"}
     other |= {"schedule": "cosine", "batch_size": 9, "metric": "ndcg@3", "dtype": "float64", "n_epochs": 9}
+    other |= {"values": "log1p"}
     model = make(early_stopping=True, warmup=0.1, optimizer="sgd" if name == "momentum" else "lazy_adam")
     model.fit(X)
     matrix = as_csr(X)

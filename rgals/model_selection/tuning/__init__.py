@@ -12,9 +12,10 @@ from typing import Any
 from rgals.estimator import RGALS
 from rgals.files.journal import Journal
 from rgals.losses import Loss
+from rgals.matrix.weighting import VALUES
 from rgals.metrics import evaluate
 from rgals.model_selection.protocol import Protocol
-from rgals.model_selection.tuning.engine import Question, find, read_losses
+from rgals.model_selection.tuning.engine import Question, find, read_losses, settle_values
 from rgals.model_selection.tuning.halving import PROPOSERS
 from rgals.model_selection.tuning.space import default_space
 from rgals.model_selection.tuning.trials import Prepared, split_for_tuning
@@ -105,6 +106,7 @@ def tune(
     repeats: int = 1,
     max_users: int | None = 10_000,
     n_iter: int = 16,
+    values: str = "auto",
     min_gain: float = 0.005,
     sampler: str = "gp",
     time_limit: float | None = None,
@@ -135,7 +137,7 @@ def tune(
         Changes of the default space of the loss (`default_space`): a tuple ``(low, high)`` is a range,
         searched on a logarithmic scale if low > 0; a list holds choices; anything else is a fixed value.
         Parameters of the loss, ``reg``, ``reg_exponent``, ``K`` (a value, an ascending list, or "auto":
-        doubled from 64 on), ``init_scale``; and, judged on every full fit, ``n_iter`` and
+        doubled from 64 on), ``init_scale``, ``values``; and, judged on every full fit, ``n_iter`` and
         ``readout_exponent`` (a value or a list). With several losses, a dict by name of the loss gives each
         its own. Ranges are for the training part and the first K: elsewhere settings move as the rule does.
     budget : float, default 30
@@ -156,6 +158,8 @@ def tune(
         Users that a setting is judged by: a sample, always the same, where there are more; None for all.
     n_iter : int, default 16
         Most iterations of a full fit.
+    values : {"auto", "raw", "log1p", "binary", "bm25"}, default "auto"
+        What an interaction weighs, as in `rgals.RGALS`; "auto" is decided once, for all fits.
     min_gain : float, default 0.005
         Relative gain for which a larger K is worth its cost.
     sampler : {"gp", "optuna"}, default "gp"
@@ -190,6 +194,8 @@ def tune(
     -----
     EdgeWarning
         The best value lies at the edge of its range: widen it.
+    ValuesWarning
+        As in `rgals.RGALS.fit`.
 
     References
     ----------
@@ -210,6 +216,7 @@ def tune(
     check_int("repeats", repeats, 1)
     check_int("n_iter", n_iter, 1)
     check_real("min_gain", min_gain, 0.0)
+    check_choice("values", values, VALUES)
     check_choice("sampler", sampler, tuple(PROPOSERS))
     check_int("random_state", random_state, 0)
     if max_users is not None:
@@ -217,10 +224,12 @@ def tune(
     if time_limit is not None:
         check_real("time_limit", time_limit, 0.0)
     prepared = split_for_tuning(X, protocol, validation, repeats, max_users, random_state)
-    common = {"n_jobs": n_jobs, "random_state": random_state, "n_iter": n_iter}
+    values = settle_values(values, prepared, losses, space, depth=3)
+    common = {"n_jobs": n_jobs, "random_state": random_state, "n_iter": n_iter, "values": values}
     record = None
     if journal is not None:
         setting = {"data": prepared.fingerprint(), "metric": metric, "random_state": random_state}
+        setting |= {} if values == "raw" else {"values": values}
         record = Journal(Path(journal), setting)
     deadline = None if time_limit is None else time.monotonic() + time_limit
     question = Question(

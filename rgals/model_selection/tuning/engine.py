@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from rgals.files.journal import Journal
 from rgals.losses import LOSSES, Loss, get_loss
+from rgals.matrix.weighting import Weighting
 from rgals.model_selection.tuning.halving import (
     PROPOSERS,
     TOP,
@@ -22,8 +22,10 @@ from rgals.model_selection.tuning.halving import (
 )
 from rgals.model_selection.tuning.space import OF_MODEL, make_space
 from rgals.model_selection.tuning.trials import Measurement, Prepared, beyond_noise
+from rgals.runtime.bars import Bar
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.memory import available_bytes, fit_bytes, readable
+from rgals.training.data import weigh
 
 _CONFIRMED = 3  # settings that are judged by other hidden parts too, beside the middle of the space
 _BAR = "{l_bar}{bar}| {n:.1f}/{total:.1f} fits [{elapsed}<{remaining}{postfix}]"
@@ -104,13 +106,14 @@ def find(question: Question) -> Found:
     """Search every loss with its share of the budget; the best setting of all, refitted nowhere."""
     losses, prepared, metric = question.losses, question.prepared, question.metric
     train = prepared.splits[0].train
+    train = Weighting.of(question.common["values"], train).rows(train)
     spaces = {
         name: make_space(one, train, _own(question.space, name, losses)) for name, one in losses.items()
     }
     rows: list[dict[str, Any]] = []
     choices: list[Choice] = []
     finished, fits = True, set[int]()
-    with tqdm(desc="tune", total=question.budget, disable=not question.verbose, bar_format=_BAR) as bar:
+    with Bar(desc="tune", total=question.budget, disable=not question.verbose, bar_format=_BAR) as bar:
 
         def say(row: dict[str, Any]) -> int:
             rows.append(row)
@@ -191,6 +194,15 @@ def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choic
                 figure = float(np.nanmean(users))
     params = measure.settings(best.params, measure.prepared.whole, best.params["K"])
     return Choice(measure.name, measure.loss, {**params, **taken}, figure, base, best, row)
+
+
+def settle_values(
+    values: str, prepared: Prepared, losses: Mapping[str, Loss], space: Mapping[str, Any] | None, depth: int
+) -> str:
+    """What values become in all fits, where "auto" and not the space decides; see `weigh` for ``depth``."""
+    if all("values" in (_own(space, name, losses) or {}) for name in losses):
+        return values
+    return weigh(values, prepared.whole, depth=depth + 1).kind
 
 
 def _nearest(exponents: tuple[float, ...]) -> float:

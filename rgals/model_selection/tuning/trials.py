@@ -20,6 +20,7 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.digest import short_digest
 from rgals.matrix.splits import split_interactions, to_matrix
 from rgals.matrix.validate import as_csr
+from rgals.matrix.weighting import Weighting
 from rgals.metrics._table import EXPOSURE, parse
 from rgals.metrics.evaluation import evaluate, sample_users
 from rgals.model.state import readout_scale, with_scale
@@ -182,6 +183,7 @@ class Measurement:
     report: Callable[[dict[str, Any]], int]
     ahead: Callable[[int], None]  # hears of K before a full fit with it
     _starts: dict[int, RGALS | None] = field(default_factory=dict)
+    _rules: dict[tuple[int, int], dict[str, float]] = field(default_factory=dict)
 
     def __call__(self, params: dict[str, Any], level: int) -> Judged:
         """Mean of the metric over the splits; 0 where a system could not be solved."""
@@ -221,7 +223,11 @@ class Measurement:
 
     def settings(self, params: Mapping[str, Any], matrix: CSR, K: int) -> dict[str, Any]:
         """Parameters as the rule carries them over: to other data, and from the first K to another."""
-        return {**self.space.carried(params, rule_for(self.loss, matrix, K)), "K": K}
+        key = id(matrix), K
+        if key not in self._rules:
+            weighted = Weighting.of(self.common["values"], matrix).rows(matrix)
+            self._rules[key] = rule_for(self.loss, weighted, K)
+        return {**self.space.carried(params, self._rules[key]), "K": K}
 
     def _start(self, k: int, params: dict[str, Any]) -> RGALS | None:
         """A fit in the middle of the space, from whose user factors cheap fits start; None where it fails."""
@@ -342,6 +348,7 @@ class Look:
     ) -> None:
         self.split, self.metric, self.stops, self.keep = split, metric, stops, keep
         self.n_jobs = n_jobs
+        self.degrees: Degrees | None = None
         self.figures: dict[int, np.ndarray] = {}  # of every judged user, by iteration
         self.kept: int | None = None
         self.factors: tuple[np.ndarray, np.ndarray] | None = None
@@ -354,6 +361,7 @@ class Look:
 
     def end(self, model: RGALS) -> None:
         """Judge what the fit ended with, early or not."""
+        self.degrees = model._state().degrees
         for stop in sorted(self.stops - set(self.figures)):
             self._judge(stop, factors_of(model, self.split))
 
@@ -368,10 +376,10 @@ class Look:
 
     def read_out(self, exponents: tuple[float, ...]) -> None:
         """Judge the kept factors with exponents: outwards from the one nearest to 0, while that pays."""
-        assert self.factors is not None and self.kept is not None
+        assert self.factors is not None and self.kept is not None and self.degrees is not None
         (users, items), kept = self.factors, self.kept
         self.factors = None
-        degrees = Degrees.of(self.split.train)
+        degrees = self.degrees
 
         def judged(at: int) -> float:
             e = exponents[at]

@@ -1,0 +1,118 @@
+"""Writes docs/what-goes-with-what.md: what each loss and each solver can be asked for, and what is refused.
+
+python docs/what_goes_with_what.py
+
+The tables are stated here alone; `tests/solvers/test_contract_losses.py` tries every cell of them. A new
+feature is a row of `LOSSES_BY_FEATURE` and a check there; a new loss is a column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PAGE = Path(__file__).with_name("what-goes-with-what.md")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows that columns go with: a cell works as its row promises, or is refused for a reason."""
+
+    columns: tuple[str, ...]
+    rows: dict[str, str]  # how it is asked for: what is promised
+    refused: dict[tuple[str, str], str] = field(default_factory=dict)  # (row, column): words of the error
+
+    def __str__(self) -> str:
+        """Markdown."""
+        head = ["", *(f"`{column}`" if "(" in column or "=" in column else column for column in self.columns)]
+        head.append("what is promised")
+        lines = [head, ["---"] * len(head)]
+        for row, promise in self.rows.items():
+            cells = ["refused" if (row, column) in self.refused else "yes" for column in self.columns]
+            lines.append([f"`{row}`", *cells, promise])
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+FORMS = (
+    "RG2",
+    "RGX",
+    'RGX(form="gramian")',
+    "WRMF",
+    "IALS",
+    "RG2(alpha=0)",
+    "RGX(alpha=0)",
+    "a loss of one's own",
+)
+_WEIGHTS = "the fit of these weights; fold-in, updates and files take the statistics of the fitted matrix"
+_UPDATED = "minimises the objective of the matrix with these histories; everybody else stays"
+#: `readout_exponent` and `init="spectral"` have their rows here.
+LOSSES_BY_FEATURE = Table(
+    FORMS,
+    {
+        'values="raw"': "values are the weights",
+        'values="log1p"': _WEIGHTS,
+        'values="binary"': _WEIGHTS,
+        'values="bm25"': _WEIGHTS,
+        "transform": "the factors of the fit for its rows, to the bit; the minimiser for others",
+        "partial_fit_users": _UPDATED,
+        "partial_fit_items": _UPDATED,
+        "fit(checkpoint=...)": "an interrupted fit goes on and ends with the bytes of one that was not",
+        'device="cuda"': "the objectives of the CPU, but for rounding",
+        'solver="pcg"': "the objective never rises, and ends where that of the exact solver does",
+        'solver="svd"': "no fit ends lower",
+    },
+    {
+        ('solver="svd"', form): "the closed form is that of RG2 or RGX with alpha=0"
+        for form in FORMS
+        if "alpha=0" not in form
+    },
+)
+_NO_STEPS = "has no iterations"
+SOLVERS_BY_FEATURE = Table(
+    ('solver="exact"', 'solver="pcg"', 'solver="svd"', 'solver="dense"'),
+    {
+        "fit(checkpoint=...)": "as above",
+        "fit(callbacks=...)": "called after every iteration",
+        "fit(validation=...)": "the metric is in every entry of the history",
+        "early_stopping=True": "the best iterate is kept",
+        'device="cuda"': "as above",
+        "reg_exponent=0.5": "`transform` of the rows of the fit gives their factors",
+        'dtype="float64"': "the objective of the fitted model is the last of the history, to 1e-9",
+    },
+    {
+        ("fit(checkpoint=...)", 'solver="svd"'): _NO_STEPS,
+        ("fit(callbacks=...)", 'solver="svd"'): _NO_STEPS,
+        ("fit(validation=...)", 'solver="svd"'): _NO_STEPS,
+        ("early_stopping=True", 'solver="svd"'): _NO_STEPS,
+        ('device="cuda"', 'solver="dense"'): "device='cpu'",
+        ("reg_exponent=0.5", 'solver="svd"'): "it needs reg_exponent=1",
+    },
+)
+
+
+def page() -> str:
+    """The whole page."""
+    return f"""# What goes with what
+
+Every cell works as promised or is refused with a `ParameterError` before anything is computed;
+`tests/solvers/test_contract_losses.py` tries each. Written by `python docs/what_goes_with_what.py`.
+
+## Losses
+
+{LOSSES_BY_FEATURE}
+
+Refused: {"; ".join(sorted(set(LOSSES_BY_FEATURE.refused.values())))}. `values="auto"`, the default,
+takes one of the four kinds by a rule (`RGALS` states it). A loss of one's own is any
+subclass of `rgals.losses.Loss`.
+
+## Solvers
+
+{SOLVERS_BY_FEATURE}
+
+Refused: `solver="svd"` {_NO_STEPS} to watch or to write down, and needs `reg_exponent=1`;
+`solver="dense"`, the float64 reference, runs on the CPU.
+"""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,148 @@
+"""What the baselines share: they are fitted at once and rank as every model does."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from copy import copy
+from typing import Any, ClassVar, NoReturn, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import Tags
+
+from rgals.matrix.csr import CSR
+from rgals.matrix.entries import hold_out
+from rgals.matrix.validate import check_ids
+from rgals.metrics import evaluate
+from rgals.model.file import ModelFormat
+from rgals.model.ranking import FactorRanker
+from rgals.model.state import FitRecord, Snapshot, parameters_of
+from rgals.runtime.errors import InputError
+from rgals.training.data import check_matrix, read
+
+#: Fitted attributes of a file.
+FITTED: dict[str, type] = {"n_iter_": int, "history_": list, "n_features_in_": int}
+_METRIC, _HIDDEN = "ndcg@10", 0.2  # of `score`: what is measured, and the share of every row that it hides
+
+
+class Baseline(FactorRanker, BaseEstimator):
+    """A model that is fitted at once; a base of estimators, which say how."""
+
+    _format: ClassVar[ModelFormat]
+
+    @abstractmethod
+    def _dense(self, items: np.ndarray, queries: Any) -> np.ndarray:
+        """Scores of all items, shape (B, N): of rows of a snapshot's user factors, by its item factors."""
+
+    def _read(self, X: Any, dtype: Any, user_ids: Any, item_ids: Any) -> tuple[CSR, dict[str, Any]]:
+        """The matrix to fit, and the fields of a state that do not depend on the method."""
+        matrix, labels, names = read(self, X, dtype, user_ids, item_ids)
+        record = FitRecord(parameters_of(self), feature_names=names)
+        return matrix, {"seen": matrix, "user_ids": labels[0], "item_ids": labels[1], "record": record}
+
+    def scores(self, users: Any) -> np.ndarray:
+        """Scores of all items for known users.
+
+        Parameters
+        ----------
+        users : int or 1-D array of int, length B
+            Rows of the training matrix.
+
+        Returns
+        -------
+        ndarray, shape (B, N)
+        """
+        snapshot = self._state()
+        rows = check_ids("users", users, len(snapshot.user_factors), "user")
+        return self._dense(snapshot.item_factors, snapshot.user_factors[rows])
+
+    def predict(self, users: Any, items: Any = None) -> np.ndarray:
+        """Scores of pairs; or, as scikit-learn calls it, the best new item for each row of interactions.
+
+        Parameters
+        ----------
+        users : 1-D array of int, length n; or matrix, shape (n, n_items)
+            User indices; or, where ``items`` is not given, histories.
+        items : 1-D array of int, length n, optional
+
+        Returns
+        -------
+        ndarray, shape (n,)
+            Scores; or item indices, -1 where nothing is left.
+        """
+        if items is not None:
+            return super().predict(users, items)
+        fixed = copy(self)
+        dtype, n_items = fixed._state().item_factors.dtype, fixed.n_features_in_
+        rows = check_matrix(fixed, users, dtype, n_items=n_items)
+        return fixed.recommend_new(rows, n=1)[0][:, 0]
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """NDCG@10 for users the model may never have seen, as in `rgals.RGALS.score`.
+
+        Parameters
+        ----------
+        X : sparse matrix or array, shape (n, n_items)
+            A fifth of every row is hidden, and ranked from the rest of the row.
+        y : ignored
+
+        Returns
+        -------
+        float
+        """
+        fixed = copy(self)
+        snapshot = fixed._state()
+        rows = check_matrix(fixed, X, snapshot.item_factors.dtype, n_items=fixed.n_features_in_)
+        shown, hidden = hold_out(rows, _HIDDEN, seed=0)
+        queries: Any = fixed._fold_in(snapshot, shown)
+        figures = evaluate(
+            lambda users: fixed._dense(snapshot.item_factors, queries[users]),
+            shown,
+            hidden,
+            _METRIC,
+            n_jobs=fixed.n_jobs,
+        )
+        return float(figures[_METRIC])
+
+    def _neighbours(self, what: str, *_: Any) -> NoReturn:
+        raise InputError(f"{type(self).__name__} has no factors by which {what}s could be compared")
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the fitted model to one file (npz without pickle), atomically.
+
+        Parameters
+        ----------
+        path : str or path
+            Used exactly as given.
+        """
+        self._format.save(path, self._state())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> Self:
+        """Read a model that `save` wrote.
+
+        Parameters
+        ----------
+        path : str or path
+
+        Returns
+        -------
+        Self
+
+        Raises
+        ------
+        ModelFileError
+            The file is damaged, of a newer version or not a model of this kind.
+        """
+        return cls._format.load(path, cls, cls._loaded)
+
+    @staticmethod
+    def _loaded(fields: dict[str, Any], arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Snapshot:
+        return Snapshot(**fields)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        return tags

@@ -1,0 +1,296 @@
+"""EASE: the item-item model with a closed form."""
+
+from __future__ import annotations
+
+import time
+from copy import copy
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, ClassVar, NoReturn, Self
+
+import numpy as np
+import scipy.linalg
+from threadpoolctl import threadpool_limits
+
+from rgals.baselines.base import FITTED, Baseline
+from rgals.files.archive import FileSpec
+from rgals.matrix.csr import CSR
+from rgals.matrix.validate import check_ids
+from rgals.matrix.weighting import AUTO, VALUES
+from rgals.model.file import ModelFormat, model_spec
+from rgals.model.state import Snapshot
+from rgals.runtime import memory
+from rgals.runtime.checks import check_choice, check_real
+from rgals.runtime.errors import InsufficientMemoryError, NumericalError
+from rgals.runtime.threads import n_threads
+from rgals.scoring import require_lists, topk_dense
+from rgals.scoring._topk import is_matrix
+from rgals.training.data import dtype_name, weigh
+
+_BLOCK = 1 << 26  # bytes of the square matrix, or of scores, that are made at once
+_PAIRS = 1 << 12  # whose histories are gathered at once
+_OF_A_USER = 5.0  # mean sums of squares of a user's weights: what reg="auto" is
+
+
+@dataclass(frozen=True)
+class Histories:
+    """Interactions of users in the place of factors: rows of a matrix, by number."""
+
+    matrix: CSR
+
+    def __len__(self) -> int:
+        return self.matrix.n_rows
+
+    def __getitem__(self, rows: np.ndarray) -> Histories:
+        return Histories(self.matrix.take_rows(rows))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Users and items."""
+        return self.matrix.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the weights of the interactions."""
+        return self.matrix.values.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the interactions."""
+        return self.matrix.indptr.nbytes + self.matrix.indices.nbytes + self.matrix.values.nbytes
+
+
+_PARTS = model_spec("rgals-ease", 1)
+_SPEC = FileSpec(_PARTS.format, 1, {k: v for k, v in _PARTS.arrays.items() if k != "user_factors"})
+
+
+@dataclass(eq=False, repr=False)
+class EASE(Baseline):
+    """The linear item-item model with a zero diagonal that reproduces the interactions best, in closed form.
+
+    Minimises ``|X - X B|^2 + reg |B|^2`` with ``diag(B) = 0``. With ``P = (X^T X + reg I)^-1``,
+    ``B_ij = -P_ij / P_jj``. Scores of a user are ``x B``. Cost is cubic in the number of items, memory
+    quadratic: 31,000 items take about 4 GB in float32.
+
+    Parameters
+    ----------
+    reg : float or "auto", default="auto"
+        Strength of the ridge, > 0; it matters on a logarithmic scale. "auto" is five times the mean sum
+        of squared weights of a user (5 times the mean length of a history where all weigh 1).
+    values : {"auto", "raw", "log1p", "binary", "bm25"}, default="auto"
+        What an interaction weighs, as in `rgals.RGALS`.
+    dtype : {"float32", "float64"}, default="float32"
+        Of everything.
+    max_memory : float or None, default=None
+        Most bytes that a fit may take; None for what there is. A fit that needs more is refused.
+    n_jobs : int or None, default=None
+        Threads of LAPACK and of rankings; None for all. Last bits depend on it.
+
+    Attributes
+    ----------
+    weights_ : ndarray, shape (n_items, n_items)
+        B.
+    reg_ : float
+        The strength that was used.
+    history_ : list of one dict
+        ``seconds``, and the ``objective`` that was reached.
+
+    References
+    ----------
+    Steck, "Embarrassingly shallow autoencoders for sparse data", WWW 2019.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rgals.baselines import EASE
+    >>> X = np.kron(np.eye(2), np.ones((6, 5)))
+    >>> X[0, 4] = 0
+    >>> EASE(reg=1.0).fit(X).recommend([0], n=1)[0]
+    array([[4]], dtype=int32)
+    """
+
+    reg: float | str = AUTO
+    _: KW_ONLY
+    values: str = AUTO
+    dtype: Any = "float32"
+    max_memory: float | None = None
+    n_jobs: int | None = None
+
+    _format: ClassVar[ModelFormat] = ModelFormat("EASE", _SPEC, FITTED, dict, dict)
+
+    @memory.typed_errors
+    def fit(self, X: Any, y: Any = None, *, user_ids: Any = None, item_ids: Any = None) -> Self:
+        """Solve for the weights.
+
+        Parameters
+        ----------
+        X : sparse matrix, array or Interactions, shape (n_users, n_items)
+        y : ignored
+        user_ids, item_ids : array of distinct labels, optional
+            As in `rgals.RGALS.fit`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ParameterError
+            A parameter is out of range.
+        InputError, InputTypeError, ShapeError
+            The matrix cannot be used.
+        InsufficientMemoryError
+            The fit needs more than ``max_memory``, or than there is; raised before it is allocated.
+        NumericalError
+            The system cannot be solved in this precision: raise ``reg``.
+        """
+        given = copy(self)
+        dtype = np.dtype(check_choice("dtype", dtype_name(given.dtype), ("float32", "float64")))
+        check_choice("values", given.values, VALUES)
+        if isinstance(given.reg, str):
+            check_choice("reg", given.reg, (AUTO,))
+        else:
+            check_real("reg", given.reg, 0.0, open_min=True)
+        if given.max_memory is not None:
+            check_real("max_memory", given.max_memory, 0.0)
+        threads = n_threads(given.n_jobs)
+        matrix, fields = given._read(X, dtype, user_ids, item_ids)
+        weighting = weigh(given.values, matrix, depth=4)
+        _admit(matrix, weighting.bytes(matrix), dtype, given.max_memory)
+        weighted = weighting.rows(matrix)
+        started = time.perf_counter()
+        with threadpool_limits(threads, "blas"):
+            weights, reg, objective = _weights(weighted, given.reg, dtype)
+        seconds = time.perf_counter() - started
+        history = [{"iteration": 1, "seconds": seconds, "objective": objective, "reg": reg}]
+        fields["record"] = replace(fields["record"], history=history, n_iter=1)
+        self._snapshot = Snapshot(Histories(weighted), weights, weighting=weighting, **fields)  # type: ignore[arg-type]
+        return self
+
+    @property
+    def weights_(self) -> np.ndarray:
+        """B: what an interaction with the item of a row adds to the score of the item of a column."""
+        return self._state().item_factors
+
+    @property
+    def reg_(self) -> float:
+        """The strength of the ridge that was used."""
+        return self.history_[0]["reg"]
+
+    def _none(self) -> NoReturn:
+        raise AttributeError("EASE has no factors: its model is weights_, items x items")
+
+    user_factors_ = item_factors_ = factors_ = property(_none)  # type: ignore[assignment]
+
+    @staticmethod
+    def _loaded(fields: dict[str, Any], arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Snapshot:
+        weights, seen = fields["item_factors"], fields["seen"]
+        if weights.shape[1] != len(weights):
+            raise ValueError(f"the weights are {weights.shape[0]} x {weights.shape[1]}")
+        return Snapshot(**{**fields, "user_factors": Histories(fields["weighting"].rows(seen))})
+
+    def _fold_in(self, snapshot: Snapshot, rows: CSR) -> Any:
+        return Histories(snapshot.weighting.rows(rows))
+
+    def _dense(self, items: np.ndarray, queries: Any) -> np.ndarray:
+        return np.ascontiguousarray(queries.matrix.to_scipy(items.dtype) @ items)
+
+    def predict(self, users: Any, items: Any = None) -> np.ndarray:
+        """As in the base, with scores ``x B`` of pairs."""
+        if items is None:
+            return super().predict(users)
+        snapshot = self._state()
+        histories: Any = snapshot.user_factors
+        rows, cols = self._pairs(snapshot, users, items)
+        out = np.empty(len(rows), snapshot.item_factors.dtype)
+        for start in range(0, len(rows), _PAIRS):
+            part = slice(start, start + _PAIRS)
+            past = histories[rows[part]].matrix
+            added = snapshot.item_factors[past.indices, cols[part][past.rows]]
+            added = added if past.is_binary else added * past.values
+            out[part] = np.bincount(past.rows, added, minlength=past.n_rows)
+        return out
+
+    def _topk(self, queries: Any, items: np.ndarray, n: int, **filters: Any) -> tuple:
+        if not isinstance(queries, Histories):  # by popularity
+            return super()._topk(queries, items, n, **filters)
+        n_items, dtype = items.shape[0], items.dtype
+        require_lists(len(queries), n, 4 + dtype.itemsize)
+        ids = np.full((len(queries), n), -1, np.int32)
+        scores = np.full((len(queries), n), -np.inf, dtype)
+        exclude, candidates, blocked = (filters[k] for k in ("exclude", "candidates", "exclude_items"))
+        closed = np.zeros(n_items, bool)
+        if candidates is not None and not is_matrix(candidates):
+            closed[:] = True
+            closed[check_ids("candidates", candidates, n_items, "item")] = False
+        if blocked is not None:
+            closed[check_ids("exclude_items", blocked, n_items, "item")] = True
+        step = max(1, _BLOCK // (n_items * dtype.itemsize))
+        for start in range(0, len(queries), step):
+            part = slice(start, min(start + step, len(queries)))
+            dense = self._dense(items, Histories(queries.matrix.slice_rows(part.start, part.stop)))
+            dense[:, closed] = -np.inf
+            if is_matrix(candidates):
+                mine = candidates.slice_rows(part.start, part.stop)
+                allowed = np.zeros(dense.shape, bool)
+                allowed[mine.rows, mine.indices] = True
+                dense[~allowed] = -np.inf
+            hidden = None if exclude is None else exclude.slice_rows(part.start, part.stop)
+            ids[part], scores[part] = topk_dense(dense, n, exclude=hidden, n_jobs=self.n_jobs)
+        return ids, scores
+
+
+def _admit(matrix: CSR, weights: int, dtype: np.dtype, most: float | None) -> None:
+    """Raise `InsufficientMemoryError` where the fit needs more than there is, or than is stated."""
+    n, nnz = matrix.n_cols, matrix.nnz
+    needed = n * n * dtype.itemsize + weights + nnz * 3 * (4 + dtype.itemsize) + 16 * sum(matrix.shape)
+    needed += 2 * min(_BLOCK, n * n * dtype.itemsize)
+    what = f"EASE of {n:,} items in {dtype.name}"
+    advice = "fit fewer items" + (", or dtype='float32'" if dtype.itemsize == 8 else "")
+    if most is not None and needed > most:
+        raise InsufficientMemoryError(
+            f"{what} needs about {memory.readable(needed)} of memory, but max_memory allows "
+            f"{memory.readable(int(most))}; {advice}, or raise max_memory"
+        )
+    memory.admit(needed, what, advice)
+
+
+def _gramian(X: CSR, dtype: np.dtype) -> np.ndarray:
+    """``X^T X``, dense, a few rows at a time: as a sparse matrix it may take three times as much."""
+    n = X.n_cols
+    users, items = X.to_scipy(dtype), X.transpose().to_scipy(dtype)
+    out, step = np.zeros((n, n), dtype), max(1, _BLOCK // (n * 24))
+    for start in range(0, n, step):
+        (items[start : start + step] @ users).toarray(out=out[start : start + step])
+    return out
+
+
+def _weights(X: CSR, reg: float | str, dtype: np.dtype) -> tuple[np.ndarray, float, float]:
+    """B, the ridge that was used and the objective; all in the memory of one square matrix."""
+    A = _gramian(X, dtype)
+    n, diagonal = len(A), A.reshape(-1)[:: len(A) + 1]
+    if isinstance(reg, str):
+        reg = _OF_A_USER * float(diagonal.sum(dtype=np.float64)) / X.n_rows
+    diagonal += dtype.type(reg)
+    potrf, potri = scipy.linalg.get_lapack_funcs(("potrf", "potri"), (A,))
+    # The transpose is in the order of LAPACK, which then works in place: its lower triangle is our upper.
+    factor, info = potrf(A.T, lower=1, overwrite_a=1, clean=0)
+    if info == 0:
+        factor, info = potri(factor, lower=1, overwrite_c=1)
+    if info != 0 or not np.isfinite(diagonal).all() or not (diagonal > 0).all():
+        raise NumericalError(
+            f"X^T X + {reg:g} I of {n:,} items is not positive definite in {dtype.name}: raise reg"
+            + (" or use dtype='float64'" if dtype.itemsize == 4 else "")
+        )
+    A = factor.T
+    scale = -1.0 / A.diagonal()
+    for start in range(0, n, 512):
+        part = slice(start, start + 512)
+        square = A[part, part]
+        square[...] = np.triu(square) + np.triu(square, 1).T
+        A[part.stop :, part] = A[part, part.stop :].T
+    for start in range(0, n, 512):
+        A[start : start + 512] *= scale
+    np.fill_diagonal(A, 0.0)
+    # Column j of B is a ridge regression on the other columns; what it leaves, by the Schur complement, is
+    # 1 / P_jj - reg.
+    return A, reg, float(-scale.sum(dtype=np.float64) - n * reg)

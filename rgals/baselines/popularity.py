@@ -1,0 +1,104 @@
+"""Popularity: the same list for everybody, without what they have."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from rgals.baselines.base import FITTED, Baseline
+from rgals.matrix.csr import CSR
+from rgals.model.file import ModelFormat, model_spec
+from rgals.model.state import Snapshot
+from rgals.runtime.checks import check_real
+from rgals.runtime.errors import ParameterError
+from rgals.runtime.threads import n_threads
+
+
+@dataclass(eq=False, repr=False)
+class Popularity(Baseline):
+    """Ranks items by how many users have them, lately if so wanted: what no model may fall below.
+
+    Parameters
+    ----------
+    half_life : float or None, default=None
+        Time in which an interaction loses half of its weight, counted back from the newest one, in the unit
+        of the timestamps (nanoseconds for dates); None counts all alike. It needs an
+        `rgals.datasets.Interactions` with times.
+    n_jobs : int or None, default=None
+        Threads; None for all.
+
+    Attributes
+    ----------
+    item_factors_ : ndarray, shape (n_items, 1)
+        Weight of each item: the number of its interactions, or what is left of it by age.
+    user_factors_ : ndarray, shape (n_users, 1)
+        Ones.
+
+    Examples
+    --------
+    >>> from rgals.baselines import Popularity
+    >>> from rgals.datasets import read_interactions
+    >>> users, items = ["ann", "bob", "bob", "eve"], ["tea", "tea", "rum", "rum"]
+    >>> data = read_interactions((users, items, None, [1, 2, 3, 4]))
+    >>> Popularity().fit(data).recommend_ids(["ann", "eve"], n=1)[0].tolist()
+    [['rum'], ['tea']]
+    >>> Popularity(half_life=2).fit(data).item_factors_.ravel().round(2).tolist()  # rum, tea
+    [1.71, 0.85]
+    """
+
+    half_life: float | None = None
+    _: KW_ONLY
+    n_jobs: int | None = None
+
+    _format: ClassVar[ModelFormat] = ModelFormat(
+        "Popularity", model_spec("rgals-popularity", 1), FITTED, dict, dict
+    )
+    _needs_history: ClassVar[bool] = False
+
+    def fit(self, X: Any, y: Any = None, *, user_ids: Any = None, item_ids: Any = None) -> Self:
+        """Count.
+
+        Parameters
+        ----------
+        X : sparse matrix, array or Interactions, shape (n_users, n_items)
+            Any value but 0 is an interaction; what it is does not count.
+        y : ignored
+        user_ids, item_ids : array of distinct labels, optional
+            As in `rgals.RGALS.fit`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ParameterError
+            ``half_life`` is no number > 0, or the interactions have no times.
+        InputError, InputTypeError, ShapeError
+            The matrix cannot be used.
+        """
+        n_threads(self.n_jobs)
+        matrix, fields = self._read(X, np.float64, user_ids, item_ids)
+        age = 1.0
+        if self.half_life is not None:
+            half_life = check_real("half_life", self.half_life, 0.0, open_min=True)
+            times = getattr(X, "timestamp", None)
+            if times is None:
+                raise ParameterError(
+                    "half_life", self.half_life, "give Interactions with timestamps, or half_life=None"
+                )
+            age = np.exp2((times - times.max()) / half_life)
+        counts = np.bincount(matrix.indices, np.broadcast_to(age, matrix.nnz), minlength=matrix.n_cols)
+        # Counts are exact in float32, for which other models have compiled the kernels; ages need the range.
+        exact = self.half_life is None and matrix.n_rows <= 1 << 24
+        factors = counts[:, None].astype(np.float32 if exact else np.float64)
+        self._snapshot = Snapshot(np.ones((matrix.n_rows, 1), factors.dtype), factors, **fields)
+        return self
+
+    def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
+        return np.ones((rows.n_rows, 1), snapshot.item_factors.dtype)
+
+    def _dense(self, items: np.ndarray, queries: Any) -> np.ndarray:
+        return queries @ items.T

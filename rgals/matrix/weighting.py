@@ -1,0 +1,153 @@
+"""Values to weights: what a fit makes of counts, hours or money before a loss sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rgals.matrix.csr import CSR
+
+AUTO = "auto"
+VALUES = (AUTO, "raw", "log1p", "binary", "bm25")
+_K1, _B = 1.2, 0.75  # of BM25, as usual
+_CHUNK = 1 << 20  # entries that are weighted at once: bounds temporary memory
+_SAMPLE, _LEVELS, _LOW = 1000, 4, 0.1  # of ratings: values, levels, and share in the lower half, at least
+
+
+@dataclass(frozen=True)
+class Weighting:
+    """A transformation of values, with the statistics of the matrix that was fitted: all rows take the same.
+
+    ======== =====================================================================================
+    kind     weight of a value v of user x and item y
+    ======== =====================================================================================
+    raw      v
+    binary   1
+    log1p    log(1 + v) / scale
+    bm25     idf_y v (k1 + 1) / (v + k1 (1 - b + b c_x / mean_length)) / scale, k1 = 1.2, b = 0.75
+    ======== =====================================================================================
+
+    with ``c_x`` the sum of the user's values and ``idf_y = log(1 + (M - n_y + 1/2) / (n_y + 1/2))`` for an
+    item that ``n_y`` of M users have (Robertson and Zaragoza, "The probabilistic relevance framework: BM25
+    and beyond", 2009). ``scale`` makes 1 the mean weight of the fitted interactions, which the rules of the
+    losses count on.
+    """
+
+    kind: str = "raw"
+    scale: float = 1.0
+    mean_length: float = 1.0  # mean sum of a user's values
+    n_users: int = 0
+    idf: np.ndarray | None = None  # float64, shape (n_items,)
+
+    @classmethod
+    def of(cls, kind: str, matrix: CSR) -> Weighting:
+        """The weighting of a kind (one of `VALUES` but "auto") for the matrix that is fitted."""
+        if kind in ("raw", "binary"):
+            return cls(kind)
+        if kind == "log1p" and matrix.is_binary:
+            return cls(kind, float(np.log1p(1.0)))
+        made = cls(kind)
+        if kind == "bm25":
+            mean = float(matrix.row_sums.sum()) / max(matrix.n_rows, 1)
+            made = cls(kind, 1.0, mean or 1.0, matrix.n_rows, _idf(matrix.col_counts, matrix.n_rows))
+        total = sum(float(part.sum()) for part in made._chunks(matrix, made._norms(matrix), False))
+        return replace(made, scale=total / matrix.nnz) if total else made
+
+    def rows(self, matrix: CSR) -> CSR:
+        """Histories of users (users x items) with weights for values."""
+        if self._keeps(matrix):
+            return matrix
+        if self.kind == "binary":
+            return replace(matrix, values=matrix.values[:0])
+        return self._weighted(matrix, self._norms(matrix), by_item=False)
+
+    def columns(self, matrix: CSR, users: CSR) -> CSR:
+        """Histories of any items (items x users) with weights; ``users`` are all histories of the users."""
+        if self.idf is None:
+            return self.rows(matrix)
+        own = replace(self, idf=_idf(matrix.row_counts, self.n_users))
+        return own._weighted(matrix, self._norms(users), by_item=True)
+
+    def with_items(self, at: np.ndarray, columns: CSR) -> Weighting:
+        """The same with the items ``at`` new, or with new histories: the rows of ``columns``."""
+        if self.idf is None:
+            return self
+        idf = np.zeros(max(len(self.idf), int(at.max(initial=-1)) + 1))
+        idf[: len(self.idf)] = self.idf
+        idf[at] = _idf(columns.row_counts, self.n_users)
+        return replace(self, idf=idf)
+
+    def bytes(self, matrix: CSR) -> int:
+        """Memory that the weights of a matrix take beside its values."""
+        if self._keeps(matrix) or self.kind == "binary":
+            return 0
+        rows = 8 * matrix.nnz if self.kind == "bm25" else 0
+        return matrix.nnz * matrix.values.itemsize + rows + 48 * min(matrix.nnz, _CHUNK)
+
+    def _keeps(self, matrix: CSR) -> bool:
+        return self.kind == "raw" or (self.kind == "binary" and matrix.is_binary)
+
+    def _norms(self, users: CSR) -> np.ndarray | None:
+        """The value of each user that BM25 weighs half of the most."""
+        if self.idf is None:
+            return None
+        return _K1 * (1.0 - _B + _B * users.row_sums / self.mean_length)
+
+    def _weighted(self, matrix: CSR, norms: np.ndarray | None, by_item: bool) -> CSR:
+        values, start, ones = np.empty(matrix.nnz, matrix.values.dtype), 0, True
+        least = np.finfo(values.dtype).tiny  # an interaction stays one
+        for part in self._chunks(matrix, norms, by_item):
+            weights = values[start : start + len(part)]
+            np.maximum(part / self.scale, least, out=weights, casting="same_kind")
+            start, ones = start + len(part), ones and bool((weights == 1).all())
+        return replace(matrix, values=values[:0] if ones else values)
+
+    def _chunks(self, matrix: CSR, norms: np.ndarray | None, by_item: bool) -> Iterator[np.ndarray]:
+        """Weights of the stored entries before they are scaled, in float64, a part at a time."""
+        rows = matrix.indices if norms is None else matrix.rows
+        for start in range(0, matrix.nnz, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            user, item = rows[part], matrix.indices[part]
+            v = np.ones(len(item)) if matrix.is_binary else matrix.values[part].astype(np.float64)
+            if norms is None or self.idf is None:
+                yield np.log1p(v)
+                continue
+            user, item = (item, user) if by_item else (user, item)
+            with np.errstate(over="ignore"):  # of the least values: they weigh nothing
+                yield self.idf[item] * (_K1 + 1.0) / (1.0 + norms[user] / v)
+
+
+def _idf(counts: np.ndarray, n_users: int) -> np.ndarray:
+    """Weight of items by how few users have them, above 0 even where all do."""
+    return np.log1p((np.maximum(n_users - counts, 0) + 0.5) / (counts + 0.5))
+
+
+def spread(matrix: CSR) -> float:
+    """Standard deviation of the values over their mean: about 0.3 for stars and 5 for play counts."""
+    if matrix.is_binary or not matrix.nnz:
+        return 0.0
+    largest, total, squares = float(matrix.values.max()), 0.0, 0.0
+    for start in range(0, matrix.nnz, _CHUNK):
+        part = matrix.values[start : start + _CHUNK] / largest  # its squares do not overflow
+        part = part.astype(np.float64, copy=False)
+        total, squares = total + float(part.sum()), squares + float(part @ part)
+    return max(0.0, matrix.nnz * squares / total**2 - 1.0) ** 0.5
+
+
+def are_ratings(matrix: CSR) -> bool:
+    """Whether values look like stars: up to 5 or 10, in half steps, most of them high and many low."""
+    if matrix.is_binary or matrix.nnz < _SAMPLE:
+        return False
+    top = float(matrix.values.max())
+    if top not in (5.0, 10.0):
+        return False
+    counts = np.zeros(2 * int(top) + 1, np.int64)
+    for start in range(0, matrix.nnz, _CHUNK):
+        halves = 2.0 * matrix.values[start : start + _CHUNK]
+        if (halves != np.rint(halves)).any():
+            return False
+        counts += np.bincount(halves.astype(np.int64), minlength=len(counts))
+    low = counts[: len(counts) // 2 + 1].sum() / matrix.nnz
+    return bool(np.count_nonzero(counts) >= _LEVELS and _LOW <= low <= 0.5)

@@ -1,0 +1,117 @@
+"""Popularity: counts, ages, and the surface of every model."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from helpers import interactions
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from rgals import InputError, ModelFileError, ParameterError
+from rgals.baselines import EASE, Popularity
+from rgals.datasets import Interactions, make_implicit
+from rgals.metrics import evaluate
+from rgals.scoring import recommend_all
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_implicit(150, 60, mean_interactions=9, timestamps=True, valued=True, random_state=0)
+
+
+@parametrize_with_checks([Popularity(), EASE(reg=1.0), EASE(reg=1.0, dtype="float64")])
+@pytest.mark.filterwarnings("ignore:.*have no interactions")
+def test_scikit_learns_checks(estimator, check):
+    check(estimator)
+
+
+def test_it_counts_users_whatever_the_values(data):
+    model = Popularity().fit(data)
+    counts = np.bincount(data.matrix.indices, minlength=60)
+    np.testing.assert_array_equal(model.item_factors_.ravel(), counts)
+    ids, scores = model.recommend(np.arange(150), n=60)
+    for user in range(150):
+        left = np.setdiff1d(np.arange(60), data.matrix[[user]].indices)
+        best = left[np.argsort(-counts[left], kind="stable")]
+        np.testing.assert_array_equal(ids[user, : len(best)], best)
+        np.testing.assert_array_equal(scores[user, : len(best)], counts[best])
+    np.testing.assert_array_equal(model.predict([3, 4], [7, 7]), counts[[7, 7]])
+
+
+def test_half_life_is_that_of_the_times(data):
+    model = Popularity(half_life=3e6).fit(data)
+    expected = np.zeros(60)
+    pairs = sp.coo_array(data.matrix)
+    for item, time in zip(pairs.coords[1], data.timestamp, strict=True):
+        expected[item] += 0.5 ** ((data.timestamp.max() - time) / 3e6)
+    np.testing.assert_allclose(model.item_factors_.ravel(), expected, rtol=1e-12)
+    assert (np.argsort(-expected) != np.argsort(-np.bincount(data.matrix.indices))).any()
+    endless = Popularity(half_life=1e15).fit(data)
+    np.testing.assert_allclose(endless.item_factors_, Popularity().fit(data).item_factors_, rtol=1e-6)
+
+
+def test_what_a_half_life_needs_is_said(data):
+    for X in (data.matrix, Interactions(data.matrix, data.user_ids, data.item_ids)):
+        with pytest.raises(ParameterError, match="half_life=3 .*timestamps"):
+            Popularity(half_life=3).fit(X)
+    for half_life in (0, -1.0, "week"):
+        with pytest.raises(ParameterError, match="half_life="):
+            Popularity(half_life=half_life).fit(data)
+
+
+def test_users_without_interactions_get_the_list_of_all():
+    X = interactions()
+    model = Popularity().fit(X)
+    assert X[[3]].nnz == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ids = model.recommend([3], n=5)[0]
+        np.testing.assert_array_equal(model.recommend_new(X[[3]], n=5)[0], ids)
+    counts = np.diff(X.tocsc().indptr)
+    np.testing.assert_array_equal(ids[0], np.argsort(-counts, kind="stable")[:5])
+
+
+@pytest.mark.parametrize("model", [Popularity(), Popularity(half_life=3e6), EASE(), EASE(values="bm25")])
+def test_a_file_holds_the_model(model, data, tmp_path):
+    model.fit(data)
+    model.save(tmp_path / "model.npz")
+    twin = type(model).load(tmp_path / "model.npz")
+    users = np.arange(0, 150, 7)
+    for name in ("recommend", "recommend_new"):
+        asked = users if name == "recommend" else data.matrix[users]
+        for a, b in zip(getattr(model, name)(asked), getattr(twin, name)(asked), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert repr(twin) == repr(model) and twin.fingerprint() == model.fingerprint()
+    assert twin.item_ids_.tolist() == list(data.item_ids)
+    other = Popularity if isinstance(model, EASE) else EASE
+    with pytest.raises(ModelFileError):
+        other.load(tmp_path / "model.npz")
+
+
+@pytest.mark.parametrize("model", [Popularity(), EASE()])
+def test_lists_files_and_figures_agree_with_the_scores(model, data, tmp_path):
+    model.fit(data)
+    test = sp.csr_array(interactions(150, 60, seed=3))
+    test = sp.csr_array(test - test.multiply(data.matrix > 0))
+    test.eliminate_zeros()
+    metrics = ("ndcg@5", "recall@10", "auc")
+    figures = evaluate(model, data.matrix, test, metrics)
+    dense = model.scores(np.arange(150))
+    assert dense.shape == (150, 60)
+    assert figures == pytest.approx(
+        evaluate(lambda users: dense[users], data.matrix, test, metrics), rel=1e-6
+    )
+    written = recommend_all(model, tmp_path / "lists.npz", n=4, batch_size=32)
+    assert written.users == 150
+    stored = np.load(tmp_path / "lists.npz")
+    np.testing.assert_array_equal(stored["item"], model.recommend(np.arange(150), n=4)[0])
+    labels = model.recommend_ids(data.user_ids[:2], n=3)[0]
+    np.testing.assert_array_equal(data.items.index(labels[1]), model.recommend([1], n=3)[0][0])
+    assert 0 < model.score(data.matrix) < 1
+    for what in (model.similar_items, model.similar_users):
+        with pytest.raises(InputError, match=f"{type(model).__name__} has no factors"):
+            what([1])
+    assert model.info()["data"].startswith("150 users x 60 items")

@@ -1,0 +1,92 @@
+"""Progress bars: no other process and no thread of another process can stop a fit."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import signal
+import threading
+
+import pytest
+from tqdm import std, tqdm
+
+from rgals import RGALS
+from rgals.datasets import make_implicit
+from rgals.runtime.bars import Bar
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+ME = __name__
+
+
+def in_a_child(run) -> int:
+    """How a forked child ended in which ``run`` was called."""
+    child = os.fork()
+    if child == 0:
+        try:
+            run()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def fits() -> list[int]:
+    X = make_implicit(200, 100, random_state=0).matrix
+    return [RGALS(K=4, n_iter=2, verbose=verbose).fit(X).n_iter_ for verbose in (0, 1)]
+
+
+def die_within_a_bar():
+    with Bar.get_lock(), tqdm.get_lock():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fits_after_a_child_died_within_a_bar() -> list[int]:
+    # A lock that this process does not share with those before it.
+    std.TqdmDefaultWriteLock.mp_lock = multiprocessing.RLock()
+    tqdm.set_lock(std.TqdmDefaultWriteLock())
+    assert in_a_child(die_within_a_bar) == -signal.SIGKILL
+    return fits()
+
+
+def fits_in_a_child_made_while_a_thread_draws_a_bar() -> int:
+    held, done = threading.Event(), threading.Event()
+
+    def draw():
+        with Bar.get_lock():
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    held.wait()
+    try:
+        return in_a_child(fits)
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_child_that_is_killed_within_a_bar_stops_no_later_fit(zygote):
+    outcome = zygote.run(f"{ME}:fits_after_a_child_died_within_a_bar", timeout=60)
+    assert outcome.returned and outcome.value == [2, 2], outcome
+
+
+def test_a_child_fits_though_a_thread_of_its_parent_was_drawing_a_bar(zygote):
+    outcome = zygote.run(f"{ME}:fits_in_a_child_made_while_a_thread_draws_a_bar", timeout=60)
+    assert outcome.returned and outcome.value == 0, outcome
+
+
+def test_a_silent_fit_makes_no_bar(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a bar was made")
+
+    monkeypatch.setattr(tqdm, "__new__", refuse)
+    X = make_implicit(200, 100, random_state=0).matrix
+    assert RGALS(K=4, n_iter=2).fit(X).n_iter_ == 2
+
+
+def test_a_bar_starts_no_thread():
+    before = threading.active_count()
+    with Bar(total=3, file=io.StringIO()) as bar:
+        bar.update()
+    assert threading.active_count() == before
