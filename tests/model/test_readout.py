@@ -213,3 +213,15 @@ def test_the_command_fits_with_an_exponent(X, tmp_path):
     assert main(["fit", str(data), "-o", str(path), *options]) == 0
     model = RGALS.load(path)
     assert model.readout_exponent == 0.2 and model.item_scale_.std() > 0.01
+
+
+def test_the_read_out_takes_what_values_became(X):
+    kwargs = {"K": 5, "n_iter": 2, "dtype": "float64", "readout_exponent": E, "random_state": 0}
+    model = RGALS(values="log1p", **kwargs).fit(X)
+    weighted = X.copy()
+    weighted.data = np.log1p(weighted.data)
+    np.testing.assert_allclose(model.item_scale_, scale_of(weighted), rtol=1e-10)
+    np.testing.assert_array_equal(model.transform(X), model.user_factors_)
+    model.partial_fit_items(sp.csr_array(X[:, [4]]), [50], refresh_users=True)
+    assert model.item_scale_[50] == pytest.approx(model.item_scale_[4], rel=1e-12)
+    np.testing.assert_array_equal(model.transform(model.seen_), model.user_factors_)

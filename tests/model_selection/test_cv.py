@@ -20,7 +20,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from rgals import IALS, RG2, RGALS, RGALSCV, InsufficientMemoryError
+from rgals import IALS, RG2, RGALS, RGALSCV, InsufficientMemoryError, ValuesWarning
 from rgals.datasets import make_implicit
 from rgals.losses import Degrees, rule
 from rgals.metrics import evaluate
@@ -220,6 +220,7 @@ def test_exponents_of_the_read_out_are_judged_outwards_while_that_pays(data, mon
 
     monkeypatch.setattr(trials, "each_user", figures)
     look = Look(split, "ndcg@10", {1}, None)
+    look.degrees = Degrees.of(split.train)
     look._judge(1, (np.ones((150, 1)), np.ones((100, 1))))
     look.read_out(tuple(e / 10 for e in range(-3, 4)))
     assert {round(10 * e) for e in look.scores} == asked
@@ -345,3 +346,19 @@ def test_killed_searches_end_as_if_nothing_had_happened(data, tmp_path, amount):
     assert same(again.cv_results_, expected.cv_results_) and again.fingerprint() == expected.fingerprint()
     assert repr(again.best_params_) == repr(expected.best_params_) and again.gain_ == expected.gain_
     assert isinstance(again.best_params_["loss"], RG2 | IALS)
+
+
+# Values.
+
+
+def test_heavy_tailed_values_are_settled_once_for_all_fits(data):
+    counts = data.matrix.copy()
+    counts.data = np.random.default_rng(0).lognormal(2.0, 2.0, counts.nnz).astype(np.float32)
+    with pytest.warns(ValuesWarning) as said:
+        model = RGALSCV(**OPTIONS).fit(counts)
+    assert len(said) == 1 and model.best_params_["values"] == "binary"
+    assert {params["reg"] for params in model.cv_results_["params"]}
+    again = RGALS(**model.best_params_, random_state=0).fit(counts)
+    assert again.fingerprint() == model.fingerprint()
+    raw = RGALSCV(values="raw", **OPTIONS).fit(counts)
+    assert raw.best_params_["values"] == "raw" and raw.best_score_ != model.best_score_
