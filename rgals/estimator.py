@@ -28,7 +28,7 @@ from rgals.solvers.choose import choose_solver, exact_backend
 from rgals.solvers.cuda import is_cuda
 from rgals.solvers.precision import check_underflow, warn_of_rounding
 from rgals.training.base import Task, Trained
-from rgals.training.data import check_matrix, dtype_name, start_factors
+from rgals.training.data import dtype_name, read_rows, start_factors
 from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, taken
 from rgals.training.run import run
 
@@ -226,8 +226,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         """The model with its present fit, which no other thread can replace; that fit; the checked rows."""
         fixed = copy(self)
         state = fixed._state()
-        dtype, n_items = state.item_factors.dtype.type, len(state.item_factors)
-        return fixed, state, check_matrix(fixed, X, dtype, n_items=n_items)
+        return fixed, state, read_rows(fixed, X, state.item_factors.dtype.type, state)
 
     @property
     def solver_(self) -> str:

@@ -23,12 +23,6 @@ from rgals.runtime.errors import (
 )
 
 
-def is_frame(source: Any) -> bool:
-    """Whether the source is a pandas or polars DataFrame or an arrow table."""
-    each = ("column_names", "get_column", "iloc")  # one of arrow, polars, pandas
-    return hasattr(source, "columns") and any(hasattr(source, name) for name in each)
-
-
 def _take(frame: Any, at: int) -> Any:
     if hasattr(frame, "column_names"):
         return frame.column(at)

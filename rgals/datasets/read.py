@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.frames import array_columns, frame_columns, is_frame, matrix_columns, parquet_columns
+from rgals.datasets.frames import array_columns, frame_columns, matrix_columns, parquet_columns
 from rgals.datasets.interactions import Columns, Interactions, build, check_options, refuse, timestamps
 from rgals.datasets.npz import holds_arrays, read_npz
 from rgals.datasets.text import read_text
+from rgals.matrix.validate import is_frame
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputTypeError
 

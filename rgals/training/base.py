@@ -71,15 +71,20 @@ class Trained(FactorRanker):
         checkpoint: str | os.PathLike | Checkpoint | None = None,
         user_ids: Any = None,
         item_ids: Any = None,
+        columns: Any = None,
     ) -> Self:
         """Fit the factors to an interaction matrix.
 
         Parameters
         ----------
-        X : sparse matrix, array or Interactions, shape (n_users, n_items)
-            Weights >= 0; a zero means "not observed". Duplicates are added. Not modified.
+        X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
+            Weights >= 0; a zero means "not observed". Duplicates are added. Not modified. A frame (pandas,
+            polars, arrow) of users, items, values and times is read by the names of its columns, as
+            `rgals.datasets.read_interactions` does, and gives the model its ids. A frame is a matrix if all
+            its columns are numeric and none is called like a user, item, value or time, but not if it has
+            two to four columns, all integers; anything else is refused. Arrays of torch and cupy will do.
         y : ignored
-        validation : sparse matrix, shape (n_users, n_items), optional
+        validation : sparse matrix, Interactions or frame, shape (n_users, n_items), optional
             Held-out interactions: ``metric`` is measured on them after every iteration, or epoch (not
             counted in the history's seconds). Interactions of ``X`` are excluded from the rankings.
         callbacks : callable or sequence of callables, optional
@@ -91,7 +96,10 @@ class Trained(FactorRanker):
             uninterrupted one.
         user_ids, item_ids : array of distinct labels, optional
             External ids of the rows and columns; they travel with the saved model. Taken from ``X`` where it
-            is an `rgals.datasets.Interactions`.
+            has some.
+        columns : dict or "matrix", optional
+            Ends the guess about a frame: ``{"user": "who", "item": "what"}`` names the columns (also
+            ``value``, ``timestamp``; positions from 0 will do), "matrix" says that its columns are items.
 
         Returns
         -------
@@ -118,12 +126,12 @@ class Trained(FactorRanker):
         given = copy(self)  # parameters and last fit as they are now, whatever is set meanwhile
         given.loss = copy(self.loss)
         dtype = given._check(checkpoint)
-        matrix, labels, names = read(given, X, dtype, user_ids, item_ids)
+        matrix, labels, names = read(given, X, dtype, user_ids, item_ids, columns)
         split = given.early_stopping and validation is None
         watched = given.early_stopping or validation is not None or callbacks is not None
         given._check_memory(matrix, dtype, split=split, watched=watched)
         seed, store = open_store(checkpoint, given._checkpoint, given.random_state)
-        train, held_out = divide(matrix, validation, given.early_stopping, seed)
+        train, held_out = divide(matrix, labels, validation, given.early_stopping, seed, columns)
         watchers, best = make_watchers(given, train, held_out, callbacks)
         task = Task(matrix, train, held_out, dtype, seed, store, watchers, best)
         state, history, solver = given._train(task)

@@ -145,7 +145,7 @@ def test_evaluate_equals_the_library(folder, capsys):
     assert f"{figures['ndcg@5']:.4f}" in capsys.readouterr().out
 
 
-def test_evaluate_leaves_out_what_was_fitted_and_what_is_unknown(folder, tmp_path, capsys):
+def test_evaluate_leaves_out_what_was_fitted_and_counts_what_is_unknown_as_missed(folder, tmp_path, capsys):
     model, test = RGALS.load(folder / "model.npz"), rows_of_npz(folder / "test.npz")
     fitted = sp.coo_array(model.seen_)
     known = [[model.user_ids_[u], model.item_ids_[i]] for u, i in zip(*fitted.coords, strict=True)][:7]
@@ -156,9 +156,16 @@ def test_evaluate_leaves_out_what_was_fitted_and_what_is_unknown(folder, tmp_pat
     assert main([*command, str(tmp_path / "all.csv"), "--json"]) == 0
     with_them = capsys.readouterr()
     assert main([*command, str(folder / "test.npz"), "--json"]) == 0
-    assert json.loads(with_them.out) == json.loads(capsys.readouterr().out)
-    assert "2 of" in with_them.err
-    assert "7 interactions were fitted" in with_them.err
+    ours, without = json.loads(with_them.out), json.loads(capsys.readouterr().out)
+    assert ours["users"] == without["users"] + 1 and ours["cold"] == without["cold"] + 1
+    assert ours["interactions"] == without["interactions"] + 2
+    assert 0 < ours["recall@20"] < without["recall@20"]
+    assert "1 users and 1 items that the model does not know" in with_them.err
+    assert "7 test interactions are also in train" in with_them.err
+    with (tmp_path / "strange.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["user", "item"], ["nobody", "nothing"]])
+    assert main([*command, str(tmp_path / "strange.csv")]) == 1
+    assert "none of its items, for example 'nothing', is known" in capsys.readouterr().err
 
 
 def rows_of_npz(path) -> list[list[str]]:
