@@ -327,9 +327,9 @@ def _refuse_lists(X: Any, name: str) -> None:
         raise InputTypeError(f"{must}, users x items, not {type(X).__name__}")
     first = X[0] if isinstance(X, list | tuple) and len(X) else None
     if isinstance(first, Mapping):
-        raise InputTypeError(f"{name} is a list of records; give pandas.DataFrame({name})")
+        raise InputError(f"{name} is a list of records; give pandas.DataFrame({name})")
     if isinstance(first, list | tuple) and any(isinstance(field, str | bytes) for field in first):
-        raise InputTypeError(
+        raise InputError(
             f"{name} is a list of records, not of numeric rows; give {_READ}(tuple(zip(*{name})))"
         )
     if fields := getattr(getattr(X, "dtype", None), "names", None):

@@ -328,10 +328,10 @@ def test_errors_are_one_line(folder, tmp_path, capsys):
     assert ".npz" in error_of(capsys, *fit, "--hold-out", "0.5", "--held-out", tmp_path / "t.csv")
     assert "No such folder" in error_of(capsys, "fit", ratings, "-o", tmp_path / "no" / "m")
     assert "is a folder" in error_of(capsys, "fit", ratings, "-o", tmp_path)
-    assert "broken.npz" in error_of(capsys, "recommend", tmp_path / "broken.npz", "-o", out)
+    assert "broken.npz" in error_of(capsys, "recommend", tmp_path / "broken.npz", "-o", tmp_path / "o.csv")
     assert "not an npz file" in error_of(capsys, "evaluate", ratings, ratings)
-    assert "'nobody'" in error_of(capsys, "recommend", model, "--user", "nobody", "-o", out)
-    assert "n=0" in error_of(capsys, "recommend", model, "-n", "0", "-o", out)
+    assert "'nobody'" in error_of(capsys, "recommend", model, "--user", "nobody", "-o", tmp_path / "o.csv")
+    assert "n=0" in error_of(capsys, "recommend", model, "-n", "0", "-o", tmp_path / "o.csv")
     assert "ndgc" in error_of(capsys, "evaluate", model, folder / "test.npz", "--metrics", "ndgc@10")
     assert not out.exists()
     assert sorted(os.listdir(tmp_path)) == ["bad.csv", "binary.csv", "broken.npz", "empty.csv"]
