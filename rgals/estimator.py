@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 
+from rgals.datasets.given import in_columns
 from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import hold_out
@@ -329,7 +330,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
 
         Parameters
         ----------
-        X : sparse matrix or array, shape (n_users, n_items)
+        X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
 
         Returns
         -------
@@ -337,6 +338,8 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         """
         state = self._state()
         n_users = len(state.user_factors)
+        labelled = state.item_ids is not None
+        X = in_columns(X, state.items if labelled else None, "X", state.users if labelled else None)
         matrix = as_csr(X, dtype=np.float64, n_rows=n_users, n_cols=len(state.item_factors))
         with workers():
             return state.loss.objective(

@@ -78,6 +78,8 @@ def prepare(
     if isinstance(data, str | os.PathLike):
         data, min_value = read_interactions(data, min_value=min_value), None
     data = given(data, name="data")
+    if not data.labelled:  # users and items without interactions do not count
+        data = given(read_interactions(data.csr()))
     kind = "given" if data.split is not None and core is None else "user"
     found = Protocol(kind, min_value=min_value, core=core, seed=random_state).apply(data)
     split = Split(as_csr(found.train), as_csr(found.validation), as_csr(found.test))

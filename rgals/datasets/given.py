@@ -94,6 +94,9 @@ def given(X: Any, columns: Any = None, name: str = "X") -> Given:
     wanted = _check(columns)
     if isinstance(X, Given):
         return X
+    if is_frame(X):  # first: its columns are attributes
+        X = X.to_pandas() if hasattr(X, "iloc") and hasattr(X, "to_pandas") else X  # cudf's
+        return _matrix(X) if _is_matrix(X, columns, name) else _table(X, wanted, name)
     if hasattr(X, "matrix") and hasattr(X, "user_ids"):
         marks = getattr(X, "timestamp", None), getattr(X, "split", None)
         return Given(X.matrix, X.user_ids, X.item_ids, *marks)
@@ -102,8 +105,6 @@ def given(X: Any, columns: Any = None, name: str = "X") -> Given:
         return Given(X)
     if hasattr(X, "collect_schema") and hasattr(X, "collect"):
         raise InputTypeError(f"{name} is a lazy frame, which holds no rows yet; give {name}.collect()")
-    if is_frame(X):
-        return _matrix(X) if _is_matrix(X, columns, name) else _table(X, wanted, name)
     if isinstance(columns, Mapping):
         raise ParameterError(
             "columns", columns, f"they are those of a frame, and {name} is a {type(X).__name__}"
@@ -153,16 +154,19 @@ def known_part(X: Any, user_ids: Any, item_ids: Any, name: str) -> Any:
     return matrix
 
 
-def in_columns(X: Any, items: Any, name: str) -> Any:
-    """Rows of new users in the columns of an `IdMap` (None: the model has no ids); it must know all items."""
-    matrix, _, unknown = beside(X, None, items, name=name)
-    if len(unknown):
-        first = unknown[:1].tolist()[0]
-        raise UnknownIdError(
-            f"{name}: item {first!r} is not known to the model"
-            + (f" (and {len(unknown) - 1} more are not)" if len(unknown) > 1 else "")
-            + f"; give the rows of {name} whose item is among model.item_ids_"
-        )
+def in_columns(X: Any, items: Any, name: str, users: Any = None) -> Any:
+    """Interactions in the columns of an `IdMap` (None: the model has no ids), and in the rows of another.
+
+    Unknown ids are refused. ``users=None``: the rows are those of new users.
+    """
+    matrix, *unknown = beside(X, users, items, name=name)
+    for what, ids in zip(("user", "item"), unknown, strict=True):
+        if len(ids):
+            more = f" (and {len(ids) - 1} more are not)" if len(ids) > 1 else ""
+            raise UnknownIdError(
+                f"{name}: {what} {ids[:1].tolist()[0]!r} is not known to the model{more}; give the rows of "
+                f"{name} whose {what} is among model.{what}_ids_"
+            )
     return matrix
 
 
@@ -284,7 +288,12 @@ def _table(frame: Any, wanted: dict[str, Any], name: str) -> Given:
     """A table of users and items; equal pairs are added."""
     from rgals.datasets.read import read_interactions
 
-    data = read_interactions(frame, **wanted)
+    try:
+        data = read_interactions(frame, **wanted)
+    except (InputError, InputTypeError) as error:
+        if "the timestamp" not in str(error) or wanted.get("timestamp") is not None:
+            raise
+        raise type(error)(f'{error}; columns={{"timestamp": None}} leaves the column out') from error
     names, kinds = _names(frame), _kinds(frame)
     roles = _roles(names)
     used = [column for group in roles.values() for column in group] + list(wanted.values())

@@ -83,7 +83,7 @@ def fault(
 def is_frame(X: Any) -> bool:
     """Whether something is a pandas or polars DataFrame or an arrow table."""
     each = ("column_names", "get_column", "iloc")  # one of arrow, polars, pandas
-    return hasattr(X, "columns") and any(hasattr(X, name) for name in each)
+    return any(hasattr(X, name) for name in each) and hasattr(X, "columns")
 
 
 def on_host(X: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,10 +39,19 @@ class Served:
     seen: CSR  # what leaves the rankings
     cold: np.ndarray  # of every user, whether nothing is known about them
     serve_popular: bool  # what the cold get: popular items, or nothing
-    activity: np.ndarray  # training interactions of every user
-    popularity: np.ndarray  # and of every item
+    history: CSR  # what is known about the users whom the model knows
     n_known: int  # users whom the model knows
     user_ids: np.ndarray | None  # where the test set came with ids
+
+    @cached_property
+    def popularity(self) -> np.ndarray:
+        """Training interactions of every item."""
+        return self.history.col_counts
+
+    @property
+    def activity(self) -> np.ndarray:
+        """Training interactions of every user."""
+        return np.append(self.history.row_counts, np.zeros(self.truth.n_rows - self.n_known, np.int64))
 
     def answers(self, users: np.ndarray) -> list[tuple[np.ndarray, Any]]:
         """Positions in ``users`` and their scores, a pair of factors or an array; others get nothing."""
@@ -129,9 +139,8 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
     history = state.seen if state is not None and state.seen is not None else seen
     if cold == "popular" and history.nnz == 0:
         raise ParameterError("cold", cold, "popular are the items of the training interactions; give train")
-    activity = np.zeros(truth.n_rows, np.int64)
-    activity[:n_users] = history.row_counts
-    nothing = activity == 0
+    nothing = np.ones(truth.n_rows, bool)
+    nothing[:n_users] = history.row_counts == 0
     if history.nnz == 0:  # who is known cannot be told from interactions
         nothing[:n_users] = ~source[0].any(axis=1) if isinstance(source, tuple) else False
     indptr = np.append(seen.indptr, np.full(truth.n_rows - n_users, seen.indptr[-1]))
@@ -146,8 +155,7 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         replace(seen, indptr=indptr),
         nothing,
         cold == "popular",
-        activity,
-        history.col_counts,
+        history,
         n_users,
         labels,
     )

@@ -153,7 +153,9 @@ def figures(
     blocks: list[dict[str, np.ndarray]] = []
     kept: list[np.ndarray] = []
     totals: dict[str, np.ndarray] = {}
-    known = seen.col_counts, max(judged.n_known, 1)
+    known = np.empty(0, np.int64), max(judged.n_known, 1)
+    if any(metric.needs in (NOVELTY, POPULARITY) for metric in wanted):
+        known = seen.col_counts, known[1]
     dropped = n_interactions = 0
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch]

@@ -162,6 +162,9 @@ def test_evaluate_leaves_out_what_was_fitted_and_counts_what_is_unknown_as_misse
     assert 0 < ours["recall@20"] < without["recall@20"]
     assert "1 users and 1 items that the model does not know" in with_them.err
     assert "7 test interactions are also in train" in with_them.err
+    assert main([*command, str(tmp_path / "all.csv"), "--json", "--cold", "popular"]) == 0
+    popular = json.loads(capsys.readouterr().out)
+    assert popular["cold"] == ours["cold"] and popular["recall@20"] >= ours["recall@20"]
     with (tmp_path / "strange.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["user", "item"], ["nobody", "nothing"]])
     assert main([*command, str(tmp_path / "strange.csv")]) == 1

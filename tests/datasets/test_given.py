@@ -376,6 +376,28 @@ def test_evaluate_lays_frames_out_as_the_model_is(events):
         evaluate((fitted.user_factors_, fitted.item_factors_), train.matrix, frame)
 
 
+def test_the_objective_of_a_frame_is_that_of_its_matrix(events):
+    fitted = model().fit(events)
+    assert fitted.objective(events.sample(frac=1, random_state=3)) == fitted.objective(fitted.seen_)
+    with pytest.raises(UnknownIdError, match="user 'zoe' is not known"):
+        fitted.objective(pd.DataFrame({"user": ["zoe", "u1"], "item": [2**40, 2**40]}))
+
+
+def test_a_column_of_times_that_cannot_be_read_may_be_left_out():
+    frame = pd.DataFrame({"user": USERS, "item": ITEMS, "date": ["01/02/2024"] * 5})
+    with pytest.raises(InputError, match=r'told apart.*columns=\{"timestamp": None\} leaves the column out'):
+        model().fit(frame)
+    assert model().fit(frame, columns={"timestamp": None}).seen_.nnz == 5
+
+
+def test_columns_called_like_attributes_of_other_inputs_are_columns():
+    frame = pd.DataFrame(
+        {"user_id": USERS, "item_id": ITEMS, "matrix": "x", "user_ids": "y", "get": 1, "nnz": 2}
+    )
+    with pytest.warns(UserWarning, match='"get"'):
+        assert given(frame).matrix.nnz == 5
+
+
 def test_new_users_of_a_frame_are_folded_in(events):
     fitted = model().fit(events)
     items = fitted.item_ids_
