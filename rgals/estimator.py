@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 
+from rgals.datasets.given import in_columns
 from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import hold_out
@@ -29,7 +30,7 @@ from rgals.solvers.choose import choose_solver, exact_backend
 from rgals.solvers.cuda import is_cuda
 from rgals.solvers.precision import check_underflow, warn_of_rounding
 from rgals.training.base import Task, Trained
-from rgals.training.data import check_matrix, dtype_name, start_factors
+from rgals.training.data import dtype_name, read_rows, start_factors
 from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, taken
 from rgals.training.run import run
 
@@ -241,8 +242,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         """The model with its present fit, which no other thread can replace; that fit; the checked rows."""
         fixed = copy(self)
         state = fixed._state()
-        dtype, n_items = state.item_factors.dtype.type, len(state.item_factors)
-        return fixed, state, check_matrix(fixed, X, dtype, n_items=n_items)
+        return fixed, state, read_rows(fixed, X, state.item_factors.dtype.type, state)
 
     @property
     def solver_(self) -> str:
@@ -347,7 +347,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
 
         Parameters
         ----------
-        X : sparse matrix or array, shape (n_users, n_items)
+        X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
 
         Returns
         -------
@@ -355,6 +355,8 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         """
         state = self._state()
         n_users = len(state.user_factors)
+        labelled = state.item_ids is not None
+        X = in_columns(X, state.items if labelled else None, "X", state.users if labelled else None)
         matrix = as_csr(X, dtype=np.float64, n_rows=n_users, n_cols=len(state.item_factors))
         matrix = state.weighting.rows(matrix)
         with workers():

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from rgals.matrix.csr import CSR
-from rgals.metrics.evaluation import evaluate, sample_users
+from rgals.metrics._served import sample_users
+from rgals.metrics.evaluation import evaluate
 from rgals.runtime.errors import ParameterError
 from rgals.training.steps import Callback, Iteration
 
