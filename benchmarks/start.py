@@ -1,13 +1,13 @@
 """What a start and a number of iterations give: `python benchmarks/start.py --K 64`.
 
-A random fifth of every user's interactions is hidden. After every iteration 1 to 16, from random factors and from
-the spectral start, with the rule's parameters: NDCG@10 of up to 5,000 users, the objective, and the CPU seconds
-of training so far, the start included (one thread; wall time of a shared machine says nothing). Lines go to
-``start_results.jsonl`` beside this file and are not measured again.
+A random fifth of every user's interactions is hidden. After every iteration 1 to 16, from random factors and
+from the spectral start, with the rule's parameters: NDCG@10 of up to 5,000 users, the objective, and the CPU
+seconds of training so far, the start included (one thread; wall time of a shared machine says nothing). Lines
+go to ``start_results.jsonl`` beside this file and are not measured again.
 
-The table says for each start after how many iterations, and what share of the CPU seconds of 16 iterations from
-random, NDCG@10 has reached 99 % of what these reach, and how many iterations ``n_iter="auto"`` takes, with the
-NDCG@10 and the CPU seconds in per cent of those 16.
+The table says for each start after how many iterations, and what share of the CPU seconds of 16 iterations
+from random, NDCG@10 has reached 99 % of what these reach; and how many iterations ``n_iter="auto"`` takes
+from the spectral start, with the NDCG@10 and the CPU seconds in per cent of those 16.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def table(record: Journal, sets: list[str], ladder: list[int], losses: list[str]
             f"\nCPU seconds in units of 16 iterations from random, median of {len(shares['auto'])}: to 99 % "
             f"{np.median(shares['random']):.2f} from random, {np.median(shares['spectral']):.2f} from the "
             f"spectral start; n_iter='auto' {np.median(shares['auto']):.2f}, with "
-            f"{100 * np.median(shares['kept']):.1f} % of the NDCG@10 (least {100 * min(shares['kept']):.1f} %)"
+            f"{100 * np.median(shares['kept']):.1f} % of the NDCG@10 (least {100 * min(shares['kept']):.1f})"
         )
 
 

@@ -30,8 +30,8 @@ from rgals.solvers.precision import check_underflow, warn_of_rounding
 from rgals.training.base import Task, Trained
 from rgals.training.data import check_matrix, dtype_name
 from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, taken
-from rgals.training.start import choose_init, first_users, most_iterations, when_settled
 from rgals.training.run import run
+from rgals.training.start import choose_init, first_users, most_iterations, when_settled
 
 _HIDDEN = 0.2  # share of every row that `score` hides
 
@@ -78,7 +78,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     init : {"auto", "random", "spectral"}, default="auto"
         User factors to start from: random numbers, or a randomised SVD of the matrix scaled by its degrees,
         which costs about an iteration and saves several. Where the loss has a closed form (see ``"svd"``),
-        the spectral start is that. INIT_AUTO
+        the spectral start is that. "auto" is "spectral" from 65,536 interactions on.
     init_scale : float or None, default=None
         Standard deviation of the random start; None for ``1 / sqrt(K)``. Where it is given, "auto" is random.
     tol : float, default=0.0
@@ -108,8 +108,8 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     reg_ : float
         The strength of the regularisation that was used.
     params_ : dict
-        ``loss``, ``reg``, ``init`` and ``n_iter`` as they were taken: ``RGALS(...).set_params(**model.params_)``
-        fits the same.
+        ``loss``, ``reg``, ``init`` and ``n_iter`` as they were taken:
+        ``RGALS(...).set_params(**model.params_)`` fits the same.
     n_iter_ : int
         Iterations that ran.
     history_ : list of dict
@@ -186,7 +186,9 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
                 items = closed_form.item_factors(train, self.K, problem.reg, rng, task.dtype)
             else:
                 if task.store is not None:
-                    task.store.description = describe_fit(self, loss, solver, init, task.matrix, task.held_out)
+                    task.store.description = describe_fit(
+                        self, loss, solver, init, task.matrix, task.held_out
+                    )
                 factors, history = run(
                     # Named nowhere, so that its factors are gone before the last half-step makes others.
                     ALS(problem, backend, first_users(self, init, problem, backend, rng, task.dtype)),

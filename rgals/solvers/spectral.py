@@ -14,9 +14,9 @@ from rgals.runtime.aligned import LINE, empty
 from rgals.runtime.errors import NumericalError
 from rgals.solvers.plan import padded, pieces
 
-# Powers of the sums of rows and columns that entries are divided by. NDCG@10 after two iterations of RG2, K=64,
-# in per cent of 16 from random on anime, citeulike-a and amazon-electronics-10core: 99, 100, 95; with 1/4 for
-# both 97, 97, 93; with 1/2 for both 91, 97, 95.
+# Powers of the sums of rows and columns that entries are divided by. NDCG@10 after two iterations of RG2,
+# K=64, in per cent of 16 from random on anime, citeulike-a and electronics: 99, 100, 95; with 1/4 for both
+# 97, 97, 93; with 1/2 for both 91, 97, 95.
 USER_EXPONENT, ITEM_EXPONENT = 0.5, 0.25
 OVERSAMPLES, POWERS = 8, 2
 _FILL = 0.01  # length of columns beyond the rank, in units of a random start
@@ -31,10 +31,10 @@ def n_columns(n_factors: int, itemsize: int) -> int:
 def user_factors(
     users: CSR, items: CSR, n_factors: int, rng: np.random.Generator, dtype: np.dtype, n_threads: int
 ) -> np.ndarray:
-    """User factors ``U s^1/2`` of the leading singular triplets of ``A = D_u^-1/2 R D_i^-1/4``, times a number.
+    """User factors ``U s^1/2``, times a number, of the leading triplets of ``A = D_u^-1/2 R D_i^-1/4``.
 
-    With it the scores of ``U s^1/2`` and ``V s^1/2`` have the mean 1 over the interactions, each weighed by
-    its entry of A. ``D`` are the sums of the rows and columns of R.
+    With that number the scores of ``U s^1/2`` and ``V s^1/2`` have the mean 1 over the interactions, each
+    weighed by its entry of A. ``D`` are the sums of the rows and columns of R.
 
     The subspace of the shorter side is that of ``(A^T A)^2`` times a random matrix of some more columns than
     factors, which ``rng`` draws first. The singular vectors are those of A within it (Halko, Martinsson,
@@ -69,7 +69,7 @@ def user_factors(
         power(side.row_sums / unit, -exponent) * unit**-0.5
         for side, exponent in zip((short, long), exponents, strict=True)
     ]
-    there, back = _Product(long, *scales[::-1], dtype), _Product(short, *scales, dtype)
+    there, back = _Product(long, scales[1], scales[0], dtype), _Product(short, scales[0], scales[1], dtype)
     total = float(weight_sums(short, _terms(scales[0], 0), _terms(scales[1], 0)).sum())
     width = n_columns(n_factors, dtype.itemsize)
     basis, image = (empty((side.n_rows, width), dtype) for side in (short, long))
@@ -96,7 +96,7 @@ def user_factors(
 
 
 class _Product:
-    """Products of ``diag(left) R diag(right)`` and tables: half-steps of rows that have a right-hand side only."""
+    """Products of ``diag(left) R diag(right)`` and tables: half-steps whose systems are the identity."""
 
     def __init__(self, matrix: CSR, left: np.ndarray, right: np.ndarray, dtype: np.dtype) -> None:
         n, counts = matrix.n_rows, matrix.row_counts
@@ -111,7 +111,10 @@ class _Product:
         """``out = diag(left) R diag(right) table``."""
         n, nothing = len(out), np.zeros(table.shape[1], table.dtype)
         out[self.empty] = 0.0
-        basis, result = Basis(table.reshape(-1), nothing, nothing), Result(out, np.zeros(n), np.zeros(n, np.int32))
+        basis, result = (
+            Basis(table.reshape(-1), nothing, nothing),
+            Result(out, np.zeros(n), np.zeros(n, np.int32)),
+        )
         diagonal.solve(self.work, self.rows, basis, result, n_threads)
 
 
@@ -126,8 +129,8 @@ def _gramian(table: np.ndarray, n_threads: int) -> np.ndarray:
     G = gram.gram(table, np.ones(len(table)), n_threads)
     if not np.isfinite(G).all():
         raise NumericalError(
-            f"the spectral start overflows in {table.dtype}: scale the values of the matrix to about 1, or set "
-            "init='random'"
+            f"the spectral start overflows in {table.dtype}: scale the values of the matrix to about 1, or "
+            "set init='random'"
         )
     return G
 
@@ -137,7 +140,7 @@ def _eigen(G: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _whitener(G: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """What makes a table of Gramian G orthonormal, up to directions that are lost in rounding: these stay short.
+    """What makes a table of Gramian G orthonormal, but for directions lost in rounding, which stay short.
 
     Eigenvectors bring the columns near to singular vectors, whose lengths differ much after the next power:
     equal diagonals make that Gramian well-conditioned.

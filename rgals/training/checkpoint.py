@@ -152,7 +152,7 @@ class Store:
 
     @property
     def start(self) -> str | None:
-        """What factors the fit of the file started from, as `describe` has it; None where there is no file."""
+        """What the fit of the file started from, as `describe` has it; None where there is no file."""
         fit = (self._meta or {}).get("fit")
         return fit.get("start") if isinstance(fit, dict) else None
 

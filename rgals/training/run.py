@@ -32,8 +32,9 @@ def run(
     watchers added. Nothing is published: an error or Ctrl-C loses the results, but for checkpoints.
 
     The objective has settled when it falls by less than ``tol`` times its magnitude in an iteration, or as
-    ``settled`` says; None: it ends no run. All ``watchers`` are called after every iteration; ``best`` is one of them, whose iterate is
-    returned instead of the last. ``store`` is where checkpoints are, to go on from and to write.
+    ``settled`` says; None: it ends no run. All ``watchers`` are called after every iteration; ``best`` is one
+    of them, whose iterate is returned instead of the last. ``store`` is where checkpoints are, to go on from
+    and to write.
     """
     history: list[dict[str, Any]] = []
     done = None if store is None else store.resume(n_iter)
