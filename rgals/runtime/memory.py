@@ -127,9 +127,8 @@ def fit_bytes(
     iterated = (n_users + n_items) * width + max(
         most * copy, (n_users + n_items) * width if watched else 0, n_items * width
     )
-    # A spectral start leaves the user factors in a wider table, and takes one such for either side before.
+    # A spectral start takes a wider table for either side.
     begun = (n_users + n_items) * start * itemsize + (16 if start <= 256 else 8) * start * start * 8
-    iterated += n_users * max(start - K, 0) * itemsize
     # The last half-step: new user factors, and item factors turned in a copy.
     last = (n_users + 2 * n_items) * width + n_items * copy
     if best:

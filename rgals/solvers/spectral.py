@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.linalg
 
@@ -20,7 +22,7 @@ from rgals.solvers.plan import padded, pieces
 USER_EXPONENT, ITEM_EXPONENT = 0.5, 0.25
 OVERSAMPLES, POWERS = 8, 2
 _FILL = 0.01  # length of columns beyond the rank, in units of a random start
-_AT_ONCE = 1 << 14  # rows of a table that is packed
+_AT_ONCE = 1 << 12  # rows of a table that is packed
 
 
 def n_columns(n_factors: int, itemsize: int) -> int:
@@ -79,6 +81,7 @@ def user_factors(
         back.multiply(image, basis, n_threads)
         _turn(basis, _whitener(_gramian(basis, n_threads), dtype), n_threads)
     there.multiply(basis, image, n_threads)
+    del there, back
     squares, vectors = _eigen(_gramian(image, n_threads))
     squares, vectors = squares[::-1][:n_factors], vectors[:, ::-1]
     rank = int((squares > squares[0] * width * np.finfo(dtype).eps).sum())
@@ -88,7 +91,14 @@ def user_factors(
     table = image if tall else basis
     del basis, image
     _turn(table, vectors * lengths, n_threads)
-    factors = _packed(table, n_factors)
+    # What lies beyond the factors goes back to the system.
+    memory: Any = table.base
+    n_rows = len(table)
+    begin = table.ctypes.data - memory.ctypes.data
+    _pack(table, n_factors)
+    del table
+    memory.resize(begin + n_rows * n_factors * dtype.itemsize, refcheck=False)
+    factors = memory[begin:].view(dtype).reshape(n_rows, n_factors)
     if rank < n_factors:
         scale = _FILL * n_factors**-0.5
         factors[:, rank:] = scale * rng.standard_normal((len(factors), n_factors - rank), dtype=dtype)
@@ -155,10 +165,9 @@ def _turn(table: np.ndarray, matrix: np.ndarray, n_threads: int) -> None:
     gram.multiply(table, np.ascontiguousarray(matrix, table.dtype), table, n_threads)
 
 
-def _packed(table: np.ndarray, n_columns: int) -> np.ndarray:
-    """The first columns of a table as an array in its memory."""
+def _pack(table: np.ndarray, n_columns: int) -> None:
+    """Move the first columns of a table to the front of its memory, as a table of so many columns."""
     flat, n = table.reshape(-1), n_columns
     for start in range(0, len(table), _AT_ONCE):
         block = table[start : start + _AT_ONCE, :n].copy()
         flat[start * n : start * n + block.size] = block.reshape(-1)
-    return flat[: len(table) * n].reshape(-1, n)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from helpers import interactions
@@ -14,6 +16,7 @@ from rgals.matrix.entries import hold_out
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.runtime import memory
+from rgals.solvers import spectral
 from rgals.training import start
 from rgals.training.watch import Settled
 
@@ -213,8 +216,19 @@ def test_settled_is_judged_by_the_last_two_objectives():
 
 
 def test_the_start_is_part_of_the_predicted_memory():
-    size = (100_000, 100), 500_000, 64, 4
-    assert memory.fit_bytes(*size, start=80) >= memory.fit_bytes(*size) + 100_000 * 16 * 4
+    users = as_csr(make_implicit(60_000, 300, mean_interactions=5, random_state=0).matrix, dtype=np.float32)
+    items = users.transpose()
+    tracemalloc.start()
+    try:
+        spectral.user_factors(users, items, 64, np.random.default_rng(0), np.dtype("float32"), 1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    size = users.shape, users.nnz, 8, 4  # so few factors that the start is what takes most
+    tables = 80 * sum(users.shape) * 4
+    without, predicted = (memory.fit_bytes(*size, start=n) for n in (0, 80))
+    assert tables < peak < 1.6 * tables
+    assert predicted > without and predicted > peak
 
 
 def test_the_default_is_as_good_as_sixteen_iterations_from_random(data_file, amount):
