@@ -30,9 +30,10 @@ from rgals.solvers.choose import choose_solver, exact_backend
 from rgals.solvers.cuda import is_cuda
 from rgals.solvers.precision import check_underflow, warn_of_rounding
 from rgals.training.base import Task, Trained
-from rgals.training.data import dtype_name, read_rows, start_factors
+from rgals.training.data import dtype_name, read_rows
 from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, taken
 from rgals.training.run import run
+from rgals.training.start import choose_init, first_users, most_iterations, when_settled
 
 _HIDDEN = 0.2  # share of every row that `score` hides
 
@@ -58,8 +59,9 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         (`rgals.losses.rule`), in the scale of ``reg_exponent``. ``params_`` tells what was taken.
     reg_exponent : float, default=1.0
         ``nu`` above: 1 scales with the weight of each row, 0 is the plain Frobenius norm.
-    n_iter : int, default=16
-        Most iterations (an item and a user half-step each).
+    n_iter : int or "auto", default="auto"
+        Iterations (an item and a user half-step each). "auto" ends when the objective settles, after at most
+        16; with ``early_stopping``, whose patience ends it, after at most 32. A number is kept.
     solver : {"auto", "exact", "pcg", "svd", "dense"}, default="auto"
         ``"exact"``: every row to the rounding of ``dtype``, by Cholesky or, where that costs less, by
         conjugate gradients until only rounding is left; ``"pcg"``: approximate, ``pcg_steps`` conjugate
@@ -75,11 +77,15 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         ``cuda12``; K is at most 1024 there. Results agree with the CPU's up to rounding.
     n_jobs : int or None, default=None
         Threads; None or -1 for all. The result does not depend on it, not by a bit.
+    init : {"auto", "random", "spectral"}, default="auto"
+        User factors to start from: random numbers, or a randomised SVD of the matrix scaled by its degrees,
+        which costs about an iteration and saves several. Where the loss has a closed form (see ``"svd"``),
+        the spectral start is that. "auto" is "spectral" from 65,536 interactions on.
     init_scale : float or None, default=None
-        Standard deviation of the random start; None for ``1 / sqrt(K)``.
+        Standard deviation of the random start; None for ``1 / sqrt(K)``. Where it is given, "auto" is random.
     tol : float, default=0.0
         Stop when the objective falls by less than this share of its magnitude in an iteration; 0: when
-        rounding makes it rise.
+        rounding makes it rise. Whatever ``n_iter`` is.
     early_stopping : bool, default=False
         Watch ``metric`` on ``validation`` (or on a tenth of every user's interactions, held out, where none
         is given), stop after ``patience`` iterations without improvement and keep the best iterate.
@@ -90,7 +96,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         Users by whom validation is judged after an iteration: a sample, always the same one, of those with
         validation interactions. It bounds the cost of watching a fit; None is all users.
     warm_start : bool, default=False
-        Start from the factors of the last fit.
+        Start from the factors of the last fit; ``init`` is for the first.
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default="auto"
         What an interaction weighs, ``v_xy``: its value as it is, ``log(1 + value)``, 1, or BM25, which also
         lowers long histories and popular items; `rgals.matrix.weighting.Weighting` has the formulas. "auto"
@@ -110,13 +116,13 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     reg_ : float
         The strength of the regularisation that was used.
     params_ : dict
-        ``loss``, ``reg`` and ``values`` as they were taken: ``RGALS(...).set_params(**model.params_)`` fits
-        the same.
+        ``loss``, ``reg``, ``values``, ``init`` and ``n_iter`` as they were taken:
+        ``RGALS(...).set_params(**model.params_)`` fits the same.
     n_iter_ : int
         Iterations that ran.
     history_ : list of dict
         Per iteration: ``iteration``, ``seconds`` (training so far), ``objective``, validation metrics and
-        the numbers that took the place of "auto".
+        what took the place of "auto".
     solver_ : str
         ``"exact"``, ``"pcg"``; ``"shared"`` where no positive carries extra weight, so that all rows share
         one matrix; ``"svd"``; ``"dense"``.
@@ -149,12 +155,13 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     _: KW_ONLY
     reg: float | str = AUTO
     reg_exponent: float = 1.0
-    n_iter: int = 16
+    n_iter: int | str = AUTO
     solver: str = "auto"
     pcg_steps: int = 3
     dtype: str = "float32"
     device: str = "cpu"
     n_jobs: int | None = None
+    init: str = AUTO
     init_scale: float | None = None
     tol: float = 0.0
     early_stopping: bool = False
@@ -189,17 +196,20 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
             backend, solver = choose_solver(self, coefficients)
             rng = np.random.default_rng(task.seed)
             history: list[dict[str, Any]] = []
+            init = choose_init(self, train, task.store)
             if solver == "svd":
                 items = closed_form.item_factors(train, self.K, problem.reg, rng, task.dtype)
             else:
                 if task.store is not None:
-                    task.store.description = describe_fit(self, loss, solver, task.matrix, task.held_out)
-                scale = self.K**-0.5 if self.init_scale is None else self.init_scale
+                    task.store.description = describe_fit(
+                        self, loss, solver, init, task.matrix, task.held_out
+                    )
                 factors, history = run(
                     # Named nowhere, so that its factors are gone before the last half-step makes others.
-                    ALS(problem, backend, *start_factors(self, train.shape, 1, rng, task.dtype, scale)),
-                    self.n_iter,
+                    ALS(problem, backend, first_users(self, init, problem, backend, rng, task.dtype)),
+                    most_iterations(self),
                     tol=self.tol,
+                    settled=when_settled(self, problem),
                     watchers=task.watchers,
                     best=task.best,
                     store=task.store,
@@ -220,7 +230,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
             ridge = items_side.ridge @ np.einsum("ij,ij->i", items, items, dtype=np.float64)
             objective = problem.constant + float(ridge) - step.decrease
             history.append({"iteration": 1, "seconds": 0.0, "objective": objective})
-        chosen = taken(self, problem)
+        chosen = taken(self, problem, init)
         for row in history:
             row.update(chosen)
         state = FittedState(
@@ -262,23 +272,30 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
 
     @property
     def params_(self) -> dict[str, Any]:
-        """``loss``, ``reg`` and ``values`` as they were taken, in place of "auto"."""
-        return {"loss": self.loss_, "reg": self.reg_, "values": self._state().weighting.kind}
+        """``loss``, ``reg``, ``values``, ``init`` and ``n_iter`` as they were taken, in place of "auto"."""
+        state = self._state()
+        record = state.record
+        given = {name: record.params[name] for name in ("init", "n_iter")}
+        found = {"init": record.history[0].get("init"), "n_iter": record.n_iter}
+        kept = {name: found[name] or value if value == AUTO else value for name, value in given.items()}
+        return {"loss": self.loss_, "reg": self.reg_, "values": state.weighting.kind, **kept}
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        """The parameters that were set and, once fitted, the numbers that took the place of "auto"."""
+        """The parameters that were set and, once fitted, what took the place of "auto"."""
         text = super().__repr__(N_CHAR_MAX)
         history = getattr(self, "history_", None)
         if not history:
             return text
         found = {
             name: history[0][name]
-            for name in (*get_loss(self.loss).get_params(), "reg")
+            for name in (*get_loss(self.loss).get_params(), "reg", "init")
             if name in history[0]
         }
-        shown = ", ".join(f"{name}={value:.4g}" for name, value in found.items())
+        if self.n_iter == AUTO:
+            found["n_iter"] = len(history)
         if self.values == AUTO and self.params_["values"] != "raw":
-            shown = ", ".join(filter(None, (shown, f"values={self.params_['values']!r}")))
+            found["values"] = self.params_["values"]
+        shown = ", ".join(f"{k}={x if isinstance(x, str) else format(x, '.4g')}" for k, x in found.items())
         return f"{text}  # fitted with {shown}" if shown else text
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
