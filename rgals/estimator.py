@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 
+from rgals.datasets.given import in_columns
 from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import hold_out
@@ -29,9 +30,10 @@ from rgals.solvers.choose import choose_solver, exact_backend
 from rgals.solvers.cuda import is_cuda
 from rgals.solvers.precision import check_underflow, warn_of_rounding
 from rgals.training.base import Task, Trained
-from rgals.training.data import check_matrix, dtype_name, start_factors
+from rgals.training.data import dtype_name, read_rows
 from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, taken
 from rgals.training.run import run
+from rgals.training.start import choose_init, first_users, most_iterations, when_settled
 
 _HIDDEN = 0.2  # share of every row that `score` hides
 
@@ -57,8 +59,9 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         (`rgals.losses.rule`), in the scale of ``reg_exponent``. ``params_`` tells what was taken.
     reg_exponent : float, default=1.0
         ``nu`` above: 1 scales with the weight of each row, 0 is the plain Frobenius norm.
-    n_iter : int, default=16
-        Most iterations (an item and a user half-step each).
+    n_iter : int or "auto", default="auto"
+        Iterations (an item and a user half-step each). "auto" ends when the objective settles, after at most
+        16; with ``early_stopping``, whose patience ends it, after at most 32. A number is kept.
     solver : {"auto", "exact", "pcg", "svd", "dense"}, default="auto"
         ``"exact"``: every row to the rounding of ``dtype``, by Cholesky or, where that costs less, by
         conjugate gradients until only rounding is left; ``"pcg"``: approximate, ``pcg_steps`` conjugate
@@ -74,8 +77,12 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         ``cuda12``; K is at most 1024 there. Results agree with the CPU's up to rounding.
     n_jobs : int or None, default=None
         Threads; None or -1 for all. The result does not depend on it, not by a bit.
+    init : {"auto", "random", "spectral"}, default="auto"
+        User factors to start from: random numbers, or a randomised SVD of the matrix scaled by its degrees,
+        which costs about an iteration and saves several. Where the loss has a closed form (see ``"svd"``),
+        the spectral start is that. "auto" is "spectral" from 65,536 interactions on.
     init_scale : float or None, default=None
-        Standard deviation of the random start; None for ``1 / sqrt(K)``.
+        Standard deviation of the random start; None for ``1 / sqrt(K)``. Where it is given, "auto" is random.
     readout_exponent : float, default=0.0
         ``e`` of the read-out, -1 to 1: after the fit the factors of every item are multiplied by ``c_y^e``,
         with mean 1 over the interactions. It costs nothing; about .05 to .1 raises quality on most data.
@@ -83,7 +90,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         that were solved, ``item_factors_ / item_scale_[:, None]``.
     tol : float, default=0.0
         Stop when the objective falls by less than this share of its magnitude in an iteration; 0: when
-        rounding makes it rise.
+        rounding makes it rise. Whatever ``n_iter`` is.
     early_stopping : bool, default=False
         Watch ``metric`` on ``validation`` (or on a tenth of every user's interactions, held out, where none
         is given), stop after ``patience`` iterations without improvement and keep the best iterate.
@@ -94,7 +101,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         Users by whom validation is judged after an iteration: a sample, always the same one, of those with
         validation interactions. It bounds the cost of watching a fit; None is all users.
     warm_start : bool, default=False
-        Start from the factors of the last fit.
+        Start from the factors of the last fit; ``init`` is for the first.
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default="auto"
         What an interaction weighs, ``v_xy``: its value as it is, ``log(1 + value)``, 1, or BM25, which also
         lowers long histories and popular items; `rgals.matrix.weighting.Weighting` has the formulas. "auto"
@@ -117,13 +124,13 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     reg_ : float
         The strength of the regularisation that was used.
     params_ : dict
-        ``loss``, ``reg`` and ``values`` as they were taken: ``RGALS(...).set_params(**model.params_)`` fits
-        the same.
+        ``loss``, ``reg``, ``values``, ``init`` and ``n_iter`` as they were taken:
+        ``RGALS(...).set_params(**model.params_)`` fits the same.
     n_iter_ : int
         Iterations that ran.
     history_ : list of dict
         Per iteration: ``iteration``, ``seconds`` (training so far), ``objective``, validation metrics and
-        the numbers that took the place of "auto".
+        what took the place of "auto".
     solver_ : str
         ``"exact"``, ``"pcg"``; ``"shared"`` where no positive carries extra weight, so that all rows share
         one matrix; ``"svd"``; ``"dense"``.
@@ -156,12 +163,13 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     _: KW_ONLY
     reg: float | str = AUTO
     reg_exponent: float = 1.0
-    n_iter: int = 16
+    n_iter: int | str = AUTO
     solver: str = "auto"
     pcg_steps: int = 3
     dtype: str = "float32"
     device: str = "cpu"
     n_jobs: int | None = None
+    init: str = AUTO
     init_scale: float | None = None
     readout_exponent: float = 0.0
     tol: float = 0.0
@@ -198,23 +206,21 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
             scored = readout_scale(degrees, float(self.readout_exponent), task.dtype)
             rng = np.random.default_rng(task.seed)
             history: list[dict[str, Any]] = []
+            init = choose_init(self, train, task.store)
             if solver == "svd":
                 found = closed_form.item_factors(train, self.K, problem.reg, rng, task.dtype)
                 shown = with_scale(found, scored)
             else:
                 if task.store is not None:
-                    task.store.description = describe_fit(self, loss, solver, task.matrix, task.held_out)
-                scale = self.K**-0.5 if self.init_scale is None else self.init_scale
+                    task.store.description = describe_fit(
+                        self, loss, solver, init, task.matrix, task.held_out
+                    )
                 factors, history = run(
                     # Named nowhere, so that its factors are gone before the last half-step makes others.
-                    ALS(
-                        problem,
-                        backend,
-                        start_factors(self, train.shape, 1, rng, task.dtype, scale)[0],
-                        scored,
-                    ),
-                    self.n_iter,
+                    ALS(problem, backend, first_users(self, init, problem, backend, rng, task.dtype), scored),
+                    most_iterations(self),
                     tol=self.tol,
+                    settled=when_settled(self, problem),
                     watchers=task.watchers,
                     best=task.best,
                     store=task.store,
@@ -236,7 +242,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
             ridge = items_side.ridge @ np.einsum("ij,ij->i", items, items, dtype=np.float64)
             objective = problem.constant + float(ridge) - step.decrease
             history.append({"iteration": 1, "seconds": 0.0, "objective": objective})
-        chosen = taken(self, problem)
+        chosen = taken(self, problem, init)
         for row in history:
             row.update(chosen)
         state = FittedState(
@@ -260,8 +266,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         """The model with its present fit, which no other thread can replace; that fit; the checked rows."""
         fixed = copy(self)
         state = fixed._state()
-        dtype, n_items = state.item_factors.dtype.type, len(state.item_factors)
-        return fixed, state, check_matrix(fixed, X, dtype, n_items=n_items)
+        return fixed, state, read_rows(fixed, X, state.item_factors.dtype.type, state)
 
     @property
     def solver_(self) -> str:
@@ -287,23 +292,30 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
 
     @property
     def params_(self) -> dict[str, Any]:
-        """``loss``, ``reg`` and ``values`` as they were taken, in place of "auto"."""
-        return {"loss": self.loss_, "reg": self.reg_, "values": self._state().weighting.kind}
+        """``loss``, ``reg``, ``values``, ``init`` and ``n_iter`` as they were taken, in place of "auto"."""
+        state = self._state()
+        record = state.record
+        given = {name: record.params[name] for name in ("init", "n_iter")}
+        found = {"init": record.history[0].get("init"), "n_iter": record.n_iter}
+        kept = {name: found[name] or value if value == AUTO else value for name, value in given.items()}
+        return {"loss": self.loss_, "reg": self.reg_, "values": state.weighting.kind, **kept}
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        """The parameters that were set and, once fitted, the numbers that took the place of "auto"."""
+        """The parameters that were set and, once fitted, what took the place of "auto"."""
         text = super().__repr__(N_CHAR_MAX)
         history = getattr(self, "history_", None)
         if not history:
             return text
         found = {
             name: history[0][name]
-            for name in (*get_loss(self.loss).get_params(), "reg")
+            for name in (*get_loss(self.loss).get_params(), "reg", "init")
             if name in history[0]
         }
-        shown = ", ".join(f"{name}={value:.4g}" for name, value in found.items())
+        if self.n_iter == AUTO:
+            found["n_iter"] = len(history)
         if self.values == AUTO and self.params_["values"] != "raw":
-            shown = ", ".join(filter(None, (shown, f"values={self.params_['values']!r}")))
+            found["values"] = self.params_["values"]
+        shown = ", ".join(f"{k}={x if isinstance(x, str) else format(x, '.4g')}" for k, x in found.items())
         return f"{text}  # fitted with {shown}" if shown else text
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
@@ -372,7 +384,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
 
         Parameters
         ----------
-        X : sparse matrix or array, shape (n_users, n_items)
+        X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
 
         Returns
         -------
@@ -380,6 +392,8 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         """
         state = self._state()
         n_users = len(state.user_factors)
+        labelled = state.item_ids is not None
+        X = in_columns(X, state.items if labelled else None, "X", state.users if labelled else None)
         matrix = as_csr(X, dtype=np.float64, n_rows=n_users, n_cols=len(state.item_factors))
         matrix = state.weighting.rows(matrix)
         with workers():

@@ -24,11 +24,11 @@ from numba.core.caching import NullCache
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 
+from rgals.datasets.splits import split_interactions
 from rgals.datasets.synthetic import make_implicit
 from rgals.estimator import RGALS
 from rgals.files.atomic import OPEN, lock
 from rgals.kernels import library, rows
-from rgals.matrix.splits import split_interactions
 from rgals.metrics import evaluate
 from rgals.runtime.bars import Bar
 from rgals.runtime.errors import RgalsError

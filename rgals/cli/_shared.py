@@ -87,13 +87,18 @@ def _reg(text: str) -> float | str:
     return text if text == "auto" else float(text)
 
 
+def _n_iter(text: str) -> int | str:
+    return text if text == "auto" else int(text)
+
+
 #: Options of `RGALS` except the loss.
 FIT: tuple[Option, ...] = (
     ("K", int, "N", "number of factors"),
     ("reg", _reg, "R", "strength of the regularisation; auto follows the data"),
     ("reg_exponent", float, "NU", "1 scales it with the weight of a row, 0 is plain"),
     ("values", str, "KIND", "what a value weighs: auto, raw, log1p, binary or bm25"),
-    ("n_iter", int, "N", "most iterations"),
+    ("n_iter", _n_iter, "N", "iterations; auto ends when the objective settles"),
+    ("init", str, "NAME", "start: auto, random or spectral"),
     ("readout_exponent", float, "E", "items' factors times their popularity to this power, after the fit"),
     ("solver", str, "NAME", "auto, exact, svd or dense"),
     ("dtype", str, "TYPE", "float32 or float64"),

@@ -6,24 +6,24 @@ For example:
   rgals evaluate model.npz newcomers.csv --fold-in 0.2
 
 The interactions of DATA (of its test part, where it marks one) are the truth; what the model was fitted to
-is left out of the rankings and of the truth. With --fold-in SHARE the users need not be known: that share of
-every user's interactions in DATA is the truth, and the rest makes the user's factors.
+is left out of the rankings and of the truth. Users of whom the model knows nothing are judged by what they
+would be served, --cold; items that it does not know count as missed. With --fold-in SHARE the users need not
+be known: that share of every user's interactions in DATA is the truth, and the rest makes the user's factors.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-
-import numpy as np
-import scipy.sparse as sp
+from typing import Any
 
 from rgals.cli import _shared as shared
 from rgals.datasets import Interactions
 from rgals.estimator import RGALS
 from rgals.metrics import evaluate
+from rgals.metrics._served import COLD
 from rgals.model_selection import split_interactions
-from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.errors import ParameterError
 
 METRICS = "ndcg@10,recall@20,mrr@10"
 
@@ -38,6 +38,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of what --fold-in hides (default: 0)"
+    )
+    parser.add_argument(
+        "--cold", choices=COLD, default="empty", help="what users without history get (default: empty)"
     )
     shared.add_options(parser, evaluate, (shared.JOBS,))
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
@@ -58,32 +61,19 @@ def run(args: argparse.Namespace) -> int:
             (model.transform(shown), model.item_factors_), shown, truth, metrics=metrics, n_jobs=args.n_jobs
         )
     else:
-        truth = _truth(args, model, data)
-        figures = evaluate(model, model.seen_, truth, metrics=metrics, n_jobs=args.n_jobs)
-    n_users = int(np.count_nonzero(np.diff(truth.indptr)))
+        part: Any = Interactions(
+            data.matrix if data.split is None else data.test, data.user_ids, data.item_ids
+        )
+        if model.user_ids_ is None and model.item_ids_ is None:  # its rows and columns are the ids
+            part = shared.align(data, part.matrix, *(shared.labels(model, side) for side in ("user", "item")))
+        figures = evaluate(model, model.seen_, part, metrics=metrics, cold=args.cold, n_jobs=args.n_jobs)
     values = {name: float(figures[name]) for name in metrics}
+    counts = {"users": figures.n_users, "cold": figures.n_cold, "interactions": figures.n_interactions}
     if args.json:
-        print(json.dumps({"users": n_users, "interactions": int(truth.nnz), **values}))
+        print(json.dumps({**counts, **values}))
         return 0
     if not args.quiet:
-        shared.say(f"{truth.nnz:,} held-out interactions of {n_users:,} users")
+        text = f"{figures.n_interactions:,} held-out interactions of {figures.n_users:,} users"
+        shared.say(f"{text}, {figures.n_cold:,} of whom the model knows nothing")
     print(shared.table([[name, value] for name, value in values.items()], ["metric", "mean"]))
     return 0
-
-
-def _truth(args: argparse.Namespace, model: RGALS, data: Interactions) -> sp.csr_array:
-    """Held-out interactions in rows and columns of the model, without those that it was fitted to."""
-    part = data.matrix if data.split is None else data.test
-    truth = shared.align(data, part, shared.labels(model, "user"), shared.labels(model, "item"))
-    seen = model.seen_
-    fitted = truth.multiply(0 if seen is None else seen.astype(bool)).tocsr()
-    truth = sp.csr_array(truth - fitted)
-    truth.eliminate_zeros()
-    if fitted.nnz:
-        shared.say(f"{fitted.nnz:,} interactions were fitted by the model and do not count")
-    if not truth.nnz:
-        raise InputError(
-            f"{args.data} holds no interaction to evaluate on: none is of a user and an item that the model "
-            "knows and yet new to it; give held-out interactions (rgals fit --hold-out makes some)"
-        )
-    return truth

@@ -7,8 +7,8 @@ For example:
   rgals recommend model.npz --candidates in_stock.txt -o - | head
 
 Columns: user, item, rank (from 1), score. Scores order the items of one user; they are no probabilities. What
-the file becomes follows from its name: .parquet, .tsv, .npz, otherwise comma-separated. It appears when it is
-complete. If the run is stopped, the same command goes on where it was, from FILE.partial.
+the file becomes follows from its name: .parquet, .csv, .tsv, .jsonl or .npz. It appears when it is complete.
+If the run is stopped, the same command goes on where it was, from FILE.partial.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from rgals.cli import _shared as shared
@@ -24,7 +23,7 @@ from rgals.datasets import IdMap
 from rgals.estimator import RGALS
 from rgals.scoring import recommend_all
 from rgals.scoring._streaming import Task
-from rgals.scoring._tables import SUFFIXES, Batch, write_text
+from rgals.scoring._tables import Batch, choose_format, write_text
 
 _AT_ONCE = 8192
 
@@ -33,7 +32,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("model", metavar="MODEL", help="file that `rgals fit` wrote")
     parser.add_argument(
-        "-o", "--output", default="-", metavar="FILE", help="parquet, csv, tsv or npz; - prints csv (default)"
+        "-o",
+        "--output",
+        default="-",
+        metavar="FILE",
+        help="parquet, csv, tsv, jsonl or npz; - prints csv (default)",
     )
     parser.add_argument("-n", type=int, default=10, metavar="N", help="items for each user (default: 10)")
     parser.add_argument(
@@ -58,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
     """Load, score block by block, write."""
     if args.output != "-":
         shared.check_output(args.output)
+        choose_format(args.output)
     model = RGALS.load(args.model)
     items = shared.labels(model, "item")
     filters: dict[str, Any] = {"exclude": None if args.keep_seen else "train"}
@@ -79,7 +83,6 @@ def run(args: argparse.Namespace) -> int:
         new_ids=new_ids,
         batch_size=args.batch_size,
         cold=cold,
-        format=SUFFIXES.get(Path(args.output).suffix.lower(), "csv"),
         resume=not args.anew,
         verbose=shared.progress(args),
         **filters,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +16,16 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from rgals.compare.methods import Method, get_methods, params_text
-from rgals.datasets import Interactions, read_interactions
+from rgals.datasets import read_interactions
+from rgals.datasets.given import given
 from rgals.files.journal import Journal
 from rgals.losses import RG2
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import short_digest
 from rgals.matrix.entries import union
 from rgals.matrix.validate import as_csr
-from rgals.metrics.evaluation import evaluate, sample_users
+from rgals.metrics._served import sample_users
+from rgals.metrics.evaluation import evaluate
 from rgals.model_selection import Protocol
 from rgals.runtime.bars import Bar
 from rgals.runtime.checks import check_int, check_real
@@ -72,8 +75,11 @@ def prepare(
     """
     if isinstance(data, Split):
         return data
-    if not isinstance(data, Interactions):
+    if isinstance(data, str | os.PathLike):
         data, min_value = read_interactions(data, min_value=min_value), None
+    data = given(data, name="data")
+    if not data.labelled:  # users and items without interactions do not count
+        data = given(read_interactions(data.csr()))
     kind = "given" if data.split is not None and core is None else "user"
     found = Protocol(kind, min_value=min_value, core=core, seed=random_state).apply(data)
     split = Split(as_csr(found.train), as_csr(found.validation), as_csr(found.test))

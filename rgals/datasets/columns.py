@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rgals.runtime.errors import FileFormatError, InputError, ParameterError
@@ -9,31 +10,33 @@ from rgals.runtime.errors import FileFormatError, InputError, ParameterError
 ROLES = ("user", "item", "value", "timestamp", "split")
 _SHOWN = 30  # column names in a message
 
-# Names under which public data sets and logs call their columns, most telling first.
+# Names under which public data sets and logs call their columns, most telling first: see `plain_name`.
 KNOWN_NAMES = {
     "user": (
-        "user", "user_id", "userid", "users", "uid", "u", "reviewerid", "reviewer_id", "username",
-        "visitorid", "visitor_id", "customer_id", "customerid", "session_id", "sessionid", "member_id",
+        "user", "userid", "users", "uid", "u", "reviewerid", "username", "visitorid", "visitor", "customerid",
+        "customer", "clientid", "client", "accountid", "account", "memberid", "playerid", "readerid",
+        "viewerid", "sessionid", "userkey", "useridx",
     ),
     "item": (
-        "item", "item_id", "itemid", "items", "iid", "i", "movieid", "movie_id", "asin", "parent_asin",
-        "product_id", "productid", "artistid", "artist_id", "book_id", "anime_id", "recipe_id", "track_id",
-        "song_id", "business_id", "gameid", "game_id", "sku", "location_id",
+        "item", "itemid", "items", "iid", "i", "movieid", "movie", "asin", "parentasin", "productid",
+        "product", "artistid", "artist", "bookid", "isbn", "animeid", "recipeid", "trackid", "songid",
+        "videoid", "articleid", "newsid", "businessid", "gameid", "sku", "locationid", "poiid", "courseid",
+        "itemkey", "itemidx",
     ),
     "value": (
-        "value", "rating", "ratings", "count", "counts", "overall", "score", "stars", "weight", "weights",
-        "plays", "play_count", "playcount", "hours", "quantity", "confidence",
+        "value", "rating", "ratings", "bookrating", "count", "counts", "overall", "score", "stars", "weight",
+        "weights", "plays", "playcount", "hours", "quantity", "confidence",
     ),
     "timestamp": (
-        "timestamp", "time", "ts", "unixreviewtime", "unix_time", "datetime", "date", "created_at",
+        "timestamp", "time", "ts", "unixreviewtime", "unixtime", "datetime", "date", "createdat", "eventtime",
     ),
     "split": ("split",),
 }  # fmt: skip
 
 
 def plain_name(name: str) -> str:
-    """A column name in lower case without the type that RecBole's files add (``user_id:token``)."""
-    return str(name).strip().strip('"').lower().split(":")[0]
+    """A name in lower case, without separators and the type that RecBole adds (``User_ID:token``)."""
+    return re.sub(r'[\s"_.-]', "", str(name).lower().split(":")[0])
 
 
 def looks_like_header(fields: Sequence[str]) -> bool:
@@ -79,7 +82,7 @@ def choose(
     for role in ROLES:
         if role in needed and role not in found:
             raise InputError(
-                f"{origin}: no column is called like {KNOWN_NAMES[role][1]}; give {role}=NAME or a position. "
+                f"{origin}: no column is called like {role}_id; give {role}=NAME or a position. "
                 f"{_there_are(names, n_columns)}"
             )
         if role in found and seen.setdefault(found[role], role) != role:

@@ -12,6 +12,7 @@ import numpy as np
 from rgals.datasets.columns import choose
 from rgals.datasets.ids import arrow_codes, as_labels, encode, sort_codes
 from rgals.datasets.interactions import Columns, refuse, timestamps
+from rgals.datasets.times import is_moment
 from rgals.matrix.entries import entry_rows
 from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import (
@@ -21,12 +22,6 @@ from rgals.runtime.errors import (
     MissingDependencyError,
     ShapeError,
 )
-
-
-def is_frame(source: Any) -> bool:
-    """Whether the source is a pandas or polars DataFrame or an arrow table."""
-    each = ("column_names", "get_column", "iloc")  # one of arrow, polars, pandas
-    return hasattr(source, "columns") and any(hasattr(source, name) for name in each)
 
 
 def _take(frame: Any, at: int) -> Any:
@@ -70,14 +65,12 @@ def _number_column(column: Any, role: str, where: Callable[[int], str]) -> np.nd
 
 def _time_column(column: Any, where: Callable[[int], str]) -> np.ndarray:
     array = np.asarray(column)
-    if array.dtype.kind == "O" and hasattr(column, "isna") and hasattr(column, "dt"):  # pandas with zones
+    if array.dtype.kind == "O" and hasattr(column, "dt") and hasattr(column.dtype, "tz"):  # pandas with zones
         array = column.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy()
     if array.dtype.kind == "O":
-        refuse([x is None or x != x for x in array.tolist()], where, "the timestamp is missing")
-        if hasattr(array[0] if len(array) else None, "isoformat"):
-            array = array.astype("datetime64[ns]")
-        elif not all(isinstance(x, str) for x in array.tolist()):
-            array = array.astype(np.float64)
+        items = array.tolist()
+        refuse([x is None or x != x for x in items], where, "the timestamp is missing")
+        array = array if any(map(is_moment, items)) else array.astype(np.float64)
     return timestamps(array, where)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime
 from itertools import pairwise
 from typing import Any
 
@@ -21,8 +22,8 @@ Names = Callable[[int, int], np.ndarray]  # the labels from one number on, befor
 def as_labels(labels: Any) -> np.ndarray:
     """Ids as a 1-D array: int64 (uint64 where they do not fit), ``<U``, or objects.
 
-    Bytes and UUIDs become strings. Objects hold a mixture of integers and strings, or strings of which few
-    are very long. Anything else is an `InputTypeError`.
+    Bytes, UUIDs, dates and times become strings. Objects hold a mixture of integers and strings, or strings
+    of which few are very long. Anything else is an `InputTypeError`.
     """
     if not isinstance(labels, np.ndarray):
         return _from_items(list(labels))
@@ -32,6 +33,9 @@ def as_labels(labels: Any) -> np.ndarray:
         return labels.astype(np.uint64 if labels.dtype == np.uint64 else np.int64, copy=False)
     if labels.dtype.kind == "U":
         return labels
+    if labels.dtype.kind == "M":
+        distinct, codes = np.unique(labels, return_inverse=True)
+        return _from_items(list(distinct))[codes]
     if labels.dtype.kind in "OSfT":  # objects, bytes, floats, text of any width
         return _from_items(labels.tolist())
     raise InputTypeError(f"ids must be integers or strings, not {labels.dtype}")
@@ -48,6 +52,8 @@ def _from_items(items: list) -> np.ndarray:
             label = label.decode("utf-8", "surrogateescape")
         elif isinstance(label, uuid.UUID):
             label = str(label)
+        elif isinstance(label, date | np.datetime64) and label == label:
+            label = _time_text(label)
         elif isinstance(label, float) and label.is_integer() and abs(label) < 2.0**53:
             label = int(label)
         elif isinstance(label, bool) or not isinstance(label, int | str):
@@ -64,6 +70,15 @@ def _from_items(items: list) -> np.ndarray:
         except OverflowError:
             continue
     raise InputTypeError("integer ids must fit 64 bits; give larger ones as strings")
+
+
+def _time_text(time: date | np.datetime64) -> str:
+    """ISO 8601 without what is zero at its end; a time with a zone as UTC, which a "Z" says."""
+    zone = getattr(time, "tzinfo", None)
+    if isinstance(time, datetime) and zone is not None:
+        time = time.astimezone(UTC).replace(tzinfo=None)
+    exact = time.to_datetime64() if hasattr(time, "to_datetime64") else np.datetime64(time)
+    return str(np.datetime_as_string(exact, unit="auto")) + ("Z" if zone is not None else "")
 
 
 def _text_array(items: list[str]) -> np.ndarray:
@@ -228,7 +243,7 @@ class IdMap:
         """
         if missing not in ("error", "mark"):
             raise ParameterError("missing", missing, "choose 'error' or 'mark'")
-        if isinstance(ids, str | bytes | int | np.generic | uuid.UUID):
+        if isinstance(ids, str | bytes | int | np.generic | uuid.UUID | date):
             ids = [ids]
         query = as_labels(ids)
         found = self._find(query)

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals.datasets.ids import IdMap
+from rgals.datasets.times import moments
 from rgals.files.atomic import atomic_file
 from rgals.matrix.entries import entries, entry_rows, group
 from rgals.matrix.validate import MAX_INDEX
@@ -297,7 +298,9 @@ def timestamps(column: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
     column = np.asarray(column)
     if column.dtype.kind == "M":
         refuse(np.isnat(column), where, "the timestamp is missing")
-        return column.astype("datetime64[ns]").astype(np.int64)
+        found = column.astype("datetime64[ns]")
+        refuse(found.astype(column.dtype) != column, where, "the timestamp {} is not in 1678 to 2262", column)
+        return found.astype(np.int64)
     if column.dtype.kind in "bui":
         return column.astype(np.int64)
     if column.dtype.kind == "f":
@@ -307,27 +310,39 @@ def timestamps(column: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
 
 
 def text_timestamps(items: list, where: Callable[[int], str]) -> np.ndarray:
-    """Timestamps from text: all integers, else all numbers, else all ISO 8601 dates."""
-    for convert in (partial(numbers, kind=int), numbers, _dates):
-        if (found := _converted(convert, items)) is not None:
+    """Timestamps from text or dates: all integers, else all numbers, else all dates (`moments`)."""
+    for kind in (int, float):
+        if (found := _numbers(items, kind)) is not None:
             return found
-    form = _dates if _converted(numbers, items[:1]) is None else numbers  # of the first; not that of all
-    bad = next(k for k, item in enumerate(items) if _converted(form, [item]) is None)
+    try:
+        return moments(items)
+    except (ValueError, TypeError, AttributeError) as error:
+        reason = str(error)
+    if _numbers(items[:1], float) is not None:  # then the first that is no number is at fault
+        bad = next(k for k, item in enumerate(items) if _numbers([item], float) is None)
+    else:
+        bad = next((k for k, item in enumerate(items) if not _is_date(item)), 0)
     raise FileFormatError(
         f"{where(bad)}: the timestamp {str(items[bad])[:60]!r} is neither a number nor a date such as "
-        "2024-01-31 or 2024-01-31T12:00:00"
+        f"2024-01-31 or 2024-01-31T12:00:00 ({reason[:80]})"
     )
 
 
-def _converted(convert: Callable[[list], np.ndarray], items: list) -> np.ndarray | None:
-    """The items in one form, or None where they are not all of that form, or one is not finite."""
+def _is_date(item: Any) -> bool:
     try:
-        found = convert(items)
+        moments([item])
+    except (ValueError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def _numbers(items: list, kind: type) -> np.ndarray | None:
+    """The items as finite numbers, or None where one is none."""
+    try:
+        found = numbers(items, kind)
     except (ValueError, OverflowError, TypeError):
         return None
-    if not np.isfinite(found).all():
-        return None
-    return found.astype(np.int64) if found.dtype.kind == "M" else found
+    return found if np.isfinite(found).all() else None
 
 
 def numbers(items: Sequence[str], kind: type = float) -> np.ndarray:
@@ -335,7 +350,3 @@ def numbers(items: Sequence[str], kind: type = float) -> np.ndarray:
     if any("_" in text for text in items):
         raise ValueError("not a number")
     return np.array([kind(text) for text in items], np.int64 if kind is int else np.float64)
-
-
-def _dates(items: list) -> np.ndarray:
-    return np.array([text.strip().removesuffix("Z") for text in items], dtype="datetime64[ns]")

@@ -156,7 +156,16 @@ def _undecodable(path: Path, encoding: str, error: UnicodeError) -> FileFormatEr
     return FileFormatError(f"{path}: this is not {plain} text ({error}); give the right encoding")
 
 
-def _sample(path: Path, encoding: str) -> list[str]:
+def known_encoding(encoding: str) -> str:
+    """The name of an encoding as Python has it; a mark at the beginning of UTF-8 is no text."""
+    try:
+        name = codecs.lookup(encoding).name
+    except LookupError:
+        raise ParameterError("encoding", encoding, "give an encoding that Python knows") from None
+    return "utf-8-sig" if name == "utf-8" else name
+
+
+def sample(path: Path, encoding: str) -> list[str]:
     """The first lines of a file, complete ones only, after checks that this is text at all."""
     with open_bytes(path) as raw:
         start = raw.read(_SNIFF_BYTES)
@@ -233,16 +242,11 @@ def detect(
     quote: str | None = '"',
 ) -> Layout:
     """Find delimiter, header and columns from the first lines of a file."""
-    try:
-        encoding = codecs.lookup(encoding).name
-    except LookupError:
-        raise ParameterError("encoding", encoding, "give an encoding that Python knows") from None
-    if encoding == "utf-8":
-        encoding = "utf-8-sig"
-    sample = _sample(path, encoding)
-    lines = [line for line in sample if line][:20]
+    encoding = known_encoding(encoding)
+    start = sample(path, encoding)
+    lines = [line for line in start if line][:20]
     if not lines:
-        raise FileFormatError(f"{path} is empty: it starts with {len(sample)} blank lines")
+        raise FileFormatError(f"{path} is empty: it starts with {len(start)} blank lines")
     if delimiter is None:
         delimiter = _sniff_delimiter(lines, quote, path)
     elif not isinstance(delimiter, str) or (delimiter != "::" and len(delimiter) != 1):
@@ -254,7 +258,7 @@ def detect(
     except csv.Error as error:
         longest = max(lines, key=len)
         raise FileFormatError(
-            f"{path}, line {sample.index(longest) + 1}: {error}; is this delimiter right? {shown(longest)}"
+            f"{path}, line {start.index(longest) + 1}: {error}; is this delimiter right? {shown(longest)}"
         ) from error
     if header is None:
         header = _has_header(first, wanted)
@@ -264,4 +268,4 @@ def detect(
     body, n_fields = first[int(header)], len(first[0])
     numeric = [is_number(field) for field in body] if len(body) == n_fields else [False] * n_fields
     at = choose(names, n_fields, wanted, numeric, str(path))
-    return Layout(path, delimiter, quote, encoding, names, n_fields, at, not sample[0])
+    return Layout(path, delimiter, quote, encoding, names, n_fields, at, not start[0])

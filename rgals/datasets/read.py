@@ -9,14 +9,32 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.frames import array_columns, frame_columns, is_frame, matrix_columns, parquet_columns
+from rgals.datasets.frames import array_columns, frame_columns, matrix_columns, parquet_columns
 from rgals.datasets.interactions import Columns, Interactions, build, check_options, refuse, timestamps
+from rgals.datasets.layout import open_bytes
+from rgals.datasets.lines import is_jsonl, is_lists, jsonl_columns, list_columns
 from rgals.datasets.npz import holds_arrays, read_npz
 from rgals.datasets.text import read_text
+from rgals.matrix.validate import is_frame
 from rgals.runtime.checks import check_choice
-from rgals.runtime.errors import InputTypeError
+from rgals.runtime.errors import FileFormatError, InputTypeError
 
 _PARQUET = b"PAR1"
+FORMS = ("auto", "table", "jsonl", "lists")
+# What reads files that are none of interactions; rgals takes the frame.
+_READERS = {
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), "pandas.read_excel"),
+    **dict.fromkeys((".feather", ".arrow", ".ipc"), "pandas.read_feather"),
+    **dict.fromkeys((".h5", ".hdf", ".hdf5"), "pandas.read_hdf"),
+    ".orc": "pandas.read_orc",
+    ".dta": "pandas.read_stata",
+    ".sav": "pandas.read_spss",
+    ".npy": "numpy.load",
+    ".mat": "scipy.io.loadmat",
+    ".mtx": "scipy.io.mmread",
+    **dict.fromkeys((".pkl", ".pickle", ".joblib"), None),
+    **dict.fromkeys((".zip", ".7z", ".rar", ".tar", ".tgz", ".zst", ".db", ".sqlite", ".pdf"), None),
+}
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 
 
@@ -35,6 +53,7 @@ def read_interactions(
     header: bool | None = None,
     encoding: str = "utf-8",
     engine: str = "auto",
+    form: str = "auto",
 ) -> Interactions:
     r"""Read who interacted with what into a matrix users x items.
 
@@ -43,8 +62,10 @@ def read_interactions(
     source : path, DataFrame, arrow table, tuple of arrays, or sparse matrix
         A file: npz (arrays ``user``, ``item`` and optionally ``rating``, ``timestamp``, ``split``; also what
         `Interactions.save` or `scipy.sparse.save_npz` wrote), parquet (needs pyarrow), or text: csv, tsv,
-        MovieLens ``::`` and the like, plain or packed with gzip, bzip2 or xz. Empty lines of text are
-        skipped; a line of nothing but spaces or delimiters is an error.
+        MovieLens ``::``, RecBole's ``.inter`` and the like, jsonl (a JSON object a line), or LightGCN's lists
+        (a user and all its items a line), plain or packed with gzip, bzip2 or xz. Empty lines of text are
+        skipped; a line of nothing but spaces or delimiters is an error. A name that ends in what is read
+        otherwise (``.xlsx``) is refused with the line that would be right.
         Or a pandas or polars DataFrame, a pyarrow Table, arrays ``(users, items[, values[, timestamps]])``,
         or a matrix.
     user, item : str or int, optional
@@ -73,12 +94,18 @@ def read_interactions(
     engine : {"auto", "pyarrow", "numpy", "python"}, default "auto"
         How text is read; all give the same result. "auto" takes pyarrow where it is installed, else
         `numpy.loadtxt`; what those refuse is read by Python's csv module, which names the line of an error.
+    form : {"auto", "table", "jsonl", "lists"}, default "auto"
+        Of a text file. By default lines that begin with ``{`` are jsonl, and lines of integers are lists if
+        they are of different lengths and each begins with another user.
 
     Returns
     -------
     Interactions
         ``matrix`` (csr_array of float32), ``user_ids`` and ``item_ids`` (sorted labels), ``timestamp`` and
-        ``split`` aligned with ``matrix.data``. Ids are integers where every one is a plain integer, else
+        ``split`` aligned with ``matrix.data``. Times are integers or other numbers as they are, and dates in
+        any usual form (ISO 8601 with or without a zone, ``31.01.2024``, ``1/31/2024``, ``Jan 31, 2024``) as
+        nanoseconds since 1970; where no date of the column tells the day from the month, it is refused. Ids
+        are integers where every one is a plain integer, else
         strings. Values of 0 are no interaction; users and items without any interaction are left out.
 
     Raises
@@ -111,9 +138,10 @@ def read_interactions(
     """
     check_options(min_value, binarize, duplicates)
     check_choice("engine", engine, ("auto", "pyarrow", "numpy", "python"))
+    check_choice("form", form, FORMS)
     wanted = {"user": user, "item": item, "value": value, "timestamp": timestamp, "split": split}
     text = {"delimiter": delimiter, "header": header, "encoding": encoding}
-    columns = _columns(source, wanted, engine, text)
+    columns = _columns(source, wanted, engine, form, text)
     for role in ("value", "timestamp", "split"):
         if wanted[role] is None:
             setattr(columns, role, None)
@@ -126,7 +154,7 @@ def read_interactions(
     return build(columns, min_value=min_value, binarize=binarize, duplicates=duplicates)
 
 
-def _columns(source: Any, wanted: dict[str, Any], engine: str, text: dict[str, Any]) -> Columns:
+def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: dict[str, Any]) -> Columns:
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         with open(path, "rb") as file:
@@ -135,6 +163,19 @@ def _columns(source: Any, wanted: dict[str, Any], engine: str, text: dict[str, A
             return parquet_columns(path, wanted)
         if path.suffix == ".npz" or (start.startswith(_ZIP) and holds_arrays(path)):
             return read_npz(path)
+        _refuse_suffix(path)
+        with open_bytes(path) as packed:
+            first = packed.read(1 << 10)
+        if path.suffix.lower() == ".json" and first.lstrip()[:1] == b"[":
+            raise FileFormatError(
+                f"{path} is one JSON document, not a line for each interaction; give "
+                f'read_interactions(pandas.read_json("{path}"))'
+            )
+        if form == "jsonl" or (form == "auto" and is_jsonl(first)):
+            return jsonl_columns(path, wanted, text["encoding"])
+        said = text["delimiter"] not in (None, " ", "\t") or text["header"] or wanted["user"] is not None
+        if form == "lists" or (form == "auto" and not said and is_lists(path, text["encoding"])):
+            return list_columns(path, text["encoding"])
         return read_text(path, wanted, engine, **text)
     if sp.issparse(source):
         return matrix_columns(source)
@@ -146,3 +187,17 @@ def _columns(source: Any, wanted: dict[str, Any], engine: str, text: dict[str, A
         "give a path, a DataFrame, an arrow table, arrays (users, items[, values[, timestamps]]) or a sparse "
         f"matrix, not {type(source).__name__}"
     )
+
+
+def _refuse_suffix(path: Path) -> None:
+    """Refuse by name what is neither text nor any other form that is read here."""
+    suffix = path.suffix.lower()
+    if suffix not in _READERS:
+        return
+    reader = _READERS[suffix]
+    line = (
+        f'; give read_interactions({reader}("{path}"))'
+        if reader
+        else "; give its content as csv, jsonl or parquet"
+    )
+    raise FileFormatError(f"{path}: files of the kind {suffix} are not read here{line}")

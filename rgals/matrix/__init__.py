@@ -1,1 +1,1 @@
-"""The one matrix type (canonical CSR), the boundary that makes it, and plain splits of it."""
+"""The one matrix type (canonical CSR), the boundary that makes it, and work on its entries."""

@@ -80,7 +80,39 @@ def fault(
     return None
 
 
+def is_frame(X: Any) -> bool:
+    """Whether something is a pandas or polars DataFrame or an arrow table."""
+    each = ("column_names", "get_column", "iloc")  # one of arrow, polars, pandas
+    return any(hasattr(X, name) for name in each) and hasattr(X, "columns")
+
+
+def on_host(X: Any) -> Any:
+    """Arrays of other packages in the memory of numpy, sparse ones as scipy's; all else as it is.
+
+    None of these packages is imported: their objects say how.
+    """
+    if isinstance(X, np.ndarray) or sp.issparse(X):
+        return X
+    if hasattr(X, "detach") and hasattr(X, "layout"):  # torch
+        X = X.detach().cpu()
+        if "sparse" not in str(X.layout):
+            return np.asarray(X)
+        X = X.to_sparse_coo().coalesce()
+        row, col = np.asarray(X.indices())
+        return sp.coo_array((np.asarray(X.values()), (row, col)), shape=tuple(X.shape))
+    if hasattr(X, "get") and (hasattr(X, "__cuda_array_interface__") or hasattr(X, "nnz")):  # cupy
+        return X.get()
+    if hasattr(X, "to_scipy_sparse"):  # sparse
+        return X.to_scipy_sparse()
+    return X
+
+
 def _dense_to_sparse(X: Any, name: str) -> sp.csr_array:
+    if is_frame(X):
+        raise InputTypeError(
+            f"{name} is a frame and must be a matrix here; give {name}.to_numpy() if its columns are items, "
+            f"rgals.datasets.read_interactions({name}).matrix if its rows are interactions"
+        )
     try:
         array = np.asarray(X)
     except Exception as error:
@@ -111,7 +143,7 @@ def as_csr(
     n_rows: int | None = None,
     n_cols: int | None = None,
 ) -> CSR:
-    """Check a matrix (scipy, ndarray, frame, `CSR`) and bring it into the form that rgals computes with.
+    """Check a matrix (scipy, ndarray, `CSR`) and bring it into the form that rgals computes with.
 
     Duplicates are added, explicit zeros dropped, rows sorted. The caller's matrix is never modified; arrays
     are shared where nothing had to change. Errors call it ``name`` and say which row and column is at fault.
@@ -123,6 +155,7 @@ def as_csr(
             out = CSR(X.indptr, X.indices, X.values.astype(dtype), X.n_cols)
         _check_shape(out.shape, n_rows, n_cols, name)
         return out
+    X = on_host(X)
     if not sp.issparse(X):
         X = _dense_to_sparse(X, name)
     raw_indptr, raw_indices, data, shape, by_column = _raw_arrays(X, name)

@@ -6,13 +6,14 @@ ranks as misses.
 """
 
 from rgals.metrics._judged import Judged, Outranked, judge
-from rgals.metrics.catalogue import coverage, exposure, gini, novelty
-from rgals.metrics.evaluation import evaluate
+from rgals.metrics.catalogue import average_popularity, coverage, exposure, gini, novelty
+from rgals.metrics.evaluation import Evaluation, evaluate
 from rgals.metrics.full import auc, partial_auc
 from rgals.metrics.lists import (
     average_precision,
     capped_average_precision,
     capped_recall,
+    f1,
     hit_rate,
     mrr,
     ndcg,
@@ -22,6 +23,7 @@ from rgals.metrics.lists import (
     recall,
 )
 from rgals.metrics.sampled import evaluate_sampled
+from rgals.metrics.segments import evaluate_segments
 from rgals.metrics.significance import (
     Comparison,
     bootstrap_interval,
@@ -33,9 +35,11 @@ from rgals.metrics.significance import (
 
 __all__ = [
     "Comparison",
+    "Evaluation",
     "Judged",
     "Outranked",
     "auc",
+    "average_popularity",
     "average_precision",
     "bootstrap_interval",
     "capped_average_precision",
@@ -43,8 +47,10 @@ __all__ = [
     "compare",
     "coverage",
     "evaluate",
+    "evaluate_segments",
     "evaluate_sampled",
     "exposure",
+    "f1",
     "gini",
     "hit_rate",
     "holm",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ from typing import Any
 from rgals.metrics import catalogue, full, lists
 from rgals.runtime.errors import InputTypeError, ParameterError
 
-LISTS, WHOLE, EXPOSURE, NOVELTY = "lists", "whole", "exposure", "novelty"
+LISTS, WHOLE, EXPOSURE, NOVELTY, POPULARITY = "lists", "whole", "exposure", "novelty", "popularity"
 
 
 @dataclass(frozen=True)
@@ -19,40 +20,59 @@ class Metric:
 
     function: Callable[..., Any]
     needs: str = LISTS  # what it is computed from, one of the constants above
+    also: tuple[str, ...] = ()  # other names
     parameter: str | None = None  # keyword of the number in parentheses
     check: Callable[[Any], float] | None = None  # returns that number as a float or raises `ParameterError`
+    kind: str = ""  # its row
     name: str = ""  # as given
     k: int | None = None
     options: Mapping[str, float] = field(default_factory=dict)
 
 
 METRICS = {
-    "ndcg": Metric(lists.ndcg),
-    "mrr": Metric(lists.mrr),
-    "map": Metric(lists.average_precision),
-    "capped_map": Metric(lists.capped_average_precision),
-    "recall": Metric(lists.recall),
-    "capped_recall": Metric(lists.capped_recall),
-    "precision": Metric(lists.precision),
-    "hit_rate": Metric(lists.hit_rate),
+    "ndcg": Metric(lists.ndcg, also=("normalized_dcg",)),
+    "mrr": Metric(lists.mrr, also=("rr", "reciprocal_rank")),
+    "map": Metric(lists.average_precision, also=("ap", "average_precision", "mean_average_precision")),
+    "capped_map": Metric(lists.capped_average_precision, also=("capped_average_precision", "kaggle_map")),
+    "recall": Metric(lists.recall, also=("r", "rec")),
+    "capped_recall": Metric(lists.capped_recall, also=("truncated_recall",)),
+    "precision": Metric(lists.precision, also=("p", "prec")),
+    "f1": Metric(lists.f1, also=("f", "f_score", "f_measure")),
+    "hit_rate": Metric(lists.hit_rate, also=("hr", "hitrate", "hit", "hits", "hit_ratio", "success")),
     "rbp": Metric(lists.rbp, parameter="p", check=lists.check_persistence),
     "nrbp": Metric(lists.nrbp, parameter="p", check=lists.check_persistence),
-    "auc": Metric(full.auc, WHOLE),
-    "pauc": Metric(full.partial_auc, WHOLE, parameter="max_fpr", check=full.check_rate),
-    "coverage": Metric(catalogue.coverage, EXPOSURE),
-    "gini": Metric(catalogue.gini, EXPOSURE),
-    "novelty": Metric(catalogue.novelty, NOVELTY),
+    "auc": Metric(full.auc, WHOLE, also=("roc_auc", "auroc")),
+    "pauc": Metric(
+        full.partial_auc, WHOLE, also=("partial_auc",), parameter="max_fpr", check=full.check_rate
+    ),
+    "coverage": Metric(
+        catalogue.coverage, EXPOSURE, also=("item_coverage", "catalog_coverage", "catalogue_coverage")
+    ),
+    "gini": Metric(catalogue.gini, EXPOSURE, also=("gini_index",)),
+    "novelty": Metric(catalogue.novelty, NOVELTY, also=("self_information", "mean_self_information")),
+    "arp": Metric(catalogue.average_popularity, POPULARITY, also=("average_popularity", "popularity")),
 }
+_BY_NAME = {other: name for name, row in METRICS.items() for other in (name, *row.also)}
 
-_FORM = re.compile(r"([a-z_]+)(?:\(([^()]*)\))?(?:@(\d+))?")
+_FORM = re.compile(r"([a-z][a-z_]*1?)(?:\(([^()]*)\))?(?:(?:@|_at_)(\d+))?")
+
+
+def parse_name(name: str) -> str:
+    """The row of a metric by any of its names, with or without a cutoff."""
+    found = _BY_NAME.get(name.strip().lower().replace("-", "_").partition("@")[0].partition("(")[0])
+    if found is None:
+        raise ParameterError("metrics", name, f"names: {', '.join(METRICS)}")
+    return found
 
 
 def parse(name: Any) -> Metric:
-    """Read a name such as ``"ndcg@10"``, ``"rbp(0.9)@20"`` or ``"auc"``; errors list what is known."""
-    match = _FORM.fullmatch(name.strip()) if isinstance(name, str) else None
-    row = METRICS.get(match[1]) if match else None
-    if match is None or row is None:
+    """Read a name such as ``"ndcg@10"``, ``"rbp(0.9)@20"`` or ``"HR@10"``; errors list what is known."""
+    plain = name.strip().lower().replace("-", "_") if isinstance(name, str) else ""
+    match = _FORM.fullmatch(plain)
+    kind = _BY_NAME.get(match[1]) if match else None
+    if match is None or kind is None:
         raise ParameterError("metrics", name, f"the form is 'name@k'; names: {', '.join(METRICS)}")
+    row = METRICS[kind]
     _, parameter, cutoff = match.groups()
     if row.needs == WHOLE and cutoff is not None:
         raise ParameterError(
@@ -69,7 +89,7 @@ def parse(name: Any) -> Metric:
         except ValueError:
             raise ParameterError("metrics", name, f"{parameter!r} is not a number") from None
         options[row.parameter] = row.check(value)
-    return replace(row, name=name, k=None if cutoff is None else int(cutoff), options=options)
+    return replace(row, kind=kind, name=name, k=None if cutoff is None else int(cutoff), options=options)
 
 
 def parse_all(names: str | Iterable[str]) -> list[Metric]:
@@ -82,3 +102,14 @@ def parse_all(names: str | Iterable[str]) -> list[Metric]:
     if not metrics:
         raise ParameterError("metrics", (), "give at least one name, such as 'ndcg@10'")
     return metrics
+
+
+def definitions() -> dict[str, tuple[tuple[str, ...], str]]:
+    """By the form of its name, the other names of every metric, and its definition."""
+    found = {}
+    for name, row in METRICS.items():
+        form = name if row.parameter is None else f"{name}({row.parameter})"
+        text = inspect.getdoc(row.function) or ""
+        form += "" if row.needs == WHOLE else "@k"
+        found[form] = row.also, re.split(r"\n\n[A-Z][\w ]*\n---", text)[0]
+    return found

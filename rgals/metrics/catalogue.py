@@ -139,12 +139,49 @@ def novelty(ranked: Any, counts: np.ndarray, n_users: int, k: int | None = None)
     >>> novelty([[0, 1], [1, -1]], [4, 1], n_users=4)
     array([1., 2.])
     """
+    known = np.maximum(np.asarray(counts), 1)
+    return _mean_of_lists(ranked, np.log2(check_int("n_users", n_users, 1)) - np.log2(known), k)
+
+
+def average_popularity(ranked: Any, counts: np.ndarray, k: int | None = None) -> np.ndarray:
+    """Average recommendation popularity: mean training interactions of the first k items (``"arp@k"``).
+
+    ``mean_i counts[i]`` over the items of the list.
+
+    Parameters
+    ----------
+    ranked : array of int, shape (B, n), or Judged
+        Items of each user, best first, -1 as padding, which does not count.
+    counts : array of int, shape (N,)
+        Users who know each item, from the training data.
+    k : int, optional
+        Cutoff; by default the length of the lists.
+
+    Returns
+    -------
+    ndarray of float64, shape (B,)
+        NaN for empty lists.
+
+    References
+    ----------
+    Yin et al., "Challenging the long tail recommendation", PVLDB 5(9), 2012. Abdollahpouri et al., "Managing
+    popularity bias in recommender systems with personalized re-ranking", FLAIRS 2019.
+
+    Examples
+    --------
+    >>> from rgals.metrics import average_popularity
+    >>> average_popularity([[0, 1], [1, -1]], [4, 1])
+    array([2.5, 1. ])
+    """
+    return _mean_of_lists(ranked, np.asarray(counts), k)
+
+
+def _mean_of_lists(ranked: Any, values: np.ndarray, k: int | None) -> np.ndarray:
+    """Mean of a value of the items over the first k of each list; NaN where a list is empty."""
     ids = _lists(ranked, k)
-    known = np.asarray(counts)
-    if ids.max(initial=-1) >= len(known):
-        raise InputError(f"ranked holds item {ids.max()}, but counts has {len(known)} entries")
-    bits = np.log2(check_int("n_users", n_users, 1)) - np.log2(np.maximum(known, 1))
+    if ids.max(initial=-1) >= len(values):
+        raise InputError(f"ranked holds item {ids.max()}, but counts has {len(values)} entries")
     shown = ids >= 0
     length = shown.sum(axis=1)
-    total = np.where(shown, bits[ids], 0.0).sum(axis=1) if len(known) else np.zeros(len(ids))
+    total = np.where(shown, values[ids], 0.0).sum(axis=1) if len(values) else np.zeros(len(ids))
     return np.divide(total, length, out=np.full(len(ids), np.nan), where=length > 0)

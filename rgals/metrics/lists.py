@@ -210,6 +210,25 @@ def precision(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarra
 
 
 @_documented
+def f1(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
+    """Harmonic mean of precision and recall at k: ``2 sum_{i<=k} h_i / (k + T)``, 0 where there is no hit.
+
+    References
+    ----------
+    Van Rijsbergen, Information Retrieval, 1979, chapter 7.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> from rgals.metrics import f1
+    >>> f1([[0, 1]], csr_array([[1, 0, 1, 1]]), k=2)  # precision 1/2, recall 1/3
+    array([0.4])
+    """
+    hits, n_truth, k = top(ranked, truth, k)
+    return _ratio(2.0 * hits.sum(axis=1), np.where(n_truth > 0, k + n_truth, 0))
+
+
+@_documented
 def hit_rate(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     """1 where a relevant item is among the first k, else 0 (HR@k).
 

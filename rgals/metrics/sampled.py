@@ -9,9 +9,9 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from rgals.matrix.csr import CSR
-from rgals.matrix.validate import as_csr
+from rgals.matrix.entries import union
+from rgals.metrics._served import served, test_users
 from rgals.metrics._table import parse_all
-from rgals.metrics.evaluation import source_of, test_users
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 
@@ -33,6 +33,7 @@ def evaluate_sampled(
     *,
     n_negatives: int = 99,
     users: Any = None,
+    columns: Any = None,
     per_user: bool = False,
     random_state: Any = 0,
 ) -> Any:
@@ -49,9 +50,9 @@ def evaluate_sampled(
     ----------
     model : fitted model, or pair (P, Q)
         Something with ``user_factors_`` and ``item_factors_``, or factor matrices of shapes (M, K), (N, K).
-    train : sparse matrix of shape (M, N), or None
+    train : sparse matrix of shape (M, N), Interactions, frame, or None
         Interactions that cannot be drawn as negatives. Test items that are also here are ranked all the same.
-    test : sparse matrix of shape (M, N)
+    test : sparse matrix of shape (M, N), Interactions or frame
         Relevant items; each is ranked on its own.
     metrics : str or iterable of str, default ("hit_rate@10", "ndcg@10")
         ``hit_rate``, ``ndcg`` and ``mrr`` with a cutoff. With one relevant item at rank r they are
@@ -59,8 +60,10 @@ def evaluate_sampled(
     n_negatives : int, default 99
         Different items drawn uniformly from those that are neither in train nor in test for the user, anew
         for each test item.
-    users : 1-D array of int, optional
+    users : 1-D array of rows, or of ids where ``test`` has ids, optional
         Evaluate only these.
+    columns : dict or "matrix", optional
+        Where train and test are frames: as in `rgals.RGALS.fit`.
     per_user : bool, default False
         Return the mean over the test items of each user instead of the mean over users.
     random_state : int, RandomState or None, default 0
@@ -98,21 +101,20 @@ def evaluate_sampled(
     >>> evaluate((P, Q), None, test, "hit_rate@10"), evaluate_sampled((P, Q), None, test, "hit_rate@10")
     ({'hit_rate@10': 0.0}, {'hit_rate@10': 1.0})
     """
-    wanted = [(metric.name, metric.name.partition("@")[0], metric.k or 0) for metric in parse_all(metrics)]
+    wanted = [(metric.name, metric.kind, metric.k or 0) for metric in parse_all(metrics)]
     for name, kind, _ in wanted:
         if kind not in _WORTH:
             raise ParameterError("metrics", name, "choose from hit_rate@k, ndcg@k and mrr@k")
     check_int("n_negatives", n_negatives, 1)
-    source, _ = source_of(model)
-    if not isinstance(source, tuple):
+    judged = served(model, train, test, "empty", columns)
+    if not isinstance(judged.source, tuple):
         raise InputTypeError("model must be fitted and have user_factors_ and item_factors_, or be (P, Q)")
-    P, Q = source
-    truth = as_csr(test, name="test", n_rows=len(P), n_cols=len(Q))
-    known = truth
-    if train is not None:
-        seen = as_csr(train, name="train", n_rows=len(P), n_cols=len(Q))
-        known = as_csr((seen.to_scipy() + truth.to_scipy()).tocsr())
-    rows = test_users(truth, users)
+    P, Q = judged.source
+    truth = judged.truth
+    if truth.shape != (len(P), len(Q)):
+        raise InputError("test has users or items that the model does not know; leave them out here")
+    known = union([judged.seen, truth]) or truth
+    rows = test_users(judged, users)
     if len(rows) == 0:
         raise InputError(f"test (shape {truth.shape}) holds no interaction of the users asked for")
     few = np.flatnonzero(truth.n_cols - known.row_counts[rows] < n_negatives)
@@ -141,7 +143,7 @@ def evaluate_sampled(
         worth = np.where(rank <= k, _WORTH[kind](rank), 0.0)
         figures[name] = np.bincount(index, worth, minlength=len(rows)) / hidden.row_counts
     if per_user:
-        return figures, rows
+        return figures, rows if judged.user_ids is None else judged.user_ids[rows]
     return {name: float(values.mean()) for name, values in figures.items()}
 
 

@@ -54,7 +54,8 @@ def _format(own: type[Loss] | None = None) -> ModelFormat:
         SPEC,
         {"n_iter_": int, "history_": list, "solver_": str, "n_features_in_": int},
         lambda params: {**params, "loss": _pack_loss(params["loss"])},
-        lambda params: {**params, "loss": _unpack_loss(params["loss"], own)},
+        # Files of releases without `init` are of random starts.
+        lambda params: {"init": "random", **params, "loss": _unpack_loss(params["loss"], own)},
     )
 
 

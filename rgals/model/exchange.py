@@ -7,6 +7,7 @@ from typing import Any, Self, cast
 
 import numpy as np
 
+from rgals.datasets.given import given
 from rgals.losses import WRMF, Degrees, Loss, get_loss
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
@@ -80,7 +81,10 @@ class Interop(FactorRanker):
         if not all(isinstance(f, np.ndarray) for f in factors) or not hasattr(model, "regularization"):
             raise InputTypeError(f"from_implicit takes a fitted ALS model, not {type(model).__name__}")
         users, items = (np.ascontiguousarray(f) for f in factors)
-        seen = as_csr(X, dtype=users.dtype, n_rows=len(users), n_cols=len(items))
+        data = given(X)
+        user_ids = data.user_ids if user_ids is None else user_ids
+        item_ids = data.item_ids if item_ids is None else item_ids
+        seen = as_csr(data.matrix, dtype=users.dtype, n_rows=len(users), n_cols=len(items))
         if loss is None:
             kept, chosen = _own_loss(seen, float(model.alpha))
         else:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from rgals.datasets.given import in_columns
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
 from rgals.matrix.validate import as_csr, check_ids
@@ -306,8 +307,9 @@ class FactorRanker(Fitted):
 
         Parameters
         ----------
-        X_rows : sparse matrix or array of shape (B, N)
-            The interactions of each new user, in the columns of the training matrix.
+        X_rows : sparse matrix, array, Interactions or frame of shape (B, N)
+            The interactions of each new user, in the columns of the training matrix. A frame of users and
+            items has a row for each different user, in the order of `numpy.unique`.
         n : int, default 10
         exclude : "given", None, sparse matrix of shape (B, N), or a tuple of these; default "given"
             Pairs that must not be returned: the interactions in ``X_rows``, none, or those of a matrix.
@@ -334,6 +336,7 @@ class FactorRanker(Fitted):
         """
         snapshot = self._state()
         n_items = len(snapshot.item_factors)
+        X_rows = in_columns(X_rows, snapshot.items if snapshot.item_ids is not None else None, "X_rows")
         rows = as_csr(X_rows, name="X_rows", dtype=snapshot.item_factors.dtype, n_cols=n_items)
         filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
         return self._rank(snapshot, self._fold_in(snapshot, rows), ("given", rows), n, cold, filters)

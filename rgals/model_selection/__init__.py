@@ -1,6 +1,6 @@
 """Splits, k-cores, protocols, `tune`, and `RGALSCV`, the estimator that tunes itself."""
 
-from rgals.matrix.splits import leave_last_out, split_interactions, temporal_split
+from rgals.datasets.splits import leave_last_out, split_interactions, temporal_split
 from rgals.model_selection.core import Core, k_core
 from rgals.model_selection.cv import RGALSCV
 from rgals.model_selection.folds import InteractionSplit, UserFold, UserSplit

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
+from rgals.datasets.given import given
 from rgals.matrix.entries import core_members
-from rgals.matrix.splits import to_matrix
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import ParameterError
 
@@ -18,14 +17,15 @@ class Core(NamedTuple):
 
     Attributes
     ----------
-    matrix : csr_array, shape (n_kept_users, n_kept_items)
+    matrix : csr_array or Interactions, shape (n_kept_users, n_kept_items)
+        Interactions where ``X`` has ids.
     users : ndarray of int64, shape (n_kept_users,)
         Row numbers kept, increasing.
     items : ndarray of int64, shape (n_kept_items,)
         Column numbers kept, increasing.
     """
 
-    matrix: sp.csr_array
+    matrix: Any  # csr_array or Interactions
     users: np.ndarray
     items: np.ndarray
 
@@ -39,16 +39,18 @@ def check_core(k: Any) -> tuple[int, int]:
     return check_int("k", k, 0), k
 
 
-def k_core(X: Any, k: int | tuple[int, int]) -> Core:
+def k_core(X: Any, k: int | tuple[int, int], *, columns: Any = None) -> Core:
     """Drop users and items with too few interactions until none is left that has too few.
 
     Parameters
     ----------
-    X : sparse matrix, array or Interactions, shape (n_users, n_items)
+    X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
         Interactions are counted, whatever their values.
     k : int or (int, int)
         Minimum number of interactions of a user and of an item that stays; two numbers where they differ.
         0 keeps even empty rows or columns.
+    columns : dict or "matrix", optional
+        Where ``X`` is a frame: as in `rgals.RGALS.fit`.
 
     Returns
     -------
@@ -70,6 +72,7 @@ def k_core(X: Any, k: int | tuple[int, int]) -> Core:
     (array([0, 1]), array([0, 1]))
     """
     k_user, k_item = check_core(k)
-    matrix = to_matrix(X)
+    found = given(X, columns)
+    matrix = found.csr()
     users, items = core_members(matrix, k_user, k_item)
-    return Core(matrix[users][:, items].tocsr(), users, items)
+    return Core(found.like(matrix[users][:, items].tocsr(), users, items), users, items)

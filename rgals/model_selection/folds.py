@@ -7,11 +7,11 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from sklearn.utils import check_random_state
 
+from rgals.datasets.given import given
+from rgals.datasets.splits import split_interactions
 from rgals.matrix.entries import entries, shuffled_within_rows
-from rgals.matrix.splits import split_interactions, to_matrix
 from rgals.runtime.checks import check_int, check_real
 from rgals.runtime.errors import ParameterError
 
@@ -21,8 +21,8 @@ class UserFold(NamedTuple):
 
     Attributes
     ----------
-    train : csr_array, shape (n_train_users, n_items)
-        Rows of the training users.
+    train : csr_array or Interactions, shape (n_train_users, n_items)
+        Rows of the training users; as the next two, Interactions where ``X`` has ids.
     fold_in : csr_array, shape (n_test_users, n_items)
         What is told about the held-out users.
     held_out : csr_array, shape (n_test_users, n_items)
@@ -31,9 +31,9 @@ class UserFold(NamedTuple):
         Row numbers in ``X``, increasing.
     """
 
-    train: sp.csr_array
-    fold_in: sp.csr_array
-    held_out: sp.csr_array
+    train: Any
+    fold_in: Any
+    held_out: Any
     train_users: np.ndarray
     test_users: np.ndarray
 
@@ -52,6 +52,8 @@ class UserSplit:
         Share of a held-out user's interactions that is told. The rounding is that of `split_interactions`: of
         n interactions floor((1 - fold_in) * n) are held out, at least one if n >= 2, none if n = 1.
     random_state : int, RandomState or None, default None
+    columns : dict or "matrix", optional
+        Where ``X`` is a frame: as in `rgals.RGALS.fit`.
 
     Examples
     --------
@@ -68,6 +70,7 @@ class UserSplit:
     test_size: int | float | None = None
     fold_in: float = 0.8
     random_state: int | np.random.RandomState | None = None
+    columns: Any = None
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
         """Number of folds; the arguments are ignored, as scikit-learn's splitters do."""
@@ -78,7 +81,7 @@ class UserSplit:
 
         Parameters
         ----------
-        X : sparse matrix, array or Interactions, shape (n_users, n_items)
+        X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
         y, groups : ignored
 
         Yields
@@ -94,12 +97,14 @@ class UserSplit:
         fold_in = check_real("fold_in", self.fold_in, 0.0, 1.0, open_min=True)
         if fold_in == 1.0:
             raise ParameterError("fold_in", self.fold_in, "give a share below 1; else nothing is held out")
-        matrix = to_matrix(X)
+        found = given(X, self.columns)
+        matrix = found.csr()
         rng, shares = check_random_state(self.random_state), (fold_in, 1 - fold_in)
         for fold in self._folds(matrix.shape[0], rng).split(matrix):
             train_users, test_users = map(np.sort, fold)
             told, held_out = split_interactions(matrix[test_users], shares, random_state=rng)
-            yield UserFold(matrix[train_users], told, held_out, train_users, test_users)
+            parts = found.like(matrix[train_users], train_users), found.like(told, test_users)
+            yield UserFold(*parts, found.like(held_out, test_users), train_users, test_users)
 
     def _folds(self, n_users: int, rng: np.random.RandomState) -> Any:
         from sklearn.model_selection import KFold, ShuffleSplit  # costly to import
@@ -130,6 +135,8 @@ class InteractionSplit:
         A user with n interactions has floor(n / n_splits) or one more of them held out in a fold; every
         interaction is held out in exactly one fold, and a user's only interaction never is.
     random_state : int, RandomState or None, default None
+    columns : dict or "matrix", optional
+        Where ``X`` is a frame: as in `rgals.RGALS.fit`.
 
     Examples
     --------
@@ -142,25 +149,28 @@ class InteractionSplit:
     n_splits: int = 5
     _: KW_ONLY
     random_state: int | np.random.RandomState | None = None
+    columns: Any = None
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
         """Number of folds; the arguments are ignored."""
         return self.n_splits
 
-    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[sp.csr_array, sp.csr_array]]:
+    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[Any, Any]]:
         """Yield (train, test) of each fold, both of the shape of ``X``.
 
         Parameters
         ----------
-        X : sparse matrix, array or Interactions, shape (n_users, n_items)
+        X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
         y, groups : ignored
 
         Yields
         ------
         train, test : csr_array, shape (n_users, n_items)
+            Interactions where ``X`` has ids.
         """
         n_splits = check_int("n_splits", self.n_splits, 2)
-        matrix = to_matrix(X)
+        found = given(X, self.columns)
+        matrix = found.csr()
         rng = check_random_state(self.random_state)
         counts = np.diff(matrix.indptr)
         rank = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], counts)
@@ -170,4 +180,4 @@ class InteractionSplit:
         fold[shuffled_within_rows(matrix, rng)] = (rank + np.repeat(first, counts)) % n_splits
         fold[np.repeat(counts == 1, counts)] = -1
         for k in range(n_splits):
-            yield entries(matrix, fold != k), entries(matrix, fold == k)
+            yield found.like(entries(matrix, fold != k)), found.like(entries(matrix, fold == k))

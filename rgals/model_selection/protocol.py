@@ -12,8 +12,9 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import check_random_state
 
+from rgals.datasets.given import given
+from rgals.datasets.splits import check_ratios, leave_last_out, split_interactions, temporal_split
 from rgals.matrix.entries import entries, entry_rows, part_sizes
-from rgals.matrix.splits import check_ratios, leave_last_out, split_interactions, temporal_split, to_matrix
 from rgals.model_selection.core import check_core, k_core
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import InputError, ParameterError
@@ -172,7 +173,7 @@ class Protocol:
 
         Parameters
         ----------
-        data : Interactions or sparse matrix, shape (n_users, n_items)
+        data : Interactions, frame or sparse matrix, shape (n_users, n_items)
             "leave_last" and "temporal" need Interactions with timestamps, "given" Interactions with a split.
 
         Returns
@@ -184,9 +185,10 @@ class Protocol:
         InputError
             Timestamps or the given split are missing, or nothing is left after the preparation.
         """
-        matrix = to_matrix(data)
+        told = given(data, name="data")
+        matrix = told.csr()
         needed = {"leave_last": "timestamp", "temporal": "timestamp", "given": "split"}.get(self.split)
-        marks = None if needed is None else getattr(data, needed, None)  # of every entry
+        marks = None if needed is None else getattr(told, needed)  # of every entry
         if needed is not None and marks is None:
             raise InputError(f"split={self.split!r} needs Interactions with a {needed}")
         if self.min_value is not None:

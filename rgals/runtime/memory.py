@@ -107,7 +107,9 @@ def fit_bytes(
     watched: bool = False,  # somebody asks for the factors of every iteration: copies in another basis
     threads: int = 1,
     longest: int | None = None,  # interactions of the longest row or column
-    closed_form: int = 0,  # bytes that the closed form takes, where there are no iterations
+    closed_form: int = 0,  # bytes that the closed form takes,
+    iterates: bool = True,  # and whether there are iterations besides
+    start: int = 0,  # columns of the tables of a spectral start
 ) -> int:
     """Bytes that a fit by least squares allocates at its peak, beyond the matrix in canonical form."""
     n_users, n_items = shape
@@ -125,6 +127,8 @@ def fit_bytes(
     iterated = (n_users + n_items) * width + max(
         most * copy, (n_users + n_items) * width if watched else 0, n_items * width
     )
+    # A spectral start takes a wider table for either side.
+    begun = (n_users + n_items) * start * itemsize + (16 if start <= 256 else 8) * start * start * 8
     # The last half-step: new user factors, and item factors turned in a copy.
     last = (n_users + 2 * n_items) * width + n_items * copy
     if best:
@@ -136,7 +140,7 @@ def fit_bytes(
     scratch = threads * padded * (packed + 2 * padded) * itemsize + squares
     # Before the factors are there: sums over the interactions, a chunk at a time (rgals.losses.base).
     chunk = 16 * min(nnz, 1 << 20)
-    before = closed_form or rows + iterated + scratch
+    before = max(closed_form, rows + max(begun, iterated + scratch)) if iterates else closed_form
     return transpose + posed + max(before, rows + last + scratch, chunk)
 
 

@@ -84,7 +84,8 @@ def recommend_all(
     model : fitted RGALS or SGDRanker
         The fit that it holds when this is called is used throughout.
     out : str or path
-        The kind of file follows from its ending: ``.parquet`` (needs pyarrow), ``.csv``, ``.tsv``, ``.npz``.
+        The kind of file follows from its ending: ``.parquet`` (needs pyarrow), ``.csv``, ``.tsv``,
+        ``.jsonl``, ``.npz``.
     n : int, default 10
         Items for each user.
     users : 1-D array of int, optional
@@ -101,7 +102,7 @@ def recommend_all(
     exclude_items : 1-D array of items, optional
     cold : {"empty", "popular"}, default "empty"
         As in `recommend`.
-    format : {"parquet", "csv", "tsv", "npz"}, optional
+    format : {"parquet", "csv", "tsv", "jsonl", "npz"}, optional
         Instead of what the ending of the name says.
     resume : bool, default True
         False starts anew, and leaves no scratch file behind when it fails.

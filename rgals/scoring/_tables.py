@@ -1,10 +1,11 @@
-"""Tables of recommendations as files: csv, tsv, parquet, npz; the same lists give the same bytes."""
+"""Tables of recommendations as files: csv, tsv, jsonl, parquet, npz; the same lists give the same bytes."""
 
 from __future__ import annotations
 
 import csv
 import io
 import itertools
+import json
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
@@ -17,10 +18,11 @@ from rgals.datasets.ids import LABELS, Names, write_labels
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, MissingDependencyError, ParameterError
 
-FORMATS = ("csv", "tsv", "parquet", "npz")
+FORMATS = ("csv", "tsv", "jsonl", "parquet", "npz")
 HEADER = ("user", "item", "rank", "score")
 _ROW_GROUP = 1 << 18  # rows that a parquet file keeps together, and that are held until they are written
-SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet", ".npz": "npz"}
+SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+SUFFIXES |= {".parquet": "parquet", ".pq": "parquet", ".npz": "npz"}
 
 #: Labels of users, ids and scores of shape (users, n): one batch.
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -45,7 +47,7 @@ def check_writable(kind: str, labels: np.ndarray | None, what: str) -> None:
         pyarrow()
     if kind == "npz" or labels is None or labels.dtype.kind in "iu":
         return
-    if labels.dtype == object:
+    if labels.dtype == object and kind != "jsonl":
         names = labels.tolist()
         texts = [str(label) for label in names]
         if len(set(texts)) < len(texts):
@@ -102,7 +104,10 @@ def write(
         _write_npz(file, batches, users, n_users, items, dtype, n)
     else:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-        write_text(text, "\t" if kind == "tsv" else ",", batches(), items)
+        if kind == "jsonl":
+            write_jsonl(text, batches(), items)
+        else:
+            write_text(text, "\t" if kind == "tsv" else ",", batches(), items)
         text.flush()
         text.detach()
 
@@ -123,6 +128,16 @@ def write_text(file: TextIO, delimiter: str, batches: Iterable[Batch], items: np
         row, item, rank, score = _columns(batch)
         text = [f"{value:.6g}" for value in score.tolist()]
         writer.writerows(zip(batch[0][row].tolist(), items[item].tolist(), rank.tolist(), text, strict=True))
+
+
+def write_jsonl(file: TextIO, batches: Iterable[Batch], items: np.ndarray) -> None:
+    """Write a JSON object a line; integer ids stay integers."""
+    for batch in batches:
+        row, item, rank, score = _columns(batch)
+        numbers = [float(f"{value:.6g}") for value in score.tolist()]
+        columns = batch[0][row].tolist(), items[item].tolist(), rank.tolist(), numbers
+        for record in zip(*columns, strict=True):
+            file.write(json.dumps(dict(zip(HEADER, record, strict=True)), ensure_ascii=False) + "\n")
 
 
 def _write_parquet(file: BinaryIO, batches: Iterator[Batch], items: np.ndarray, dtype: np.dtype) -> None:

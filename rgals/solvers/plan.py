@@ -197,6 +197,12 @@ def common_ratio(over: np.ndarray, under: np.ndarray, solved: np.ndarray) -> flo
     return float(ratio[0]) if np.ptp(ratio) <= SAME * ratio.max() else None
 
 
+def pieces(n: np.ndarray) -> np.ndarray:
+    """Bounds of pieces of equal cost, of rows with so many positives that are summed in their order."""
+    cost = np.append(0, np.cumsum(n + ROW_COST))
+    return np.unique(np.searchsorted(cost, np.linspace(0, cost[-1], PIECES + 1)))
+
+
 # ---------------------------------------------------------------- the plan of a side
 
 
@@ -274,9 +280,7 @@ class Plan:
         return Work(order, bounds.astype(np.int64), self.kind, self._worth, most, longest)
 
     def _diagonal_work(self, order: np.ndarray) -> Work:
-        """Ascending rows in pieces of equal cost."""
-        cost = np.append(0, np.cumsum(self._n[order] + ROW_COST))
-        return self._work(order, np.unique(np.searchsorted(cost, np.linspace(0, cost[-1], PIECES + 1))))
+        return self._work(order, pieces(self._n[order]))
 
     def _dealt_work(self, order: np.ndarray) -> Work:
         """A fixed number of pieces of about equal cost: rows, longest first, are dealt out in turn."""

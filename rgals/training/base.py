@@ -77,16 +77,21 @@ class Trained(FactorRanker):
         checkpoint: str | os.PathLike | Checkpoint | None = None,
         user_ids: Any = None,
         item_ids: Any = None,
+        columns: Any = None,
     ) -> Self:
         """Fit the factors to an interaction matrix.
 
         Parameters
         ----------
-        X : sparse matrix, array or Interactions, shape (n_users, n_items)
+        X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
             Values >= 0; a zero means "not observed". Duplicates are added. Not modified. What a value weighs
-            is said by ``values``.
+            is said by ``values``. A frame (pandas,
+            polars, arrow) of users, items, values and times is read by the names of its columns, as
+            `rgals.datasets.read_interactions` does, and gives the model its ids. A frame is a matrix if all
+            its columns are numeric and none is called like a user, item, value or time, but not if it has
+            two to four columns, all integers; anything else is refused. Arrays of torch and cupy will do.
         y : ignored
-        validation : sparse matrix, shape (n_users, n_items), optional
+        validation : sparse matrix, Interactions or frame, shape (n_users, n_items), optional
             Held-out interactions: ``metric`` is measured on them after every iteration, or epoch (not
             counted in the history's seconds). Interactions of ``X`` are excluded from the rankings.
         callbacks : callable or sequence of callables, optional
@@ -98,7 +103,10 @@ class Trained(FactorRanker):
             uninterrupted one.
         user_ids, item_ids : array of distinct labels, optional
             External ids of the rows and columns; they travel with the saved model. Taken from ``X`` where it
-            is an `rgals.datasets.Interactions`.
+            has some.
+        columns : dict or "matrix", optional
+            Ends the guess about a frame: ``{"user": "who", "item": "what"}`` names the columns (also
+            ``value``, ``timestamp``; positions from 0 will do), "matrix" says that its columns are items.
 
         Returns
         -------
@@ -133,7 +141,7 @@ class Trained(FactorRanker):
         check_choice("values", given.values, VALUES)
         dtype = given._check(checkpoint)
         params = parameters_of(given)
-        matrix, labels, names = read(given, X, dtype, user_ids, item_ids)
+        matrix, labels, names = read(given, X, dtype, user_ids, item_ids, columns)
         split = given.early_stopping and validation is None
         watched = given.early_stopping or validation is not None or callbacks is not None
         weighting = weigh(given.values, matrix, depth=4)
@@ -142,7 +150,7 @@ class Trained(FactorRanker):
         given._check_memory(matrix, dtype, weights=room, split=split, watched=watched)
         seed, store = open_store(checkpoint, given._checkpoint, given.random_state)
         weighted = weighting.rows(matrix)
-        train, held_out = divide(weighted, validation, given.early_stopping, seed)
+        train, held_out = divide(weighted, labels, validation, given.early_stopping, seed, columns)
         watchers, best = make_watchers(given, train, held_out, callbacks)
         task = Task(weighted, train, held_out, dtype, seed, store, watchers, best)
         state, history, solver = given._train(task)

@@ -150,6 +150,12 @@ class Store:
             seed = stored
         self.seed = seed
 
+    @property
+    def start(self) -> str | None:
+        """What the fit of the file started from, as `describe` has it; None where there is no file."""
+        fit = (self._meta or {}).get("fit")
+        return fit.get("start") if isinstance(fit, dict) else None
+
     def resume(self, n_iter: int) -> Progress | None:
         """What the file holds, if it belongs to the fit of ``description``; None where there is no file."""
         if self._meta is None:

@@ -10,11 +10,13 @@ import scipy.sparse as sp
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import _check_feature_names, _check_n_features, _get_feature_names
 
+from rgals.datasets.given import beside, given, in_columns
+from rgals.datasets.ids import IdMap
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import hold_out
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import AUTO, Weighting, are_ratings, spread
-from rgals.model.state import check_labels
+from rgals.model.state import Snapshot, check_labels
 from rgals.runtime import memory
 from rgals.runtime.aligned import empty
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ValuesWarning
@@ -24,17 +26,16 @@ HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches
 
 
 def read(
-    model: Any, X: Any, dtype: Any, user_ids: Any, item_ids: Any
+    model: Any, X: Any, dtype: Any, user_ids: Any, item_ids: Any, columns: Any = None
 ) -> tuple[CSR, tuple[np.ndarray | None, np.ndarray | None], np.ndarray | None]:
     """The matrix to fit, the labels of its users and items, and the names of its columns."""
-    if hasattr(X, "matrix") and hasattr(X, "user_ids"):
-        user_ids = X.user_ids if user_ids is None else user_ids
-        item_ids = X.item_ids if item_ids is None else item_ids
-        X = X.matrix
-    names = _column_names(X)
-    matrix = check_matrix(model, X, dtype)
+    found = given(X, columns)
+    matrix = check_matrix(model, found.matrix, dtype)
     if matrix.nnz == 0:
         raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
+    user_ids = found.user_ids if user_ids is None else user_ids
+    item_ids = found.item_ids if item_ids is None else item_ids
+    names = None if found.frame is None else _column_names(found.frame)
     return matrix, check_labels(user_ids, item_ids, matrix.shape), names
 
 
@@ -65,10 +66,16 @@ def weigh(values: str, matrix: CSR, *, depth: int) -> Weighting:
     return Weighting.of(taken, matrix)
 
 
+def read_rows(model: Any, X: Any, dtype: Any, state: Snapshot) -> CSR:
+    """Histories of users over the items of a fit; a table of users and items has a row for each user."""
+    found = given(X)
+    _check_feature_names(model, found.matrix if found.frame is None else found.frame, reset=False)
+    matrix = in_columns(found, state.items if state.item_ids is not None else None, "X")
+    return check_matrix(model, matrix, dtype, n_items=len(state.item_factors))
+
+
 def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) -> CSR:
-    """The matrix in canonical form; with ``n_items``, the number and names of its columns are the fit's."""
-    if n_items is not None:
-        _check_feature_names(model, X, reset=False)
+    """The matrix in canonical form, with ``n_items`` columns."""
     if sp.issparse(X) or isinstance(X, CSR):
         # A wrong number of items is named by `as_csr`, a right one by nobody.
         matrix = as_csr(X, dtype=dtype, n_cols=n_items)
@@ -77,10 +84,6 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
         if matrix.n_cols == 0:
             raise InputError(f"Found array with 0 feature(s) (shape={matrix.shape}): X has no items")
         return matrix
-    if X is None or isinstance(X, str | bytes | dict) or np.isscalar(X):
-        raise InputTypeError(
-            f"X must be a sparse matrix or a numeric array, users x items, not {type(X).__name__}"
-        )
     try:
         # `as_csr` looks for NaN and infinity itself: it says where.
         X = check_array(X, dtype="numeric", ensure_all_finite=False, estimator=model, input_name="X")
@@ -95,20 +98,28 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
 
 def _column_names(X: Any) -> np.ndarray | None:
     """Names of the columns of a frame; None for what has none."""
-    if sp.issparse(X) or isinstance(X, np.ndarray):  # scikit-learn would look for packages of frames first
-        return None
     try:
         return _get_feature_names(X)
     except TypeError as error:
         raise InputTypeError(str(error)) from error
 
 
-def divide(matrix: CSR, validation: Any, early_stopping: bool, seed: int) -> tuple[CSR, CSR | None]:
+def divide(
+    matrix: CSR,
+    labels: tuple[Any, Any],
+    validation: Any,
+    early_stopping: bool,
+    seed: int,
+    columns: Any = None,
+) -> tuple[CSR, CSR | None]:
     """What is fitted, and what is watched: the validation matrix, or a part held out for early stopping."""
     if validation is not None:
-        n_users, n_items = matrix.shape
+        users, items = (None if ids is None else IdMap(ids) for ids in labels)
+        # Users and items that the fit does not know follow behind: they are judged, as cold and as missed.
+        laid_out, *unknown = beside(validation, users, items, columns=columns, name="validation", grow=True)
+        n_users, n_items = (n + len(new) for n, new in zip(matrix.shape, unknown, strict=True))
         dtype = matrix.values.dtype
-        return matrix, as_csr(validation, name="validation", dtype=dtype, n_rows=n_users, n_cols=n_items)
+        return matrix, as_csr(laid_out, name="validation", dtype=dtype, n_rows=n_users, n_cols=n_items)
     return hold_out(matrix, HOLD_OUT, seed) if early_stopping else (matrix, None)
 
 

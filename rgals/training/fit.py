@@ -14,11 +14,12 @@ from rgals.runtime import memory as _memory
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.threads import n_threads
-from rgals.solvers import closed_form
+from rgals.solvers import closed_form, spectral
 from rgals.solvers.als import ALS, Problem
 from rgals.solvers.cuda import check_factors, is_cuda
 from rgals.training.checkpoint import checkpoint_spec, describe, plain
 from rgals.training.data import admit, dtype_name
+from rgals.training.start import CLOSED_FORM, INITS, RANDOM, SPECTRAL, WARM, choose_init
 
 SOLVERS = ("auto", "exact", "pcg", "svd", "dense")
 # Parameters that a checkpoint must share with the fit that goes on from it.
@@ -40,15 +41,24 @@ def check_parameters(model: Any, checkpoint: Any) -> np.dtype:
     check_choice("dtype", dtype_name(model.dtype), ("float32", "float64"))
     check_device(model)
     check_real("tol", model.tol, 0.0)
-    for name in ("n_iter", "patience", "pcg_steps"):
+    for name in ("patience", "pcg_steps"):
         check_int(name, getattr(model, name), 1)
+    if not isinstance(model.n_iter, str):
+        check_int("n_iter", model.n_iter, 1)
+    elif model.n_iter != AUTO:
+        raise ParameterError("n_iter", model.n_iter, "give an integer >= 1, or 'auto'")
+    check_choice("init", model.init, INITS)
     if model.validation_users is not None:
         check_int("validation_users", model.validation_users, 1)
     if model.init_scale is not None:
         check_real("init_scale", model.init_scale, 0.0, open_min=True)
+        if model.init == "spectral":
+            raise ParameterError("init_scale", model.init_scale, "it scales init='random'; leave it None")
     loss = get_loss(model.loss)
     if model.solver == "svd":
         closed_form.check_closed_form(loss, model.reg_exponent)
+        if model.init != AUTO:
+            raise ParameterError("init", model.init, "solver='svd' starts from nothing; leave it 'auto'")
         if checkpoint is not None:
             raise ParameterError("checkpoint", checkpoint, "solver='svd' has no iterations to write down")
     return np.dtype(dtype_name(model.dtype))
@@ -71,6 +81,9 @@ def check_memory(
 ) -> None:
     """Raise `InsufficientMemoryError` where a fit needs more memory than there is: see `Trained`."""
     itemsize, valued, size = dtype.itemsize, not matrix.is_binary, (matrix.shape, matrix.nnz)
+    init, closed = choose_init(model, matrix), 0
+    if model.solver == "svd" or init == CLOSED_FORM:
+        closed = closed_form.scratch_bytes(*size, model.K, itemsize, valued)
     needed = _memory.fit_bytes(
         *size,
         model.K,
@@ -81,26 +94,35 @@ def check_memory(
         watched=watched,
         threads=n_threads(model.n_jobs),
         longest=int(max(matrix.row_counts.max(), matrix.col_counts.max())),
-        closed_form=closed_form.scratch_bytes(*size, model.K, itemsize, valued)
-        if model.solver == "svd"
-        else 0,
+        closed_form=closed,
+        iterates=model.solver != "svd",
+        start=spectral.n_columns(model.K, itemsize) if init == SPECTRAL else 0,
     )
     if model.readout_exponent:  # what scores, beside what was solved
         needed += matrix.n_cols * model.K * itemsize
     admit(needed + weights, model, matrix, dtype, split)
 
 
-def taken(model: Any, problem: Problem) -> dict[str, float]:
-    """The numbers that took the place of "auto", by name."""
+def taken(model: Any, problem: Problem, init: str) -> dict[str, Any]:
+    """What took the place of "auto", by name."""
     given = get_loss(model.loss).get_params()
-    chosen = {name: value for name, value in problem.loss.get_params().items() if given[name] == AUTO}
-    return {**chosen, **({"reg": problem.reg} if model.reg == AUTO else {})}
+    chosen: dict[str, Any] = {
+        name: value for name, value in problem.loss.get_params().items() if given[name] == AUTO
+    }
+    if model.reg == AUTO:
+        chosen["reg"] = problem.reg
+    if model.init == AUTO and init != WARM and model.solver != "svd":
+        chosen["init"] = RANDOM if init == RANDOM else SPECTRAL
+    return chosen
 
 
-def describe_fit(model: Any, loss: Loss, solver: str, matrix: CSR, held_out: CSR | None) -> dict[str, Any]:
+def describe_fit(
+    model: Any, loss: Loss, solver: str, init: str, matrix: CSR, held_out: CSR | None
+) -> dict[str, Any]:
     """Everything that decides the bytes of a fit, as a checkpoint keeps it."""
     return {
         **describe(model, loss, _DECISIVE, 1, matrix, held_out),
+        **({} if init == WARM else {"start": init}),
         "solver": solver,
         **({"readout_exponent": plain(model.readout_exponent)} if model.readout_exponent else {}),
         "pcg_steps": plain(model.pcg_steps) if solver == "pcg" else None,

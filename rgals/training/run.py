@@ -12,7 +12,7 @@ import numpy as np
 from rgals.runtime.progress import ProgressBar
 from rgals.training.checkpoint import Progress, Store
 from rgals.training.steps import Callback, Iteration, Steps
-from rgals.training.watch import BestIterate
+from rgals.training.watch import BestIterate, Settled
 
 
 def run(
@@ -20,6 +20,7 @@ def run(
     n_iter: int,
     *,
     tol: float | None = None,
+    settled: Settled | None = None,
     watchers: Sequence[Callback] = (),
     best: BestIterate | None = None,
     store: Store | None = None,
@@ -30,16 +31,17 @@ def run(
     Returns the ``outcome`` of ``steps``, and the history: ``iteration``, ``seconds``, ``objective`` and what
     watchers added. Nothing is published: an error or Ctrl-C loses the results, but for checkpoints.
 
-    The objective has settled when it falls by less than ``tol`` times its magnitude in an iteration; None: it
-    ends no run. All ``watchers`` are called after every iteration; ``best`` is one of them, whose iterate is
-    returned instead of the last. ``store`` is where checkpoints are, to go on from and to write.
+    The objective has settled when it falls by less than ``tol`` times its magnitude in an iteration, or as
+    ``settled`` says; None: it ends no run. All ``watchers`` are called after every iteration; ``best`` is one
+    of them, whose iterate is returned instead of the last. ``store`` is where checkpoints are, to go on from
+    and to write.
     """
     history: list[dict[str, Any]] = []
     done = None if store is None else store.resume(n_iter)
     if done is not None:
         steps.restore(done.state)
         history = list(done.history)
-        n_iter = len(history) if done.stopped else n_iter
+        n_iter = len(history) if done.stopped or (settled and settled.within(history)) else n_iter
         if best is not None and done.best is not None:
             best.best, best.iteration, best.factors = done.best
         del done  # SGD has copied its arrays
@@ -55,11 +57,13 @@ def run(
             now = Iteration(iteration, seconds, objective, record, history, steps)
             answers = [watcher(now) for watcher in watchers]  # every one is called
             stop = any(answers) or (tol is not None and previous - objective < tol * abs(objective))
-            if store is not None and (stop or iteration == n_iter or store.due(iteration)):
+            # Not written down as a stop: a fit that asks for more iterations goes on from there.
+            last = stop or iteration == n_iter or (settled is not None and settled(history))
+            if store is not None and (last or store.due(iteration)):
                 kept = None if best is None else (best.best, best.iteration, best.factors)
                 store.write(Progress(steps.state(), history, stop, kept))
             bar.advance(record)
-            if stop:
+            if last:
                 break
             previous = objective
             del now  # and with it copies of the factors that somebody asked for

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rgals.matrix.csr import CSR
-from rgals.metrics.evaluation import evaluate, sample_users
+from rgals.metrics._served import sample_users
+from rgals.metrics.evaluation import evaluate
 from rgals.runtime.errors import ParameterError
 from rgals.training.steps import Callback, Iteration
 
@@ -33,6 +35,26 @@ class Validation:
         figures = evaluate(factors, *data, self.metric, users=self.users, n_jobs=self.n_jobs)
         now.record[self.metric] = float(figures[self.metric])
         now.record["evaluation_seconds"] = time.perf_counter() - started
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Whether an objective has settled: its last fall is less than ``share`` of all that it fell.
+
+    ``origin`` is the objective of factors that are 0.
+    """
+
+    origin: float
+    share: float
+
+    def __call__(self, history: Sequence[dict[str, Any]]) -> bool:
+        """Judge the last iteration."""
+        last = [record["objective"] for record in history[-2:]]
+        return len(last) == 2 and last[0] - last[1] < self.share * (self.origin - last[1])
+
+    def within(self, history: Sequence[dict[str, Any]]) -> bool:
+        """Whether it had settled at any iteration."""
+        return any(self(history[:n]) for n in range(2, len(history) + 1))
 
 
 class BestIterate:

@@ -145,7 +145,7 @@ def test_evaluate_equals_the_library(folder, capsys):
     assert f"{figures['ndcg@5']:.4f}" in capsys.readouterr().out
 
 
-def test_evaluate_leaves_out_what_was_fitted_and_what_is_unknown(folder, tmp_path, capsys):
+def test_evaluate_leaves_out_what_was_fitted_and_counts_what_is_unknown_as_missed(folder, tmp_path, capsys):
     model, test = RGALS.load(folder / "model.npz"), rows_of_npz(folder / "test.npz")
     fitted = sp.coo_array(model.seen_)
     known = [[model.user_ids_[u], model.item_ids_[i]] for u, i in zip(*fitted.coords, strict=True)][:7]
@@ -156,9 +156,19 @@ def test_evaluate_leaves_out_what_was_fitted_and_what_is_unknown(folder, tmp_pat
     assert main([*command, str(tmp_path / "all.csv"), "--json"]) == 0
     with_them = capsys.readouterr()
     assert main([*command, str(folder / "test.npz"), "--json"]) == 0
-    assert json.loads(with_them.out) == json.loads(capsys.readouterr().out)
-    assert "2 of" in with_them.err
-    assert "7 interactions were fitted" in with_them.err
+    ours, without = json.loads(with_them.out), json.loads(capsys.readouterr().out)
+    assert ours["users"] == without["users"] + 1 and ours["cold"] == without["cold"] + 1
+    assert ours["interactions"] == without["interactions"] + 2
+    assert 0 < ours["recall@20"] < without["recall@20"]
+    assert "1 users and 1 items that the model does not know" in with_them.err
+    assert "7 test interactions are also in train" in with_them.err
+    assert main([*command, str(tmp_path / "all.csv"), "--json", "--cold", "popular"]) == 0
+    popular = json.loads(capsys.readouterr().out)
+    assert popular["cold"] == ours["cold"] and popular["recall@20"] >= ours["recall@20"]
+    with (tmp_path / "strange.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["user", "item"], ["nobody", "nothing"]])
+    assert main([*command, str(tmp_path / "strange.csv")]) == 1
+    assert "none of its items, for example 'nothing', is known" in capsys.readouterr().err
 
 
 def rows_of_npz(path) -> list[list[str]]:
@@ -321,10 +331,10 @@ def test_errors_are_one_line(folder, tmp_path, capsys):
     assert ".npz" in error_of(capsys, *fit, "--hold-out", "0.5", "--held-out", tmp_path / "t.csv")
     assert "No such folder" in error_of(capsys, "fit", ratings, "-o", tmp_path / "no" / "m")
     assert "is a folder" in error_of(capsys, "fit", ratings, "-o", tmp_path)
-    assert "broken.npz" in error_of(capsys, "recommend", tmp_path / "broken.npz", "-o", out)
+    assert "broken.npz" in error_of(capsys, "recommend", tmp_path / "broken.npz", "-o", tmp_path / "o.csv")
     assert "not an npz file" in error_of(capsys, "evaluate", ratings, ratings)
-    assert "'nobody'" in error_of(capsys, "recommend", model, "--user", "nobody", "-o", out)
-    assert "n=0" in error_of(capsys, "recommend", model, "-n", "0", "-o", out)
+    assert "'nobody'" in error_of(capsys, "recommend", model, "--user", "nobody", "-o", tmp_path / "o.csv")
+    assert "n=0" in error_of(capsys, "recommend", model, "-n", "0", "-o", tmp_path / "o.csv")
     assert "ndgc" in error_of(capsys, "evaluate", model, folder / "test.npz", "--metrics", "ndgc@10")
     assert not out.exists()
     assert sorted(os.listdir(tmp_path)) == ["bad.csv", "binary.csv", "broken.npz", "empty.csv"]

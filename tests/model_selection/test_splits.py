@@ -192,7 +192,7 @@ def test_times_must_belong_to_the_entries(X):
 def test_timestamps_of_interactions_are_used():
     data = read_interactions((["a", "a", "a", "b"], ["x", "y", "z", "x"], [1, 1, 1, 1], [5, 9, 7, 1]))
     train, test = leave_last_out(data)
-    assert data.item_ids[test.indices].tolist() == ["y"] and train.nnz == 3
+    assert data.item_ids[test.matrix.indices].tolist() == ["y"] and train.nnz == 3
 
 
 # --------------------------------------------------------------------------- folds

@@ -15,7 +15,7 @@ from rgals.matrix.csr import CSR
 from rgals.runtime.errors import ParameterError
 
 #: Parameters of the estimator that a space may name; all others belong to the loss.
-OF_MODEL = ("K", "reg", "reg_exponent", "n_iter", "init_scale", "values", "readout_exponent")
+OF_MODEL = ("K", "reg", "reg_exponent", "n_iter", "init", "init_scale", "values", "readout_exponent")
 #: Read-out exponents that are judged on the factors of every full fit, outwards from 0 while that pays.
 READOUTS = (-0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
 _FIRST, _MOST = 64, 1 << 13  # factors of K="auto", doubled while that pays

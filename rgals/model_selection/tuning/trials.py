@@ -13,16 +13,18 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from rgals.datasets.given import given, known_part
+from rgals.datasets.splits import split_interactions
 from rgals.estimator import RGALS
 from rgals.files.journal import Journal
 from rgals.losses import Degrees, Loss
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import short_digest
-from rgals.matrix.splits import split_interactions, to_matrix
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import Weighting
+from rgals.metrics._served import sample_users
 from rgals.metrics._table import EXPOSURE, parse
-from rgals.metrics.evaluation import evaluate, sample_users
+from rgals.metrics.evaluation import evaluate
 from rgals.model.state import readout_scale, with_scale
 from rgals.model_selection.protocol import PROTOCOLS, Parts, Protocol
 from rgals.model_selection.tuning.cost import LEAST, fit_cost, judge_cost
@@ -98,7 +100,8 @@ def split_for_tuning(
             raise ParameterError("protocol", protocol, "choose from " + ", ".join(map(repr, PROTOCOLS)))
         protocol = PROTOCOLS[protocol]
     parts = None
-    user_ids, item_ids = getattr(X, "user_ids", None), getattr(X, "item_ids", None)
+    X = given(X)
+    user_ids, item_ids = X.user_ids, X.item_ids
     if protocol is not None:
         parts = protocol.apply(X)
         if parts.validation.nnz == 0:
@@ -113,15 +116,15 @@ def split_for_tuning(
             return Prepared([split], parts.train, parts, user_ids, item_ids)
         train, held_out = parts.train, parts.validation
     elif validation is not None:
-        train = to_matrix(X)
+        train = X.csr()
         held_out = as_csr(
-            getattr(validation, "matrix", validation),
+            known_part(validation, user_ids, item_ids, "validation"),
             name="validation",
             n_rows=train.shape[0],
             n_cols=train.shape[1],
         ).to_scipy()
     else:
-        train, held_out = split_interactions(to_matrix(X), _DEFAULT, random_state=seed)
+        train, held_out = split_interactions(X.csr(), _DEFAULT, random_state=seed)
         if held_out.nnz == 0:
             raise InputError("no user has two interactions: nothing can be held out to tune on")
     final = sp.csr_array(train + held_out)

@@ -9,18 +9,12 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import check_random_state
 
+from rgals.datasets.given import Given, given
+from rgals.datasets.times import in_unit_of, is_moment, moments
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import entries, entry_rows, part_sizes, parts_by_position, random_parts
-from rgals.matrix.validate import as_csr
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
-
-
-def to_matrix(X: Any) -> sp.csr_array:
-    """Checked canonical matrix of anything `as_csr` takes, or of an object with a ``matrix``."""
-    X = getattr(X, "matrix", X)
-    dtype = np.float64 if getattr(X, "dtype", None) == np.float64 else np.float32
-    return as_csr(X, dtype=dtype).to_scipy(dtype)
 
 
 def check_ratios(ratios: Any, name: str = "ratios") -> np.ndarray:
@@ -35,8 +29,8 @@ def check_ratios(ratios: Any, name: str = "ratios") -> np.ndarray:
     return shares
 
 
-def _parts(matrix: sp.csr_array, part: np.ndarray, n_parts: int) -> tuple[sp.csr_array, ...]:
-    return tuple(entries(matrix, part == k) for k in range(n_parts))
+def _parts(found: Given, matrix: sp.csr_array, part: np.ndarray, n_parts: int) -> tuple[Any, ...]:
+    return tuple(found.like(entries(matrix, part == k)) for k in range(n_parts))
 
 
 def split_interactions(
@@ -45,23 +39,27 @@ def split_interactions(
     *,
     by: str = "user",
     random_state: int | np.random.RandomState | None = None,
-) -> tuple[sp.csr_array, ...]:
+    columns: Any = None,
+) -> tuple[Any, ...]:
     """Split interactions at random into training and held-out parts.
 
     Parameters
     ----------
-    X : sparse matrix, array or Interactions, shape (n_users, n_items)
+    X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
     ratios : sequence of float, default (0.8, 0.1, 0.1)
         Shares of training, validation and test, or of training and test; they sum to 1.
     by : {"user", "global"}, default "user"
         "user" applies the shares to every user. "global" applies them to all interactions together, so that
         some users may have none in a part.
     random_state : int, RandomState or None, default None
+    columns : dict or "matrix", optional
+        Where ``X`` is a frame: as in `rgals.RGALS.fit`.
 
     Returns
     -------
     tuple of csr_array, one for each ratio, each of shape (n_users, n_items)
-        Their sum is ``X``; values are kept.
+        Their sum is ``X``; values are kept. Of Interactions and of frames of users and items: Interactions,
+        which all have the ids of ``X``.
 
     Raises
     ------
@@ -87,25 +85,27 @@ def split_interactions(
     """
     shares = check_ratios(ratios)
     check_choice("by", by, ("user", "global"))
-    matrix = to_matrix(X)
+    found = given(X, columns)
+    matrix = found.csr()
     rng = check_random_state(random_state)
     if by == "user":
         part = random_parts(matrix, shares, rng)
     else:
         sizes = part_sizes(np.array([matrix.nnz]), shares)[0]
         part = rng.permutation(np.repeat(np.arange(len(shares)), sizes))
-    return _parts(matrix, part, len(shares))
+    return _parts(found, matrix, part, len(shares))
 
 
-def _with_timestamp(X: Any, timestamp: Any) -> tuple[sp.csr_array, np.ndarray]:
+def _with_timestamp(X: Any, timestamp: Any, columns: Any) -> tuple[Given, sp.csr_array, np.ndarray]:
+    found = given(X, columns)
     if timestamp is None:
-        timestamp = getattr(X, "timestamp", None)
+        timestamp = found.timestamp
         if timestamp is None:
             raise InputError("these interactions have no timestamps; give timestamp= one for every entry")
-    X = getattr(X, "matrix", X)
+    X = found.matrix
     if not sp.issparse(X) and not isinstance(X, CSR):
         raise InputTypeError("give a sparse CSR matrix, so that timestamps can belong to its stored entries")
-    matrix = to_matrix(X)
+    matrix = found.csr()
     if not isinstance(X, CSR) and (X.format != "csr" or not np.array_equal(X.indices, matrix.indices)):
         raise InputError(
             "timestamps belong to the stored entries, so the matrix must be canonical: CSR with sorted rows, "
@@ -120,24 +120,29 @@ def _with_timestamp(X: Any, timestamp: Any) -> tuple[sp.csr_array, np.ndarray]:
     if len(bad):
         row = int(np.searchsorted(matrix.indptr, bad[0], side="right")) - 1
         raise InputError(f"timestamp[{bad[0]}] (row {row}) is {times[bad[0]]}; it must be finite")
-    return matrix, times
+    return found, matrix, times
 
 
-def leave_last_out(X: Any, timestamp: Any = None, n: int | tuple[int, int] = 1) -> tuple[sp.csr_array, ...]:
+def leave_last_out(
+    X: Any, timestamp: Any = None, n: int | tuple[int, int] = 1, *, columns: Any = None
+) -> tuple[Any, ...]:
     """Hold out the latest interactions of every user.
 
     Parameters
     ----------
-    X : sparse CSR matrix or Interactions, shape (n_users, n_items)
+    X : sparse CSR matrix, Interactions or frame, shape (n_users, n_items)
     timestamp : array-like, shape (nnz,), optional
         Time of every stored entry, in the order of ``X.data``; by default those of the Interactions.
     n : int or (int, int), default 1
         How many interactions of each user are held out; two numbers: validation and test (the latest).
+    columns : dict or "matrix", optional
+        Where ``X`` is a frame: as in `rgals.RGALS.fit`.
 
     Returns
     -------
     (train, test) or (train, validation, test) of csr_array, shape (n_users, n_items)
-        A user with no more than n interactions (the sum of the two) keeps all of them in training. Among
+        Interactions where `split_interactions` gives them. A user with no more than n interactions (the sum
+        of the two) keeps all of them in training. Among
         equal times the entry with the higher column counts as the later one.
 
     Raises
@@ -160,31 +165,35 @@ def leave_last_out(X: Any, timestamp: Any = None, n: int | tuple[int, int] = 1) 
         raise ParameterError("n", n, "give one number, or two for validation and test")
     for k in held:
         check_int("n", k, 1)
-    matrix, times = _with_timestamp(X, timestamp)
+    found, matrix, times = _with_timestamp(X, timestamp, columns)
     order = np.lexsort((times, entry_rows(matrix)))
     counts = np.diff(matrix.indptr)
     sizes = np.zeros((len(counts), 1 + len(held)), np.int64)
     sizes[:, 1:] = np.where((counts > sum(held))[:, None], held, 0)
     sizes[:, 0] = counts - sizes[:, 1:].sum(axis=1)
-    return _parts(matrix, parts_by_position(matrix, order, sizes), len(held) + 1)
+    return _parts(found, matrix, parts_by_position(matrix, order, sizes), len(held) + 1)
 
 
-def temporal_split(X: Any, cut: Any, timestamp: Any = None) -> tuple[sp.csr_array, ...]:
+def temporal_split(X: Any, cut: Any, timestamp: Any = None, *, columns: Any = None) -> tuple[Any, ...]:
     """Split at points in time: everything before the cut is training, the rest is held out.
 
     Parameters
     ----------
-    X : sparse CSR matrix or Interactions, shape (n_users, n_items)
-    cut : number, or sequence of increasing numbers
-        In the unit of the timestamps. An entry at the time of a cut belongs to the later part.
-        `numpy.quantile` of the timestamps gives a cut for a share.
+    X : sparse CSR matrix, Interactions or frame, shape (n_users, n_items)
+    cut : number, date, or sequence of increasing numbers or dates
+        A number is in the unit of the timestamps; a date is a text such as ``"2024-06-01"``, a datetime or
+        a pandas Timestamp, UTC where it names no zone. An entry at the time of a cut belongs to the later
+        part. `numpy.quantile` of the timestamps gives a cut for a share.
     timestamp : array-like, shape (nnz,), optional
         As in `leave_last_out`.
+    columns : dict or "matrix", optional
+        Where ``X`` is a frame: as in `rgals.RGALS.fit`.
 
     Returns
     -------
     tuple of csr_array, one more than cuts, each of shape (n_users, n_items)
-        Users and items that occur only after the cut have no training interaction.
+        Interactions where `split_interactions` gives them. Users and items that occur only after the cut
+        have no training interaction.
 
     Raises
     ------
@@ -201,10 +210,29 @@ def temporal_split(X: Any, cut: Any, timestamp: Any = None) -> tuple[sp.csr_arra
     >>> train.toarray(), test.toarray()
     (array([[1., 0., 0.]]), array([[0., 1., 1.]]))
     """
-    matrix, times = _with_timestamp(X, timestamp)
-    cuts = np.atleast_1d(np.asarray(cut))
-    if cuts.ndim != 1 or len(cuts) == 0 or cuts.dtype.kind not in "iufM" or (cuts[1:] <= cuts[:-1]).any():
+    found, matrix, times = _with_timestamp(X, timestamp, columns)
+    cuts, times = _cuts(cut, times)
+    return _parts(found, matrix, np.searchsorted(cuts, times, side="right"), len(cuts) + 1)
+
+
+def _cuts(cut: Any, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The cuts in the unit of the timestamps, and these as numbers."""
+    points = [cut] if is_moment(cut) or np.ndim(cut) == 0 else list(cut)
+    dates = [is_moment(point) for point in points]
+    dated = times.dtype.kind == "M"
+    if any(dates) != all(dates) or (dated and not all(dates)):
+        raise ParameterError(
+            "cut", cut, f"give a time in the unit of the timestamps ({times.dtype}), or dates"
+        )
+    if dated:
+        times = times.astype("datetime64[ns]").astype(np.int64)
+    try:
+        cuts = np.asarray(points) if not any(dates) else moments(points)
+        if any(dates) and not dated:
+            cuts = in_unit_of(cuts, times)
+    except (ValueError, TypeError) as error:
+        raise ParameterError("cut", cut, f"{error}") from None
+    bad = cuts.ndim != 1 or len(cuts) == 0 or cuts.dtype.kind not in "iuf"
+    if bad or (cuts != cuts).any() or (cuts[1:] <= cuts[:-1]).any():
         raise ParameterError("cut", cut, "give one time, or several that increase")
-    if (cuts.dtype.kind == "M") != (times.dtype.kind == "M") or (cuts != cuts).any():
-        raise ParameterError("cut", cut, f"give a time in the unit of the timestamps ({times.dtype})")
-    return _parts(matrix, np.searchsorted(cuts, times, side="right"), len(cuts) + 1)
+    return cuts, times

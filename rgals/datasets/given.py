@@ -1,0 +1,363 @@
+"""The door for everything that a caller gives as interactions: a matrix, and the ids of its rows and columns.
+
+A table of users and items comes out as a matrix with ids; it is never taken for numbers of a matrix.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from rgals.datasets.ids import IdMap, as_labels
+from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr, is_frame, on_host
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
+
+_ALIASES = {"time": "timestamp", "rating": "value"}  # of roles, in ``columns``
+_TABLE = range(2, 5)  # columns of integers that are ids, values and times rather than items
+_READ = "rgals.datasets.read_interactions"
+_FEW = 5  # columns of a frame in which a single letter is the name of a role
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the caller gave.
+
+    ``matrix`` is sparse, an array or a frame of numbers, not checked yet. Ids, timestamps and the split are
+    there where the caller's data have them.
+    """
+
+    matrix: Any
+    user_ids: np.ndarray | None = None
+    item_ids: np.ndarray | None = None
+    timestamp: np.ndarray | None = None
+    split: np.ndarray | None = None
+    frame: Any = None  # of which the matrix was made
+
+    @property
+    def labelled(self) -> bool:
+        """Whether rows and columns have ids."""
+        return self.user_ids is not None
+
+    def csr(self) -> sp.csr_array:
+        """The checked canonical matrix; float64 stays, anything else becomes float32."""
+        dtype = np.float64 if getattr(self.matrix, "dtype", None) == np.float64 else np.float32
+        return as_csr(self.matrix, dtype=dtype).to_scipy(dtype)
+
+    def like(self, matrix: sp.csr_array, users: Any = slice(None), items: Any = slice(None)) -> Any:
+        """A part of the data, over some of their rows and columns, with ids where there are some."""
+        if self.user_ids is None or self.item_ids is None:
+            return matrix
+        from rgals.datasets.interactions import Interactions
+
+        return Interactions(matrix, self.user_ids[users], self.item_ids[items])
+
+    def laid_out(self, users: Any, items: Any, *, grow: bool = False) -> tuple[Any, np.ndarray, np.ndarray]:
+        """The matrix in the rows and columns of two `IdMap`, and the ids that these do not know.
+
+        Interactions of unknown ids are left out; with ``grow`` they follow behind the known rows and columns.
+        ``users=None`` leaves the rows as they are.
+        """
+        sides = (users, self.user_ids), (items, self.item_ids)
+        places, unknown, shape = [], [], []
+        for side, (ids, labels) in enumerate(sides):
+            if ids is None:
+                at, new = np.arange(self.matrix.shape[side]), np.empty(0, np.int64)
+            else:
+                at = ids.index(labels, missing="mark")
+                new = np.flatnonzero(at < 0)
+            if grow:
+                at[new] = len(ids if ids is not None else at) + np.arange(len(new))
+            places.append(at)
+            unknown.append(np.empty(0, object) if labels is None else labels[new])
+            shape.append((len(at) if ids is None else len(ids)) + (len(new) if grow else 0))
+        if all(np.array_equal(at, np.arange(n)) for at, n in zip(places, shape, strict=True)):
+            return self.matrix, unknown[0], unknown[1]
+        pairs = sp.coo_array(self.matrix)
+        row, col = (at[index] for at, index in zip(places, pairs.coords, strict=True))
+        kept = (row >= 0) & (col >= 0)
+        out = sp.csr_array((pairs.data[kept], (row[kept], col[kept])), shape=(shape[0], shape[1]))
+        return out, unknown[0], unknown[1]
+
+
+def given(X: Any, columns: Any = None, name: str = "X") -> Given:
+    """Interactions of any form.
+
+    ``columns``: by role the column of a table of users and items (as `read_interactions` takes them),
+    "matrix" for a frame whose columns are the items, None to tell from the names and types of the columns.
+    """
+    wanted = _check(columns)
+    if isinstance(X, Given):
+        return X
+    if is_frame(X):  # first: its columns are attributes
+        X = X.to_pandas() if hasattr(X, "iloc") and hasattr(X, "to_pandas") else X  # cudf's
+        return _matrix(X) if _is_matrix(X, columns, name) else _table(X, wanted, name)
+    if hasattr(X, "matrix") and hasattr(X, "user_ids"):
+        marks = getattr(X, "timestamp", None), getattr(X, "split", None)
+        return Given(X.matrix, X.user_ids, X.item_ids, *marks)
+    X = on_host(getattr(X, "matrix", X))
+    if isinstance(X, CSR) or sp.issparse(X):
+        return Given(X)
+    if hasattr(X, "collect_schema") and hasattr(X, "collect"):
+        raise InputTypeError(f"{name} is a lazy frame, which holds no rows yet; give {name}.collect()")
+    if isinstance(columns, Mapping):
+        raise ParameterError(
+            "columns", columns, f"they are those of a frame, and {name} is a {type(X).__name__}"
+        )
+    if columns != "matrix":
+        _refuse_lists(X, name)
+    return Given(X)
+
+
+def beside(
+    X: Any, users: Any, items: Any, *, columns: Any = None, name: str = "X", grow: bool = False
+) -> tuple[Any, np.ndarray, np.ndarray]:
+    """The matrix of ``X`` in the rows and columns of two `IdMap`, and the ids unknown there: see `laid_out`.
+
+    What has no ids has these rows and columns already. ``users=None`` leaves the rows as they are.
+    """
+    found = given(X, columns, name)
+    if not found.labelled:
+        return found.matrix, np.empty(0, object), np.empty(0, object)
+    if items is None:
+        raise InputError(
+            f"{name} has ids, but what it is used with has none, so that rows and columns cannot be found; "
+            f"fit the model to data with ids, or give {name}.matrix if its rows and columns are the model's"
+        )
+    matrix, *unknown = found.laid_out(users, items, grow=grow)
+    if grow and (len(unknown[0]) or len(unknown[1])):
+        warnings.warn(
+            f"{name} has {len(unknown[0])} users and {len(unknown[1])} items that the model does not know: "
+            "the users count as cold, the items as missed",
+            UserWarning,
+            stacklevel=4,
+        )
+    return matrix, *unknown
+
+
+def known_part(X: Any, user_ids: Any, item_ids: Any, name: str) -> Any:
+    """The matrix of ``X`` in rows and columns with these ids; a warning says how much is of others."""
+    users, items = (None if ids is None else IdMap(ids) for ids in (user_ids, item_ids))
+    matrix, *unknown = beside(X, users, items, name=name)
+    if len(unknown[0]) or len(unknown[1]):
+        warnings.warn(
+            f"{name} has {len(unknown[0])} users and {len(unknown[1])} items that the training interactions "
+            "do not have; their interactions were left out",
+            UserWarning,
+            stacklevel=4,
+        )
+    return matrix
+
+
+def in_columns(X: Any, items: Any, name: str, users: Any = None) -> Any:
+    """Interactions in the columns of an `IdMap` (None: the model has no ids), and in the rows of another.
+
+    Unknown ids are refused. ``users=None``: the rows are those of new users.
+    """
+    matrix, *unknown = beside(X, users, items, name=name)
+    for what, ids in zip(("user", "item"), unknown, strict=True):
+        if len(ids):
+            more = f" (and {len(ids) - 1} more are not)" if len(ids) > 1 else ""
+            raise UnknownIdError(
+                f"{name}: {what} {ids[:1].tolist()[0]!r} is not known to the model{more}; give the rows of "
+                f"{name} whose {what} is among model.{what}_ids_"
+            )
+    return matrix
+
+
+def _check(columns: Any) -> dict[str, Any]:
+    """The columns asked for by the names of `read_interactions`."""
+    if columns is None or (isinstance(columns, str) and columns == "matrix"):
+        return {}
+    if isinstance(columns, Mapping):
+        from rgals.datasets.columns import ROLES
+
+        wanted = {_ALIASES.get(str(role), str(role)): column for role, column in columns.items()}
+        if wanted.keys() <= set(ROLES) and len(wanted) == len(columns):
+            return wanted
+    raise ParameterError(
+        "columns",
+        columns,
+        'give a dict such as {"user": "who", "item": "what"} (also value, timestamp and split), or "matrix" '
+        "if rows are users and columns items",
+    )
+
+
+# ------------------------------------------------------------------ frames
+
+
+def _kinds(frame: Any) -> str:
+    """A letter for the type of each column: i integer, f number, b truth, O anything else."""
+    types = frame.schema.types if hasattr(frame, "column_names") else frame.dtypes
+    return "".join(map(_kind, types))
+
+
+def _kind(dtype: Any) -> str:
+    if hasattr(dtype, "is_integer"):  # polars
+        kinds = {"i": dtype.is_integer(), "f": dtype.is_numeric(), "b": str(dtype) == "Boolean", "O": True}
+        return next(kind for kind, holds in kinds.items() if holds)
+    if hasattr(dtype, "kind"):  # pandas
+        return {"u": "i"}.get(dtype.kind, dtype.kind if dtype.kind in "ifb" else "O")
+    text = str(dtype)  # arrow
+    arrow = {"int": "i", "uint": "i", "float": "f", "double": "f", "halffloat": "f", "bool": "b"}
+    return arrow.get(text.rstrip("0123456789"), "O")
+
+
+def _is_sparse(frame: Any) -> bool:
+    return hasattr(frame, "iloc") and all(hasattr(dtype, "fill_value") for dtype in frame.dtypes)
+
+
+def _matrix(frame: Any) -> Given:
+    """A frame whose columns are items; one whose rows and columns have names, as pivot tables do, has ids."""
+    if not hasattr(frame, "iloc"):
+        columns = [np.asarray(frame[name]) for name in _names(frame)]
+        return Given(np.column_stack(columns) if columns else np.empty(frame.shape), frame=frame)
+    matrix = frame.sparse.to_coo() if _is_sparse(frame) and frame.shape[1] else frame.to_numpy()
+    axes = frame.index, frame.columns
+    if all(len(axis.names) == 1 and axis.names[0] is not None for axis in axes):
+        users, items = (as_labels(axis.to_numpy()) for axis in axes)
+        return Given(matrix, users, items, frame=frame)
+    return Given(matrix, frame=frame)
+
+
+def _names(frame: Any) -> list:
+    return list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
+
+
+def _roles(names: list) -> dict[str, list]:
+    """The columns that are called like a role."""
+    from rgals.datasets.columns import KNOWN_NAMES, plain_name
+
+    plain = [plain_name(name) if isinstance(name, str) else "" for name in names]
+    told = [name if len(name) > 1 or len(names) <= _FEW else "" for name in plain]
+    return {
+        role: found
+        for role, known in KNOWN_NAMES.items()
+        if (found := [name for name, text in zip(names, told, strict=True) if text in known])
+    }
+
+
+def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
+    """Whether the columns of a frame are items; one that may be either is refused with the right lines."""
+    if columns is not None:
+        return isinstance(columns, str)
+    names, kinds = _names(frame), _kinds(frame)
+    roles, index = _roles(names), [n for n in getattr(getattr(frame, "index", None), "names", []) if n]
+    if {"user", "item"} <= roles.keys():
+        return False
+    numeric = "O" not in kinds
+    in_index = _roles(index)
+    if in_index and (roles or len(in_index) > 1 or not numeric or len(names) < 2):
+        text = ", ".join(map(repr, index))
+        raise InputError(f"{name} has {text} in its index, not in a column; give {name}.reset_index()")
+    few_integers = set(kinds) == {"i"} and len(names) in _TABLE and not _is_sparse(frame)
+    if numeric and not roles and not few_integers:
+        return True
+    if few_integers and not roles:
+        why = f"{name} has {len(names)} columns of integers, which look like ids"
+    elif roles:
+        role = next(iter(roles))
+        why = f"the column {roles[role][0]!r} of {name} is called like a {role}, and no two are user and item"
+    else:
+        why = f"the column {names[kinds.index('O')]!r} of {name} does not hold numbers"
+    raise InputError(f"{why}; {_lines(names, roles, numeric, name)}")
+
+
+def _lines(names: list, roles: dict[str, list], matrix: bool, name: str) -> str:
+    """The lines that would be right for a frame whose columns are not understood."""
+    found = {role: roles[role][0] for role in ("user", "item") if role in roles}
+    rest = iter([name for name in names if name not in [n for group in roles.values() for n in group]])
+    for role in ("user", "item"):
+        found[role] = found[role] if role in found else next(rest, "...")
+    pairs = ", ".join(f'"{role}": {_quoted(found[role])}' for role in ("user", "item"))
+    words = ", ".join(f"{role}={_quoted(found[role])}" for role in ("user", "item"))
+    line = f"give columns={{{pairs}}}, or {_READ}({name}, {words}), if each row is an interaction"
+    return line + ('; columns="matrix" if each row is a user and each column an item' if matrix else "")
+
+
+def _quoted(name: Any) -> str:
+    return f'"{name}"' if isinstance(name, str) else repr(name)
+
+
+def _table(frame: Any, wanted: dict[str, Any], name: str) -> Given:
+    """A table of users and items; equal pairs are added."""
+    from rgals.datasets.read import read_interactions
+
+    try:
+        data = read_interactions(frame, **wanted)
+    except (InputError, InputTypeError) as error:
+        if "the timestamp" not in str(error) or wanted.get("timestamp") is not None:
+            raise
+        raise type(error)(f'{error}; columns={{"timestamp": None}} leaves the column out') from error
+    names, kinds = _names(frame), _kinds(frame)
+    roles = _roles(names)
+    used = [column for group in roles.values() for column in group] + list(wanted.values())
+    unused = [n for n, kind in zip(names, kinds, strict=True) if kind in "if" and n not in used]
+    if "value" not in roles and "value" not in wanted and unused:
+        warnings.warn(
+            f"no column of {name} is called like a value, so that every interaction has the weight 1; "
+            f'columns={{"value": {_quoted(unused[0])}}} takes that column, columns={{"value": None}} none',
+            UserWarning,
+            stacklevel=4,
+        )
+    return given(data)
+
+
+# ------------------------------------------------------------------ what is neither a frame nor a matrix
+
+
+def _refuse_lists(X: Any, name: str) -> None:
+    """Refuse columns of ids in a tuple, lists of records, structured arrays and integer arrays of ids."""
+    must = f"{name} must be a matrix or a frame"
+    if isinstance(X, str | bytes) or hasattr(X, "__fspath__"):
+        text = X.decode(errors="replace") if isinstance(X, bytes) else str(X)
+        raise InputTypeError(f'{must}, not {type(X).__name__}; give {_READ}("{text}") if that names a file')
+    if isinstance(X, Mapping):
+        keys = list(X)
+        pair = ", ".join(f"{name}[{key!r}]" for key in keys[:2]) if len(keys) > 1 else "users, items"
+        raise InputTypeError(f"{must}, not {type(X).__name__}; give {_READ}(({pair})) if that holds columns")
+    if hasattr(X, "reset_index") and getattr(X, "ndim", 0) == 1:  # a pandas Series
+        raise ShapeError(
+            f"{name} is one column, a Series, and not a 2D matrix; give {name}.reset_index() if its index "
+            "holds the users and items"
+        )
+    if isinstance(X, tuple) and len(X) in _TABLE and all(getattr(c, "ndim", 0) == 1 for c in X):
+        raise InputTypeError(
+            f"{name} is a tuple of {len(X)} arrays; give {_READ}({name}) if they are users and items (values "
+            "and timestamps), np.array(...) if each is a user's row"
+        )
+    arrays = "__array__", "__array_interface__", "__array_struct__", "__dlpack__"
+    if not isinstance(X, list | tuple) and not any(hasattr(X, kind) for kind in arrays):
+        raise InputTypeError(f"{must}, users x items, not {type(X).__name__}")
+    first = X[0] if isinstance(X, list | tuple) and len(X) else None
+    if isinstance(first, Mapping):
+        raise InputError(f"{name} is a list of records; give pandas.DataFrame({name})")
+    if isinstance(first, list | tuple) and any(isinstance(field, str | bytes) for field in first):
+        raise InputError(
+            f"{name} is a list of records, not of numeric rows; give {_READ}(tuple(zip(*{name})))"
+        )
+    if fields := getattr(getattr(X, "dtype", None), "names", None):
+        pair = ", ".join(f"{name}[{field!r}]" for field in fields[:2])
+        raise InputTypeError(f"{name} is a structured array; give {_READ}(({pair}))")
+    if isinstance(X, np.ndarray) and X.dtype.kind in "iu" and X.ndim == 2 and _holds_ids(X):
+        raise InputError(
+            f"{name} has {X.shape[1]} columns of integers up to {X[:, :2].max()}, which look like ids; give "
+            f"{_READ}(tuple({name}.T)) if each row is an interaction, {name}.astype(float) if each row is a "
+            "user"
+        )
+
+
+def _holds_ids(X: np.ndarray) -> bool:
+    """Whether an array of integers is more likely a table of ids than users x items.
+
+    Weights of so few items would have zeros, and be smaller.
+    """
+    if X.shape[1] not in _TABLE or len(X) <= X.shape[1]:
+        return False
+    pair = X[:, :2]
+    return bool((pair == 0).mean() < 0.1 and pair.max() >= 10 and pair.min() >= 0)

@@ -1,0 +1,125 @@
+"""Points in time in their usual forms, as nanoseconds since 1970 (UTC)."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from typing import Any
+
+import numpy as np
+
+_SECOND, _DAY = 10**9, 86_400
+_EPOCH = date(1970, 1, 1).toordinal()
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_NAME = r"(?P<name>[a-z]{3})[a-z]*\.?"
+_CLOCK = (
+    r"(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,](?P<part>\d{1,9}))?)?"
+    r"(?:\s?(?P<half>[ap])\.?m\.?)?"
+)
+_ZONE = r"(?P<zone>z|utc|gmt|[+-]\d\d(?::?\d\d)?)"
+_DATES = (
+    r"(?P<year>\d{4})(?P<mark>[-/.])(?P<month>\d{1,2})(?P=mark)(?P<day>\d{1,2})",  # 2024-01-31
+    r"(?P<first>\d{1,2})(?P<mark>[-/.])(?P<other>\d{1,2})(?P=mark)(?P<year>\d{4})",  # 31.01.2024, 1/31/2024
+    r"(?P<month>\d{1,2}) (?P<day>\d{1,2}), ?(?P<year>\d{4})",  # 01 31, 2024: Amazon's reviews
+    rf"(?:[a-z]{{3,9}}, ?)?(?P<day>\d{{1,2}})[ -]{_NAME}[ -](?P<year>\d{{4}})",  # Wed, 31 Jan 2024
+    rf"(?:[a-z]{{3,9}},? )?{_NAME} (?P<day>\d{{1,2}}),? (?P<year>\d{{4}})",  # January 31, 2024
+)
+_FORMS = [re.compile(rf"{day}(?:[t ,]\s*{_CLOCK})?(?:\s?{_ZONE})?") for day in _DATES] + [
+    re.compile(rf"[a-z]{{3}} {_NAME} (?P<day>\d{{1,2}}) {_CLOCK} {_ZONE} (?P<year>\d{{4}})")  # Twitter's
+]
+# The years from 1980 to 2200 in seconds, thousandths and so on: a number of this size is such a time.
+_SINCE, _UNTIL = ((year - 1970) * 365 * _DAY for year in (1980, 2200))
+
+
+def moments(items: list[Any]) -> np.ndarray:
+    """Texts, dates and datetimes of one column, int64; without a zone they are UTC.
+
+    A `ValueError` says where a text is no date, or that the day and the month cannot be told apart.
+    """
+    distinct = list(dict.fromkeys(items))
+    texts = [item.strip() for item in distinct if isinstance(item, str)]
+    if len(texts) == len(distinct) and all(map(_is_plain, texts)):
+        found = np.array(texts, "datetime64[ns]").astype(np.int64)
+    else:
+        day_first = _day_first(texts)
+        found = np.array([_moment(item, day_first) for item in distinct], np.int64)
+    if len(distinct) == len(items):
+        return found
+    known = dict(zip(distinct, found.tolist(), strict=True))
+    return np.array([known[item] for item in items], np.int64)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a text looks like 2024-01-31, with or without a time, which numpy reads fast."""
+    known = text[:4].isdigit() and "1678" <= text[:4] <= "2261" and text[4:5] == "-" == text[7:8]
+    return known and text.count("-") == 2 and "+" not in text and text[-1:].isdigit()
+
+
+def _matched(text: str) -> dict[str, str]:
+    words = text.strip().lower()
+    for form in _FORMS:
+        if match := form.fullmatch(words):
+            return {name: found for name, found in match.groupdict().items() if found is not None}
+    raise ValueError(f"{text!r} is no date")
+
+
+def _day_first(texts: list[str]) -> bool | None:
+    """Whether 01/02/2024 is in February: what the other dates of the column say, None if none does."""
+    said: set[bool | None] = set()
+    for text in texts:
+        found = _matched(text)
+        if "first" in found and found["mark"] != ".":
+            first, other = int(found["first"]), int(found["other"])
+            said |= {True} if first > 12 else {False} if other > 12 else set()
+            said |= {None} if max(first, other) <= 12 and first != other else set()
+    if {True, False} <= said:
+        raise ValueError("some dates have the day first and some the month")
+    if said == {None}:
+        raise ValueError("the day and the month cannot be told apart; write 2024-01-31")
+    return True in said
+
+
+def _moment(item: Any, day_first: bool | None) -> int:
+    if isinstance(item, np.datetime64):
+        return _bounded(item.astype("datetime64[ns]").astype(np.int64).item())
+    if not isinstance(item, str):  # a date, a datetime or a pandas Timestamp
+        return _moment(item.isoformat(), None)
+    found = _matched(item)
+    if "first" in found:
+        turned = found["mark"] == "." or day_first
+        found["day"], found["month"] = (found["first"], found["other"])[:: 1 if turned else -1]
+    month = 1 + _MONTHS.index(found["name"]) if "name" in found else int(found["month"])
+    days = date(int(found["year"]), month, int(found["day"])).toordinal() - _EPOCH
+    hour, minute, second = (int(found.get(name, 0)) for name in ("hour", "minute", "second"))
+    if "half" in found:
+        if not 1 <= hour <= 12:
+            raise ValueError(f"{item!r} has no such hour")
+        hour = hour % 12 + 12 * (found["half"] == "p")
+    if hour > 23 or minute > 59 or second > 59:
+        raise ValueError(f"{item!r} has no such time")
+    zone = found.get("zone", "z")
+    if zone[0] in "+-":
+        away = 3600 * int(zone[1:3]) + 60 * int(zone[3:].lstrip(":") or 0)
+        second -= away if zone[0] == "+" else -away
+    seconds = days * _DAY + 3600 * hour + 60 * minute + second
+    return _bounded(seconds * _SECOND + int(found.get("part", "0").ljust(9, "0")))
+
+
+def _bounded(nanoseconds: int) -> int:
+    if abs(nanoseconds) >= 1 << 63:
+        raise ValueError("dates must lie between 1678 and 2262")
+    return nanoseconds
+
+
+def is_moment(item: Any) -> bool:
+    """Whether something is a text, a date or a datetime rather than a number."""
+    return isinstance(item, str | np.datetime64) or hasattr(item, "isoformat")
+
+
+def in_unit_of(cut: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Nanoseconds in the unit that the size of timestamps tells: seconds, thousandths of these and so on."""
+    middle = float(np.median(times)) if len(times) else 0.0
+    for power in (0, 3, 6, 9):
+        if _SINCE <= middle / 10**power < _UNTIL:
+            return cut / 10 ** (9 - power) if power < 9 else cut
+    raise ValueError(f"the timestamps (about {middle:g}) are no times since 1970; give the cut as a number")

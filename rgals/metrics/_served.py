@@ -1,0 +1,246 @@
+"""What is judged: the answers that a model would serve to the users of a test set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rgals.datasets.given import Given, beside, given
+from rgals.datasets.ids import IdMap, as_labels
+from rgals.kernels import ranking as kernel
+from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr, check_ids
+from rgals.metrics._judged import Outranked
+from rgals.runtime.checks import check_choice
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
+from rgals.runtime.threads import workers
+from rgals.scoring import as_factors, topk, topk_dense, useful_jobs
+
+COLD = ("empty", "popular")
+_ROWS_BYTES = 1 << 25  # of complete score rows that a thread holds
+_ROWS = 128
+
+Scores = Callable[[np.ndarray], np.ndarray] | tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model beside the interactions that it is judged by, all in its rows and columns.
+
+    Users and items of the test set that the model does not know follow behind those that it knows.
+    """
+
+    source: Scores
+    truth: CSR
+    seen: CSR  # what leaves the rankings
+    cold: np.ndarray  # of every user, whether nothing is known about them
+    serve_popular: bool  # what the cold get: popular items, or nothing
+    history: CSR  # what is known about the users whom the model knows
+    n_known: int  # users whom the model knows
+    user_ids: np.ndarray | None  # where the test set came with ids
+
+    @cached_property
+    def popularity(self) -> np.ndarray:
+        """Training interactions of every item."""
+        return self.history.col_counts
+
+    @property
+    def activity(self) -> np.ndarray:
+        """Training interactions of every user."""
+        return np.append(self.history.row_counts, np.zeros(self.truth.n_rows - self.n_known, np.int64))
+
+    def answers(self, users: np.ndarray) -> list[tuple[np.ndarray, Any]]:
+        """Positions in ``users`` and their scores, a pair of factors or an array; others get nothing."""
+        cold = self.cold[users]
+        if isinstance(self.source, tuple):
+            rows = np.flatnonzero(~cold)
+            out = [(rows, (self.source[0][users[rows]], self.source[1]))]
+            rows = np.flatnonzero(cold)
+            if len(rows) and self.serve_popular:
+                alike = np.ones((len(rows), 1)), self.popularity.astype(np.float64)[:, None]
+                out.append((rows, alike))
+            return [answer for answer in out if len(answer[0])]
+        rows = np.flatnonzero(users < self.n_known)
+        scores = _scores(self.source, users[rows], self.seen.n_cols)
+        # A function that says the same of every item has nothing to say about somebody it does not know.
+        kept = ~cold[rows] | (scores != scores[:, :1]).any(axis=1)
+        return [(rows[kept], scores if kept.all() else scores[kept])] if kept.any() else []
+
+    def lists(
+        self, answers: list[tuple[np.ndarray, Any]], seen: CSR, n: int, keep: bool, n_jobs: int | None
+    ) -> np.ndarray:
+        """Best items of a batch of users, -1 where there is none; ``keep``: scores are needed once more."""
+        ids = np.full((seen.n_rows, n), -1, np.int32)
+        for rows, scores in answers:
+            known = seen.take_rows(rows)
+            if isinstance(scores, tuple):
+                ids[rows] = topk(scores[0], scores[1], n, exclude=known, n_jobs=n_jobs)[0]
+            else:
+                ids[rows] = topk_dense(scores.copy() if keep else scores, n, exclude=known, n_jobs=n_jobs)[0]
+        return ids
+
+    def outranked(
+        self, answers: list[tuple[np.ndarray, Any]], truth: CSR, seen: CSR, n_jobs: int | None
+    ) -> Outranked:
+        """What outranks each relevant item: for who gets nothing, all items are tied."""
+        n_items = seen.n_cols
+        ranked = truth.indices < n_items
+        entry_rows = truth.rows
+        relevant = np.bincount(entry_rows[ranked], minlength=truth.n_rows)
+        negatives = n_items - relevant - seen.row_counts
+        above, tied = np.zeros(truth.nnz, np.int64), negatives[entry_rows]
+        for rows, scores in answers:
+            group = np.zeros(truth.n_rows, bool)
+            group[rows] = True
+            at = group[entry_rows] & ranked
+            found = replace(truth.where(at).take_rows(rows), n_cols=n_items)
+            above[at], tied[at] = _count(scores, found, seen.take_rows(rows), n_jobs)
+        above[~ranked], tied[~ranked] = negatives[entry_rows[~ranked]], 0  # below everything
+        return Outranked(truth.indptr, above, tied, negatives)
+
+
+def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) -> Served:
+    """A model beside training and test interactions, which are laid out as it is."""
+    check_choice("cold", cold, COLD)
+    state = None
+    if hasattr(model, "_state"):
+        model = copy(model)  # one fit, even while another thread refits
+        state = model._state()
+    source, (n_users, n_items) = source_of(model)
+    if state is not None:  # a model without factors tells it too
+        n_users, n_items = len(state.user_factors), len(state.item_factors)
+    known = None if train is None else given(train, columns, "train")
+    users, items = _ids_of(state, known)
+    found = given(test, columns, "test")
+    laid_out, *unknown = beside(found, users, items, name="test", grow=True)
+    if items is not None and len(unknown[1]) == found.matrix.shape[1] > 0:
+        strange, own = unknown[1][:1].tolist()[0], items.labels[:1].tolist()[0]
+        raise InputError(
+            f"test: none of its items, for example {strange!r}, is known to the model, which knows {own!r}; "
+            "give interactions with ids as in training"
+        )
+    n_users = len(users) if users is not None and n_users is None else n_users
+    n_items = len(items) if items is not None and n_items is None else n_items
+    if (
+        isinstance(laid_out, CSR) and laid_out.n_rows >= (n_users or 0) and laid_out.n_cols >= (n_items or 0)
+    ):  # of a fit that has laid it out, unknown users and items behind the others
+        truth = laid_out
+    else:
+        shape = [
+            None if n is None else n + len(new) for n, new in zip((n_users, n_items), unknown, strict=True)
+        ]
+        truth = as_csr(laid_out, name="test", n_rows=shape[0], n_cols=shape[1])
+    n_users, n_items = n_users or truth.n_rows, n_items or truth.n_cols
+    seen = CSR.empty(n_users, n_items)
+    if known is not None:
+        matrix = beside(known, users, items, name="train")[0]
+        seen = as_csr(matrix, name="train", n_rows=n_users, n_cols=n_items)
+    history = state.seen if state is not None and state.seen is not None else seen
+    if cold == "popular" and history.nnz == 0:
+        raise ParameterError("cold", cold, "popular are the items of the training interactions; give train")
+    nothing = np.ones(truth.n_rows, bool)
+    nothing[:n_users] = history.row_counts == 0
+    if history.nnz == 0:  # who is known cannot be told from interactions
+        nothing[:n_users] = ~source[0].any(axis=1) if isinstance(source, tuple) else False
+    indptr = np.append(seen.indptr, np.full(truth.n_rows - n_users, seen.indptr[-1]))
+    labels = None
+    if found.labelled and users is not None:
+        labels = users.labels
+        if len(unknown[0]):
+            labels = as_labels([*labels.tolist(), *unknown[0].tolist()])
+    return Served(
+        source,
+        truth,
+        replace(seen, indptr=indptr),
+        nothing,
+        cold == "popular",
+        history,
+        n_users,
+        labels,
+    )
+
+
+def _ids_of(state: Any, train: Given | None) -> tuple[IdMap | None, IdMap | None]:
+    """Ids of the rows and columns: the model's, or where it has none those of the training interactions."""
+    if state is not None and (state.user_ids is not None or state.item_ids is not None):
+        return state.users, state.items
+    if train is not None and train.labelled:
+        return IdMap(train.user_ids, "user"), IdMap(train.item_ids, "item")
+    return None, None
+
+
+def test_users(served: Served, users: Any) -> np.ndarray:
+    """Rows with test items: all, or those among ``users``, which are ids where the test set came with ids."""
+    counts = served.truth.row_counts
+    if users is None:
+        return np.flatnonzero(counts)
+    if served.user_ids is not None:
+        rows = IdMap(served.user_ids, "user").index(users)
+    else:
+        rows = check_ids("users", users, len(counts), "user")
+    return rows[counts[rows] > 0]
+
+
+def sample_users(truth: CSR, n: int | None, seed: int = 0) -> np.ndarray:
+    """Rows with test items: all, or ``n`` of them at random, always the same for a seed."""
+    rows = np.flatnonzero(truth.row_counts)
+    if n is None or n >= len(rows):
+        return rows
+    return np.sort(np.random.default_rng(seed).choice(rows, n, replace=False))
+
+
+def source_of(model: Any) -> tuple[Scores, tuple[int | None, int | None]]:
+    """Where scores come from, and the number of users and items where that is known."""
+    if hasattr(model, "factors_"):
+        model = model.factors_  # both of one fit, even while another thread refits
+    elif hasattr(model, "user_factors_") and hasattr(model, "item_factors_"):
+        model = (model.user_factors_, model.item_factors_)
+    elif hasattr(model, "scores"):
+        model = model.scores
+    if isinstance(model, tuple | list):
+        if len(model) != 2:
+            raise InputTypeError(
+                f"model: a tuple must be (user_factors, item_factors), not {len(model)} things"
+            )
+        pair = as_factors(model[0], model[1], ("user factors", "item factors"))
+        return pair, (len(pair[0]), len(pair[1]))
+    if callable(model):
+        return model, (None, None)
+    raise InputTypeError(
+        "model must be fitted and have user_factors_ and item_factors_, or be a pair of factor matrices or a "
+        f"function that scores users, not {type(model).__name__}"
+    )
+
+
+def _scores(source: Callable, users: np.ndarray, n_items: int) -> np.ndarray:
+    """A private, C-ordered array of the scores that a callable gives."""
+    given = np.asarray(source(users))
+    if given.shape != (len(users), n_items):
+        raise ShapeError(
+            f"the model's scores have shape {given.shape}, expected ({len(users)}, {n_items}): users x items"
+        )
+    if given.dtype.kind not in "fiu":
+        raise InputTypeError(f"the model's scores must be real numbers, not {given.dtype}")
+    return np.array(given, np.float32 if given.dtype == np.float32 else np.float64, order="C")
+
+
+def _count(
+    scores: np.ndarray | tuple[np.ndarray, np.ndarray], truth: CSR, seen: CSR, n_jobs: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Items above and tied with each relevant one, from dense scores (overwritten) or from factors."""
+    above, tied = np.empty(truth.nnz, np.int32), np.empty(truth.nnz, np.int32)
+    pairs = truth.indptr, truth.indices, seen.indptr, seen.indices
+    width = scores[0].shape[1] if isinstance(scores, tuple) else 1
+    with workers(useful_jobs(n_jobs, truth.n_rows * truth.n_cols * width)) as threads:
+        if isinstance(scores, tuple):
+            row_bytes = max(1, truth.n_cols * scores[1].itemsize)
+            block = max(1, min(_ROWS, _ROWS_BYTES // row_bytes))
+            kernel.count_above(*scores, *pairs, block, threads, above, tied)
+        else:
+            kernel.count_above_dense(scores, *pairs, threads, above, tied)
+    return above, tied

@@ -1,0 +1,171 @@
+"""jsonl, lists of items, RecBole's and MovieLens' files; names that end in what is not read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from rgals import RGALS
+from rgals.cli import main
+from rgals.datasets import read_interactions
+from rgals.runtime.errors import FileFormatError, InputError, ParameterError
+from rgals.scoring import recommend_all
+
+RECORDS = [
+    {"user_id": "ann", "item_id": 5, "rating": 3, "timestamp": 10, "note": None},
+    {"user_id": "bob", "item_id": 5, "rating": 5.0, "timestamp": 12, "note": "x"},
+    {"item_id": 7, "user_id": "ann", "rating": 4.5, "timestamp": 11},
+]
+
+
+def lines(records):
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def check(data):
+    assert data.user_ids.tolist() == ["ann", "bob"] and data.item_ids.tolist() == [5, 7]
+    assert data.matrix.toarray().tolist() == [[3, 4.5], [5, 0]] and data.timestamp.tolist() == [10, 11, 12]
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.ndjson", "x.json", "x.txt"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_jsonl(tmp_path, name, pack):
+    for text in (lines(RECORDS), "\ufeff\n" + lines(RECORDS).replace("\n", "\r\n\r\n").rstrip()):
+        (tmp_path / name).write_bytes(pack(text.encode()))
+        check(read_interactions(tmp_path / name))
+    renamed = [{"who": r["user_id"], "what": r["item_id"], "much": r["rating"]} for r in RECORDS]
+    (tmp_path / name).write_bytes(pack(lines(renamed).encode()))
+    data = read_interactions(tmp_path / name, user="who", item="what", value="much")
+    assert data.matrix.toarray().tolist() == [[3, 4.5], [5, 0]]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "line 2: this is no JSON object"),
+        ("[1, 2]", "line 2: this is no JSON object"),
+        ('{"user": 1}', r"line 2: the item \('item'\) is missing"),
+        ('{"user": null, "item": 2}', r"line 2: the user \('user'\) is missing"),
+        ('{"user": "", "item": 2}', "line 2: the user must be a text or an integer"),
+        ('{"user": 1.5, "item": 2}', "line 2: the user must be a text or an integer"),
+        ('{"user": true, "item": 2}', "line 2: the user must be a text or an integer"),
+        ('{"user": 1, "item": 2, "rating": "5", "time": 1}', "line 2: the value '5' is not a number"),
+        ('{"user": 1, "item": 2, "rating": -5, "time": 1}', "line 2: the value -5 is negative"),
+        ('{"user": 1, "item": 2, "rating": NaN, "time": 1}', "line 2: the value is NaN"),
+        ('{"user": 1, "item": 2, "rating": 5, "time": "soon"}', "line 2: the timestamp 'soon'"),
+        ('{"user": 1, "item": 2, "rating": 5, "time": [1]}', "line 2: the timestamp must be"),
+    ],
+)
+def test_wrong_lines_of_jsonl_are_named(tmp_path, line, words):
+    first = (
+        '{"user": 1, "item": 2, "rating": 5, "time": 1}\n' if "time" in line else '{"user": 1, "item": 2}\n'
+    )
+    (tmp_path / "x.jsonl").write_text(first + line + "\n")
+    with pytest.raises(InputError, match=words):
+        read_interactions(tmp_path / "x.jsonl")
+
+
+def test_recommendations_are_written_as_jsonl_and_read_again(tmp_path):
+    ids = np.array([7, "7", "東京"], object)
+    data = read_interactions((["ann", "ann", "bob"], ["a", "b", "b"]))
+    model = RGALS(K=2, random_state=0).fit(data.matrix, user_ids=["ann", "bob"], item_ids=[7, "7"])
+    for suffix in (".jsonl", ".ndjson"):
+        out = tmp_path / f"out{suffix}"
+        recommend_all(model, out, 2)
+        records = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+        assert [(r["user"], r["item"], r["rank"]) for r in records] == [("bob", 7, 1)]
+        assert records[0]["score"] == pytest.approx(float(model.recommend(1, 1)[1][0, 0]), rel=1e-5)
+    assert read_interactions(out).user_ids.tolist() == ["bob"]
+    assert len(ids) == 3
+
+
+def test_what_cannot_be_written_is_refused_by_name_before_any_work(tmp_path, capsys):
+    model = RGALS(K=2, random_state=0).fit(np.eye(3))
+    for name in ("x.xlsx", "x.csv.gz", "x"):
+        with pytest.raises(ParameterError, match=rf"{name}.*\.csv, \.tsv, \.jsonl"):
+            recommend_all(model, tmp_path / name, 2)
+        assert main(["recommend", str(tmp_path / "no model"), "-o", str(tmp_path / name)]) == 1
+        assert ".jsonl" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("x.xlsx", r'give read_interactions\(pandas.read_excel\(".*x.xlsx"\)\)'),
+        ("x.XLS", "pandas.read_excel"),
+        ("x.feather", "pandas.read_feather"),
+        ("x.h5", "pandas.read_hdf"),
+        ("x.npy", "numpy.load"),
+        ("x.mtx", "scipy.io.mmread"),
+        ("x.pkl", "csv, jsonl or parquet"),
+        ("x.zip", "csv, jsonl or parquet"),
+        ("x.sqlite", "csv, jsonl or parquet"),
+    ],
+)
+def test_what_is_not_read_is_refused_by_name(tmp_path, name, words):
+    (tmp_path / name).write_text("user,item\na,b\n")
+    with pytest.raises(FileFormatError, match=words):
+        read_interactions(tmp_path / name)
+
+
+def test_a_json_document_is_refused_with_the_line_that_reads_it(tmp_path):
+    (tmp_path / "x.json").write_text(json.dumps(RECORDS, indent=1))
+    with pytest.raises(FileFormatError, match=r'read_interactions\(pandas.read_json\(".*x.json"\)\)'):
+        read_interactions(tmp_path / "x.json")
+
+
+# ------------------------------------------------------------------ lists
+
+
+@pytest.mark.parametrize("delimiter", [" ", "\t", "  "])
+def test_lists_of_items(tmp_path, delimiter):
+    rows = [[0, 5, 7, 9], [1, 5], [2], [10, 7, 5, 11, 12]]
+    text = "\n".join(delimiter.join(map(str, row)) for row in rows)
+    for content in (text, text + " \n\n"):
+        (tmp_path / "train.txt").write_text(content)
+        data = read_interactions(tmp_path / "train.txt")
+        assert data.user_ids.tolist() == [0, 1, 10] and data.item_ids.tolist() == [5, 7, 9, 11, 12]
+        assert data.matrix.toarray().tolist() == [[1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 0, 1, 1]]
+
+
+def test_tables_are_no_lists_and_the_caller_decides(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_text("1 5 3\n2 6 4\n3 7 5\n")  # equally long: a table of user, item, value
+    assert read_interactions(path).matrix.nnz == 3
+    assert read_interactions(path, form="lists").matrix.nnz == 6
+    path.write_text("1 5 3\n1 6\n2 7 5\n")  # a user twice: a table with a line that is too short
+    with pytest.raises(FileFormatError, match="line 2: expected 3 fields"):
+        read_interactions(path)
+    assert read_interactions(path, form="lists").matrix.nnz == 5
+    path.write_text("1 5 3\n2 6\n")
+    with pytest.raises(FileFormatError, match="line 2: expected 3 fields"):
+        read_interactions(path, form="table")
+    with pytest.raises(ParameterError, match="form"):
+        read_interactions(path, form="list")
+    path.write_text("ann 5 3\nbob\n")
+    with pytest.raises(FileFormatError, match="line 2"):
+        read_interactions(path)
+
+
+# ------------------------------------------------------------------ tables of others
+
+
+@pytest.mark.parametrize("engine", ["auto", "pyarrow", "numpy", "python"])
+def test_files_of_recbole_and_movielens(tmp_path, engine):
+    header = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
+    rows = [(1, 1193, 5.0, 978300760), (2, 661, 3.0, 978302109), (1, 661, 4.0, 978301968)]
+    (tmp_path / "ml.inter").write_text(header + "".join("\t".join(map(str, row)) + "\n" for row in rows))
+    (tmp_path / "ratings.dat").write_text("".join("::".join(map(str, row)) + "\n" for row in rows))
+    (tmp_path / "u.data").write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
+    for name in ("ml.inter", "ratings.dat", "u.data"):
+        data = read_interactions(tmp_path / name, engine=engine)
+        assert data.user_ids.tolist() == [1, 2] and data.item_ids.tolist() == [661, 1193]
+        assert data.matrix.toarray().tolist() == [[4, 5], [3, 0]]
+        assert data.timestamp.tolist() == [978301968, 978300760, 978302109]
+    (tmp_path / "seq.inter").write_text("user_id:token\titem_id_list:token_seq\n1\t2 3\n")
+    with pytest.raises(InputError, match="no column is called like item_id|not a usual name|item_id_list"):
+        read_interactions(tmp_path / "seq.inter", engine=engine)

@@ -1,0 +1,211 @@
+"""`evaluate` judges what `recommend` serves: cold users, ids, renumbered rows, outside evaluators."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from helpers import interactions
+
+from rgals import RGALS
+from rgals.datasets import Interactions
+from rgals.matrix.entries import entries
+from rgals.matrix.validate import as_csr
+from rgals.metrics import Evaluation, evaluate
+from rgals.model.state import Snapshot
+from rgals.runtime.errors import ParameterError
+from rgals.sgd import SGDRanker
+
+N_COLD = 8  # five of them by choice
+NAMES = ("ndcg@10", "recall@5", "map@10", "precision@3", "hit_rate@1", "mrr@10")
+
+
+@pytest.fixture(scope="module")
+def parts():
+    """Training and test interactions; five users and one item have test interactions only."""
+    X = interactions(70, 40, seed=3)
+    X = X[np.argsort(np.diff(X.indptr) == 0, kind="stable")[::-1]]  # the last have interactions
+    rng = np.random.default_rng(0)
+    rows = np.repeat(np.arange(70), np.diff(X.indptr))
+    held = (rng.random(X.nnz) < 0.3) | (rows >= 65) | (X.indices == 7)
+    train, test = entries(X, ~held), entries(X, held)
+    counts = [np.diff(part.indptr) for part in (train, test)]
+    assert (counts[0][65:] == 0).all() and (counts[1][65:] > 0).all()
+    assert ((counts[0] == 0) & (counts[1] > 0)).sum() == N_COLD
+    return train, test
+
+
+@pytest.fixture(scope="module", params=[RGALS, SGDRanker])
+def model(request, parts):
+    return request.param(K=6, dtype="float64", random_state=0).fit(parts[0])
+
+
+def by_hand(lists, test, k=10):
+    """NDCG, recall, average precision, reciprocal rank at k of lists, -1 where they end."""
+    figures = []
+    for u in np.flatnonzero(np.diff(test.indptr)):
+        truth = set(test.indices[test.indptr[u] : test.indptr[u + 1]].tolist())
+        hits = [int(i) in truth for i in lists[u][:k]]
+        ranks = [r for r, hit in enumerate(hits, 1) if hit]
+        ideal = sum(1 / math.log2(r + 1) for r in range(1, min(k, len(truth)) + 1))
+        figures.append(
+            (
+                sum(1 / math.log2(r + 1) for r in ranks) / ideal,
+                len(ranks) / len(truth),
+                sum(n / r for n, r in enumerate(ranks, 1)) / len(truth),
+                1 / ranks[0] if ranks else 0,
+            )
+        )
+    return np.mean(figures, axis=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*users have no training interactions")
+@pytest.mark.parametrize("cold", ["empty", "popular"])
+def test_the_lists_of_recommend_judged_by_hand(model, parts, cold):
+    train, test = parts
+    lists = model.recommend(np.arange(70), 10, cold=cold)[0]
+    got = evaluate(model, train, test, ("ndcg@10", "recall@10", "map@10", "mrr@10"), cold=cold)
+    np.testing.assert_allclose(list(got.values()), by_hand(lists, test), rtol=1e-13)
+    assert got.n_users == (np.diff(test.indptr) > 0).sum() and got.n_cold == N_COLD
+    cold_only = evaluate(model, train, test, "hit_rate@10", users=np.arange(65, 70), cold=cold)
+    assert (cold_only["hit_rate@10"] == 0) == (cold == "empty") and cold_only.n_cold == cold_only.n_users == 5
+    # A pair of factors, and training interactions, say the same.
+    assert evaluate(model.factors_, train, test, NAMES, cold=cold) == evaluate(
+        model, train, test, NAMES, cold=cold
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*users have no training interactions")
+@pytest.mark.parametrize("cold", ["empty", "popular"])
+def test_trec_eval_says_the_same_of_what_is_served(model, parts, cold):
+    trec = pytest.importorskip("pytrec_eval")
+    train, test = parts
+    users = np.flatnonzero(np.diff(test.indptr))
+    lists = model.recommend(users, 10, cold=cold)[0]
+    run = {
+        str(u): {f"i{i}": float(10 - r) for r, i in enumerate(one) if i >= 0}
+        for u, one in zip(users, lists, strict=True)
+    }
+    relevant = {
+        str(u): {f"i{i}": 1 for i in test.indices[test.indptr[u] : test.indptr[u + 1]]} for u in users
+    }
+    theirs = {"ndcg_cut.10": "ndcg@10", "recall.5": "recall@5", "map_cut.10": "map@10", "P.3": "precision@3"}
+    theirs |= {"success.1": "hit_rate@1"}
+    got, who = evaluate(model, train, test, tuple(theirs.values()), per_user=True, cold=cold)
+    told = trec.RelevanceEvaluator(relevant, set(theirs)).evaluate(run)
+    for name, ours in theirs.items():
+        want = [told.get(str(u), {}).get(name.replace(".", "_"), 0.0) for u in who]
+        np.testing.assert_allclose(got[ours], want, rtol=1e-12, err_msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:.*users have no training interactions")
+@pytest.mark.parametrize("cold", ["empty", "popular"])
+def test_renumbering_users_and_items_changes_nothing(model, parts, cold, amount):
+    """Popular items with equal counts are ties, which the item number decides: counts here differ."""
+    train, test = parts
+    rng = np.random.default_rng(1)
+    P, Q = model.factors_
+    # Users without test items give every item a count of its own.
+    missing = 60 + np.arange(40) - (train != 0).sum(axis=0)
+    extra = sp.csr_array((np.arange(missing.max())[:, None] < missing).astype(float))
+    known = sp.vstack([train, extra]).tocsr() if cold == "popular" else train
+    hidden = sp.vstack([test, sp.csr_array((known.shape[0] - 70, 40))]).tocsr()
+    P = np.vstack([P, np.ones((known.shape[0] - 70, P.shape[1]))])
+    assert cold == "empty" or len(set(known.astype(bool).sum(axis=0))) == 40
+    names = (*NAMES, "auc", "coverage@5", "gini@5", "novelty@5")
+    want = evaluate((P, Q), known, hidden, names, cold=cold)
+    assert want.n_cold == N_COLD
+    for _ in range(20):
+        users, items = rng.permutation(len(P)), rng.permutation(40)
+        moved = (part[users][:, items] for part in (known, hidden))
+        got = evaluate((P[users], Q[items]), *moved, names, cold=cold)
+        np.testing.assert_allclose(list(got.values()), list(want.values()), rtol=0, atol=1e-12)
+        assert (got.n_users, got.n_cold) == (want.n_users, want.n_cold)
+
+
+@pytest.mark.filterwarnings("ignore:.*users have no training interactions")
+def test_renumbered_models_serve_the_same_lists(parts):
+    train, _ = parts
+    rng = np.random.default_rng(2)
+    model = RGALS(K=6, dtype="float64", random_state=0).fit(train)
+    lists, scores = model.recommend(np.arange(70), 11)
+    equal = np.isclose(scores[:, 1:], scores[:, :-1], rtol=1e-13, atol=1e-15) & np.isfinite(scores[:, 1:])
+    tied = equal | np.pad(equal, ((0, 0), (1, 0)))[:, :-1]  # with the item before or behind
+    assert 0 < tied.sum() < 50
+    for _ in range(20):
+        users, items = rng.permutation(70), rng.permutation(40)
+        P, Q = (f[p] for f, p in zip(model.factors_, (users, items), strict=True))
+        moved = copy.copy(model)
+        moved._snapshot = Snapshot(P, Q, as_csr(train[users][:, items], dtype=np.float64))
+        ids, other = moved.recommend(np.arange(70), 11)
+        same = np.where(ids >= 0, items[ids], -1)
+        apart = ~tied[users]
+        np.testing.assert_array_equal(same[:, :10][apart], lists[users][:, :10][apart])
+        np.testing.assert_allclose(other, scores[users], rtol=1e-12)
+
+
+def test_nobody_is_ranked_by_item_number():
+    """The first items of a catalogue were found for users whom the model knows nothing about."""
+    train = sp.csr_array([[0, 1, 1], [0, 0, 0]])
+    test = sp.csr_array([[1, 0, 0], [1, 0, 0]])
+    pair = np.array([[1.0], [0.0]]), np.array([[0.5], [1.0], [1.0]])
+    for known in (train, None, sp.csr_array((2, 3))):
+        values, users = evaluate(pair, known, test, ("hit_rate@1", "auc"), per_user=True)
+        assert values["hit_rate@1"][users == 1] == 0 and values["auc"][users == 1] == 0.5
+        assert values.n_cold == 1
+    with pytest.raises(ParameterError, match="cold.*give train"):
+        evaluate(pair, None, test, cold="popular")
+    with pytest.raises(ParameterError, match="cold"):
+        evaluate(pair, train, test, cold="nothing")
+
+
+def test_a_function_answers_for_its_cold_users():
+    train = sp.csr_array([[0, 1, 1], [0, 0, 0], [0, 0, 0]])
+    test = sp.csr_array([[1, 0, 0], [0, 0, 1], [1, 0, 0]])
+    popular = np.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [0.0, 0.0, 0.0]])
+    values, _ = evaluate(lambda users: popular[users], train, test, ("hit_rate@1", "auc"), per_user=True)
+    assert values["hit_rate@1"].tolist() == [1, 1, 0] and values["auc"].tolist()[1:] == [1, 0.5]
+    assert (values.n_users, values.n_cold) == (3, 2)
+
+
+def test_unknown_users_are_cold_and_unknown_items_missed():
+    known = Interactions(sp.csr_array(np.eye(3) + np.eye(3, k=1)), np.array(["a", "b", "c"]), np.arange(3))
+    hidden = Interactions(
+        sp.csr_array([[1, 1, 0], [0, 0, 1.0]]), np.array(["a", "zoe"]), np.array([2, 77, 78])
+    )
+    model = RGALS(K=2, dtype="float64", random_state=0).fit(known)
+    words = "1 users and 2 items that the model does not know"
+    with pytest.warns(UserWarning, match=words):
+        values, users = evaluate(model, known, hidden, ("recall@3", "ndcg@3", "auc"), per_user=True)
+    assert users.tolist() == ["a", "zoe"] and values.n_cold == 1
+    # User a has one item left, 2, which is found; 77 is missed.
+    np.testing.assert_allclose(values["recall@3"], [0.5, 0])
+    np.testing.assert_allclose(values["ndcg@3"], [1 / (1 + 1 / math.log2(3)), 0])
+    with pytest.warns(UserWarning, match=words):
+        popular = evaluate(model, known, hidden, "hit_rate@3", users=["zoe"], cold="popular")
+    assert popular == {"hit_rate@3": 0.0} and popular.n_cold == 1
+    with pytest.warns(UserWarning, match=words):
+        fitted = RGALS(K=2, dtype="float64", random_state=0, metric="recall@3").fit(known, validation=hidden)
+    with pytest.warns(UserWarning, match=words):
+        last = evaluate(fitted, known, hidden, "recall@3")
+    assert fitted.history_[-1]["recall@3"] == pytest.approx(last["recall@3"]) == 0.25
+
+
+def test_validation_in_a_fit_counts_cold_users_as_missed(parts):
+    train, test = parts
+    model = RGALS(K=4, dtype="float64", random_state=0).fit(train, validation=test)
+    figures, users = evaluate(model, train, test, "ndcg@10", per_user=True)
+    assert (figures["ndcg@10"][users >= 65] == 0).all() and (users >= 65).sum() == 5
+    assert model.history_[-1]["ndcg@10"] == pytest.approx(figures["ndcg@10"].mean(), abs=1e-9)
+
+
+def test_figures_are_a_dict_that_knows_whom_they_are_about(parts, model):
+    got = evaluate(model, *parts, NAMES)
+    assert isinstance(got, Evaluation) and got == dict(got) and json.loads(json.dumps(got)) == got
+    for again in (pickle.loads(pickle.dumps(got)), copy.copy(got), copy.deepcopy(got)):
+        assert (again, again.n_users, again.n_cold) == (got, got.n_users, got.n_cold)

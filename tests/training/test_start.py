@@ -1,0 +1,246 @@
+"""Where a fit starts and when it ends: what "auto" takes, what is kept, what goes with what."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from helpers import interactions
+from sklearn.base import clone
+
+from rgals import IALS, RG2, RGALS, RGX, CheckpointError, ParameterError
+from rgals.datasets import make_implicit, read_interactions
+from rgals.losses import Degrees
+from rgals.matrix.entries import hold_out
+from rgals.matrix.validate import as_csr
+from rgals.metrics import evaluate
+from rgals.runtime import memory
+from rgals.solvers import spectral
+from rgals.training import start
+from rgals.training.watch import Settled
+
+
+@pytest.fixture(scope="module")
+def X():
+    return interactions(90, 60, valued=True)
+
+
+@pytest.fixture(scope="module")
+def large():
+    """As many interactions as "auto" needs for a spectral start."""
+    X = make_implicit(1500, 900, mean_interactions=60, random_state=0).matrix
+    assert X.nnz >= start.SMALL
+    return X
+
+
+def make(**params) -> RGALS:
+    return RGALS(**{"K": 6, "random_state": 0, **params})
+
+
+def content(model) -> tuple:
+    """What a fit computed, without how long it took."""
+    objectives = [row["objective"] for row in model.history_]
+    return model.user_factors_.tobytes(), model.item_factors_.tobytes(), objectives
+
+
+# ------------------------------------------------------------------ init
+
+
+def test_auto_is_spectral_where_there_is_much_to_fit(X, large):
+    assert make(n_iter=1).fit(X).params_["init"] == "random"
+    assert make(n_iter=1).fit(large).params_["init"] == "spectral"
+    assert make(n_iter=1, init_scale=0.1).fit(large).params_["init"] == "random"
+    for data, named in ((X, "random"), (large, "spectral")):
+        assert content(make(n_iter=2).fit(data)) == content(make(n_iter=2, init=named).fit(data))
+
+
+@pytest.mark.parametrize("solver", ["exact", "pcg", "dense"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("loss", ["rg2", "rgx", "wrmf", "ials"])
+def test_a_spectral_start_begins_lower_and_ends_as_well(loss, dtype, solver, X):
+    params = {"loss": loss, "dtype": dtype, "solver": solver, "n_iter": 12}
+    begun, random = (make(init=init, **params).fit(X).history_ for init in ("spectral", "random"))
+    assert begun[0]["objective"] < random[0]["objective"]
+    falls = -np.diff([row["objective"] for row in begun])
+    assert (falls > -1e-5 * abs(begun[-1]["objective"])).all()
+    whole = begun[0]["objective"] - begun[-1]["objective"] + abs(begun[-1]["objective"])
+    assert abs(begun[-1]["objective"] - random[-1]["objective"]) < 0.03 * whole
+
+
+def test_a_spectral_start_follows_the_seed_and_no_threads(large):
+    fits = [
+        content(make(init="spectral", n_iter=2, n_jobs=n, random_state=seed).fit(large))
+        for n, seed in ((1, 0), (2, 0), (4, 0), (1, 1))
+    ]
+    assert fits[0] == fits[1] == fits[2] != fits[3]
+
+
+@pytest.mark.parametrize("loss", [RG2(alpha=0.0), RGX(alpha=0.0)])
+@pytest.mark.parametrize("init", ["spectral", "auto"])
+def test_a_loss_with_a_closed_form_starts_there(loss, init, X, large):
+    data = large if init == "auto" else X
+    params = {"loss": loss, "dtype": "float64", "reg": 0.02}
+    optimum = make(solver="svd", **params).fit(data).history_[0]["objective"]
+    model = make(init=init, **params).fit(data)
+    assert model.history_[0]["objective"] == pytest.approx(optimum, rel=1e-9)
+    assert model.n_iter_ == 2 and model.params_["init"] == "spectral"
+    elsewhere = make(init=init, reg_exponent=0.5, n_iter=1, **params).fit(data)
+    assert elsewhere.history_[0]["objective"] != pytest.approx(optimum, rel=1e-3)
+
+
+def test_a_warm_start_takes_the_last_factors_whatever_init_is(X):
+    model = make(init="spectral", warm_start=True, n_iter=3).fit(X)
+    first = model.history_[-1]["objective"]
+    again = model.fit(X)
+    assert again.history_[0]["objective"] <= first + 1e-5 * abs(first)
+    assert content(clone(model).fit(X)) != content(again)
+
+
+@pytest.mark.parametrize(
+    ("params", "name"),
+    [
+        ({"init": "svd"}, "init"),
+        ({"init": None}, "init"),
+        ({"init": "spectral", "init_scale": 0.1}, "init_scale"),
+        ({"init": "spectral", "solver": "svd", "loss": RG2(alpha=0.0)}, "init"),
+        ({"init": "random", "solver": "svd", "loss": RG2(alpha=0.0)}, "init"),
+        ({"n_iter": "many"}, "n_iter"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(params, name, X):
+    with pytest.raises(ParameterError, match=f"^{name}"):
+        make(**params).fit(X)
+
+
+# ------------------------------------------------------------------ n_iter
+
+
+def test_a_number_of_iterations_is_kept(X, large):
+    for data in (X, large):
+        auto = make().fit(data)
+        assert 2 <= auto.n_iter_ < start.MOST
+        for n_iter in (auto.n_iter_ - 1, auto.n_iter_, auto.n_iter_ + 3):
+            assert make(n_iter=n_iter).fit(data).n_iter_ == n_iter
+        assert content(make(n_iter=auto.n_iter_).fit(data)) == content(auto)
+
+
+@pytest.mark.parametrize("loss", [RG2(alpha=0.1), IALS(alpha0=0.1)])
+def test_auto_ends_where_the_objective_has_settled(loss, X):
+    model = make(loss=loss).fit(X)
+    matrix = as_csr(X, dtype=np.float32)
+    nothing = [np.zeros((n, 6)) for n in X.shape]
+    origin = loss.objective(X, *nothing)  # of factors that are 0
+    assert origin == pytest.approx(loss.constant(matrix, loss.coefficients(Degrees.of(matrix))))
+    objectives = np.array([row["objective"] for row in model.history_])
+    shares = -np.diff(objectives) / (origin - objectives[1:])
+    assert shares[-1] < start.SHARE and (shares[:-1] >= start.SHARE).all()
+
+
+def test_with_early_stopping_patience_ends_a_fit(large):
+    model = make(early_stopping=True, patience=40).fit(large)
+    assert model.n_iter_ == start.MOST_WATCHED
+    assert make(early_stopping=True, patience=1).fit(large).n_iter_ < start.MOST
+
+
+def test_the_fitted_model_says_what_was_taken(large, tmp_path):
+    model = make().fit(large)
+    n_iter = model.n_iter_
+    assert (model.get_params()["init"], model.get_params()["n_iter"]) == ("auto", "auto")
+    taken = model.params_
+    assert (taken["init"], taken["n_iter"]) == ("spectral", n_iter)
+    assert all(row["init"] == "spectral" for row in model.history_)
+    assert f"init=spectral, n_iter={n_iter}" in repr(model)
+    again = make().set_params(**taken).fit(large)
+    assert content(again) == content(model) and again.params_["n_iter"] == n_iter
+    model.save(tmp_path / "model.npz")
+    loaded = RGALS.load(tmp_path / "model.npz")
+    assert (loaded.init, loaded.n_iter) == ("auto", "auto")
+    assert {k: v for k, v in loaded.params_.items() if k != "loss"} == {
+        k: v for k, v in taken.items() if k != "loss"
+    }
+    assert repr(loaded) == repr(model)
+
+
+# ------------------------------------------------------------------ checkpoints
+
+
+def stop_after(n):
+    return lambda now: now.iteration == n
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("init", ["random", "spectral"])
+def test_a_killed_fit_of_auto_ends_with_the_bytes_of_a_whole_one(init, X, tmp_path):
+    whole = make(init=init).fit(X)
+    for at in range(1, whole.n_iter_ + 1):
+
+        def kill(now, at=at):
+            if now.iteration == at:
+                raise KilledError
+
+        with pytest.raises(KilledError):
+            make(init=init).fit(X, checkpoint=tmp_path / str(at), callbacks=kill)
+        assert content(make(init=init).fit(X, checkpoint=tmp_path / str(at))) == content(whole)
+        # And once more, from the file of its end.
+        assert content(make(init=init).fit(X, checkpoint=tmp_path / str(at))) == content(whole)
+
+
+def test_a_fit_that_settled_goes_on_where_more_iterations_are_asked_for(X, tmp_path):
+    settled = make().fit(X, checkpoint=tmp_path)
+    more = settled.n_iter_ + 3
+    assert content(make(n_iter=more).fit(X, checkpoint=tmp_path)) == content(make(n_iter=more).fit(X))
+    assert make().fit(X, checkpoint=tmp_path).n_iter_ == more  # it is there
+
+
+@pytest.mark.parametrize(("one", "other"), [("random", "spectral"), ("spectral", "random")])
+def test_a_checkpoint_of_another_start_is_refused_and_auto_goes_on_from_any(one, other, X, tmp_path):
+    make(init=one, n_iter=2).fit(X, checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match=f"start is '{other}' here and '{one}' there"):
+        make(init=other, n_iter=4).fit(X, checkpoint=tmp_path)
+    went_on = make(n_iter=4).fit(X, checkpoint=tmp_path)
+    assert content(went_on) == content(make(init=one, n_iter=4).fit(X)) and went_on.params_["init"] == one
+
+
+def test_settled_is_judged_by_the_last_two_objectives():
+    rule = Settled(10.0, 0.1)
+    history = [{"objective": value} for value in (5.0, 2.0, 1.5, 1.4)]
+    assert [rule(history[:n]) for n in range(5)] == [False, False, False, True, True]
+    assert not rule.within(history[:2]) and rule.within(history)
+
+
+# ------------------------------------------------------------------ memory and quality
+
+
+def test_the_start_is_part_of_the_predicted_memory():
+    users = as_csr(make_implicit(60_000, 300, mean_interactions=5, random_state=0).matrix, dtype=np.float32)
+    items = users.transpose()
+    tracemalloc.start()
+    try:
+        spectral.user_factors(users, items, 64, np.random.default_rng(0), np.dtype("float32"), 1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    size = users.shape, users.nnz, 8, 4  # so few factors that the start is what takes most
+    tables = 80 * sum(users.shape) * 4
+    without, predicted = (memory.fit_bytes(*size, start=n) for n in (0, 80))
+    assert tables < peak < 1.6 * tables
+    assert predicted > without and predicted > peak
+
+
+def test_the_default_is_as_good_as_sixteen_iterations_from_random(data_file, amount):
+    for name in amount(["citeulike-a"], ["citeulike-a", "anime-5k-users", "ml-1m", "amazon-book-kgat"]):
+        X = read_interactions(data_file(name)).matrix
+        X.data[:] = 1
+        train, hidden = hold_out(as_csr(X, dtype=np.float32), 0.2, 0)
+        figures = {}
+        for loss in ("rg2", "ials"):
+            for how, params in (("auto", {}), ("before", {"n_iter": 16, "init": "random"})):
+                model = RGALS(64, loss, random_state=0, **params).fit(train.to_scipy())
+                factors = model.user_factors_, model.item_factors_
+                figures[how] = evaluate(factors, train, hidden, "ndcg@10")["ndcg@10"]
+                assert how == "before" or model.n_iter_ <= 8
+            assert figures["auto"] > 0.995 * figures["before"], (name, loss, figures)
