@@ -295,7 +295,9 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
             found["n_iter"] = len(history)
         if self.values == AUTO and self.params_["values"] != "raw":
             found["values"] = self.params_["values"]
-        shown = ", ".join(f"{k}={x if isinstance(x, str) else format(x, '.4g')}" for k, x in found.items())
+        shown = ", ".join(
+            f"{k}={repr(x) if isinstance(x, str) else format(x, '.4g')}" for k, x in found.items()
+        )
         return f"{text}  # fitted with {shown}" if shown else text
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
