@@ -21,7 +21,7 @@ from rgals.datasets import read_interactions
 from rgals.files.journal import Journal
 from rgals.metrics import evaluate
 from rgals.model_selection import EdgeWarning, tune
-from rgals.model_selection.tuning.halving import LEVELS
+from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.trials import make_model, split_for_tuning
 from rgals.runtime.threads import n_threads
 
@@ -30,7 +30,6 @@ LOSSES = {"IALS": IALS(), "RG2": RG2()}
 EXPONENTS = {"both": (False, True), "no": (False,), "yes": (True,)}
 PLAIN = {"user_exponent": 0.0, "item_exponent": 0.0}
 COMMON = {"random_state": 0, "n_iter": 16}
-TOP = len(LEVELS) - 1
 
 
 def main() -> None:

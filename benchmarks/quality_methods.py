@@ -23,12 +23,14 @@ from rgals.files.journal import Journal
 from rgals.losses import rule
 from rgals.metrics import evaluate
 from rgals.model_selection import tune
-from rgals.model_selection.tuning.halving import LEVELS, GaussianProcess, best_trial, search
+from rgals.model_selection.tuning.halving import GaussianProcess, best_trial, search
 from rgals.model_selection.tuning.space import OneOf, Range, Space, default_space
 from rgals.model_selection.tuning.trials import Prepared
 from rgals.sgd import SGDRanker
 
 PLAIN = {"user_exponent": 0.0, "item_exponent": 0.0}
+#: Share of K and of the iterations at each level of the search, for methods other than ours.
+LEVELS = ((0.5, 0.25), (1.0, 0.25), (1.0, 1.0))
 TOP = len(LEVELS) - 1
 EASE_ITEMS = 17_000  # N^3 seconds, and 1.2 GB in float32
 
@@ -155,7 +157,7 @@ def other(
             key: OneOf(tuple(v)) if isinstance(v, list) else Range(*v, log=v[0] > 0)
             for key, v in space(task.prepared.splits[0].train).items()
         }
-        searched = Space(dimensions, {}, (task.K,))
+        searched = Space(dimensions, {}, {}, (task.K,))
         setting = {"data": task.prepared.fingerprint(), "metric": task.metric}
         journal = Journal(task.folder / f"{name}.jsonl", setting)
 

@@ -25,6 +25,7 @@ from rgals.runtime.version import __version__
 if TYPE_CHECKING:
     from rgals.estimator import RGALS
     from rgals.losses import IALS, RG2, RGX, WRMF
+    from rgals.model_selection.cv import RGALSCV
     from rgals.training.checkpoint import Checkpoint
     from rgals.warm import warmup
 
@@ -32,6 +33,7 @@ __all__ = [
     "IALS",
     "RG2",
     "RGALS",
+    "RGALSCV",
     "RGX",
     "WRMF",
     "Checkpoint",
@@ -59,6 +61,7 @@ __getattr__, __dir__ = later(
     {
         "estimator": "RGALS",
         "losses": "IALS RG2 RGX WRMF",
+        "model_selection.cv": "RGALSCV",
         "training.checkpoint": "Checkpoint",
         "warm": "warmup",
     },

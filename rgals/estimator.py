@@ -21,7 +21,7 @@ from rgals.metrics import evaluate
 from rgals.model import als_file
 from rgals.model.exchange import Interop
 from rgals.model.fold_in import PartialFit
-from rgals.model.state import FittedState
+from rgals.model.state import FittedState, readout_scale, with_scale, without_scale
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.threads import workers
 from rgals.solvers import closed_form
@@ -83,6 +83,11 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         the spectral start is that. "auto" is "spectral" from 65,536 interactions on.
     init_scale : float or None, default=None
         Standard deviation of the random start; None for ``1 / sqrt(K)``. Where it is given, "auto" is random.
+    readout_exponent : float, default=0.0
+        ``e`` of the read-out, -1 to 1: after the fit the factors of every item are multiplied by ``c_y^e``,
+        with mean 1 over the interactions. It costs nothing; about .05 to .1 raises quality on most data.
+        Rankings, early stopping and exports have it; objectives, fold-in and updates are those of the factors
+        that were solved, ``item_factors_ / item_scale_[:, None]``.
     tol : float, default=0.0
         Stop when the objective falls by less than this share of its magnitude in an iteration; 0: when
         rounding makes it rise. Whatever ``n_iter`` is.
@@ -111,6 +116,9 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     ----------
     user_factors_ : ndarray, shape (n_users, K)
     item_factors_ : ndarray, shape (n_items, K)
+        What scores: with ``readout_exponent``, ``item_scale_`` times what was solved.
+    item_scale_ : ndarray, shape (n_items,)
+        Factor of the read-out; ones without ``readout_exponent``.
     loss_ : Loss
         What was minimised, with numbers for what was "auto".
     reg_ : float
@@ -163,6 +171,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     n_jobs: int | None = None
     init: str = AUTO
     init_scale: float | None = None
+    readout_exponent: float = 0.0
     tol: float = 0.0
     early_stopping: bool = False
     patience: int = 5
@@ -194,11 +203,13 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
             problem = Problem.of(train, loss, coefficients, 0.0, float(self.reg_exponent))
             problem = replace(problem, reg=choose_reg(self.reg, problem))
             backend, solver = choose_solver(self, coefficients)
+            scored = readout_scale(degrees, float(self.readout_exponent), task.dtype)
             rng = np.random.default_rng(task.seed)
             history: list[dict[str, Any]] = []
             init = choose_init(self, train, task.store)
             if solver == "svd":
-                items = closed_form.item_factors(train, self.K, problem.reg, rng, task.dtype)
+                found = closed_form.item_factors(train, self.K, problem.reg, rng, task.dtype)
+                shown = with_scale(found, scored)
             else:
                 if task.store is not None:
                     task.store.description = describe_fit(
@@ -206,7 +217,12 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
                     )
                 factors, history = run(
                     # Named nowhere, so that its factors are gone before the last half-step makes others.
-                    ALS(problem, backend, first_users(self, init, problem, backend, rng, task.dtype)),
+                    ALS(
+                        problem,
+                        backend,
+                        first_users(self, init, problem, backend, rng, task.dtype),
+                        scored,
+                    ),
                     most_iterations(self),
                     tol=self.tol,
                     settled=when_settled(self, problem),
@@ -215,7 +231,8 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
                     store=task.store,
                     verbose=bool(self.verbose),
                 )
-                items = factors["item_factors"]
+                shown = factors["item_factors"]
+            items = without_scale(shown, scored)  # as the published state gives them
             # The last user half-step is done exactly as a fold-in does it, so that both agree to the bit.
             backend = exact_backend(self) if self.solver == "pcg" else backend
             users_side = coefficients.user_side(problem.users, problem.reg, problem.reg_exponent)
@@ -235,7 +252,9 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
             row.update(chosen)
         state = FittedState(
             user_factors=step.factors,
-            item_factors=items,
+            item_factors=shown,
+            item_scale=scored,
+            readout_exponent=float(self.readout_exponent),
             loss=problem.loss,
             reg=problem.reg,
             reg_exponent=problem.reg_exponent,
@@ -264,6 +283,12 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         """The loss that was minimised, with numbers for what was "auto"."""
         loss = self._state().loss
         return type(loss)(**loss.get_params())
+
+    @property
+    def item_scale_(self) -> np.ndarray:
+        """What the read-out multiplied the factors of each item by, shape (N,)."""
+        state = self._state()
+        return np.ones(len(state.item_factors)) if state.item_scale is None else state.item_scale
 
     @property
     def reg_(self) -> float:
@@ -380,7 +405,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         matrix = state.weighting.rows(matrix)
         with workers():
             return state.loss.objective(
-                matrix, state.user_factors, state.item_factors, state.reg, state.reg_exponent
+                matrix, state.user_factors, state.solved_items, state.reg, state.reg_exponent
             )
 
     def score(self, X: Any, y: Any = None) -> float:

@@ -11,7 +11,8 @@ PUBLIC = {
     "rgals": """
         Checkpoint CheckpointError FileFormatError ForkError IALS InputError InputTypeError
         InsufficientMemoryError MissingDependencyError ModelFileError NumericalError ParameterError
-        PrecisionWarning RG2 RGALS RGX RgalsError ShapeError UnknownIdError ValuesWarning WRMF __version__
+        PrecisionWarning RG2 RGALS RGALSCV RGX RgalsError ShapeError UnknownIdError ValuesWarning WRMF
+        __version__
     """,
     "rgals.losses": """
         Coefficients Degrees IALS LOSSES Loss RG2 RGX Side WRMF get_loss rule
@@ -26,7 +27,7 @@ PUBLIC = {
     """,
     "rgals.model_selection": """
         Core EdgeWarning InteractionSplit PROTOCOLS Parts Protocol TuneResult UserFold UserSplit
-        default_space k_core leave_last_out split_interactions temporal_split tune
+        RGALSCV default_space k_core leave_last_out split_interactions temporal_split tune
     """,
     "rgals.datasets": """
         IdMap Interactions SyntheticInteractions available cache_folder fetch make_implicit

@@ -99,6 +99,7 @@ FIT: tuple[Option, ...] = (
     ("values", str, "KIND", "what a value weighs: auto, raw, log1p, binary or bm25"),
     ("n_iter", _n_iter, "N", "iterations; auto ends when the objective settles"),
     ("init", str, "NAME", "start: auto, random or spectral"),
+    ("readout_exponent", float, "E", "items' factors times their popularity to this power, after the fit"),
     ("solver", str, "NAME", "auto, exact, svd or dense"),
     ("dtype", str, "TYPE", "float32 or float64"),
     ("tol", float, "T", "stop when the objective falls by less than this share"),

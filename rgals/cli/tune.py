@@ -5,9 +5,9 @@ For example:
   rgals tune ratings.csv --loss rg2,ials --budget 60 --journal trials.jsonl -o model.npz
   rgals tune ratings.csv --loss ials:item_exponent=-0.4 --K 64,128,256 --space reg=0.001:0.1 -o model.npz
 
-Every loss gets the budget, counted in full fits. The same command goes on where an interrupted one stopped if
-it has a journal. Where DATA marks a test or validation part, that is not fitted: a marked validation part
-judges the settings, otherwise a tenth of every user's interactions does.
+The losses share the budget, counted in default fits. The same command goes on where an interrupted one
+stopped if it has a journal. Where DATA marks a test or validation part, that is not fitted: a marked
+validation part judges the settings, otherwise a tenth of every user's interactions does.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from rgals.model_selection import PROTOCOLS, tune
 from rgals.runtime.errors import ParameterError
 
 _OPTIONS: tuple[shared.Option, ...] = (
-    ("budget", float, "B", "in full fits for a loss"),
+    ("budget", float, "B", "in default fits, evaluation and refit included"),
     ("protocol", str, "NAME", "training, validation and test parts; one of " + "; ".join(PROTOCOLS)),
     ("metric", str, "METRIC", "what is maximised"),
     ("repeats", int, "N", "validation splits"),
-    ("n_iter", int, "N", "of a full fit"),
+    ("n_iter", int, "N", "of a full fit, at most"),
     ("values", str, "KIND", "what a value weighs: auto, raw, log1p, binary or bm25"),
     ("time_limit", float, "S", "seconds; no fit starts after them"),
     ("journal", str, "FILE", "keeps every fit, to go on after an interruption"),
@@ -46,7 +46,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="of rg2, rgx, wrmf, ials, separated by commas; one alone may have parameters (default: rg2)",
     )
     parser.add_argument(
-        "--K", metavar="LIST", help="number of factors, or ascending ones to try while they pay: 64,128,256"
+        "--K",
+        metavar="LIST",
+        help="number of factors, ascending ones to try while they pay (64,128,256), or auto",
     )
     parser.add_argument(
         "--space",
@@ -90,7 +92,8 @@ def run(args: argparse.Namespace) -> int:
         test = "" if found.test is None else f", test {found.metric} {found.test[found.metric]:.4f}"
         shared.say(
             f"{len(found.trials)} fits{'' if found.finished else ' (the time limit ended the search)'}; "
-            f"validation {found.metric} {found.figure:.4f}{test}\n{found.model!r}\nsaved to {args.output}"
+            f"validation {found.metric} {found.figure:.4f}, {100 * found.gain:+.1f} % over the rule{test}\n"
+            f"{found.model!r}\nsaved to {args.output}"
         )
     return 0
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from rgals.files.archive import ArraySpec
 from rgals.losses import LOSSES, Degrees, Loss
-from rgals.model.file import ModelFormat, model_spec, pack_object, unpack_object
-from rgals.model.state import FittedState
+from rgals.model.file import REAL, ModelFormat, model_spec, pack_object, unpack_object
+from rgals.model.state import FittedState, check_readout
 from rgals.runtime.checks import check_real
 
 _DEGREES = ("user_sum", "item_sum", "user_count", "item_count")
@@ -20,7 +20,8 @@ SPEC = model_spec(
     {
         f"degrees_{name}": ArraySpec(("f8" if name.endswith("sum") else "i8",), (f"n_{name[:4]}s",))
         for name in _DEGREES
-    },
+    }
+    | {"item_scale": ArraySpec(REAL, ("n_items",), required=False)},
 )
 
 
@@ -62,6 +63,9 @@ def save(state: FittedState, path: str | os.PathLike) -> None:
     """Write a fitted model; an `InputTypeError` says which parameter of its loss JSON cannot hold."""
     arrays = {f"degrees_{name}": getattr(state.degrees, name) for name in _DEGREES}
     meta = {"loss": _pack_loss(state.loss), "reg": state.reg, "reg_exponent": state.reg_exponent}
+    if state.item_scale is not None:
+        arrays["item_scale"] = state.item_scale
+        meta["readout_exponent"] = state.readout_exponent
     _format().save(path, state, arrays, meta)
 
 
@@ -74,12 +78,18 @@ def load(kind: type, path: str | os.PathLike, own: type[Loss] | None = None) -> 
         degrees = {name: arrays[f"degrees_{name}"] for name in _DEGREES}
         if any((array < 0).any() for array in degrees.values()):
             raise ValueError("a sum or count of interactions is negative")
+        scale = arrays.get("item_scale")
+        if scale is not None and not (scale > 0).all():
+            raise ValueError("the read-out's scale of an item is not positive")
+        exponent = 0.0 if scale is None else check_readout(meta["readout_exponent"])
         return FittedState(
             **fields,
             loss=loss,
             reg=check_real("reg", meta["reg"], 0.0),
             reg_exponent=check_real("reg_exponent", meta["reg_exponent"], -4.0, 4.0),
             degrees=Degrees(reference=None, **degrees),
+            readout_exponent=exponent,
+            item_scale=scale,
         )
 
     return _format(own).load(path, kind, make_state)

@@ -54,7 +54,7 @@ def explain(state: FittedState, user: int, item: int, n: int | None) -> Explanat
     row = state.weighting.rows(state.seen.take_rows(np.array([user])))
     side = state.user_side(row)
     curvature, pull = state.user_system
-    past = state.item_factors[row.indices].astype(np.float64)
+    past = state.solved_items[row.indices].astype(np.float64)
     _, m, linear = positive_coefficients(row, side.row_terms, side.col_terms)
     system = side.scale[0] * curvature + (past * m[:, None]).T @ past
     system[np.diag_indices_from(system)] += side.ridge[0]

@@ -16,7 +16,7 @@ from rgals.matrix.entries import replace_rows
 from rgals.matrix.validate import as_csr, check_ids
 from rgals.model.explain import Explanation, explain
 from rgals.model.ranking import FactorRanker
-from rgals.model.state import FittedState, Snapshot
+from rgals.model.state import FittedState, Snapshot, with_scale
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.solvers.choose import exact_backend
@@ -30,7 +30,7 @@ class PartialFit(FactorRanker):
     def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
         assert isinstance(snapshot, FittedState)
         rows = snapshot.weighting.rows(rows)
-        return exact_backend(self).half_step(rows, snapshot.item_factors, snapshot.user_side(rows)).factors
+        return exact_backend(self).half_step(rows, snapshot.solved_items, snapshot.user_side(rows)).factors
 
     def transform_items(self, X_cols: Any, items: Any = None) -> np.ndarray:
         """Factors of items from their interactions: the exact item half-step.
@@ -46,6 +46,7 @@ class PartialFit(FactorRanker):
         Returns
         -------
         ndarray, shape (n, K)
+            What scores: with ``readout_exponent``, scaled by the popularity of each item.
 
         Raises
         ------
@@ -60,7 +61,7 @@ class PartialFit(FactorRanker):
             known = check_ids("items", items, len(state.item_factors), "item")
             if len(known) != columns.n_rows or len(np.unique(known)) != len(known):
                 raise InputError(f"items must name each of the {columns.n_rows} columns of X_cols, once")
-        return self._item_step(state, columns, known)
+        return with_scale(self._item_step(state, columns, known), state.scale_of(columns))
 
     def _item_step(self, state: FittedState, columns: CSR, solved: np.ndarray) -> np.ndarray:
         """The item half-step for some items; ``solved`` are those of them that the state has factors of."""
@@ -71,7 +72,7 @@ class PartialFit(FactorRanker):
             # others: h_y G v_stay, which is a linear weight i g_x (p_x . v_stay) of the users.
             h = state.loss.coefficients_for(state.degrees).h[: len(state.item_factors)].copy()
             h[solved] = 0.0
-            pull = state.user_factors @ (h @ state.item_factors)
+            pull = state.user_factors @ (h @ state.solved_items)
             weight = side.linear_weight + side.interaction * side.gram_weight * pull
             side = replace(side, linear_weight=weight)
         return exact_backend(self).half_step(columns, state.user_factors, side).factors
@@ -178,12 +179,17 @@ class PartialFit(FactorRanker):
             if len(factors) > len(state.item_factors):
                 record = replace(record, feature_names=None)  # it has no names for the new ones
             weighting = state.weighting.with_items(at, columns)
+            columns = weighting.columns(columns, seen)
+            scale, own = state.item_scale, state.scale_of(columns)
             degrees = Degrees.of(weighting.rows(seen))
             state = replace(
                 state, seen=seen, item_ids=labels, degrees=degrees, record=record, weighting=weighting
             )
-            factors[at] = self._item_step(state, weighting.columns(columns, seen), known)
-            state = replace(state, item_factors=factors)
+            factors[at] = with_scale(self._item_step(state, columns, known), own)
+            if scale is not None:
+                scale = _grown(scale, len(factors))
+                scale[at] = own
+            state = replace(state, item_factors=factors, item_scale=scale)
             if refresh_users:
                 state = replace(state, user_factors=self._fold_in(state, seen))
             self._snapshot = state
@@ -252,7 +258,7 @@ def _columns(X_cols: Any, state: FittedState) -> CSR:
 
 def _grown(factors: np.ndarray, n: int) -> np.ndarray:
     """A copy with room for new rows at the end."""
-    out = np.empty((n, factors.shape[1]), factors.dtype)
+    out = np.empty((n, *factors.shape[1:]), factors.dtype)
     out[: len(factors)] = factors
     return out
 

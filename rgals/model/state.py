@@ -15,7 +15,8 @@ from rgals.losses import Degrees, Loss, Side
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import update
 from rgals.matrix.weighting import Weighting
-from rgals.runtime.errors import InputError, InputTypeError
+from rgals.runtime.checks import check_real
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 
 
 def check_labels(
@@ -44,6 +45,49 @@ def _inverse_norms(factors: np.ndarray) -> np.ndarray:
     """One over the length of each row; NaN, which removes it from every list, where the length is 0."""
     norms = np.sqrt(np.einsum("ij,ij->i", factors, factors, dtype=np.float64))
     return np.divide(1.0, norms, out=np.full(len(norms), np.nan), where=norms > 0).astype(factors.dtype)
+
+
+def check_readout(exponent: Any) -> float:
+    """Check an exponent of the read-out."""
+    return check_real("readout_exponent", exponent, -1.0, 1.0)
+
+
+def readout_scale(
+    degrees: Degrees, exponent: float, dtype: Any, like: tuple[Degrees, np.ndarray] | None = None
+) -> np.ndarray | None:
+    """What the read-out multiplies items' factors by: ``c_y^exponent``, mean 1 over interactions; None is 1.
+
+    An item without interactions is scaled as the least popular one. ``like``: margins of other items and the
+    scale that these have, which is then gone on with.
+    """
+    if exponent == 0:
+        return None
+    reference, scaled = (degrees, None) if like is None else like
+    sums, counts = reference.item_sum, reference.item_count
+    least = sums[sums > 0].min(initial=np.inf)
+    total = float(counts.sum() if scaled is None else counts @ scaled.astype(np.float64))
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        mean = float(counts @ np.maximum(sums, least) ** exponent)
+        scale = (np.maximum(degrees.item_sum, least) ** exponent * (total / mean)).astype(dtype)
+        good = np.isfinite(scale) & (scale >= np.finfo(dtype).tiny)
+    if not good.all():
+        raise ParameterError(
+            "readout_exponent",
+            exponent,
+            f"it takes the sums of the items' values, {least:g} to {sums.max():g}, beyond {np.dtype(dtype)}; "
+            "lower it, or scale the values",
+        )
+    return scale
+
+
+def with_scale(factors: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
+    """Factors that score, from those that were solved."""
+    return factors if scale is None else factors * scale[:, None]
+
+
+def without_scale(factors: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
+    """Factors as they were solved, from those that score."""
+    return factors if scale is None else factors / scale[:, None]
 
 
 def parameters_of(model: Any) -> dict[str, Any]:
@@ -79,6 +123,13 @@ class Snapshot:
     record: FitRecord = field(default_factory=FitRecord, compare=False)
     # what the fit made of their values, and makes of those of other rows
     weighting: Weighting = field(default_factory=Weighting, compare=False)
+    # what the read-out multiplied the items' factors by after the fit; None: nothing
+    item_scale: np.ndarray | None = field(default=None, compare=False)
+
+    @cached_property
+    def solved_items(self) -> np.ndarray:
+        """The items' factors as half-steps made and take them; ``item_factors`` are what scores."""
+        return without_scale(self.item_factors, self.item_scale)
 
     @cached_property
     def user_inverse_norms(self) -> np.ndarray:
@@ -109,6 +160,8 @@ class Snapshot:
         update(digest, self)
         if self.weighting.kind != "raw":
             update(digest, self.weighting)
+        if self.item_scale is not None:
+            update(digest, self.item_scale)
         return digest.hexdigest()
 
     @cached_property
@@ -125,6 +178,7 @@ class FittedState(Snapshot):
     loss: Loss = None  # type: ignore[assignment]  # a copy of what was fitted
     reg: float = 0.0
     reg_exponent: float = 1.0
+    readout_exponent: float = field(default=0.0, compare=False)  # of ``item_scale``
     degrees: Degrees = None  # type: ignore[assignment]  # margins of the training matrix, for a fold-in
 
     def user_side(self, rows: CSR) -> Side:
@@ -132,13 +186,21 @@ class FittedState(Snapshot):
         coefficients = self.loss.coefficients_for(self.degrees.with_users(rows))
         return coefficients.user_side(rows, self.reg, self.reg_exponent)
 
+    def scale_of(self, columns: CSR) -> np.ndarray | None:
+        """What the read-out multiplies other items by, in the scale of those of the fit."""
+        if self.item_scale is None:
+            return None
+        margins, like = self.degrees.with_items(columns), (self.degrees, self.item_scale)
+        return readout_scale(margins, self.readout_exponent, self.item_scale.dtype, like)
+
     @cached_property
     def user_system(self) -> tuple[np.ndarray, np.ndarray]:
         """What the systems of all users share: ``Q^T diag(h) Q - i u u^T`` and ``u = Q^T h``, in float64."""
         coefficients = self.loss.coefficients_for(self.degrees)
-        gram, u = np.zeros((self.item_factors.shape[1],) * 2), np.zeros(self.item_factors.shape[1])
-        for start in range(0, len(self.item_factors), 1 << 14):
-            part = self.item_factors[start : start + (1 << 14)].astype(np.float64)
+        items = self.solved_items
+        gram, u = np.zeros((items.shape[1],) * 2), np.zeros(items.shape[1])
+        for start in range(0, len(items), 1 << 14):
+            part = items[start : start + (1 << 14)].astype(np.float64)
             weighted = part * coefficients.h[start : start + (1 << 14), None]
             gram += part.T @ weighted
             u += weighted.sum(axis=0)

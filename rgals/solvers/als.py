@@ -63,15 +63,22 @@ class ALS:
     """Alternating half-steps, items first: the `rgals.training.steps.Steps` of a problem.
 
     Every half-step is the exact minimiser over one side, so the objective never rises. They begin at
-    ``user_factors``, which are overwritten.
+    ``user_factors``, which are overwritten. Item factors are shown times ``item_scale``, as they score after
+    the read-out; no half-step knows of it.
     """
 
     label: ClassVar[str] = "ALS"
     unit: ClassVar[str] = "it"
     outcome: ClassVar[tuple[str, ...]] = ("item_factors",)  # the last half-step makes the user factors
 
-    def __init__(self, problem: Problem, backend: Backend, user_factors: np.ndarray) -> None:
-        self.problem, self.backend = problem, backend
+    def __init__(
+        self,
+        problem: Problem,
+        backend: Backend,
+        user_factors: np.ndarray,
+        item_scale: np.ndarray | None = None,
+    ) -> None:
+        self.problem, self.backend, self.item_scale = problem, backend, item_scale
         reg, nu = problem.reg, problem.reg_exponent
         self._user_side = problem.coefficients.user_side(problem.users, reg, nu)
         self._item_side = problem.coefficients.item_side(problem.items, reg, nu)
@@ -102,8 +109,9 @@ class ALS:
         return self.backend.download(self._users)
 
     def item_factors(self) -> np.ndarray:
-        """The current factors of the items."""
-        return self.backend.download(self._items)
+        """The current factors of the items, as they score."""
+        factors = self.backend.download(self._items)
+        return factors if self.item_scale is None else factors * self.item_scale[:, None]
 
     def state(self) -> dict[str, np.ndarray]:
         """Factors as the steps have them, and what basis they are in: see `rgals.solvers.basis.Factors`."""

@@ -9,6 +9,7 @@ import numpy as np
 from rgals.files.archive import ArraySpec
 from rgals.losses import AUTO, Loss, get_loss
 from rgals.matrix.csr import CSR
+from rgals.model.state import check_readout
 from rgals.runtime import memory as _memory
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import ParameterError
@@ -31,6 +32,7 @@ def check_parameters(model: Any, checkpoint: Any) -> np.dtype:
     """Check every parameter of an `RGALS`; its dtype."""
     check_int("K", model.K, 1, 1 << 15)
     check_real("reg_exponent", model.reg_exponent, -4.0, 4.0)
+    check_readout(model.readout_exponent)
     if not isinstance(model.reg, str):
         check_real("reg", model.reg, 0.0)
     elif model.reg != AUTO:
@@ -96,6 +98,8 @@ def check_memory(
         iterates=model.solver != "svd",
         start=spectral.n_columns(model.K, itemsize) if init == SPECTRAL else 0,
     )
+    if model.readout_exponent:  # what scores, beside what was solved
+        needed += matrix.n_cols * model.K * itemsize
     admit(needed + weights, model, matrix, dtype, split)
 
 
@@ -120,6 +124,7 @@ def describe_fit(
         **describe(model, loss, _DECISIVE, 1, matrix, held_out),
         **({} if init == WARM else {"start": init}),
         "solver": solver,
+        **({"readout_exponent": plain(model.readout_exponent)} if model.readout_exponent else {}),
         "pcg_steps": plain(model.pcg_steps) if solver == "pcg" else None,
         "validation_users": plain(model.validation_users) if held_out is not None else None,
     }

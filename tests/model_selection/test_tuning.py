@@ -27,6 +27,7 @@ from rgals.model_selection.tuning.halving import (
     Trial,
     best_trial,
     counts,
+    nominal,
     search,
 )
 from rgals.model_selection.tuning.space import OneOf, Range, make_space
@@ -34,6 +35,7 @@ from rgals.runtime.errors import InputError, NumericalError, ParameterError
 
 TOP = len(LEVELS) - 1
 SMALL = {"K": 8, "user_exponent": 0.0, "item_exponent": 0.0}
+AS_IT_IS = {"n_iter": 16, "readout_exponent": 0.0}  # one figure for a fit
 
 
 @pytest.fixture(scope="module")
@@ -148,12 +150,26 @@ def test_the_search_finds_the_top_of_a_bowl(proposer, collapse):
 
 
 def test_levels_cost_what_the_budget_says():
-    levels, refinements = counts(30)
-    nominal = sum(n * 3.0 ** (level - TOP) for level, n in enumerate(levels)) + refinements
-    assert nominal == pytest.approx(30, abs=1.5)
+    for costs in ([1 / 9, 1 / 3, 1.0], [0.05, 0.07, 0.9], [0.2, 0.3, 2.0]):
+        levels, refinements = counts(30, costs)
+        spent = sum(n * cost for n, cost in zip(levels, costs, strict=True)) + refinements * costs[TOP]
+        assert 30 - costs[TOP] <= spent <= 30 or levels[TOP] + refinements == 48
+        assert levels[0] == 3 * levels[1] >= 3
     space = space_of({"alpha0": (0.01, 10.0), "reg": (0.001, 1.0)})
     trials = search(space, bowl((1, 0.1, 0)), 30, GaussianProcess(space, 0))
+    levels, refinements = counts(30, [nominal(16, level) for level in range(TOP + 1)])
     assert [sum(t.level == k for t in trials) for k in range(TOP)] == levels[:TOP]
+    assert sum(t.level == TOP for t in trials) == levels[TOP] + refinements
+
+
+def test_small_data_are_not_searched_without_end():
+    levels, refinements = counts(10, [1e-6, 1e-6, 1e-6])
+    assert levels[0] <= 48 and levels[1] <= 16 and levels[TOP] + refinements <= 16
+
+
+def test_a_small_budget_takes_two_settings_in_full():
+    levels, refinements = counts(0.1, [0.1, 0.2, 1.5])
+    assert levels[TOP] + refinements == 2 and levels[:TOP] == [3, 1]
 
 
 def test_points_fill_the_cube_and_every_other_one_is_neutral():
@@ -201,22 +217,23 @@ def test_what_was_measured_before_the_time_ran_out_is_kept():
 def test_tune_beats_the_middle_of_the_space_and_refits_to_everything(data, quiet):
     found = tune("ials", data, SMALL, budget=5, random_state=0)
     top = [row for row in found.trials if row["level"] == TOP]
-    assert found.figure == max(row["ndcg@10"] for row in top)
-    first = found.trials[0]
-    assert found.figure > first["ndcg@10"] or found.params["reg"] == first["params"]["reg"]
+    middle, best = top[0], max(row["ndcg@10"] for row in top)
+    assert middle["params"]["alpha0"] == pytest.approx(found.trials[0]["params"]["alpha0"], rel=1e-2)
+    assert found.figure == best or found.params["reg"] == pytest.approx(middle["params"]["reg"], rel=0.1)
+    assert found.gain >= 0 and found.figure <= best
     assert found.finished and found.test is None
     assert found.model.seen_.nnz == data.matrix.nnz
     assert np.array_equal(found.model.item_ids_, data.item_ids)
-    assert found.model.n_iter == 16 and found.model.K == 8
-    again = RGALS(8, IALS(found.params["alpha0"]), reg=found.params["reg"], n_iter=16, random_state=0)
-    again.fit(data)
+    assert found.model.n_iter in (4, 8, 12, 16) and found.model.K == 8
+    of_model = {name: found.params[name] for name in ("reg", "n_iter", "readout_exponent")}
+    again = RGALS(8, IALS(found.params["alpha0"]), random_state=0, **of_model).fit(data)
     np.testing.assert_array_equal(again.item_factors_, found.model.item_factors_)
     assert found.table(3).count("\n") == 4 and "alpha0" in found.table()
 
 
 def test_figures_are_those_of_evaluate(data, quiet):
     train, validation = split_interactions(data.matrix, (0.8, 0.2), random_state=5)
-    space = {**SMALL, "alpha0": 0.1, "reg": 0.02}
+    space = {**SMALL, **AS_IT_IS, "alpha0": 0.1, "reg": 0.02}
     found = tune("ials", train, space, validation=validation, metric="recall@20", refit=False)
     model = RGALS(8, IALS(0.1), reg=0.02, n_iter=16, random_state=0).fit(train)
     assert found.figure == evaluate(model, train, validation, "recall@20")["recall@20"]
@@ -224,7 +241,7 @@ def test_figures_are_those_of_evaluate(data, quiet):
 
 
 def test_users_are_sampled_and_splits_repeated(data, quiet):
-    space = {**SMALL, "alpha0": 0.1, "reg": 0.02}
+    space = {**SMALL, **AS_IT_IS, "alpha0": 0.1, "reg": 0.02}
     prepared = measuring.split_for_tuning(data, None, None, 3, 20, 0)
     assert [len(split.users) for split in prepared.splits] == [20] * 3
     hidden = [split.hidden.to_scipy() for split in prepared.splits]
@@ -236,7 +253,7 @@ def test_users_are_sampled_and_splits_repeated(data, quiet):
 def test_the_test_part_is_not_looked_at(data, quiet):
     protocol = Protocol(seed=3)
     parts = protocol.apply(data)
-    space = {**SMALL, "alpha0": [0.1], "reg": [0.02]}
+    space = {**SMALL, **AS_IT_IS, "alpha0": [0.1], "reg": [0.02]}
     found = tune("ials", data, space, protocol=protocol, budget=2)
     assert found.model.seen_.nnz == parts.train.nnz + parts.validation.nnz
     assert found.test == evaluate(found.model, parts.train_and_validation, parts.test, "ndcg@10")
@@ -247,7 +264,7 @@ def test_the_test_part_is_not_looked_at(data, quiet):
 def test_held_out_users_are_folded_in(data, quiet):
     protocol = Protocol(split="held_out_users", ratios=(0.6, 0.2, 0.2))
     parts = protocol.apply(data)
-    space = {**SMALL, "alpha0": 0.1, "reg": 0.02}
+    space = {**SMALL, **AS_IT_IS, "alpha0": 0.1, "reg": 0.02}
     found = tune("ials", data, space, protocol=protocol)
     model = RGALS(8, IALS(0.1), reg=0.02, n_iter=16, random_state=0).fit(parts.train)
     users = model.transform(parts.validation_fold_in), model.item_factors_
@@ -272,16 +289,16 @@ def test_several_losses_share_a_table_and_the_best_is_refitted(data, quiet):
 
 def test_a_journal_is_taken_up_again(data, quiet, tmp_path, monkeypatch):
     path = tmp_path / "trials.jsonl"
-    options = {"budget": 4, "journal": path, "refit": False}
+    options = {"budget": 4, "journal": path, "refit": False, "repeats": 2}
     whole = tune("rg2", data, SMALL, **options)
     lines = path.read_bytes().splitlines(keepends=True)
-    assert len(lines) == len(whole.trials) + 1
+    assert len(lines) == len(whole.trials) + 1 and {row["level"] for row in whole.trials} == {0, 1, 2, 3}
     path.write_bytes(b"".join(lines[:6]) + lines[6][:20])
-    fits = []
-    fit = measuring.Measurement._fit
-    monkeypatch.setattr(measuring.Measurement, "_fit", lambda self, model: fits.append(1) or fit(self, model))
+    measured = []
+    row = measuring.Measurement._row
+    monkeypatch.setattr(measuring.Measurement, "_row", lambda *args: measured.append(1) or row(*args))
     again = tune("rg2", data, SMALL, **options)
-    assert len(fits) == len(whole.trials) - 5
+    assert len(measured) == len(whole.trials) - 5
     figures = [[row["ndcg@10"] for row in found.trials] for found in (whole, again)]
     assert figures[0] == figures[1] and again.params == whole.params
     with pytest.raises(InputError, match="other settings"):

@@ -11,22 +11,17 @@ from typing import Any
 
 from rgals.estimator import RGALS
 from rgals.files.journal import Journal
-from rgals.losses import LOSSES, Loss, get_loss
-from rgals.matrix.validate import as_csr
+from rgals.losses import Loss
 from rgals.matrix.weighting import VALUES
 from rgals.metrics import evaluate
 from rgals.model_selection.protocol import Protocol
-from rgals.model_selection.tuning.halving import PROPOSERS, OutOfTimeError, Trial, best_trial, counts, search
-from rgals.model_selection.tuning.space import Space, default_space, make_space
-from rgals.model_selection.tuning.trials import Measurement, Prepared, make_model, split_for_tuning
-from rgals.runtime.bars import Bar
+from rgals.model_selection.tuning.engine import Question, find, read_losses, settle_values
+from rgals.model_selection.tuning.halving import PROPOSERS
+from rgals.model_selection.tuning.space import default_space
+from rgals.model_selection.tuning.trials import Prepared, split_for_tuning
 from rgals.runtime.checks import check_choice, check_int, check_real
-from rgals.runtime.errors import InputError, ParameterError
-from rgals.training.data import weigh
 
 __all__ = ["EdgeWarning", "TuneResult", "default_space", "tune"]
-
-_TOP = 2  # the level of full cost
 
 
 class EdgeWarning(UserWarning):
@@ -45,7 +40,8 @@ class TuneResult:
     loss : str
         Name of the best loss.
     params : dict
-        Its best parameters: those of the loss, ``reg``, ``reg_exponent``, ``K``, ``n_iter``.
+        Its best parameters, as the refit takes them: those of the loss, ``reg``, ``reg_exponent``, ``K``,
+        ``n_iter``, ``readout_exponent``.
     figure : float
         Mean of the metric over the validation splits. The largest of many: read it as optimistic.
     metric : str
@@ -54,8 +50,8 @@ class TuneResult:
     finished : bool
         False where ``time_limit`` ended the search.
     trials : list of dict
-        Every fit: ``loss``, ``level`` (2 is full cost), ``params`` (K and n_iter as they ran), the metric,
-        ``seconds``, ``error``.
+        Every fit: ``loss``, ``level`` (2 is full cost), ``params`` (as they ran), the metric, its ``splits``,
+        ``cost`` (in default fits), ``seconds``, ``error``.
     test : dict or None
         Metric of the refitted model on the test part, where the protocol has one.
     """
@@ -69,6 +65,7 @@ class TuneResult:
     finished: bool
     trials: list[dict[str, Any]]
     test: dict[str, float] | None
+    gain: float = 0.0  # over the middle of the space, which is the rule by default; relative
 
     def table(self, n: int = 10) -> str:
         """The best n settings at full cost, as a Markdown table.
@@ -121,26 +118,32 @@ def tune(
 ) -> TuneResult:
     """Find good parameters of a loss on validation interactions, and refit.
 
-    Successive halving: many settings at half of K and a quarter of the iterations, the best third of them at
-    the whole K, the best third of those in full; then further settings in full. A Gaussian process, fitted to
-    everything measured so far, chooses where to look, after settings spread evenly over the space. Where K is
-    a list, that happens with its first value; larger ones follow, with a fifth of the budget each, as long as
-    each improves the metric by ``min_gain``.
+    The search of `rgals.RGALSCV`. Many settings in fits with at most 32 factors and 2 iterations, the best
+    third of them with 5, the best of these in full, beside the middle of the space, which by default is the
+    rule (`rgals.losses.rule`); then further settings in full. A Gaussian process, fitted to everything
+    measured so far, chooses where to look, after settings spread evenly over the space. The first fits start
+    from the factors of one in the middle. Full ones are judged after every quarter of their iterations, and
+    at the best of these with several exponents of the read-out. The middle is left only for a gain beyond the
+    standard error of the users' differences. Where K is a list, larger values follow, with a fifth of the
+    budget each, as long as each improves the metric by ``min_gain``.
 
     Parameters
     ----------
     loss : str, Loss or sequence of these
-        What to tune. Of several, each gets the budget and the best is refitted. Parameters of an object that
-        differ from the defaults of its class stay as they are.
+        What to tune. Several share the budget, and the best is refitted. Parameters of an object that differ
+        from the defaults of its class stay as they are.
     X : sparse matrix, array or Interactions, shape (n_users, n_items)
     space : dict, optional
         Changes of the default space of the loss (`default_space`): a tuple ``(low, high)`` is a range,
         searched on a logarithmic scale if low > 0; a list holds choices; anything else is a fixed value.
-        Parameters of the loss, ``reg``, ``reg_exponent``, ``K`` (a value or an ascending list), ``n_iter``,
-        ``init_scale``, ``values``. With several losses, a dict by name of the loss gives each its own.
+        Parameters of the loss, ``reg``, ``reg_exponent``, ``K`` (a value, an ascending list, or "auto":
+        doubled from 64 on), ``init_scale``, ``values``; and, judged on every full fit, ``n_iter`` and
+        ``readout_exponent`` (a value or a list). With several losses, a dict by name of the loss gives each
+        its own. Ranges are for the training part and the first K: elsewhere settings move as the rule does.
     budget : float, default 30
-        In full fits with the first K, for each loss. A level of the halving counts as three times as costly
-        as the one before.
+        In default fits with the first K, the refit and all evaluation included, by a model of cost
+        (`rgals.model_selection.tuning.cost`) and never by the clock. A fit counts as at least some 2.5
+        seconds of two cores. The fewest are two settings in full.
     protocol : Protocol or str, optional
         How training, validation and test parts are made; a string names one of `PROTOCOLS`. By default a
         tenth of every user's interactions is held out for validation and there is no test part.
@@ -154,7 +157,7 @@ def tune(
     max_users : int or None, default 10_000
         Users that a setting is judged by: a sample, always the same, where there are more; None for all.
     n_iter : int, default 16
-        Iterations of a full fit.
+        Most iterations of a full fit.
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default "auto"
         What an interaction weighs, as in `rgals.RGALS`; "auto" is decided once, for all fits.
     min_gain : float, default 0.005
@@ -208,7 +211,7 @@ def tune(
     >>> found.model.user_factors_.shape, sorted(found.params)[:3]
     ((200, 8), ['K', 'alpha0', 'item_exponent'])
     """
-    losses = _losses(loss)
+    losses = read_losses(loss)
     check_real("budget", budget, 0.0, open_min=True)
     check_int("repeats", repeats, 1)
     check_int("n_iter", n_iter, 1)
@@ -221,12 +224,7 @@ def tune(
     if time_limit is not None:
         check_real("time_limit", time_limit, 0.0)
     prepared = split_for_tuning(X, protocol, validation, repeats, max_users, random_state)
-    spaces = {
-        name: make_space(one, prepared.splits[0].train, _own(space, name, losses))
-        for name, one in losses.items()
-    }
-    if any("values" not in {**one.fixed, **one.dimensions} for one in spaces.values()):
-        values = weigh(values, as_csr(prepared.final), depth=3).kind
+    values = settle_values(values, prepared, losses, space, depth=3)
     common = {"n_jobs": n_jobs, "random_state": random_state, "n_iter": n_iter, "values": values}
     record = None
     if journal is not None:
@@ -234,76 +232,35 @@ def tune(
         setting |= {} if values == "raw" else {"values": values}
         record = Journal(Path(journal), setting)
     deadline = None if time_limit is None else time.monotonic() + time_limit
-    found: dict[str, list[Trial]] = {name: [] for name in losses}
-    rows: list[dict[str, Any]] = []
-    finished = True
-    with Bar(desc="tune", unit="fit", total=_total(spaces, budget), disable=not verbose) as bar:
-        best_so_far = [0.0]
-
-        def report(row: dict[str, Any]) -> None:
-            rows.append(row)
-            if row["level"] == _TOP:
-                best_so_far[0] = max(best_so_far[0], row[metric])
-            bar.set_postfix_str(f"{row['loss']} K={row['params']['K']} best {best_so_far[0]:.4f}")
-            bar.update()
-
-        for name, one in losses.items():
-            proposer = PROPOSERS[sampler](spaces[name], random_state)
-            measure = Measurement(one, name, prepared, metric, common, record, deadline, report)
-            try:
-                search(spaces[name], measure, budget, proposer, min_gain=min_gain, trials=found[name])
-            except OutOfTimeError:
-                finished = False
-    name, best = _best_loss(found, min_gain)
-    edges = spaces[name].edges(best.params)
-    if edges:
-        values = ", ".join(f"{edge}={best.params[edge]:.4g}" for edge in edges)
+    question = Question(
+        losses,
+        prepared,
+        space,
+        common,
+        metric,
+        budget,
+        min_gain,
+        sampler=sampler,
+        deadline=deadline,
+        journal=record,
+        verbose=verbose,
+    )
+    found = find(question)
+    choice = found.choice
+    if found.edges:
+        values = ", ".join(f"{edge}={choice.params[edge]:.4g}" for edge in found.edges)
         warnings.warn(
             f"the best setting lies at the edge of the space: {values}; widen it there (space=...)",
             EdgeWarning,
             stacklevel=2,
         )
-    model = make_model(losses[name], best.params, _TOP, **common)
-    params = {**best.params, "n_iter": model.n_iter}
+    model = RGALS(**{**common, **choice.of_estimator()})
     test = None
     if refit:
         model.fit(prepared.final, user_ids=prepared.user_ids, item_ids=prepared.item_ids)
         test = _test(model, prepared, metric)
-    return TuneResult(model, name, params, best.figure, metric, edges, finished, rows, test)
-
-
-def _losses(given: Any) -> dict[str, Loss]:
-    listed: list[Any] = [given] if isinstance(given, str | Loss | type) else list(given)
-    objects = [get_loss(one) for one in listed]
-    if not objects:
-        raise ParameterError("loss", given, "give at least one loss")
-    names = [next((n for n, kind in LOSSES.items() if kind is type(one)), one.name) for one in objects]
-    repeated = {name for name in names if names.count(name) > 1}
-    labels = [repr(one) if name in repeated else name for name, one in zip(names, objects, strict=True)]
-    if len(set(labels)) != len(labels):
-        raise ParameterError("loss", given, "give each loss once")
-    return dict(zip(labels, objects, strict=True))
-
-
-def _own(space: Mapping[str, Any] | None, name: str, losses: Mapping[str, Loss]) -> Mapping[str, Any] | None:
-    """The part of ``space`` that is for this loss."""
-    if space is not None and space and set(space) <= set(losses):
-        return space.get(name)
-    return space
-
-
-def _total(spaces: Mapping[str, Space], budget: float) -> int:
-    levels, refinements = counts(budget)
-    return sum(sum(levels) + refinements if space.dimensions else 1 for space in spaces.values())
-
-
-def _best_loss(found: Mapping[str, list[Trial]], min_gain: float) -> tuple[str, Trial]:
-    """The name of the best loss, among those that came to the costliest level, and its best setting."""
-    bests = {name: best_trial(trials, min_gain) for name, trials in found.items() if trials}
-    if not bests:
-        raise InputError("the time limit ended the search before its first fit; give more time_limit")
-    level = max(trial.level for trial in bests.values())
-    return max((x for x in bests.items() if x[1].level == level), key=lambda x: x[1].figure)
+    outcome = choice.params, choice.figure, metric, found.edges, found.finished, found.rows, test
+    return TuneResult(model, choice.name, *outcome, found.gain)
 
 
 def _test(model: RGALS, prepared: Prepared, metric: str) -> dict[str, float] | None:

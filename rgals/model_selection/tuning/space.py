@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from rgals.losses import Loss, rule
+from rgals.losses import AUTO, Loss, rule
 from rgals.matrix.csr import CSR
 from rgals.runtime.errors import ParameterError
 
 #: Parameters of the estimator that a space may name; all others belong to the loss.
-OF_MODEL = ("K", "reg", "reg_exponent", "n_iter", "init_scale", "values")
+OF_MODEL = ("K", "reg", "reg_exponent", "n_iter", "init_scale", "values", "readout_exponent")
+#: Read-out exponents that are judged on the factors of every full fit, outwards from 0 while that pays.
+READOUTS = (-0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
+_FIRST, _MOST = 64, 1 << 13  # factors of K="auto", doubled while that pays
 _DIGITS = 4  # of a searched value: enough for any optimum, and the same on every machine
 _EXPONENTS = {"user_exponent": (-0.6, 0.6), "item_exponent": (-0.7, 0.4)}
 _EDGE = 0.05  # share of a range at either end that counts as its edge
@@ -85,8 +88,41 @@ class Space:
 
     dimensions: dict[str, Dimension]  # searched parameters, without K
     fixed: dict[str, Any]
+    centre: Mapping[str, float]  # the rule's values for the training part and the first K
     # values of K, ascending: the search begins with the first and climbs while that pays
     ladder: tuple[int, ...]
+    readouts: tuple[float, ...] = (0.0,)  # judged on the factors of every full fit
+    stops: tuple[int, ...] = ()  # so are the factors after so many iterations, where not quarters of a fit's
+
+    @property
+    def neutral(self) -> dict[int, float]:
+        """Dimensions that can be left out, by position, and their places where they change nothing."""
+        places = {k: d.neutral for k, d in enumerate(self.dimensions.values()) if isinstance(d, Range)}
+        return {k: place for k, place in places.items() if place is not None}
+
+    @property
+    def middle(self) -> np.ndarray:
+        """The rule, as far as the ranges hold it; else the middle of a range, and exponents left out."""
+        point = np.full(len(self.dimensions), 0.5)
+        point[list(self.neutral)] = list(self.neutral.values())
+        for k, (name, d) in enumerate(self.dimensions.items()):
+            value = self.centre.get(name, np.nan)
+            if isinstance(d, Range) and d.low <= value <= d.high:
+                point[k] = d.place(value)
+        return point
+
+    def carried(self, params: Mapping[str, Any], there: Mapping[str, float]) -> dict[str, Any]:
+        """Parameters for other data or another K, moved as the rule is, whose values ``there`` are given."""
+        out = dict(params)
+        for name, d in self.dimensions.items():
+            if not isinstance(d, Range) or there.get(name) == self.centre.get(name):
+                continue
+            if name.endswith("_exponent"):
+                moved = params[name] + there[name] - self.centre[name]
+            else:
+                moved = params[name] * there[name] / self.centre[name]
+            out[name] = float(f"{moved:.{_DIGITS}g}")
+        return out
 
     def params(self, point: np.ndarray) -> dict[str, Any]:
         """The parameters at a point of the unit cube."""
@@ -129,19 +165,26 @@ def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
     >>> from rgals.datasets import make_implicit
     >>> X = as_csr(make_implicit(200, 3000, random_state=0).matrix)
     >>> sorted(default_space(IALS(), X))
-    ['K', 'alpha0', 'item_exponent', 'reg', 'reg_exponent', 'user_exponent']
+    ['K', 'alpha0', 'item_exponent', 'readout_exponent', 'reg', 'reg_exponent', 'user_exponent']
     """
     small = min(X.shape)
     ladder = [K for K in (64, 128, 256, 512, 1024) if small >= K] or [max(1, small // 2)]
-    centre = rule(loss, *X.shape, X.nnz)
-    space: dict[str, Any] = {name: _around(value, 10) for name, value in centre.items()}
+    centre = rule_for(loss, X, ladder[0])
+    space: dict[str, Any] = {k: _around(v, 10) for k, v in centre.items() if not k.endswith("_exponent")}
     known = inspect.signature(type(loss)).parameters
     space |= {name: value for name, value in _EXPONENTS.items() if name in known}
-    return {**space, "reg_exponent": 1.0, "K": ladder}
+    # Another choice of a fit, such as its start, is a list here and a name in `OF_MODEL`.
+    return {**space, "reg_exponent": 1.0, "readout_exponent": list(READOUTS), "K": ladder}
+
+
+def rule_for(loss: Loss, X: CSR, K: int) -> dict[str, float]:
+    """The rule of a loss for a matrix and so many factors."""
+    return rule(loss, *X.shape, X.nnz)
 
 
 def _around(centre: float, factor: float) -> tuple[float, float]:
-    return float(f"{centre / factor:.2g}"), float(f"{centre * factor:.2g}")
+    low = float(f"{centre / factor:.4g}")
+    return low, low * factor * factor
 
 
 def make_space(loss: Loss, X: CSR, given: Mapping[str, Any] | None) -> Space:
@@ -156,7 +199,9 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any] | None) -> Space:
         space[name] = value
     dimensions: dict[str, Dimension] = {}
     fixed: dict[str, Any] = {}
-    ladder = _ladder(space.pop("K"))
+    ladder = _ladder(space.pop("K"), X)
+    readouts = _listed("readout_exponent", space.pop("readout_exponent"), -1.0, 1.0)
+    stops = _listed("n_iter", space.pop("n_iter", []), 1, 1 << 30)
     for name, value in space.items():
         if isinstance(value, tuple):
             dimensions[name] = _range(name, value)
@@ -166,7 +211,16 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any] | None) -> Space:
             dimensions[name] = OneOf(tuple(value))
         else:
             fixed[name] = value
-    return Space(dimensions, fixed, ladder)
+    centre = rule_for(loss, X, ladder[0])
+    return Space(dimensions, fixed, centre, ladder, readouts, tuple(int(n) for n in stops))
+
+
+def _listed(name: str, given: Any, low: float, high: float) -> tuple[float, ...]:
+    """Values that are judged on every fit: one, or a list of them."""
+    values = given if isinstance(given, list) else [given]
+    if not all(isinstance(v, int | float) and not isinstance(v, bool) and low <= v <= high for v in values):
+        raise ParameterError("space", {name: given}, f"give one number, or a list, of {low:g} to {high:g}")
+    return tuple(sorted(set(values)))
 
 
 def _range(name: str, value: tuple) -> Range:
@@ -181,9 +235,14 @@ def _range(name: str, value: tuple) -> Range:
     return Range(low, high, log=low > 0)
 
 
-def _ladder(given: Any) -> tuple[int, ...]:
+def _ladder(given: Any, X: CSR) -> tuple[int, ...]:
+    if isinstance(given, str) and given == AUTO:
+        small = min(X.shape)
+        steps = range(int(math.log2(_MOST // _FIRST)) + 1)
+        return tuple(_FIRST << k for k in steps if _FIRST << k <= small) or (max(1, small // 2),)
     values = given if isinstance(given, list) else [given]
     good = bool(values) and all(isinstance(K, int | np.integer) and K >= 1 for K in values)
     if not good or sorted(set(values)) != list(values):
-        raise ParameterError("space", {"K": given}, "give one integer, or a list that ascends: 64, 128, 256")
+        advice = "give one integer, a list that ascends: 64, 128, 256, or 'auto'"
+        raise ParameterError("space", {"K": given}, advice)
     return tuple(int(K) for K in values)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,17 +17,25 @@ from rgals.datasets.given import given, known_part
 from rgals.datasets.splits import split_interactions
 from rgals.estimator import RGALS
 from rgals.files.journal import Journal
-from rgals.losses import Loss
+from rgals.losses import Degrees, Loss
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import short_digest
 from rgals.matrix.validate import as_csr
+from rgals.matrix.weighting import Weighting
 from rgals.metrics._served import sample_users
+from rgals.metrics._table import EXPOSURE, parse
 from rgals.metrics.evaluation import evaluate
+from rgals.model.state import readout_scale, with_scale
 from rgals.model_selection.protocol import PROTOCOLS, Parts, Protocol
-from rgals.model_selection.tuning.halving import LEVELS, OutOfTimeError
-from rgals.model_selection.tuning.space import OF_MODEL
-from rgals.runtime.errors import InputError, NumericalError, ParameterError
+from rgals.model_selection.tuning.cost import LEAST, fit_cost, judge_cost
+from rgals.model_selection.tuning.halving import TOP, Judged, OutOfTimeError, Trial, size
+from rgals.model_selection.tuning.space import OF_MODEL, Space, rule_for
+from rgals.runtime.errors import InputError, NumericalError, ParameterError, PrecisionWarning
+from rgals.training.steps import Iteration
 
+_WARM = 5  # iterations of the fit that cheap ones start from
+_LARGE = 1_000_000  # interactions beyond which cheap fits see a sample of the users,
+_JUDGES = 1_500  # and users that they are judged by
 _DEFAULT = (0.9, 0.1)  # training and validation of every user where no protocol is given
 
 
@@ -49,6 +59,30 @@ class Prepared:
     parts: Parts | None  # what the protocol made, with the test part
     user_ids: np.ndarray | None  # labels of the rows and columns of final
     item_ids: np.ndarray | None
+
+    @cached_property
+    def cheap(self) -> list[Fold]:
+        """The splits as cheap fits see them: on large data some of the users, and few judges anyway."""
+        return [_sampled(split) for split in self.searched]
+
+    @property
+    def searched(self) -> list[Fold]:
+        """The splits that all settings are judged by, a quarter; the best are confirmed on the others."""
+        return self.splits[: max(1, len(self.splits) // 4)]
+
+    @property
+    def others(self) -> list[Fold]:
+        """The splits that confirm."""
+        return self.splits[len(self.searched) :]
+
+    @cached_property
+    def whole(self) -> CSR:
+        """``final`` as a fit takes it."""
+        return as_csr(self.final, dtype=np.float32)
+
+    def default_cost(self, K: int, n_iter: int) -> float:
+        """What a default fit of everything counts as (see `rgals.model_selection.tuning.cost`)."""
+        return max(fit_cost(self.whole, K, n_iter), LEAST)
 
     def fingerprint(self) -> str:
         """A digest of all parts that a figure depends on."""
@@ -110,69 +144,291 @@ def _fold(train: Any, told: Any, hidden: Any, max_users: int | None, seed: int, 
     return Fold(train, known, found, sample_users(found, max_users, seed), fold_in)
 
 
+def _sampled(split: Fold) -> Fold:
+    users = split.users
+    if len(users) > _JUDGES:
+        users = np.sort(np.random.default_rng(0).choice(users, _JUDGES, replace=False))
+    share = _LARGE / max(split.train.nnz, 1)
+    if share >= 1 or split.fold_in:
+        return replace(split, users=users)
+    n_users = split.train.n_rows
+    others = np.setdiff1d(np.arange(n_users), users)
+    n_others = min(max(round(share * n_users) - len(users), 0), len(others))
+    rows = np.sort(np.r_[users, np.random.default_rng(0).choice(others, n_others, replace=False)])
+    train = split.train.take_rows(rows)
+    return Fold(train, train, split.hidden.take_rows(rows), np.searchsorted(rows, users), False)
+
+
 def make_model(loss: Loss, params: Mapping[str, Any], level: int, **common: Any) -> RGALS:
     """The estimator of a setting, as cheap as its level says."""
-    share, iterations = LEVELS[level]
     of_loss = {k: v for k, v in params.items() if k not in OF_MODEL}
     of_model = {**common, **{k: v for k, v in params.items() if k in OF_MODEL}}
-    n_iter = of_model.pop("n_iter")
-    return RGALS(
-        **{**of_model, "K": max(1, round(of_model["K"] * share))},
-        n_iter=max(1, round(n_iter * iterations)),
-        loss=type(loss)(**{**loss.get_params(), **of_loss}),
-    )
+    of_model["K"], of_model["n_iter"] = size(level, of_model["K"], of_model["n_iter"])
+    return RGALS(**of_model, loss=type(loss)(**{**loss.get_params(), **of_loss}))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Measurement:
     """Measures settings of one loss; asks the journal first.
 
     ``name``: of the loss in journal and table. ``common``: parameters of `RGALS` that all fits share. No fit
-    starts after ``deadline`` (of `time.monotonic`). ``report`` hears of every row.
+    starts after ``deadline`` (of `time.monotonic`). ``report`` hears of every row, and gives its number.
     """
 
     loss: Loss
     name: str
+    space: Space
     prepared: Prepared
     metric: str
     common: dict[str, Any]
     journal: Journal | None
     deadline: float | None
-    report: Callable[[dict[str, Any]], None]
+    report: Callable[[dict[str, Any]], int]
+    ahead: Callable[[int], None]  # hears of K before a full fit with it
+    _starts: dict[int, RGALS | None] = field(default_factory=dict)
+    _rules: dict[tuple[int, int], dict[str, float]] = field(default_factory=dict)
 
-    def __call__(self, params: dict[str, Any], level: int) -> float:
+    def __call__(self, params: dict[str, Any], level: int) -> Judged:
         """Mean of the metric over the splits; 0 where a system could not be solved."""
-        model = make_model(self.loss, params, level, **self.common)
-        shown = {"K": model.K, "n_iter": model.n_iter}
-        key = json.dumps([self.name, level, params, shown], sort_keys=True, default=str)
+        asked = {"params": params, "stops": self.iterations, "readouts": self.space.readouts}
+        key = json.dumps([self.name, level, asked if level == TOP else params], sort_keys=True, default=str)
         row = self.journal.get(key) if self.journal is not None else None
         if row is None:
             if self.deadline is not None and time.monotonic() > self.deadline:
                 raise OutOfTimeError
-            row = {"loss": self.name, "level": level, "params": {**params, **shown}, **self._fit(model)}
+            if level == TOP:
+                self.ahead(params["K"])
+            with warnings.catch_warnings():
+                # Of what the search tries, not of what it finds.
+                warnings.simplefilter("ignore", PrecisionWarning)
+                full = level == TOP
+                found = self._in_full(params, self.prepared.searched) if full else self._cheap(params, level)
+            row = {"loss": self.name, "level": level, **found, "cost": self.cost(params["K"], level)}
             if self.journal is not None:
-                self.journal.add(key, row)
-        row = {k: v for k, v in row.items() if k != "key"}
-        self.report(row)
-        return row[self.metric]
+                row = self.journal.add(key, row)
+        return self._heard(row)
 
-    def _fit(self, model: RGALS) -> dict[str, Any]:
-        figures, seconds, fault = [], 0.0, ""
-        for split in self.prepared.splits:
-            started = time.perf_counter()
+    @property
+    def iterations(self) -> tuple[int, ...]:
+        """Those after which a full fit is judged: its quarters, or what the space says."""
+        n = self.common["n_iter"]
+        return self.space.stops or tuple(sorted({-(-n * k // 4) for k in (1, 2, 3, 4)}))
+
+    def cost(self, K: int, level: int) -> float:
+        """Of a measurement, in default fits with that K."""
+        total, (width, n_iter) = 0.0, size(level, K, self.iterations[-1])
+        # The line search of the read-out looks at three exponents beside 0, in the mean.
+        looks = len(self.iterations) + min(3, len(self.space.readouts) - 1) if level == TOP else 1
+        for split in self.prepared.searched if level == TOP else self.prepared.cheap:
+            total += fit_cost(split.train, width, n_iter)
+            total += looks * judge_cost(len(split.users), split.train.n_cols, width)
+        return total / self.prepared.default_cost(K, self.common["n_iter"])
+
+    def settings(self, params: Mapping[str, Any], matrix: CSR, K: int) -> dict[str, Any]:
+        """Parameters as the rule carries them over: to other data, and from the first K to another."""
+        key = id(matrix), K
+        if key not in self._rules:
+            weighted = Weighting.of(self.common["values"], matrix).rows(matrix)
+            self._rules[key] = rule_for(self.loss, weighted, K)
+        return {**self.space.carried(params, self._rules[key]), "K": K}
+
+    def _start(self, k: int, params: dict[str, Any]) -> RGALS | None:
+        """A fit in the middle of the space, from whose user factors cheap fits start; None where it fails."""
+        if k not in self._starts:
+            train, middle = self.prepared.cheap[k].train, self.space.params(self.space.middle)
+            model = make_model(self.loss, self.settings(middle, train, params["K"]), TOP, **self.common)
+            try:
+                self._starts[k] = model.set_params(n_iter=_WARM).fit(train)
+            except NumericalError:
+                self._starts[k] = None
+        return self._starts[k]
+
+    def _cheap(self, params: dict[str, Any], level: int) -> dict[str, Any]:
+        """A setting with few factors and iterations; at the lowest level from the factors of the middle."""
+        figures, started, fault = [], time.perf_counter(), ""
+        width, n_iter = size(level, params["K"], self.iterations[-1])
+        for k, split in enumerate(self.prepared.cheap):
+            shown = self.settings({**params, "n_iter": n_iter}, split.train, width)
+            model = make_model(self.loss, shown, level, **self.common)
+            start = self._start(k, shown) if level == 0 else None
+            if start is not None:
+                model.set_params(warm_start=True)
+                model._snapshot = start._snapshot
             try:
                 model.fit(split.train)
             except NumericalError as error:
                 figures, fault = [0.0], str(error)
                 break
-            finally:
-                seconds += time.perf_counter() - started
-            figures.append(judge(model, split, (self.metric,))[self.metric])
-        return {self.metric: float(np.mean(figures)), "seconds": seconds, "error": fault}
+            figures.append(
+                float(np.nanmean(each_user(factors_of(model, split), split, self.metric, model.n_jobs)))
+            )
+        return self._row({**shown, "readout_exponent": 0.0}, figures, started, fault)
+
+    def confirmed(self, trial: Trial) -> Judged:
+        """A setting in full, as it was taken, judged by the other splits."""
+        if not self.prepared.others or trial.judged.users is None:
+            return trial.judged
+        taken = trial.judged.taken
+        key = json.dumps(["confirmed", self.name, trial.params, taken], sort_keys=True, default=str)
+        row = self.journal.get(key) if self.journal is not None else None
+        if row is None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", PrecisionWarning)
+                exponents = (taken["readout_exponent"],)
+                found = self._in_full(trial.params, self.prepared.others, taken["n_iter"], exponents)
+            cost = self.cost(trial.params["K"], TOP) * len(self.prepared.others) / len(self.prepared.searched)
+            row = {"loss": self.name, "level": TOP + 1, **found, "cost": cost}
+            if self.journal is not None:
+                row = self.journal.add(key, row)
+        return self._heard(row)
+
+    def _heard(self, row: dict[str, Any]) -> Judged:
+        """Report a row; what the search needs of it."""
+        arrays = (row.get(name) for name in ("users", "plain"))
+        number = self.report({k: v for k, v in row.items() if k not in ("key", "users", "plain")})
+        taken = {name: row["params"][name] for name in ("n_iter", "readout_exponent")}
+        users, plain = (None if a is None else np.array(a) for a in arrays)
+        return Judged(row[self.metric], taken, users, plain, number)
+
+    def _in_full(
+        self,
+        params: dict[str, Any],
+        splits: list[Fold],
+        best: int | None = None,
+        exponents: tuple[float, ...] | None = None,
+    ) -> dict[str, Any]:
+        """A setting in full: judged along the fit, and with exponents of the read-out where that was best.
+
+        ``best``: the iteration to take, where it is known.
+        """
+        middle, last = self.space.params(self.space.middle), self.iterations[-1]
+        exponents = self.space.readouts if exponents is None else exponents
+        reference = all(params[name] == value for name, value in middle.items())
+        looks: list[Look] = []
+        started = time.perf_counter()
+        for split in splits:
+            # The first part says how many iterations are best; the plain fit is judged on all of them.
+            stops = set(self.iterations) if best is None else {best, *((last,) if reference else ())}
+            look = Look(split, self.metric, {last} if split.fold_in else stops, best, self.common["n_jobs"])
+            shown = self.settings({**params, "n_iter": max(look.stops)}, split.train, params["K"])
+            model = make_model(self.loss, shown, TOP, **self.common)
+            try:
+                model.fit(split.train, callbacks=look)
+                look.end(model)
+            except NumericalError as error:
+                return self._row({**shown, "readout_exponent": 0.0}, [0.0], started, str(error))
+            look.read_out(exponents)
+            best = look.kept
+            looks.append(look)
+        found = {
+            e: np.concatenate([look.scores[e] for look in looks])
+            for e in exponents
+            if all(e in look.scores for look in looks)
+        }
+        plain = min(found, key=abs)
+        e = max(found, key=lambda e: (float(np.nanmean(found[e])), -abs(e)))
+        if not beyond_noise(found[e], found[plain]):
+            e = plain
+        shown |= {"n_iter": best, "readout_exponent": e}
+        row = self._row(shown, [float(np.nanmean(look.scores[e])) for look in looks], started, "")
+        row["users"] = found[e].tolist()
+        if reference:
+            row["plain"] = np.concatenate([look.figures[last] for look in looks]).tolist()
+        return row
+
+    def _row(
+        self, params: dict[str, Any], figures: list[float], started: float, fault: str
+    ) -> dict[str, Any]:
+        found = {"params": params, self.metric: float(np.mean(figures)), "splits": figures}
+        return {**found, "seconds": time.perf_counter() - started, "error": fault}
+
+
+class Look:
+    """Judges a full fit after some of its iterations; keeps the factors of the best, or of a given one."""
+
+    def __init__(
+        self, split: Fold, metric: str, stops: set[int], keep: int | None, n_jobs: int | None = None
+    ) -> None:
+        self.split, self.metric, self.stops, self.keep = split, metric, stops, keep
+        self.n_jobs = n_jobs
+        self.degrees: Degrees | None = None
+        self.figures: dict[int, np.ndarray] = {}  # of every judged user, by iteration
+        self.kept: int | None = None
+        self.factors: tuple[np.ndarray, np.ndarray] | None = None
+        self.scores: dict[float, np.ndarray] = {}  # by exponent of the read-out
+
+    def __call__(self, now: Iteration) -> None:
+        """Judge an iteration that is a stop; the last is judged by what the fit publishes."""
+        if now.iteration in self.stops and now.iteration < max(self.stops):
+            self._judge(now.iteration, (now.user_factors, now.item_factors))
+
+    def end(self, model: RGALS) -> None:
+        """Judge what the fit ended with, early or not."""
+        self.degrees = model._state().degrees
+        for stop in sorted(self.stops - set(self.figures)):
+            self._judge(stop, factors_of(model, self.split))
+
+    def _judge(self, iteration: int, factors: tuple[np.ndarray, np.ndarray]) -> None:
+        found = self.figures[iteration] = each_user(factors, self.split, self.metric, self.n_jobs)
+        if self.keep is None:
+            better = self.kept is None or np.nanmean(found) > np.nanmean(self.figures[self.kept])
+        else:
+            better = iteration == self.keep
+        if better:
+            self.kept, self.factors = iteration, (factors[0].copy(), factors[1].copy())
+
+    def read_out(self, exponents: tuple[float, ...]) -> None:
+        """Judge the kept factors with exponents: outwards from the one nearest to 0, while that pays."""
+        assert self.factors is not None and self.kept is not None and self.degrees is not None
+        (users, items), kept = self.factors, self.kept
+        self.factors = None
+        degrees = self.degrees
+
+        def judged(at: int) -> float:
+            e = exponents[at]
+            if e == 0:
+                self.scores[e] = self.figures[kept]
+            else:
+                scaled = with_scale(items, readout_scale(degrees, e, items.dtype))
+                self.scores[e] = each_user((users, scaled), self.split, self.metric, self.n_jobs)
+            return float(np.nanmean(self.scores[e]))
+
+        first = int(np.argmin(np.abs(exponents)))
+        start = judged(first)
+        for way in (1, -1):
+            at, best, climbed = first + way, start, False
+            while 0 <= at < len(exponents) and (figure := judged(at)) > best:
+                at, best, climbed = at + way, figure, True
+            if climbed:
+                break
+
+
+def factors_of(model: RGALS, split: Fold) -> tuple[np.ndarray, np.ndarray]:
+    """Factors of the judged users' rows, and of the items."""
+    users = model.transform(split.told) if split.fold_in else model.user_factors_
+    return users, model.item_factors_
+
+
+def each_user(
+    factors: tuple[np.ndarray, np.ndarray], split: Fold, metric: str, n_jobs: int | None = None
+) -> np.ndarray:
+    """The metric of every judged user; one figure, where it is of all users together."""
+    known = split.told, split.hidden, (metric,)
+    if parse(metric).needs == EXPOSURE:
+        return np.array([evaluate(factors, *known, users=split.users, n_jobs=n_jobs)[metric]])
+    return evaluate(factors, *known, users=split.users, per_user=True, n_jobs=n_jobs)[0][metric]
+
+
+def beyond_noise(figures: np.ndarray, reference: np.ndarray) -> bool:
+    """Whether figures of users are better than others of them by more than the standard error."""
+    gains = figures - reference
+    gains = gains[~np.isnan(gains)]
+    if len(gains) < 2:
+        return bool(gains.sum() > 0)
+    return bool(gains.mean() > gains.std(ddof=1) / np.sqrt(len(gains)))
 
 
 def judge(model: RGALS, split: Fold, metrics: tuple[str, ...]) -> dict[str, float]:
     """Quality of a fitted model on the judged users of a split."""
-    users = model.transform(split.told) if split.fold_in else model.user_factors_
-    factors = users, model.item_factors_
+    factors = factors_of(model, split)
     return evaluate(factors, split.told, split.hidden, metrics, users=split.users, n_jobs=model.n_jobs)

@@ -1,0 +1,129 @@
+"""What `RGALSCV` finds, beside the rule and the best of a grid: `python benchmarks/rgalscv.py --measure`.
+
+Every set is split at random: four fifths of a user's interactions train, two tenths are hidden. The best of
+the grid of ``rule.py`` is chosen on one hidden tenth and read on the other; `RGALSCV` sees neither, and both
+it and the rule are read on the second. Regret is what is lost against the best of the grid, in per cent;
+where it is negative, more was found than the grid has. Lines go to ``rgalscv_results.jsonl``; the same
+command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from quality import SETS, load
+from rgals.matrix.splits import split_interactions
+
+from rgals import RGALS, RGALSCV
+from rgals.files.journal import Journal
+from rgals.matrix.validate import as_csr
+from rgals.metrics.evaluation import evaluate, sample_users
+from rgals.runtime.threads import n_threads
+
+HERE = Path(__file__).parent
+SHARES, JUDGED = (0.8, 0.1, 0.1), 3000  # as the grid has them
+ITERATIONS = 8
+
+
+def measure(name: str, loss: str, K: int, seed: int, budget: float, jobs: int | None) -> dict[str, Any]:
+    """Figures of the rule and of the search on both hidden tenths, and what they took."""
+    _, prepared = load(name, 0)
+    train, *hidden = split_interactions(prepared.final, SHARES, random_state=seed)
+    out: dict[str, Any] = {"set": name, "loss": loss, "K": K, "seed": seed, "budget": budget}
+    models: dict[str, Any] = {
+        "rule": RGALS(K, loss, random_state=seed, n_jobs=jobs),
+        "cv": RGALSCV(K, loss, budget=budget, random_state=seed, n_jobs=jobs),
+    }
+    for key, model in models.items():
+        started = time.perf_counter()
+        model.fit(train)
+        out[f"{key}_seconds"] = time.perf_counter() - started
+        out[key] = [
+            evaluate(model, train, part, users=sample_users(as_csr(part), JUDGED, seed), n_jobs=jobs)[
+                "ndcg@10"
+            ]
+            for part in hidden
+        ]
+    found = models["cv"]
+    best = {k: v for k, v in found.best_params_.items() if k != "loss"}
+    out |= {"best": {**best, **found.best_params_["loss"].get_params()}, "gain": found.gain_}
+    out |= {"fits": np.bincount(found.cv_results_["level"]).tolist(), "threads": n_threads(jobs)}
+    return out | {"cost": float(found.cv_results_["cost"].sum())}
+
+
+def grid(path: Path) -> dict[tuple[str, str, int, int], tuple[float, float]]:
+    """The best of the grid by set, loss, K and seed: on the part that chose it, and on the other."""
+    best: dict[tuple[str, str, int, int], tuple[float, float]] = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        row = json.loads(line)
+        if row.get("iterations", ITERATIONS) != ITERATIONS:
+            continue
+        first, second = np.array(row["first"]) * 1e-5, np.array(row["second"]) * 1e-5
+        k = int(np.argmax(first))
+        key = row["set"], row["loss"], row["K"], row["seed"]
+        best[key] = max(best.get(key, (0.0, 0.0)), (float(first.flat[k]), float(second.flat[k])))
+    return best
+
+
+def table(rows: list[dict[str, Any]], best: dict[tuple[str, str, int, int], tuple[float, float]]) -> str:
+    """Regrets of the rule and of the search, set by set, and their medians and worst."""
+    header = ["set", "loss", "best of grid", "rule", "RGALSCV", "regret of rule", "of RGALSCV"]
+    header += ["fits by level", "cost", "s", "s of rule"]
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    regrets: list[tuple[float, float]] = []
+    for row in rows:
+        key = row["set"], row["loss"], row["K"], row["seed"]
+        cells = ["", f"{row['rule'][1]:.4f}", f"{row['cv'][1]:.4f}", "", ""]
+        if key in best:
+            top = best[key][1]
+            regrets.append((100 * (1 - row["rule"][1] / top), 100 * (1 - row["cv"][1] / top)))
+            cells = [f"{top:.4f}", *cells[1:3], *(f"{value:.1f} %" for value in regrets[-1])]
+        cells += ["+".join(map(str, row["fits"])), f"{row['cost'] + 1:.1f}"]
+        cells += [f"{row['cv_seconds']:.0f}", f"{row['rule_seconds']:.1f}"]
+        lines.append(f"| {row['set']} | {row['loss']} | " + " | ".join(cells) + " |")
+    for k, name in enumerate(("rule", "RGALSCV") if regrets else ()):
+        lost = np.array(regrets)[:, k]
+        figures = f"median {np.median(lost):.1f} %, mean {lost.mean():.1f} %, worst {lost.max():.1f} %"
+        lines.append(f"\nregret of {name}: {figures}")
+    gains = [100 * (np.mean(row["cv"]) / np.mean(row["rule"]) - 1) for row in rows]
+    if gains:
+        lines.append(
+            f"\nover the rule, both parts: median {np.median(gains):+.1f} %, least {min(gains):+.1f} %"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--measure", action="store_true", help="measure what is not recorded yet")
+    parser.add_argument("--sets", default=",".join(SETS))
+    parser.add_argument("--losses", default="rg2,ials")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--K", type=int, default=64)
+    parser.add_argument("--budget", type=float, default=10)
+    parser.add_argument("--jobs", type=int, default=None)
+    parser.add_argument("--grid", type=Path, default=HERE / "rule_results.jsonl")
+    parser.add_argument("--out", type=Path, default=HERE / "rgalscv_results.jsonl")
+    args = parser.parse_args()
+    record = Journal(args.out, {"benchmark": "rgalscv"})
+    for name in args.sets.split(",") if args.measure else []:
+        for loss in args.losses.split(","):
+            for seed in map(int, args.seeds.split(",")):
+                key = f"{name} {loss} K{args.K} seed{seed} budget{args.budget:g}"
+                if record.get(key) is None:
+                    row = record.add(key, measure(name, loss, args.K, seed, args.budget, args.jobs))
+                    print(key, {k: row[k] for k in ("rule", "cv", "cv_seconds", "best")}, flush=True)
+    wanted = {"K": args.K, "budget": args.budget}
+    rows = [row for row in record.records.values() if all(row.get(k) == v for k, v in wanted.items())]
+    print(table(rows, grid(args.grid)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,346 @@
+"""`RGALSCV`: the estimator that tunes itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from rgals.estimator import RGALS
+from rgals.files.journal import Journal
+from rgals.losses import Loss
+from rgals.matrix.weighting import VALUES
+from rgals.model_selection.tuning.engine import (
+    Found,
+    Question,
+    find,
+    of_estimator,
+    read_losses,
+    settle_values,
+)
+from rgals.model_selection.tuning.halving import TOP
+from rgals.model_selection.tuning.trials import Prepared, split_for_tuning
+from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.errors import ParameterError
+from rgals.runtime.memory import typed_errors
+from rgals.training.data import draw_seed, dtype_name, is_seed, read
+
+#: Hidden parts, and interactions below which there are so many: differences drown in the noise of one.
+_PARTS = ((8, 60_000), (3, 300_000), (2, 600_000))
+
+
+class RGALSCV(RGALS):
+    """`RGALS` that finds its own settings on held-out interactions, and is then a fitted `RGALS`.
+
+    The search of `rgals.model_selection.tune`, around the rule: losses, ``alpha``, ``reg``, exponents of
+    users and items, the exponent of the read-out, the number of iterations, and K where several are given. A
+    tenth of every user's interactions is hidden, where data are small several times over. The
+    rule is among the candidates and is left only for a gain beyond the standard error of the users'
+    differences. The last fit takes all interactions.
+
+    Parameters
+    ----------
+    K : int, list of int, or "auto", default=64
+        Number of factors. Of an ascending list the search takes the first, larger ones follow as long as each
+        gains ``min_gain``. "auto" is 64, doubled as long as that pays and memory has room.
+    loss : str, Loss, or list of these, default="rg2"
+        Several share the budget. Parameters of an object that differ from the defaults of its class stay.
+    budget : float, default=10
+        In default fits with the first K, evaluation and the last fit included, by a model of cost, never by
+        the clock. A fit counts as at least some 2.5 seconds of two cores. The fewest are two settings in
+        full. A larger K has a fifth of it, in fits with that K.
+    space : dict, optional
+        Changes of the space, as in `rgals.model_selection.tune`.
+    metric : str, default="ndcg@10"
+        As in `rgals.metrics.evaluate`; larger must be better.
+    n_iter : int, default=16
+        Most iterations of a fit.
+    min_gain : float, default=0.01
+        Relative gain for which a larger K is worth its cost.
+    n_splits : int or "auto", default="auto"
+        Hidden parts: 1; below 600,000 interactions 2, below 300,000 3, below 60,000 8. A quarter of them, one
+        at least, judges all settings, the others only the rule and the three best.
+    validation_users : int or None, default=10_000
+        Users who judge a setting, at most: a sample, always the same.
+    values : {"auto", "raw", "log1p", "binary", "bm25"}, default="auto"
+        What an interaction weighs, as in `RGALS`; "auto" is decided once, for all fits.
+    dtype : {"float32", "float64"}, default="float32"
+    device : {"cpu", "cuda", "cuda:N"}, default="cpu"
+    n_jobs : int or None, default=None
+        Threads; the result does not depend on it, not by a bit.
+    random_state : int, RandomState or None, default=None
+    verbose : int, default=0
+        1 shows a progress bar with the time left, the memory of every K ahead, and what was gained.
+
+    Attributes
+    ----------
+    best_params_ : dict
+        Parameters of `RGALS` that the last fit took.
+    best_score_ : float
+        Their mean metric on the hidden parts that confirmed them; where there is one part only, the largest
+        of many: read it as optimistic.
+    best_index_ : int
+        Their row of ``cv_results_``.
+    cv_results_ : dict of arrays
+        A row for every setting that was measured, as in scikit-learn: ``params``, ``param_NAME``,
+        ``splitI_test_score``, ``mean_test_score``, ``std_test_score``, ``rank_test_score`` (settings in full
+        come before cheap ones); ``level`` (0 and 1 are cheap, 2 is in full, 3 again, on the other parts),
+        ``cost`` in default fits, ``seconds``.
+    gain_ : float
+        What was gained over the rule, relatively; 0 where the rule was kept.
+    best_estimator_ : RGALS
+        The fitted model on its own.
+    n_splits_ : int
+        Hidden parts that judged.
+
+    See Also
+    --------
+    rgals.RGALS : with the attributes of a fitted model, all of which are here too.
+
+    Notes
+    -----
+    `save` writes a file that ``RGALS.load`` reads; it holds the fitted model and not the search.
+
+    Examples
+    --------
+    >>> from rgals import RGALSCV
+    >>> from rgals.datasets import make_implicit
+    >>> X = make_implicit(200, 100, random_state=0).matrix
+    >>> model = RGALSCV(K=8, budget=2, random_state=0).fit(X)
+    >>> sorted(model.best_params_)
+    ['K', 'loss', 'n_iter', 'readout_exponent', 'reg', 'reg_exponent']
+    >>> ids, scores = model.recommend([0, 1], n=5)
+    >>> ids.shape
+    (2, 5)
+    """
+
+    def __init__(
+        self,
+        K: Any = 64,
+        loss: Any = "rg2",
+        *,
+        budget: float = 10,
+        space: Mapping[str, Any] | None = None,
+        metric: str = "ndcg@10",
+        n_iter: int = 16,
+        min_gain: float = 0.01,
+        n_splits: int | str = "auto",
+        validation_users: int | None = 10_000,
+        values: str = "auto",
+        dtype: str = "float32",
+        device: str = "cpu",
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.K, self.loss, self.budget, self.space, self.metric = K, loss, budget, space, metric
+        self.n_iter, self.min_gain, self.n_splits = n_iter, min_gain, n_splits
+        self.validation_users, self.values = validation_users, values
+        self.dtype, self.device = dtype, device
+        self.n_jobs, self.random_state, self.verbose = n_jobs, random_state, verbose
+
+    @typed_errors
+    def fit(  # type: ignore[override]
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        validation: Any = None,
+        folder: str | os.PathLike | None = None,
+        user_ids: Any = None,
+        item_ids: Any = None,
+    ) -> Self:
+        """Search, then fit all interactions with what was found.
+
+        Parameters
+        ----------
+        X : sparse matrix, array or Interactions, shape (n_users, n_items)
+            As in `RGALS.fit`.
+        y : ignored
+        validation : sparse matrix, shape (n_users, n_items), optional
+            What settings are judged by instead of hidden parts of ``X``: for data whose future is no random
+            part of them. The last fit takes it too.
+        folder : path, optional
+            Where every measurement is written down. The same call goes on from there after an interruption,
+            with the same results but for seconds; so does one with a larger budget. ``random_state`` must be
+            an int.
+        user_ids, item_ids : array of distinct labels, optional
+            As in `RGALS.fit`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ParameterError
+            A parameter is out of its range; the space names something unknown.
+        InputError
+            The matrix cannot be used; the folder belongs to other data or settings.
+
+        Warns
+        -----
+        UserWarning
+            No user has two interactions, so that nothing can be hidden: the rule is taken. A larger K does
+            not fit into memory.
+        """
+        losses, seed = self._read_parameters(folder)
+        matrix, labels, names = read(self, X, dtype_name(self.dtype), user_ids, item_ids)
+        whole, found, n_splits = matrix.to_scipy(), None, 0
+        if validation is not None or matrix.row_counts.max(initial=0) > 1:
+            n_splits = self._splits(matrix.nnz, validation)
+            prepared = split_for_tuning(whole, None, validation, n_splits, self.validation_users, seed)
+            values = settle_values(self.values, prepared, losses, self._space(losses), depth=3)
+            found = find(self._question(losses, prepared, values, seed, folder))
+            params = {"values": values, **found.choice.of_estimator()}
+            whole = prepared.final
+        else:
+            warnings.warn(
+                "no user has two interactions, so that nothing can be hidden: the rule is taken as it is",
+                UserWarning,
+                stacklevel=3,
+            )
+            K = self.K if isinstance(self.K, int | np.integer) else 64
+            params = {"K": K, "loss": next(iter(losses.values())), "n_iter": self.n_iter}
+        model = RGALS(**{**self._common(seed), **params}, verbose=self.verbose)
+        model.fit(whole, user_ids=labels[0], item_ids=labels[1])
+        state = model._state()
+        self._publish(found, params, n_splits)
+        self._snapshot = replace(state, record=replace(state.record, feature_names=names))
+        if self.verbose:
+            print(self._line(found), file=sys.stderr)
+        return self
+
+    def _read_parameters(self, folder: Any) -> tuple[dict[str, Loss], int]:
+        losses = read_losses(self.loss)
+        check_real("budget", self.budget, 0.0, open_min=True)
+        check_real("min_gain", self.min_gain, 0.0)
+        check_int("n_iter", self.n_iter, 1)
+        if self.n_splits != "auto":
+            check_int("n_splits", self.n_splits, 1)
+        if self.validation_users is not None:
+            check_int("validation_users", self.validation_users, 1)
+        check_choice("values", self.values, VALUES)
+        first = self.K[0] if isinstance(self.K, list) and self.K else 1 if self.K == "auto" else self.K
+        RGALS(**{**self._common(0), "K": first})._check(None)
+        if folder is not None and not is_seed(self.random_state):
+            raise ParameterError("random_state", self.random_state, "a search in a folder needs an int")
+        seed = int(self.random_state) if is_seed(self.random_state) else draw_seed(self.random_state)
+        draw_seed(seed)
+        return losses, seed
+
+    def _common(self, seed: int) -> dict[str, Any]:
+        """Parameters of `RGALS` that all fits share."""
+        names = ("n_iter", "values", "dtype", "device", "n_jobs", "metric")
+        return {**{name: getattr(self, name) for name in names}, "random_state": seed}
+
+    def _splits(self, nnz: int, validation: Any) -> int:
+        if validation is not None:
+            return 1
+        if not isinstance(self.n_splits, str):
+            return self.n_splits
+        return next((parts for parts, below in _PARTS if nnz < below), 1)
+
+    def _space(self, losses: dict[str, Loss]) -> dict[str, Any]:
+        space = {"K": self.K, **(self.space or {})}
+        if self.space is not None and self.space and set(self.space) <= set(losses):
+            space = {name: {"K": self.K, **own} for name, own in self.space.items()}
+            space |= {name: {"K": self.K} for name in losses if name not in space}
+        return space
+
+    def _question(
+        self, losses: dict[str, Loss], prepared: Prepared, values: str, seed: int, folder: Any
+    ) -> Question:
+        journal, space = None, self._space(losses)
+        if folder is not None:
+            setting = {"data": prepared.fingerprint(), "metric": self.metric, "random_state": seed}
+            setting |= {"values": values, "dtype": dtype_name(self.dtype)}
+            journal = Journal(Path(folder) / "search.jsonl", setting)
+        return Question(
+            losses,
+            prepared,
+            space,
+            {**self._common(seed), "values": values},
+            self.metric,
+            self.budget,
+            self.min_gain,
+            journal=journal,
+            verbose=self.verbose,
+        )
+
+    def _publish(self, found: Found | None, params: dict[str, Any], n_splits: int) -> None:
+        self.best_params_, self.n_splits_ = params, n_splits
+        self.gain_ = 0.0 if found is None else found.gain
+        self.best_score_ = np.nan if found is None else found.choice.figure
+        rows = [] if found is None else found.rows
+        self.cv_results_ = results(rows, self.metric, read_losses(self.loss), n_splits)
+        self.best_index_ = -1 if found is None else found.choice.row
+
+    def _line(self, found: Found | None) -> str:
+        """What was gained, in one line."""
+        if found is None:
+            return "RGALSCV: nothing was searched; the rule is taken"
+        figures = f"{self.metric} {self.best_score_:.4f} on hidden interactions"
+        if self.gain_ == 0:
+            return f"RGALSCV: the rule is kept, {figures}: nothing found is better beyond noise"
+        return f"RGALSCV: {figures}, {100 * self.gain_:+.1f} % over the rule; {self.best_params_}"
+
+    @property
+    def best_estimator_(self) -> RGALS:
+        """The fitted model on its own."""
+        state = self._state()
+        model = RGALS(**state.record.params)
+        model._snapshot = state
+        return model
+
+    @classmethod
+    def load(cls, path: str | os.PathLike, *, loss: type[Loss] | None = None) -> RGALS:
+        """Read a model that `save` wrote: an `RGALS`, as `RGALS.load` does."""
+        return RGALS.load(path, loss=loss)
+
+    @classmethod
+    def from_implicit(cls, model: Any, X: Any, **options: Any) -> RGALS:  # type: ignore[override]
+        """An `RGALS` that recommends as one of implicit's models does: see `RGALS.from_implicit`."""
+        return RGALS.from_implicit(model, X, **options)
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """The parameters that were set and, once fitted, what was found."""
+        text = BaseEstimator.__repr__(self, N_CHAR_MAX)
+        best = getattr(self, "best_params_", None)
+        return text if best is None else f"{text}  # found {best}"
+
+
+def results(
+    rows: Sequence[dict[str, Any]], metric: str, losses: Mapping[str, Loss], n_splits: int
+) -> dict[str, Any]:
+    """Rows of a search as scikit-learn has them: arrays by name."""
+    scores = np.array([row[metric] for row in rows], np.float64)
+    splits = np.full((len(rows), n_splits), np.nan)  # no setting is judged by all parts in one row
+    for n, row in enumerate(rows):
+        start = n_splits - len(row["splits"]) if row["level"] > TOP else 0
+        splits[n, start : start + len(row["splits"])] = row["splits"]
+    levels = np.array([row["level"] for row in rows], np.int32)
+    # Settings in full first: scores of different levels are not compared.
+    ranks = [
+        1 + int(((levels > a) | ((levels == a) & (scores > b))).sum())
+        for a, b in zip(levels, scores, strict=True)
+    ]
+    out: dict[str, Any] = {"params": [of_estimator(losses[row["loss"]], row["params"]) for row in rows]}
+    names = list(dict.fromkeys(name for row in rows for name in row["params"]))
+    for name in ("loss", *names):
+        column = np.ma.masked_all(len(rows), object)
+        for n, row in enumerate(rows):
+            if name == "loss" or name in row["params"]:
+                column[n] = row["loss"] if name == "loss" else row["params"][name]
+        out[f"param_{name}"] = column
+    out |= {f"split{k}_test_score": splits[:, k] for k in range(n_splits)}
+    out |= {"mean_test_score": scores, "std_test_score": np.array([np.std(row["splits"]) for row in rows])}
+    out |= {"rank_test_score": np.array(ranks, np.int32), "level": levels}
+    return out | {name: np.array([row[name] for row in rows], np.float64) for name in ("cost", "seconds")}

@@ -1,0 +1,216 @@
+"""The one search behind `tune`, `RGALSCV` and the command line: losses, their settings, and which to take."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rgals.files.journal import Journal
+from rgals.losses import LOSSES, Loss, get_loss
+from rgals.matrix.weighting import Weighting
+from rgals.model_selection.tuning.halving import (
+    PROPOSERS,
+    TOP,
+    OutOfTimeError,
+    Trial,
+    best_trial,
+    search,
+)
+from rgals.model_selection.tuning.space import OF_MODEL, make_space
+from rgals.model_selection.tuning.trials import Measurement, Prepared, beyond_noise
+from rgals.runtime.bars import Bar
+from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.memory import available_bytes, fit_bytes, readable
+from rgals.training.data import weigh
+
+_CONFIRMED = 3  # settings that are judged by other hidden parts too, beside the middle of the space
+_BAR = "{l_bar}{bar}| {n:.1f}/{total:.1f} fits [{elapsed}<{remaining}{postfix}]"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is searched, on which data, for how much."""
+
+    losses: dict[str, Loss]  # by name in tables
+    prepared: Prepared
+    space: Mapping[str, Any] | None
+    common: dict[str, Any]  # parameters of `RGALS` that all fits share
+    metric: str
+    budget: float
+    min_gain: float
+    sampler: str = "gp"
+    deadline: float | None = None  # of `time.monotonic`
+    journal: Journal | None = None
+    verbose: int = 0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting for the last fit, and what it is worth."""
+
+    name: str  # of its loss
+    loss: Loss
+    params: dict[str, Any]  # as a fit of everything takes them
+    figure: float
+    middle: float | None  # figure of the middle of the space, which is the rule's
+    trial: Trial
+    row: int  # of the table
+
+    def of_estimator(self) -> dict[str, Any]:
+        """The parameters of `RGALS`."""
+        return of_estimator(self.loss, self.params)
+
+
+@dataclass
+class Found:
+    """What a search found."""
+
+    choice: Choice
+    reference: float | None  # the rule of the first loss
+    edges: tuple[str, ...]
+    finished: bool
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def gain(self) -> float:
+        """Relative to the rule; 0 where it was not measured."""
+        return 0.0 if not self.reference else self.choice.figure / self.reference - 1.0
+
+
+def of_estimator(loss: Loss, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of `RGALS` from those of a table, in which the loss's stand beside the others."""
+    of_loss = {k: v for k, v in params.items() if k not in OF_MODEL}
+    made = type(loss)(**{**loss.get_params(), **of_loss})
+    return {"loss": made, **{k: v for k, v in params.items() if k in OF_MODEL}}
+
+
+def read_losses(given: Any) -> dict[str, Loss]:
+    """Losses by the name that tables give them."""
+    listed: list[Any] = [given] if isinstance(given, str | Loss | type) else list(given)
+    objects = [get_loss(one) for one in listed]
+    if not objects:
+        raise ParameterError("loss", given, "give at least one loss")
+    names = [next((n for n, kind in LOSSES.items() if kind is type(one)), one.name) for one in objects]
+    repeated = {name for name in names if names.count(name) > 1}
+    labels = [repr(one) if name in repeated else name for name, one in zip(names, objects, strict=True)]
+    if len(set(labels)) != len(labels):
+        raise ParameterError("loss", given, "give each loss once")
+    return dict(zip(labels, objects, strict=True))
+
+
+def find(question: Question) -> Found:
+    """Search every loss with its share of the budget; the best setting of all, refitted nowhere."""
+    losses, prepared, metric = question.losses, question.prepared, question.metric
+    train = prepared.splits[0].train
+    train = Weighting.of(question.common["values"], train).rows(train)
+    spaces = {
+        name: make_space(one, train, _own(question.space, name, losses)) for name, one in losses.items()
+    }
+    rows: list[dict[str, Any]] = []
+    choices: list[Choice] = []
+    finished, fits = True, set[int]()
+    with Bar(desc="tune", total=question.budget, disable=not question.verbose, bar_format=_BAR) as bar:
+
+        def say(row: dict[str, Any]) -> int:
+            rows.append(row)
+            best = max((r[metric] for r in rows if r["level"] >= TOP), default=0.0)
+            bar.set_postfix_str(f"{row['loss']} K={row['params']['K']} best {best:.4f}", refresh=False)
+            bar.total = max(bar.total, bar.n + row["cost"])
+            bar.update(row["cost"])
+            return len(rows) - 1
+
+        def ahead(K: int) -> None:
+            if question.verbose and K not in fits:
+                fits.add(K)
+                free = available_bytes()
+                kept = sum(train.shape) * K * 4  # the best of the iterations
+                needed = readable(fit_bytes(train.shape, train.nnz, K, 4, watched=True) + kept)
+                left = "" if free is None else f" of {readable(free)}"
+                bar.write(f"K={K}: a fit needs about {needed}{left}", file=sys.stderr)
+
+        # The last fit is paid for by the budget too.
+        share = max(question.budget - 1.0, 0.0) / len(losses)
+        parts = len(prepared.others) / len(prepared.searched)
+        for name, one in losses.items():
+            space, trials = spaces[name], list[Trial]()
+            measure = Measurement(
+                one,
+                name,
+                space,
+                prepared,
+                metric,
+                question.common,
+                question.journal,
+                question.deadline,
+                say,
+                ahead,
+            )
+            proposer = PROPOSERS[question.sampler](space, int(question.common["random_state"]))
+            options: dict[str, Any] = {"cost": measure.cost, "min_gain": question.min_gain, "trials": trials}
+            try:
+                confirming = (1 + _CONFIRMED) * parts * measure.cost(space.ladder[0], TOP)
+                search(space, measure, max(share - confirming, 0.5 * share), proposer, **options)
+            except OutOfTimeError:
+                finished = False
+            if trials:
+                choices.append(_choose(measure, trials, question.min_gain))
+    if not choices:
+        raise InputError("the time limit ended the search before its first fit; give more time_limit")
+    level = max(choice.trial.level for choice in choices)
+    best = max((c for c in choices if c.trial.level == level), key=lambda c: c.figure)
+    first = next(iter(losses))
+    reference = next((c.middle for c in choices if c.name == first and c.middle is not None), None)
+    edges = spaces[best.name].edges({**best.trial.params})
+    return Found(best, reference, edges, finished, rows)
+
+
+def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choice:
+    """The best setting; the middle of the space where that is no worse than noise can tell.
+
+    The best of many owes a part of its figure to luck, so that the first few are judged by hidden parts that
+    did not choose them, and the middle is left for what is better there by more than the standard error.
+    """
+    best = best_trial(trials, min_gain)
+    same = [t for t in trials if t.level == best.level and t.params["K"] == best.params["K"]]
+    middle = next((t for t in same if t.judged.plain is not None), None)
+    plain = {"n_iter": measure.iterations[-1], "readout_exponent": _nearest(measure.space.readouts)}
+    taken = best.judged.taken if best.level == TOP else plain
+    figure, base, row = best.figure, None, best.judged.row
+    if middle is not None:
+        first = sorted((t for t in same if t is not middle), key=lambda t: -t.figure)[:_CONFIRMED]
+        found = [(trial, measure.confirmed(trial)) for trial in (middle, *first)]
+        reference = found[0][1].plain
+        assert reference is not None
+        best, taken, row = middle, plain, found[0][1].row
+        base = figure = float(np.nanmean(reference))
+        for trial, judged in found:
+            users = judged.users
+            if users is not None and np.nanmean(users) > figure and beyond_noise(users, reference):
+                best, taken, row = trial, judged.taken, judged.row
+                figure = float(np.nanmean(users))
+    params = measure.settings(best.params, measure.prepared.whole, best.params["K"])
+    return Choice(measure.name, measure.loss, {**params, **taken}, figure, base, best, row)
+
+
+def settle_values(
+    values: str, prepared: Prepared, losses: Mapping[str, Loss], space: Mapping[str, Any] | None, depth: int
+) -> str:
+    """What values become in all fits, where "auto" and not the space decides; see `weigh` for ``depth``."""
+    if all("values" in (_own(space, name, losses) or {}) for name in losses):
+        return values
+    return weigh(values, prepared.whole, depth=depth + 1).kind
+
+
+def _nearest(exponents: tuple[float, ...]) -> float:
+    return min(exponents, key=abs)
+
+
+def _own(space: Mapping[str, Any] | None, name: str, losses: Mapping[str, Loss]) -> Mapping[str, Any] | None:
+    """The part of ``space`` that is for this loss."""
+    if space is not None and space and set(space) <= set(losses):
+        return space.get(name)
+    return space

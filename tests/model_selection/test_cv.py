@@ -1,0 +1,364 @@
+"""RGALSCV finds settings, says what they gained, resumes, and is then a fitted RGALS in every respect."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from rgals import IALS, RG2, RGALS, RGALSCV, InsufficientMemoryError, ValuesWarning
+from rgals.datasets import make_implicit
+from rgals.losses import Degrees, rule
+from rgals.metrics import evaluate
+from rgals.model.state import readout_scale
+from rgals.model_selection import split_interactions
+from rgals.model_selection.tuning import engine, trials
+from rgals.model_selection.tuning.cost import LEAST, fit_cost, judge_cost
+from rgals.model_selection.tuning.halving import TOP, Judged, Trial
+from rgals.model_selection.tuning.trials import Look, beyond_noise, split_for_tuning
+from rgals.runtime.errors import InputError, ParameterError
+
+OPTIONS = {"K": 6, "budget": 2, "n_iter": 6, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def data():
+    data = make_implicit(150, 100, n_clusters=5, mean_interactions=14, random_state=3)
+    assert len(np.unique(np.diff(data.matrix.indptr))) > 5
+    return data
+
+
+@pytest.fixture(scope="module")
+def model(data):
+    return RGALSCV(loss=["rg2", "ials"], **OPTIONS).fit(data)
+
+
+@parametrize_with_checks([RGALSCV(K=3, budget=0.5, n_iter=2)])
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learns_checks(estimator, check):
+    check(estimator)
+
+
+# What it is afterwards.
+
+
+def test_it_is_the_model_that_its_parameters_fit(model, data):
+    assert isinstance(model, RGALS)
+    again = RGALS(**model.best_params_, random_state=0).fit(data)
+    assert again.fingerprint() == model.fingerprint() == model.best_estimator_.fingerprint()
+    assert model.seen_.nnz == data.matrix.nnz and np.array_equal(model.item_ids_, data.item_ids)
+    np.testing.assert_array_equal(model.transform(data.matrix), model.user_factors_)
+    assert {"K", "loss", "reg", "n_iter", "readout_exponent"} <= set(model.best_params_)
+    assert model.recommend([0, 1], n=4)[0].shape == (2, 4) and model.K == 6
+
+
+def test_its_file_is_one_of_rgals(model, data, tmp_path):
+    model.save(tmp_path / "model.npz")
+    for kind in (RGALS, RGALSCV):
+        loaded = kind.load(tmp_path / "model.npz")
+        assert type(loaded) is RGALS and loaded.fingerprint() == model.fingerprint()
+        assert loaded.readout_exponent == model.best_params_["readout_exponent"]
+
+
+def test_it_is_updated_as_any_model(model, data):
+    grown = pickle.loads(pickle.dumps(model))
+    row = data.matrix[[7]]
+    grown.partial_fit_users(row, ["somebody"])
+    assert grown.user_factors_.shape == (151, 6) and grown.best_estimator_.user_factors_.shape == (151, 6)
+    np.testing.assert_allclose(grown.user_factors_[150], model.user_factors_[7], rtol=1e-4, atol=1e-5)
+    assert grown.cv_results_.keys() == model.cv_results_.keys() and "found" in repr(grown)
+    assert evaluate(model, data.matrix, data.matrix[:, ::-1])["ndcg@10"] > 0
+
+
+def test_parameters_are_those_of_an_estimator(data):
+    model = RGALSCV(loss=[RG2(), "ials"], budget=3, random_state=1)
+    again = clone(model)
+    assert again.get_params()["budget"] == 3 and again.set_params(K=8).K == 8
+    with pytest.raises(NotFittedError):
+        _ = again.best_estimator_
+    pipeline = Pipeline([("same", FunctionTransformer()), ("model", RGALSCV(**OPTIONS))])
+    assert pipeline.fit_transform(data.matrix).shape == (150, 6)
+    assert len(cross_val_score(RGALS(K=6, n_iter=3), data.matrix, cv=3)) == 3
+
+
+# What it found.
+
+
+def test_results_are_those_of_a_search_in_scikit_learn(model):
+    found = model.cv_results_
+    n = len(found["params"])
+    assert n > 8 and all(len(column) == n for column in found.values())
+    assert set(found["param_loss"]) == {"rg2", "ials"} and model.n_splits_ == 8
+    splits = np.stack([found[f"split{k}_test_score"] for k in range(8)], 1)
+    np.testing.assert_allclose(np.nanmean(splits, axis=1), found["mean_test_score"], rtol=1e-12)
+    assert (np.isnan(splits).sum(axis=1) == np.where(found["level"] > TOP, 2, 6)).all()
+    top = found["level"] == found["level"].max()
+    assert found["rank_test_score"][top].max() == top.sum() and found["rank_test_score"].min() == 1
+    assert found["level"][model.best_index_] == TOP + 1
+    assert found["params"][model.best_index_]["loss"].name == model.best_params_["loss"].name
+    assert RGALS(**found["params"][0]).K == 6
+
+
+def test_the_rule_is_among_the_candidates_and_what_was_gained_is_said(data, capsys):
+    model = RGALSCV(verbose=1, **OPTIONS).fit(data.matrix)
+    found = model.cv_results_
+    prepared = split_for_tuning(data.matrix, None, None, 8, 10_000, 0)
+    known = rule(RG2(), *prepared.splits[0].train.shape, prepared.splits[0].train.nnz)
+    first = int(np.flatnonzero(found["level"] == TOP)[0])
+    assert found["param_alpha"][first] == pytest.approx(known["alpha"], rel=1e-2)
+    assert found["param_reg"][first] == pytest.approx(known["reg"], rel=1e-2)
+    assert found["param_item_exponent"][first] == 0
+    plain = [
+        evaluate(RGALS(6, n_iter=6, random_state=0).fit(s.train), s.told, s.hidden)["ndcg@10"]
+        for s in prepared.others
+    ]
+    assert model.best_score_ / (1 + model.gain_) == pytest.approx(np.mean(plain), rel=1e-3)
+    said = capsys.readouterr().err
+    assert "RGALSCV: " in said and "K=6: a fit needs about" in said
+
+
+def test_the_budget_is_kept(data):
+    for budget in (3, 8):
+        found = RGALSCV(K=16, budget=budget, n_splits=2, random_state=0).fit(data.matrix).cv_results_
+        assert found["cost"].sum() + 1 <= budget
+    costs = [fit_cost(split.train, 64, 16) for split in split_for_tuning(data, None, None, 1, None, 0).splits]
+    assert 0 < costs[0] < LEAST and judge_cost(10, 100, 64) < judge_cost(20, 100, 64)
+
+
+def test_an_own_validation_part_judges_and_is_fitted_in_the_end(data):
+    train, validation = split_interactions(data.matrix, (0.8, 0.2), random_state=5)
+    model = RGALSCV(metric="recall@20", **OPTIONS).fit(train, validation=validation)
+    assert model.n_splits_ == 1 and model.seen_.nnz == data.matrix.nnz
+    first = int(np.flatnonzero(model.cv_results_["level"] == TOP)[0])
+    tried = RGALS(**model.cv_results_["params"][first], random_state=0).fit(train)
+    figure = evaluate(tried, train, validation, "recall@20")["recall@20"]
+    assert model.cv_results_["mean_test_score"][first] == pytest.approx(figure, rel=0.01)
+
+
+def test_threads_change_no_byte(data):
+    one, two = (RGALSCV(n_jobs=n, **OPTIONS).fit(data.matrix) for n in (1, 2))
+    assert one.fingerprint() == two.fingerprint() and same(one.cv_results_, two.cv_results_)
+
+
+def same(one, two) -> bool:
+    """Whether two results agree but for seconds."""
+    assert one.keys() == two.keys()
+    return all(repr(list(one[name])) == repr(list(two[name])) for name in one if name != "seconds")
+
+
+# Noise.
+
+
+def test_noise_is_told_from_a_gain():
+    rng = np.random.default_rng(0)
+    users = rng.random(1000)
+    assert not beyond_noise(users, users) and beyond_noise(users + 0.001, users)
+    assert beyond_noise(users + rng.normal(0.05, 1.0, 1000), users)
+    assert not beyond_noise(users + rng.normal(-0.01, 1.0, 1000), users)
+    assert not beyond_noise(np.where(np.arange(1000) == 3, users + 1, users - 0.0005), users)
+
+
+class Measured:
+    """Stands for a measurement whose figures are given."""
+
+    def __init__(self, fresh):
+        self.fresh, self.name, self.loss, self.iterations = fresh, "rg2", RG2(), (8, 16)
+        self.space = type("Space", (), {"readouts": (0.0, 0.1)})()
+        self.prepared = type("Prepared", (), {"whole": None, "others": ["one"]})()
+
+    def confirmed(self, trial):
+        users = self.fresh[trial.params["reg"]]
+        return Judged(users.mean(), trial.judged.taken, users, users if trial.params["reg"] == 1 else None)
+
+    def settings(self, params, matrix, K):
+        return dict(params)
+
+
+@pytest.mark.parametrize(
+    ("gain", "fresh_gain", "chosen"), [(0.1, 0.1, 2), (0.0001, 0.0001, 1), (0.1, -0.05, 1)]
+)
+def test_the_rule_is_left_for_a_gain_that_other_hidden_parts_confirm(gain, fresh_gain, chosen):
+    rng = np.random.default_rng(1)
+    rule_users, noise = rng.random((2, 400))
+    taken = {"n_iter": 8, "readout_exponent": 0.1}
+    better = rule_users + gain + 0.3 * (noise - noise.mean())
+    fresh = {1: rule_users, 2: rule_users + fresh_gain + 0.3 * (noise - noise.mean())}
+    found = [
+        Trial(np.zeros(1), {"K": 4, "reg": reg}, TOP, users.mean(), Judged(users.mean(), taken, users, plain))
+        for reg, users, plain in ((1, rule_users, rule_users), (2, better, None))
+    ]
+    choice = engine._choose(Measured(fresh), found, 0.0)
+    assert choice.params["reg"] == chosen
+    assert choice.params["n_iter"] == (8 if chosen == 2 else 16)
+
+
+@pytest.mark.parametrize(
+    ("top", "asked"), [(0.0, {0, 1, -1}), (2.0, {0, 1, 2, 3}), (-2.0, {0, 1, -1, -2, -3})]
+)
+def test_exponents_of_the_read_out_are_judged_outwards_while_that_pays(data, monkeypatch, top, asked):
+    """A metric that knows the best exponent; the factors of item 0 tell which one they were scaled by."""
+    split = split_for_tuning(data, None, None, 1, None, 0).splits[0]
+    scales = {e: readout_scale(Degrees.of(split.train), e / 10, np.float64) for e in range(-3, 4)}
+    known = {1.0 if scale is None else scale[0]: e for e, scale in scales.items()}
+
+    def figures(factors, split, metric, n_jobs):
+        return np.array([-abs(known[factors[1][0, 0]] - top)])
+
+    monkeypatch.setattr(trials, "each_user", figures)
+    look = Look(split, "ndcg@10", {1}, None)
+    look.degrees = Degrees.of(split.train)
+    look._judge(1, (np.ones((150, 1)), np.ones((100, 1))))
+    look.read_out(tuple(e / 10 for e in range(-3, 4)))
+    assert {round(10 * e) for e in look.scores} == asked
+
+
+# K.
+
+
+def test_k_is_doubled_while_that_pays(data):
+    model = RGALSCV(K=[2, 4, 8, 16], budget=1, n_iter=3, n_splits=1, min_gain=0.3, random_state=0).fit(data)
+    tried = sorted(set(model.cv_results_["param_K"][model.cv_results_["level"] >= TOP]))
+    assert tried[: len(tried)] == [2, 4, 8, 16][: len(tried)] and model.best_params_["K"] in tried
+    assert len(tried) < 4 or model.best_params_["K"] >= 8
+    small = RGALSCV(K="auto", budget=0.5, n_iter=2, random_state=0).fit(data)
+    assert small.best_params_["K"] == 64, "128 is more than the 100 items"
+
+
+def test_a_k_that_does_not_fit_ends_the_ladder(data, monkeypatch):
+    fit = RGALS.fit
+
+    def full(self, *args, **options):
+        if self.K > 4:
+            raise InsufficientMemoryError("K=8 needs a palace")
+        return fit(self, *args, **options)
+
+    monkeypatch.setattr(RGALS, "fit", full)
+    with pytest.warns(UserWarning, match=r"K=8 does not fit.*palace"):
+        model = RGALSCV(K=[4, 8, 16], budget=1, n_iter=3, min_gain=0.0, random_state=0).fit(data)
+    assert model.best_params_["K"] == 4
+
+
+# Large and small data.
+
+
+def test_large_data_are_sampled_by_user(data, monkeypatch):
+    monkeypatch.setattr(trials, "_LARGE", 700)
+    monkeypatch.setattr(trials, "_JUDGES", 30)
+    prepared = split_for_tuning(data, None, None, 1, None, 0)
+    (split,), (cheap,) = prepared.splits, prepared.cheap
+    assert 500 < cheap.train.nnz < 1000 < split.train.nnz and len(cheap.users) == 30
+    rows = {tuple(split.train.slice_rows(k, k + 1).indices) for k in range(150)}
+    assert all(tuple(cheap.train.slice_rows(k, k + 1).indices) in rows for k in range(cheap.train.n_rows))
+    assert (cheap.hidden.row_counts[cheap.users] > 0).all()
+
+
+def test_where_nothing_can_be_hidden_the_rule_is_taken():
+    X = sp.csr_array(np.eye(6))
+    with pytest.warns(UserWarning, match="the rule is taken"):
+        model = RGALSCV(K=2, n_iter=3, random_state=0).fit(X)
+    assert model.fingerprint() == RGALS(K=2, n_iter=3, random_state=0).fit(X).fingerprint()
+    assert model.gain_ == 0 and model.cv_results_["params"] == [] and model.best_index_ == -1
+
+
+def test_frames_keep_their_columns(data):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(data.matrix.toarray(), columns=[f"i{k}" for k in range(100)])
+    model = RGALSCV(**OPTIONS).fit(frame)
+    assert list(model.feature_names_in_) == list(frame.columns)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"budget": 0}, "budget"),
+        ({"n_splits": 0}, "n_splits"),
+        ({"K": "many"}, "K"),
+        ({"K": []}, "K"),
+        ({"loss": []}, "loss"),
+        ({"min_gain": -1}, "min_gain"),
+        ({"dtype": "int8"}, "dtype"),
+        ({"metric": "ndgc@10"}, "ndgc"),
+        ({"space": {"alpha0": 1.0}}, "space"),
+        ({"random_state": "x"}, "random_state"),
+    ],
+)
+def test_wrong_options_are_named(data, options, message):
+    with pytest.raises(ParameterError, match=message):
+        RGALSCV(**{**OPTIONS, **options}).fit(data)
+
+
+# Interruptions.
+
+
+def test_a_folder_belongs_to_its_data_and_needs_a_seed(data, tmp_path):
+    RGALSCV(**OPTIONS).fit(data, folder=tmp_path)
+    with pytest.raises(InputError, match="data"):
+        RGALSCV(**OPTIONS).fit(data.matrix[:100], folder=tmp_path)
+    with pytest.raises(ParameterError, match="random_state"):
+        RGALSCV(**{**OPTIONS, "random_state": None}).fit(data, folder=tmp_path)
+
+
+SCRIPT = """
+import sys
+from rgals import RGALSCV
+from rgals.datasets import make_implicit
+X = make_implicit(150, 100, n_clusters=5, mean_interactions=14, random_state=3).matrix
+RGALSCV(loss=["rg2", "ials"], K=6, budget=4, n_iter=6, random_state=0).fit(X, folder=sys.argv[1])
+"""
+
+
+def test_killed_searches_end_as_if_nothing_had_happened(data, tmp_path, amount):
+    options = {**OPTIONS, "budget": 4, "loss": ["rg2", "ials"]}
+    expected = RGALSCV(**options).fit(data.matrix)
+    journal, rng = tmp_path / "search.jsonl", np.random.default_rng(0)
+
+    def lines() -> int:
+        return journal.read_bytes().count(b"\n") if journal.exists() else 0
+
+    for _ in range(amount(1, 10)):
+        before = lines()
+        process = subprocess.Popen([sys.executable, "-c", SCRIPT, os.fspath(tmp_path)])
+        try:
+            while process.poll() is None and lines() <= before + 1:
+                time.sleep(0.002)
+            time.sleep(float(rng.random() * 0.2))
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+    assert lines() > 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        again = RGALSCV(**options).fit(data.matrix, folder=tmp_path)
+    assert same(again.cv_results_, expected.cv_results_) and again.fingerprint() == expected.fingerprint()
+    assert repr(again.best_params_) == repr(expected.best_params_) and again.gain_ == expected.gain_
+    assert isinstance(again.best_params_["loss"], RG2 | IALS)
+
+
+# Values.
+
+
+def test_heavy_tailed_values_are_settled_once_for_all_fits(data):
+    counts = data.matrix.copy()
+    counts.data = np.random.default_rng(0).lognormal(2.0, 2.0, counts.nnz).astype(np.float32)
+    with pytest.warns(ValuesWarning) as said:
+        model = RGALSCV(**OPTIONS).fit(counts)
+    assert len(said) == 1 and model.best_params_["values"] == "binary"
+    assert {params["reg"] for params in model.cv_results_["params"]}
+    again = RGALS(**model.best_params_, random_state=0).fit(counts)
+    assert again.fingerprint() == model.fingerprint()
+    raw = RGALSCV(values="raw", **OPTIONS).fit(counts)
+    assert raw.best_params_["values"] == "raw" and raw.best_score_ != model.best_score_
