@@ -166,10 +166,10 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         # BLAS's threads, once woken, spin beside ours for a tenth of a second: only its work may wake them.
         with nullcontext() if self.solver == "svd" else workers(self.n_jobs):
             degrees = Degrees.of(train)
-            loss = get_loss(self.loss).resolve(*train.shape, train.nnz)
+            loss = get_loss(self.loss).resolve(degrees, self.K)
             coefficients = loss.coefficients_for(degrees)
             problem = Problem.of(train, loss, coefficients, 0.0, float(self.reg_exponent))
-            problem = replace(problem, reg=choose_reg(self.reg, problem))
+            problem = replace(problem, reg=choose_reg(self.reg, problem, degrees, self.K))
             backend, solver = choose_solver(self, coefficients)
             rng = np.random.default_rng(task.seed)
             history: list[dict[str, Any]] = []
@@ -213,7 +213,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
             loss=problem.loss,
             reg=problem.reg,
             reg_exponent=problem.reg_exponent,
-            degrees=degrees,
+            degrees=replace(degrees, matrix=None),
         )
         return state, history, solver
 

@@ -83,7 +83,7 @@ class Interop(FactorRanker):
         if loss is None:
             kept, chosen = _own_loss(seen, float(model.alpha))
         else:
-            kept, chosen = seen, get_loss(loss).resolve(*seen.shape, seen.nnz)
+            kept, chosen = seen, get_loss(loss).resolve(Degrees.of(seen), items.shape[1])
         reg = float(model.regularization)
         made = cls(K=items.shape[1], loss=chosen, reg=reg, reg_exponent=0.0, dtype=users.dtype.name)  # type: ignore[call-arg]
         labels = check_labels(user_ids, item_ids, seen.shape)

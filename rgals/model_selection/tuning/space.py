@@ -108,8 +108,7 @@ class Space:
 def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
     """Where good values of a loss's parameters lie for a matrix of this shape and density.
 
-    The ranges are centred on `rgals.losses.rule`, in which the best ``alpha`` of RG2 and RGX and the best
-    ``alpha0`` of iALS shrink as the catalogue grows, and reach a factor of 10 to either side.
+    The ranges are centred on `rgals.losses.rule` and reach a factor of 10 to either side.
 
     Parameters
     ----------
@@ -133,8 +132,8 @@ def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
     """
     small = min(X.shape)
     ladder = [K for K in (64, 128, 256, 512, 1024) if small >= K] or [max(1, small // 2)]
-    centre = rule(loss, *X.shape, X.nnz)
-    space: dict[str, Any] = {name: _around(value, 10) for name, value in centre.items()}
+    centre = rule(loss, X, ladder[0])
+    space: dict[str, Any] = {k: _around(v, 10) for k, v in centre.items() if not k.endswith("_exponent")}
     known = inspect.signature(type(loss)).parameters
     space |= {name: value for name, value in _EXPONENTS.items() if name in known}
     return {**space, "reg_exponent": 1.0, "K": ladder}
