@@ -144,10 +144,8 @@ def measure_popularity(args: argparse.Namespace) -> None:
                 ones = np.ones((train.n_rows, 1)), train.col_counts[:, None].astype(float)
                 popular = evaluate(ones, train, hidden, (METRIC,), users=fold.users)[METRIC]
             model = RGALS(args.K, loss, random_state=0, n_jobs=1).fit(train)
-            row |= {"ndcg": judge(model, fold, (METRIC,))[METRIC], "popularity": popular}
-            row |= {"n_iter": model.n_iter, "taken": model.loss_.get_params()}
-            row |= {"reg": model.reg_}
-            record(args.out, row)
+            row |= {"ndcg": round(judge(model, fold, (METRIC,))[METRIC], 5), "popularity": round(popular, 5)}
+            record(args.out, {**row, "n_iter": model.n_iter})
             print(f"{path.stem} {loss} {args.K}: {row['ndcg'] / popular:.2f} times popularity", flush=True)
 
 
@@ -159,7 +157,12 @@ class Surface:
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         found: dict[float, dict[tuple[int, int], list[float]]] = {}
+        size = {row["item_exponent"]: 0 for row in rows}
         for row in rows:
+            size[row["item_exponent"]] = max(size[row["item_exponent"]], len(row["first"]))
+        for row in rows:
+            if len(row["first"]) < size[row["item_exponent"]]:
+                continue  # what the grid was widened by: for its best value only
             cells = found.setdefault(row["item_exponent"], {})
             places = [(i, j) for i in spans(row)[0] for j in spans(row)[1]]
             for place, a, b in zip(places, row["first"], row["second"], strict=True):
@@ -288,8 +291,9 @@ def print_tables(args: argparse.Namespace) -> None:
             for kind, value in share.items():
                 summary.setdefault((kind, K), []).append(value)
             print(
-                f"| {name} | {loss} | {K} | {len(seeds)} | {mean['best']:.4f} | {mean['left out']:.4f} "
-                f"| {100 * share['left out']:.1f} % | {mean['package']:.4f} | {100 * share['package']:.1f} % |",
+                f"| {name} | {loss} | {K} | {len(seeds)} | {mean['best']:.4f} "
+                f"| {mean['left out']:.4f} | {100 * share['left out']:.1f} % "
+                f"| {mean['package']:.4f} | {100 * share['package']:.1f} % |",
                 flush=True,
             )
     for (kind, K), values in summary.items():
