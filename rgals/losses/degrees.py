@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from rgals.losses.cohesion import cohesion
+from rgals.matrix.cohesion import cohesion
 from rgals.matrix.csr import CSR
 
 

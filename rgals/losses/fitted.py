@@ -33,7 +33,7 @@ def setting(degrees: Degrees, K: int) -> Setting:
     """Where good settings of `RG2` lie.
 
     With M users and N items that have interactions, n of these, K factors, and the cohesion r of the matrix
-    (`rgals.losses.cohesion`)::
+    (`rgals.matrix.cohesion`)::
 
         alpha         = 0.024 (K / 64)^0.6
         reg           = 1.8 s r^-0.65 (20 N / n)^0.27 (64 / K)^0.14,      s = sqrt(max(M, N) / n)

@@ -12,7 +12,7 @@ from rgals import IALS, RG2, RGALS, RGX, WRMF, InputError, ParameterError, Shape
 from rgals.cli import main
 from rgals.datasets import make_implicit, read_interactions
 from rgals.losses import LOSSES, Degrees, Loss, rule, spectral_edge
-from rgals.losses.cohesion import cohesion
+from rgals.matrix.cohesion import cohesion
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.model_selection import PROTOCOLS, split_interactions
@@ -66,7 +66,7 @@ def test_cohesion_is_one_by_chance_and_counts_communities(rng):
 def test_cohesion_of_a_part_of_the_users_is_that_of_all(monkeypatch):
     large = as_csr(make_implicit(4000, 800, n_clusters=8, random_state=0).matrix)
     whole = cohesion(large)
-    monkeypatch.setattr("rgals.losses.cohesion._PATHS", 60_000)
+    monkeypatch.setattr("rgals.matrix.cohesion._PATHS", 60_000)
     assert cohesion(large) != whole and cohesion(large) == pytest.approx(whole, rel=0.15)
 
 
