@@ -251,7 +251,8 @@ def print_tables(args: argparse.Namespace) -> None:
         i, j = places[int(np.argmax(best["first"]))]
         ends = [(min(r[axis][0] for r in found), max(r[axis][1] for r in found)) for axis in "ij"]
         exponents = sorted({r["item_exponent"] for r in found})
-        edge = i in ends[0] or j in ends[1] or best["item_exponent"] in (exponents[0], exponents[-1])
+        edge = i in ends[0] or j in ends[1]
+        edge |= len(exponents) > 1 and best["item_exponent"] in (exponents[0], exponents[-1])
         seeds = ",".join(str(s) for s in sorted({r["seed"] for r in found}))
         print(
             f"| {key[0]} | {key[1]} | {key[2]} | {seeds} | {' '.join(map(str, exponents))} "

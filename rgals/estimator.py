@@ -50,9 +50,9 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         Number of factors. 512 to 1024 pay on sparse catalogues and are affordable.
     loss : {"rg2", "rgx", "wrmf", "ials"} or Loss, default="rg2"
         What is minimised; a name stands for the loss with its defaults: what is not set follows from the
-        shape and density of the matrix. See `RG2`, `RGX`, `WRMF`, `IALS`; any other `Loss` will do.
+        matrix and K. See `RG2`, `RGX`, `WRMF`, `IALS`; any other `Loss` will do.
     reg : float or "auto", default="auto"
-        Strength of the regularisation, >= 0. "auto" takes it from the shape and density of the matrix
+        Strength of the regularisation, >= 0. "auto" takes it from the matrix and K
         (`rgals.losses.rule`), in the scale of ``reg_exponent``. ``params_`` tells what was taken.
     reg_exponent : float, default=1.0
         ``nu`` above: 1 scales with the weight of each row, 0 is the plain Frobenius norm.

@@ -25,7 +25,7 @@ class Interop(FactorRanker):
         -------
         implicit.cpu.als.AlternatingLeastSquares
             With these factors in float32. Its own fold-in (``recalculate_user``, ``partial_fit_users``)
-            solves implicit's loss: this model's only for `WRMF` on binary data with ``reg_exponent=0``.
+            solves implicit's loss: this model's only for `WRMF` on binary data with all exponents 0.
 
         Raises
         ------
