@@ -44,7 +44,6 @@ STEPS = np.log(2.5), np.log(1.8)
 JUDGED = 3000
 METRIC = "ndcg@10"
 VALUED = ("lastfm-hetrec2011", "steam-200k-hours")  # judged as counts and as "had it or not"
-NUMBERS = ("_ALPHA", "_ALPHA_K", "_REG", "_REG_COHESION", "_REG_LENGTH", "_REG_K", "_EXPONENT")
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -193,18 +192,6 @@ def margins_of(name: str, known: dict[str, Any]) -> Degrees:
     return known[name]
 
 
-def setting_with(found: np.ndarray, degrees: Degrees, K: int) -> fitted.Setting:
-    """What the rule would give if its numbers were these."""
-    before = [getattr(fitted, name) for name in NUMBERS]
-    try:
-        for name, value in zip(NUMBERS, found, strict=True):
-            setattr(fitted, name, float(value))
-        return fitted.setting(degrees, K)
-    finally:
-        for name, value in zip(NUMBERS, before, strict=True):
-            setattr(fitted, name, value)
-
-
 Case = tuple[str, str, int, Degrees, Surface]
 
 
@@ -212,7 +199,7 @@ def lost(found: np.ndarray, cases: list[Case]) -> np.ndarray:
     """What a rule with these numbers loses to the best of the grid, by interpolation."""
     out = []
     for _, _, K, degrees, surface in cases:
-        setting = setting_with(found, degrees, K)
+        setting = fitted.setting(degrees, K, fitted.Numbers(*found))
         zero = 0.05 * (3000 / degrees.n_items) ** 0.75, spectral_edge(*degrees.shape, degrees.nnz)
         i = np.log(setting.alpha / zero[0]) / STEPS[0]
         j = np.log(setting.reg / zero[1]) / STEPS[1]
@@ -260,12 +247,12 @@ def print_tables(args: argparse.Namespace) -> None:
             f"| {i}, {j}, {best['item_exponent']}{' (edge)' if edge else ''} |"
         )
     everything = fit_numbers(cases)
-    print("\nfitted to all:", {n: round(float(v), 3) for n, v in zip(NUMBERS, everything, strict=True)})
-    print("the package:", {name: getattr(fitted, name) for name in NUMBERS})
+    print("\nfitted to all:", fitted.Numbers(*(round(float(number), 3) for number in everything)))
+    print("the package:  ", fitted.NUMBERS)
     summary: dict[tuple[str, int], list[float]] = {}
     print("\n| set | loss | K | seeds | best of the grid | rule, family left out | lost | package | lost |")
     print("|" + "---|" * 9)
-    package = np.array([getattr(fitted, name) for name in NUMBERS])
+    package = np.array(fitted.NUMBERS)
     for left_out in sorted({family(key[0]) for key in keys}):
         found = fit_numbers([case for case in cases if family(case[0]) != left_out])
         for name, loss, K in (key for key in keys if family(key[0]) == left_out):
@@ -276,7 +263,7 @@ def print_tables(args: argparse.Namespace) -> None:
                 pairs = [p for r in of_seed for p in zip(r["first"], r["second"], strict=True)]
                 figure["best"].append(max(pairs)[1])
                 for kind, of in (("left out", found), ("package", package)):
-                    setting = setting_with(of, margins[name], K)
+                    setting = fitted.setting(margins[name], K, fitted.Numbers(*of))
                     row = {"rule": [round(v, 5) for v in vars(setting).values()], "set": name, "loss": loss}
                     row |= {"K": K, "seed": seed, "iterations": iterations}
                     known = [done for done in lines(args.out) if row.items() <= done.items()]

@@ -60,7 +60,7 @@ def rule(loss: Loss | type[Loss], X: Any, K: int = 64, nnz: int | None = None) -
     >>> from rgals.datasets import make_implicit
     >>> found = rule(RG2, make_implicit(200, 100, random_state=0).matrix, K=32)
     >>> sorted(found)
-    ['alpha', 'reg']
+    ['alpha', 'item_exponent', 'reg']
     """
     if nnz is not None:
         message = "rule(loss, n_users, n_items, nnz) knows less than a fit does: write rule(loss, X, K)"

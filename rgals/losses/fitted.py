@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rgals.losses.base import spectral_edge
 from rgals.losses.degrees import Degrees
 
-# Six numbers, fitted with `benchmarks/rule.py` by minimising what the rule loses to the best of a grid.
-_ALPHA, _ALPHA_K = 0.024, 0.6
-_REG, _REG_COHESION, _REG_LENGTH = 1.8, 0.65, 0.27
-_REG_K = 0.14
-_EXPONENT = 0.23
+
+class Numbers(NamedTuple):
+    """What was fitted: `benchmarks/rule.py` minimises what the rule loses to the best of a grid."""
+
+    alpha: float = 0.024
+    alpha_factors: float = 0.6
+    reg: float = 1.8
+    reg_cohesion: float = 0.65
+    reg_length: float = 0.27
+    reg_factors: float = 0.14
+    exponent: float = 0.23
+
+
+NUMBERS = Numbers()
 # No data set of the fit lies beyond these: the rule is constant there.
 _COHESION = 1.0, 25.0
 _LENGTH = 2.0, 500.0
@@ -29,7 +39,7 @@ class Setting:
     item_exponent: float
 
 
-def setting(degrees: Degrees, K: int) -> Setting:
+def setting(degrees: Degrees, K: int, numbers: Numbers = NUMBERS) -> Setting:
     """Where good settings of `RG2` lie.
 
     With M users and N items that have interactions, n of these, K factors, and the cohesion r of the matrix
@@ -52,8 +62,10 @@ def setting(degrees: Degrees, K: int) -> Setting:
     n_users, n_items = degrees.filled
     length = _within(degrees.nnz / max(n_items, 1), _LENGTH)
     edge = spectral_edge(n_users, n_items, degrees.nnz)
-    reg = _REG * edge * r**-_REG_COHESION * (20 / length) ** _REG_LENGTH * k**-_REG_K
-    return Setting(_ALPHA * k**_ALPHA_K, _within(reg, _REGS), _EXPONENT * math.log(1 / r))
+    alpha = numbers.alpha * k**numbers.alpha_factors
+    reg = numbers.reg * edge * r**-numbers.reg_cohesion
+    reg *= (20 / length) ** numbers.reg_length / k**numbers.reg_factors
+    return Setting(alpha, _within(reg, _REGS), numbers.exponent * math.log(1 / r))
 
 
 def _within(value: float, limits: tuple[float, float]) -> float:
