@@ -80,16 +80,19 @@ def test_choices_are_at_the_edge_only_if_they_are_ordered_numbers():
 
 
 @pytest.mark.parametrize("loss", [RG2(), RGX(), IALS(), WRMF()])
-def test_default_spaces_follow_the_catalogue(loss):
-    def space(n_items):
-        X = sp.csr_array(sp.eye_array(500, n_items))
-        return default_space(loss, as_csr(X))
+def test_default_spaces_follow_the_data(loss):
+    def space(n_items, each=1):
+        X = sum(sp.eye_array(500, n_items, k=7 * k, format="csr") for k in range(each))
+        return default_space(loss, as_csr(sp.csr_array(X)))
 
-    name = "alpha0" if isinstance(loss, IALS) else "alpha"
-    small, large = space(1000)[name], space(40_000)[name]
-    if isinstance(loss, WRMF):  # its alpha is the reciprocal of alpha0
-        small, large = large, small
-    assert small[0] > large[0] and small[1] > large[1]
+    few, many = space(1000)["reg"], space(1000, each=40)["reg"]
+    assert few[0] > many[0] and few[1] > many[1]
+    if not isinstance(loss, RG2):  # alpha of RG2 and RGX is relative to N
+        name = "alpha0" if isinstance(loss, IALS) else "alpha"
+        small, large = space(1000)[name], space(40_000)[name]
+        if isinstance(loss, WRMF):  # its alpha is the reciprocal of alpha0
+            small, large = large, small
+        assert small[0] > large[0] and small[1] > large[1]
     assert {"reg", "K", "user_exponent", "item_exponent"} <= set(space(1000))
     assert max(space(1000)["K"]) <= 500
 

@@ -144,8 +144,7 @@ class Space:
 def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
     """Where good values of a loss's parameters lie for a matrix of this shape and density.
 
-    The ranges are centred on `rgals.losses.rule`, in which the best ``alpha`` of RG2 and RGX and the best
-    ``alpha0`` of iALS shrink as the catalogue grows, and reach a factor of 10 to either side.
+    The ranges are centred on `rgals.losses.rule` and reach a factor of 10 to either side.
 
     Parameters
     ----------
