@@ -121,7 +121,7 @@ def test_values_become_weights_as_for_every_model():
 
 def test_auto_is_in_the_scale_of_the_data_and_is_told(X):
     model = EASE(dtype="float64").fit(X)
-    expected = 5 * (X.toarray() ** 2).sum(axis=1).mean()
+    expected = 4 * (X.toarray() ** 2).sum(axis=1).mean()
     assert model.reg_ == pytest.approx(expected, rel=1e-12)
     np.testing.assert_allclose(model.weights_, closed_form(X.toarray(), expected), atol=1e-10)
     search = GridSearchCV(EASE(), {"reg": [1.0, 100.0]}, cv=2).fit(X[X.sum(axis=1) > 1])
