@@ -15,6 +15,7 @@ import scipy.sparse as sp
 
 from rgals.datasets.ids import IdMap, as_labels
 from rgals.matrix.csr import CSR
+from rgals.matrix.entries import entries
 from rgals.matrix.validate import as_csr, is_frame, on_host
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
 
@@ -49,13 +50,22 @@ class Given:
         dtype = np.float64 if getattr(self.matrix, "dtype", None) == np.float64 else np.float32
         return as_csr(self.matrix, dtype=dtype).to_scipy(dtype)
 
-    def like(self, matrix: sp.csr_array, users: Any = slice(None), items: Any = slice(None)) -> Any:
-        """A part of the data, over some of their rows and columns, with ids where there are some."""
+    def where(self, matrix: sp.csr_array, mask: np.ndarray) -> Any:
+        """Some entries of `csr`, in its shape; with ids and timestamps where there are some."""
+        part = entries(matrix, mask)
         if self.user_ids is None or self.item_ids is None:
-            return matrix
+            return part
         from rgals.datasets.interactions import Interactions
 
-        return Interactions(matrix, self.user_ids[users], self.item_ids[items])
+        time = None if self.timestamp is None else self.timestamp[mask]
+        return Interactions(part, self.user_ids, self.item_ids, time)
+
+    def take(self, matrix: sp.csr_array, users: np.ndarray, items: np.ndarray | None = None) -> Any:
+        """Some rows (and columns) of `csr`; with ids and timestamps where there are some."""
+        items = np.arange(matrix.shape[1]) if items is None else items
+        if self.user_ids is None or self.item_ids is None:
+            return matrix[users][:, items].tocsr()
+        return self.where(matrix, np.ones(matrix.nnz, bool)).take(users, items)
 
     def laid_out(self, users: Any, items: Any, *, grow: bool = False) -> tuple[Any, np.ndarray, np.ndarray]:
         """The matrix in the rows and columns of two `IdMap`, and the ids that these do not know.
