@@ -223,13 +223,16 @@ def _is_sparse(frame: Any) -> bool:
 
 
 def _matrix(frame: Any) -> Given:
-    """A frame whose columns are items; one whose rows and columns have names, as pivot tables do, has ids."""
-    if not hasattr(frame, "iloc"):
-        columns = [np.asarray(frame[name]) for name in _names(frame)]
-        return Given(np.column_stack(columns) if columns else np.empty(frame.shape), frame=frame)
-    matrix = frame.sparse.to_coo() if _is_sparse(frame) and frame.shape[1] else frame.to_numpy()
-    axes = frame.index, frame.columns
-    if all(len(axis.names) == 1 and axis.names[0] is not None for axis in axes):
+    """A frame whose columns are items; a pivot table of users and items has ids."""
+    if _is_sparse(frame) and frame.shape[1]:
+        matrix = frame.sparse.to_coo()
+    elif hasattr(frame, "column_names") and frame.shape[1]:
+        matrix = np.column_stack([np.asarray(frame.column(k)) for k in range(frame.shape[1])])
+    else:
+        matrix = np.empty(frame.shape) if hasattr(frame, "column_names") else frame.to_numpy()
+    axes: list[Any] = [getattr(frame, axis, None) for axis in ("index", "columns")]
+    called = [list(_roles(list(getattr(axis, "names", ())))) for axis in axes]
+    if called == [["user"], ["item"]]:
         users, items = (as_labels(axis.to_numpy()) for axis in axes)
         return Given(matrix, users, items, frame=frame)
     return Given(matrix, frame=frame)
@@ -265,10 +268,11 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
     if in_index and (roles or len(in_index) > 1 or not numeric or len(names) < 2):
         text = ", ".join(map(repr, index))
         raise InputError(f"{name} has {text} in its index, not in a column; give {name}.reset_index()")
-    few_integers = set(kinds) == {"i"} and len(names) in _TABLE and not _is_sparse(frame)
-    if numeric and not roles and not few_integers:
+    few = len(names) in _TABLE and not _is_sparse(frame)
+    ids = few and (set(kinds) == {"i"} or (numeric and _holds_ids(_matrix(frame).matrix)))
+    if numeric and not roles and not ids:
         return True
-    if few_integers and not roles:
+    if ids and not roles:
         why = f"{name} has {len(names)} columns of integers, which look like ids"
     elif roles:
         role = next(iter(roles))
@@ -354,20 +358,21 @@ def _refuse_lists(X: Any, name: str) -> None:
     if fields := getattr(getattr(X, "dtype", None), "names", None):
         pair = ", ".join(f"{name}[{field!r}]" for field in fields[:2])
         raise InputTypeError(f"{name} is a structured array; give {_READ}(({pair}))")
-    if isinstance(X, np.ndarray) and X.dtype.kind in "iu" and X.ndim == 2 and _holds_ids(X):
+    if isinstance(X, np.ndarray) and X.dtype.kind in "iuf" and X.ndim == 2 and _holds_ids(X):
         raise InputError(
-            f"{name} has {X.shape[1]} columns of integers up to {X[:, :2].max()}, which look like ids; give "
-            f"{_READ}(tuple({name}.T)) if each row is an interaction, {name}.astype(float) if each row is a "
-            "user"
+            f"the first columns of {name} hold integers up to {X[:, :2].max():g}, which look like ids; give "
+            f"{_READ}(tuple({name}.T)) if each row is an interaction, scipy.sparse.csr_array({name}) if "
+            "each row is a user"
         )
 
 
 def _holds_ids(X: np.ndarray) -> bool:
-    """Whether an array of integers is more likely a table of ids than users x items.
+    """Whether the first two of a few columns are more likely ids than weights of items.
 
     Weights of so few items would have zeros, and be smaller.
     """
-    if X.shape[1] not in _TABLE or len(X) <= X.shape[1]:
+    if X.dtype.kind not in "iuf" or X.shape[1] not in _TABLE or len(X) <= X.shape[1]:
         return False
     pair = X[:, :2]
-    return bool((pair == 0).mean() < 0.1 and pair.max() >= 10 and pair.min() >= 0)
+    whole = np.isfinite(pair).all() and (pair == np.rint(pair)).all()
+    return bool(whole and (pair == 0).mean() < 0.1 and pair.max() >= 10 and pair.min() >= 0)
