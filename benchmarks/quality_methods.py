@@ -132,7 +132,7 @@ def als(loss: Any, dimensions: int = 2, **space: Any) -> Method:
 def plain_ridge(train: Any) -> tuple[float, float]:
     """Range of an unscaled ridge: the scaled one times the mean weight of a user and of an item."""
     n_users, n_items = train.shape
-    centre = rule(WRMF, n_users, n_items, train.nnz)
+    centre = rule(WRMF, train)
     total = n_users * n_items + centre["alpha"] * train.nnz
     middle = centre["reg"] * total / np.sqrt(n_users * n_items)
     return float(f"{middle / 10:.2g}"), float(f"{middle * 10:.2g}")

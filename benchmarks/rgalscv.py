@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 from quality import SETS, load
+from rgals.matrix.splits import split_interactions
 
 from rgals import RGALS, RGALSCV
 from rgals.files.journal import Journal
-from rgals.matrix.splits import split_interactions
 from rgals.matrix.validate import as_csr
 from rgals.metrics.evaluation import evaluate, sample_users
 from rgals.runtime.threads import n_threads

@@ -53,9 +53,9 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         Number of factors. 512 to 1024 pay on sparse catalogues and are affordable.
     loss : {"rg2", "rgx", "wrmf", "ials"} or Loss, default="rg2"
         What is minimised; a name stands for the loss with its defaults: what is not set follows from the
-        shape and density of the matrix. See `RG2`, `RGX`, `WRMF`, `IALS`; any other `Loss` will do.
+        matrix and K. See `RG2`, `RGX`, `WRMF`, `IALS`; any other `Loss` will do.
     reg : float or "auto", default="auto"
-        Strength of the regularisation, >= 0. "auto" takes it from the shape and density of the matrix
+        Strength of the regularisation, >= 0. "auto" takes it from the matrix and K
         (`rgals.losses.rule`), in the scale of ``reg_exponent``. ``params_`` tells what was taken.
     reg_exponent : float, default=1.0
         ``nu`` above: 1 scales with the weight of each row, 0 is the plain Frobenius norm.
@@ -198,10 +198,10 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         # BLAS's threads, once woken, spin beside ours for a tenth of a second: only its work may wake them.
         with nullcontext() if self.solver == "svd" else workers(self.n_jobs):
             degrees = Degrees.of(train)
-            loss = get_loss(self.loss).resolve(*train.shape, train.nnz)
+            loss = get_loss(self.loss).resolve(degrees, self.K)
             coefficients = loss.coefficients_for(degrees)
             problem = Problem.of(train, loss, coefficients, 0.0, float(self.reg_exponent))
-            problem = replace(problem, reg=choose_reg(self.reg, problem))
+            problem = replace(problem, reg=choose_reg(self.reg, problem, degrees, self.K))
             backend, solver = choose_solver(self, coefficients)
             scored = readout_scale(degrees, float(self.readout_exponent), task.dtype)
             rng = np.random.default_rng(task.seed)
@@ -253,7 +253,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
             loss=problem.loss,
             reg=problem.reg,
             reg_exponent=problem.reg_exponent,
-            degrees=degrees,
+            degrees=degrees.alone(),
         )
         return state, history, solver
 
@@ -315,7 +315,9 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
             found["n_iter"] = len(history)
         if self.values == AUTO and self.params_["values"] != "raw":
             found["values"] = self.params_["values"]
-        shown = ", ".join(f"{k}={x if isinstance(x, str) else format(x, '.4g')}" for k, x in found.items())
+        shown = ", ".join(
+            f"{k}={repr(x) if isinstance(x, str) else format(x, '.4g')}" for k, x in found.items()
+        )
         return f"{text}  # fitted with {shown}" if shown else text
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:

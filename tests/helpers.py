@@ -37,7 +37,11 @@ LOSSES = {
 }
 # A loss of the package that has no line here is tested as its rule has it.
 _listed = {type(loss) for loss in LOSSES.values()}
-LOSSES |= {n: kind().resolve(60, 45, 900) for n, kind in losses.LOSSES.items() if kind not in _listed}
+LOSSES |= {
+    n: kind().resolve(losses.Degrees.even(60, 45, 900), 8)
+    for n, kind in losses.LOSSES.items()
+    if kind not in _listed
+}
 
 
 def interactions(

@@ -243,7 +243,7 @@ def test_an_untrustworthy_float32_fit_says_so_and_offers_float64(loss):
 
 
 @pytest.mark.parametrize("K", [8, 64])
-@pytest.mark.parametrize("loss", [RG2(), RG2(alpha=0.0), IALS(), WRMF(), LOSSES["rgx"]], ids=str)
+@pytest.mark.parametrize("loss", [RG2(), RG2(alpha=0.0), IALS(alpha0=0.2), WRMF(), LOSSES["rgx"]], ids=str)
 def test_ordinary_fits_are_not_warned_about(loss, K):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

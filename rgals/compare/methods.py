@@ -11,7 +11,7 @@ from typing import Any
 from sklearn.base import clone
 
 from rgals.estimator import RGALS
-from rgals.losses import IALS, RG2, RGX, WRMF, rule
+from rgals.losses import IALS, RG2, RGX, WRMF, Degrees, rule
 from rgals.losses.base import Loss
 from rgals.runtime.errors import ParameterError
 from rgals.sgd import SGDRanker
@@ -56,9 +56,9 @@ class Method:
     # unless `rgals.losses.rule` knows better for this; softmax takes its ridge from RG2, its 2nd-order form
     loss: type[Loss] | None = None
 
-    def start_for(self, n_users: int, n_items: int, nnz: int) -> dict[str, float]:
-        """Where tuning starts on data of this shape and number of interactions."""
-        known = {} if self.loss is None else rule(self.loss, n_users, n_items, nnz)
+    def start_for(self, train: Any, K: int) -> dict[str, float]:
+        """Where tuning of a model with K factors starts on a matrix with these margins."""
+        known = {} if self.loss is None else rule(self.loss, train, K)
         if known and "weight_decay" in self.start:
             known = {"weight_decay": _SOFTMAX_RIDGE * known["reg"]}
         return {name: known.get(name, value) for name, value in self.start.items()}
@@ -131,8 +131,8 @@ DEFAULT = ("rg2", "rgx", "ials", "wrmf", "wrmf_plain", "softmax", "softmax_dot",
 
 def _of_loss(loss: Loss) -> Method:
     """A loss of somebody's own, by ALS: what its rule knows is tuned, from there on."""
-    start = loss.defaults(1000, 1000, 100_000)
-    tuned = {name: (_rungs(1e-5, 7e3), value) for name, value in start.items()}
+    start = loss.defaults(Degrees.even(1000, 1000, 100_000), 64)
+    tuned = {k: (_rungs(1e-5, 7e3), v) for k, v in start.items() if not k.endswith("_exponent")}
     return _als(loss.name, loss.name, lambda **own: clone(loss).set_params(**own), type(loss), tuned)
 
 

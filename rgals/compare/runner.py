@@ -225,8 +225,8 @@ class Runner:
         if found is not None and (found["finished"] or found["trials"] >= most):
             bar.update(most)
             return found
-        train = self.split.train
-        start = {**method.start_for(*train.shape, train.nnz), **self.options.start.get(method.name, {})}
+        start = method.start_for(self.split.train, self.options.K)
+        start |= self.options.start.get(method.name, {})
         result = climb(method, most, self._trial(method, bar), start)
         bar.update(most - result["trials"])  # found before the budget was spent
         return self.journal.add(key, result)

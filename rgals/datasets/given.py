@@ -15,6 +15,7 @@ import scipy.sparse as sp
 
 from rgals.datasets.ids import IdMap, as_labels
 from rgals.matrix.csr import CSR
+from rgals.matrix.entries import entries
 from rgals.matrix.validate import as_csr, is_frame, on_host
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
 
@@ -49,13 +50,22 @@ class Given:
         dtype = np.float64 if getattr(self.matrix, "dtype", None) == np.float64 else np.float32
         return as_csr(self.matrix, dtype=dtype).to_scipy(dtype)
 
-    def like(self, matrix: sp.csr_array, users: Any = slice(None), items: Any = slice(None)) -> Any:
-        """A part of the data, over some of their rows and columns, with ids where there are some."""
+    def where(self, matrix: sp.csr_array, mask: np.ndarray) -> Any:
+        """Some entries of `csr`, in its shape; with ids and timestamps where there are some."""
+        part = entries(matrix, mask)
         if self.user_ids is None or self.item_ids is None:
-            return matrix
+            return part
         from rgals.datasets.interactions import Interactions
 
-        return Interactions(matrix, self.user_ids[users], self.item_ids[items])
+        time = None if self.timestamp is None else self.timestamp[mask]
+        return Interactions(part, self.user_ids, self.item_ids, time)
+
+    def take(self, matrix: sp.csr_array, users: np.ndarray, items: np.ndarray | None = None) -> Any:
+        """Some rows (and columns) of `csr`; with ids and timestamps where there are some."""
+        items = np.arange(matrix.shape[1]) if items is None else items
+        if self.user_ids is None or self.item_ids is None:
+            return matrix[users][:, items].tocsr()
+        return self.where(matrix, np.ones(matrix.nnz, bool)).take(users, items)
 
     def laid_out(self, users: Any, items: Any, *, grow: bool = False) -> tuple[Any, np.ndarray, np.ndarray]:
         """The matrix in the rows and columns of two `IdMap`, and the ids that these do not know.
@@ -213,13 +223,16 @@ def _is_sparse(frame: Any) -> bool:
 
 
 def _matrix(frame: Any) -> Given:
-    """A frame whose columns are items; one whose rows and columns have names, as pivot tables do, has ids."""
-    if not hasattr(frame, "iloc"):
-        columns = [np.asarray(frame[name]) for name in _names(frame)]
-        return Given(np.column_stack(columns) if columns else np.empty(frame.shape), frame=frame)
-    matrix = frame.sparse.to_coo() if _is_sparse(frame) and frame.shape[1] else frame.to_numpy()
-    axes = frame.index, frame.columns
-    if all(len(axis.names) == 1 and axis.names[0] is not None for axis in axes):
+    """A frame whose columns are items; a pivot table of users and items has ids."""
+    if _is_sparse(frame) and frame.shape[1]:
+        matrix = frame.sparse.to_coo()
+    elif hasattr(frame, "column_names") and frame.shape[1]:
+        matrix = np.column_stack([np.asarray(frame.column(k)) for k in range(frame.shape[1])])
+    else:
+        matrix = np.empty(frame.shape) if hasattr(frame, "column_names") else frame.to_numpy()
+    axes: list[Any] = [getattr(frame, axis, None) for axis in ("index", "columns")]
+    called = [list(_roles(list(getattr(axis, "names", ())))) for axis in axes]
+    if called == [["user"], ["item"]]:
         users, items = (as_labels(axis.to_numpy()) for axis in axes)
         return Given(matrix, users, items, frame=frame)
     return Given(matrix, frame=frame)
@@ -255,10 +268,11 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
     if in_index and (roles or len(in_index) > 1 or not numeric or len(names) < 2):
         text = ", ".join(map(repr, index))
         raise InputError(f"{name} has {text} in its index, not in a column; give {name}.reset_index()")
-    few_integers = set(kinds) == {"i"} and len(names) in _TABLE and not _is_sparse(frame)
-    if numeric and not roles and not few_integers:
+    few = len(names) in _TABLE and not _is_sparse(frame)
+    ids = few and (set(kinds) == {"i"} or (numeric and _holds_ids(_matrix(frame).matrix)))
+    if numeric and not roles and not ids:
         return True
-    if few_integers and not roles:
+    if ids and not roles:
         why = f"{name} has {len(names)} columns of integers, which look like ids"
     elif roles:
         role = next(iter(roles))
@@ -344,20 +358,21 @@ def _refuse_lists(X: Any, name: str) -> None:
     if fields := getattr(getattr(X, "dtype", None), "names", None):
         pair = ", ".join(f"{name}[{field!r}]" for field in fields[:2])
         raise InputTypeError(f"{name} is a structured array; give {_READ}(({pair}))")
-    if isinstance(X, np.ndarray) and X.dtype.kind in "iu" and X.ndim == 2 and _holds_ids(X):
+    if isinstance(X, np.ndarray) and X.dtype.kind in "iuf" and X.ndim == 2 and _holds_ids(X):
         raise InputError(
-            f"{name} has {X.shape[1]} columns of integers up to {X[:, :2].max()}, which look like ids; give "
-            f"{_READ}(tuple({name}.T)) if each row is an interaction, {name}.astype(float) if each row is a "
-            "user"
+            f"the first columns of {name} hold integers up to {X[:, :2].max():g}, which look like ids; give "
+            f"{_READ}(tuple({name}.T)) if each row is an interaction, scipy.sparse.csr_array({name}) if "
+            "each row is a user"
         )
 
 
 def _holds_ids(X: np.ndarray) -> bool:
-    """Whether an array of integers is more likely a table of ids than users x items.
+    """Whether the first two of a few columns are more likely ids than weights of items.
 
     Weights of so few items would have zeros, and be smaller.
     """
-    if X.shape[1] not in _TABLE or len(X) <= X.shape[1]:
+    if X.dtype.kind not in "iuf" or X.shape[1] not in _TABLE or len(X) <= X.shape[1]:
         return False
     pair = X[:, :2]
-    return bool((pair == 0).mean() < 0.1 and pair.max() >= 10 and pair.min() >= 0)
+    whole = np.isfinite(pair).all() and (pair == np.rint(pair)).all()
+    return bool(whole and (pair == 0).mean() < 0.1 and pair.max() >= 10 and pair.min() >= 0)

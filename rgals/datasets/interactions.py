@@ -89,6 +89,11 @@ class Interactions:
         return self.matrix.shape[1]
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """``(n_users, n_items)``."""
+        return self.n_users, self.n_items
+
+    @property
     def nnz(self) -> int:
         """Number of interactions."""
         return self.matrix.nnz

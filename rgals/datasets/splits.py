@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from rgals.datasets.given import Given, given
 from rgals.datasets.times import in_unit_of, is_moment, moments
 from rgals.matrix.csr import CSR
-from rgals.matrix.entries import entries, entry_rows, part_sizes, parts_by_position, random_parts
+from rgals.matrix.entries import entry_rows, part_sizes, parts_by_position, random_parts
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 
@@ -30,7 +30,7 @@ def check_ratios(ratios: Any, name: str = "ratios") -> np.ndarray:
 
 
 def _parts(found: Given, matrix: sp.csr_array, part: np.ndarray, n_parts: int) -> tuple[Any, ...]:
-    return tuple(found.like(entries(matrix, part == k)) for k in range(n_parts))
+    return tuple(found.where(matrix, part == k) for k in range(n_parts))
 
 
 def split_interactions(
@@ -58,8 +58,8 @@ def split_interactions(
     Returns
     -------
     tuple of csr_array, one for each ratio, each of shape (n_users, n_items)
-        Their sum is ``X``; values are kept. Of Interactions and of frames of users and items: Interactions,
-        which all have the ids of ``X``.
+        Their sum is ``X``; values are kept. Of Interactions and of frames of users and items: Interactions
+        with the ids of ``X``, and its timestamps.
 
     Raises
     ------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from rgals.losses.base import AUTO, Coefficients, Loss, Side, spectral_edge
@@ -10,6 +11,7 @@ from rgals.losses.ials import IALS
 from rgals.losses.rg2 import RG2
 from rgals.losses.rgx import RGX
 from rgals.losses.wrmf import WRMF
+from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import InputTypeError, ParameterError
 
 LOSSES: dict[str, type[Loss]] = {"rg2": RG2, "rgx": RGX, "wrmf": WRMF, "ials": IALS}
@@ -31,19 +33,21 @@ __all__ = [
 ]
 
 
-def rule(loss: Loss | type[Loss], n_users: int, n_items: int, nnz: int) -> dict[str, float]:
+def rule(loss: Loss | type[Loss], X: Any, K: int = 64, nnz: int | None = None) -> dict[str, float]:
     """What ``"auto"`` stands for: a loss's own parameters and ``reg`` (with ``reg_exponent=1``).
 
-    With M users, N items and n interactions::
-
-        RG2, RGX   alpha  = 0.05 (3000 / N)^0.75     reg = s,  s = sqrt(max(M, N) / n)
-        IALS       alpha0 = n / (2 M N alpha)        reg = s 2 alpha / (1 + 2 alpha)
-        WRMF       alpha  = 1 / alpha0               reg = that of IALS, times 1 + alpha0
+    `rgals.losses.fitted` has the formula of the losses of this package.
 
     Parameters
     ----------
     loss : Loss or class of one
-    n_users, n_items, nnz : int
+    X : sparse matrix, CSR or Degrees
+        Training interactions, or their margins.
+    K : int, default=64
+        Number of factors of the fit.
+    nnz : int, optional
+        Deprecated: ``rule(loss, n_users, n_items, nnz)`` is the rule for interactions that all users share
+        alike, and all items. A fit sees the margins, and takes other values.
 
     Returns
     -------
@@ -53,11 +57,18 @@ def rule(loss: Loss | type[Loss], n_users: int, n_items: int, nnz: int) -> dict[
     Examples
     --------
     >>> from rgals import RG2
-    >>> {name: round(value, 3) for name, value in rule(RG2, 6038, 3307, 674131).items()}
-    {'alpha': 0.046, 'reg': 0.095}
+    >>> from rgals.datasets import make_implicit
+    >>> found = rule(RG2, make_implicit(200, 100, random_state=0).matrix, K=32)
+    >>> sorted(found)
+    ['alpha', 'item_exponent', 'reg']
     """
+    if nnz is not None:
+        message = "rule(loss, n_users, n_items, nnz) knows less than a fit does: write rule(loss, X, K)"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        X, K = Degrees.even(X, K, nnz), 64
+    degrees = X if isinstance(X, Degrees) else Degrees.of(as_csr(X))
     made: Any = loss() if isinstance(loss, type) else loss
-    return made.defaults(n_users, n_items, nnz)
+    return made.defaults(degrees, K)
 
 
 def get_loss(loss: str | Loss) -> Loss:

@@ -137,6 +137,11 @@ class Coefficients:
         )
 
 
+def number(exponent: float | str) -> float:
+    """An exponent; 0 where it is "auto" still, which is beside a weight that was set."""
+    return 0.0 if isinstance(exponent, str) else float(exponent)
+
+
 def spectral_edge(n_users: int, n_items: int, nnz: int) -> float:
     """``sqrt(max(M, N) / n)``: half the edge of the spectrum of a random matrix, in units of ``reg``.
 
@@ -239,7 +244,7 @@ class Loss(BaseEstimator):
 
     #: What messages and tables call the loss.
     name: str
-    _weights: ClassVar[tuple[str, ...]] = ()  # parameters that are a number >= 0 or "auto"
+    _auto: ClassVar[tuple[str, ...]] = ()  # parameters that may be "auto"; all but exponents are >= 0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Name a class that does not name itself."""
@@ -260,26 +265,30 @@ class Loss(BaseEstimator):
         Coefficients
         """
 
-    def defaults(self, n_users: int, n_items: int, nnz: int) -> dict[str, float]:
+    def defaults(self, degrees: Degrees, K: int) -> dict[str, float]:
         """What ``"auto"`` stands for: parameters of this loss, and ``reg`` at ``reg_exponent=1``.
 
         Parameters
         ----------
-        n_users, n_items, nnz : int
+        degrees : Degrees
+            Margins of the training matrix.
+        K : int
+            Number of factors of the fit.
 
         Returns
         -------
         dict of str to float
             ``reg`` at least: by default `spectral_edge`.
         """
-        return {"reg": spectral_edge(n_users, n_items, nnz)}
+        return {"reg": spectral_edge(*degrees.shape, degrees.nnz)}
 
-    def resolve(self, n_users: int, n_items: int, nnz: int) -> Self:
+    def resolve(self, degrees: Degrees, K: int) -> Self:
         """A copy in which every ``"auto"`` is the number that `defaults` gives.
 
         Parameters
         ----------
-        n_users, n_items, nnz : int
+        degrees : Degrees
+        K : int
 
         Returns
         -------
@@ -292,7 +301,7 @@ class Loss(BaseEstimator):
         """
         params = self.get_params()
         unset = [name for name, value in params.items() if isinstance(value, str) and value == AUTO]
-        found = self.defaults(n_users, n_items, nnz) if unset else {}
+        found = self.defaults(degrees, K) if unset else {}
         for name in unset:
             if name not in found:
                 raise ParameterError(
@@ -310,12 +319,15 @@ class Loss(BaseEstimator):
             Naming the parameter and its range.
         """
         for name, value in self.get_params().items():
-            if name.endswith("_exponent"):
+            exponent, auto = name.endswith("_exponent"), name in self._auto
+            if auto and isinstance(value, str):
+                if value != AUTO:
+                    number = "a number" if exponent else "a number >= 0"
+                    raise ParameterError(f"{self.name}.{name}", value, f"give {number}, or 'auto'")
+            elif exponent:
                 check_real(f"{self.name}.{name}", value, -4.0, 4.0)
-            elif name in self._weights and not isinstance(value, str):
+            elif auto:
                 check_real(f"{self.name}.{name}", value, 0.0)
-            elif name in self._weights and value != AUTO:
-                raise ParameterError(f"{self.name}.{name}", value, "give a number >= 0, or 'auto'")
 
     def couples_items(self) -> bool:
         """Whether the items share an interaction term, whose sums a half-step has to form."""
@@ -427,7 +439,8 @@ class Loss(BaseEstimator):
         P, Q = np.asarray(P, np.float64), np.asarray(Q, np.float64)
         if P.ndim != 2 or Q.ndim != 2 or (len(P), len(Q)) != matrix.shape or P.shape[1] != Q.shape[1]:
             raise InputError(f"factors of shapes {P.shape} and {Q.shape} do not fit a matrix {matrix.shape}")
-        coef = self.resolve(*matrix.shape, matrix.nnz).coefficients_for(Degrees.of(matrix))
+        degrees = Degrees.of(matrix)
+        coef = self.resolve(degrees, P.shape[1]).coefficients_for(degrees)
         users = coef.user_side(matrix, reg, reg_exponent)
         items = coef.item_side(matrix.transpose(), reg, reg_exponent)
         return matrix, coef, P, Q, users.ridge, items.ridge

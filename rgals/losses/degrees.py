@@ -1,17 +1,19 @@
-"""What a loss may know of a matrix: its margins, and weights that follow from them."""
+"""What a loss may know of a matrix: its margins, weights that follow from them, and its cohesion."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
+from rgals.matrix.cohesion import cohesion
 from rgals.matrix.csr import CSR
 
 
 @dataclass(frozen=True)
 class Degrees:
-    """The margins of an interaction matrix: all that a loss may know of it.
+    """The margins of an interaction matrix and its cohesion: all that a loss may know of it.
 
     Attributes
     ----------
@@ -22,6 +24,8 @@ class Degrees:
     reference : Degrees or None
         The margins of the training matrix where this one describes other rows (fold-in): normalisations that
         average over interactions are taken from there.
+    matrix : CSR or None
+        What `cohesion` is measured on, when it is asked for.
     """
 
     user_sum: np.ndarray
@@ -29,11 +33,22 @@ class Degrees:
     user_count: np.ndarray
     item_count: np.ndarray
     reference: Degrees | None = None
+    matrix: CSR | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, matrix: CSR) -> Degrees:
         """Margins of a matrix."""
-        return cls(matrix.row_sums, matrix.col_sums, matrix.row_counts, matrix.col_counts)
+        return cls(matrix.row_sums, matrix.col_sums, matrix.row_counts, matrix.col_counts, matrix=matrix)
+
+    @classmethod
+    def even(cls, n_users: int, n_items: int, nnz: int) -> Degrees:
+        """Margins of ``nnz`` interactions that all users share alike, and all items.
+
+        For where only shape and number are known: what follows from their skew is then missing.
+        """
+        users, items = max(n_users, 1), max(n_items, 1)
+        rows, columns = (nnz + np.arange(users)) // users, (nnz + np.arange(items)) // items
+        return cls(rows.astype(np.float64), columns.astype(np.float64), rows, columns)
 
     def with_users(self, rows: CSR) -> Degrees:
         """Margins for other users (the rows of ``rows``) beside the items of this matrix."""
@@ -44,6 +59,33 @@ class Degrees:
         """Margins for other items (the rows of ``columns``, items x users) beside this matrix's users."""
         reference = self.reference or self
         return replace(self, item_sum=columns.row_sums, item_count=columns.row_counts, reference=reference)
+
+    def alone(self) -> Degrees:
+        """The same without the matrix, for what outlives a fit."""
+        return replace(self, matrix=None)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of users and items described."""
+        return len(self.user_sum), len(self.item_sum)
+
+    @property
+    def nnz(self) -> int:
+        """Number of interactions described."""
+        return int(self.user_count.sum())
+
+    @property
+    def filled(self) -> tuple[int, int]:
+        """Numbers of users and items that have interactions."""
+        return int(np.count_nonzero(self.user_count)), int(np.count_nonzero(self.item_count))
+
+    @cached_property
+    def cohesion(self) -> float:
+        """How many times as often as by chance users who share an item share another (`cohesion`).
+
+        NaN where no matrix was given, or it has fewer than two users.
+        """
+        return float("nan") if self.matrix is None else cohesion(self.matrix)
 
     @property
     def n_items(self) -> int:

@@ -6,11 +6,11 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from rgals.losses.base import AUTO, Coefficients, Loss, spectral_edge
+from rgals.losses.base import AUTO, Coefficients, Loss, number
 from rgals.losses.degrees import Degrees
-from rgals.losses.rg2 import positive_weight
+from rgals.losses.fitted import setting
 
-_MOST = 10.0  # of alpha0 by the rule: a small dense matrix would ask for more
+_MOST = 10.0  # of alpha0 by the rule, in mean values: a small dense matrix would ask for more
 
 
 @dataclass(eq=False, repr=False)
@@ -26,14 +26,16 @@ class IALS(Loss):
     Parameters
     ----------
     alpha0 : float or "auto", default="auto"
-        Weight of all pairs (their "unobserved weight"), >= 0. "auto" is ``n / (2 M N alpha)`` for n
-        interactions of M users and N items, with the ``alpha`` that `RG2` would take: at the mean user both
-        losses then have the same coefficients.
+        Weight of all pairs (their "unobserved weight"), >= 0. "auto" is ``c / (2 N alpha)`` for N items and
+        users whose values sum to c in the mean, with the ``alpha`` that `RG2` would take: at the mean user
+        both losses then have the same coefficients.
     proposal_exponent : float, default=0.0
         All pairs weigh ``h_y`` proportional to ``c_y^proposal_exponent`` with mean 1 (popular items count as
         stronger negatives).
-    user_exponent, item_exponent : float, default=0.0
-        Degree weighting of the positives, as in `RG2`. About -0.4 raises quality on sparse catalogues.
+    user_exponent : float, default=0.0
+        Degree weighting of the positives, as in `RG2`.
+    item_exponent : float or "auto", default="auto"
+        As in `RG2`; 0 where ``alpha0`` is set.
 
     Examples
     --------
@@ -45,20 +47,25 @@ class IALS(Loss):
     """
 
     name = "IALS"
-    _weights = ("alpha0",)
+    _auto = ("alpha0", "item_exponent")
 
     alpha0: float | str = AUTO
     _: KW_ONLY
     proposal_exponent: float = 0.0
     user_exponent: float = 0.0
-    item_exponent: float = 0.0
+    item_exponent: float | str = AUTO
 
-    def defaults(self, n_users: int, n_items: int, nnz: int) -> dict[str, float]:
+    def defaults(self, degrees: Degrees, K: int) -> dict[str, float]:
         """Those of `RG2`, by comparing coefficients at the mean user (see `Loss.defaults`)."""
-        alpha = positive_weight(n_items)
-        pairs = 2.0 * max(n_users, 1) * max(n_items, 1)
-        reg = spectral_edge(n_users, n_items, nnz) * 2 * alpha / (1 + 2 * alpha)
-        return {"alpha0": min(max(nnz, 1) / (pairs * alpha), _MOST), "reg": reg}
+        found = setting(degrees, K)
+        total = float(degrees.user_sum.sum()) or 1.0
+        pairs = 2.0 * max(degrees.filled[0], 1) * max(degrees.n_items, 1)
+        most = _MOST * total / max(degrees.nnz, 1)
+        return {
+            "alpha0": min(total / (pairs * found.alpha), most),
+            "item_exponent": found.item_exponent if self.alpha0 == AUTO else 0.0,
+            "reg": found.reg * 2 * found.alpha / (1 + 2 * found.alpha),
+        }
 
     def coefficients(self, degrees: Degrees) -> Coefficients:
         """Coefficient arrays (see `rgals.losses.base`)."""
@@ -69,5 +76,5 @@ class IALS(Loss):
             h=degrees.proposal(self.proposal_exponent),
             t=zero,
             user_terms=np.stack([boost, zero, boost, zero], 1),
-            item_terms=np.repeat(degrees.item_factor(self.item_exponent)[:, None], 4, axis=1),
+            item_terms=np.repeat(degrees.item_factor(number(self.item_exponent))[:, None], 4, axis=1),
         )

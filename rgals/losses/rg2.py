@@ -6,14 +6,10 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from rgals.losses.base import AUTO, Coefficients, Loss, spectral_edge
+from rgals.losses.base import AUTO, Coefficients, Loss, number
 from rgals.losses.degrees import Degrees
+from rgals.losses.fitted import setting
 from rgals.runtime.checks import check_int
-
-
-def positive_weight(n_items: int) -> float:
-    """``0.05 (3000 / N)^0.75``: good values of ``alpha``. The power is a fit to tuned values."""
-    return 0.05 * (3000 / max(n_items, 1)) ** 0.75
 
 
 @dataclass(eq=False, repr=False)
@@ -36,16 +32,19 @@ class RG2(Loss):
     Parameters
     ----------
     alpha : float or "auto", default="auto"
-        Extra weight of the positives, >= 0. "auto" is ``0.05 (3000 / N)^0.75``: good values shrink as the
-        catalogue grows.
+        Extra weight of the positives, >= 0. "auto" is ``0.024 (K / 64)^0.6``, a fit to what was best on real
+        data (`rgals.losses.fitted`, ``benchmarks/rule.py``).
     n_negatives : int or None, default=None
         Negatives per positive of the sampled form; ``None`` for the full form.
     proposal_exponent : float, default=0.0
         Negatives are drawn with probability proportional to ``c_y^proposal_exponent``, which gives all pairs
         the weight ``h_y`` (mean 1). Sampled softmax with the correction of Eq. 9 has this expansion.
-    user_exponent, item_exponent : float, default=0.0
+    user_exponent : float, default=0.0
         Positives weigh ``c_x^user_exponent c_y^item_exponent`` more, each factor scaled to mean 1 over the
-        interactions. About -0.3 for items helps sparse catalogues.
+        interactions.
+    item_exponent : float or "auto", default="auto"
+        "auto" is ``-0.23 log r`` with the cohesion r of the matrix (`rgals.matrix.cohesion`), mostly -0.1 to
+        -0.6, where ``alpha`` is "auto" too: they were fitted together. It is 0 where ``alpha`` is set.
 
     Examples
     --------
@@ -60,14 +59,14 @@ class RG2(Loss):
     """
 
     name = "RG2"
-    _weights = ("alpha",)
+    _auto = ("alpha", "item_exponent")
 
     alpha: float | str = AUTO
     _: KW_ONLY
     n_negatives: int | None = None
     proposal_exponent: float = 0.0
     user_exponent: float = 0.0
-    item_exponent: float = 0.0
+    item_exponent: float | str = AUTO
 
     def validate(self) -> None:
         """Check the parameters (see `Loss.validate`)."""
@@ -75,15 +74,17 @@ class RG2(Loss):
         if self.n_negatives is not None:
             check_int(f"{self.name}.n_negatives", self.n_negatives, 1)
 
-    def defaults(self, n_users: int, n_items: int, nnz: int) -> dict[str, float]:
-        """``alpha`` by a fit to tuned values, ``reg`` at the edge of the noise (see `Loss.defaults`)."""
-        return {"alpha": positive_weight(n_items), "reg": spectral_edge(n_users, n_items, nnz)}
+    def defaults(self, degrees: Degrees, K: int) -> dict[str, float]:
+        """Fitted to what was best on real data: see `rgals.losses.fitted.setting` and `Loss.defaults`."""
+        found = setting(degrees, K)
+        exponent = found.item_exponent if self.alpha == AUTO else 0.0
+        return {"alpha": found.alpha, "item_exponent": exponent, "reg": found.reg}
 
     def lacks_closed_form(self) -> str | None:
         """See `Loss.lacks_closed_form`."""
         if self.alpha != 0 or self.n_negatives is not None or self.proposal_exponent != 0:
             return "it needs alpha=0, n_negatives=None and proposal_exponent=0"
-        if self.user_exponent != 0 or self.item_exponent != 0:
+        if self.user_exponent != 0 or self.item_exponent not in (0, AUTO):
             return "it needs user_exponent=0 and item_exponent=0"
         return None
 
@@ -99,5 +100,5 @@ class RG2(Loss):
             h=degrees.proposal(self.proposal_exponent),
             t=-share * base,
             user_terms=np.stack([alpha * boost, extra * boost, (0.5 + alpha) * boost, -extra * boost], 1),
-            item_terms=np.repeat(degrees.item_factor(self.item_exponent)[:, None], 4, axis=1),
+            item_terms=np.repeat(degrees.item_factor(number(self.item_exponent))[:, None], 4, axis=1),
         )

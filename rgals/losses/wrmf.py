@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from rgals.losses.base import AUTO, Coefficients, Loss, weight_sums
+from rgals.losses.base import AUTO, Coefficients, Loss, number, weight_sums
 from rgals.losses.degrees import Degrees
 from rgals.losses.ials import IALS
 from rgals.matrix.csr import CSR
@@ -26,8 +26,10 @@ class WRMF(Loss):
     alpha : float or "auto", default="auto"
         Confidence gained per unit of value, >= 0. "auto" is ``1 / alpha0`` with the ``alpha0`` that `IALS`
         would take: both then rank alike.
-    user_exponent, item_exponent : float, default=0.0
+    user_exponent : float, default=0.0
         Degree weighting of the positives, as in `RG2`.
+    item_exponent : float or "auto", default="auto"
+        As in `RG2`; 0 where ``alpha`` is set.
 
     Examples
     --------
@@ -39,17 +41,20 @@ class WRMF(Loss):
     """
 
     name = "WRMF"
-    _weights = ("alpha",)
+    _auto = ("alpha", "item_exponent")
 
     alpha: float | str = AUTO
     _: KW_ONLY
     user_exponent: float = 0.0
-    item_exponent: float = 0.0
+    item_exponent: float | str = AUTO
 
-    def defaults(self, n_users: int, n_items: int, nnz: int) -> dict[str, float]:
-        """Those of `IALS` in this loss's scale, exactly (see `Loss.defaults`)."""
-        ials = IALS().defaults(n_users, n_items, nnz)
-        return {"alpha": 1 / ials["alpha0"], "reg": ials["reg"] * (1 + ials["alpha0"])}
+    def defaults(self, degrees: Degrees, K: int) -> dict[str, float]:
+        """Those of `IALS` in this loss's scale, exactly where all values are equal (see `Loss.defaults`)."""
+        ials = IALS().defaults(degrees, K)
+        exponent = ials["item_exponent"] if self.alpha == AUTO else 0.0
+        value = degrees.user_sum.sum() / max(degrees.nnz, 1) or 1.0  # the mean one
+        reg = ials["reg"] * (1 + ials["alpha0"] / float(value))
+        return {"alpha": 1 / ials["alpha0"], "item_exponent": exponent, "reg": reg}
 
     def coefficients(self, degrees: Degrees) -> Coefficients:
         """Coefficient arrays (see `rgals.losses.base`)."""
@@ -61,7 +66,7 @@ class WRMF(Loss):
             h=np.ones(len(degrees.item_sum)),
             t=zero,
             user_terms=np.stack([alpha * boost, zero, alpha * boost, boost], 1),
-            item_terms=np.repeat(degrees.item_factor(self.item_exponent)[:, None], 4, axis=1),
+            item_terms=np.repeat(degrees.item_factor(number(self.item_exponent))[:, None], 4, axis=1),
         )
 
     def constant(self, matrix: CSR, coefficients: Coefficients) -> float:

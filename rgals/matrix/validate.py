@@ -95,6 +95,7 @@ def on_host(X: Any) -> Any:
         return X
     if hasattr(X, "detach") and hasattr(X, "layout"):  # torch
         X = X.detach().cpu()
+        X = X.float() if "bfloat16" in str(X.dtype) else X  # numpy has no such numbers
         if "sparse" not in str(X.layout):
             return np.asarray(X)
         X = X.to_sparse_coo().coalesce()

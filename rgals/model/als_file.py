@@ -87,7 +87,7 @@ def load(kind: type, path: str | os.PathLike, own: type[Loss] | None = None) -> 
             loss=loss,
             reg=check_real("reg", meta["reg"], 0.0),
             reg_exponent=check_real("reg_exponent", meta["reg_exponent"], -4.0, 4.0),
-            degrees=Degrees(reference=None, **degrees),
+            degrees=Degrees(reference=None, matrix=None, **degrees),
             readout_exponent=exponent,
             item_scale=scale,
         )

@@ -26,8 +26,7 @@ class Interop(FactorRanker):
         -------
         implicit.cpu.als.AlternatingLeastSquares
             With these factors in float32. Its own fold-in (``recalculate_user``, ``partial_fit_users``)
-            solves implicit's loss: this model's only for `WRMF` on binary data with ``reg_exponent=0`` and
-            ``readout_exponent=0``.
+            solves implicit's loss: this model's only for `WRMF` on binary data with all exponents 0.
 
         Raises
         ------
@@ -88,7 +87,7 @@ class Interop(FactorRanker):
         if loss is None:
             kept, chosen = _own_loss(seen, float(model.alpha))
         else:
-            kept, chosen = seen, get_loss(loss).resolve(*seen.shape, seen.nnz)
+            kept, chosen = seen, get_loss(loss).resolve(Degrees.of(seen), items.shape[1])
         reg = float(model.regularization)
         own = {"reg": reg, "reg_exponent": 0.0, "dtype": users.dtype.name, "values": "raw"}
         made = cls(K=items.shape[1], loss=chosen, **own)  # type: ignore[call-arg]
@@ -102,7 +101,7 @@ class Interop(FactorRanker):
             loss=chosen,
             reg=reg,
             reg_exponent=0.0,
-            degrees=Degrees.of(kept),
+            degrees=Degrees.of(kept).alone(),
             record=FitRecord(parameters_of(made), [], int(getattr(model, "iterations", 0)), "implicit"),
         )
         made._snapshot = state

@@ -128,7 +128,7 @@ class PartialFit(FactorRanker):
             at, labels = _places("users", users, state.users, state.user_ids, rows.n_rows)
             seen = replace_rows(_seen(state), at, rows)
             factors = _grown(state.user_factors, seen.n_rows)
-            degrees = Degrees.of(state.weighting.rows(seen))
+            degrees = Degrees.of(state.weighting.rows(seen)).alone()
             state = replace(state, seen=seen, user_ids=labels, degrees=degrees)
             factors[at] = self._fold_in(state, rows)
             self._snapshot = replace(state, user_factors=factors)
@@ -181,7 +181,7 @@ class PartialFit(FactorRanker):
             weighting = state.weighting.with_items(at, columns)
             columns = weighting.columns(columns, seen)
             scale, own = state.item_scale, state.scale_of(columns)
-            degrees = Degrees.of(weighting.rows(seen))
+            degrees = Degrees.of(weighting.rows(seen)).alone()
             state = replace(
                 state, seen=seen, item_ids=labels, degrees=degrees, record=record, weighting=weighting
             )

@@ -75,4 +75,4 @@ def k_core(X: Any, k: int | tuple[int, int], *, columns: Any = None) -> Core:
     found = given(X, columns)
     matrix = found.csr()
     users, items = core_members(matrix, k_user, k_item)
-    return Core(found.like(matrix[users][:, items].tocsr(), users, items), users, items)
+    return Core(found.take(matrix, users, items), users, items)

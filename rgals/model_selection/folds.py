@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 
 from rgals.datasets.given import given
 from rgals.datasets.splits import split_interactions
-from rgals.matrix.entries import entries, shuffled_within_rows
+from rgals.matrix.entries import shuffled_within_rows
 from rgals.runtime.checks import check_int, check_real
 from rgals.runtime.errors import ParameterError
 
@@ -102,9 +102,8 @@ class UserSplit:
         rng, shares = check_random_state(self.random_state), (fold_in, 1 - fold_in)
         for fold in self._folds(matrix.shape[0], rng).split(matrix):
             train_users, test_users = map(np.sort, fold)
-            told, held_out = split_interactions(matrix[test_users], shares, random_state=rng)
-            parts = found.like(matrix[train_users], train_users), found.like(told, test_users)
-            yield UserFold(*parts, found.like(held_out, test_users), train_users, test_users)
+            told, held_out = split_interactions(found.take(matrix, test_users), shares, random_state=rng)
+            yield UserFold(found.take(matrix, train_users), told, held_out, train_users, test_users)
 
     def _folds(self, n_users: int, rng: np.random.RandomState) -> Any:
         from sklearn.model_selection import KFold, ShuffleSplit  # costly to import
@@ -180,4 +179,4 @@ class InteractionSplit:
         fold[shuffled_within_rows(matrix, rng)] = (rank + np.repeat(first, counts)) % n_splits
         fold[np.repeat(counts == 1, counts)] = -1
         for k in range(n_splits):
-            yield found.like(entries(matrix, fold != k)), found.like(entries(matrix, fold == k))
+            yield found.where(matrix, fold != k), found.where(matrix, fold == k)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from rgals.losses.base import AUTO, Coefficients, Loss
+from rgals.losses.degrees import Degrees
 from rgals.matrix.csr import CSR
 from rgals.runtime.aligned import empty
 from rgals.runtime.errors import NumericalError
@@ -35,7 +36,7 @@ class Problem:
         return cls(users, users.transpose(), loss, coefficients, constant, reg, reg_exponent)
 
 
-def choose_reg(reg: float | str, problem: Problem) -> float:
+def choose_reg(reg: float | str, problem: Problem, degrees: Degrees, K: int) -> float:
     """The strength of the regularisation of a fit: the loss's rule where it is "auto".
 
     Rules speak of ``reg_exponent=1``, ``rho = reg W``. With another exponent nu, ``rho = reg_nu W^nu``, and
@@ -45,7 +46,7 @@ def choose_reg(reg: float | str, problem: Problem) -> float:
     if reg != AUTO:
         return float(reg)
     users, items, nu = problem.users, problem.items, problem.reg_exponent
-    reg = problem.loss.defaults(*users.shape, users.nnz)["reg"]
+    reg = problem.loss.defaults(degrees, K)["reg"]
     if nu == 1.0:
         return reg
     logs = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -121,7 +123,7 @@ def test_values_become_weights_as_for_every_model():
 
 def test_auto_is_in_the_scale_of_the_data_and_is_told(X):
     model = EASE(dtype="float64").fit(X)
-    expected = 5 * (X.toarray() ** 2).sum(axis=1).mean()
+    expected = 4 * (X.toarray() ** 2).sum(axis=1).mean()
     assert model.reg_ == pytest.approx(expected, rel=1e-12)
     np.testing.assert_allclose(model.weights_, closed_form(X.toarray(), expected), atol=1e-10)
     search = GridSearchCV(EASE(), {"reg": [1.0, 100.0]}, cv=2).fit(X[X.sum(axis=1) > 1])
@@ -141,6 +143,19 @@ def test_it_works_in_place(monkeypatch):
     for dtype in ("float32", "float64"):
         model = EASE(dtype=dtype).fit(interactions(70, 45, seed=1))
         assert np.shares_memory(model.weights_, made.pop())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_fit_takes_the_memory_that_is_predicted(dtype, monkeypatch):
+    monkeypatch.setattr(ease, "_BLOCK", 1 << 20)
+    asked = []
+    monkeypatch.setattr(memory, "admit", lambda needed, *_: asked.append(needed))
+    X = sp.random_array((900, 1200), density=0.05, format="csr", rng=np.random.default_rng(0))
+    tracemalloc.start()
+    EASE(dtype=dtype, values="raw").fit(X)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 1200**2 * np.dtype(dtype).itemsize <= peak <= asked[0] <= 1.6 * peak
 
 
 def test_memory_is_refused_before_it_is_allocated_with_both_numbers(monkeypatch):

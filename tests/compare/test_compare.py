@@ -17,7 +17,7 @@ from rgals.compare.methods import Method, get_methods
 from rgals.compare.runner import Runner, climb
 from rgals.datasets import make_implicit, read_interactions
 from rgals.files.journal import Journal
-from rgals.losses import IALS, RG2, rule
+from rgals.losses import IALS, RG2, Degrees, rule
 from rgals.runtime.errors import InputError, ParameterError
 
 OPTIONS = {"K": 4, "seeds": 2, "max_trials": 3, "time_limit": 5.0, "objective_iterations": 10, "verbose": 0}
@@ -262,13 +262,14 @@ def test_tuning_goes_on_where_its_trials_ran_out(data, tmp_path, undrawn):
 
 
 def test_tuning_of_als_starts_from_the_rule():
-    start = METHODS["ials"].start_for(20_000, 30_000, 1_000_000)
-    expected = rule(IALS, 20_000, 30_000, 1_000_000)
+    margins = Degrees.even(20_000, 30_000, 1_000_000), 256
+    start = METHODS["ials"].start_for(*margins)
+    expected = rule(IALS, *margins)
     assert start == {"alpha0": expected["alpha0"], "reg": expected["reg"]} != METHODS["ials"].start
-    assert METHODS["rgx"].start_for(20_000, 30_000, 1_000_000)["beta"] == 1.0
-    assert METHODS["bpr"].start_for(20_000, 30_000, 1_000_000) == METHODS["bpr"].start
-    ridge = METHODS["softmax_dot"].start_for(20_000, 30_000, 1_000_000)
-    assert ridge["weight_decay"] == pytest.approx(0.6 * rule(RG2, 20_000, 30_000, 1_000_000)["reg"])
+    assert METHODS["rgx"].start_for(*margins)["beta"] == 1.0
+    assert METHODS["bpr"].start_for(*margins) == METHODS["bpr"].start
+    ridge = METHODS["softmax_dot"].start_for(*margins)
+    assert ridge["weight_decay"] == pytest.approx(0.6 * rule(RG2, *margins)["reg"])
     tried = []
     method = METHODS["ials"]
     climb(method, 1, lambda params: tried.append(params) or 0.0, {"alpha0": 0.012, "reg": 0.025})

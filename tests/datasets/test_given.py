@@ -136,6 +136,7 @@ class Torch:
 
     def __init__(self, X, layout="torch.strided", at="cuda", grad=True):
         self.X, self.layout, self.at, self.grad, self.shape, self.ndim = X, layout, at, grad, X.shape, X.ndim
+        self.dtype = X.dtype
 
     def detach(self):
         return Torch(self.X, self.layout, self.at, False)
@@ -293,6 +294,9 @@ WRONG = [
     ([{"user": 1, "item": 2}], r"pandas.DataFrame\(X\)"),
     (IDS, READ + r"\(tuple\(X\.T\)\)"),
     (np.column_stack([IDS, TIMES]), READ + r"\(tuple\(X\.T\)\)"),
+    (np.column_stack([IDS, VALUES]), READ + r"\(tuple\(X\.T\)\).*csr_array\(X\)"),
+    (pd.DataFrame(np.column_stack([IDS, VALUES])), r'columns=\{"user": 0, "item": 1\}'),
+    (pl.DataFrame(np.column_stack([IDS, VALUES])), r'columns=\{"user": "column_0", "item": "column_1"\}'),
     (np.array([(1, 2)], dtype=[("user", int), ("item", int)]), READ + r"\(\(X\['user'\], X\['item'\]\)\)"),
     (np.array([["ann", "tea"], ["bob", "milk"]]), "numeric|numbers|convert"),
     (np.array([["ann", "tea"], ["bob", "milk"]], object), "numeric|numbers|convert"),
@@ -356,6 +360,8 @@ def test_splits_and_folds_keep_the_ids(events):
     assert fold.held_out.user_ids.tolist() == data.user_ids[fold.test_users].tolist()
     core = k_core(events, 9)
     assert core.matrix.item_ids.tolist() == data.item_ids[core.items].tolist()
+    again = temporal_split(k_core(parts["time"][0], 2).matrix, 100)
+    assert min(part.nnz for part in again) > 10 and again[0].timestamp.max() < 100 <= again[1].timestamp.min()
     renamed = events.rename(columns={"user": "who", "item": "what"})
     again = split_interactions(renamed, random_state=0, columns={"user": "who", "item": "what"})
     assert all((a.matrix != b.matrix).nnz == 0 for a, b in zip(again, parts["random"], strict=True))

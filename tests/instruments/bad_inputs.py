@@ -172,6 +172,7 @@ PARAMETERS = {
     "tol": [-1, np.nan, "a"],
     "patience": [0, 1.5],
     "pcg_steps": [0, "3"],
+    "values": ["tfidf", None, 1, True],
     "random_state": ["x", -1],
     "loss": ["nope", None, 3],
 }

@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV
 from rgals import RGALS, ModelFileError, ParameterError
 from rgals.compare import compare
 from rgals.datasets import make_implicit
-from rgals.losses import AUTO, Coefficients, Degrees, Loss, spectral_edge
+from rgals.losses import AUTO, Coefficients, Degrees, Loss, rule, spectral_edge
 from rgals.matrix.validate import as_csr
 from rgals.model_selection import tune
 from rgals.solvers.cpu import CPUBackend
@@ -29,8 +29,10 @@ class Floor(Loss):
         self.weight = weight
         self.floor = floor
 
-    def defaults(self, n_users, n_items, nnz):
-        return {"weight": nnz / (n_users * n_items), "reg": 0.1 * spectral_edge(n_users, n_items, nnz)}
+    def defaults(self, degrees, K):
+        users, items = degrees.shape
+        edge = spectral_edge(users, items, degrees.nnz)
+        return {"weight": degrees.nnz / (users * items), "reg": 0.1 * edge * (8 / K)}
 
     def coefficients(self, degrees):
         n_users, n_items = len(degrees.user_sum), len(degrees.item_sum)
@@ -80,7 +82,7 @@ def data():
 
 def test_it_fits_by_its_own_rule(data):
     model = RGALS(8, Floor(), n_iter=5, random_state=0).fit(data.matrix)
-    assert {"weight": model.loss_.weight, "reg": model.reg_} == Floor().defaults(150, 100, data.nnz)
+    assert {"weight": model.loss_.weight, "reg": model.reg_} == rule(Floor, data.matrix, 8)
     np.testing.assert_array_equal(model.transform(data.matrix), model.user_factors_)
     values = [record["objective"] for record in model.history_]
     assert np.diff(values).max() < 0

@@ -12,50 +12,192 @@ from rgals import IALS, RG2, RGALS, RGX, WRMF, InputError, ParameterError, Shape
 from rgals.cli import main
 from rgals.datasets import make_implicit, read_interactions
 from rgals.losses import LOSSES, Degrees, Loss, rule, spectral_edge
+from rgals.matrix.cohesion import cohesion
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
-from rgals.model_selection import PROTOCOLS
+from rgals.model_selection import PROTOCOLS, split_interactions
 
-SHAPE = (300, 200, 4000)
+KINDS = [RG2, RGX, IALS, WRMF]
 
 
 @pytest.fixture(scope="module")
 def matrix():
-    return make_implicit(150, 100, n_clusters=5, mean_interactions=14, random_state=3).matrix
+    """150 x 100: three communities, so that the rule has something to see."""
+    parts = [make_implicit(50, n, n_clusters=2, mean_interactions=8, random_state=n) for n in (34, 33, 33)]
+    return sp.csr_array(sp.block_diag([part.matrix for part in parts]))
 
 
-def test_the_rule_is_what_it_states():
-    users, items, nnz = SHAPE
-    noise = np.sqrt(users / nnz)
-    alpha = 0.05 * (3000 / items) ** 0.75
-    assert rule(RG2(), *SHAPE) == rule(RGX, *SHAPE) == {"alpha": alpha, "reg": noise}
-    alpha0 = nnz / (2 * users * items * alpha)
-    assert rule(IALS(), *SHAPE)["alpha0"] == pytest.approx(alpha0)
-    assert rule(WRMF(), *SHAPE)["alpha"] == pytest.approx(1 / alpha0)
+def dense_cohesion(X):
+    """By singular values and by loops over what a single user or item gives."""
+    R = np.asarray(sp.csr_array(X).todense() != 0, dtype=np.float64)
+    R = R[R.sum(axis=1) > 0][:, R.sum(axis=0) > 0]
+    A = R / np.sqrt(np.outer(R.sum(axis=1), R.sum(axis=0)))
+    walks = (np.linalg.svd(A, compute_uv=False) ** 4).sum()
+    walks -= ((A**2).sum(axis=1) ** 2).sum() + ((A**2).sum(axis=0) ** 2).sum() - (A**4).sum()
+    share = R.sum(axis=1) / R.sum()
+    return walks / (1 - (share**2).sum())
+
+
+def of_random_margins(n_users, n_items, skew, rng, mean=12.0):
+    """Interactions that know of popularity and activity only."""
+    users, items = rng.uniform(0.4, 1.6, n_users), 1.0 / np.arange(5, n_items + 5) ** skew
+    chance = np.minimum(mean * np.outer(users, items / items.sum()), 0.9)
+    return sp.csr_array((rng.random(chance.shape) < chance).astype(float))
+
+
+def by_chance(X):
+    (users, items), n = X.shape, X.nnz
+    return ((1 - users / n) * (1 - items / n)) ** 2
+
+
+def test_cohesion_is_what_it_states(matrix):
+    assert Degrees.of(as_csr(matrix)).cohesion == pytest.approx(dense_cohesion(matrix), rel=1e-9)
+    assert dense_cohesion(matrix) > 1.5, "the generated matrix must have communities"
+
+
+def test_cohesion_is_one_by_chance_and_counts_communities(rng):
+    for mean in (8.0, 24.0):
+        X = of_random_margins(1500, 900, 0.5, rng, mean)
+        assert cohesion(as_csr(X)) == pytest.approx(by_chance(X), abs=0.1)
+    parts = [of_random_margins(500, 300, 0.5, rng) for _ in range(5)]
+    assert cohesion(as_csr(sp.block_diag(parts))) == pytest.approx(5 * by_chance(parts[0]), rel=0.15)
+
+
+def test_cohesion_of_a_part_of_the_users_is_that_of_all(monkeypatch):
+    large = as_csr(make_implicit(4000, 800, n_clusters=8, random_state=0).matrix)
+    whole = cohesion(large)
+    monkeypatch.setattr("rgals.matrix.cohesion._PATHS", 60_000)
+    assert cohesion(large) != whole and cohesion(large) == pytest.approx(whole, rel=0.15)
+
+
+def test_the_rule_is_what_it_states(matrix):
+    (users, items), n, r = matrix.shape, matrix.nnz, dense_cohesion(matrix)
+    alpha = 0.024 * (128 / 64) ** 0.6
+    reg = 1.8 * np.sqrt(users / n) * r**-0.65 * (20 * items / n) ** 0.27 * (64 / 128) ** 0.14
+    found = rule(RG2(), matrix, K=128)
+    assert found == pytest.approx({"alpha": alpha, "item_exponent": -0.23 * np.log(r), "reg": reg})
+    assert rule(RGX, matrix, 128) == found == rule(RG2, Degrees.of(as_csr(matrix)), 128)
+    alpha0 = n / (2 * users * items * alpha)
+    ials = rule(IALS, matrix, 128)
+    assert ials["alpha0"] == pytest.approx(alpha0)
+    assert ials["reg"] == pytest.approx(reg * 2 * alpha / (1 + 2 * alpha))
+    assert rule(WRMF(), matrix, 128)["alpha"] == pytest.approx(1 / alpha0)
 
 
 def test_wrmf_by_the_rule_is_ials_by_the_rule(matrix):
     """Scores differ by the factor 1 + alpha0 only, so the rankings are the same."""
-    users, items = matrix.shape
     found = {}
     for kind in (IALS, WRMF):
-        setting = rule(kind, users, items, matrix.nnz)
+        setting = rule(kind, matrix, 6)
         reg = setting.pop("reg")
         model = RGALS(6, kind(**setting), reg=reg, n_iter=400, dtype="float64", random_state=0).fit(matrix)
         found[kind] = model.user_factors_ @ model.item_factors_.T
-    alpha0 = rule(IALS, users, items, matrix.nnz)["alpha0"]
+    alpha0 = rule(IALS, matrix, 6)["alpha0"]
     np.testing.assert_allclose(found[WRMF], (1 + alpha0) * found[IALS], atol=2e-3 * found[WRMF].max())
 
 
-def test_reg_shrinks_with_density_and_alpha_with_the_catalogue():
-    assert rule(RG2, 1000, 1000, 50_000)["reg"] < rule(RG2, 1000, 1000, 10_000)["reg"]
-    assert rule(RG2, 1000, 40_000, 50_000)["alpha"] < rule(RG2, 1000, 1000, 50_000)["alpha"]
+def test_more_factors_weigh_positives_more_and_need_less_reg(matrix):
+    found = [rule(RG2, matrix, K) for K in (8, 16, 64, 256, 1024, 4096)]
+    for name, sign in (("alpha", 1), ("reg", -1)):
+        steps = sign * np.diff([setting[name] for setting in found])
+        assert steps[0] == steps[-1] == 0 and (steps[1:-1] > 0).all(), "constant beyond 16 and 1024"
+
+
+def test_order_and_empty_rows_change_nothing_and_values_only_their_scale(matrix, rng):
+    users, items = (rng.permutation(n) for n in matrix.shape)
+    grown = sp.csr_array((matrix.data, matrix.indices, np.append(matrix.indptr, [matrix.nnz] * 9)))
+    for kind in KINDS:
+        expected = rule(kind, matrix)
+        assert rule(kind, matrix[users][:, items]) == pytest.approx(expected, rel=1e-9)
+        assert rule(kind, grown) == pytest.approx(expected, rel=1e-9)
+        scaled = rule(kind, 7.0 * matrix)
+        expected["alpha0" if kind is IALS else "alpha"] *= {IALS: 7.0, WRMF: 1 / 7.0}.get(kind, 1.0)
+        assert scaled == pytest.approx(expected, rel=1e-6)
+
+
+def test_values_that_are_equal_rank_as_ones_do(matrix):
+    for kind in KINDS:
+        of_ones, of_fives = (
+            RGALS(6, kind(), n_iter=4, dtype="float64", random_state=0).fit(v * matrix) for v in (1.0, 5.0)
+        )
+        scores = [m.user_factors_ @ m.item_factors_.T for m in (of_ones, of_fives)]
+        if kind is WRMF:  # targets of 1 beside weights of 5: they differ by a factor
+            scores = [s / np.linalg.norm(s) for s in scores]
+        np.testing.assert_allclose(scores[0], scores[1], atol=1e-6 * abs(scores[0]).max())
+
+
+def extremes():
+    rng = np.random.default_rng(0)
+    one = sp.csr_array(np.ones((1, 10)))
+    yield "one user", one
+    yield "one item", sp.csr_array(one.T)
+    yield "nothing shared", sp.csr_array(np.eye(30))
+    yield "nothing at all", sp.csr_array((5, 4))
+    yield "dense", sp.csr_array((rng.random((80, 60)) < 0.9).astype(float))
+    where = rng.integers(0, 200, 400), rng.integers(0, 1_000_000, 400)
+    yield "a million items", sp.csr_array((np.ones(400), where), shape=(200, 1_000_000))
+    counts = sp.csr_array((rng.random((80, 60)) < 0.1) * np.exp(rng.uniform(0, np.log(1e6), (80, 60))))
+    yield "counts up to a million", counts
+
+
+@pytest.mark.parametrize(
+    ("what", "X"), list(extremes()), ids=lambda value: value if isinstance(value, str) else ""
+)
+@pytest.mark.parametrize("K", [1, 100_000])
+def test_the_rule_is_sane_far_from_any_data(what, X, K):
+    for kind in KINDS:
+        setting = rule(kind, X, K)
+        exponent = setting.pop("item_exponent")
+        assert -0.75 <= exponent <= 0 and np.isfinite(list(setting.values())).all(), (what, setting)
+        assert min(setting.values()) > 0 and setting["reg"] < 20, (what, setting)
+    assert 0.01 <= rule(RG2, X, K)["reg"] <= 1 and 0.01 <= rule(RG2, X, K)["alpha"] <= 0.2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_exponent_goes_with_a_weight_by_the_rule(matrix, kind):
+    """They were fitted together; who sets the weight has the loss as its formula says."""
+    weight = "alpha0" if kind is IALS else "alpha"
+    assert rule(kind, matrix)["item_exponent"] < -0.05
+    taken = RGALS(8, kind(**{weight: 0.3}), n_iter=1, random_state=0).fit(matrix).loss_.get_params()
+    assert (taken[weight], taken["item_exponent"]) == (0.3, 0.0)
+    model = RGALS(8, kind(item_exponent=-0.4), n_iter=1, random_state=0).fit(matrix)
+    taken = model.loss_.get_params()
+    assert (taken[weight], taken["item_exponent"]) == (rule(kind, matrix, 8)[weight], -0.4)
+    degrees = Degrees.of(as_csr(matrix))
+    for field in ("g", "item_terms"):
+        plain, zero = (
+            getattr(kind(0.3, **more).coefficients(degrees), field) for more in ({}, {"item_exponent": 0.0})
+        )
+        np.testing.assert_array_equal(plain, zero)
+    with pytest.raises(ParameterError, match="item_exponent='car'.*a number, or 'auto'"):
+        RGALS(4, kind(item_exponent="car")).fit(matrix)
+
+
+def test_the_old_call_says_what_to_write():
+    with pytest.warns(DeprecationWarning, match=r"write rule\(loss, X, K\)"):
+        old = rule(RG2, 300, 200, 4000)
+    assert old == rule(RG2, Degrees.even(300, 200, 4000)) and old["reg"] > 0
+
+
+@pytest.mark.parametrize("loss", ["rg2", "rgx", "ials", "wrmf"])
+@pytest.mark.parametrize("clusters", [1, 6])
+def test_defaults_beat_popularity_where_it_is_skewed(loss, clusters, rng):
+    parts = [of_random_margins(500, 240, 1.0, rng) for _ in range(clusters)]
+    X = sp.csr_array(sp.block_diag(parts) if clusters > 1 else parts[0])
+    train, hidden = split_interactions(X, (0.8, 0.2), random_state=0)
+    counts = np.asarray(train.sum(axis=0)).ravel()
+    assert np.sort(counts)[-len(counts) // 10 :].sum() > 0.3 * counts.sum(), "popularity must be skewed"
+    model = RGALS(64, loss, n_iter=6, random_state=0).fit(train)
+    popular = np.ones((len(model.user_factors_), 1)), counts[:, None].astype(float)
+    found, floor = (evaluate(f, train, hidden)["ndcg@10"] for f in (model, popular))
+    # Without communities popularity is all there is to know, and it is found; with them it is beaten.
+    assert found > (0.95 if clusters == 1 else 1.5) * floor
 
 
 @pytest.mark.parametrize("name", ["rg2", "rgx", "ials", "wrmf"])
 def test_the_rule_is_the_default_of_every_loss(matrix, name):
     model = RGALS(8, name, n_iter=3, random_state=0).fit(matrix)
-    expected = rule(model.loss_, *matrix.shape, matrix.nnz)
+    expected = rule(LOSSES[name], matrix, 8)
     assert expected.items() <= {**model.loss_.get_params(), "reg": model.reg_}.items()
     assert model.params_["loss"].get_params() == model.loss_.get_params()
     assert model.loss == name and model.reg == "auto", "parameters stay as they were given"
@@ -75,7 +217,8 @@ def test_what_was_taken_is_shown(matrix, tmp_path):
     model.fit(matrix)
     taken = {"alpha0": model.loss_.alpha0, "reg": model.reg_}
     assert all(taken.items() <= record.items() for record in model.history_)
-    assert f"alpha0={taken['alpha0']:.4g}, reg={taken['reg']:.4g}" in repr(model)
+    for name, value in {**taken, "item_exponent": model.loss_.item_exponent}.items():
+        assert f"{name}={value:.4g}" in repr(model)
     assert model.get_params()["reg"] == "auto" and model.get_params()["loss__alpha0"] == "auto"
     model.save(tmp_path / "model.npz")
     loaded = RGALS.load(tmp_path / "model.npz")
@@ -86,9 +229,9 @@ def test_what_was_taken_is_shown(matrix, tmp_path):
 
 def test_what_is_set_is_kept(matrix):
     model = RGALS(8, IALS(0.3), n_iter=2, random_state=0).fit(matrix)
-    assert model.loss_.alpha0 == 0.3 and model.reg_ == rule(IALS, *matrix.shape, matrix.nnz)["reg"]
+    assert model.loss_.alpha0 == 0.3 and model.reg_ == rule(IALS, matrix, 8)["reg"]
     model = RGALS(8, IALS(), reg=0.25, n_iter=2, random_state=0).fit(matrix)
-    assert model.loss_.alpha0 == rule(IALS, *matrix.shape, matrix.nnz)["alpha0"] and model.reg_ == 0.25
+    assert model.loss_.alpha0 == rule(IALS, matrix, 8)["alpha0"] and model.reg_ == 0.25
     assert "reg" not in model.history_[0]
 
 
@@ -157,9 +300,9 @@ def test_the_command_follows_the_rule(tmp_path):
     for more in ([], ["--reg", "auto"]):
         assert main(["fit", str(data), "-o", str(model), *options, *more]) == 0
         loaded = RGALS.load(model)
-        assert loaded.reg == "auto" and {"reg": loaded.reg_, **loaded.loss_.get_params()}.items() >= (
-            rule(IALS, 7, 11, 40).items()
-        )
+        expected = rule(IALS, read_interactions(data, duplicates="max").matrix, 3)
+        taken = {"reg": loaded.reg_, **loaded.loss_.get_params()}
+        assert loaded.reg == "auto" and {k: taken[k] for k in expected} == pytest.approx(expected, rel=1e-6)
     with pytest.raises(SystemExit):
         main(["fit", str(data), "-o", str(model), "--reg", "automatic"])
 

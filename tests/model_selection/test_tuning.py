@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import warnings
 
@@ -80,16 +81,19 @@ def test_choices_are_at_the_edge_only_if_they_are_ordered_numbers():
 
 
 @pytest.mark.parametrize("loss", [RG2(), RGX(), IALS(), WRMF()])
-def test_default_spaces_follow_the_catalogue(loss):
-    def space(n_items):
-        X = sp.csr_array(sp.eye_array(500, n_items))
-        return default_space(loss, as_csr(X))
+def test_default_spaces_follow_the_data(loss):
+    def space(n_items, each=1):
+        X = sum(sp.eye_array(500, n_items, k=7 * k, format="csr") for k in range(each))
+        return default_space(loss, as_csr(sp.csr_array(X)))
 
-    name = "alpha0" if isinstance(loss, IALS) else "alpha"
-    small, large = space(1000)[name], space(40_000)[name]
-    if isinstance(loss, WRMF):  # its alpha is the reciprocal of alpha0
-        small, large = large, small
-    assert small[0] > large[0] and small[1] > large[1]
+    few, many = space(1000)["reg"], space(1000, each=40)["reg"]
+    assert few[0] > many[0] and few[1] > many[1]
+    if not isinstance(loss, RG2):  # alpha of RG2 and RGX is relative to N
+        name = "alpha0" if isinstance(loss, IALS) else "alpha"
+        small, large = space(1000)[name], space(40_000)[name]
+        if isinstance(loss, WRMF):  # its alpha is the reciprocal of alpha0
+            small, large = large, small
+        assert small[0] > large[0] and small[1] > large[1]
     assert {"reg", "K", "user_exponent", "item_exponent"} <= set(space(1000))
     assert max(space(1000)["K"]) <= 500
 
@@ -172,14 +176,17 @@ def test_a_small_budget_takes_two_settings_in_full():
     assert levels[TOP] + refinements == 2 and levels[:TOP] == [3, 1]
 
 
-def test_points_fill_the_cube_and_every_other_one_is_neutral():
+def test_points_fill_the_cube_and_three_of_four_have_the_rules_exponents():
     space = space_of({"alpha0": (0.01, 10.0), "reg": (0.001, 1.0)})
+    space = dataclasses.replace(space, centre={**space.centre, "item_exponent": -0.3})
     points = np.array([GaussianProcess(space, 1).next(n) for n in range(64)])
     names = list(space.dimensions)
     searched = points[:, [names.index("alpha0"), names.index("reg")]]
     assert np.abs(np.histogram2d(*searched.T, bins=4, range=[[0, 1]] * 2)[0] - 4).max() <= 3
     exponent = [space.params(p)["item_exponent"] for p in points]
-    assert exponent[::2] == [0.0] * 32 and len(set(exponent[1::2])) == 32
+    others = [e for n, e in enumerate(exponent) if n % 4 != 3]
+    assert others == [-0.3] * 48 and len(set(exponent[3::4])) == 16
+    assert space.params(space.middle)["user_exponent"] == 0
 
 
 def test_k_is_climbed_while_it_pays():

@@ -150,7 +150,7 @@ def test_the_fitted_model_says_what_was_taken(large, tmp_path):
     taken = model.params_
     assert (taken["init"], taken["n_iter"]) == ("spectral", n_iter)
     assert all(row["init"] == "spectral" for row in model.history_)
-    assert f"init=spectral, n_iter={n_iter}" in repr(model)
+    assert f"init='spectral', n_iter={n_iter}" in repr(model)
     again = make().set_params(**taken).fit(large)
     assert content(again) == content(model) and again.params_["n_iter"] == n_iter
     model.save(tmp_path / "model.npz")

@@ -1,0 +1,340 @@
+"""The rule for "auto" parameters: what it loses on families of data that it was not fitted on.
+
+    python benchmarks/rule.py --grid --losses rg2,ials --exponents=-0.3,0     # blocks of the grid, resumable
+    python benchmarks/rule.py --popularity --K 64                             # plain defaults on all sets
+    python benchmarks/rule.py                                                 # measures the rule; the tables
+
+The grid. Of each set of ``quality.SETS``, without its test part, four fifths of every user's interactions
+train a model and two tenths are hidden; up to 3,000 users are judged by NDCG@10. Settings of all losses are
+written as ``alpha``, ``reg`` and ``item_exponent`` of RG2; iALS takes the coefficients that equal those at
+the mean user. They lie on a lattice, ``alpha = 0.05 (3000 / N)^0.75 2.5^i`` and ``reg = s 1.8^j`` with s of
+`rgals.losses.spectral_edge`. A line of ``rule_results.jsonl`` is a block of it: NDCG@10 in units of 1e-5 on
+either hidden part.
+
+The rule (`rgals.losses.fitted`). Its numbers are fitted anew without each family (sets of one source), by
+what it loses to the best of the grid, between whose points figures are interpolated. With the numbers so
+found the family's sets are fitted. The best of the grid is chosen on the first hidden part, and both are
+read on the second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from quality import DATA, SETS, load
+from rgals.matrix.splits import split_interactions, to_matrix
+from scipy.optimize import minimize
+
+from rgals import IALS, RG2, RGALS
+from rgals.datasets import read_interactions
+from rgals.losses import Degrees, fitted, spectral_edge
+from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr
+from rgals.metrics import evaluate
+from rgals.metrics.evaluation import sample_users
+from rgals.model_selection.tuning.trials import Fold, judge
+
+OUT = Path(__file__).with_name("rule_results.jsonl")
+STEPS = np.log(2.5), np.log(1.8)
+JUDGED = 3000
+METRIC = "ndcg@10"
+VALUED = ("lastfm-hetrec2011", "steam-200k-hours")  # judged as counts and as "had it or not"
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """What is recorded."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def record(path: Path, row: dict[str, Any]) -> None:
+    """Append a line."""
+    with path.open("a") as file:
+        file.write(json.dumps(row, separators=(",", ":")) + "\n")
+
+
+def family(name: str) -> str:
+    """The source of a set."""
+    return "movielens" if name.startswith("ml-") else name.split("-")[0]
+
+
+# ---------------------------------------------------------------- fits
+
+
+def hidden_parts(name: str, seed: int) -> list[Fold]:
+    """A training matrix with two hidden parts."""
+    final = load(name, 0)[1].final
+    parts = split_interactions(final, (0.8, 0.1, 0.1), random_state=seed)
+    train, *hidden = (as_csr(part, dtype=np.float32) for part in parts)
+    return [Fold(train, train, part, sample_users(part, JUDGED, seed), False) for part in hidden]
+
+
+def figures(parts: list[Fold], loss: str, setting: fitted.Setting, **model: Any) -> list[int]:
+    """NDCG@10 on the hidden parts, in units of 1e-5."""
+    alpha, reg, train = setting.alpha, setting.reg, parts[0].train
+    chosen: RG2 | IALS = RG2(alpha, item_exponent=setting.item_exponent)
+    if loss == "ials":
+        alpha0 = train.nnz / (2 * np.count_nonzero(train.row_counts) * train.n_cols * alpha)
+        chosen, reg = IALS(alpha0, item_exponent=setting.item_exponent), reg * 2 * alpha / (1 + 2 * alpha)
+    fit = RGALS(loss=chosen, reg=reg, n_jobs=1, **model).fit(train)
+    return [round(1e5 * judge(fit, part, (METRIC,))[METRIC]) for part in parts]
+
+
+def origin(train: CSR) -> tuple[float, float]:
+    """``alpha`` and ``reg`` at (0, 0) of the lattice."""
+    return 0.05 * (3000 / train.n_cols) ** 0.75, spectral_edge(*train.shape, train.nnz)
+
+
+def spans(row: dict[str, Any]) -> tuple[range, range]:
+    """The i and j of a block."""
+    found = [range(low, high + 1, step) for (low, high), step in zip((row["i"], row["j"]), row["step"])]
+    return found[0], found[1]
+
+
+def measure_grid(args: argparse.Namespace) -> None:
+    """The blocks that are asked for and not recorded."""
+    for seed, name in ((seed, name) for seed in args.seeds for name in args.sets):
+        parts: list[Fold] = []
+        for exponent, loss in ((e, loss) for e in args.exponents for loss in args.losses):
+            row: dict[str, Any] = {"set": name, "loss": loss, "K": args.K, "iterations": args.iterations}
+            row |= {"seed": seed, "item_exponent": exponent}
+            row |= {"i": args.i[:2], "j": args.j[:2], "step": [args.i[2], args.j[2]]}
+            if any(row.items() <= done.items() for done in lines(args.out)):
+                continue
+            started = time.perf_counter()
+            parts = parts or hidden_parts(name, seed)
+            zero = origin(parts[0].train)
+            found = []
+            for i, j in ((i, j) for i in spans(row)[0] for j in spans(row)[1]):
+                setting = fitted.Setting(
+                    zero[0] * np.exp(i * STEPS[0]), zero[1] * np.exp(j * STEPS[1]), exponent
+                )
+                model = {"K": args.K, "n_iter": args.iterations, "random_state": seed}
+                found.append(figures(parts, loss, setting, **model))
+            first, second = map(list, zip(*found, strict=True))
+            record(args.out, {**row, "first": first, "second": second})
+            print(
+                f"{name} {loss} {exponent}: {max(first)}, {time.perf_counter() - started:.0f} s", flush=True
+            )
+
+
+def measure_popularity(args: argparse.Namespace) -> None:
+    """Plain defaults against popularity on a hidden fifth of every set."""
+    sets = sorted(DATA.glob("*.npz"), key=lambda path: path.stat().st_size)
+    for path, binary in ((p, b) for p in sets for b in ([False, True] if p.stem in VALUED else [False])):
+        if args.sets != list(SETS) and path.stem not in args.sets:
+            continue
+        matrix, popular = None, 0.0
+        for loss in args.losses:
+            row = {"set": path.stem, "binary": binary, "loss": loss, "K": args.K, "default": True}
+            if any(row.items() <= done.items() for done in lines(args.out)):
+                continue
+            if matrix is None:
+                matrix = to_matrix(read_interactions(path, binarize=binary))
+                train, hidden = (
+                    as_csr(p, dtype=np.float32)
+                    for p in split_interactions(matrix, (0.8, 0.2), random_state=0)
+                )
+                fold = Fold(train, train, hidden, sample_users(hidden, JUDGED, 0), False)
+                ones = np.ones((train.n_rows, 1)), train.col_counts[:, None].astype(float)
+                popular = evaluate(ones, train, hidden, (METRIC,), users=fold.users)[METRIC]
+            model = RGALS(args.K, loss, random_state=0, n_jobs=1).fit(train)
+            row |= {"ndcg": round(judge(model, fold, (METRIC,))[METRIC], 5), "popularity": round(popular, 5)}
+            record(args.out, {**row, "n_iter": model.n_iter})
+            print(f"{path.stem} {loss} {args.K}: {row['ndcg'] / popular:.2f} times popularity", flush=True)
+
+
+# ---------------------------------------------------------------- the fit of the rule
+
+
+class Surface:
+    """What the grid says of a set, loss and K: mean of both parts and all seeds, interpolated."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        found: dict[float, dict[tuple[int, int], list[float]]] = {}
+        size = {row["item_exponent"]: 0 for row in rows}
+        for row in rows:
+            size[row["item_exponent"]] = max(size[row["item_exponent"]], len(row["first"]))
+        for row in rows:
+            if len(row["first"]) < size[row["item_exponent"]]:
+                continue  # what the grid was widened by: for its best value only
+            cells = found.setdefault(row["item_exponent"], {})
+            places = [(i, j) for i in spans(row)[0] for j in spans(row)[1]]
+            for place, a, b in zip(places, row["first"], row["second"], strict=True):
+                cells.setdefault(place, []).append((a + b) / 2)
+        self.layers = {}
+        for exponent in sorted(found):
+            cells = found[exponent]
+            i, j = (np.array(sorted({place[axis] for place in cells})) for axis in (0, 1))
+            self.layers[exponent] = i, j, np.array([[np.mean(cells[a, b]) for b in j] for a in i])
+        self.best = max(values.max() for *_, values in self.layers.values())
+
+    def at(self, i: float, j: float, exponent: float) -> float:
+        """Linear in i, j and the exponent; beyond the grid, as at its edge."""
+        known = np.array(list(self.layers))
+        along = [_bilinear(*layer, i, j) for layer in self.layers.values()]
+        return float(np.interp(exponent, known, along))
+
+
+def _bilinear(rows: np.ndarray, cols: np.ndarray, values: np.ndarray, i: float, j: float) -> float:
+    at_rows = [np.interp(j, cols, line) for line in values]
+    return float(np.interp(i, rows, at_rows))
+
+
+def margins_of(name: str, known: dict[str, Any]) -> Degrees:
+    """Degrees of the training part of seed 0."""
+    if name not in known:
+        known[name] = Degrees.of(hidden_parts(name, 0)[0].train)
+    return known[name]
+
+
+Case = tuple[str, str, int, Degrees, Surface]
+
+
+def lost(found: np.ndarray, cases: list[Case]) -> np.ndarray:
+    """What a rule with these numbers loses to the best of the grid, by interpolation."""
+    out = []
+    for _, _, K, degrees, surface in cases:
+        setting = fitted.setting(degrees, K, fitted.Numbers(*found))
+        zero = 0.05 * (3000 / degrees.n_items) ** 0.75, spectral_edge(*degrees.shape, degrees.nnz)
+        i = np.log(setting.alpha / zero[0]) / STEPS[0]
+        j = np.log(setting.reg / zero[1]) / STEPS[1]
+        out.append(1 - surface.at(i, j, setting.item_exponent) / surface.best)
+    return np.array(out)
+
+
+def fit_numbers(cases: list[Case]) -> np.ndarray:
+    """The numbers that lose least; a family weighs as the root of its size."""
+    size = {f: sum(family(case[0]) == f for case in cases) for f in {family(case[0]) for case in cases}}
+    weights = np.array([size[family(case[0])] ** -0.5 for case in cases])
+    start = np.array([0.03, 0.5, 1.5, 0.5, 0.2, 0.1, 0.2])
+    scale = np.array([0.01, 0.2, 0.5, 0.2, 0.1, 0.1, 0.1])
+
+    def cost(x: np.ndarray) -> float:
+        loss = lost(np.abs(start + scale * x), cases)
+        return float(weights @ (loss + 6 * loss**2) / weights.sum())
+
+    corners = np.vstack([np.zeros(len(start)), np.eye(len(start))])
+    options = {"initial_simplex": corners, "maxiter": 400, "xatol": 0.05, "fatol": 1e-4}
+    return np.abs(start + scale * minimize(cost, corners[0], method="Nelder-Mead", options=options).x)
+
+
+def print_tables(args: argparse.Namespace) -> None:
+    """The grid that was run, the numbers of the rule, and what it loses."""
+    rows = [row for row in lines(args.out) if "first" in row and "rule" not in row]
+    keys = sorted({(row["set"], row["loss"], row["K"]) for row in rows})
+    margins: dict[str, Degrees] = {}
+    blocks = {key: [r for r in rows if (r["set"], r["loss"], r["K"]) == key] for key in keys}
+    cases = [(*key, margins_of(key[0], margins), Surface(blocks[key])) for key in keys]
+    print("| set | loss | K | seeds | item exponents | i | j | best | at |\n|" + "---|" * 9)
+    for key in keys:
+        found = blocks[key]
+        best = max(((max(r["first"]), r) for r in found), key=lambda pair: pair[0])[1]
+        places = [(i, j) for i in spans(best)[0] for j in spans(best)[1]]
+        i, j = places[int(np.argmax(best["first"]))]
+        ends = [(min(r[axis][0] for r in found), max(r[axis][1] for r in found)) for axis in "ij"]
+        exponents = sorted({r["item_exponent"] for r in found})
+        edge = i in ends[0] or j in ends[1]
+        edge |= len(exponents) > 1 and best["item_exponent"] in (exponents[0], exponents[-1])
+        seeds = ",".join(str(s) for s in sorted({r["seed"] for r in found}))
+        print(
+            f"| {key[0]} | {key[1]} | {key[2]} | {seeds} | {' '.join(map(str, exponents))} "
+            f"| {ends[0][0]} to {ends[0][1]} | {ends[1][0]} to {ends[1][1]} | {max(best['first']) / 1e5:.4f} "
+            f"| {i}, {j}, {best['item_exponent']}{' (edge)' if edge else ''} |"
+        )
+    everything = fit_numbers(cases)
+    print("\nfitted to all:", fitted.Numbers(*(round(float(number), 3) for number in everything)))
+    print("the package:  ", fitted.NUMBERS)
+    summary: dict[tuple[str, int], list[float]] = {}
+    print("\n| set | loss | K | seeds | best of the grid | rule, family left out | lost | package | lost |")
+    print("|" + "---|" * 9)
+    package = np.array(fitted.NUMBERS)
+    for left_out in sorted({family(key[0]) for key in keys}):
+        found = fit_numbers([case for case in cases if family(case[0]) != left_out])
+        for name, loss, K in (key for key in keys if family(key[0]) == left_out):
+            seeds, iterations = sorted({r["seed"] for r in blocks[name, loss, K]}), 8
+            figure: dict[str, list[int]] = {"best": [], "left out": [], "package": []}
+            for seed in seeds:
+                of_seed = [r for r in blocks[name, loss, K] if r["seed"] == seed]
+                pairs = [p for r in of_seed for p in zip(r["first"], r["second"], strict=True)]
+                figure["best"].append(max(pairs)[1])
+                for kind, of in (("left out", found), ("package", package)):
+                    setting = fitted.setting(margins[name], K, fitted.Numbers(*of))
+                    row = {"rule": [round(v, 5) for v in vars(setting).values()], "set": name, "loss": loss}
+                    row |= {"K": K, "seed": seed, "iterations": iterations}
+                    known = [done for done in lines(args.out) if row.items() <= done.items()]
+                    if not known:
+                        parts = hidden_parts(name, seed)
+                        model = {"K": K, "n_iter": iterations, "random_state": seed}
+                        both = figures(parts, loss, setting, **model)
+                        known = [{**row, "first": both[:1], "second": both[1:]}]
+                        record(args.out, known[0])
+                    figure[kind].append(known[0]["second"][0])
+            mean = {kind: np.mean(values) / 1e5 for kind, values in figure.items()}
+            share = {kind: 1 - mean[kind] / mean["best"] for kind in ("left out", "package")}
+            for kind, value in share.items():
+                summary.setdefault((kind, K), []).append(value)
+            print(
+                f"| {name} | {loss} | {K} | {len(seeds)} | {mean['best']:.4f} "
+                f"| {mean['left out']:.4f} | {100 * share['left out']:.1f} % "
+                f"| {mean['package']:.4f} | {100 * share['package']:.1f} % |",
+                flush=True,
+            )
+    for (kind, K), values in summary.items():
+        print(
+            f"{kind}, K={K}: {len(values)} cases, median {100 * np.median(values):.1f} %, "
+            f"worst {100 * max(values):.1f} %"
+        )
+    for K in sorted({row["K"] for row in lines(args.out) if "default" in row}):
+        rows = [row for row in lines(args.out) if "default" in row and row["K"] == K]
+        below = [(r["set"], r["binary"], r["loss"]) for r in rows if r["ndcg"] < r["popularity"]]
+        lowest = min(rows, key=lambda row: row["ndcg"] / row["popularity"])
+        print(
+            f"defaults, K={K}: {len({r['set'] for r in rows})} sets, {len(rows)} fits, below popularity: "
+            f"{below or 'none'}; lowest {lowest['ndcg'] / lowest['popularity']:.2f} times "
+            f"({lowest['set']}, {lowest['loss']})"
+        )
+
+
+# ---------------------------------------------------------------- the command
+
+
+def numbers(text: str) -> list[float]:
+    """Numbers separated by commas."""
+    return [float(part) for part in text.split(",")]
+
+
+def whole(text: str) -> list[int]:
+    """Integers separated by commas."""
+    return [int(part) for part in text.split(",")]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--grid", action="store_true")
+    made.add_argument("--popularity", action="store_true")
+    made.add_argument("--sets", type=lambda text: text.split(","), default=list(SETS))
+    made.add_argument("--losses", type=lambda text: text.split(","), default=["rg2", "ials"])
+    made.add_argument("--seeds", type=whole, default=[0])
+    made.add_argument("--exponents", type=numbers, default=[-0.3, 0.0])
+    made.add_argument("--K", type=int, default=64)
+    made.add_argument("--iterations", type=int, default=8)
+    made.add_argument("--i", type=whole, default=[-3, 3, 1], help="first, last, step")
+    made.add_argument("--j", type=whole, default=[-3, 3, 1])
+    made.add_argument("--out", type=Path, default=OUT)
+    return made
+
+
+if __name__ == "__main__":
+    args = parser().parse_args()
+    if args.popularity:
+        measure_popularity(args)
+    elif args.grid:
+        measure_grid(args)
+    else:
+        print_tables(args)
