@@ -170,7 +170,7 @@ def _ids_of(state: Any, train: Given | None) -> tuple[IdMap | None, IdMap | None
     return None, None
 
 
-def test_users(served: Served, users: Any) -> np.ndarray:
+def users_with_truth(served: Served, users: Any) -> np.ndarray:
     """Rows with test items: all, or those among ``users``, which are ids where the test set came with ids."""
     counts = served.truth.row_counts
     if users is None:
