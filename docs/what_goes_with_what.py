@@ -45,7 +45,6 @@ FORMS = (
 )
 _WEIGHTS = "the fit of these weights; fold-in, updates and files take the statistics of the fitted matrix"
 _UPDATED = "minimises the objective of the matrix with these histories; everybody else stays"
-#: `readout_exponent` and `init="spectral"` have their rows here.
 LOSSES_BY_FEATURE = Table(
     FORMS,
     {
@@ -53,12 +52,14 @@ LOSSES_BY_FEATURE = Table(
         'values="log1p"': _WEIGHTS,
         'values="binary"': _WEIGHTS,
         'values="bm25"': _WEIGHTS,
+        "readout_exponent=0.3": "items score scaled; users, objective, fold-in and updates are those without",
+        'init="spectral"': "begins below the random start, with equal bytes for any threads",
         "transform": "the factors of the fit for its rows, to the bit; the minimiser for others",
         "partial_fit_users": _UPDATED,
         "partial_fit_items": _UPDATED,
         "fit(checkpoint=...)": "an interrupted fit goes on and ends with the bytes of one that was not",
         'device="cuda"': "the objectives of the CPU, but for rounding",
-        'solver="pcg"': "the objective never rises, and ends where that of the exact solver does",
+        'solver="pcg"': "the objective never rises; many steps solve rows exactly (for RGX, those of users)",
         'solver="svd"': "no fit ends lower",
     },
     {
@@ -76,6 +77,8 @@ SOLVERS_BY_FEATURE = Table(
         "fit(validation=...)": "the metric is in every entry of the history",
         "early_stopping=True": "the best iterate is kept",
         'device="cuda"': "as above",
+        "readout_exponent=0.3": "as above",
+        'init="spectral"': "as above",
         "reg_exponent=0.5": "`transform` of the rows of the fit gives their factors",
         'dtype="float64"': "the objective of the fitted model is the last of the history, to 1e-9",
     },
@@ -84,6 +87,7 @@ SOLVERS_BY_FEATURE = Table(
         ("fit(callbacks=...)", 'solver="svd"'): _NO_STEPS,
         ("fit(validation=...)", 'solver="svd"'): _NO_STEPS,
         ("early_stopping=True", 'solver="svd"'): _NO_STEPS,
+        ('init="spectral"', 'solver="svd"'): "starts from nothing",
         ('device="cuda"', 'solver="dense"'): "device='cpu'",
         ("reg_exponent=0.5", 'solver="svd"'): "it needs reg_exponent=1",
     },
@@ -109,7 +113,7 @@ subclass of `rgals.losses.Loss`.
 
 {SOLVERS_BY_FEATURE}
 
-Refused: `solver="svd"` {_NO_STEPS} to watch or to write down, and needs `reg_exponent=1`;
+Refused: `solver="svd"` {_NO_STEPS} to watch, to write down or to start, and needs `reg_exponent=1`;
 `solver="dense"`, the float64 reference, runs on the CPU.
 """
 
