@@ -295,3 +295,9 @@ def test_names_that_are_imported_later_are_listed_and_found(bare, package):
         f"try: p.nothing\nexcept AttributeError as error: print(error)"
     )
     assert bare.python(script) == (f"module '{package}' has no attribute 'nothing'\n", "")
+
+
+def test_no_property_waits_for_a_lock():
+    """In Python 3.11 functools' do: a child that is forked meanwhile would wait for ever."""
+    source = "from functools import cached_property"
+    assert [path.name for path in sorted(PACKAGE.rglob("*.py")) if source in path.read_text()] == []

@@ -6,7 +6,6 @@ import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from rgals.matrix.entries import entries, entry_rows, group
 from rgals.matrix.validate import MAX_INDEX
 from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import FileFormatError, InputError, ParameterError, ShapeError
+from rgals.runtime.lazy import cached_property
 
 DUPLICATES = ("sum", "last", "max", "error")
 TRAIN, TEST, VALIDATION = 0, 1, 2

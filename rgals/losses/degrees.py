@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 
 from rgals.matrix.cohesion import cohesion
 from rgals.matrix.csr import CSR
+from rgals.runtime.lazy import cached_property
 
 
 @dataclass(frozen=True)

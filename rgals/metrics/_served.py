@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from rgals.matrix.validate import as_csr, check_ids
 from rgals.metrics._judged import Outranked
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
+from rgals.runtime.lazy import cached_property
 from rgals.runtime.threads import workers
 from rgals.scoring import as_factors, topk, topk_dense, useful_jobs
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from rgals.matrix.digest import update
 from rgals.matrix.weighting import Weighting
 from rgals.runtime.checks import check_real
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
+from rgals.runtime.lazy import cached_property
 
 
 def check_labels(

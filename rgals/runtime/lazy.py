@@ -1,11 +1,14 @@
-"""Names of a package that are imported when they are asked for."""
+"""What is made when it is asked for: names of a package, properties of an object."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, Self, TypeVar, overload
+
+Owner = TypeVar("Owner")
+Value = TypeVar("Value")
 
 
 def later(package: str, modules: dict[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -20,3 +23,27 @@ def later(package: str, modules: dict[str, str]) -> tuple[Callable[[str], Any], 
         return found
 
     return find, lambda: sorted({*here, *names})
+
+
+class cached_property(Generic[Owner, Value]):  # noqa: N801
+    """`functools.cached_property` without a lock.
+
+    Python 3.11 has one for each property of a class: a child that is forked while another thread computes
+    the property of any object would wait for ever.
+    """
+
+    def __init__(self, make: Callable[[Owner], Value]) -> None:
+        self.make, self.__doc__ = make, make.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, made_for: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, made_for: Owner, owner: type) -> Value: ...
+    def __get__(self, made_for: Owner | None, owner: type) -> Self | Value:
+        """Compute the value and keep it in the object, where it is found from then on."""
+        if made_for is None:
+            return self
+        return made_for.__dict__.setdefault(self.name, self.make(made_for))

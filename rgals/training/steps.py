@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from rgals.matrix.csr import read_only
+from rgals.runtime.lazy import cached_property
 
 
 class Steps(Protocol):

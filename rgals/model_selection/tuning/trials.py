@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from rgals.model_selection.tuning.cost import LEAST, fit_cost, judge_cost
 from rgals.model_selection.tuning.halving import TOP, Judged, OutOfTimeError, Trial, size
 from rgals.model_selection.tuning.space import OF_MODEL, Space, rule_for
 from rgals.runtime.errors import InputError, NumericalError, ParameterError, PrecisionWarning
+from rgals.runtime.lazy import cached_property
 from rgals.training.steps import Iteration
 
 _WARM = 5  # iterations of the fit that cheap ones start from
