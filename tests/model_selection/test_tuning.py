@@ -425,6 +425,15 @@ def test_the_command_tunes_saves_and_goes_on(ratings, tmp_path, capsys):
     assert capsys.readouterr().out == out
 
 
+def test_the_command_takes_exponents_of_the_read_out_and_says_what_was_gained(ratings, tmp_path, capsys):
+    model = tmp_path / "model.npz"
+    options = ["--K", "4", "--space", "readout_exponent=0.1", "--space", "reg=0.1", "--budget", "0.5"]
+    assert main(["tune", str(ratings), "-o", str(model), "--n-iter", "4", *options]) == 0
+    loaded = RGALS.load(model)
+    assert loaded.readout_exponent == 0.1 and loaded.item_scale_.std() > 0
+    assert "% over the rule" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("entry", ["reg", "reg=", "reg=2:1", "speed=3"])
 def test_the_command_refuses_a_wrong_space(ratings, tmp_path, entry, capsys):
     assert main(["tune", str(ratings), "-o", str(tmp_path / "m.npz"), "--space", entry]) == 1

@@ -152,8 +152,8 @@ def find(question: Question) -> Found:
             proposer = PROPOSERS[question.sampler](space, int(question.common["random_state"]))
             options: dict[str, Any] = {"cost": measure.cost, "min_gain": question.min_gain, "trials": trials}
             try:
-                confirming = (1 + _CONFIRMED) * parts * measure.cost(space.ladder[0], TOP)
-                search(space, measure, max(share - confirming, 0.5 * share), proposer, **options)
+                kept = (1 + _CONFIRMED) * parts * measure.cost(space.ladder[0], TOP) + measure.first_cost()
+                search(space, measure, max(share - kept, 0.5 * share), proposer, **options)
             except OutOfTimeError:
                 finished = False
             if trials:

@@ -224,6 +224,12 @@ class Measurement:
             total += looks * judge_cost(len(split.users), split.train.n_cols, width)
         return total / self.prepared.default_cost(K, self.common["n_iter"])
 
+    def first_cost(self) -> float:
+        """Of the fits that the lowest level starts from."""
+        K = self.space.ladder[0]
+        total = sum(fit_cost(split.train, size(0, K, 1)[0], _WARM) for split in self.prepared.cheap)
+        return total / self.prepared.default_cost(K, self.common["n_iter"])
+
     def settings(self, params: Mapping[str, Any], matrix: CSR, K: int) -> dict[str, Any]:
         """Parameters as the rule carries them over: to other data, and from the first K to another."""
         key = id(matrix), K
