@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 from quality import SETS, load
-from rgals.matrix.splits import split_interactions
 
 from rgals import RGALS, RGALSCV
 from rgals.files.journal import Journal
 from rgals.matrix.validate import as_csr
-from rgals.metrics.evaluation import evaluate, sample_users
+from rgals.metrics import evaluate
+from rgals.metrics._served import sample_users
+from rgals.model_selection import split_interactions
 from rgals.runtime.threads import n_threads
 
 HERE = Path(__file__).parent

@@ -217,12 +217,7 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
                     )
                 factors, history = run(
                     # Named nowhere, so that its factors are gone before the last half-step makes others.
-                    ALS(
-                        problem,
-                        backend,
-                        first_users(self, init, problem, backend, rng, task.dtype),
-                        scored,
-                    ),
+                    ALS(problem, backend, first_users(self, init, problem, backend, rng, task.dtype), scored),
                     most_iterations(self),
                     tol=self.tol,
                     settled=when_settled(self, problem),

@@ -24,6 +24,7 @@ from rgals.scoring import as_factors, topk, topk_dense, useful_jobs
 COLD = ("empty", "popular")
 _ROWS_BYTES = 1 << 25  # of complete score rows that a thread holds
 _ROWS = 128
+_WIDE = 16  # columns of a product that BLAS rounds alike; behind the last whole group it may round otherwise
 
 Scores = Callable[[np.ndarray], np.ndarray] | tuple[np.ndarray, np.ndarray]
 
@@ -174,7 +175,7 @@ def _ids_of(state: Any, train: Given | None) -> tuple[IdMap | None, IdMap | None
     return None, None
 
 
-def test_users(served: Served, users: Any) -> np.ndarray:
+def users_with_truth(served: Served, users: Any) -> np.ndarray:
     """Rows with test items: all, or those among ``users``, which are ids where the test set came with ids."""
     counts = served.truth.row_counts
     if users is None:
@@ -234,6 +235,8 @@ def _count(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Items above and tied with each relevant one, from dense scores (overwritten) or from factors."""
     above, tied = np.empty(truth.nnz, np.int32), np.empty(truth.nnz, np.int32)
+    if isinstance(scores, tuple):
+        scores, seen = _whole_groups(*scores, seen)
     pairs = truth.indptr, truth.indices, seen.indptr, seen.indices
     width = scores[0].shape[1] if isinstance(scores, tuple) else 1
     with workers(useful_jobs(n_jobs, truth.n_rows * truth.n_cols * width)) as threads:
@@ -244,3 +247,16 @@ def _count(
         else:
             kernel.count_above_dense(scores, *pairs, threads, above, tied)
     return above, tied
+
+
+def _whole_groups(queries: np.ndarray, items: np.ndarray, seen: CSR) -> tuple[tuple, CSR]:
+    """Factors with items at the end that nobody can get, so that equal factors have scores of equal bits."""
+    n_items, more = len(items), -len(items) % _WIDE
+    if not more:
+        return (queries, items), seen
+    items = np.concatenate([items, np.zeros((more, items.shape[1]), items.dtype)])
+    ends = np.repeat(seen.indptr[1:], more)
+    indices = np.insert(seen.indices, ends, np.tile(np.arange(n_items, n_items + more), seen.n_rows))
+    indptr = seen.indptr + more * np.arange(seen.n_rows + 1)
+    indices = indices.astype(np.int32, copy=False)
+    return (queries, items), CSR(indptr, indices, np.empty(0, np.float32), n_items + more)

@@ -12,7 +12,7 @@ import numpy as np
 from rgals.matrix.csr import CSR
 from rgals.metrics import catalogue
 from rgals.metrics._judged import judge_trusted
-from rgals.metrics._served import Scores, Served, served, test_users
+from rgals.metrics._served import Scores, Served, served, users_with_truth
 from rgals.metrics._table import EXPOSURE, LISTS, NOVELTY, POPULARITY, WHOLE, Metric, parse_all
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, ParameterError
@@ -136,7 +136,7 @@ def evaluate(
         advice = "it is a figure of all users together; leave it out with per_user=True"
         raise ParameterError("metrics", pooled[0], advice)
     judged = served(model, train, test, cold, columns)
-    return figures(judged, wanted, test_users(judged, users), batch_size, per_user, n_jobs)
+    return figures(judged, wanted, users_with_truth(judged, users), batch_size, per_user, n_jobs)
 
 
 def figures(

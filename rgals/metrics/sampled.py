@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
-from rgals.metrics._served import served, test_users
+from rgals.metrics._served import served, users_with_truth
 from rgals.metrics._table import parse_all
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
@@ -84,7 +84,8 @@ def evaluate_sampled(
 
     Notes
     -----
-    Equal scores are ranked by the smaller item id, as everywhere in rgals.
+    Equal scores are ranked by the smaller item id, as everywhere in rgals. The test items of cold users (see
+    `evaluate`) count as missed.
 
     References
     ----------
@@ -114,7 +115,7 @@ def evaluate_sampled(
     if truth.shape != (len(P), len(Q)):
         raise InputError("test has users or items that the model does not know; leave them out here")
     known = union([judged.seen, truth]) or truth
-    rows = test_users(judged, users)
+    rows = users_with_truth(judged, users)
     if len(rows) == 0:
         raise InputError(f"test (shape {truth.shape}) holds no interaction of the users asked for")
     few = np.flatnonzero(truth.n_cols - known.row_counts[rows] < n_negatives)
@@ -137,6 +138,7 @@ def evaluate_sampled(
         theirs = np.einsum("ik,ijk->ij", P[owner[part]], Q[drawn])
         ahead = (theirs > mine) | ((theirs == mine) & (drawn < items[:, None]))
         rank[part] = 1 + ahead.sum(axis=1)
+    rank[judged.cold[owner]] = np.iinfo(rank.dtype).max  # nothing is known about these users: missed
     index = hidden.rows
     figures = {}
     for name, kind, k in wanted:

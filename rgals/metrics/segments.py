@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals.metrics._served import served, test_users
+from rgals.metrics._served import served, users_with_truth
 from rgals.metrics._table import parse_all
 from rgals.metrics.evaluation import Evaluation, figures
 from rgals.runtime.checks import check_choice, check_int
@@ -71,7 +71,7 @@ def evaluate_segments(
     judged = served(model, train, test, cold, columns)
     if not judged.popularity.any():
         raise InputError("there are no training interactions to count by; give train")
-    rows = test_users(judged, None)
+    rows = users_with_truth(judged, None)
     truth = judged.truth
     if by == "activity":
         counts = judged.activity
@@ -87,7 +87,7 @@ def evaluate_segments(
             found[name] = figures(judged, wanted, rows[group[rows] == k], n_jobs=n_jobs)
         else:
             part = replace(judged, truth=truth.where(group[truth.indices] == k))
-            found[name] = figures(part, wanted, test_users(part, None), n_jobs=n_jobs)
+            found[name] = figures(part, wanted, users_with_truth(part, None), n_jobs=n_jobs)
     return found
 
 

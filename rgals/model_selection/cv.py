@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from rgals.datasets.given import Given, given
 from rgals.estimator import RGALS
 from rgals.files.journal import Journal
 from rgals.losses import Loss
@@ -156,22 +157,24 @@ class RGALSCV(RGALS):
         folder: str | os.PathLike | None = None,
         user_ids: Any = None,
         item_ids: Any = None,
+        columns: Any = None,
     ) -> Self:
         """Search, then fit all interactions with what was found.
 
         Parameters
         ----------
-        X : sparse matrix, array or Interactions, shape (n_users, n_items)
+        X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
             As in `RGALS.fit`.
         y : ignored
-        validation : sparse matrix, shape (n_users, n_items), optional
+        validation : sparse matrix, Interactions or frame, shape (n_users, n_items), optional
             What settings are judged by instead of hidden parts of ``X``: for data whose future is no random
-            part of them. The last fit takes it too.
+            part of them. The last fit takes it too. Users and items that ``X`` does not have are left out,
+            with a warning.
         folder : path, optional
             Where every measurement is written down. The same call goes on from there after an interruption,
             with the same results but for seconds; so does one with a larger budget. ``random_state`` must be
             an int.
-        user_ids, item_ids : array of distinct labels, optional
+        user_ids, item_ids, columns
             As in `RGALS.fit`.
 
         Returns
@@ -192,11 +195,13 @@ class RGALSCV(RGALS):
             not fit into memory.
         """
         losses, seed = self._read_parameters(folder)
-        matrix, labels, names = read(self, X, dtype_name(self.dtype), user_ids, item_ids)
+        matrix, labels, names = read(self, X, dtype_name(self.dtype), user_ids, item_ids, columns)
         whole, found, n_splits = matrix.to_scipy(), None, 0
         if validation is not None or matrix.row_counts.max(initial=0) > 1:
             n_splits = self._splits(matrix.nnz, validation)
-            prepared = split_for_tuning(whole, None, validation, n_splits, self.validation_users, seed)
+            known = None if validation is None else given(validation, columns)
+            data = Given(whole, *labels), None, known
+            prepared = split_for_tuning(*data, n_splits, self.validation_users, seed)
             values = settle_values(self.values, prepared, losses, self._space(losses), depth=3)
             found = find(self._question(losses, prepared, values, seed, folder))
             params = {"values": values, **found.choice.of_estimator()}

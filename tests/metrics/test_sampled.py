@@ -76,11 +76,19 @@ def test_two_models_change_places():
 
 
 def test_equal_scores_rank_by_the_smaller_id():
-    P, Q = np.zeros((2, 1)), np.zeros((100, 1))
+    P, Q = np.ones((2, 1)), np.zeros((100, 1))
     test = one_each([0, 99], 100)
     got, users = evaluate_sampled((P, Q), None, test, "mrr@100", n_negatives=99, per_user=True)
     assert users.tolist() == [0, 1]
     np.testing.assert_allclose(got["mrr@100"], [1.0, 0.01])
+
+
+def test_cold_users_are_missed_and_not_ranked_by_item_number():
+    train, test = sp.csr_array([[0, 1.0, 0, 0], [0, 0, 0, 0]]), one_each([0, 0], 4)
+    pair = np.array([[1.0], [0.0]]), np.ones((4, 1))
+    for known in (train, None):
+        values, users = evaluate_sampled(pair, known, test, "hit_rate@3", n_negatives=2, per_user=True)
+        assert users.tolist() == [0, 1] and values["hit_rate@3"].tolist() == [1, 0]
 
 
 def test_several_test_items_are_averaged_within_the_user():

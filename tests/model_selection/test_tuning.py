@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import warnings
 
@@ -175,14 +176,17 @@ def test_a_small_budget_takes_two_settings_in_full():
     assert levels[TOP] + refinements == 2 and levels[:TOP] == [3, 1]
 
 
-def test_points_fill_the_cube_and_every_other_one_is_neutral():
+def test_points_fill_the_cube_and_three_of_four_have_the_rules_exponents():
     space = space_of({"alpha0": (0.01, 10.0), "reg": (0.001, 1.0)})
+    space = dataclasses.replace(space, centre={**space.centre, "item_exponent": -0.3})
     points = np.array([GaussianProcess(space, 1).next(n) for n in range(64)])
     names = list(space.dimensions)
     searched = points[:, [names.index("alpha0"), names.index("reg")]]
     assert np.abs(np.histogram2d(*searched.T, bins=4, range=[[0, 1]] * 2)[0] - 4).max() <= 3
     exponent = [space.params(p)["item_exponent"] for p in points]
-    assert exponent[::2] == [0.0] * 32 and len(set(exponent[1::2])) == 32
+    others = [e for n, e in enumerate(exponent) if n % 4 != 3]
+    assert others == [-0.3] * 48 and len(set(exponent[3::4])) == 16
+    assert space.params(space.middle)["user_exponent"] == 0
 
 
 def test_k_is_climbed_while_it_pays():

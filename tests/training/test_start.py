@@ -243,4 +243,4 @@ def test_the_default_is_as_good_as_sixteen_iterations_from_random(data_file, amo
                 factors = model.user_factors_, model.item_factors_
                 figures[how] = evaluate(factors, train, hidden, "ndcg@10")["ndcg@10"]
                 assert how == "before" or model.n_iter_ <= 8
-            assert figures["auto"] > 0.995 * figures["before"], (name, loss, figures)
+            assert figures["auto"] > 0.99 * figures["before"], (name, loss, figures)

@@ -200,7 +200,8 @@ class GaussianProcess:
     def next(self, n: int) -> np.ndarray:
         """The centre, then an additive recurrence, which fills the cube evenly for any number of points.
 
-        Every other point leaves out what can be left out: exponents are 0 there.
+        Three of four points leave out what can be left out: exponents are the rule's there. Weights and the
+        regularisation decide most, and a part of the cube is filled with fewer points than the whole.
         """
         d = len(self.start)
         point = self.space.middle
@@ -209,7 +210,7 @@ class GaussianProcess:
             for _ in range(40):  # the generalised golden ratio: root^(d + 1) = root + 1
                 root = (1 + root) ** (1 / (d + 1))
             point = (self.start + n * root ** -np.arange(1.0, d + 1)) % 1.0
-        if n % 2 == 0:
+        if n % 4 != 3:
             for k, place in self.neutral.items():
                 point[k] = place
         return point

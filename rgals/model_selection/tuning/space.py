@@ -15,12 +15,14 @@ from rgals.matrix.csr import CSR
 from rgals.runtime.errors import ParameterError
 
 #: Parameters of the estimator that a space may name; all others belong to the loss.
-OF_MODEL = ("K", "reg", "reg_exponent", "n_iter", "init_scale", "values", "readout_exponent")
+OF_MODEL = ("K", "reg", "reg_exponent", "n_iter", "init", "init_scale", "values", "readout_exponent")
 #: Read-out exponents that are judged on the factors of every full fit, outwards from 0 while that pays.
 READOUTS = (-0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
 _FIRST, _MOST = 64, 1 << 13  # factors of K="auto", doubled while that pays
 _DIGITS = 4  # of a searched value: enough for any optimum, and the same on every machine
-_EXPONENTS = {"user_exponent": (-0.6, 0.6), "item_exponent": (-0.7, 0.4)}
+_EXPONENTS = {"user_exponent": (-0.6, 0.6), "item_exponent": (-0.9, 0.4)}
+_REACH = {"reg": 6.0}  # factor to either side of the rule; of a loss's own weight:
+_FAR = 10.0
 _EDGE = 0.05  # share of a range at either end that counts as its edge
 
 
@@ -96,9 +98,13 @@ class Space:
 
     @property
     def neutral(self) -> dict[int, float]:
-        """Dimensions that can be left out, by position, and their places where they change nothing."""
-        places = {k: d.neutral for k, d in enumerate(self.dimensions.values()) if isinstance(d, Range)}
-        return {k: place for k, place in places.items() if place is not None}
+        """Dimensions that can be left out, exponents, by position; their places in the rule, else at 0."""
+        found = {}
+        for k, (name, d) in enumerate(self.dimensions.items()):
+            if isinstance(d, Range) and d.neutral is not None:
+                value = self.centre.get(name, 0.0)
+                found[k] = d.place(value) if d.low <= value <= d.high else d.neutral
+        return found
 
     @property
     def middle(self) -> np.ndarray:
@@ -144,7 +150,7 @@ class Space:
 def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
     """Where good values of a loss's parameters lie for a matrix of this shape and density.
 
-    The ranges are centred on `rgals.losses.rule` and reach a factor of 10 to either side.
+    The ranges are centred on `rgals.losses.rule` and reach a factor of 10 to either side, of ``reg`` 6.
 
     Parameters
     ----------
@@ -169,16 +175,17 @@ def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
     small = min(X.shape)
     ladder = [K for K in (64, 128, 256, 512, 1024) if small >= K] or [max(1, small // 2)]
     centre = rule_for(loss, X, ladder[0])
-    space: dict[str, Any] = {k: _around(v, 10) for k, v in centre.items() if not k.endswith("_exponent")}
+    space: dict[str, Any] = {
+        k: _around(v, _REACH.get(k, _FAR)) for k, v in centre.items() if not k.endswith("_exponent")
+    }
     known = inspect.signature(type(loss)).parameters
     space |= {name: value for name, value in _EXPONENTS.items() if name in known}
-    # Another choice of a fit, such as its start, is a list here and a name in `OF_MODEL`.
     return {**space, "reg_exponent": 1.0, "readout_exponent": list(READOUTS), "K": ladder}
 
 
 def rule_for(loss: Loss, X: CSR, K: int) -> dict[str, float]:
     """The rule of a loss for a matrix and so many factors."""
-    return rule(loss, *X.shape, X.nnz)
+    return rule(loss, X, K)
 
 
 def _around(centre: float, factor: float) -> tuple[float, float]:

@@ -35,7 +35,7 @@ from rgals.training.steps import Iteration
 
 _WARM = 5  # iterations of the fit that cheap ones start from
 _LARGE = 1_000_000  # interactions beyond which cheap fits see a sample of the users,
-_JUDGES = 1_500  # and users that they are judged by
+_JUDGES = 3_000  # and users that they are judged by
 _DEFAULT = (0.9, 0.1)  # training and validation of every user where no protocol is given
 
 
