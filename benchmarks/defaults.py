@@ -58,9 +58,9 @@ def main() -> None:
                 for kind, setting in (("rule", ruled), ("constants", {})):
                     of_loss = {k: v for k, v in setting.items() if k != "reg"}
                     reg = {"reg": setting["reg"]} if setting else {}
-                    model = RGALS(
-                        args.K, LOSSES[loss](**of_loss), random_state=row["seed"], n_jobs=args.jobs, **reg
-                    )
+                    # As what was tuned was fitted.
+                    how = {"n_iter": 16, "init": "random", "random_state": row["seed"], "n_jobs": args.jobs}
+                    model = RGALS(args.K, LOSSES[loss](**of_loss), **how, **reg)
                     figures = [judge(model.fit(s.train), s, (TUNED,))[TUNED] for s in prepared.splits]
                     found[kind] = float(np.mean(figures))
                 with OUT.open("a") as file:
