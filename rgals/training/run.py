@@ -34,9 +34,9 @@ def run(
 
     The objective has settled when it falls by less than ``tol`` times its magnitude in an iteration, or as
     ``settled`` says; None: it ends no run. ``began`` is when the start was begun, by `time.perf_counter`: its
-    seconds are those of the first iteration. All ``watchers`` are called after every iteration; ``best`` is one
-    of them, whose iterate is returned instead of the last. ``store`` is where checkpoints are, to go on from
-    and to write.
+    seconds are of the first iteration. All ``watchers`` are called after every iteration; ``best`` is one of
+    them, whose iterate is returned instead of the last. ``store`` is where checkpoints are, to go on from and
+    to write.
     """
     spent = 0.0 if began is None else time.perf_counter() - began
     history: list[dict[str, Any]] = []
