@@ -29,7 +29,7 @@ RESULTS = Path(__file__).with_name("levers_results.jsonl")
 LOSSES = {"IALS": IALS(), "RG2": RG2()}
 EXPONENTS = {"both": (False, True), "no": (False,), "yes": (True,)}
 PLAIN = {"user_exponent": 0.0, "item_exponent": 0.0}
-COMMON = {"random_state": 0, "n_iter": 16}
+COMMON = {"random_state": 0, "n_iter": 16, "init": "random"}
 
 
 def main() -> None:

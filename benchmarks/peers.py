@@ -31,7 +31,8 @@ def with_rgals(loss, **params) -> Method:
     """Seconds of each iteration of an rgals fit."""
 
     def run(X, K, threads, iterations):
-        model = RGALS(K, loss, n_iter=iterations, n_jobs=threads, random_state=0, **params).fit(X)
+        how = {"n_iter": iterations, "init": "random", "n_jobs": threads, "random_state": 0}
+        model = RGALS(K, loss, **how, **params).fit(X)
         return np.diff([0.0] + [record["seconds"] for record in model.history_]).tolist()
 
     return run

@@ -47,7 +47,8 @@ def main() -> None:
             of_loss = {k: v for k, v in setting.items() if k not in of_model}
             figures, seconds = [], []
             for seed in range(args.seeds):
-                model = RGALS(64, LOSSES[method](**of_loss), random_state=seed, n_jobs=args.jobs, **of_model)
+                how = {"n_iter": 16, "init": "random", "random_state": seed, "n_jobs": args.jobs}
+                model = RGALS(64, LOSSES[method](**of_loss), **how, **of_model)
                 started = time.perf_counter()
                 model.fit(parts.train)
                 seconds.append(time.perf_counter() - started)

@@ -61,7 +61,7 @@ def whole_fits(data: str, K: int, repeats: int, threads: int) -> dict[str, list[
         for name in ("rgals RG2 exact", "implicit CG(3)", "implicit Cholesky"):
             started = time.perf_counter()
             if name.startswith("rgals"):
-                RGALS(K, n_iter=16, n_jobs=threads, random_state=0).fit(X)
+                RGALS(K, n_iter=16, init="random", n_jobs=threads, random_state=0).fit(X)
             else:
                 with threadpool_limits(1, "blas"):
                     AlternatingLeastSquares(

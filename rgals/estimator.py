@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
@@ -215,12 +216,14 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
                     task.store.description = describe_fit(
                         self, loss, solver, init, task.matrix, task.held_out
                     )
+                began = time.perf_counter()
                 factors, history = run(
                     # Named nowhere, so that its factors are gone before the last half-step makes others.
                     ALS(problem, backend, first_users(self, init, problem, backend, rng, task.dtype), scored),
                     most_iterations(self),
                     tol=self.tol,
                     settled=when_settled(self, problem),
+                    began=began,
                     watchers=task.watchers,
                     best=task.best,
                     store=task.store,

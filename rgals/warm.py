@@ -176,8 +176,9 @@ def _fit(loss: str) -> None:
     """Fits to matrices of either kind; the model as it is and as it is loaded, and all that these answer."""
     train, test = _small()
     rated = sp.csr_array(train.toarray() * np.arange(1, 61))  # weights, and indices of 32 bits, not of 64
-    RGALS(loss=loss, n_iter=1, random_state=0).fit(rated)
-    model = RGALS(loss=loss, n_iter=1, random_state=0).fit(train)
+    # From the start that matrices of some size have.
+    RGALS(loss=loss, n_iter=1, init="spectral", random_state=0).fit(rated)
+    model = RGALS(loss=loss, n_iter=1, init="spectral", random_state=0).fit(train)
     with tempfile.TemporaryDirectory() as folder:
         model.save(os.path.join(folder, "model.npz"))
         loaded = RGALS.load(os.path.join(folder, "model.npz"))

@@ -19,7 +19,8 @@ LOSSES = {"RG2": RG2, "iALS": IALS, "WRMF plain": WRMF}
 def fit(data_set, method, train):
     setting = dict(SETTINGS[data_set][method])
     of_model = {name: setting.pop(name) for name in ("reg", "reg_exponent")}
-    return RGALS(64, LOSSES[method](**setting), n_iter=16, random_state=0, **of_model).fit(train)
+    loss = LOSSES[method](**setting)  # tuned with 16 iterations from random factors
+    return RGALS(64, loss, n_iter=16, init="random", random_state=0, **of_model).fit(train)
 
 
 @pytest.mark.realdata

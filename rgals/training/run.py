@@ -21,6 +21,7 @@ def run(
     *,
     tol: float | None = None,
     settled: Settled | None = None,
+    began: float | None = None,
     watchers: Sequence[Callback] = (),
     best: BestIterate | None = None,
     store: Store | None = None,
@@ -32,10 +33,12 @@ def run(
     watchers added. Nothing is published: an error or Ctrl-C loses the results, but for checkpoints.
 
     The objective has settled when it falls by less than ``tol`` times its magnitude in an iteration, or as
-    ``settled`` says; None: it ends no run. All ``watchers`` are called after every iteration; ``best`` is one
-    of them, whose iterate is returned instead of the last. ``store`` is where checkpoints are, to go on from
-    and to write.
+    ``settled`` says; None: it ends no run. ``began`` is when the start was begun, by `time.perf_counter`: its
+    seconds are of the first iteration. All ``watchers`` are called after every iteration; ``best`` is one of
+    them, whose iterate is returned instead of the last. ``store`` is where checkpoints are, to go on from and
+    to write.
     """
+    spent = 0.0 if began is None else time.perf_counter() - began
     history: list[dict[str, Any]] = []
     done = None if store is None else store.resume(n_iter)
     if done is not None:
@@ -45,7 +48,7 @@ def run(
         if best is not None and done.best is not None:
             best.best, best.iteration, best.factors = done.best
         del done  # SGD has copied its arrays
-    seconds, previous = (history[-1]["seconds"], history[-1]["objective"]) if history else (0.0, np.inf)
+    seconds, previous = (history[-1]["seconds"], history[-1]["objective"]) if history else (spent, np.inf)
     with closing(ProgressBar(n_iter, steps.label, steps.unit, shown=verbose)) as bar:
         bar.begin(len(history))
         for iteration in range(len(history) + 1, n_iter + 1):
