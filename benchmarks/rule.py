@@ -211,7 +211,7 @@ def fit_numbers(cases: list[Case]) -> np.ndarray:
     """The numbers that lose least; a family weighs as the root of its size."""
     size = {f: sum(family(case[0]) == f for case in cases) for f in {family(case[0]) for case in cases}}
     weights = np.array([size[family(case[0])] ** -0.5 for case in cases])
-    start = np.array([0.03, 0.5, 1.5, 0.5, 0.2, 0.1, 0.2])
+    start = np.array([0.03, 0.5, 2.0, 0.5, 0.2, 0.1, 0.2])
     scale = np.array([0.01, 0.2, 0.5, 0.2, 0.1, 0.1, 0.1])
 
     def cost(x: np.ndarray) -> float:
@@ -225,7 +225,9 @@ def fit_numbers(cases: list[Case]) -> np.ndarray:
 
 def print_tables(args: argparse.Namespace) -> None:
     """The grid that was run, the numbers of the rule, and what it loses."""
-    rows = [row for row in lines(args.out) if "first" in row and "rule" not in row]
+    rows = [
+        row for row in lines(args.out) if "first" in row and "rule" not in row and row["K"] <= args.largest
+    ]
     keys = sorted({(row["set"], row["loss"], row["K"]) for row in rows})
     margins: dict[str, Degrees] = {}
     blocks = {key: [r for r in rows if (r["set"], r["loss"], r["K"]) == key] for key in keys}
@@ -323,6 +325,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seeds", type=whole, default=[0])
     made.add_argument("--exponents", type=numbers, default=[-0.3, 0.0])
     made.add_argument("--K", type=int, default=64)
+    made.add_argument("--largest", type=int, default=1024, help="K of the tables")
     made.add_argument("--iterations", type=int, default=8)
     made.add_argument("--i", type=whole, default=[-3, 3, 1], help="first, last, step")
     made.add_argument("--j", type=whole, default=[-3, 3, 1])
