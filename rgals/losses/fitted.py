@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rgals.losses.base import spectral_edge
+import numpy as np
+
 from rgals.losses.degrees import Degrees
 
 
@@ -15,19 +16,19 @@ class Numbers(NamedTuple):
 
     alpha: float = 0.024
     alpha_factors: float = 0.6
-    reg: float = 1.8
-    reg_cohesion: float = 0.65
-    reg_length: float = 0.27
-    reg_factors: float = 0.14
-    exponent: float = 0.23
+    reg: float = 2.4
+    reg_cohesion: float = 0.7
+    reg_length: float = 0.15
+    reg_factors: float = 0.18
+    exponent: float = 0.22
 
 
 NUMBERS = Numbers()
 # No data set of the fit lies beyond these: the rule is constant there.
 _COHESION = 1.0, 25.0
-_LENGTH = 2.0, 500.0
+_LENGTH = 2.0, 2000.0
 _FACTORS = 16.0, 1024.0
-_REGS = 0.01, 1.0
+_REGS = 0.01, 0.7
 
 
 @dataclass(frozen=True)
@@ -42,30 +43,36 @@ class Setting:
 def setting(degrees: Degrees, K: int, numbers: Numbers = NUMBERS) -> Setting:
     """Where good settings of `RG2` lie.
 
-    With M users and N items that have interactions, n of these, K factors, and the cohesion r of the matrix
-    (`rgals.matrix.cohesion`)::
+    With K factors, the cohesion r of the matrix (`rgals.matrix.cohesion`), and the lengths l of the row and m
+    of the column of a typical interaction (geometric means over the interactions)::
 
         alpha         = 0.024 (K / 64)^0.6
-        reg           = 1.8 s r^-0.65 (20 N / n)^0.27 (64 / K)^0.14,      s = sqrt(max(M, N) / n)
-        item_exponent = -0.23 log r
+        reg           = 2.4 s r^-0.7 (20 / m)^0.15 (64 / K)^0.18,      s = 1 / sqrt(min(l, m))
+        item_exponent = -0.22 log r
 
-    - s is the edge of the noise (`spectral_edge`): what lies below cannot be told from a random matrix.
+    - s is the edge of the noise: weaker directions cannot be told from a random matrix. Where all rows are
+      as long as each other, and all columns, it is `spectral_edge`; means over rows and columns would let the
+      many rare items of a long tail decide.
     - r says how much there is besides noise and popularity. Where two users who share an item share others
       more often than by chance, many weak directions are real: less is taken off, and rare items, which
       bind communities together, weigh more than popular ones. Margins cannot tell this: food recipes and
       citations have the same density, rows and columns, r = 1.1 and 21, and best values of reg 10 apart.
-    - s is the edge at the sparser side. Long columns lower the edge of the whole matrix further.
+    - Where columns are long, the sparser side is not all that counts.
     - More factors can follow more of the positives; few have to spread over all pairs.
     """
     r = _within(degrees.cohesion, _COHESION) if math.isfinite(degrees.cohesion) else 1.0
     k = _within(K, _FACTORS) / 64
-    n_users, n_items = degrees.filled
-    length = _within(degrees.nnz / max(n_items, 1), _LENGTH)
-    edge = spectral_edge(n_users, n_items, degrees.nnz)
+    row, column = (_within(typical(counts), _LENGTH) for counts in (degrees.user_count, degrees.item_count))
     alpha = numbers.alpha * k**numbers.alpha_factors
-    reg = numbers.reg * edge * r**-numbers.reg_cohesion
-    reg *= (20 / length) ** numbers.reg_length / k**numbers.reg_factors
+    reg = numbers.reg / math.sqrt(min(row, column)) / r**numbers.reg_cohesion
+    reg *= (20 / column) ** numbers.reg_length / k**numbers.reg_factors
     return Setting(alpha, _within(reg, _REGS), numbers.exponent * math.log(1 / r))
+
+
+def typical(counts: np.ndarray) -> float:
+    """Length of the row of a typical interaction, the geometric mean; 1 where there are none."""
+    filled = counts[counts > 0].astype(np.float64)
+    return math.exp(float((filled * np.log(filled)).sum()) / filled.sum()) if len(filled) else 1.0
 
 
 def _within(value: float, limits: tuple[float, float]) -> float:

@@ -43,7 +43,7 @@ class RG2(Loss):
         Positives weigh ``c_x^user_exponent c_y^item_exponent`` more, each factor scaled to mean 1 over the
         interactions.
     item_exponent : float or "auto", default="auto"
-        "auto" is ``-0.23 log r`` with the cohesion r of the matrix (`rgals.matrix.cohesion`), mostly -0.1 to
+        "auto" is ``-0.22 log r`` with the cohesion r of the matrix (`rgals.matrix.cohesion`), mostly -0.1 to
         -0.6, where ``alpha`` is "auto" too: they were fitted together. It is 0 where ``alpha`` is set.
 
     Examples
