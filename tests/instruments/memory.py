@@ -78,7 +78,8 @@ def limited(kind: str) -> dict:
     """What becomes of a fit where the address space ends at 90 % of its needs: with and without the guard."""
     X = matrix(100_000 if kind == "als" else 50_000, 2_000, 5)
     few = {"n_iter": 1} if kind == "als" else {"n_epochs": 1, "loss": "bpr", "n_negatives": 2}
-    model = KINDS[kind](K=128, random_state=0, n_jobs=1, **few)
+    K = 256 if kind == "als" else 128  # a table larger than what the heap may have free
+    model = KINDS[kind](K=K, random_state=0, n_jobs=1, **few)
     model.fit(matrix(600, 400, 5))  # compiled, and threads are there
     seen = []
     require = _memory.require
