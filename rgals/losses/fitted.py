@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rgals.losses.degrees import Degrees
+from rgals.matrix.cohesion import largest_pull
 
 
 class Numbers(NamedTuple):
@@ -29,6 +30,8 @@ _COHESION = 1.0, 25.0
 _LENGTH = 2.0, 2000.0
 _FACTORS = 64.0, 1024.0
 _REGS = 0.01, 0.7
+# Share of the largest pull that reg is at most: 0.3 on real data, and 0.7 where users choose at random.
+_PULL = 0.4
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ def setting(degrees: Degrees, K: int, numbers: Numbers = NUMBERS) -> Setting:
     - Where columns are long, the sparser side is not all that counts.
     - More factors can follow more of the positives; few have to spread over all pairs. Below K = 64 the same
       settings serve (three sets at K = 16).
+    - reg is at most 0.4 of what would leave nothing (`rgals.matrix.cohesion.largest_pull`): in small matrices
+      without structure, even popularity would drown.
     """
     r = _within(degrees.cohesion, _COHESION) if math.isfinite(degrees.cohesion) else 1.0
     k = _within(K, _FACTORS) / 64
@@ -67,7 +72,10 @@ def setting(degrees: Degrees, K: int, numbers: Numbers = NUMBERS) -> Setting:
     alpha = numbers.alpha * k**numbers.alpha_factors
     reg = numbers.reg / math.sqrt(min(row, column)) / r**numbers.reg_cohesion
     reg *= (20 / column) ** numbers.reg_length / k**numbers.reg_factors
-    return Setting(alpha, _within(reg, _REGS), numbers.exponent * math.log(1 / r))
+    reg = _within(reg, _REGS)
+    if degrees.matrix is not None:
+        reg = min(reg, _PULL * largest_pull(degrees.matrix, alpha, reg / _PULL))
+    return Setting(alpha, reg, numbers.exponent * math.log(1 / r))
 
 
 def typical(counts: np.ndarray) -> float:

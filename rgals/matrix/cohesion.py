@@ -1,4 +1,4 @@
-"""How much of a matrix its margins do not explain: one number, in milliseconds."""
+"""What a rule asks of a matrix besides its margins, in milliseconds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from rgals.matrix.csr import CSR
 
 _PATHS = 2_000_000  # user-item-user, looked at in all: the figure is known within a few per cent
 _BLOCK = 500_000  # of them at once: bounds temporary memory
+_ENTRIES = 2_000_000  # that the largest pull is measured on
+_STEPS = 12  # of the power method
 
 
 def cohesion(matrix: CSR) -> float:
@@ -33,8 +35,7 @@ def cohesion(matrix: CSR) -> float:
     """
     counts, popularity = matrix.row_counts, matrix.col_counts.astype(np.float64)
     every = max(1, int(np.ceil(np.sqrt(np.square(popularity).sum() / _PATHS))))
-    users = np.argsort(counts, kind="stable")[every // 2 :: every]
-    users = users[counts[users] > 0]
+    users = _every(counts, every)
     if len(users) < 2:
         return float("nan")
     lengths = counts[users]
@@ -56,3 +57,52 @@ def cohesion(matrix: CSR) -> float:
     walks -= float(np.square(by_item).sum() - np.square(squares).sum())  # by way of no other item
     pairs = float(lengths.sum()) ** 2 - float(np.square(lengths.astype(np.float64)).sum())
     return max(walks, 0.0) * matrix.nnz**2 / pairs
+
+
+def largest_pull(matrix: CSR, alpha: float, enough: float) -> float:
+    """Strength of the regularisation that leaves nothing of a fit of RG2, or any that is at least ``enough``.
+
+    The largest singular value of what pulls the scores from 0, ``(1/2 + alpha) R - c_x / 2N``, in units of
+    the square roots of the ridges of its row and column at ``reg=1``, by the power method. With more, factors
+    of zero are the minimum: all items tie.
+
+    Parameters
+    ----------
+    matrix : CSR
+        Values are not looked at. Where it is large, every k-th user by length stands for all.
+    alpha : float
+        Of `rgals.RG2`.
+    enough : float
+
+    Returns
+    -------
+    float
+        At most the largest singular value; infinite for a matrix without interactions.
+    """
+    popularity = matrix.col_counts.astype(np.float64)
+    rows = matrix.take_rows(_every(matrix.row_counts, -(-matrix.nnz // _ENTRIES) or 1))
+    if not rows.nnz:
+        return float("inf")
+    lengths, of_row = rows.row_counts.astype(np.float64), rows.rows
+    share, twice_items = matrix.nnz / rows.nnz, 2.0 * np.count_nonzero(popularity)
+    by_user = 1.0 / np.sqrt((0.5 + alpha) * lengths)
+    by_item = np.where(popularity > 0, 1.0 / np.sqrt(alpha * popularity + matrix.nnz / twice_items), 0.0)
+    vector: np.ndarray = by_item * popularity
+    found = 0.0
+    for _ in range(_STEPS):
+        ahead = by_item * vector / np.linalg.norm(vector)
+        own = (0.5 + alpha) * np.add.reduceat(ahead[rows.indices], rows.indptr[:-1])
+        scores: np.ndarray = by_user * (own - lengths / twice_items * ahead.sum())
+        found = float(np.sqrt(share * (scores @ scores)))
+        if found >= enough or found == 0.0:
+            break
+        back = by_user * scores
+        column = (0.5 + alpha) * np.bincount(rows.indices, back[of_row], minlength=matrix.n_cols)
+        vector = by_item * (column - back @ lengths / twice_items)
+    return found
+
+
+def _every(counts: np.ndarray, step: int) -> np.ndarray:
+    """Every so many users by length, of those that have interactions."""
+    users = np.argsort(counts, kind="stable")[step // 2 :: step]
+    return users[counts[users] > 0]
