@@ -8,7 +8,6 @@ import numpy as np
 
 from rgals.losses import AUTO, get_loss
 from rgals.matrix.csr import CSR
-from rgals.runtime.aligned import empty
 from rgals.runtime.threads import n_threads
 from rgals.solvers import closed_form, spectral
 from rgals.solvers.als import Problem
@@ -54,7 +53,7 @@ def first_users(
     if init == CLOSED_FORM:
         found = closed_form.item_factors(users, K, problem.reg, rng, dtype)
         side = problem.coefficients.user_side(users, problem.reg, problem.reg_exponent)
-        return backend.half_step(users, found, side, out=empty((users.n_rows, K), dtype)).factors
+        return backend.half_step(users, found, side).factors
     scale = K**-0.5 if model.init_scale is None else model.init_scale
     return start_factors(model, users.shape, 1, rng, dtype, scale)[0]
 
