@@ -8,7 +8,6 @@ import numpy as np
 
 from rgals.losses import AUTO, get_loss
 from rgals.matrix.csr import CSR
-from rgals.runtime.aligned import empty
 from rgals.runtime.threads import n_threads
 from rgals.solvers import closed_form, spectral
 from rgals.solvers.als import Problem
@@ -23,8 +22,8 @@ INITS = (AUTO, RANDOM, SPECTRAL)
 SMALL = 1 << 16
 MOST, MOST_WATCHED = 16, 32  # iterations
 # An objective has settled that falls by less than this share of its whole fall. Medians over sets and losses
-# in CPU seconds of 16 iterations from random: .48 at K=64, .44 at K=256, with 99.9 and 99.7 % of the NDCG@10
-# (benchmarks/start.py); .56 and .49 with .002.
+# in CPU seconds of 16 iterations from random: .48 at K=64, .44 at K=256, with 100.7 and 99.8 % of the NDCG@10
+# (least 95.9 %, food-10core; benchmarks/start.py); .56 and .49 with .002.
 SHARE = 3e-3
 
 
@@ -54,7 +53,7 @@ def first_users(
     if init == CLOSED_FORM:
         found = closed_form.item_factors(users, K, problem.reg, rng, dtype)
         side = problem.coefficients.user_side(users, problem.reg, problem.reg_exponent)
-        return backend.half_step(users, found, side, out=empty((users.n_rows, K), dtype)).factors
+        return backend.half_step(users, found, side).factors
     scale = K**-0.5 if model.init_scale is None else model.init_scale
     return start_factors(model, users.shape, 1, rng, dtype, scale)[0]
 
