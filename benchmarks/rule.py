@@ -27,16 +27,17 @@ from typing import Any
 
 import numpy as np
 from quality import DATA, SETS, load
-from rgals.matrix.splits import split_interactions, to_matrix
 from scipy.optimize import minimize
 
 from rgals import IALS, RG2, RGALS
 from rgals.datasets import read_interactions
+from rgals.datasets.given import given
+from rgals.datasets.splits import split_interactions
 from rgals.losses import Degrees, fitted, spectral_edge
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
-from rgals.metrics.evaluation import sample_users
+from rgals.metrics._served import sample_users
 from rgals.model_selection.tuning.trials import Fold, judge
 
 OUT = Path(__file__).with_name("rule_results.jsonl")
@@ -134,7 +135,7 @@ def measure_popularity(args: argparse.Namespace) -> None:
             if any(row.items() <= done.items() for done in lines(args.out)):
                 continue
             if matrix is None:
-                matrix = to_matrix(read_interactions(path, binarize=binary))
+                matrix = given(read_interactions(path, binarize=binary)).csr()
                 train, hidden = (
                     as_csr(p, dtype=np.float32)
                     for p in split_interactions(matrix, (0.8, 0.2), random_state=0)

@@ -27,7 +27,7 @@ from rgals.losses import Degrees, get_loss
 from rgals.matrix.entries import hold_out
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
-from rgals.metrics.evaluation import sample_users
+from rgals.metrics._served import sample_users
 from rgals.training.start import SHARE
 from rgals.training.watch import Settled
 

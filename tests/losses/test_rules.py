@@ -88,7 +88,7 @@ def test_the_rule_is_what_it_states(matrix):
     alpha0 = n / (2 * users * items * alpha)
     ials = rule(IALS, matrix, 128)
     assert ials["alpha0"] == pytest.approx(alpha0)
-    assert ials["reg"] == pytest.approx(reg * 2 * alpha / (1 + 2 * alpha))
+    assert ials["reg"] == pytest.approx(reg * 2 * alpha / (1 + 2 * alpha), rel=1e-4)
     assert rule(WRMF(), matrix, 128)["alpha"] == pytest.approx(1 / alpha0)
 
 

@@ -54,7 +54,9 @@ def fit(X, loss, nu, K, reg=0.01, n_iter=5):
     """A float32 fit, its warnings, and the errors of its user rows and of item rows with the same users."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        model = RGALS(K=K, loss=loss, reg=reg, reg_exponent=nu, n_iter=n_iter, random_state=0).fit(X)
+        model = RGALS(
+            K=K, loss=loss, reg=reg, reg_exponent=nu, n_iter=n_iter, values="raw", random_state=0
+        ).fit(X)
     users, items = model.user_factors_, model.item_factors_
     matrix = as_csr(X, dtype=np.float32)
     coefficients = loss.coefficients(Degrees.of(matrix))
@@ -146,7 +148,9 @@ def test_float64_is_not_judged():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         X = counts("1 to 1e6", dtype=np.float64)
-        RGALS(K=16, loss=WRMF(alpha=40.0), reg=0.01, reg_exponent=0, n_iter=2, dtype="float64").fit(X)
+        RGALS(
+            K=16, loss=WRMF(alpha=40.0), reg=0.01, reg_exponent=0, n_iter=2, dtype="float64", values="raw"
+        ).fit(X)
 
 
 # ------------------------------------------------------------------ weights that are next to nothing
@@ -158,7 +162,8 @@ def test_weights_that_are_nothing_beside_the_rest_are_refused(name, dtype, tiny)
     X = counts("ones", 30, 40, np.dtype(dtype))
     X.data *= tiny
     with pytest.raises(NumericalError, match=r"user 0 .*too small for " + dtype):
-        RGALS(K=8, loss=LOSSES[name], reg=0.01, reg_exponent=0, n_iter=3, dtype=dtype, random_state=0).fit(X)
+        settings = {"reg": 0.01, "reg_exponent": 0, "n_iter": 3, "values": "raw", "random_state": 0}
+        RGALS(K=8, loss=LOSSES[name], dtype=dtype, **settings).fit(X)
 
 
 @pytest.mark.parametrize("dtype, power", [("float32", -80), ("float64", -700)])
@@ -169,7 +174,9 @@ def test_a_loss_without_units_takes_tiny_weights(name, dtype, power):
     found = []
     for values in (X.data, X.data * np.dtype(dtype).type(2.0**power)):
         Y = sp.csr_array((values, X.indices, X.indptr), X.shape)
-        model = RGALS(K=8, loss=LOSSES[name], reg=0.1, n_iter=3, dtype=dtype, random_state=0).fit(Y)
+        model = RGALS(
+            K=8, loss=LOSSES[name], reg=0.1, n_iter=3, dtype=dtype, random_state=0, values="raw"
+        ).fit(Y)
         found.append(model.user_factors_ @ model.item_factors_.T)
     np.testing.assert_allclose(*found, rtol=0, atol=1e-4 * np.abs(found[0]).max())
 
