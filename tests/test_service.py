@@ -263,7 +263,7 @@ def test_who_sends_half_a_request_is_hung_up_on(shop):
 
 
 SLOW = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 sys.argv[0] = sys.argv.pop(1)
 sys.path.insert(0, str(Path(sys.argv[0]).parent))
@@ -271,7 +271,7 @@ import service
 load = service.load
 def slow(path):  # the file has been read, and may be replaced before it is served
     loaded = load(path)
-    print("read", loaded.name, flush=True)
+    os.write(1, f"read {loaded.name}\\n".encode())  # whole, whatever the server prints meanwhile
     assert sys.stdin.readline() == "go on\\n"
     return loaded
 service.load = slow

