@@ -28,7 +28,7 @@ ORDERS = list(itertools.permutations(range(3)))
 
 
 def blas_threads() -> set[int]:
-    """Of numpy and scipy: what another test loaded since (faiss has one of its own) computes nothing of ours."""
+    """Of numpy and scipy: another test may have loaded faiss, whose own BLAS computes nothing of ours."""
     pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
     return {pool["num_threads"] for pool in pools if "faiss" not in pool["filepath"]}
 
