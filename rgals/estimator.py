@@ -81,7 +81,8 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     init : {"auto", "random", "spectral"}, default="auto"
         User factors to start from: random numbers, or a randomised SVD of the matrix scaled by its degrees,
         which costs about an iteration and saves several. Where the loss has a closed form (see ``"svd"``),
-        the spectral start is that. "auto" is "spectral" from 65,536 interactions on.
+        the spectral start is that. "auto" is "spectral" from 2^24 interactions times factors on: 262,144
+        interactions at K=64.
     init_scale : float or None, default=None
         Standard deviation of the random start; None for ``1 / sqrt(K)``. Where it is given, "auto" is random.
     readout_exponent : float, default=0.0

@@ -18,8 +18,8 @@ from rgals.training.watch import Settled
 
 RANDOM, SPECTRAL, CLOSED_FORM, WARM = "random", "spectral", "closed form", "warm"
 INITS = (AUTO, RANDOM, SPECTRAL)
-# Below so many interactions a fit takes no longer than to compile what a spectral start needs.
-SMALL = 1 << 16
+# Interactions times factors below which a fit takes no longer than to compile what a spectral start needs.
+SMALL = 1 << 24
 MOST, MOST_WATCHED = 16, 32  # iterations
 # An objective has settled that falls by less than this share of its whole fall. Medians over sets and losses
 # in CPU seconds of 16 iterations from random: .48 at K=64, .44 at K=256, with 100.7 and 99.8 % of the NDCG@10
@@ -36,7 +36,7 @@ def choose_init(model: Any, matrix: CSR, store: Store | None = None) -> str:
         return WARM
     init = model.init
     if init == AUTO:
-        init = RANDOM if matrix.nnz < SMALL or model.init_scale is not None else SPECTRAL
+        init = RANDOM if matrix.nnz * model.K < SMALL or model.init_scale is not None else SPECTRAL
         if store is not None and store.start in (RANDOM, SPECTRAL, CLOSED_FORM):
             return store.start
     closed = model.reg_exponent == 1 and get_loss(model.loss).lacks_closed_form() is None

@@ -20,6 +20,8 @@ from rgals.solvers import spectral
 from rgals.training import start
 from rgals.training.watch import Settled
 
+SMALL = 1 << 18
+
 
 @pytest.fixture(scope="module")
 def X():
@@ -30,8 +32,15 @@ def X():
 def large():
     """As many interactions as "auto" needs for a spectral start."""
     X = make_implicit(1500, 900, mean_interactions=60, random_state=0).matrix
-    assert X.nnz >= start.SMALL
+    assert 6 * X.nnz >= SMALL
     return X
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """What is small, for fits of six factors that take no time."""
+    assert start.SMALL > SMALL
+    monkeypatch.setattr(start, "SMALL", SMALL)
 
 
 def make(**params) -> RGALS:
