@@ -34,7 +34,7 @@ with compilations(lambda name, seconds: compiled.append(name)):
     wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
     unsorted = X[:, ::-1].tocsc().tocsr()[:, ::-1]
     kinds = [X, rated, X.astype(bool), X.astype(np.int32), wide, X.astype(np.float64), X.toarray(),
-             X.tocoo(), sp.csr_matrix(X), unsorted, data]
+             X.tocoo(), sp.csr_matrix(X), unsorted, data, sp.block_diag([X, X], "csr")]  # the last: cohesive
     for loss in ("rg2", "ials", "rgx"):
         for k, kind in enumerate(kinds):
             model = RGALS(loss=loss, K=(64, 8, 100)[k % 3], n_iter=2, random_state=0).fit(kind)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from rgals.baselines.base import FITTED, Baseline
+from rgals.datasets.given import given
 from rgals.matrix.csr import CSR
 from rgals.model.file import ModelFormat, model_spec
 from rgals.model.state import Snapshot
@@ -80,11 +81,12 @@ class Popularity(Baseline):
             The matrix cannot be used.
         """
         n_threads(self.n_jobs)
+        X = given(X)
         matrix, fields = self._read(X, np.float64, user_ids, item_ids)
         age = 1.0
         if self.half_life is not None:
             half_life = check_real("half_life", self.half_life, 0.0, open_min=True)
-            times = getattr(X, "timestamp", None)
+            times = X.timestamp
             if times is None:
                 raise ParameterError(
                     "half_life", self.half_life, "give Interactions with timestamps, or half_life=None"

@@ -53,6 +53,15 @@ def test_half_life_is_that_of_the_times(data):
     np.testing.assert_allclose(endless.item_factors_, Popularity().fit(data).item_factors_, rtol=1e-6)
 
 
+def test_times_of_a_table_belong_to_its_own_rows():
+    """They were taken in the order of the table, which is not that of the matrix."""
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame({"user": [3, 1, 2, 1], "item": [9, 8, 9, 9], "timestamp": [40, 10, 30, 20]})
+    model = Popularity(half_life=10).fit(table)
+    assert model.item_ids_.tolist() == [8, 9]
+    np.testing.assert_allclose(model.item_factors_.ravel(), [2.0**-3, 1 + 2.0**-1 + 2.0**-2])
+
+
 def test_what_a_half_life_needs_is_said(data):
     for X in (data.matrix, Interactions(data.matrix, data.user_ids, data.item_ids)):
         with pytest.raises(ParameterError, match="half_life=3 .*timestamps"):
