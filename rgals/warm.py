@@ -29,6 +29,7 @@ from rgals.datasets.synthetic import make_implicit
 from rgals.estimator import RGALS
 from rgals.files.atomic import OPEN, lock
 from rgals.kernels import library, rows
+from rgals.losses import get_loss
 from rgals.metrics import evaluate
 from rgals.runtime.bars import Bar
 from rgals.runtime.errors import RgalsError
@@ -178,6 +179,8 @@ def _fit(loss: str) -> None:
     rated = sp.csr_array(train.toarray() * np.arange(1, 61))  # weights, and indices of 32 bits, not of 64
     # From the start that matrices of some size have.
     RGALS(loss=loss, n_iter=1, init="spectral", random_state=0).fit(rated)
+    # Where users hold together, "auto" weighs items by their degrees.
+    RGALS(loss=get_loss(loss).set_params(item_exponent=-0.1), n_iter=1, random_state=0).fit(train)
     model = RGALS(loss=loss, n_iter=1, init="spectral", random_state=0).fit(train)
     with tempfile.TemporaryDirectory() as folder:
         model.save(os.path.join(folder, "model.npz"))

@@ -33,8 +33,9 @@ with compilations(lambda name, seconds: compiled.append(name)):
     wide = sp.csr_array(X)
     wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
     unsorted = X[:, ::-1].tocsc().tocsr()[:, ::-1]
-    kinds = [X, rated, X.astype(bool), X.astype(np.int32), wide, X.astype(np.float64), X.toarray(),
-             X.tocoo(), sp.csr_matrix(X), unsorted, data, sp.block_diag([X, X], "csr")]  # the last: cohesive
+    parts = sp.csr_array(sp.block_diag([X, X]))  # whose users hold together
+    kinds = [parts, X, rated, X.astype(bool), X.astype(np.int32), wide, X.astype(np.float64), X.toarray(),
+             X.tocoo(), sp.csr_matrix(X), unsorted, data]
     for loss in ("rg2", "ials", "rgx"):
         for k, kind in enumerate(kinds):
             model = RGALS(loss=loss, K=(64, 8, 100)[k % 3], n_iter=2, random_state=0).fit(kind)

@@ -18,6 +18,7 @@ import time
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
 from rgals.baselines import Popularity
 from rgals.cli import _shared as shared
@@ -96,8 +97,10 @@ def _warm_up(losses: list[Loss], parameters: dict[str, Any]) -> None:
     small = make_implicit(80, 60, mean_interactions=8, random_state=0).matrix
     train, test = split_interactions(small, (0.5, 0.5), random_state=0)
     for loss in losses:
-        model = RGALS(loss=loss, **{**parameters, "n_iter": 1}).fit(train)
+        model = RGALS(loss=clone(loss), **{**parameters, "n_iter": 1}).fit(train)
         evaluate(model, train, test, metrics=METRICS)
+        if "item_exponent" in loss.get_params():  # by which "auto" weighs the items of larger data
+            model.set_params(loss__item_exponent=-0.1).fit(train)
 
 
 def _settings(model: RGALS) -> str:
