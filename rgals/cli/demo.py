@@ -18,7 +18,6 @@ import time
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
 
 from rgals.baselines import Popularity
 from rgals.cli import _shared as shared
@@ -97,7 +96,7 @@ def _warm_up(losses: list[Loss], parameters: dict[str, Any]) -> None:
     small = make_implicit(80, 60, mean_interactions=8, random_state=0).matrix
     train, test = split_interactions(small, (0.5, 0.5), random_state=0)
     for loss in losses:
-        model = RGALS(loss=clone(loss), **{**parameters, "n_iter": 1}).fit(train)
+        model = RGALS(loss=type(loss)(**loss.get_params()), **{**parameters, "n_iter": 1}).fit(train)
         evaluate(model, train, test, metrics=METRICS)
         if "item_exponent" in loss.get_params():  # by which "auto" weighs the items of larger data
             model.set_params(loss__item_exponent=-0.1).fit(train)
