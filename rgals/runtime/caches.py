@@ -29,6 +29,7 @@ import llvmlite.binding as llvm
 import numba
 import numpy as np
 from numba.core import caching
+from numba.core.runtime import rtsys
 
 #: Settings of numba that change code and that its own key leaves out.
 _SETTINGS = [
@@ -76,7 +77,14 @@ def _kind(cache: Any) -> Any:
     """Numba's caches, in the first folder that can be written, else in the first that is there."""
     places = [*_locators(cache._impl_class, _writable), *_locators(cache._impl_class, os.path.isdir)]
     implementation = type("Implementation", (cache._impl_class,), {"_locator_classes": places})
-    return type("Cache", (cache,), {"_impl_class": implementation})
+
+    def load_overload(self: Any, signature: Any, target: Any) -> Any:
+        """What was compiled before, or None: numba would get ready to compile first, which takes half a fit."""
+        rtsys.initialize(target)  # reference counts, which compiled code asks for
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(signature, target)
+
+    return type("Cache", (cache,), {"_impl_class": implementation, "load_overload": load_overload})
 
 
 def _folders(function: Callable[..., Any]) -> Iterator[str]:
