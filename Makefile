@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 
 PY      := $(VENV)/bin/python
-PIP     := $(PY) -m pip --disable-pip-version-check install --quiet
+# Modules are compiled to bytecode when they are imported: pip would compile thousands that never are.
+PIP     := $(PY) -m pip --disable-pip-version-check install --quiet --no-compile
 RUN     := $(VENV)/.installed-run
 TEST    := $(VENV)/.installed-test
 BENCH   := $(VENV)/.installed-bench
