@@ -23,6 +23,7 @@ from rgals.runtime.lazy import later
 from rgals.runtime.version import __version__
 
 if TYPE_CHECKING:
+    from rgals import plots
     from rgals.estimator import RGALS
     from rgals.losses import IALS, RG2, RGX, WRMF
     from rgals.model_selection.cv import RGALSCV
@@ -53,6 +54,7 @@ __all__ = [
     "UnknownIdError",
     "ValuesWarning",
     "__version__",
+    "plots",
     "warmup",
 ]
 
@@ -62,6 +64,7 @@ __getattr__, __dir__ = later(
         "estimator": "RGALS",
         "losses": "IALS RG2 RGX WRMF",
         "model_selection.cv": "RGALSCV",
+        "plots": "",
         "training.checkpoint": "Checkpoint",
         "warm": "warmup",
     },

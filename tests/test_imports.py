@@ -29,6 +29,7 @@ LAYERS = (
     "baselines",
     "estimator",
     "warm",
+    "plots",
     "model_selection",
     "compare",
     "cli",

@@ -12,7 +12,7 @@ PUBLIC = {
         Checkpoint CheckpointError FileFormatError ForkError IALS InputError InputTypeError
         InsufficientMemoryError MissingDependencyError ModelFileError NumericalError ParameterError
         PrecisionWarning RG2 RGALS RGALSCV RGX RgalsError ShapeError UnknownIdError ValuesWarning WRMF
-        __version__
+        __version__ plots
     """,
     "rgals.losses": """
         Coefficients Degrees IALS LOSSES Loss RG2 RGX Side WRMF get_loss rule
@@ -45,6 +45,9 @@ PUBLIC = {
     """,
     "rgals.compare": """
         Comparison DEFAULT METHODS Split compare prepare
+    """,
+    "rgals.plots": """
+        learning_curve popularity_bias spectrum sweep time_to_quality
     """,
     "rgals.model.export": """
         augment_items augment_queries export_factors export_index

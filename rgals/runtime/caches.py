@@ -79,7 +79,7 @@ def _kind(cache: Any) -> Any:
     implementation = type("Implementation", (cache._impl_class,), {"_locator_classes": places})
 
     def load_overload(self: Any, signature: Any, target: Any) -> Any:
-        """What was compiled before, or None: numba would get ready to compile first, which takes half a fit."""
+        """What was compiled before, or None; numba would get ready to compile first, which takes longer."""
         rtsys.initialize(target)  # reference counts, which compiled code asks for
         with self._guard_against_spurious_io_errors():
             return self._load_overload(signature, target)

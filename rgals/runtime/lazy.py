@@ -12,17 +12,23 @@ Value = TypeVar("Value")
 
 
 def later(package: str, modules: dict[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make ``__getattr__`` and ``__dir__`` of a package, given its names by the modules that have them."""
+    """Make ``__getattr__`` and ``__dir__`` of a package, given its names by the modules that have them.
+
+    A module without names is one itself.
+    """
     names = {name: f"{package}.{module}" for module, listed in modules.items() for name in listed.split()}
+    whole = {module: f"{package}.{module}" for module, listed in modules.items() if not listed}
     here = vars(sys.modules[package])
 
     def find(name: str) -> Any:
+        if name in whole:
+            return importlib.import_module(whole[name])  # which puts it here
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         here[name] = found = getattr(importlib.import_module(names[name]), name)
         return found
 
-    return find, lambda: sorted({*here, *names})
+    return find, lambda: sorted({*here, *names, *whole})
 
 
 class cached_property(Generic[Owner, Value]):  # noqa: N801

@@ -1,0 +1,48 @@
+"""Axes, colours and labels that all plots share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rgals.runtime.errors import InputError, MissingDependencyError
+
+#: Colours that the colour-blind can tell apart (Okabe and Ito, 2008), dark enough for thin lines.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#555555")
+
+
+def axes(ax: Any) -> Any:
+    """The given axes, or those of a new figure, without the frame at the top and at the right."""
+    if ax is None:
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise MissingDependencyError("plots need matplotlib: pip install 'rgals[plot]'") from error
+        # Not by pyplot, which keeps every figure alive; a notebook shows this one when asked for it.
+        ax = Figure(figsize=(7, 4.3), layout="constrained").subplots()
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(alpha=0.25)
+    return ax
+
+
+def named(things: Any, what: str) -> dict[str, Any]:
+    """One thing, or several by name, as a dict; one alone has the name ""."""
+    if not isinstance(things, Mapping):
+        return {"": things}
+    if not things:
+        raise InputError(f"{what}: nothing is given to draw; for example {{'RG2': model}}")
+    return {str(name): thing for name, thing in things.items()}
+
+
+def legend(ax: Any, **options: Any) -> None:
+    """A legend, where anything has a name."""
+    if ax.get_legend_handles_labels()[1]:
+        ax.legend(frameon=False, fontsize=9, **options)
+
+
+def spans_decades(values: Sequence[float] | np.ndarray) -> bool:
+    """Whether a logarithmic axis shows these values better: all positive, the largest 20 times the least."""
+    values = np.asarray(values, float)
+    return len(values) > 1 and bool(values.min() > 0) and values.max() >= 20 * values.min()

@@ -1,0 +1,160 @@
+"""What recommendations do to the catalogue, and what factors hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rgals.metrics._served import served
+from rgals.metrics.catalogue import exposure
+from rgals.plots._axes import COLORS, axes, legend, named
+from rgals.runtime.checks import check_int
+from rgals.runtime.errors import InputError, InputTypeError
+
+_BATCH = 4096  # users
+_BINS = 12  # of popularity, of equal width on the logarithmic axis
+_LEAST = 1e-3  # of the ratio that is drawn
+
+
+def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None, ax: Any = None) -> Any:
+    """Draw how often items are recommended over how often they occur in the training data.
+
+    Parameters
+    ----------
+    models : fitted model, pair of factors, callable, or dict of str to these
+        As in `rgals.metrics.evaluate`; several by name.
+    train : sparse matrix, Interactions or frame
+        Training interactions, which leave the lists.
+    n : int, default 10
+        Length of the lists of all users with training interactions.
+    columns : dict or "matrix", optional
+        Where ``train`` is a frame: as in `rgals.RGALS.fit`.
+    ax : matplotlib axes, optional
+        Where to draw; by default in a new figure.
+
+    Returns
+    -------
+    matplotlib axes
+        A line for each model: recommendations of an item, mean over items of about the same popularity,
+        divided by what it would get in proportion to its interactions. A line at 1 recommends as the data
+        are, one that rises recommends what is popular anyway. Less than a thousandth is drawn as that.
+
+    Raises
+    ------
+    InputError
+        No user has a training interaction.
+    MissingDependencyError
+        matplotlib is not installed.
+
+    Examples
+    --------
+    >>> from rgals import RGALS, plots
+    >>> from rgals.baselines import Popularity
+    >>> from rgals.datasets import make_implicit
+    >>> X = make_implicit(200, 100, random_state=0).matrix
+    >>> models = {"RG2": RGALS(8, random_state=0).fit(X), "popularity": Popularity().fit(X)}
+    >>> plots.popularity_bias(models, X).get_yscale()
+    'log'
+    """
+    n = check_int("n", n, 1)
+    models = named(models, "models")
+    ax = axes(ax)
+    for k, (name, model) in enumerate(models.items()):
+        popularity, shown = _exposure(model, train, n, columns)
+        edges = np.geomspace(1, popularity.max() + 1, _BINS + 1)
+        bin_of = np.clip(np.searchsorted(edges, popularity, "right") - 1, 0, _BINS - 1)
+        items, interactions, lists = (
+            np.bincount(bin_of, weights, _BINS) for weights in (None, popularity, shown)
+        )
+        full = items > 0
+        ratio = lists[full] / interactions[full] * (popularity.sum() / max(shown.sum(), 1))
+        at = interactions[full] / items[full]
+        style = {"markersize": 4, "label": name or None, "color": COLORS[k % len(COLORS)]}
+        ax.plot(at, np.maximum(ratio, _LEAST), "o-", **style)
+    ax.axhline(1, color="#999999", linewidth=0.8, linestyle=":")
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.set_xlabel("training interactions of an item")
+    ax.set_ylabel("recommended, over in proportion")
+    legend(ax)
+    return ax
+
+
+def _exposure(model: Any, train: Any, n: int, columns: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Of every item that occurs: its training interactions, and how many lists hold it."""
+    judged = served(model, train, train, "empty", columns)
+    users = np.flatnonzero(judged.seen.row_counts)
+    if len(users) == 0:
+        raise InputError("train: no user has an interaction; there is nothing to recommend from")
+    n_items = judged.seen.n_cols
+    shown = np.zeros(n_items, np.int64)
+    for start in range(0, len(users), _BATCH):
+        part = users[start : start + _BATCH]
+        lists = judged.lists(judged.answers(part), judged.seen.take_rows(part), min(n, n_items), False, None)
+        shown += exposure(lists, n_items)
+    counts = judged.seen.col_counts
+    return counts[counts > 0], shown[counts > 0]
+
+
+def spectrum(models: Any, *, ax: Any = None) -> Any:
+    """Draw the singular values of the score matrices of factor models.
+
+    Parameters
+    ----------
+    models : fitted model, pair (P, Q), or dict of str to either
+        What has ``user_factors_`` and ``item_factors_``; several by name.
+    ax : matplotlib axes, optional
+        Where to draw; by default in a new figure.
+
+    Returns
+    -------
+    matplotlib axes
+        The K singular values of ``P Q^T``, largest first, over their number; computed from the K x K
+        Gramians. Where they fall to nothing before the last, a smaller K or a lower ``reg`` would do.
+
+    Raises
+    ------
+    MissingDependencyError
+        matplotlib is not installed.
+
+    Examples
+    --------
+    >>> from rgals import RGALS, plots
+    >>> from rgals.datasets import make_implicit
+    >>> X = make_implicit(200, 100, random_state=0).matrix
+    >>> ax = plots.spectrum(RGALS(8, random_state=0).fit(X))
+    >>> len(ax.lines[0].get_ydata())
+    8
+    """
+    models = named(models, "models")
+    ax = axes(ax)
+    for k, (name, model) in enumerate(models.items()):
+        found = singular_values(*_factors(model))
+        at = np.arange(1, len(found) + 1)
+        ax.plot(at, found, ".-", markersize=4, label=name or None, color=COLORS[k % len(COLORS)])
+    ax.set_yscale("log")
+    ax.set_xlabel("number")
+    ax.set_ylabel("singular value of the scores")
+    legend(ax)
+    return ax
+
+
+def _factors(model: Any) -> tuple[np.ndarray, np.ndarray]:
+    pair = getattr(model, "factors_", None) or model
+    if hasattr(pair, "user_factors_"):
+        pair = pair.user_factors_, pair.item_factors_
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise InputTypeError(f"a model with factors or a pair of them is needed, not {type(model).__name__}")
+    return np.asarray(pair[0], np.float64), np.asarray(pair[1], np.float64)
+
+
+def singular_values(P: np.ndarray, Q: np.ndarray) -> np.ndarray:
+    """Singular values of ``P Q^T``, shape (K,): those of ``L^T R``, ``L L^T`` and ``R R^T`` the Gramians."""
+    roots = []
+    for factors in (P, Q):
+        values, vectors = np.linalg.eigh(factors.T @ factors)
+        roots.append(vectors * np.sqrt(np.maximum(values, 0.0)))
+    return np.linalg.svd(roots[0].T @ roots[1], compute_uv=False)

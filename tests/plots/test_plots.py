@@ -1,0 +1,154 @@
+"""Plots show what the fits, searches and lists hold: compared by the drawn numbers, not by pixels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rgals import RGALS, RGALSCV, InputError, InputTypeError, ParameterError, plots
+from rgals.baselines import EASE, Popularity
+from rgals.datasets import Interactions, make_implicit
+from rgals.plots.catalogue import singular_values
+from rgals.sgd import SGDRanker
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture(scope="module")
+def X():
+    return make_implicit(300, 120, random_state=0).matrix
+
+
+@pytest.fixture(scope="module")
+def watched(X):
+    return RGALS(8, early_stopping=True, patience=3, random_state=0).fit(X)
+
+
+def lines(ax, n):
+    """The first lines with more than a mark."""
+    return [line.get_xydata() for line in ax.lines if len(line.get_xdata()) > 1][:n]
+
+
+def test_a_learning_curve_is_the_metric_or_the_objective_of_the_history(X, watched):
+    drawn = lines(plots.learning_curve(watched), 1)[0]
+    assert len(drawn) > 3 and np.ptp(drawn[:, 1]) > 0
+    np.testing.assert_array_equal(drawn[:, 0], [row["iteration"] for row in watched.history_])
+    np.testing.assert_array_equal(drawn[:, 1], [row["ndcg@10"] for row in watched.history_])
+    ax = plots.learning_curve(watched, "objective")
+    np.testing.assert_array_equal(lines(ax, 1)[0][:, 1], [row["objective"] for row in watched.history_])
+    assert ax.get_ylabel() == "objective" and plots.learning_curve(watched).get_ylabel() == "NDCG@10"
+
+
+def test_several_fits_share_what_all_of_them_measured(X, watched):
+    plain = SGDRanker(8, n_epochs=3, random_state=0).fit(X)
+    ax = plots.learning_curve({"ALS": watched, "SGD": plain.history_})
+    assert ax.get_ylabel() == "objective"
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["ALS", "SGD"]
+    with pytest.raises(ParameterError, match=r"ndcg@10.*the history has objective"):
+        plots.learning_curve({"ALS": watched, "SGD": plain}, "ndcg@10")
+
+
+def test_time_to_quality_leaves_out_evaluation_and_marks_shares_of_the_best(watched):
+    ax = plots.time_to_quality({"RG2": watched})
+    drawn = lines(ax, 1)[0]
+    np.testing.assert_array_equal(drawn[:, 0], [row["seconds"] for row in watched.history_])
+    best = max(row["ndcg@10"] for row in watched.history_)
+    marks = [line.get_ydata()[0] for line in ax.lines if line.get_linestyle() == ":"]
+    np.testing.assert_allclose(marks, [0.95 * best, 0.99 * best])
+
+
+def test_a_sweep_runs_through_the_best_of_each_value(X):
+    found = {
+        "param_reg": np.ma.array([0.1, 0.1, 1.0, 10.0, None], dtype=object),
+        "param_K": np.ma.array([8, 16, 8, 8, 8]),
+        "mean_test_score": np.array([0.2, 0.3, 0.4, 0.1, 0.9]),
+        "std_test_score": np.array([0.0, 0.01, 0.02, 0.03, 0.0]),
+    }
+    ax = plots.sweep(found, "reg")
+    np.testing.assert_array_equal(lines(ax, 2)[1], [[0.1, 0.3], [1.0, 0.4], [10.0, 0.1]])
+    assert ax.get_xscale() == "log" and [text.get_text() for text in ax.texts] == ["1"]
+    assert plots.sweep({8: 0.1, 16: 0.2}, "K").get_xscale() == "linear"
+    with pytest.raises(ParameterError, match=r"alpha.*the search has K, reg"):
+        plots.sweep(found, "alpha")
+    with pytest.raises(ParameterError, match="no trial has a number"):
+        plots.sweep({"auto": 0.3}, "reg")
+
+
+def test_a_sweep_compares_trials_of_one_scale_only(X):
+    search = RGALSCV(K=8, random_state=0).fit(X)
+    levels = search.cv_results_["level"]
+    assert len(set(levels)) > 1
+    last = levels[np.isfinite(search.cv_results_["mean_test_score"])].max()
+    ax = plots.sweep(search, "reg")
+    drawn = lines(ax, 1)[0]
+    assert len(drawn) == np.sum((levels == last) & np.isfinite(search.cv_results_["mean_test_score"]))
+    assert ax.get_ylabel() == "NDCG@10"
+
+
+def test_popularity_bias_is_that_of_the_served_lists(X):
+    popularity, model = Popularity().fit(X), RGALS(8, random_state=0).fit(X)
+    ax = plots.popularity_bias({"popularity": popularity, "RG2": model}, X, n=5)
+    steep, flat = lines(ax, 2)
+    assert steep[-1, 1] > 1.5 * flat[-1, 1] and (steep[:-1, 1] < flat[:-1, 1]).sum() >= 3
+    # By hand, of all items with as many interactions as the most popular one has.
+    ids, _ = popularity.recommend(range(X.shape[0]), 5)
+    counts = np.bincount(X.indices, minlength=X.shape[1])
+    shown = np.bincount(ids[ids >= 0], minlength=X.shape[1])
+    edges = np.geomspace(1, counts.max() + 1, 13)
+    top = (counts >= edges[11]) & (counts > 0)
+    expected = shown[top].sum() / counts[top].sum() * counts.sum() / shown.sum()
+    assert steep[-1, 1] == pytest.approx(expected)
+
+
+def test_popularity_bias_takes_ids_in_any_order(X):
+    users, items = np.array([f"u{k}" for k in range(300)]), np.array([f"i{k}" for k in range(120)])
+    model = EASE().fit(X, user_ids=users, item_ids=items)
+    rows, columns = np.random.default_rng(0).permutation(300), np.random.default_rng(1).permutation(120)
+    turned = Interactions(X[rows][:, columns].tocsr().sorted_indices(), users[rows], items[columns])
+    plain = lines(plots.popularity_bias(model, Interactions(X, users, items)), 1)[0]
+    np.testing.assert_allclose(lines(plots.popularity_bias(model, turned), 1)[0], plain)
+    with pytest.raises(InputError, match="no user has an interaction"):
+        plots.popularity_bias(RGALS(4, random_state=0).fit(X), X * 0)
+
+
+@pytest.mark.parametrize("shape", [(50, 20, 6), (5, 40, 8)])  # of lower rank than K, too
+def test_the_spectrum_is_that_of_the_scores(shape):
+    m, n, K = shape
+    rng = np.random.default_rng(0)
+    P, Q = rng.normal(size=(m, K)), rng.normal(size=(n, K)) * np.arange(1, K + 1)
+    expected = np.zeros(K)
+    expected[: min(m, n)] = np.linalg.svd(P @ Q.T, compute_uv=False)[:K]
+    np.testing.assert_allclose(singular_values(P, Q), expected, atol=1e-6 * expected[0])
+    drawn = plots.spectrum((P, Q)).lines[0].get_ydata()
+    np.testing.assert_array_equal(drawn, singular_values(P, Q))
+
+
+def test_axes_that_are_given_are_drawn_into(watched):
+    from matplotlib.figure import Figure
+
+    given = Figure().subplots()
+    assert plots.learning_curve(watched, ax=given) is given and given.lines
+    assert plots.learning_curve(watched) is not given
+
+
+@pytest.mark.parametrize("draw", [plots.learning_curve, plots.time_to_quality])
+def test_what_has_no_history_is_refused(draw):
+    with pytest.raises(InputTypeError, match="a fitted model or its history_"):
+        draw(3)
+    with pytest.raises(InputError, match="empty"):
+        draw([])
+    with pytest.raises(InputError, match="nothing is given"):
+        draw({})
+
+
+def test_every_plot_renders(X, watched, tmp_path):
+    drawn = {
+        "curve": plots.learning_curve(watched),
+        "time": plots.time_to_quality({"RG2": watched}),
+        "sweep": plots.sweep({0.1: 0.3, 1.0: 0.4}, "reg"),
+        "bias": plots.popularity_bias(watched, X),
+        "spectrum": plots.spectrum(watched),
+    }
+    for name, ax in drawn.items():
+        ax.figure.savefig(tmp_path / f"{name}.png")
+        assert (tmp_path / f"{name}.png").stat().st_size > 5000
