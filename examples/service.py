@@ -6,11 +6,14 @@ curl -H 'Content-Type: application/json' -d '{"user": "ann", "n": 5}' http://127
 curl -H 'Content-Type: application/json' -d '{"history": ["tea", "milk"]}' http://127.0.0.1:8000/recommend
 curl -H 'Content-Type: application/json' -d '{"item": "tea"}' http://127.0.0.1:8000/similar
 curl -H 'Content-Type: application/json' -d '{"user": "ann", "item": "tea"}' http://127.0.0.1:8000/explain
+curl http://127.0.0.1:8000/health
+curl http://127.0.0.1:8000/metrics
 
 `model.save("model.npz")` replaces the file in one step; the service notices, loads and checks the new one
 beside the old one, and changes over between two requests. A file that cannot be loaded changes nothing. Every
-answer comes from one model and names it. Who does not send a whole request in time is hung up on. One
-process; run several behind a balancer for more.
+answer comes from one model and names it. Who does not send a whole request in time is hung up on, and more
+requests at once than `--most` are turned away (503). `/metrics` is for Prometheus: requests and their seconds
+by path and status, models loaded and refused, memory. One process; run several behind a balancer for more.
 """
 
 import argparse
@@ -28,12 +31,14 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from prometheus_client import CollectorRegistry, Counter, Histogram, Info, ProcessCollector, generate_latest
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
 from rgals import RGALS, RgalsError, UnknownIdError
 from rgals.datasets import IdMap
 
 MAX_N, MAX_IDS, MAX_BYTES = 1000, 10_000, 1 << 20
+PATHS = {"/recommend", "/similar", "/explain", "/health", "/metrics"}
 log = logging.getLogger("uvicorn.error")
 
 Id = StrictInt | StrictStr
@@ -50,6 +55,7 @@ class Recommend(Query):
     user: Id | None = None
     history: Ids | None = None  # instead of a user: items that somebody unknown has
     exclude: Ids = []
+    among: Ids | None = None  # only these, for example what is in stock
     popular: bool = False  # for an unknown user: popular items instead of an error
 
     @model_validator(mode="after")
@@ -121,11 +127,42 @@ class Limit:
             await self.app(scope, receive, send)
 
 
+class Measured:
+    """Counts requests and their seconds, for `/metrics`."""
+
+    def __init__(self, app: Any, registry: CollectorRegistry) -> None:
+        self.app = app
+        labels = ["path", "status"]
+        self.seconds = Histogram("rgals_request_seconds", "Until the answer ended", labels, registry=registry)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        status, began = 500, time.perf_counter()
+
+        async def note(message: Any) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, note)
+        finally:
+            path = scope["path"] if scope["path"] in PATHS else "other"  # or anybody could make a million
+            self.seconds.labels(path, status).observe(time.perf_counter() - began)
+
+
 def make_app(path: str, poll: float = 0.5) -> FastAPI:
     app = FastAPI(title="rgals", description=__doc__)
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    files = Counter("rgals_model_files", "New files, by what came of them", ["outcome"], registry=registry)
+    serving = Info("rgals_model", "The model that answers", registry=registry)
     app.add_middleware(Limit)
+    app.add_middleware(Measured, registry=registry)
     first = stamp(path)  # before it is loaded: a file that comes meanwhile is another one
     app.state.loaded = load(path)
+    serving.info({"name": app.state.loaded.name})
 
     def watch() -> None:
         last = first
@@ -136,8 +173,11 @@ def make_app(path: str, poll: float = 0.5) -> FastAPI:
                 continue
             try:
                 app.state.loaded = load(path)  # one assignment: no request sees anything between
+                serving.info({"name": app.state.loaded.name})
+                files.labels("served").inc()
                 log.info("now serving %s", app.state.loaded.name)
             except Exception as error:  # whatever it is, the next file deserves a look
+                files.labels("refused").inc()
                 log.error("still serving %s: %r", app.state.loaded.name, error)
             last = now
 
@@ -158,10 +198,16 @@ def make_app(path: str, poll: float = 0.5) -> FastAPI:
         loaded = app.state.loaded
         return Answer({"model": loaded.name, "users": len(loaded.users), "items": len(loaded.items)})
 
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
+
     @app.post("/recommend")
     async def recommend(query: Recommend) -> Answer:
         loaded = app.state.loaded
         options = {"exclude_items": loaded.items.index(query.exclude), "cold": "popular"}
+        if query.among is not None:
+            options["candidates"] = loaded.items.index(query.among)
         row = [] if query.history is None else loaded.items.index(query.history)
         user = loaded.users.index([query.user], missing="mark")[0] if query.user is not None else -1
         if user >= 0:
@@ -242,11 +288,12 @@ def main() -> None:
     parser.add_argument(
         "--patience", type=float, default=20, help="seconds that a request may take to arrive"
     )
+    parser.add_argument("--most", type=int, default=1000, help="connections and requests at once")
     args = parser.parse_args()
     app = make_app(args.model, args.poll)
     listener = socket.create_server((args.host, args.port), backlog=2048)
     print(f"http://{args.host}:{listener.getsockname()[1]} serves {app.state.loaded.name}", flush=True)
-    config = uvicorn.Config(app, ws="none", access_log=False, log_level="info")
+    config = uvicorn.Config(app, ws="none", access_log=False, log_level="info", limit_concurrency=args.most)
     Server(config, args.patience).run(sockets=[listener])
 
 

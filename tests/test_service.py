@@ -181,6 +181,7 @@ CURLS = [
     for line in ast.get_docstring(ast.parse(bench.SERVICE.read_text(encoding="utf-8"))).splitlines()
     if line.startswith("curl ")
 ]
+QUESTIONS = [line for line in CURLS if " -d " in line]
 
 
 def request_of(words):
@@ -199,7 +200,7 @@ def request_of(words):
 
 
 @pytest.mark.parametrize("client", ["curl", "http.client"])
-@pytest.mark.parametrize("line", CURLS)
+@pytest.mark.parametrize("line", QUESTIONS)
 def test_the_documented_lines_do_what_they_say(shop, line, client):
     words = shlex.split(line.replace(":8000/", f":{shop}/"))
     assert str(shop) in words[-1]
@@ -223,7 +224,58 @@ def test_the_documented_lines_do_what_they_say(shop, line, client):
 
 
 def test_there_is_a_documented_line_for_every_question():
-    assert {line.rpartition("/")[2] for line in CURLS} == {"recommend", "similar", "explain"}
+    assert {line.rpartition("/")[2] for line in QUESTIONS} == {"recommend", "similar", "explain"}
+    assert {line.rpartition("/")[2] for line in CURLS} - {"recommend", "similar", "explain"} == {
+        "health",
+        "metrics",
+    }
+
+
+def look(port, path):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    assert response.status == 200
+    return response.read().decode()
+
+
+def figures(port):
+    """What /metrics says, by name and labels."""
+    lines = [line for line in look(port, "/metrics").splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def test_metrics_count_requests_files_and_memory(service, models):
+    port = serve(service, models[0])
+    before = figures(port)
+    item = {"item": models[0].item_ids_[0].item()}
+    for _ in range(3):
+        ask(port, "/similar", item)
+    ask(port, "/similar", {})
+    ask(port, f"/{'x' * 50}", {})
+    serve(service, models[1])
+    after = figures(port)
+
+    def grown(name):
+        return after.get(name, 0) - before.get(name, 0)
+
+    seconds = 'rgals_request_seconds_count{{path="{}",status="{}"}}'.format
+    assert grown(seconds("/similar", 200)) > 3 and grown(seconds("/similar", 422)) == 1
+    assert grown(seconds("other", 404)) == 1 and not any("xxx" in name for name in after)
+    assert grown('rgals_model_files_total{outcome="served"}') == 1
+    assert after[f'rgals_model_info{{name="{models[1].fingerprint()}"}}'] == 1
+    health = json.loads(look(port, "/health"))
+    assert health == {"model": models[1].fingerprint(), "users": 400, "items": 150}
+
+
+def test_only_what_is_among_the_asked_for_is_recommended(service, models):
+    port, model = serve(service, models[0]), models[0]
+    among = model.item_ids_[[3, 50, 99]].tolist()
+    for who in ({"user": model.user_ids_[7].item()}, {"history": model.item_ids_[[1, 2]].tolist()}):
+        answer = ask(port, "/recommend", {**who, "among": among})[1]
+        assert 0 < len(answer["items"]) <= 3 and {part["item"] for part in answer["items"]} <= set(among)
+    assert ask(port, "/recommend", {**who, "among": []})[1]["items"] == []
+    assert ask(port, "/recommend", {**who, "among": ["nothing"]})[0] == 404
 
 
 def test_labels_that_utf8_cannot_express_are_answered(shop):
@@ -345,11 +397,11 @@ def check_load(service, models, clients, seconds, swap_every):
     path, port = service
     models[0].save(path)
     latencies, statuses, served, swaps = asyncio.run(
-        bench.under_load(path, port, models, clients, seconds, swap_every)
+        bench.under_load(path, port, models, clients, seconds, swap_every, bad=0.05)
     )
     p50, p99 = np.percentile(latencies, [50, 99]) * 1e3
     print(f"{clients} in flight, {seconds} s: {len(latencies)} answers, p50 {p50:.0f} ms, p99 {p99:.0f} ms")
-    assert set(statuses) == {200}, statuses
+    assert set(statuses) <= {200, "refused"} and statuses[200] > 10 * statuses["refused"], statuses
     assert swaps >= 2 and len(served) == 2, (swaps, served)
     assert len(latencies) > 2 * clients
 
