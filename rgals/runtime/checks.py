@@ -43,7 +43,7 @@ def check_choice(name: str, value: Any, choices: tuple | list) -> Any:
 
 
 def moved_to(record: Any, moved: Mapping[str, Any], function: str, keyword: str) -> Any:
-    """A record with keywords that were the function's own in 0.1; a warning has the line that is right now."""
+    """A record with keywords that were the function's own in 0.1; a warning has the line that is right."""
     known = {field.name for field in fields(record)}
     for name in moved:
         if name not in known:
