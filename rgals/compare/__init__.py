@@ -59,7 +59,8 @@ def compare(
         scikit-learn's kind, implicit's: anything with ``fit(X)`` and ``recommend(users, n)`` (ids of the best
         items of each user, or ids and scores), ``predict(X)`` (scores of all items) or ``get_score(users)``.
         Functions of the training matrix (a scipy csr_matrix) that give the scores of all users and items, a
-        function from users to their scores, or something fitted. An estimator or function in a pair with
+        function from users to their scores, or something fitted, such as irspack's
+        ``lambda X: IALSRecommender(X).learn()``. An estimator or function in a pair with
         ladders, ``(EASE(), {"reg": [100, 300, 1000]})``, is tuned on them. Where there is a
         ``random_state``, it is the number of the run; what has none runs once.
     out : path, optional

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rgals.metrics import effect_size, holm, paired_test
+from rgals.metrics.significance import METHODS as TESTS
+from rgals.runtime.checks import check_choice
 
 Curve = Sequence[Sequence[float]]  # (seconds, value) per iteration or epoch
 
@@ -79,6 +81,7 @@ class Against:
 
 def against(figures: Mapping[str, np.ndarray], reference: str, test: str = "t") -> dict[str, Against]:
     """All methods but the reference beside it. ``figures``: of every user."""
+    check_choice("test", test, TESTS)
     base = figures[reference]
     others = {name: values for name, values in figures.items() if name != reference}
     p_values = [paired_test(values, base, test) for values in others.values()]

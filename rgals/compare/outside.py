@@ -107,8 +107,10 @@ def rankings(model: Any, X: sp.csr_matrix, known: CSR, n: int | None) -> Any:
         return Lists(model.recommend, X, known, n)
     if hasattr(model, "predict"):
         return lambda users: _dense(model.predict(X[users]))
-    if callable(model) or hasattr(model, "scores") or hasattr(model, "user_factors_"):
+    if hasattr(model, "scores") or hasattr(model, "user_factors_"):
         return model
+    if callable(model):
+        return lambda users: _dense(model(users))
     raise InputTypeError(
         f"nothing ranks items in {type(model).__name__}: it must have recommend(users, n), predict(X) that "
         "gives scores of all items, or get_score(users); a function gives the scores, users x items, or a "
@@ -117,7 +119,10 @@ def rankings(model: Any, X: sp.csr_matrix, known: CSR, n: int | None) -> Any:
 
 
 def _dense(scores: Any) -> np.ndarray:
-    return scores.toarray() if sp.issparse(scores) else np.asarray(scores)
+    table = scores.toarray() if sp.issparse(scores) else np.asarray(scores)
+    if table.dtype.kind == "f" and np.isnan(table).any():
+        raise InputError("it gave scores with NaN, which rank nothing; give -inf to items that nobody gets")
+    return table
 
 
 @dataclass(frozen=True)

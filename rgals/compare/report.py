@@ -522,9 +522,10 @@ def page(result: Comparison, svg: str) -> str:
             "the machine, and parts on one thread, lower this."
         )
     how = (
-        "Every method climbs the ladders of its own parameters on validation "
-        f"{result.metric.upper()} (seed 0), then runs with several seeds. A run ends when validation has not "
-        f"improved for {result.setting['patience']} iterations or after {result.setting['time_limit']:g} s; "
+        "Methods with ladders of parameters climb them on validation "
+        f"{result.metric.upper()} (seed 0), others run as they were given; those with random choices run "
+        "with several seeds. A run ends when validation has not improved for "
+        f"{result.setting['patience']} iterations or after {result.setting['time_limit']:g} s; "
         f"validation looks at {result.setting['validation_users']:,} users. The best iteration is measured "
         "on test, for all users, training and validation items left out of the ranking. ± is the standard "
         "deviation over seeds. Times are medians over seeds; “best” is the best method's "

@@ -59,9 +59,11 @@ class Split:
     user_ids: np.ndarray | None = None
 
     @property
-    def known(self) -> CSR | None:
+    def known(self) -> CSR:
         """Training and validation together: what is left out of the ranking on test."""
-        return union([self.train, self.validation])
+        together = union([self.train, self.validation])
+        assert together is not None
+        return together
 
 
 def prepare(
@@ -113,6 +115,10 @@ def prepare(
     True
     """
     if isinstance(data, Split):
+        if (min_value, core, random_state, protocol, columns) != (None, None, 0, None, None):
+            raise ParameterError(
+                "data", "Split(...)", "it is split already; give options where it is prepared"
+            )
         return data
     if isinstance(protocol, str):
         if protocol not in PROTOCOLS:
@@ -246,10 +252,8 @@ class Options:
 
 def _watches(model: Any) -> bool:
     """Whether a fit shows its iterations, and judges them."""
-    return (
-        hasattr(model, "fit")
-        and {"validation", "callbacks"} <= inspect.signature(model.fit).parameters.keys()
-    )
+    ours = isinstance(model, FactorRanker)  # others may mean something else by these words
+    return ours and {"validation", "callbacks"} <= inspect.signature(model.fit).parameters.keys()  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -403,9 +407,8 @@ class Runner:
 
     def _make(self, method: Method, params: Mapping[str, float], seed: int) -> Any:
         model = method.build(params, K=self.options.K, n_jobs=self.options.n_jobs, random_state=seed)
-        ours = isinstance(model, FactorRanker)
-        if ours and getattr(model, "values", None) == AUTO:
-            model.values = self.values
+        if isinstance(model, FactorRanker) and getattr(model, "values", None) == AUTO:
+            model.set_params(values=self.values)  # type: ignore[attr-defined]
         return model
 
     def _fit(
@@ -444,11 +447,11 @@ class Runner:
         """The training part as other packages take it."""
         return sp.csr_matrix(self.split.train.to_scipy())
 
-    def _judged(self, model: Any, known: CSR | None) -> Any:
+    def _judged(self, model: Any, known: CSR) -> Any:
         """What `evaluate` takes for a model that was fitted to the training part."""
         cutoffs = [metric.k for metric in self.options.metrics]
         longest = None if None in cutoffs else max(k for k in cutoffs if k is not None)
-        return outside.rankings(model, self._given_out, known or self.split.train, longest)
+        return outside.rankings(model, self._given_out, known, longest)
 
     def _on_test(self, method: Method, model: Any) -> tuple[dict[str, float], dict[str, str]]:
         """Means over users and, of metrics that each user has, the figures of all of them."""
