@@ -10,9 +10,11 @@ from tempfile import TemporaryDirectory
 from typing import Any, overload
 
 from rgals.compare.analysis import Against
+from rgals.compare.data import Split, prepare
 from rgals.compare.methods import DEFAULT, METHODS, Method, get_methods
-from rgals.compare.report import Comparison, Comparisons, summarise, write
-from rgals.compare.runner import TEST_METRICS, Effort, Options, Runner, Split, prepare
+from rgals.compare.page import write
+from rgals.compare.report import Comparison, Comparisons, summarise
+from rgals.compare.runner import TEST_METRICS, Effort, Options, Runner
 from rgals.metrics._table import parse_all
 from rgals.model_selection import Protocol
 from rgals.runtime.checks import check_int, moved_to
@@ -145,7 +147,8 @@ def compare(
     options = Options(K, seeds, metrics, effort, n_jobs, verbose)
     many = isinstance(data, Mapping)
     sets = dict(data) if many else {name or _name_of(data): data}
-    if many and (name is not None or not all(key and Path(str(key)).name == str(key) for key in sets)):
+    named = all(key and Path(str(key)).name == str(key) for key in sets)
+    if many and (name is not None or not sets or not named):
         raise ParameterError("data", list(sets), "the keys are names of data sets and of folders for them")
     preparation |= {"protocol": protocol, "columns": columns}
     splits = {str(key): prepare(one, **preparation) for key, one in sets.items()}

@@ -14,6 +14,7 @@ import pytest
 from rgals.compare import METHODS, Effort, Method, compare, prepare
 from rgals.compare import runner as runner_module
 from rgals.compare.analysis import linear_rate, mean_and_spread, seconds_to
+from rgals.compare.data import some_users
 from rgals.compare.methods import get_methods
 from rgals.compare.runner import Runner, climb
 from rgals.datasets import make_implicit, read_interactions
@@ -161,12 +162,12 @@ def test_a_threshold_holds_for_interactions_as_for_a_file(tmp_path):
 def test_a_sample_of_users_can_be_watched(data):
     split = prepare(data)
     users = np.flatnonzero(split.validation.row_counts)
-    some = runner_module._some_users(split.validation, 40)
+    some = some_users(split.validation, 40)
     kept = np.flatnonzero(some.row_counts)
     assert len(users) > 60 and len(kept) == 40
     whole = split.validation.to_scipy().toarray()
     np.testing.assert_array_equal(some.to_scipy().toarray()[kept], whole[kept])
-    assert runner_module._some_users(split.validation, len(users)) is split.validation
+    assert some_users(split.validation, len(users)) is split.validation
     with pytest.raises(ParameterError, match="validation_users"):
         Effort(validation_users=0)
 

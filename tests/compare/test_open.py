@@ -22,6 +22,7 @@ from instruments.comparing import Jitter, Neighbours, cosine
 
 from rgals import IALS, RGALS, RGALSCV, ValuesWarning
 from rgals.baselines import EASE, Popularity
+from rgals.cli import main
 from rgals.compare import METHODS, Comparison, Effort, Method, Split, compare, prepare
 from rgals.compare.analysis import against
 from rgals.datasets import make_implicit
@@ -236,6 +237,18 @@ def test_popularity_and_ease_have_names():
     matrix = as_csr(make_implicit(100, 60, mean_interactions=10, random_state=0).matrix)
     start = METHODS["ease"].start_for(matrix, 8)["reg"]
     assert start == EASE().fit(matrix).reg_ == pytest.approx(4 * matrix.nnz / 100)
+
+
+def test_a_method_that_writes_into_its_matrix_harms_no_other(split, scores):
+    def rude(X):
+        found = X @ cosine(X, 20)
+        X.data[:] = 7.0
+        X.indices[:] = 0
+        return found
+
+    result = compare(split, {"rude": rude, "knn": Neighbours(20), "rude again": lambda X: rude(X)}, **ONE)
+    for row in result.rows:
+        np.testing.assert_allclose(row.users["ndcg@10"], by_hand(scores, split), atol=1e-12)
 
 
 # Users without interactions, short lists.
@@ -472,7 +485,7 @@ def test_several_data_sets_are_each_as_alone(tmp_path):
     frame = found.to_frame("mrr@10")
     assert frame["data"].tolist() == ["set 0"] * 2 + ["set 1"] * 2 and frame["best"].sum() == 2
     assert found.text().count("set ") == found.markdown().count("**set ") == 2
-    for wrong in ({"a/b": data["set 0"]}, {"": data["set 0"]}):
+    for wrong in ({"a/b": data["set 0"]}, {"": data["set 0"]}, {}):
         with pytest.raises(ParameterError, match="names of data sets"):
             compare(wrong, methods, **ONE)
 
@@ -524,6 +537,24 @@ def test_values_are_warned_of_once_for_each_data_set():
     said = [warning for warning in said if warning.category is ValuesWarning]
     assert [warning.filename for warning in said] == [__file__] * 2
     assert str(said[0].message) != str(said[1].message)
+
+
+def test_the_command_measures_what_is_listed(tmp_path, capsys, undrawn):
+    pairs = sp.coo_matrix(make_implicit(100, 60, mean_interactions=10, random_state=0).matrix)
+    path = tmp_path / "events.csv"
+    path.write_text("user,item\n" + "".join(f"u{u},i{i}\n" for u, i in zip(*pairs.coords, strict=True)))
+    options = ["--methods", "popularity,ease", "--metric", "recall@20,mrr@5", "--max-trials", "0"]
+    options += ["--core", "3", "--seed", "5", "--seeds", "1"]
+    assert main(["compare", str(path), "-o", str(tmp_path / "out"), *options, "-q"]) == 0
+    told = capsys.readouterr().out
+    alone = compare(
+        prepare(path, core=3, random_state=5),
+        "popularity,ease",
+        metric="recall@20,mrr@5",
+        **{**ONE, "effort": Effort(max_trials=0)},
+    )
+    assert told.startswith("events\n") and "RECALL@20" in told and "MRR@5" in told
+    assert all(f"{row.test['recall@20'][0]:.4f}" in told for row in alone.rows)
 
 
 # Folders.
