@@ -288,6 +288,21 @@ def test_lists_that_end_early_miss_what_is_not_in_them(split):
     np.testing.assert_allclose(row.users["recall@10"], 1 / counts)
 
 
+def test_what_is_known_takes_no_place_and_no_item_is_none():
+    """Lists may hold what is known; where they end, -1 stands for nothing, not for the last item."""
+    train, hidden, test = np.zeros((3, 4, 20))
+    train[:, :5], hidden[:, 5:18], test[:2, 18], test[2:, 19] = 1, 1, 1, 1
+    parts = Split(as_csr(train), as_csr(hidden), as_csr(test))
+    lists = np.tile([*range(19), -1], (4, 1))
+
+    class Told(Silent):
+        def recommend(self, users, n):
+            return lists[users, :n]
+
+    row = compare(parts, Told(), metric="recall@3", **ONE).rows[0]
+    assert row.users["recall@3"].tolist() == [1, 1, 0, 0]
+
+
 # What is refused.
 
 
@@ -422,6 +437,23 @@ def test_rows_come_in_the_order_of_what_was_asked(split, scores):
             result.to_frame(**wrong)
 
 
+def test_the_order_is_that_of_the_metric_that_was_asked_for(split):
+    """One method finds something at once and then nothing, the other everything, but late."""
+    truth, known = (part.to_scipy().toarray() > 0 for part in (split.test, split.known))
+    popular = np.argsort(np.argsort(truth.sum(axis=0)))
+    early, late = np.where(truth, -1.0, 0.0), np.where(truth, 10.0, 0.0)
+    for user in range(len(truth)):
+        early[user, np.flatnonzero(truth[user])[:1]] = 1.0
+        others = np.flatnonzero(~truth[user] & ~known[user])[:10]
+        late[user, others] = 20.0 + popular[others]
+    methods = {"early": lambda X: early, "late": lambda X: late}
+    results = {m: compare(split, methods, metric=m, **ONE) for m in ("recall@20", "mrr@5")}
+    assert [row.method for row in results["recall@20"].rows] == ["late", "early"]
+    assert [row.method for row in results["mrr@5"].rows] == ["early", "late"]
+    frame = results["recall@20"].to_frame("ndcg@10")
+    assert frame["method"].tolist() == ["early", "late"] and frame["difference"][1] < 0
+
+
 def test_the_tables_have_the_tests(split, tmp_path):
     pytest.importorskip("matplotlib")
     result = compare(split, {"knn": Neighbours(), "popularity": "popularity"}, out=tmp_path, **ONE)
@@ -498,6 +530,9 @@ def test_frames_of_ids_are_compared_and_figures_belong_to_ids(rng):
     columns = {"user": "who", "item": "what", "value": "n"}
     result = compare(frame, {"knn": Neighbours()}, columns=columns, **ONE)
     parts = prepare(frame, columns=columns)
+    counts = sum(part.row_counts for part in (parts.train, parts.validation, parts.test))
+    assert dict(zip(parts.user_ids, counts, strict=True)) == frame["who"].value_counts().to_dict()
+    assert len(set(counts)) > 5
     ids = parts.user_ids[parts.test.row_counts > 0]
     assert result.user_ids.tolist() == ids.tolist() and set(ids) <= set(names) and len(ids) > 50
     assert len(result.rows[0].users["ndcg@10"]) == len(ids)
