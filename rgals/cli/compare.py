@@ -21,6 +21,7 @@ _OPTIONS: tuple[shared.Option, ...] = (
     ("K", int, "N", "number of factors"),
     ("seeds", int, "N", "runs of a tuned method"),
     ("metric", str, "LIST", "what is tuned, drawn and sorted by; after a comma, what is measured too"),
+    ("values", str, "KIND", "what a value weighs: auto, raw, log1p, binary or bm25"),
     shared.JOBS,
 )
 _DATA: tuple[shared.Option, ...] = (

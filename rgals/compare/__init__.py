@@ -15,9 +15,10 @@ from rgals.compare.methods import DEFAULT, METHODS, Method, get_methods
 from rgals.compare.page import write
 from rgals.compare.report import Comparison, Comparisons, summarise
 from rgals.compare.runner import TEST_METRICS, Effort, Options, Runner
+from rgals.matrix.weighting import VALUES
 from rgals.metrics._table import parse_all
 from rgals.model_selection import Protocol
-from rgals.runtime.checks import check_int, moved_to
+from rgals.runtime.checks import check_choice, check_int, moved_to
 from rgals.runtime.errors import InputError, ParameterError
 
 _OF_DATA = ("min_value", "core", "random_state")  # keywords of 0.1 that `prepare` has
@@ -38,6 +39,7 @@ def compare(
     K: int = 64,
     seeds: int = 3,
     metric: Any = "ndcg@10",
+    values: str = "auto",
     effort: Effort | None = None,
     n_jobs: int | None = None,
     verbose: int = 1,
@@ -81,6 +83,9 @@ def compare(
     metric : str or sequence of str, default="ndcg@10"
         As in `rgals.metrics.evaluate`, larger is better. The first is what is tuned and watched; rows are
         sorted and tested by it. All are measured on test, with MRR@10 and NDCG@10.
+    values : {"auto", "raw", "log1p", "binary", "bm25"}, default="auto"
+        What an interaction weighs in fits of rgals, as in `rgals.RGALS`, where an estimator does not say so
+        itself; "auto" is decided once. Others get the values as they are.
     effort : Effort, optional
         Trials of tuning, limits of fits, starts.
     n_jobs : int, optional
@@ -142,9 +147,10 @@ def compare(
     effort.check(chosen)
     check_int("K", K, 1)
     check_int("seeds", seeds, 1)
+    check_choice("values", values, VALUES)
     asked = metric.split(",") if isinstance(metric, str) else list(metric)
     metrics = tuple(parse_all([*asked, *TEST_METRICS]))
-    options = Options(K, seeds, metrics, effort, n_jobs, verbose)
+    options = Options(K, seeds, metrics, effort, values, n_jobs, verbose)
     many = isinstance(data, Mapping)
     sets = dict(data) if many else {name or _name_of(data): data}
     named = all(key and Path(str(key)).name == str(key) for key in sets)

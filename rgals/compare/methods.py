@@ -32,7 +32,7 @@ def params_text(params: Params) -> str:
 
 def _rungs(low: float, high: float) -> tuple[float, ...]:
     """1, 1.5, 2, 3, 5 and 7 times powers of ten, from low to high."""
-    values = [float(f"{m}e{power}") for power in range(-5, 4) for m in (1, 1.5, 2, 3, 5, 7)]
+    values = [float(f"{m}e{power}") for power in range(-5, 6) for m in (1, 1.5, 2, 3, 5, 7)]
     return tuple(v for v in values if low <= v <= high)
 
 
@@ -158,7 +158,7 @@ _EASE = Method(
     "EASE",
     "closed form",
     lambda params, n_jobs=None, **_: EASE(reg=params["reg"], n_jobs=n_jobs),
-    {"reg": _rungs(1, 7e3)},
+    {"reg": _rungs(1, 7e5)},
     {"reg": 300.0},
     _ridge_of_ease,
     seeded=False,
@@ -243,7 +243,7 @@ def _method(given: Any, name: str | None) -> Method:
     elif isinstance(given, Loss):
         found = _of_loss(given)
     found = found or _of_thing(given)
-    return found if name is None else replace(found, name=str(name), label=str(name))
+    return found if name in (None, found.name) else replace(found, name=str(name), label=str(name))
 
 
 def get_methods(given: Any) -> list[Method]:

@@ -130,6 +130,7 @@ class Options:
     seeds: int
     metrics: tuple[Metric, ...]  # the first is what is tuned, watched and sorted by
     effort: Effort
+    values: str
     n_jobs: int | None
     verbose: int
 
@@ -178,7 +179,7 @@ class Runner:
         self.known = split.known
         self.watched = some_users(split.validation, effort.validation_users)
         # Decided, and said, once for all methods.
-        weighting = weigh(AUTO, split.train, depth=depth + 1)
+        weighting = weigh(options.values, split.train, depth=depth + 1)
         self.values, self.weighted = weighting.kind, weighting.rows(split.train)
         self._is_warm = False
         setting = {
@@ -194,6 +195,8 @@ class Runner:
         names = [metric.name for metric in options.metrics]
         if set(names) - {options.metric} - set(TEST_METRICS):
             setting["metrics"] = names
+        if options.values != AUTO:
+            setting["values"] = options.values
         self.journal = Journal(folder / "results.jsonl", setting)
 
     def run(self) -> None:

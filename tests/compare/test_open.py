@@ -592,6 +592,27 @@ def test_the_command_measures_what_is_listed(tmp_path, capsys, undrawn):
     assert all(f"{row.test['recall@20'][0]:.4f}" in told for row in alone.rows)
 
 
+def test_values_are_weighed_as_asked(tmp_path, undrawn):
+    data = make_implicit(120, 80, mean_interactions=15, valued=True, random_state=2)
+    parts, options = prepare(data), {"K": 4, **ONE}
+    assert not parts.train.is_binary
+    mine = RGALS(4, n_iter=3, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ValuesWarning)
+        methods = {"told": mine, "kept": RGALS(4, n_iter=3, values="binary", random_state=0)}
+        result = compare(parts, methods, out=tmp_path, values="bm25", **options)
+        for row in result.rows:
+            values = {"told": "bm25", "kept": "binary"}[row.method]
+            model = mine.set_params(values=values).fit(parts.train.to_scipy())
+            expected = evaluate(model, parts.known, parts.test)["ndcg@10"]
+            assert row.test["ndcg@10"][0] == pytest.approx(expected, rel=1e-6)
+    assert len({row.test["ndcg@10"] for row in result.rows}) == 2
+    with pytest.raises(InputError, match="values"):
+        compare(parts, methods, out=tmp_path, values="raw", **options)
+    with pytest.raises(ParameterError, match="values='tfidf'"):
+        compare(parts, methods, values="tfidf", **options)
+
+
 # Folders.
 
 
