@@ -11,7 +11,7 @@ import argparse
 import os
 from pathlib import Path
 
-from rgals.compare import DEFAULT, METHODS, compare
+from rgals.compare import DEFAULT, METHODS, Effort, compare, prepare
 
 DATA = Path(os.environ.get("RGALS_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 #: How the data sets that need it are prepared: ratings from 3 on, users and items with 5 or more.
@@ -51,20 +51,23 @@ def main() -> None:
     args = parser.parse_args()
     for data in args.data:
         path = Path(data) if Path(data).exists() else DATA / f"{data}.npz"
-        result = compare(
-            path,
-            args.methods,
-            out=args.out / path.stem,
-            K=args.K,
-            seeds=args.seeds,
+        effort = Effort(
             max_trials=args.max_trials,
             time_limit=args.time_limit,
             patience=args.patience,
             validation_users=args.validation_users,
             start=START.get(path.stem, {}),
             tune_only=args.tune_only,
+        )
+        result = compare(
+            prepare(path, **PREPARATION.get(path.stem, {})),
+            args.methods,
+            out=args.out / path.stem,
+            name=path.stem,
+            K=args.K,
+            seeds=args.seeds,
+            effort=effort,
             n_jobs=args.jobs,
-            **PREPARATION.get(path.stem, {}),
         )
         print(result.markdown() if args.markdown else result.text())
         if not args.tune_only:

@@ -20,7 +20,7 @@ from rgals import IALS, RG2
 from rgals.datasets import read_interactions
 from rgals.files.journal import Journal
 from rgals.metrics import evaluate
-from rgals.model_selection import EdgeWarning, tune
+from rgals.model_selection import EdgeWarning, Search, tune
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.trials import make_model, split_for_tuning
 from rgals.runtime.threads import n_threads
@@ -75,8 +75,7 @@ def main() -> None:
                         {"K": ladder[:1] if args.transfer else ladder, **({} if exponents else PLAIN)},
                         budget=args.budget * (2 if exponents else 1),
                         protocol=protocol,
-                        min_gain=0.0,
-                        time_limit=args.time_limit,
+                        search=Search(min_gain=0.0, time_limit=args.time_limit),
                         journal=Path(args.out) / f"{name} {loss.name} exponents={exponents}.jsonl",
                         refit=False,
                         n_jobs=args.jobs,

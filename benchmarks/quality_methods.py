@@ -22,7 +22,7 @@ from rgals.baselines import EASE, Popularity
 from rgals.files.journal import Journal
 from rgals.losses import rule
 from rgals.metrics import evaluate
-from rgals.model_selection import tune
+from rgals.model_selection import Search, tune
 from rgals.model_selection.tuning.halving import GaussianProcess, best_trial, search
 from rgals.model_selection.tuning.space import OneOf, Range, Space, default_space
 from rgals.model_selection.tuning.trials import Prepared
@@ -112,7 +112,7 @@ def als(loss: Any, dimensions: int = 2, **space: Any) -> Method:
             {key: value for key, value in chosen.items() if value is not None},
             budget=task.budget * dimensions / 2,
             protocol=task.protocol,
-            repeats=task.repeats,
+            search=Search(repeats=task.repeats),
             metric=task.metric,
             journal=task.folder / f"{name}.jsonl",
             refit=False,

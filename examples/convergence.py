@@ -10,7 +10,7 @@ same from the command line.
 
 import sys
 
-from rgals.compare import compare
+from rgals.compare import Effort, compare
 from rgals.datasets import make_implicit, read_interactions
 
 data = read_interactions(sys.argv[1]) if len(sys.argv) > 1 else make_implicit(600, 400, random_state=0)
@@ -21,8 +21,7 @@ result = compare(
     name="my data",
     K=16,
     seeds=2,
-    max_trials=4,
-    time_limit=20.0,
+    effort=Effort(max_trials=4, time_limit=20.0),
 )
 print(result.text())
 fastest = min(result.rows, key=lambda row: row.seconds_to[0.95])

@@ -41,12 +41,12 @@ def lines(text: str) -> int:
 
 
 def long_lists(text: str) -> list[str]:
-    """Functions of more than 15 parameters; `compare` and `tune` may have 20, ``__init__`` what it needs."""
+    """Functions of more than 15 parameters; ``__init__`` may have what it needs."""
     found = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name != "__init__":
             number = len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs)
-            if number > (20 if node.name in ("compare", "tune") else 15):
+            if number > 15:
                 found.append(f"{node.name}:{node.lineno} has {number}")
     return found
 

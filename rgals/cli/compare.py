@@ -1,4 +1,4 @@
-"""Compare methods, ALS and SGD, by quality against training time.
+"""Compare methods, ALS, SGD and baselines, by quality against training time.
 
 For example:
   rgals compare ratings.csv --min-value 4 -o comparison
@@ -15,18 +15,23 @@ import argparse
 from pathlib import Path
 
 from rgals.cli import _shared as shared
-from rgals.compare import DEFAULT, METHODS, compare
+from rgals.compare import DEFAULT, METHODS, Effort, compare, prepare
 
 _OPTIONS: tuple[shared.Option, ...] = (
-    ("core", int, "N", "keep users and items with N or more of each other"),
     ("K", int, "N", "number of factors"),
     ("seeds", int, "N", "runs of a tuned method"),
+    ("metric", str, "LIST", "what is tuned, drawn and sorted by; after a comma, what is measured too"),
+    ("values", str, "KIND", "what a value weighs: auto, raw, log1p, binary or bm25"),
+    shared.JOBS,
+)
+_DATA: tuple[shared.Option, ...] = (
+    ("core", int, "N", "keep users and items with N or more of each other"),
+    ("random_state", int, "N", "of the split"),
+)
+_EFFORT: tuple[shared.Option, ...] = (
     ("max_trials", int, "N", "fits to tune a method"),
     ("time_limit", float, "S", "training seconds of a fit"),
     ("validation_users", int, "N", "watch so many users instead of all, on large data"),
-    ("metric", str, "METRIC", "what is tuned and drawn"),
-    ("random_state", int, "N", "of the split"),
-    shared.JOBS,
 )
 
 
@@ -38,6 +43,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     known = f"of {', '.join(METHODS)} (default: {default})"
     parser.add_argument("--methods", default=default, metavar="LIST", help=known)
     shared.add_options(parser, compare, _OPTIONS)
+    shared.add_options(parser, prepare, _DATA)
+    shared.add_options(parser, Effort, _EFFORT)
     parser.add_argument(
         "--tune-only",
         action="store_true",
@@ -49,12 +56,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, compare, print the tables."""
+    effort = Effort(tune_only=args.tune_only, **shared.given(args, _EFFORT))
     result = compare(
-        shared.read_data(args),
+        prepare(shared.read_data(args), **shared.given(args, _DATA)),
         args.methods,
         out=args.output,
         name=Path(args.data).stem,
-        tune_only=args.tune_only,
+        effort=effort,
         verbose=shared.progress(args),
         **shared.given(args, _OPTIONS),
     )

@@ -17,21 +17,23 @@ from typing import Any
 
 from rgals.cli import _shared as shared
 from rgals.datasets import Interactions
-from rgals.model_selection import PROTOCOLS, tune
+from rgals.model_selection import PROTOCOLS, Search, tune
 from rgals.runtime.errors import ParameterError
 
 _OPTIONS: tuple[shared.Option, ...] = (
     ("budget", float, "B", "in default fits, evaluation and refit included"),
     ("protocol", str, "NAME", "training, validation and test parts; one of " + "; ".join(PROTOCOLS)),
     ("metric", str, "METRIC", "what is maximised"),
-    ("repeats", int, "N", "validation splits"),
-    ("n_iter", int, "N", "of a full fit, at most"),
     ("values", str, "KIND", "what a value weighs: auto, raw, log1p, binary or bm25"),
-    ("time_limit", float, "S", "seconds; no fit starts after them"),
     ("journal", str, "FILE", "keeps every fit, to go on after an interruption"),
-    ("sampler", str, "NAME", "gp or optuna"),
     ("random_state", int, "N", "of splits, search, fits"),
     shared.JOBS,
+)
+_SEARCH: tuple[shared.Option, ...] = (
+    ("repeats", int, "N", "validation splits"),
+    ("n_iter", int, "N", "of a full fit, at most"),
+    ("time_limit", float, "S", "seconds; no fit starts after them"),
+    ("sampler", str, "NAME", "gp or optuna"),
 )
 
 
@@ -58,6 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="range LOW:HIGH, choices A,B,C or one value of a parameter; may be repeated",
     )
     shared.add_options(parser, tune, _OPTIONS)
+    shared.add_options(parser, Search, _SEARCH)
     parser.add_argument("--show", type=int, default=10, metavar="N", help="settings to print (default: 10)")
     shared.add_read_options(parser)
 
@@ -83,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
         X,
         space,
         validation=validation,
+        search=Search(**shared.given(args, _SEARCH)),
         verbose=shared.progress(args),
         **shared.given(args, _OPTIONS),
     )

@@ -1,93 +1,101 @@
-"""Time to quality: alternating least squares and gradient descent on the same data, split and metric."""
+"""Methods compared on the same data, split and metric: quality, its significance, and time to quality."""
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, overload
 
-from rgals.compare.methods import DEFAULT, METHODS, get_methods
-from rgals.compare.report import Comparison, summarise, write
-from rgals.compare.runner import Options, Runner, Split, prepare
-from rgals.runtime.errors import InputError
+from rgals.compare.analysis import Against
+from rgals.compare.data import Split, prepare
+from rgals.compare.methods import DEFAULT, METHODS, Method, get_methods
+from rgals.compare.page import write
+from rgals.compare.report import Comparison, Comparisons, summarise
+from rgals.compare.runner import TEST_METRICS, Effort, Options, Runner
+from rgals.matrix.weighting import VALUES
+from rgals.metrics._table import parse_all
+from rgals.model_selection import Protocol
+from rgals.runtime.checks import check_choice, check_int, moved_to
+from rgals.runtime.errors import InputError, ParameterError
+
+_OF_DATA = ("min_value", "core", "random_state")  # keywords of 0.1 that `prepare` has
 
 
+@overload
+def compare(data: Mapping[str, Any], methods: Any = ..., **options: Any) -> Comparisons: ...
+@overload
+def compare(data: Any, methods: Any = ..., **options: Any) -> Comparison: ...
 def compare(
     data: Any,
     methods: Any = DEFAULT,
     *,
-    out: str | os.PathLike,
+    out: str | os.PathLike | None = None,
     name: str | None = None,
-    min_value: float | None = None,
-    core: int | None = None,
+    protocol: Protocol | str | None = None,
+    columns: Any = None,
     K: int = 64,
     seeds: int = 3,
-    max_trials: int = 16,
-    time_limit: float = 120.0,
-    patience: int = 8,
-    metric: str = "ndcg@10",
-    objective_iterations: int = 60,
-    validation_users: int | None = None,
-    start: Mapping[str, Mapping[str, float]] | None = None,
-    tune_only: bool = False,
-    random_state: int = 0,
+    metric: Any = "ndcg@10",
+    values: str = "auto",
+    effort: Effort | None = None,
     n_jobs: int | None = None,
     verbose: int = 1,
-) -> Comparison:
-    """Compare methods by validation quality against training seconds, and by test quality.
+    **moved: Any,
+) -> Any:
+    """Compare methods by test quality, its significance, and validation quality against training seconds.
 
-    Every method is tuned on validation by climbing ladders of its parameters, then run with several seeds.
-    What was done before an interruption is read from ``results.jsonl`` and not done again.
+    Methods by name and losses are tuned on validation by climbing ladders of their parameters, then run with
+    several seeds; their fits end when validation no longer improves. Estimators and functions run as they
+    are, on the same training part. What was done before an interruption is read from ``results.jsonl`` and
+    not done again.
 
     Parameters
     ----------
-    data : path, matrix, Interactions or Split
+    data : path, matrix, Interactions, frame, Split, or mapping of str to these
         A marked test part is kept and a tenth of the training part becomes validation; otherwise the
-        interactions of every user are split 80 / 10 / 10.
-    methods : str, Loss, or sequence of these
-        Names from `METHODS`, or losses of your own, for ALS.
-    out : path
-        Folder for ``results.jsonl``, ``convergence.png`` and ``report.html``; made if need be.
+        interactions of every user are split 80 / 10 / 10. See `prepare`. A mapping holds several data sets
+        by name.
+    methods : str, Loss, estimator, function, `Method`, sequence of these, or mapping of names to these
+        Names from `METHODS`, also in one text with commas. Losses, for ALS. Estimators of rgals, of
+        scikit-learn's kind, implicit's: anything with ``fit(X)`` and ``recommend(users, n)`` (ids of the best
+        items of each user, or ids and scores), ``predict(X)`` (scores of all items) or ``get_score(users)``.
+        Functions of the training matrix (a scipy csr_matrix) that give the scores of all users and items, a
+        function from users to their scores, or something fitted, such as irspack's
+        ``lambda X: IALSRecommender(X).learn()``. An estimator or function in a pair with
+        ladders, ``(EASE(), {"reg": [100, 300, 1000]})``, is tuned on them. Where there is a
+        ``random_state``, it is the number of the run; what has none runs once.
+    out : path, optional
+        Folder for ``results.jsonl``, ``convergence.png`` and ``report.html``, made if need be, of several
+        data sets one below it for each. Without it nothing is kept.
     name : str, optional
         Of the data, for titles. By default that of the file.
-    min_value : float, optional
-        Values from here on are positives of weight 1.
-    core : int, optional
-        Keep the part in which every user and item has so many interactions. Data that mark a test part are
-        then split anew.
+    protocol : Protocol or str, optional
+        How the data are split, see `prepare`.
+    columns : dict or "matrix", optional
+        Where data is a frame: as in `rgals.RGALS.fit`.
     K : int, default=64
+        Number of factors of methods by name and losses.
     seeds : int, default=3
-    max_trials : int, default=16
-        Fits that tuning a method may use; with 0 it runs where its tuning would start. A method that the
-        folder has tuned already is not tuned again, unless its trials ran out and this allows more.
-    time_limit : float, default=120
-        Training seconds after which a fit ends, of tuning or of the comparison.
-    patience : int, default=8
-        Iterations or epochs without improvement after which it ends.
-    metric : str, default="ndcg@10"
-    objective_iterations : int, default=60
-        Length of the runs that follow the objective.
-    validation_users : int, optional
-        Watch so many users, drawn at random, instead of all: validation after every iteration takes long on
-        large data. Test metrics are over all users.
-    start : mapping of str to mapping of str to float, optional
-        By method: parameters that its tuning starts from (at the nearest rungs) instead of its own, such as
-        ``{"softmax": {"temperature": 0.1}}``. With ``max_trials=0`` they are used as they are.
-    tune_only : bool, default=False
-        Find the parameters of every method, where seconds do not matter, and stop. The same call without it
-        goes on with the timed runs, on a machine that is then at rest. Curves and times are always those of
-        these runs; they must all be made with the same ``n_jobs`` and ``time_limit`` on one machine, while
-        tuning may use others.
-    random_state : int, default=0
-        Of the split.
+        Runs of every method with random choices; figures are means over them.
+    metric : str or sequence of str, default="ndcg@10"
+        As in `rgals.metrics.evaluate`, larger is better. The first is what is tuned and watched; rows are
+        sorted and tested by it. All are measured on test, with MRR@10 and NDCG@10.
+    values : {"auto", "raw", "log1p", "binary", "bm25"}, default="auto"
+        What an interaction weighs in fits of rgals, as in `rgals.RGALS`, where an estimator does not say so
+        itself; "auto" is decided once. Others get the values as they are.
+    effort : Effort, optional
+        Trials of tuning, limits of fits, starts.
     n_jobs : int, optional
     verbose : int, default=1
         Shows a progress bar over the whole comparison.
 
     Returns
     -------
-    Comparison
+    Comparison, or Comparisons where data is a mapping
+        Rows in the order of test quality; ``text()``, ``markdown()``, ``to_frame()``, ``against()``.
 
     Raises
     ------
@@ -96,36 +104,90 @@ def compare(
     InputError
         The folder holds a comparison with other settings.
     MissingDependencyError
-        Without matplotlib (results are kept all the same).
+        Without matplotlib, where there is a folder (results are kept all the same).
+
+    Warns
+    -----
+    ValuesWarning
+        As in `rgals.RGALS.fit`, once for each data set.
+
+    Notes
+    -----
+    A folder knows an estimator by its name and parameters, and a function by its name and source: give
+    another name where something else changes. Keywords of 0.1 that `Effort` and `prepare` have now warn for
+    one release.
+
+    Examples
+    --------
+    >>> from rgals.baselines import EASE
+    >>> from rgals.compare import compare
+    >>> from rgals.datasets import make_implicit
+    >>> def neighbours(X):  # items that the same users have
+    ...     return X @ (X.T @ X)
+    >>> methods = {"EASE": EASE(), "neighbours": neighbours, "popular": "popularity"}
+    >>> result = compare(make_implicit(200, 100, random_state=0), methods, metric="recall@5", verbose=0)
+    >>> [row.method for row in result.rows]
+    ['EASE', 'neighbours', 'popular']
+    >>> sorted(result.rows[0].test)
+    ['mrr@10', 'ndcg@10', 'recall@5']
+    >>> result.against()["popular"].corrected < 0.05
+    True
     """
+    preparation = {key: moved.pop(key) for key in _OF_DATA if key in moved}
+    if preparation:
+        given = ", ".join(f"{key}={value!r}" for key, value in preparation.items())
+        warnings.warn(
+            f"{', '.join(preparation)} of compare will go with the next release; write "
+            f"compare(prepare(data, {given}), ...)",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+    effort = moved_to(effort or Effort(), moved, "compare", "effort")
     chosen = get_methods(methods)
-    folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; out must be a folder")
-    options = Options(
-        K=K,
-        seeds=seeds,
-        max_trials=max_trials,
-        time_limit=time_limit,
-        patience=patience,
-        metric=metric,
-        objective_iterations=objective_iterations,
-        validation_users=validation_users,
-        start=start or {},
-        tune_only=tune_only,
-        n_jobs=n_jobs,
-        verbose=verbose,
-    )
-    options.check(chosen)
-    split = prepare(data, min_value=min_value, core=core, random_state=random_state)
-    runner = Runner(split, chosen, options, folder)
-    runner.run()
-    if name is None:
-        name = Path(data).stem if isinstance(data, str | os.PathLike) else "comparison"
-    result = summarise(name, runner.journal.records, chosen, seeds)
-    if not tune_only:
-        write(result, folder)
-    return result
+    effort.check(chosen)
+    check_int("K", K, 1)
+    check_int("seeds", seeds, 1)
+    check_choice("values", values, VALUES)
+    asked = metric.split(",") if isinstance(metric, str) else list(metric)
+    metrics = tuple(parse_all([*asked, *TEST_METRICS]))
+    options = Options(K, seeds, metrics, effort, values, n_jobs, verbose)
+    many = isinstance(data, Mapping)
+    sets = dict(data) if many else {name or _name_of(data): data}
+    named = all(key and Path(str(key)).name == str(key) for key in sets)
+    if many and (name is not None or not sets or not named):
+        raise ParameterError("data", list(sets), "the keys are names of data sets and of folders for them")
+    preparation |= {"protocol": protocol, "columns": columns}
+    splits = {str(key): prepare(one, **preparation) for key, one in sets.items()}
+    found = Comparisons()
+    with TemporaryDirectory() as nowhere:
+        folder = Path(nowhere if out is None else out)
+        for key, split in splits.items():
+            place = folder / key if many else folder
+            for path in (folder, place):
+                if path.exists() and not path.is_dir():
+                    raise InputError(f"{path} is a file; out must be a folder")
+            runner = Runner(split, chosen, options, place)
+            runner.run()
+            names = [one.name for one in metrics]
+            found[key] = summarise(key, runner.journal.records, chosen, seeds, names, split.user_ids)
+            if out is not None and not effort.tune_only:
+                write(found[key], place)
+    return found if many else next(iter(found.values()))
 
 
-__all__ = ["DEFAULT", "METHODS", "Comparison", "Split", "compare", "prepare"]
+def _name_of(data: Any) -> str:
+    return Path(data).stem if isinstance(data, str | os.PathLike) else "comparison"
+
+
+__all__ = [
+    "DEFAULT",
+    "METHODS",
+    "Against",
+    "Comparison",
+    "Comparisons",
+    "Effort",
+    "Method",
+    "Split",
+    "compare",
+    "prepare",
+]

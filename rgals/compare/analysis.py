@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from rgals.metrics import effect_size, holm, paired_test
+from rgals.metrics.significance import METHODS as TESTS
+from rgals.runtime.checks import check_choice
 
 Curve = Sequence[Sequence[float]]  # (seconds, value) per iteration or epoch
 
@@ -53,3 +57,35 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     """Mean and sample standard deviation (0 for one value)."""
     array = np.asarray(values, dtype=np.float64)
     return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class Against:
+    """A method beside the one that it is compared with, on the same users.
+
+    Attributes
+    ----------
+    difference : float
+        Of the means over users.
+    p_value, corrected : float
+        Of a paired test, and after Holm's correction for all methods of the table.
+    effect : float
+        `rgals.metrics.effect_size`.
+    """
+
+    difference: float
+    p_value: float
+    corrected: float
+    effect: float
+
+
+def against(figures: Mapping[str, np.ndarray], reference: str, test: str = "t") -> dict[str, Against]:
+    """All methods but the reference beside it. ``figures``: of every user."""
+    check_choice("test", test, TESTS)
+    base = figures[reference]
+    others = {name: values for name, values in figures.items() if name != reference}
+    p_values = [paired_test(values, base, test) for values in others.values()]
+    return {
+        name: Against(float(np.nanmean(values - base)), p, float(corrected), effect_size(values, base))
+        for (name, values), p, corrected in zip(others.items(), p_values, holm(p_values), strict=True)
+    }

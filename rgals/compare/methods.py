@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 from sklearn.base import clone
 
+from rgals.baselines import EASE, Popularity
+from rgals.compare import outside
 from rgals.estimator import RGALS
 from rgals.losses import IALS, RG2, RGX, WRMF, Degrees, rule
 from rgals.losses.base import Loss
+from rgals.model_selection import RGALSCV
+from rgals.runtime.checks import check_real
 from rgals.runtime.errors import ParameterError
 from rgals.sgd import SGDRanker
 
@@ -27,8 +32,14 @@ def params_text(params: Params) -> str:
 
 def _rungs(low: float, high: float) -> tuple[float, ...]:
     """1, 1.5, 2, 3, 5 and 7 times powers of ten, from low to high."""
-    values = [float(f"{m}e{power}") for power in range(-5, 4) for m in (1, 1.5, 2, 3, 5, 7)]
+    values = [float(f"{m}e{power}") for power in range(-5, 6) for m in (1, 1.5, 2, 3, 5, 7)]
     return tuple(v for v in values if low <= v <= high)
+
+
+def _ridge_of_ease(train: Any, K: int) -> dict[str, float]:
+    """Where EASE's own "auto" stands: four mean sums of squares of a user's weights."""
+    squares = train.nnz if train.is_binary else float(np.square(train.values, dtype=np.float64).sum())
+    return {"reg": 4.0 * squares / train.n_rows}
 
 
 _SMALL = _rungs(0.002, 2)
@@ -44,24 +55,54 @@ _FREQUENCY = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3)
 
 @dataclass(frozen=True)
 class Method:
-    """A method of the comparison."""
+    """A method of a comparison.
+
+    Parameters
+    ----------
+    name : str
+        In tables and in the folder.
+    label : str
+        In pictures.
+    family : str
+        "ALS", "SGD" or anything else. The objective of those of "ALS" is followed.
+    build : callable
+        ``build(params, K=..., n_jobs=..., random_state=...)`` gives an estimator to fit, or a function of the
+        training matrix.
+    ladders : mapping of str to tuple of float, default {}
+        Every tuned parameter with its values in ascending order.
+    start : mapping of str to float, default {}
+        Where tuning starts, for every ladder.
+    rule : callable, optional
+        ``rule(train, K)`` gives a better start for some of them.
+    stops : bool, default False
+        Whether its fits end when validation no longer improves: it has scikit-learn's ``set_params`` with
+        ``early_stopping`` and ``patience``.
+    seeded : bool, default True
+        Whether runs differ by their ``random_state``; others run once.
+    settings : str, default ""
+        What else its results depend on: with another one, what a folder holds is not taken.
+    """
 
     name: str
     label: str
-    family: str  # "ALS" or "SGD"
-    # build(params, **common) gives the estimator; common holds K, n_jobs and random_state
+    family: str
     build: Callable[..., Any]
-    ladders: Mapping[str, tuple[float, ...]]  # every tuned parameter with its values in ascending order
-    start: Params  # where tuning starts,
-    # unless `rgals.losses.rule` knows better for this; softmax takes its ridge from RG2, its 2nd-order form
-    loss: type[Loss] | None = None
+    ladders: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    start: Params = field(default_factory=dict)
+    rule: Callable[[Any, int], Mapping[str, float]] | None = None
+    stops: bool = False
+    seeded: bool = True
+    settings: str = ""
 
     def start_for(self, train: Any, K: int) -> dict[str, float]:
         """Where tuning of a model with K factors starts on a matrix with these margins."""
-        known = {} if self.loss is None else rule(self.loss, train, K)
-        if known and "weight_decay" in self.start:
-            known = {"weight_decay": _SOFTMAX_RIDGE * known["reg"]}
+        known = {} if self.rule is None else self.rule(train, K)
         return {name: known.get(name, value) for name, value in self.start.items()}
+
+    def key(self, params: Params | None = None) -> str:
+        """The method in the keys of a journal, with some parameters."""
+        parts = self.name, "" if params is None else params_text(params), self.settings
+        return " ".join(filter(None, parts))
 
 
 def _als(
@@ -73,7 +114,8 @@ def _als(
         own = {k: v for k, v in params.items() if k != "reg"}
         return RGALS(loss=loss(**own), reg=params["reg"], n_iter=60, **fixed, **common)
 
-    return Method(name, f"{label} (ALS)", "ALS", build, *_ladders_and_start(tuned), rule_of)
+    known = None if rule_of is None else partial(rule, rule_of)
+    return Method(name, f"{label} (ALS)", "ALS", build, *_ladders_and_start(tuned), known, stops=True)
 
 
 def _sgd(name: str, label: str, loss: str, tuned: Tuned, **fixed: Any) -> Method:
@@ -82,8 +124,12 @@ def _sgd(name: str, label: str, loss: str, tuned: Tuned, **fixed: Any) -> Method
     def build(params: Params, **common: Any) -> SGDRanker:
         return SGDRanker(loss=loss, n_epochs=200, **{**fixed, **params}, **common)
 
-    rule_of = RG2 if fixed.get("decay") == "frequency" else None
-    return Method(name, f"{label} (SGD)", "SGD", build, *_ladders_and_start(tuned), rule_of)
+    def known(train: Any, K: int) -> dict[str, float]:
+        """The ridge from that of RG2, its second-order form."""
+        return {"weight_decay": _SOFTMAX_RIDGE * rule(RG2, train, K)["reg"]}
+
+    ridge = known if fixed.get("decay") == "frequency" else None
+    return Method(name, f"{label} (SGD)", "SGD", build, *_ladders_and_start(tuned), ridge, stops=True)
 
 
 def _ladders_and_start(tuned: Tuned) -> tuple[dict[str, tuple[float, ...]], dict[str, float]]:
@@ -107,6 +153,19 @@ _RG = {"alpha": (_SMALL, 0.05), "reg": (_REG, 0.1)}
 _GRAMIAN = {**_RG, "beta": (_BETA[:-1], 0.5)}
 _FREQUENCY_SCALED = {"alpha": (_ALPHA, 7.0), "reg": (_REG, 0.01)}
 _PLAIN = {"alpha": (_ALPHA, 3.0), "reg": (_rungs(0.1, 1000), 50.0)}
+_EASE = Method(
+    "ease",
+    "EASE",
+    "closed form",
+    lambda params, n_jobs=None, **_: EASE(reg=params["reg"], n_jobs=n_jobs),
+    {"reg": _rungs(1, 7e5)},
+    {"reg": 300.0},
+    _ridge_of_ease,
+    seeded=False,
+)
+_POPULARITY = Method(
+    "popularity", "Popularity", "counts", lambda _, n_jobs=None, **__: Popularity(n_jobs=n_jobs), seeded=False
+)
 _ALL = (
     _als("rg2", "RG2", RG2, RG2, _RG),
     _als("rgx", "RGx", RGX, RGX, {**_RG, "beta": (_BETA, 1.0)}),
@@ -124,6 +183,8 @@ _ALL = (
     _dot("bpr", "BPR", n_negatives=10),
     _dot("bce", "BCE", n_negatives=10),
     _dot("sparsemax", "Sparsemax", decay="frequency"),
+    _EASE,
+    _POPULARITY,
 )
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}
 DEFAULT = ("rg2", "rgx", "ials", "wrmf", "wrmf_plain", "softmax", "softmax_dot", "sampled_softmax", "bpr_dot")
@@ -136,15 +197,68 @@ def _of_loss(loss: Loss) -> Method:
     return _als(loss.name, loss.name, lambda **own: clone(loss).set_params(**own), type(loss), tuned)
 
 
-def get_methods(names: Any) -> list[Method]:
-    """The methods of names (a sequence, or one text with commas) and of losses, each once."""
-    if isinstance(names, str | Loss):
-        names = names.split(",") if isinstance(names, str) else [names]
-    found = []
-    for name in names:
-        if not isinstance(name, Loss) and str(name).strip() not in METHODS:
-            raise ParameterError("methods", name, "give a Loss, or choose from " + ", ".join(METHODS))
-        found.append(_of_loss(name) if isinstance(name, Loss) else METHODS[str(name).strip()])
-    if not found or len({method.name for method in found}) != len(found):
-        raise ParameterError("methods", names, "give at least one method, each once")
+def _of_thing(given: Any) -> Method:
+    """An estimator or a function of somebody's own, as it is; in a pair with ladders, tuned on them."""
+    ladders: Mapping[str, Any] = {}
+    thing = given
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping):
+        thing, ladders = given
+    if isinstance(thing, type) or not (hasattr(thing, "fit") or callable(thing)):
+        raise ParameterError(
+            "methods",
+            given,
+            "give a name, a Loss, an estimator with fit and recommend or predict (an object, not its class), "
+            "a function of the training matrix, or a pair of one of these and its ladders",
+        )
+    own = outside.settings_of(thing) if ladders else {}
+    rungs, start = {}, {}
+    for name, values in ladders.items():
+        if name not in own:
+            raise ParameterError("methods", name, "a ladder is of a parameter: " + ", ".join(own))
+        rungs[name] = tuple(sorted(check_real(f"ladder of {name}", value) for value in values))
+        now = own[name]
+        is_number = isinstance(now, int | float) and not isinstance(now, bool)
+        start[name] = float(now) if is_number else rungs[name][len(rungs[name]) // 2]
+    whole = {name for name, values in ladders.items() if all(isinstance(v, int) for v in values)}
+
+    def build(params: Params, random_state: int = 0, n_jobs: int | None = None, **_: Any) -> Any:
+        typed = {name: int(value) if name in whole else value for name, value in params.items()}
+        return outside.copied(thing, typed, random_state, n_jobs)
+
+    name = getattr(thing, "__name__", type(thing).__name__)
+    als = isinstance(thing, RGALS) and not isinstance(thing, RGALSCV)
+    family = "ALS" if als else "SGD" if isinstance(thing, SGDRanker) else "other"
+    seeded, settings = outside.is_random(thing), outside.digest(thing)
+    return Method(name, name, family, build, rungs, start, seeded=seeded, settings=settings)
+
+
+def _method(given: Any, name: str | None) -> Method:
+    if isinstance(given, str) and given.strip() not in METHODS:
+        raise ParameterError(
+            "methods", given, "give a Loss, an estimator, a function, or choose from " + ", ".join(METHODS)
+        )
+    found = given if isinstance(given, Method) else None
+    if isinstance(given, str):
+        found = METHODS[given.strip()]
+    elif isinstance(given, Loss):
+        found = _of_loss(given)
+    found = found or _of_thing(given)
+    return found if name in (None, found.name) else replace(found, name=str(name), label=str(name))
+
+
+def get_methods(given: Any) -> list[Method]:
+    """Methods of names (also one text with commas), losses, estimators and functions, each once.
+
+    A mapping gives them names of the caller's.
+    """
+    if isinstance(given, str):
+        given = given.split(",")
+    elif isinstance(given, Loss | Method) or hasattr(given, "fit") or not isinstance(given, Iterable):
+        given = [given]
+    pairs = given.items() if isinstance(given, Mapping) else ((None, one) for one in given)
+    found = [_method(one, name) for name, one in pairs]
+    names = [method.name for method in found]
+    if not found or len(set(names)) != len(names):
+        words = "give at least one method, each once; a dict gives names: {'a': ..., 'b': ...}"
+        raise ParameterError("methods", names, words)
     return found

@@ -1,32 +1,31 @@
-"""Tables, pictures and one HTML page from the journal of a comparison."""
+"""What a comparison found, from its journal: figures, tests, tables."""
 
 from __future__ import annotations
 
-import html
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rgals.compare.analysis import linear_rate, mean_and_spread, seconds_to
+from rgals.compare.analysis import Against, against, linear_rate, mean_and_spread, seconds_to
 from rgals.compare.methods import Method, params_text
-from rgals.files.atomic import atomic_file
-from rgals.runtime.errors import MissingDependencyError
+from rgals.compare.runner import TEST_METRICS, unpacked
+from rgals.runtime.checks import check_choice, check_real
+from rgals.runtime.errors import MissingDependencyError, ParameterError
 
 SHARES = (0.95, 0.99)
-_COLORS = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#555555",
-    "#A05A2C", "#1B9E77", "#E7298A", "#66A61E", "#A6761D", "#444499", "#994455",
-)  # fmt: skip
+LEVEL = 0.05  # of significance
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method's results; where there are several seeds, the mean and standard deviation over them."""
+    """One method's results; where there are several seeds, the mean and standard deviation over them.
+
+    ``users`` has the figure of every test user by metric, the mean over seeds: those of
+    `Comparison.user_ids`. It is empty where all runs failed.
+    """
 
     method: str
     label: str
@@ -46,6 +45,7 @@ class Row:
     cpu_share: float
     errors: list[str] = field(default_factory=list)
     curves: list[list[list[float]]] = field(default_factory=list)
+    users: dict[str, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,10 @@ class Comparison:
     objectives : dict of str to dict
         ``objective`` and ``seconds`` per iteration, and the fitted ``rate`` (or None).
     compile_seconds : float
+    metrics : tuple of str
+        Measured on test; the first is what was tuned.
+    user_ids : ndarray or None
+        Test users to whom the figures in ``users`` of the rows belong.
     """
 
     name: str
@@ -74,6 +78,133 @@ class Comparison:
     rows: list[Row]
     objectives: dict[str, dict[str, Any]]
     compile_seconds: float
+    metrics: tuple[str, ...] = ()
+    user_ids: np.ndarray | None = field(default=None, compare=False, repr=False)
+
+    def against(
+        self, reference: str | None = None, metric: str | None = None, test: str = "t"
+    ) -> dict[str, Against]:
+        """Every method beside another one, on the same test users: paired tests, corrected by Holm's method.
+
+        Parameters
+        ----------
+        reference : str, optional
+            Name of the other one; by default the best.
+        metric : str, optional
+            By default the one that was tuned.
+        test : {"t", "wilcoxon", "randomisation"}, default "t"
+            As in `rgals.metrics.paired_test`; figures of users are means over seeds.
+
+        Returns
+        -------
+        dict of str to Against
+            By method, with ``difference``, ``p_value``, ``corrected`` and ``effect``; without the reference
+            and methods that failed.
+
+        Raises
+        ------
+        ParameterError
+            No figures of users of such a method, or of the metric: coverage and gini have none.
+        """
+        metric = self.metric if metric is None else metric
+        figures = {row.method: row.users[metric] for row in self.rows if metric in row.users}
+        if not figures:
+            known = ", ".join(self.rows[0].users) or "none"
+            raise ParameterError("metric", metric, f"metrics with figures of users are: {known}")
+        if reference is None:
+            reference = max(figures, key=lambda name: float(np.nanmean(figures[name])))
+        elif reference not in figures:
+            raise ParameterError("reference", reference, "choose from " + ", ".join(figures))
+        return against(figures, reference, test)
+
+    def to_frame(
+        self,
+        metric: str | None = None,
+        *,
+        reference: str | None = None,
+        test: str = "t",
+        level: float = LEVEL,
+    ) -> Any:
+        r"""A pandas DataFrame with a row for each method, the best first.
+
+        Parameters
+        ----------
+        metric : str, optional
+            What rows are sorted and tested by, one of ``metrics``; by default the one that was tuned.
+        reference, test
+            As in `against`.
+        level : float, default 0.05
+            Of significance.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns ``data``, ``method``, ``label``, ``family``, ``parameters``, ``seeds``; every metric, its
+            mean over test users and seeds, and ``METRIC_std`` over seeds; ``validation``; ``difference``,
+            ``p_value``, ``p_corrected`` and ``effect`` against the reference; ``best``; ``tied``: not
+            significantly different from the reference; median ``seconds`` of a run, ``seconds_to_95`` and
+            ``seconds_to_99`` percent of the best validation figure, ``iterations``.
+
+        Raises
+        ------
+        MissingDependencyError
+            Without pandas.
+        ParameterError
+            No such metric, reference or test.
+
+        Examples
+        --------
+        A table in LaTeX: the best in bold, with a dagger what is not significantly worse.
+
+        >>> from rgals.compare import Effort, compare
+        >>> from rgals.datasets import make_implicit
+        >>> data = {f"set_{seed}": make_implicit(200, 100, random_state=seed) for seed in (0, 1)}
+        >>> result = compare(data, "popularity,ease", effort=Effort(max_trials=0), verbose=0)
+        >>> frame = result.to_frame()
+        >>> frame["cell"] = [
+        ...     rf"\textbf{{{value:.3f}}}" if best else rf"{value:.3f}" + r"$^\dagger$" * tied
+        ...     for value, best, tied in zip(frame["ndcg@10"], frame["best"], frame["tied"])
+        ... ]
+        >>> table = frame.pivot(index="label", columns="data", values="cell").fillna("--")
+        >>> rows = [["method", *table.columns], *map(list, table.itertuples())]
+        >>> body = [" & ".join(row).replace("_", r"\_") + r" \\" for row in rows]
+        >>> columns = "l" + "r" * table.shape[1]
+        >>> print("\n".join([rf"\begin{{tabular}}{{{columns}}}", *body, r"\end{tabular}"]))
+        \begin{tabular}{lrr}
+        method & set\_0 & set\_1 \\
+        EASE & \textbf{0...} & \textbf{0...} \\
+        Popularity & 0... & 0... \\
+        \end{tabular}
+        """
+        check_real("level", level, 0.0, 1.0)
+        metric = self.metric if metric is None else check_choice("metric", metric, self.metrics)
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingDependencyError("to_frame needs pandas: pip install pandas") from error
+        rows = sorted(self.rows, key=lambda row: _worth(row, metric))
+        others = {}
+        if any(metric in row.users for row in rows):
+            others = self.against(reference, metric, test)
+        none = Against(math.nan, math.nan, math.nan, math.nan)
+        lines = []
+        for place, row in enumerate(rows):
+            line: dict[str, Any] = {
+                "data": self.name,
+                "method": row.method,
+                "label": row.label,
+                "family": row.family,
+            }
+            line |= {"parameters": _tuned(row), "seeds": len(row.curves)}
+            for name in self.metrics:
+                line[name], line[f"{name}_std"] = row.test.get(name, (math.nan, math.nan))
+            found = others.get(row.method, none)
+            line |= {"validation": row.validation[0], "difference": found.difference}
+            line |= {"p_value": found.p_value, "p_corrected": found.corrected, "effect": found.effect}
+            line |= {"best": place == 0 and metric in row.test, "tied": found.corrected >= level}
+            line |= {"seconds": row.seconds, "iterations": row.epochs}
+            lines.append(line | {f"seconds_to_{100 * s:.0f}": row.seconds_to[s] for s in SHARES})
+        return pd.DataFrame(lines)
 
     def text(self) -> str:
         """The tables as plain text."""
@@ -97,19 +228,51 @@ class Comparison:
 
     def _tables(self) -> list[tuple[list[str], list[list[str]]]]:
         ran = any(row.curves or row.errors for row in self.rows)
-        return [_quality_table(self), _rate_table(self)] if ran else [_tuning_table(self)]
+        if not ran:
+            return [_tuning_table(self)]
+        return [quality_table(self), significance_table(self), rate_table(self)]
+
+
+class Comparisons(dict[str, Comparison]):
+    """What a comparison of several data sets found: a dict of `Comparison` by the name of the data."""
+
+    def to_frame(self, metric: str | None = None, **options: Any) -> Any:
+        """The rows of all data sets as one pandas DataFrame; see `Comparison.to_frame`."""
+        frames = [found.to_frame(metric, **options) for found in self.values()]
+        import pandas as pd
+
+        return pd.concat(frames, ignore_index=True)
+
+    def text(self) -> str:
+        """The tables of all data sets as plain text."""
+        return "\n".join(found.text() for found in self.values())
+
+    def markdown(self) -> str:
+        """The tables of all data sets as Markdown."""
+        return "\n".join(found.markdown() for found in self.values())
+
+
+def _worth(row: Row, metric: str) -> tuple[float, float]:
+    """The best first, what failed last; where nothing was measured, by what tuning found."""
+    measured, tuned = row.test.get(metric, (math.nan, 0.0))[0], row.tuning["best"]
+    return tuple(math.inf if math.isnan(value) else -value for value in (measured, tuned))  # type: ignore[return-value]
 
 
 def summarise(
-    name: str, records: dict[str, dict[str, Any]], methods: Sequence[Method], seeds: int
+    name: str,
+    records: dict[str, dict[str, Any]],
+    methods: Sequence[Method],
+    seeds: int,
+    metrics: Sequence[str] = TEST_METRICS,
+    user_ids: np.ndarray | None = None,
 ) -> Comparison:
-    """Gather a comparison from the records of its journal."""
+    """Gather a comparison from the records of its journal. ``user_ids``: of all rows of the data."""
     timing = dict(records["timing"]["timing"]) if "timing" in records else {}
     limit = timing.pop("time_limit", math.nan)
     setting = {**records["setting"]["setting"], "machine": timing, "time_limit": limit}
     runs: dict[str, list[dict[str, Any]]] = {}
     for method in methods:
-        run = f"run {method.name} {params_text(records[f'tuned {method.name}']['params'])}"
+        run = f"run {method.key(records[f'tuned {method.key()}']['params'])}"
         runs[method.name] = [records[f"{run} {k}"] for k in range(seeds) if f"{run} {k}" in records]
     peaks = {
         m: [max(value for _, value in r["curve"]) for r in found if r["curve"] and not r["error"]]
@@ -120,9 +283,9 @@ def summarise(
     for method in methods:
         found = runs[method.name]
         good = [r for r in found if not r["error"]]
-        tuned = records[f"tuned {method.name}"]
+        tuned = records[f"tuned {method.key()}"]
         times = {s: [seconds_to(r["curve"], s * best) for r in found] for s in SHARES}
-        metrics = good[0]["test"] if good else {}
+        each = good[0].get("users", {}) if good else {}  # 0.1 kept none
         rows.append(
             Row(
                 method.name,
@@ -130,7 +293,7 @@ def summarise(
                 method.family,
                 tuned["params"],
                 {k: tuned[k] for k in ("trials", "finished", "edges", "best")},
-                {m: mean_and_spread([r["test"][m] for r in good]) for m in metrics},
+                {m: mean_and_spread([r["test"][m] for r in good]) for m in metrics if good},
                 mean_and_spread(peaks[method.name]) if peaks[method.name] else (math.nan, 0.0),
                 {s: float(np.median(t)) if t else math.inf for s, t in times.items()},
                 float(np.median([r["curve"][-1][0] for r in good])) if good else math.nan,
@@ -138,12 +301,16 @@ def summarise(
                 min((r["cpu_share"] for r in good), default=math.nan),
                 [r["error"] for r in found if r["error"]],
                 [r["curve"] for r in good],
+                {m: np.mean([unpacked(r["users"][m]) for r in good], axis=0) for m in each},
             )
         )
-    rows.sort(key=lambda row: (-row.test.get(setting["metric"], (-1.0, 0.0))[0], -row.tuning["best"]))
+    rows.sort(key=lambda row: _worth(row, setting["metric"]))
+    if user_ids is not None and "users" in records:
+        user_ids = user_ids[unpacked(records["users"]["rows"]).astype(np.int64)]
     compiled = records.get("compile", {"seconds": math.nan})["seconds"]
     objectives = _objectives(records, methods)
-    return Comparison(name, setting, setting["metric"], best, rows, objectives, compiled)
+    metrics = tuple(metrics)
+    return Comparison(name, setting, setting["metric"], best, rows, objectives, compiled, metrics, user_ids)
 
 
 def _objectives(records: dict[str, dict[str, Any]], methods: Sequence[Method]) -> dict[str, dict[str, Any]]:
@@ -155,8 +322,8 @@ def _objectives(records: dict[str, dict[str, Any]], methods: Sequence[Method]) -
         out[label] = {**record, "rate": None if rate is None else asdict(rate), **more}
 
     for method in methods:
-        params = params_text(records[f"tuned {method.name}"]["params"])
-        own = records.get(f"objective {method.name} {params}")
+        tuned = records[f"tuned {method.key()}"]["params"]
+        own, params = records.get(f"objective {method.key(tuned)}"), params_text(tuned)
         if own is None:
             continue
         add(method.label, own)
@@ -184,6 +351,8 @@ def _seconds(value: float) -> str:
 def _tuned(row: Row) -> str:
     text = ", ".join(f"{k}={v:g}" for k, v in row.params.items())
     notes = [f"{k} at an end of its ladder" for k in row.tuning["edges"]]
+    if not text:
+        return "as given"
     if row.tuning["trials"] == 0:
         notes.append("not tuned")
     elif not row.tuning["finished"]:
@@ -199,8 +368,9 @@ def _tuning_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
     ]
 
 
-def _quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
-    metrics = list(dict.fromkeys(name for row in result.rows for name in row.test))
+def quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
+    """Figures on test and validation, seconds and parameters."""
+    metrics = [m for m in result.metrics if any(m in row.test for row in result.rows)]
     header = ["method", *(f"test {m.upper()}" for m in metrics), f"validation {result.metric.upper()}"]
     header += [f"to {s:.0%} of best" for s in SHARES] + ["whole run", "iterations", "parameters"]
     body = []
@@ -212,7 +382,28 @@ def _quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
     return header, body
 
 
-def _rate_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
+def significance_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
+    """The methods beside the best, by what was tuned; nothing where that has no figures of users."""
+    metric = result.metric.upper()
+    header = [f"test {metric} below the best", "difference", "effect", "p", "p (Holm)", ""]
+    if sum(result.metric in row.users for row in result.rows) < 2:
+        return header, []
+    labels = {row.method: row.label for row in result.rows}
+    return header, [
+        [
+            labels[name],
+            f"{found.difference:+.4f}",
+            f"{found.effect:+.3f}",
+            f"{found.p_value:.2g}",
+            f"{found.corrected:.2g}",
+            "" if found.corrected < LEVEL else "not significant",
+        ]
+        for name, found in result.against().items()
+    ]
+
+
+def rate_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
+    """How fast the objectives converge."""
     columns = {"factor of the gap per iteration": ("factor", 4), "R² of linear": ("r2", 3)}
     columns |= {"R² of power law": ("power_r2", 3), "power": ("power", 2)}
     body = []
@@ -225,148 +416,3 @@ def _rate_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
         body.append([label, *figures, fitted])
     header = ["objective of", *columns, "fitted to"]
     return header, body
-
-
-def draw(result: Comparison) -> Any:
-    """A figure with two panels: quality against training time, and objective gaps against iterations."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingDependencyError("plots need matplotlib: pip install 'rgals[plot]'") from error
-    matplotlib.rcParams["svg.hashsalt"] = "rgals"  # the same page for the same results
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13, 5.2), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    order = sorted(result.rows, key=lambda row: row.method)
-    color = {row.label: _COLORS[i % len(_COLORS)] for i, row in enumerate(order)}
-    for row in result.rows:
-        for k, curve in enumerate(row.curves):
-            left.plot(
-                *zip(*curve, strict=True),
-                "-" if row.family == "ALS" else "--",
-                marker="." if len(curve) == 1 else None,
-                color=color[row.label],
-                linewidth=1.4,
-                label=row.label if k == 0 else None,
-            )
-    for share in SHARES:
-        left.axhline(share * result.best, color="#999999", linewidth=0.7, linestyle=":")
-        style = {"ha": "left", "va": "bottom", "fontsize": 7, "color": "#777777"}
-        at = (0, share * result.best)
-        left.annotate(f" {share:.0%} of best", at, xycoords=("axes fraction", "data"), **style)
-    values = [v for row in result.rows for curve in row.curves for _, v in curve]
-    if values:
-        left.set_ylim(min(0.5 * result.best, max(0.0, np.quantile(values, 0.05))), max(values) * 1.04)
-    left.set_xscale("log")
-    left.xaxis.set_major_formatter("{x:g}")
-    left.set_xlabel("training seconds (evaluation excluded), log scale")
-    left.set_ylabel(f"validation {result.metric.upper()}")
-    left.set_title(f"{result.name}, K={result.setting['K']}, {result.setting['machine']['threads']} threads")
-    left.grid(alpha=0.25)
-    if result.rows:
-        left.legend(fontsize=8, loc="lower right")
-    for label, found in result.objectives.items():
-        objective = np.asarray(found["objective"])
-        floor = objective.min()
-        if "same_as" in found:
-            floor = min(floor, min(result.objectives[found["same_as"]]["objective"]))
-        start = objective[0] - floor
-        gap = (objective - floor) / start if start > 0 else np.zeros(len(objective))
-        t, shown = np.arange(1, len(gap) + 1), gap > 1e-12
-        if "same_as" not in found:  # a run that found the limit itself says nothing near its end
-            shown &= t <= (len(gap) + 1) // 2
-        style = {"color": color.get(label, "#000000"), "linewidth": 1.4, "label": label}
-        right.plot(t[shown], gap[shown], "--" if "same_as" in found else "-", **style)
-    right.set_yscale("log")
-    right.set_xlabel("iterations or epochs")
-    right.set_ylabel("objective minus its smallest value, relative")
-    right.set_title("convergence of the objective")
-    right.grid(alpha=0.25)
-    if result.objectives:
-        right.legend(fontsize=8)
-    return figure
-
-
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 80rem;
-margin: 2rem auto; padding: 0 1rem; } h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
-table { border-collapse: collapse; font-size: .8rem; display: block; overflow-x: auto; }
-th, td { padding: .3rem .4rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
-th:first-child, td:first-child, td:last-child, th:last-child { text-align: left; }
-td:last-child { white-space: normal; min-width: 8rem; }
-th { border-bottom: 2px solid #888; } tr.best td { font-weight: 600; }
-svg { width: 100%; height: auto; } .note { color: #555; font-size: .9rem; }
-"""
-
-
-def _html_table(header: list[str], rows: list[list[str]], mark_first: bool) -> str:
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    body = []
-    for i, row in enumerate(rows):
-        cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
-        body.append(f'<tr class="best">{cells}</tr>' if mark_first and i == 0 else f"<tr>{cells}</tr>")
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-
-
-def page(result: Comparison, svg: str) -> str:
-    """The report as one HTML page that loads nothing from elsewhere."""
-    shape, counts = result.setting["shape"], result.setting["interactions"]
-    machine = ", ".join(f"{k}: {v}" for k, v in result.setting["machine"].items())
-    facts = (
-        f"{shape[0]:,} users × {shape[1]:,} items; {counts[0]:,} interactions to train on, {counts[1]:,} for "
-        f"validation, {counts[2]:,} for test. K = {result.setting['K']}. {machine}. Compiling and first "
-        f"calls took {result.compile_seconds:.1f} s and are in no curve."
-    )
-    shares = [row.cpu_share for row in result.rows if math.isfinite(row.cpu_share)]
-    if shares:
-        facts += (
-            f" The timed runs got {min(shares):.0%} or more of the CPU time of their threads; other work on "
-            "the machine, and parts on one thread, lower this."
-        )
-    how = (
-        "Every method climbs the ladders of its own parameters on validation "
-        f"{result.metric.upper()} (seed 0), then runs with several seeds. A run ends when validation has not "
-        f"improved for {result.setting['patience']} iterations or after {result.setting['time_limit']:g} s; "
-        f"validation looks at {result.setting['validation_users']:,} users. The best iteration is measured "
-        "on test, for all users, training and validation items left out of the ranking. ± is the standard "
-        "deviation over seeds. Times are medians over seeds; “best” is the best method's "
-        "validation figure. Solid lines: alternating least squares; dashed: stochastic gradient descent."
-    )
-    rates = (
-        "A method converges linearly if the logarithm of the gap falls along a straight line over iterations "
-        "(R² of linear near 1), sublinearly if a power of the iteration describes it better. The limit of "
-        "each objective is the smallest value found; the fit leaves out the first fifth of a run and, of the "
-        "run that found the limit, the second half."
-    )
-    title = html.escape(f"{result.name}: time to quality")
-    parts = [
-        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{title}</title>",
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>",
-        f"<style>{_STYLE}</style></head><body><h1>{title}</h1><p>{html.escape(facts)}</p>",
-        f"<figure style='margin:0'>{svg}</figure><h2>Quality and time</h2>",
-        _html_table(*_quality_table(result), mark_first=True),
-        f"<p class='note'>{html.escape(how)}</p>",
-    ]
-    if result.objectives:
-        parts += ["<h2>Rate of convergence</h2>", _html_table(*_rate_table(result), mark_first=False)]
-        parts.append(f"<p class='note'>{html.escape(rates)}</p>")
-    errors = [f"{row.label}: {error}" for row in result.rows for error in row.errors]
-    if errors:
-        items = "".join(f"<li>{html.escape(error)}</li>" for error in errors)
-        parts.append(f"<h2>Runs that failed</h2><ul>{items}</ul>")
-    return "".join([*parts, "</body></html>\n"])
-
-
-def write(result: Comparison, folder: Path) -> None:
-    """Write ``convergence.png`` and ``report.html``."""
-    figure = draw(result)
-    png, svg = io.BytesIO(), io.StringIO()
-    figure.savefig(png, format="png", dpi=130, metadata={"Software": None})
-    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    picture = svg.getvalue()
-    picture = picture[picture.index("<svg") :]  # without the XML declaration, which HTML does not have
-    contents = {"convergence.png": png.getvalue(), "report.html": page(result, picture).encode()}
-    for name, content in contents.items():
-        with atomic_file(folder / name) as file:
-            file.write(content)

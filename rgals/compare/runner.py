@@ -2,99 +2,45 @@
 
 from __future__ import annotations
 
+import base64
+import inspect
 import json
-import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from threadpoolctl import threadpool_info
 
+from rgals.compare import outside
+from rgals.compare.data import Split, some_users
 from rgals.compare.methods import Method, get_methods, params_text
-from rgals.datasets import read_interactions
-from rgals.datasets.given import given
 from rgals.files.journal import Journal
 from rgals.losses import RG2
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import short_digest
-from rgals.matrix.entries import union
-from rgals.matrix.validate import as_csr
-from rgals.metrics._served import sample_users
+from rgals.matrix.weighting import AUTO
+from rgals.metrics._table import EXPOSURE, Metric
 from rgals.metrics.evaluation import evaluate
-from rgals.model_selection import Protocol
+from rgals.model.ranking import FactorRanker
 from rgals.runtime.bars import Bar
 from rgals.runtime.checks import check_int, check_real
-from rgals.runtime.errors import InputError, NumericalError, ParameterError
+from rgals.runtime.errors import InputError, InsufficientMemoryError, NumericalError, ParameterError
+from rgals.runtime.lazy import cached_property
 from rgals.runtime.threads import n_threads
 from rgals.runtime.version import __version__
 from rgals.sgd import SGDRanker
 from rgals.sgd import losses as sgd_losses
+from rgals.training.data import weigh
 
 TEST_METRICS = ("mrr@10", "ndcg@10")
 OBJECTIVE_RATES = (0.003, 0.01, 0.03)  # learning rates among which gradient descent picks its best
-
-
-@dataclass(frozen=True)
-class Split:
-    """Training, validation and test interactions, each users x items."""
-
-    train: CSR
-    validation: CSR
-    test: CSR
-
-    @property
-    def known(self) -> CSR | None:
-        """Training and validation together: what is left out of the ranking on test."""
-        return union([self.train, self.validation])
-
-
-def prepare(
-    data: Any, *, min_value: float | None = None, core: int | None = None, random_state: int = 0
-) -> Split:
-    """Read data and split them.
-
-    Parameters
-    ----------
-    data : path, matrix, Interactions or Split
-        Where it marks a test part, that is kept and a tenth of every user's training part becomes
-        validation; otherwise 80 / 10 / 10 per user.
-    min_value : float, optional
-        Values from here on count as positives of weight 1.
-    core : int, optional
-        Drop users and items with fewer interactions, repeatedly.
-    random_state : int
-
-    Returns
-    -------
-    Split
-    """
-    if isinstance(data, Split):
-        return data
-    if isinstance(data, str | os.PathLike):
-        data, min_value = read_interactions(data, min_value=min_value), None
-    data = given(data, name="data")
-    if not data.labelled:  # users and items without interactions do not count
-        data = given(read_interactions(data.csr()))
-    kind = "given" if data.split is not None and core is None else "user"
-    found = Protocol(kind, min_value=min_value, core=core, seed=random_state).apply(data)
-    split = Split(as_csr(found.train), as_csr(found.validation), as_csr(found.test))
-    for name in ("train", "validation", "test"):
-        if getattr(split, name).nnz == 0:
-            raise InputError(f"the {name} part has no interactions; the data are too small to be split")
-    return split
-
-
-def _some_users(validation: CSR, n_users: int | None) -> CSR:
-    """Validation interactions of ``n_users`` users drawn at random; the rows of the others are empty."""
-    users = sample_users(validation, n_users)
-    if len(users) == np.count_nonzero(validation.row_counts):
-        return validation
-    return validation.where(np.isin(validation.rows, users))
 
 
 def machine(n_jobs: int | None) -> dict[str, Any]:
@@ -115,47 +61,126 @@ def machine(n_jobs: int | None) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of a comparison; see `rgals.compare.compare`, which has the defaults."""
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """What a comparison spends on tuning and on every fit.
 
-    K: int
-    seeds: int
-    max_trials: int
-    time_limit: float
-    patience: int
-    metric: str
-    objective_iterations: int
-    validation_users: int | None
-    start: Mapping[str, Mapping[str, float]]
-    tune_only: bool
-    n_jobs: int | None
-    verbose: int
+    Parameters
+    ----------
+    max_trials : int, default 16
+        Fits that tuning a method may use; with 0 it runs where its tuning would start. A method that the
+        folder has tuned already is not tuned again, unless its trials ran out and this allows more.
+    time_limit : float, default 120
+        Training seconds after which a fit ends, of tuning or of the comparison. It holds for methods by name,
+        losses, `rgals.RGALS` and `rgals.sgd.SGDRanker`.
+    patience : int, default 8
+        Iterations or epochs without improvement after which a fit of a method by name or a loss ends.
+    validation_users : int, optional
+        Watch so many users, drawn at random, instead of all: validation after every iteration takes long on
+        large data. Test metrics are over all users.
+    objective_iterations : int, default 60
+        Length of the runs that follow the objective, at least 8; 0 for no such runs.
+    start : mapping of str to mapping of str to float, optional
+        By method: parameters that its tuning starts from (at the nearest rungs) instead of its own, such as
+        ``{"softmax": {"temperature": 0.1}}``. With ``max_trials=0`` they are used as they are.
+    tune_only : bool, default False
+        Find the parameters of every method, where seconds do not matter, and stop. The same call without it
+        goes on with the timed runs, on a machine that is then at rest. Curves and times are always those of
+        these runs; they must all be made with the same ``n_jobs`` and ``time_limit`` on one machine, while
+        tuning may use others.
+
+    Raises
+    ------
+    ParameterError
+        A parameter is out of its range.
+    """
+
+    max_trials: int = 16
+    time_limit: float = 120.0
+    patience: int = 8
+    validation_users: int | None = None
+    objective_iterations: int = 60
+    start: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    tune_only: bool = False
+
+    def __post_init__(self) -> None:
+        check_int("max_trials", self.max_trials, 0)
+        check_int("patience", self.patience, 1)
+        check_real("time_limit", self.time_limit, 0, open_min=True)
+        check_int("objective_iterations", self.objective_iterations, 8 if self.objective_iterations else 0)
+        if self.validation_users is not None:
+            check_int("validation_users", self.validation_users, 1)
 
     def check(self, methods: Sequence[Method]) -> None:
-        """Check the options of a comparison of these methods."""
-        least = {"K": 1, "seeds": 1, "max_trials": 0, "patience": 1, "objective_iterations": 8}
-        if self.validation_users is not None:
-            least["validation_users"] = 1
-        for name, minimum in least.items():
-            check_int(name, getattr(self, name), minimum)
-        check_real("time_limit", self.time_limit, 0, open_min=True)
+        """Check the start of tuning these methods."""
         ladders = {method.name: method.ladders for method in methods}
         for name, params in self.start.items():
-            known = (ladders.get(name) or get_methods([name])[0].ladders).keys()
+            known = (ladders[name] if name in ladders else get_methods([name])[0].ladders).keys()
             for param, value in params.items():
                 if param not in known:
                     raise ParameterError("start", f"{name}: {param}", "choose from " + ", ".join(known))
                 check_real(f"start of {name}: {param}", value, 0)
 
 
-class Runner:
-    """Carries a comparison out; results that ``results.jsonl`` in ``folder`` holds are not computed again."""
+@dataclass(frozen=True)
+class Options:
+    """Options of a comparison; see `rgals.compare.compare`."""
 
-    def __init__(self, split: Split, methods: list[Method], options: Options, folder: Path) -> None:
-        self.split, self.methods, self.options = split, methods, options
+    K: int
+    seeds: int
+    metrics: tuple[Metric, ...]  # the first is what is tuned, watched and sorted by
+    effort: Effort
+    values: str
+    n_jobs: int | None
+    verbose: int
+
+    @property
+    def metric(self) -> str:
+        """What is tuned and watched."""
+        return self.metrics[0].name
+
+
+def _watches(model: Any) -> bool:
+    """Whether a fit shows its iterations, and judges them."""
+    ours = isinstance(model, FactorRanker)  # others may mean something else by these words
+    return ours and {"validation", "callbacks"} <= inspect.signature(model.fit).parameters.keys()  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _naming(method: Method) -> Iterator[None]:
+    """Errors say which method they are of."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in the method {method.name!r} of the comparison")
+        raise
+
+
+def packed(values: np.ndarray) -> str:
+    """Numbers of users as a journal holds them."""
+    return base64.b64encode(values.astype("<f8").tobytes()).decode()
+
+
+def unpacked(text: str) -> np.ndarray:
+    """What `packed` made a text of."""
+    return np.frombuffer(base64.b64decode(text), "<f8").astype(np.float64)
+
+
+class Runner:
+    """Carries a comparison out; results that ``results.jsonl`` in ``folder`` holds are not computed again.
+
+    Call it from the function whose caller is warned of values (see `weigh`).
+    """
+
+    def __init__(
+        self, split: Split, methods: list[Method], options: Options, folder: Path, *, depth: int = 3
+    ) -> None:
+        self.split, self.methods, self.options, effort = split, methods, options, options.effort
         self.known = split.known
-        self.watched = _some_users(split.validation, options.validation_users)
+        self.watched = some_users(split.validation, effort.validation_users)
+        # Decided, and said, once for all methods.
+        weighting = weigh(options.values, split.train, depth=depth + 1)
+        self.values, self.weighted = weighting.kind, weighting.rows(split.train)
         self._is_warm = False
         setting = {
             "data": short_digest(split.train, split.validation, split.test),
@@ -163,37 +188,40 @@ class Runner:
             "interactions": [split.train.nnz, split.validation.nnz, split.test.nnz],
             "K": options.K,
             "metric": options.metric,
-            "patience": options.patience,
-            "objective_iterations": options.objective_iterations,
+            "patience": effort.patience,
+            "objective_iterations": effort.objective_iterations,
             "validation_users": int(np.count_nonzero(self.watched.row_counts)),
         }
+        names = [metric.name for metric in options.metrics]
+        if set(names) - {options.metric} - set(TEST_METRICS):
+            setting["metrics"] = names
+        if options.values != AUTO:
+            setting["values"] = options.values
         self.journal = Journal(folder / "results.jsonl", setting)
 
     def run(self) -> None:
         """Everything that is not in the journal yet."""
-        options = self.options
-        als = [method for method in self.methods if method.family == "ALS"]
-        objectives = len(als) + (len(OBJECTIVE_RATES) if self._follows_gradient() else 0)
-        total = len(self.methods) * (options.max_trials + options.seeds) + objectives
-        if options.tune_only:
-            total = len(self.methods) * options.max_trials
-        else:
+        options, effort = self.options, self.options.effort
+        als = [m for m in self.methods if m.family == "ALS" and effort.objective_iterations]
+        tuned = [method for method in self.methods if method.ladders]
+        # Seeds take turns over the methods, so that a slow spell of the machine meets all of them.
+        runs = [(m, seed) for seed in range(options.seeds) for m in self.methods if m.seeded or seed == 0]
+        total = len(tuned) * effort.max_trials
+        if not effort.tune_only:
+            total += len(runs) + len(als) + len(self._rates())
             self._one_machine()
         with Bar(total=total, desc="compare", unit="fit", disable=not options.verbose) as bar:
             chosen = {}
             for method in self.methods:
                 bar.set_postfix_str(f"tune {method.name}")
                 chosen[method.name] = self._tuned(method, bar)["params"]
-            if options.tune_only:
+            if effort.tune_only:
                 return
-            # Seeds take turns over the methods, so that a slow spell of the machine meets all of them.
             jobs = [
-                (f"{method.name}, seed {seed}", partial(self._final, method, chosen[method.name], seed))
-                for seed in range(options.seeds)
-                for method in self.methods
+                (f"{m.name}, seed {seed}", partial(self._final, m, chosen[m.name], seed)) for m, seed in runs
             ]
             jobs += [(f"objective of {m.name}", partial(self._objective, m, chosen[m.name])) for m in als]
-            for lr in OBJECTIVE_RATES if self._follows_gradient() else ():
+            for lr in self._rates():
                 job = partial(self._gradient_objective, chosen["rg2"], lr)
                 jobs.append((f"objective by gradient, lr={lr:g}", job))
             for name, job in jobs:
@@ -203,7 +231,9 @@ class Runner:
 
     def _one_machine(self) -> None:
         """Seconds that are compared come from one machine and one limit; tuning may be done anywhere."""
-        now = json.loads(json.dumps({**machine(self.options.n_jobs), "time_limit": self.options.time_limit}))
+        now = json.loads(
+            json.dumps({**machine(self.options.n_jobs), "time_limit": self.options.effort.time_limit})
+        )
         record = self.journal.get("timing")
         if record is None:
             self.journal.add("timing", {"timing": now})
@@ -220,19 +250,22 @@ class Runner:
 
     def _tuned(self, method: Method, bar: Bar) -> dict[str, Any]:
         """What tuning found, now or before; a larger budget goes on where a smaller one was spent."""
-        key, most = f"tuned {method.name}", self.options.max_trials
+        key, effort = f"tuned {method.key()}", self.options.effort
+        most = effort.max_trials if method.ladders else 0
         found = self.journal.get(key)
         if found is not None and (found["finished"] or found["trials"] >= most):
             bar.update(most)
             return found
-        start = method.start_for(self.split.train, self.options.K)
-        start |= self.options.start.get(method.name, {})
+        start = method.start_for(self.weighted, self.options.K)
+        start |= effort.start.get(method.name, {})
         result = climb(method, most, self._trial(method, bar), start)
         bar.update(most - result["trials"])  # found before the budget was spent
         return self.journal.add(key, result)
 
-    def _follows_gradient(self) -> bool:
-        return any(method.name == "rg2" for method in self.methods)
+    def _rates(self) -> tuple[float, ...]:
+        """Learning rates at which gradient descent follows the objective of RG2."""
+        followed = self.options.effort.objective_iterations and any(m.name == "rg2" for m in self.methods)
+        return OBJECTIVE_RATES if followed else ()
 
     def _once(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The record of a key: what the journal holds, or what is measured now."""
@@ -251,36 +284,86 @@ class Runner:
         part = self.split.train.take_rows(users)
         for method in self.methods:
             model = self._make(method, method.start, 0)
-            model.fit(part, callbacks=lambda now: True)
-            if method.family == "ALS":
-                model.set_params(dtype="float64").fit(part, callbacks=lambda now: True)
-        if self._follows_gradient():
-            SGDRanker(K=2, loss="rg2", score="dot", n_epochs=1, n_jobs=self.options.n_jobs).fit(part)
+            if _watches(model):
+                model.fit(part, callbacks=lambda now: True)
+                if method.family == "ALS":
+                    model.set_params(dtype="float64").fit(part, callbacks=lambda now: True)
+        if self._rates():
+            reference = SGDRanker(
+                K=2, loss="rg2", score="dot", n_epochs=1, values="raw", n_jobs=self.options.n_jobs
+            )
+            reference.fit(part)
         self._is_warm = True
         if self.journal.get("compile") is None:
             self.journal.add("compile", {"seconds": time.perf_counter() - started})
 
     def _make(self, method: Method, params: Mapping[str, float], seed: int) -> Any:
-        return method.build(params, K=self.options.K, n_jobs=self.options.n_jobs, random_state=seed)
+        model = method.build(params, K=self.options.K, n_jobs=self.options.n_jobs, random_state=seed)
+        if isinstance(model, FactorRanker) and getattr(model, "values", None) == AUTO:
+            model.set_params(values=self.values)  # type: ignore[attr-defined]
+        return model
 
     def _fit(
         self, method: Method, params: Mapping[str, float], seed: int
     ) -> tuple[Any, list[dict[str, Any]], str]:
-        """Fit with early stopping on validation; the model, its history and why a diverged one ended."""
+        """A fitted model, its history on validation, and why there is no model where it failed."""
         options = self.options
         model = self._make(method, params, seed)
-        model.set_params(early_stopping=True, patience=options.patience, metric=options.metric)
         history: list[dict[str, Any]] = []
 
         def watch(now: Any) -> bool:
             history.append(now.record)
-            return now.seconds > options.time_limit
+            return now.seconds > options.effort.time_limit
 
         try:
-            model.fit(self.split.train, validation=self.watched, callbacks=watch)
-        except NumericalError as error:
+            if _watches(model):
+                model.set_params(metric=options.metric)
+                if method.stops:
+                    model.set_params(early_stopping=True, patience=options.effort.patience)
+                model.fit(self.split.train, validation=self.watched, callbacks=watch)
+                return model, history, ""
+            X, started = self._given_out.copy(), time.perf_counter()  # which a method may write into
+            with _naming(method):
+                model = outside.fitted(model, X)
+                seconds = time.perf_counter() - started
+                judged = self._judged(model, self.split.train)
+                figures = evaluate(
+                    judged, self.split.train, self.watched, options.metric, n_jobs=options.n_jobs
+                )
+            return model, [{"seconds": seconds, **figures}], ""
+        except (NumericalError, InsufficientMemoryError) as error:
             return None, history, str(error)
-        return model, history, ""
+
+    @cached_property
+    def _given_out(self) -> sp.csr_matrix:
+        """The training part as other packages take it."""
+        return sp.csr_matrix(self.split.train.to_scipy())
+
+    def _judged(self, model: Any, known: CSR) -> Any:
+        """What `evaluate` takes for a model that was fitted to the training part."""
+        cutoffs = [metric.k for metric in self.options.metrics]
+        longest = None if None in cutoffs else max(k for k in cutoffs if k is not None)
+        return outside.rankings(model, self._given_out, known, longest)
+
+    def _on_test(self, method: Method, model: Any) -> tuple[dict[str, float], dict[str, str]]:
+        """Means over users and, of metrics that each user has, the figures of all of them."""
+        options, parts = self.options, (self.known, self.split.test)
+        pooled = [m.name for m in options.metrics if m.needs == EXPOSURE]
+        single = [m.name for m in options.metrics if m.needs != EXPOSURE]
+        means: dict[str, float] = {}
+        each: dict[str, np.ndarray] = {}
+        with _naming(method):
+            judged = self._judged(model, self.known)
+            if pooled:
+                means.update(evaluate(judged, *parts, pooled, n_jobs=options.n_jobs))
+            if single:
+                each, users = evaluate(judged, *parts, single, per_user=True, n_jobs=options.n_jobs)
+                if self.journal.get("users") is None:
+                    self.journal.add("users", {"rows": packed(users)})
+        for name, values in each.items():
+            defined = values[~np.isnan(values)]
+            means[name] = float(defined.mean()) if len(defined) else float("nan")
+        return {m.name: means[m.name] for m in options.metrics}, {k: packed(v) for k, v in each.items()}
 
     def _curve(self, history: list[dict[str, Any]]) -> list[list[float]]:
         return [[record["seconds"], record[self.options.metric]] for record in history]
@@ -294,7 +377,7 @@ class Runner:
                 seconds = curve[-1][0] if curve else 0.0
                 return {"best": best, "seconds": seconds, "epochs": len(curve), "error": error}
 
-            record = self._once(f"trial {method.name} {params_text(params)}", measure)
+            record = self._once(f"trial {method.key(params)}", measure)
             bar.update()
             return record["best"]
 
@@ -305,34 +388,33 @@ class Runner:
             clocks = time.perf_counter(), time.process_time()
             model, history, error = self._fit(method, params, seed)
             wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]
-            test = {}
-            if model is not None:
-                n_jobs = self.options.n_jobs
-                test = evaluate(model, self.known, self.split.test, metrics=TEST_METRICS, n_jobs=n_jobs)
+            test, users = ({}, {}) if model is None else self._on_test(method, model)
             return {
                 "method": method.name,
                 "seed": seed,
                 "params": dict(params),
                 "curve": self._curve(history),
-                "objective": [record["objective"] for record in history],
+                "objective": [record["objective"] for record in history if "objective" in record],
                 "test": test,
+                "users": users,
                 "error": error,
                 "cpu_share": cpu / wall / n_threads(self.options.n_jobs),
             }
 
-        self._once(f"run {method.name} {params_text(params)} {seed}", measure)
+        self._once(f"run {method.key(params)} {seed}", measure)
 
     def _objective(self, method: Method, params: Mapping[str, float]) -> None:
         """The exact objective after every iteration, in double precision and without a stop."""
 
         def measure() -> dict[str, Any]:
             model = self._make(method, params, 0)
-            model.set_params(n_iter=2 * self.options.objective_iterations, dtype="float64")
-            model.fit(self.split.train, callbacks=lambda now: now.seconds > self.options.time_limit)
+            effort = self.options.effort
+            model.set_params(n_iter=2 * effort.objective_iterations, dtype="float64", early_stopping=False)
+            model.fit(self.split.train, callbacks=lambda now: now.seconds > effort.time_limit)
             curves = {name: [record[name] for record in model.history_] for name in ("objective", "seconds")}
             return {"method": method.name, **curves}
 
-        self._once(f"objective {method.name} {params_text(params)}", measure)
+        self._once(f"objective {method.key(params)}", measure)
 
     def _gradient_objective(self, params: Mapping[str, float], lr: float) -> None:
         """The objective of RG2, the same one, under gradient descent (Adam)."""
@@ -342,9 +424,9 @@ class Runner:
 
         def watch(now: Any) -> bool:
             factors = now.user_factors, now.item_factors
-            values.append(reference.objective(self.split.train, *factors, params["reg"], 1.0))
+            values.append(reference.objective(self.weighted, *factors, params["reg"], 1.0))
             seconds.append(now.seconds)
-            return now.seconds > self.options.time_limit
+            return now.seconds > self.options.effort.time_limit
 
         def measure() -> dict[str, Any]:
             model = SGDRanker(
@@ -353,13 +435,14 @@ class Runner:
                 score="dot",
                 temperature=1.0,
                 lr=lr,
-                n_epochs=self.options.objective_iterations,
+                n_epochs=self.options.effort.objective_iterations,
+                values="raw",
                 n_jobs=self.options.n_jobs,
                 random_state=0,
             )
             error = ""
             try:
-                model.fit(self.split.train, callbacks=watch)
+                model.fit(self.weighted, callbacks=watch)
             except NumericalError as problem:
                 error = str(problem)
             curves = {"objective": values, "seconds": seconds}

@@ -212,6 +212,46 @@ def holm(p_values: Any) -> np.ndarray:
     return out
 
 
+def effect_size(a: Any, b: Any) -> float:
+    """Cohen's d of paired figures: the mean difference over the standard deviation of the differences.
+
+    Unlike a p-value it does not grow with the number of users: 0.2 is called small, 0.5 medium, 0.8 large.
+
+    Parameters
+    ----------
+    a, b : arrays of shape (n,)
+        A figure per user of each model, the same users in the same order. Users for whom either is NaN do
+        not count.
+
+    Returns
+    -------
+    float
+        Positive where ``a`` is better; 0 where no user differs, infinite where all differ alike, NaN for
+        fewer than two users.
+
+    References
+    ----------
+    Cohen, Statistical Power Analysis for the Behavioral Sciences, 2nd edition, 1988, section 2.3.5.
+
+    Examples
+    --------
+    >>> from rgals.metrics import effect_size
+    >>> effect_size([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    2.0
+    """
+    first, second = _as_values("a", a), _as_values("b", b)
+    if len(first) != len(second):
+        raise ShapeError(f"a has {len(first)} users and b {len(second)}; paired figures have the same users")
+    difference = first - second
+    difference = difference[~np.isnan(difference)]
+    if len(difference) < 2:
+        return float("nan")
+    mean, spread = float(difference.mean()), float(difference.std(ddof=1))
+    if np.ptp(difference) == 0:
+        return float(np.copysign(np.inf, mean)) if mean else 0.0
+    return mean / spread
+
+
 @dataclass(frozen=True)
 class Comparison:
     """One model against the reference.
@@ -225,6 +265,8 @@ class Comparison:
         95 % bootstrap interval of the difference.
     p_value, corrected : float
         Of the paired test, and after Holm's correction for all models compared.
+    effect : float
+        Size of the difference, see `effect_size`.
     """
 
     name: str
@@ -233,6 +275,7 @@ class Comparison:
     interval: tuple[float, float]
     p_value: float
     corrected: float
+    effect: float = float("nan")
 
 
 def compare(
@@ -281,5 +324,6 @@ def compare(
         difference = values - base
         means = float(np.nanmean(values)), float(np.nanmean(difference))
         interval = bootstrap_interval(difference, **options)
-        rows.append(Comparison(name, *means, interval, p_value, float(corrected)))
+        effect = effect_size(values, base)
+        rows.append(Comparison(name, *means, interval, p_value, float(corrected), effect))
     return rows

@@ -5,7 +5,7 @@ from rgals.model_selection.core import Core, k_core
 from rgals.model_selection.cv import RGALSCV
 from rgals.model_selection.folds import InteractionSplit, UserFold, UserSplit
 from rgals.model_selection.protocol import PROTOCOLS, Parts, Protocol
-from rgals.model_selection.tuning import EdgeWarning, TuneResult, default_space, tune
+from rgals.model_selection.tuning import EdgeWarning, Search, TuneResult, default_space, tune
 
 __all__ = [
     "PROTOCOLS",
@@ -15,6 +15,7 @@ __all__ = [
     "InteractionSplit",
     "Parts",
     "Protocol",
+    "Search",
     "TuneResult",
     "UserFold",
     "UserSplit",

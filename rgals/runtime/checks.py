@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import numbers
+import warnings
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -37,3 +40,20 @@ def check_choice(name: str, value: Any, choices: tuple | list) -> Any:
     if not any(value is c or (isinstance(value, str) and value == c) for c in choices):
         raise ParameterError(name, value, "choose one of " + ", ".join(map(repr, choices)))
     return value
+
+
+def moved_to(record: Any, moved: Mapping[str, Any], function: str, keyword: str) -> Any:
+    """A record with keywords that were the function's own in 0.1; a warning has the line that is right."""
+    known = {field.name for field in fields(record)}
+    for name in moved:
+        if name not in known:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+    if moved:
+        given = ", ".join(f"{name}={value!r}" for name, value in moved.items())
+        line = f"{function}(..., {keyword}={type(record).__name__}({given}))"
+        warnings.warn(
+            f"{', '.join(moved)} of {function} will go with the next release; write {line}",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+    return replace(record, **moved)

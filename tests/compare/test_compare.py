@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import math
@@ -10,17 +11,19 @@ import re
 import numpy as np
 import pytest
 
-from rgals.compare import METHODS, compare, prepare
+from rgals.compare import METHODS, Effort, Method, compare, prepare
 from rgals.compare import runner as runner_module
 from rgals.compare.analysis import linear_rate, mean_and_spread, seconds_to
-from rgals.compare.methods import Method, get_methods
+from rgals.compare.data import some_users
+from rgals.compare.methods import get_methods
 from rgals.compare.runner import Runner, climb
 from rgals.datasets import make_implicit, read_interactions
 from rgals.files.journal import Journal
 from rgals.losses import IALS, RG2, Degrees, rule
 from rgals.runtime.errors import InputError, ParameterError
 
-OPTIONS = {"K": 4, "seeds": 2, "max_trials": 3, "time_limit": 5.0, "objective_iterations": 10, "verbose": 0}
+EFFORT = Effort(max_trials=3, time_limit=5.0, objective_iterations=10)
+OPTIONS = {"K": 4, "seeds": 2, "effort": EFFORT, "verbose": 0}
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +35,10 @@ def data():
 def undrawn(monkeypatch):
     """A report takes longer than the comparison: it is judged where it is the question."""
     monkeypatch.setattr(importlib.import_module("rgals.compare"), "write", lambda result, folder: None)
+
+
+def with_effort(**changes):
+    return {**OPTIONS, "effort": dataclasses.replace(EFFORT, **changes)}
 
 
 # Analysis.
@@ -122,7 +129,7 @@ def test_every_method_can_be_built_and_its_start_is_on_its_ladders():
         for name, ladder in method.ladders.items():
             assert list(ladder) == sorted(set(ladder)) and ladder[0] <= method.start[name] <= ladder[-1]
         model = method.build(method.start, K=3, n_jobs=1, random_state=0)
-        assert model.get_params()["K"] == 3
+        assert model.get_params().get("K", 3) == 3 and model.get_params()["n_jobs"] == 1
     with pytest.raises(ParameterError, match="'svd'"):
         get_methods("rg2,svd")
     with pytest.raises(ParameterError, match="once"):
@@ -155,14 +162,14 @@ def test_a_threshold_holds_for_interactions_as_for_a_file(tmp_path):
 def test_a_sample_of_users_can_be_watched(data):
     split = prepare(data)
     users = np.flatnonzero(split.validation.row_counts)
-    some = runner_module._some_users(split.validation, 40)
+    some = some_users(split.validation, 40)
     kept = np.flatnonzero(some.row_counts)
     assert len(users) > 60 and len(kept) == 40
     whole = split.validation.to_scipy().toarray()
     np.testing.assert_array_equal(some.to_scipy().toarray()[kept], whole[kept])
-    assert runner_module._some_users(split.validation, len(users)) is split.validation
+    assert some_users(split.validation, len(users)) is split.validation
     with pytest.raises(ParameterError, match="validation_users"):
-        compare(data, "rg2", out="nowhere", **{**OPTIONS, "validation_users": 0})
+        Effort(validation_users=0)
 
 
 def test_a_comparison_from_one_call(data, tmp_path):
@@ -184,7 +191,8 @@ def test_a_comparison_from_one_call(data, tmp_path):
         and f"{result.rows[0].test['ndcg@10'][0]:.4f}" in text
     )
     table = [line for line in result.markdown().splitlines() if line.startswith("| BPR")]
-    assert len(table) == 1 and table[0].count("|") == result.markdown().splitlines()[2].count("|")
+    assert len(table) == 2 and table[0].count("|") == result.markdown().splitlines()[2].count("|")
+    assert f"{result.against()['bpr'].corrected:.2g}" in table[1]
     page = (tmp_path / "report.html").read_text()
     assert "made up &lt;data&gt;" in page and "<svg" in page and "</html>" in page
     assert f"{result.rows[0].test['mrr@10'][0]:.4f}" in page
@@ -228,7 +236,7 @@ def test_tuning_can_be_done_beforehand_with_other_threads_and_times_come_from_on
     data, tmp_path, undrawn
 ):
     """Timed runs follow in a second call; they do not mix with runs of other threads."""
-    first = compare(data, "rg2,bpr", out=tmp_path, tune_only=True, n_jobs=1, **OPTIONS)
+    first = compare(data, "rg2,bpr", out=tmp_path, n_jobs=1, **with_effort(tune_only=True))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results.jsonl"]
     keys = [json.loads(line)["key"] for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [key for key in keys if key.startswith("tuned")] == ["tuned rg2", "tuned bpr"]
@@ -243,7 +251,7 @@ def test_tuning_can_be_done_beforehand_with_other_threads_and_times_come_from_on
     with pytest.raises(InputError, match="timed otherwise .*threads: 2 then, 1 now"):
         compare(data, "rg2,bpr", out=tmp_path, n_jobs=1, **OPTIONS)
     with pytest.raises(InputError, match=r"time_limit: 5\.0 then, 6\.0 now"):
-        compare(data, "rg2,bpr", out=tmp_path, n_jobs=2, **{**OPTIONS, "time_limit": 6.0})
+        compare(data, "rg2,bpr", out=tmp_path, n_jobs=2, **with_effort(time_limit=6.0))
 
 
 def test_tuning_goes_on_where_its_trials_ran_out(data, tmp_path, undrawn):
@@ -251,13 +259,15 @@ def test_tuning_goes_on_where_its_trials_ran_out(data, tmp_path, undrawn):
         lines = (tmp_path / "results.jsonl").read_text().splitlines()
         return [key for key in (json.loads(line)["key"] for line in lines) if key.startswith("trial")]
 
-    options = {**OPTIONS, "tune_only": True}
-    small = compare(data, "rg2", out=tmp_path, **{**options, "max_trials": 1}).rows[0]
+    def tuned(most):
+        return compare(data, "rg2", out=tmp_path, **with_effort(tune_only=True, max_trials=most)).rows[0]
+
+    small = tuned(1)
     assert len(keys()) == 1 and not small.tuning["finished"]
-    larger = compare(data, "rg2", out=tmp_path, **{**options, "max_trials": 4}).rows[0]
+    larger = tuned(4)
     assert len(keys()) == len(set(keys())) == larger.tuning["trials"] > 1
     assert larger.tuning["best"] >= small.tuning["best"]
-    again = compare(data, "rg2", out=tmp_path, **{**options, "max_trials": 2}).rows[0]
+    again = tuned(2)
     assert again == larger and len(keys()) == larger.tuning["trials"], "a smaller budget undoes nothing"
 
 
@@ -277,17 +287,21 @@ def test_tuning_of_als_starts_from_the_rule():
 
 
 def test_a_start_of_ones_own_is_where_tuning_begins(data, tmp_path):
-    options = {**OPTIONS, "max_trials": 0, "tune_only": True}
+
+    def found_from(start, methods="bpr"):
+        options = with_effort(max_trials=0, tune_only=True, start=start)
+        return compare(data, methods, out=tmp_path, **options)
+
     start = {"ials": {"alpha0": 0.3}, "bpr": {"lr": 0.1, "temperature": 0.5}}
-    result = compare(data, "ials,bpr", out=tmp_path, start=start, **options)
+    result = found_from(start, "ials,bpr")
     assert result.text().count("not tuned") == 2
     assert '"trial ' not in (tmp_path / "results.jsonl").read_text()
     found = {row.method: row.params for row in result.rows}
     assert found["ials"]["alpha0"] == 0.3 and found["bpr"] == {"lr": 0.1, "temperature": 0.5}
     with pytest.raises(ParameterError, match=r"'bpr: reg'.*choose from temperature, lr"):
-        compare(data, "bpr", out=tmp_path, start={"bpr": {"reg": 1}}, **options)
+        found_from({"bpr": {"reg": 1}})
     with pytest.raises(ParameterError, match="'brp'"):
-        compare(data, "bpr", out=tmp_path, start={"brp": {"lr": 1}}, **options)
+        found_from({"brp": {"lr": 1}})
 
 
 def test_a_method_that_diverges_is_reported_and_does_not_stop_the_rest(data, tmp_path, monkeypatch):
@@ -301,6 +315,7 @@ def test_a_method_that_diverges_is_reported_and_does_not_stop_the_rest(data, tmp
         ),
         {"lr": (1.0, 2.0)},
         {"lr": 1.0},
+        stops=True,
     )
     monkeypatch.setitem(METHODS, "bpr", broken)
     result = compare(data, "rg2,bpr", out=tmp_path, **OPTIONS)
@@ -310,7 +325,10 @@ def test_a_method_that_diverges_is_reported_and_does_not_stop_the_rest(data, tmp
 
 
 def test_bad_requests_are_refused_before_anything_is_written(data, tmp_path):
-    for wrong in ({"methods": "svd"}, {"seeds": 0}, {"max_trials": -1}, {"time_limit": 0}):
+    for wrong in ({"max_trials": -1}, {"time_limit": 0}, {"patience": 0}, {"objective_iterations": 7}):
+        with pytest.raises(ParameterError, match=next(iter(wrong))):
+            Effort(**wrong)
+    for wrong in ({"methods": "svd"}, {"seeds": 0}, {"K": 0}, {"metric": "ndgc@10"}, {"protocol": "mine"}):
         with pytest.raises(ParameterError):
             compare(data, **{"methods": "rg2", **OPTIONS, **wrong}, out=tmp_path / "new")
     with pytest.raises(InputError, match="too small"):

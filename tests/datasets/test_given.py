@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 
 from rgals import RGALS
-from rgals.compare.runner import prepare
+from rgals.compare import prepare
 from rgals.datasets import Interactions, read_interactions
 from rgals.datasets.given import given
 from rgals.matrix.digest import short_digest

@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 from rgals import RGALS, ModelFileError, ParameterError
-from rgals.compare import compare
+from rgals.compare import Effort, compare
 from rgals.datasets import make_implicit
 from rgals.losses import AUTO, Coefficients, Degrees, Loss, rule, spectral_edge
 from rgals.matrix.validate import as_csr
@@ -108,7 +108,8 @@ def test_it_is_searched_tuned_and_compared(data, tmp_path, monkeypatch):
     found = tune(Floor(), data, {"K": 4, "floor": (-0.5, 0.0)}, budget=2, refit=False)
     assert found.loss == "Floor" and {"reg", "weight", "floor"} <= set(found.params)
     monkeypatch.setattr(importlib.import_module("rgals.compare"), "write", lambda *result: None)  # dear
-    options = {"K": 4, "seeds": 1, "max_trials": 2, "verbose": 0, "objective_iterations": 8}
+    effort = Effort(max_trials=2, objective_iterations=8)
+    options = {"K": 4, "seeds": 1, "effort": effort, "verbose": 0}
     result = compare(data, [Floor(), "ials"], out=tmp_path, **options)
     assert {row.method for row in result.rows} == {"Floor", "ials"}
     with pytest.raises(ParameterError, match="each once"):

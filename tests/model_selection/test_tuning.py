@@ -7,6 +7,7 @@ import json
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
@@ -18,7 +19,7 @@ from rgals.datasets import make_implicit
 from rgals.losses import Loss
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
-from rgals.model_selection import EdgeWarning, Protocol, default_space, split_interactions, tune
+from rgals.model_selection import EdgeWarning, Protocol, Search, default_space, split_interactions, tune
 from rgals.model_selection.tuning import trials as measuring
 from rgals.model_selection.tuning.halving import (
     LEVELS,
@@ -253,7 +254,7 @@ def test_users_are_sampled_and_splits_repeated(data, quiet):
     assert [len(split.users) for split in prepared.splits] == [20] * 3
     hidden = [split.hidden.to_scipy() for split in prepared.splits]
     assert (hidden[0] != hidden[1]).nnz > 0 and prepared.final.nnz == data.matrix.nnz
-    single = [tune("ials", data, space, repeats=r, refit=False).figure for r in (1, 3)]
+    single = [tune("ials", data, space, search=Search(repeats=r), refit=False).figure for r in (1, 3)]
     assert single[0] != single[1]
 
 
@@ -296,7 +297,7 @@ def test_several_losses_share_a_table_and_the_best_is_refitted(data, quiet):
 
 def test_a_journal_is_taken_up_again(data, quiet, tmp_path, monkeypatch):
     path = tmp_path / "trials.jsonl"
-    options = {"budget": 4, "journal": path, "refit": False, "repeats": 2}
+    options = {"budget": 4, "journal": path, "refit": False, "search": Search(repeats=2)}
     whole = tune("rg2", data, SMALL, **options)
     lines = path.read_bytes().splitlines(keepends=True)
     assert len(lines) == len(whole.trials) + 1 and {row["level"] for row in whole.trials} == {0, 1, 2, 3}
@@ -315,11 +316,11 @@ def test_a_journal_is_taken_up_again(data, quiet, tmp_path, monkeypatch):
 def test_a_time_limit_ends_the_search(data, quiet, tmp_path):
     path = tmp_path / "trials.jsonl"
     with pytest.raises(InputError, match="time limit"):
-        tune("rg2", data, SMALL, budget=2, time_limit=0.0)
+        tune("rg2", data, SMALL, budget=2, search=Search(time_limit=0.0))
     tune("rg2", data, SMALL, budget=2, journal=path, refit=False)
     kept = path.read_bytes().splitlines(keepends=True)[:4]
     path.write_bytes(b"".join(kept))
-    found = tune("rg2", data, SMALL, budget=2, journal=path, time_limit=0.0)
+    found = tune("rg2", data, SMALL, budget=2, journal=path, search=Search(time_limit=0.0))
     assert not found.finished and len(found.trials) == 3
     assert found.model.n_iter == 16, "the refit is a full fit even if only cheap ones were measured"
 
@@ -342,7 +343,6 @@ def test_a_system_that_cannot_be_solved_counts_as_nothing(data, quiet, monkeypat
     ("options", "message"),
     [
         ({"budget": 0}, "budget"),
-        ({"sampler": "grid"}, "sampler"),
         ({"protocol": "by moon"}, "protocol"),
         ({"metric": "ndgc@10"}, "ndgc"),
     ],
@@ -352,9 +352,57 @@ def test_wrong_options_are_named(data, options, message):
         tune("rg2", data, SMALL, **{"budget": 1, **options})
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"repeats": 0},
+        {"max_users": 0},
+        {"n_iter": 0},
+        {"min_gain": -1},
+        {"sampler": "grid"},
+        {"time_limit": -1},
+    ],
+)
+def test_a_search_names_what_is_out_of_range(wrong):
+    with pytest.raises(ParameterError, match=next(iter(wrong))):
+        Search(**wrong)
+
+
+def test_the_keywords_of_0_1_do_the_same_and_say_what_to_write(data, quiet):
+    space = {**SMALL, **AS_IT_IS, "alpha0": 0.1, "reg": 0.02}
+    with pytest.warns(
+        DeprecationWarning, match=r"repeats, n_iter of tune.*search=Search\(repeats=2, n_iter=5\)"
+    ):
+        before = tune("ials", data, space, repeats=2, n_iter=5, refit=False)
+    now = tune("ials", data, space, search=Search(repeats=2, n_iter=5), refit=False)
+    assert before.figure == now.figure and before.params == now.params
+    assert now.figure != tune("ials", data, space, refit=False).figure
+    with pytest.raises(TypeError, match="unexpected keyword argument 'repeat'"):
+        tune("ials", data, space, repeat=2)
+
+
+def test_tune_takes_frames_whose_columns_are_named(data, quiet):
+    """The frame, its part that judges, and both as matrices of the same users and items: one figure."""
+    train, held = split_interactions(data, (0.8, 0.2), random_state=5)
+    frames = [
+        pd.DataFrame({"who": part.user_ids[pairs.row], "what": part.item_ids[pairs.col], "n": 1.0})
+        for part, pairs in ((part, sp.coo_matrix(part.matrix)) for part in (train, held))
+    ]
+    columns = {"user": "who", "item": "what", "value": "n"}
+    space = {**SMALL, **AS_IT_IS, "alpha0": 0.1, "reg": 0.02}
+    found = tune("ials", frames[0], space, validation=frames[1], columns=columns)
+    same = tune("ials", train, space, validation=held)
+    assert found.figure == pytest.approx(same.figure, rel=1e-6)
+    assert found.model.user_ids_.tolist() == same.model.user_ids_.tolist()
+    with pytest.raises(InputError, match="columns="):
+        tune("ials", frames[0], space)
+
+
 def test_optuna_proposes(data, quiet):
     pytest.importorskip("optuna", reason="sampler='optuna' needs optuna")
-    found = [tune("ials", data, SMALL, budget=3, sampler="optuna", refit=False) for _ in range(2)]
+    found = [
+        tune("ials", data, SMALL, budget=3, search=Search(sampler="optuna"), refit=False) for _ in range(2)
+    ]
     assert found[0].params == found[1].params
     assert len({row["params"]["reg"] for row in found[0].trials}) > 3
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rgals.datasets.given import given
 from rgals.estimator import RGALS
 from rgals.files.journal import Journal
 from rgals.losses import Loss
@@ -19,13 +20,58 @@ from rgals.model_selection.tuning.engine import Question, find, read_losses, set
 from rgals.model_selection.tuning.halving import PROPOSERS
 from rgals.model_selection.tuning.space import default_space
 from rgals.model_selection.tuning.trials import Prepared, split_for_tuning
-from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.checks import check_choice, check_int, check_real, moved_to
 
-__all__ = ["EdgeWarning", "TuneResult", "default_space", "tune"]
+__all__ = ["EdgeWarning", "Search", "TuneResult", "default_space", "tune"]
 
 
 class EdgeWarning(UserWarning):
     """The best value of a parameter lies at the edge of the range that was searched."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How `tune` searches, and when it ends early.
+
+    Parameters
+    ----------
+    repeats : int, default 1
+        Validation splits to average over: on small data one alone is too noisy to choose by. The further
+        ones are drawn anew from training and validation interactions together.
+    max_users : int or None, default 10_000
+        Users that a setting is judged by: a sample, always the same, where there are more; None for all.
+    n_iter : int, default 16
+        Most iterations of a full fit.
+    min_gain : float, default 0.005
+        Relative gain for which a larger K is worth its cost.
+    sampler : {"gp", "optuna"}, default "gp"
+        Who proposes settings: evenly spread points and then a Gaussian process, or Optuna's TPE (extra
+        ``tune``) for both.
+    time_limit : float, optional
+        Seconds after which no further fit starts, except the refit.
+
+    Raises
+    ------
+    ParameterError
+        A parameter is out of its range.
+    """
+
+    repeats: int = 1
+    max_users: int | None = 10_000
+    n_iter: int = 16
+    min_gain: float = 0.005
+    sampler: str = "gp"
+    time_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        check_int("repeats", self.repeats, 1)
+        check_int("n_iter", self.n_iter, 1)
+        check_real("min_gain", self.min_gain, 0.0)
+        check_choice("sampler", self.sampler, tuple(PROPOSERS))
+        if self.max_users is not None:
+            check_int("max_users", self.max_users, 1)
+        if self.time_limit is not None:
+            check_real("time_limit", self.time_limit, 0.0)
 
 
 @dataclass(frozen=True)
@@ -102,19 +148,16 @@ def tune(
     budget: float = 30,
     protocol: Protocol | str | None = None,
     validation: Any = None,
+    columns: Any = None,
     metric: str = "ndcg@10",
-    repeats: int = 1,
-    max_users: int | None = 10_000,
-    n_iter: int = 16,
     values: str = "auto",
-    min_gain: float = 0.005,
-    sampler: str = "gp",
-    time_limit: float | None = None,
+    search: Search | None = None,
     journal: str | Path | None = None,
     refit: bool = True,
     random_state: int = 0,
     n_jobs: int | None = None,
     verbose: int = 0,
+    **moved: Any,
 ) -> TuneResult:
     """Find good parameters of a loss on validation interactions, and refit.
 
@@ -125,14 +168,14 @@ def tune(
     from the factors of one in the middle. Full ones are judged after every quarter of their iterations, and
     at the best of these with several exponents of the read-out. The middle is left only for a gain beyond the
     standard error of the users' differences. Where K is a list, larger values follow, with a fifth of the
-    budget each, as long as each improves the metric by ``min_gain``.
+    budget each, as long as each improves the metric by ``search.min_gain``.
 
     Parameters
     ----------
     loss : str, Loss or sequence of these
         What to tune. Several share the budget, and the best is refitted. Parameters of an object that differ
         from the defaults of its class stay as they are.
-    X : sparse matrix, array or Interactions, shape (n_users, n_items)
+    X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
     space : dict, optional
         Changes of the default space of the loss (`default_space`): a tuple ``(low, high)`` is a range,
         searched on a logarithmic scale if low > 0; a list holds choices; anything else is a fixed value.
@@ -147,26 +190,17 @@ def tune(
     protocol : Protocol or str, optional
         How training, validation and test parts are made; a string names one of `PROTOCOLS`. By default a
         tenth of every user's interactions is held out for validation and there is no test part.
-    validation : sparse matrix, shape (n_users, n_items), optional
+    validation : sparse matrix, Interactions or frame, shape (n_users, n_items), optional
         Held-out interactions, in place of a protocol; X is the training part.
+    columns : dict or "matrix", optional
+        Where X and validation are frames: as in `rgals.RGALS.fit`.
     metric : str, default "ndcg@10"
         As in `rgals.metrics.evaluate`; larger must be better.
-    repeats : int, default 1
-        Validation splits to average over: on small data one alone is too noisy to choose by. The further
-        ones are drawn anew from training and validation interactions together.
-    max_users : int or None, default 10_000
-        Users that a setting is judged by: a sample, always the same, where there are more; None for all.
-    n_iter : int, default 16
-        Most iterations of a full fit.
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default "auto"
         What an interaction weighs, as in `rgals.RGALS`; "auto" is decided once, for all fits.
-    min_gain : float, default 0.005
-        Relative gain for which a larger K is worth its cost.
-    sampler : {"gp", "optuna"}, default "gp"
-        Who proposes settings: evenly spread points and then a Gaussian process, or Optuna's TPE (extra
-        ``tune``) for both.
-    time_limit : float, optional
-        Seconds after which no further fit starts, except the refit.
+    search : Search, optional
+        Number of splits and iterations, who proposes settings, limits. They were keywords of their own in
+        0.1, which warn for one release.
     journal : path, optional
         File of JSON lines: every fit is written there, and read from there when the same call runs again,
         after an interruption or with a larger budget.
@@ -211,27 +245,23 @@ def tune(
     >>> found.model.user_factors_.shape, sorted(found.params)[:3]
     ((200, 8), ['K', 'alpha0', 'item_exponent'])
     """
+    search = moved_to(search or Search(), moved, "tune", "search")
     losses = read_losses(loss)
     check_real("budget", budget, 0.0, open_min=True)
-    check_int("repeats", repeats, 1)
-    check_int("n_iter", n_iter, 1)
-    check_real("min_gain", min_gain, 0.0)
     check_choice("values", values, VALUES)
-    check_choice("sampler", sampler, tuple(PROPOSERS))
     check_int("random_state", random_state, 0)
-    if max_users is not None:
-        check_int("max_users", max_users, 1)
-    if time_limit is not None:
-        check_real("time_limit", time_limit, 0.0)
-    prepared = split_for_tuning(X, protocol, validation, repeats, max_users, random_state)
+    X = given(X, columns)
+    if validation is not None:
+        validation = given(validation, columns, "validation")
+    prepared = split_for_tuning(X, protocol, validation, search.repeats, search.max_users, random_state)
     values = settle_values(values, prepared, losses, space, depth=3)
-    common = {"n_jobs": n_jobs, "random_state": random_state, "n_iter": n_iter, "values": values}
+    common = {"n_jobs": n_jobs, "random_state": random_state, "n_iter": search.n_iter, "values": values}
     record = None
     if journal is not None:
         setting = {"data": prepared.fingerprint(), "metric": metric, "random_state": random_state}
         setting |= {} if values == "raw" else {"values": values}
         record = Journal(Path(journal), setting)
-    deadline = None if time_limit is None else time.monotonic() + time_limit
+    deadline = None if search.time_limit is None else time.monotonic() + search.time_limit
     question = Question(
         losses,
         prepared,
@@ -239,8 +269,8 @@ def tune(
         common,
         metric,
         budget,
-        min_gain,
-        sampler=sampler,
+        search.min_gain,
+        sampler=search.sampler,
         deadline=deadline,
         journal=record,
         verbose=verbose,

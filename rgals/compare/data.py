@@ -1,0 +1,123 @@
+"""What methods are compared on: training, validation and test interactions."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rgals.datasets import read_interactions
+from rgals.datasets.given import given
+from rgals.matrix.csr import CSR
+from rgals.matrix.entries import union
+from rgals.matrix.validate import as_csr
+from rgals.metrics._served import sample_users
+from rgals.model_selection import PROTOCOLS, Protocol
+from rgals.runtime.errors import InputError, ParameterError
+
+
+@dataclass(frozen=True)
+class Split:
+    """Training, validation and test interactions, each users x items, and ids of the users."""
+
+    train: CSR
+    validation: CSR
+    test: CSR
+    user_ids: np.ndarray | None = None
+
+    @property
+    def known(self) -> CSR:
+        """Training and validation together: what is left out of the ranking on test."""
+        together = union([self.train, self.validation])
+        assert together is not None
+        return together
+
+
+def prepare(
+    data: Any,
+    *,
+    min_value: float | None = None,
+    core: int | None = None,
+    random_state: int = 0,
+    protocol: Protocol | str | None = None,
+    columns: Any = None,
+) -> Split:
+    """Read data and split them.
+
+    Parameters
+    ----------
+    data : path, matrix, Interactions, frame or Split
+        Where it marks a test part, that is kept and a tenth of every user's training part becomes
+        validation; otherwise 80 / 10 / 10 per user.
+    min_value : float, optional
+        Values from here on count as positives of weight 1.
+    core : int, optional
+        Drop users and items with fewer interactions, repeatedly. Data that mark a test part are then split
+        anew.
+    random_state : int
+        Of the split.
+    protocol : Protocol or str, optional
+        In the place of all these: how the parts are made; a string names one of
+        `rgals.model_selection.PROTOCOLS`. Users cannot be held out.
+    columns : dict or "matrix", optional
+        Where data is a frame: as in `rgals.RGALS.fit`; of a file, by role the name of a column.
+
+    Returns
+    -------
+    Split
+
+    Raises
+    ------
+    InputError
+        A part has no interactions.
+    ParameterError
+        The protocol is unknown, holds out users, or stands beside what it decides.
+
+    Examples
+    --------
+    >>> from rgals.compare import prepare
+    >>> from rgals.datasets import make_implicit
+    >>> split = prepare(make_implicit(100, 90, random_state=0), core=3)
+    >>> split.train.shape == split.test.shape
+    True
+    """
+    if isinstance(data, Split):
+        if (min_value, core, random_state, protocol, columns) != (None, None, 0, None, None):
+            raise ParameterError(
+                "data", "Split(...)", "it is split already; give options where it is prepared"
+            )
+        return data
+    if isinstance(protocol, str):
+        if protocol not in PROTOCOLS:
+            raise ParameterError("protocol", protocol, "choose from " + ", ".join(map(repr, PROTOCOLS)))
+        protocol = PROTOCOLS[protocol]
+    if protocol is not None and not (min_value is None and core is None and random_state == 0):
+        raise ParameterError("protocol", str(protocol), "it decides on min_value, core and seed itself")
+    if isinstance(data, str | os.PathLike):
+        data = read_interactions(data, min_value=min_value, **(columns or {}))
+        min_value = columns = None
+    data = given(data, columns, name="data")
+    if not data.labelled:  # users and items without interactions do not count
+        data = given(read_interactions(data.csr()))
+    if protocol is None:
+        kind = "given" if data.split is not None and core is None else "user"
+        protocol = Protocol(kind, min_value=min_value, core=core, seed=random_state)
+    elif protocol.split == "held_out_users":
+        raise ParameterError("protocol", str(protocol), "methods are compared on users whom they know")
+    found = protocol.apply(data)
+    parts = as_csr(found.train), as_csr(found.validation), as_csr(found.test)
+    split = Split(*parts, data.user_ids[found.users])
+    for name in ("train", "validation", "test"):
+        if getattr(split, name).nnz == 0:
+            raise InputError(f"the {name} part has no interactions; the data are too small to be split")
+    return split
+
+
+def some_users(validation: CSR, n_users: int | None) -> CSR:
+    """Validation interactions of ``n_users`` users drawn at random; the rows of the others are empty."""
+    users = sample_users(validation, n_users)
+    if len(users) == np.count_nonzero(validation.row_counts):
+        return validation
+    return validation.where(np.isin(validation.rows, users))

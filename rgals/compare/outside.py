@@ -1,0 +1,181 @@
+"""Estimators and functions from elsewhere: copied for a run, fitted, and asked for rankings."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import clone
+
+from rgals.matrix.csr import CSR
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
+
+_SEED = "random_state"
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def settings_of(thing: Any) -> dict[str, Any]:
+    """Parameters of an estimator by name: scikit-learn's, or plain attributes; of a function its keywords."""
+    if not hasattr(thing, "fit"):
+        parameters = inspect.signature(thing).parameters
+        return {name: p.default for name, p in list(parameters.items())[1:] if p.kind != p.VAR_KEYWORD}
+    if hasattr(thing, "get_params"):
+        return dict(thing.get_params())
+    own = getattr(thing, "__dict__", {})
+    return {name: value for name, value in own.items() if not name.startswith("_")}
+
+
+def is_random(thing: Any) -> bool:
+    """Whether runs differ by a seed."""
+    return hasattr(thing, "fit") and any(_is_seed(name) for name in settings_of(thing))
+
+
+def _is_seed(name: str) -> bool:
+    return name.rpartition("__")[2] == _SEED  # a step's of a pipeline too
+
+
+def digest(thing: Any) -> str:
+    """12 digits of what its results depend on, as far as that can be told: settings, source of a function."""
+    parts: Any
+    if hasattr(thing, "fit"):
+        parts = {name: repr(v) for name, v in sorted(settings_of(thing).items()) if not _is_seed(name)}
+    else:
+        try:
+            parts = inspect.getsource(thing)
+        except (OSError, TypeError):  # typed at a prompt, or an object that is called
+            parts = repr(thing)
+    text = json.dumps([type(thing).__qualname__, parts])
+    return hashlib.sha256(_ADDRESS.sub("", text).encode()).hexdigest()[:12]
+
+
+def copied(thing: Any, params: Mapping[str, Any], seed: int, n_jobs: int | None) -> Any:
+    """Another one with some parameters, the seed wherever one is taken, and threads where none are set."""
+    if not hasattr(thing, "fit"):
+        return partial(thing, **params)
+    model = clone(thing, safe=False)
+    own = settings_of(model)
+    changes = {**params, **{name: seed for name in own if _is_seed(name)}}
+    if "n_jobs" in own and own["n_jobs"] is None:
+        changes["n_jobs"] = n_jobs
+    if hasattr(model, "set_params"):
+        return model.set_params(**changes)
+    for name, value in changes.items():
+        setattr(model, name, value)
+    return model
+
+
+def fitted(model: Any, X: sp.csr_matrix) -> Any:
+    """What ranks after a fit to ``X``: the estimator, or what a function returned."""
+    if not hasattr(model, "fit"):
+        return model(X)
+    quiet = "show_progress" in inspect.signature(model.fit).parameters  # implicit's bars
+    model.fit(X, **({"show_progress": False} if quiet else {}))
+    return model
+
+
+def rankings(model: Any, X: sp.csr_matrix, known: CSR, n: int | None) -> Any:
+    """What `rgals.metrics.evaluate` takes in the place of a fitted model.
+
+    ``X``: the interactions it was fitted to. ``known``: what is left out of its lists. ``n``: the longest
+    list that is judged; None where scores of all items are needed.
+    """
+    if sp.issparse(model) or isinstance(model, np.ndarray):
+        if model.shape != X.shape:
+            raise ShapeError(f"it gave scores of shape {model.shape}, not {X.shape}: users x items")
+        table = model.tocsr() if sp.issparse(model) else model
+        return lambda users: _dense(table[users])
+    if hasattr(model, "_state") or isinstance(model, tuple | list):  # rgals's own, or factors
+        return model
+    if hasattr(model, "get_score"):  # irspack's
+        return lambda users: _dense(model.get_score(users))
+    if hasattr(model, "recommend"):
+        if n is None:
+            raise ParameterError(
+                "metric",
+                "auc",
+                f"{type(model).__name__} recommends lists, which do not rank all items; give metrics with a "
+                "cutoff, such as 'ndcg@10'",
+            )
+        return Lists(model.recommend, X, known, n)
+    if hasattr(model, "predict"):
+        return lambda users: _dense(model.predict(X[users]))
+    if hasattr(model, "scores") or hasattr(model, "user_factors_"):
+        return model
+    if callable(model):
+        return lambda users: _dense(model(users))
+    raise InputTypeError(
+        f"nothing ranks items in {type(model).__name__}: it must have recommend(users, n), predict(X) that "
+        "gives scores of all items, or get_score(users); a function gives the scores, users x items, or a "
+        "function from users to theirs"
+    )
+
+
+def _dense(scores: Any) -> np.ndarray:
+    table = scores.toarray() if sp.issparse(scores) else np.asarray(scores)
+    if table.dtype.kind == "f" and np.isnan(table).any():
+        raise InputError("it gave scores with NaN, which rank nothing; give -inf to items that nobody gets")
+    return table
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Recommended lists as scores that rank the same: the first item has the most, others have nothing.
+
+    ``recommend`` is called as ``recommend(users, n)``, or as implicit's with the histories of the users. It
+    gives ids, or ids and scores; -1 is no item.
+    """
+
+    recommend: Callable[..., Any]
+    X: sp.csr_matrix
+    known: CSR
+    n: int
+
+    def __call__(self, users: np.ndarray) -> np.ndarray:
+        """Scores of all items for some users."""
+        n_items, counts = self.X.shape[1], self.known.row_counts[users]
+        # What is known may be in the lists: it is left out later, and as many must be there behind it.
+        n = min(self.n + int(counts.max(initial=0)), n_items)
+        if "user_items" in inspect.signature(self.recommend).parameters:
+            found = self.recommend(users, self.X[users], N=n)
+        else:
+            found = self.recommend(users, n)
+        told = found[1] if isinstance(found, tuple) and len(found) == 2 else None
+        ids = _as_table(found if told is None else found[0])
+        if len(ids) != len(users) or ids.max(initial=-1) >= n_items:
+            raise ShapeError(
+                f"recommend gave {len(ids)} lists for {len(users)} users, with items up to "
+                f"{ids.max(initial=-1)} of {n_items}; give the best items of each user, as column numbers"
+            )
+        scores = np.full((len(ids), n_items), -np.inf, np.float32)
+        rows = np.broadcast_to(np.arange(len(ids))[:, None], ids.shape)
+        worth = np.broadcast_to(np.arange(ids.shape[1], 0, -1), ids.shape)
+        at = ids[:, ::-1] >= 0  # the last assignment stays: that of the first place of an item
+        scores[rows[:, ::-1][at], ids[:, ::-1][at]] = worth[:, ::-1][at]
+        if told is not None and np.ndim(told) == 2 and np.shape(told)[1]:
+            # Equal scores say nothing about somebody who is not known: see `evaluate`.
+            told = np.asarray(told)
+            scores[(counts == 0) & (told == told[:, :1]).all(axis=1)] = 0
+        return scores
+
+
+def _as_table(lists: Any) -> np.ndarray:
+    """Lists of items, of any lengths, as rows of integers that end with -1."""
+    if not (isinstance(lists, np.ndarray) and lists.ndim == 2):
+        lists = [np.asarray(row).reshape(-1) for row in lists]
+        table = np.full((len(lists), max(map(len, lists), default=0)), -1, np.int64)
+        for row, items in zip(table, lists, strict=True):
+            row[: len(items)] = items if items.dtype.kind in "iu" or not len(items) else _no_items(items)
+        return table
+    return lists.astype(np.int64) if lists.dtype.kind in "iu" else _no_items(lists)
+
+
+def _no_items(items: np.ndarray) -> Any:
+    raise InputError(f"recommend gave items of {items.dtype}; give column numbers of the training matrix")

@@ -1,0 +1,698 @@
+"""Anything that ranks can be compared: figures by hand, significance, several data sets, kill -9."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import scipy.stats
+from instruments import comparing
+from instruments.comparing import Jitter, Neighbours, cosine
+
+from rgals import IALS, RGALS, RGALSCV, ValuesWarning
+from rgals.baselines import EASE, Popularity
+from rgals.cli import main
+from rgals.compare import METHODS, Comparison, Effort, Method, Split, compare, prepare
+from rgals.compare.analysis import against
+from rgals.datasets import make_implicit
+from rgals.matrix.validate import as_csr
+from rgals.metrics import effect_size, evaluate, judge, ndcg
+from rgals.model_selection import Protocol
+from rgals.runtime.errors import (
+    InputError,
+    InputTypeError,
+    MissingDependencyError,
+    ParameterError,
+    RgalsError,
+    ShapeError,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:Method expects CSR")  # within implicit
+ONE = {"seeds": 1, "effort": Effort(objective_iterations=0), "verbose": 0}
+
+
+@pytest.fixture(scope="module")
+def split():
+    found = prepare(make_implicit(120, 80, mean_interactions=15, random_state=2))
+    assert len(np.unique(found.train.row_counts)) > 5
+    return found
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """A report takes longer than the comparison: it is judged where it is the question."""
+    monkeypatch.setattr(importlib.import_module("rgals.compare"), "write", lambda result, folder: None)
+
+
+@pytest.fixture(scope="module")
+def X(split):
+    return sp.csr_matrix(split.train.to_scipy())
+
+
+@pytest.fixture(scope="module")
+def scores(X):
+    """What the neighbours give, to be ranked by hand."""
+    return np.asarray(X @ cosine(X, 20))
+
+
+def by_hand(scores, split, k=10):
+    """NDCG@k of every test user: a sort of their scores without what they have."""
+    found = []
+    known = split.known.to_scipy().toarray() > 0
+    truth = split.test.to_scipy().toarray() > 0
+    for user in np.flatnonzero(truth.any(axis=1)):
+        ranked = [item for item in np.argsort(-scores[user], kind="stable") if not known[user, item]][:k]
+        gains = truth[user, ranked] / np.log2(np.arange(2, len(ranked) + 2))
+        ideal = (1 / np.log2(np.arange(2, min(k, truth[user].sum()) + 2))).sum()
+        found.append(gains.sum() / ideal)
+    return np.array(found)
+
+
+class Listed:
+    """Recommends the best of some scores: lists, with scores beside them where ``told``."""
+
+    def __init__(self, scores, told=False, ragged=False):
+        self.scores, self.told, self.ragged = scores, told, ragged
+
+    def fit(self, X):
+        return self
+
+    def recommend(self, users, n):
+        ids = np.argsort(-self.scores[users], kind="stable", axis=1)[:, :n]
+        if self.ragged:
+            return [row.tolist() for row in ids]
+        return (ids, np.take_along_axis(self.scores[users], ids, axis=1)) if self.told else ids
+
+
+class Scoring:
+    """As irspack's recommenders answer, once they have learned."""
+
+    def __init__(self, X):
+        self.X, self.similar = X, cosine(X, 20)
+
+    def get_score(self, users):
+        return self.X[users] @ self.similar
+
+
+# Figures.
+
+
+def test_whatever_gives_the_scores_has_the_same_figure(split, X, scores):
+    """An estimator, lists of several kinds, functions: NDCG@10 is that of a sort by hand."""
+    factors = np.linalg.svd(scores, full_matrices=False)
+    methods = {
+        "predicts": Neighbours(20),
+        "lists": Listed(scores),
+        "lists with scores": Listed(scores, told=True),
+        "ragged lists": Listed(scores, ragged=True),
+        "scores": lambda X: X @ cosine(X, 20),
+        "sparse scores": lambda X: sp.csr_array(X @ cosine(X, 20)),
+        "float32": lambda X: (X @ cosine(X, 20)).astype(np.float32),
+        "a function of users": lambda X: lambda users: X[users] @ cosine(X, 20),
+        "get_score": Scoring,
+        "factors": lambda X: (factors[0] * factors[1], factors[2].T.copy()),
+        "something fitted": lambda X: Neighbours(20).fit(X),
+    }
+    methods["get_score"] = lambda X: Scoring(X)
+    result = compare(split, methods, **ONE)
+    expected = by_hand(scores, split)
+    assert 0.05 < expected.mean() < 0.95 and expected.std() > 0.1
+    rows = {row.method: row for row in result.rows}
+    assert rows.keys() == methods.keys()
+    for name, row in rows.items():
+        np.testing.assert_allclose(row.users["ndcg@10"], expected, atol=1e-12, err_msg=name)
+        assert row.test["ndcg@10"] == (pytest.approx(expected.mean()), 0.0)
+
+
+@pytest.mark.parametrize("kind", ["als", "bpr", "nearest neighbours"])
+def test_implicit_is_judged_by_what_it_recommends(split, X, kind):
+    implicit = pytest.importorskip("implicit")
+    made = {
+        "als": lambda: implicit.als.AlternatingLeastSquares(factors=8, iterations=3, num_threads=1),
+        "bpr": lambda: implicit.bpr.BayesianPersonalizedRanking(factors=8, iterations=20, num_threads=1),
+        "nearest neighbours": lambda: implicit.nearest_neighbours.CosineRecommender(K=10, num_threads=1),
+    }[kind]
+    runs = 1 if kind == "nearest neighbours" else 2
+    row = compare(split, {"theirs": made()}, **{**ONE, "seeds": 2}).rows[0]
+    assert len(row.curves) == runs
+    users, figures = np.flatnonzero(split.test.row_counts), []
+    known = split.known.to_scipy().toarray() > 0
+    for seed in range(runs):
+        model = made()
+        if runs > 1:
+            model.random_state = seed
+        model.fit(X, show_progress=False)
+        ids, _ = model.recommend(users, X[users], N=80, filter_already_liked_items=True)
+        lists = [
+            [i for i in row if i >= 0 and not known[u, i]][:10] for u, row in zip(users, ids, strict=True)
+        ]
+        lists = np.array([row + [-1] * (10 - len(row)) for row in lists], np.int32)
+        figures.append(ndcg(judge(lists, split.test.take_rows(users)), k=10))
+    assert np.std(figures[0]) > 0.1
+    np.testing.assert_allclose(row.users["ndcg@10"], np.mean(figures, axis=0), atol=1e-6)
+    assert row.test["ndcg@10"][0] == pytest.approx(np.mean(figures), abs=1e-6)
+
+
+def test_own_estimators_run_as_they_are(split):
+    made = {
+        "mine": RGALS(4, IALS(0.2), reg=0.01, n_iter=3, dtype="float64"),
+        "ease": EASE(reg=20.0),
+        "popular": Popularity(),
+        "searched": RGALSCV(4, "ials", budget=1, n_splits=1),
+    }
+    result = compare(split, made, **ONE)
+    for row in result.rows:
+        model = made[row.method]
+        if "random_state" in model.get_params():
+            model.set_params(random_state=0)
+        X = split.train.to_scipy()
+        expected = evaluate(model.fit(X), split.known, split.test, "ndcg@10", per_user=True)[0]
+        np.testing.assert_allclose(row.users["ndcg@10"], expected["ndcg@10"], atol=1e-9)
+    curves = {row.method: len(row.curves[0]) for row in result.rows}
+    assert curves == {"mine": 3, "ease": 1, "popular": 1, "searched": 1}
+    named = compare(split, {"mine": "popularity"}, **ONE).rows[0]
+    assert named.test == next(row for row in result.rows if row.method == "popular").test
+
+
+def test_means_are_over_seeds_and_what_is_not_random_runs_once(split, X):
+    result = compare(split, {"noisy": Jitter(), "plain": Neighbours()}, **{**ONE, "seeds": 3})
+    rows = {row.method: row for row in result.rows}
+    assert len(rows["noisy"].curves) == 3 and len(rows["plain"].curves) == 1
+    each = []
+    for seed in range(3):
+        places = np.argsort(Jitter(seed).fit(X).ranked)
+        each.append(by_hand(np.broadcast_to(-places, (X.shape[0], len(places))), split))
+    assert np.std([figures.mean() for figures in each]) > 0
+    means = [figures.mean() for figures in each]
+    assert rows["noisy"].test["ndcg@10"] == (
+        pytest.approx(np.mean(means)),
+        pytest.approx(np.std(means, ddof=1)),
+    )
+    np.testing.assert_allclose(rows["noisy"].users["ndcg@10"], np.mean(each, axis=0), atol=1e-12)
+
+
+def test_ladders_beside_an_estimator_are_climbed_on_validation(split, X):
+    rungs = [1, 2, 5, 10, 20, 40]
+    effort = Effort(max_trials=20)
+    row = compare(split, {"knn": (Neighbours(20), {"k": rungs})}, **{**ONE, "effort": effort}).rows[0]
+    judged = {
+        k: evaluate(lambda u, k=k: np.asarray(X[u] @ cosine(X, k)), split.train, split.validation)["ndcg@10"]
+        for k in rungs
+    }
+    assert len({round(figure, 6) for figure in judged.values()}) > 3
+    k, at = int(row.params["k"]), rungs.index(int(row.params["k"]))
+    assert row.tuning["best"] == pytest.approx(judged[k]) and row.tuning["finished"]
+    assert all(judged[k] >= judged[other] for other in rungs[max(at - 1, 0) : at + 2]), (
+        "no neighbour is better"
+    )
+    function = compare(split, {"f": (lambda X, k=5: X @ cosine(X, int(k)), {"k": rungs})}, **ONE).rows[0]
+    assert function.tuning["trials"] > 1 and function.params["k"] in rungs
+
+
+def test_a_method_of_ones_own_is_built_with_the_options_of_the_call(split):
+    calls = []
+
+    def build(params, **common):
+        calls.append(common)
+        return RGALS(K=common["K"], reg=params["reg"], random_state=common["random_state"], n_iter=2)
+
+    method = Method("own", "mine", "other", build, {"reg": (0.1, 1.0)}, {"reg": 0.1})
+    row = compare(split, method, K=3, n_jobs=1, **{**ONE, "effort": Effort(max_trials=1)}).rows[0]
+    assert {(c["K"], c["n_jobs"]) for c in calls} == {(3, 1)} and row.label == "mine"
+
+
+def test_popularity_and_ease_have_names():
+    assert {"popularity", "ease"} <= METHODS.keys()
+    matrix = as_csr(make_implicit(100, 60, mean_interactions=10, random_state=0).matrix)
+    start = METHODS["ease"].start_for(matrix, 8)["reg"]
+    assert start == EASE().fit(matrix).reg_ == pytest.approx(4 * matrix.nnz / 100)
+
+
+def test_a_method_that_writes_into_its_matrix_harms_no_other(split, scores):
+    def rude(X):
+        found = X @ cosine(X, 20)
+        X.data[:] = 7.0
+        X.indices[:] = 0
+        return found
+
+    result = compare(split, {"rude": rude, "knn": Neighbours(20), "rude again": lambda X: rude(X)}, **ONE)
+    for row in result.rows:
+        np.testing.assert_allclose(row.users["ndcg@10"], by_hand(scores, split), atol=1e-12)
+
+
+# Users without interactions, short lists.
+
+
+def test_users_and_items_without_interactions(rng):
+    """Cold users get nothing from lists of equal scores, and their own from functions that have an answer."""
+    train, hidden, test = np.zeros((3, 40, 30))
+    for user in range(39):
+        items = rng.choice(28, 9, replace=False)
+        train[user, items[:5]], hidden[user, items[5]], test[user, items[6:]] = 1, 1, 1
+    train[:3], hidden[:3], test[39, 4] = 0, 0, 1  # cold users, one of them the last
+    parts = Split(as_csr(train), as_csr(hidden), as_csr(test))
+    known, scores = sp.csr_matrix(train), np.asarray(train @ cosine(sp.csr_matrix(train), 5))
+    assert (scores[:3] == 0).all() and known.nnz
+    methods = {
+        "lists": Listed(scores, told=True),
+        "scores": lambda X: scores,
+        "popular to all": lambda X: np.tile(np.asarray(X.sum(axis=0)), (40, 1)),
+    }
+    rows = {row.method: row.users["ndcg@10"] for row in compare(parts, methods, **ONE).rows}
+    np.testing.assert_allclose(rows["lists"], rows["scores"], atol=1e-12)
+    assert (rows["lists"][:3] == 0).all() and rows["popular to all"][:3].max() > 0
+    assert len(rows["lists"]) == 40
+
+
+def test_lists_that_end_early_miss_what_is_not_in_them(split):
+    class Few:
+        def fit(self, X):
+            self.first = split.test.to_scipy().tocsr()
+
+        def recommend(self, users, n):
+            return [self.first[[u]].indices[:1] for u in users]
+
+    row = compare(split, Few(), metric="recall@10", **ONE).rows[0]
+    counts = split.test.row_counts[split.test.row_counts > 0]
+    np.testing.assert_allclose(row.users["recall@10"], 1 / counts)
+
+
+def test_what_is_known_takes_no_place_and_no_item_is_none():
+    """Lists may hold what is known; where they end, -1 stands for nothing, not for the last item."""
+    train, hidden, test = np.zeros((3, 4, 20))
+    train[:, :5], hidden[:, 5:18], test[:2, 18], test[2:, 19] = 1, 1, 1, 1
+    parts = Split(as_csr(train), as_csr(hidden), as_csr(test))
+    lists = np.tile([*range(19), -1], (4, 1))
+
+    class Told(Silent):
+        def recommend(self, users, n):
+            return lists[users, :n]
+
+    row = compare(parts, Told(), metric="recall@3", **ONE).rows[0]
+    assert row.users["recall@3"].tolist() == [1, 1, 0, 0]
+
+
+# What is refused.
+
+
+class Silent:
+    def fit(self, X):
+        return self
+
+
+class Wide(Silent):
+    def recommend(self, users, n):
+        return np.full((len(users), n), 10_000)
+
+
+class Named(Silent):
+    def recommend(self, users, n):
+        return np.full((len(users), n), "tea")
+
+
+class Labels(Silent):
+    def predict(self, X):
+        return np.zeros(X.shape[0])
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "words"),
+    [
+        (Neighbours, ParameterError, "not its class"),
+        (3, ParameterError, "methods=3"),
+        ([EASE(), EASE(2.0)], ParameterError, "a dict gives names"),
+        ((EASE(), {"regg": [1, 2]}), ParameterError, "give a name"),
+        ({"a": (EASE(), {"regg": [1, 2]})}, ParameterError, "'regg'.*reg"),
+        ("rg2,svd", ParameterError, "'svd'.*popularity"),
+        ({}, ParameterError, "at least one"),
+        (Silent(), InputTypeError, "nothing ranks items in Silent"),
+        (Wide(), ShapeError, "10000 of 8"),
+        (Named(), InputError, "column numbers"),
+        (Labels(), ShapeError, "users x items"),
+        ({"f": lambda X: np.zeros((3, 3))}, ShapeError, r"\(3, 3\)"),
+        ({"f": lambda X: X.toarray() * np.nan}, InputError, "NaN"),
+    ],
+)
+def test_what_cannot_be_compared_is_named(split, method, error, words):
+    with pytest.raises(error, match=words) as raised:
+        compare(split, method, **ONE)
+    if error is not ParameterError:
+        assert "in the method" in raised.value.__notes__[0]
+
+
+def test_lists_have_no_figure_of_the_whole_ranking(split, scores):
+    with pytest.raises(ParameterError, match="auc.*cutoff"):
+        compare(split, Listed(scores), metric="ndcg@10,auc", **ONE)
+    row = compare(split, Neighbours(), metric=["ndcg@10", "auc", "coverage@10"], **ONE).rows[0]
+    told = evaluate(lambda users: scores[users], split.known, split.test, ["auc", "coverage@10"])
+    assert {name: row.test[name][0] for name in told} == pytest.approx(dict(told))
+    assert "coverage@10" not in row.users
+
+
+# Significance and order.
+
+
+def holm_by_hand(p_values):
+    out, worst = {}, 0.0
+    for rank, name in enumerate(sorted(p_values, key=p_values.get)):
+        worst = max(worst, min(1.0, (len(p_values) - rank) * p_values[name]))
+        out[name] = worst
+    return out
+
+
+@pytest.mark.parametrize("test", ["t", "wilcoxon"])
+def test_tests_are_those_of_scipy_corrected_by_hand(rng, test):
+    base = rng.beta(2, 5, 200)
+    figures = {
+        "best": base,
+        "far": base - 0.1 * rng.random(200),
+        "level": base + rng.normal(0, 0.02, 200) - 1e-4,
+    }
+    figures |= {f"near {k}": base - 0.002 * k + rng.normal(0, 0.03, 200) for k in range(4)}
+    found = against(figures, "best", test)
+    theirs = scipy.stats.ttest_rel if test == "t" else scipy.stats.wilcoxon
+    p_values = {name: theirs(values, base).pvalue for name, values in figures.items() if name != "best"}
+    assert {name: one.p_value for name, one in found.items()} == pytest.approx(p_values)
+    assert {name: one.corrected for name, one in found.items()} == pytest.approx(holm_by_hand(p_values))
+    for name, one in found.items():
+        differences = figures[name] - base
+        assert one.difference == pytest.approx(differences.mean())
+        assert one.effect == pytest.approx(differences.mean() / np.std(differences, ddof=1))
+    assert found["far"].corrected < 1e-6 and found["level"].corrected > 0.05
+
+
+def test_effect_sizes_at_the_edges():
+    assert effect_size([1.0, 2.0], [1.0, 2.0]) == 0
+    assert effect_size([2.0, 3.0], [1.0, 2.0]) == np.inf and effect_size([0.0, 1.0], [1.0, 2.0]) == -np.inf
+    assert np.isnan(effect_size([1.0], [2.0])) and effect_size([1, 3, np.nan], [0, 0, 1]) == pytest.approx(
+        2**0.5
+    )
+    with pytest.raises(ShapeError, match="2 users and b 3"):
+        effect_size([1, 2], [1, 2, 3])
+
+
+def test_rows_come_in_the_order_of_what_was_asked(split, scores):
+    """By the first metric, in the frame by any; the best and what is level with it are marked."""
+    rng = np.random.default_rng(0)
+    methods = {
+        f"noise {noise}": functools.partial(
+            lambda X, noise: scores + noise * rng.random(scores.shape), noise=noise
+        )
+        for noise in (0.001, 0.3, 3.0)
+    }
+    result = compare(split, methods | {"popularity": "popularity"}, metric="recall@20,mrr@5", **ONE)
+    assert result.metrics == ("recall@20", "mrr@5", "mrr@10", "ndcg@10")
+    means = [row.test["recall@20"][0] for row in result.rows]
+    assert means == sorted(means, reverse=True) and len(set(means)) == 4
+    frame = result.to_frame()
+    assert frame["method"].tolist() == [row.method for row in result.rows]
+    other = result.to_frame("mrr@5")
+    assert (np.diff(other["mrr@5"]) <= 0).all() and other["best"].tolist() == [True, False, False, False]
+    figures = {row.method: row.users["recall@20"] for row in result.rows}
+    best = figures.pop(frame["method"][0])
+    p_values = {name: scipy.stats.ttest_rel(values, best).pvalue for name, values in figures.items()}
+    corrected = holm_by_hand(p_values)
+    for line in frame.iloc[1:].itertuples():
+        assert line.p_value == pytest.approx(p_values[line.method])
+        assert line.p_corrected == pytest.approx(corrected[line.method])
+        assert line.tied == (corrected[line.method] >= 0.05)
+    assert np.isnan(frame["p_value"][0]) and not frame["tied"][0]
+    assert set(frame["tied"]) == {True, False}
+    beside = result.to_frame(reference="popularity", test="wilcoxon").set_index("method")
+    theirs = scipy.stats.wilcoxon(best, figures["popularity"]).pvalue
+    assert beside.loc[frame["method"][0], "p_value"] == pytest.approx(theirs)
+    for wrong in ({"metric": "recall@21"}, {"reference": "svd"}, {"test": "z"}, {"level": 2}):
+        with pytest.raises(ParameterError, match=next(iter(wrong))):
+            result.to_frame(**wrong)
+
+
+def test_the_order_is_that_of_the_metric_that_was_asked_for(split):
+    """One method finds something at once and then nothing, the other everything, but late."""
+    truth, known = (part.to_scipy().toarray() > 0 for part in (split.test, split.known))
+    popular = np.argsort(np.argsort(truth.sum(axis=0)))
+    early, late = np.where(truth, -1.0, 0.0), np.where(truth, 10.0, 0.0)
+    for user in range(len(truth)):
+        early[user, np.flatnonzero(truth[user])[:1]] = 1.0
+        others = np.flatnonzero(~truth[user] & ~known[user])[:10]
+        late[user, others] = 20.0 + popular[others]
+    methods = {"early": lambda X: early, "late": lambda X: late}
+    results = {m: compare(split, methods, metric=m, **ONE) for m in ("recall@20", "mrr@5")}
+    assert [row.method for row in results["recall@20"].rows] == ["late", "early"]
+    assert [row.method for row in results["mrr@5"].rows] == ["early", "late"]
+    frame = results["recall@20"].to_frame("ndcg@10")
+    assert frame["method"].tolist() == ["early", "late"] and frame["difference"][1] < 0
+
+
+def test_the_tables_have_the_tests(split, tmp_path):
+    pytest.importorskip("matplotlib")
+    result = compare(split, {"knn": Neighbours(), "popularity": "popularity"}, out=tmp_path, **ONE)
+    beside = result.against()["popularity"]
+    line = next(line for line in result.text().splitlines() if f"{beside.difference:+.4f}" in line)
+    assert f"{beside.effect:+.3f}" in line and f"{beside.corrected:.2g}" in line
+    page = (tmp_path / "report.html").read_text()
+    assert "Significance" in page and "Holm" in page and f"{beside.difference:+.4f}" in page
+
+
+def test_to_frame_says_what_is_missing(split, monkeypatch):
+    result = compare(split, "popularity", **ONE)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingDependencyError, match="pip install pandas"):
+        result.to_frame()
+
+
+def test_the_recipe_makes_a_table_of_latex(split, tmp_path):
+    """The lines of the docstring, on names that LaTeX would stumble over."""
+    example = re.findall(r"^ +(?:>>>|\.\.\.) ?(.*)$", Comparison.to_frame.__doc__, re.MULTILINE)
+    start = next(n for n, line in enumerate(example) if line.startswith("frame ="))
+    data = {
+        f"set_{seed}": make_implicit(100, 60, mean_interactions=10, random_state=seed) for seed in (0, 1, 2)
+    }
+    methods = {"my_knn": Neighbours(), "knn_again": Neighbours(19), "popularity": "popularity"}
+    told = []
+    names = {"result": compare(data, methods, **ONE), "print": told.append}
+    exec("\n".join(example[start:]), names)
+    table = told[0]
+    head, *body, end = table.splitlines()
+    assert head == r"\begin{tabular}{lrrr}" and end == r"\end{tabular}"
+    assert len(body) == 4 and all(line.count("&") == 3 and line.endswith(r" \\") for line in body)
+    assert table.count("{") == table.count("}") and not re.search(r"(?<!\\)_", table)
+    bold, daggers = table.count(r"\textbf{"), table.count(r"$^\dagger$")
+    frame = names["result"].to_frame()
+    assert bold == 3 == frame["best"].sum() and daggers == frame["tied"].sum() > 0
+    if shutil.which("pdflatex"):
+        page = tmp_path / "page.tex"
+        page.write_text("\\documentclass{article}\\begin{document}\n" + table + "\n\\end{document}\n")
+        subprocess.run(
+            ["pdflatex", "-halt-on-error", page.name],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
+
+
+# Data.
+
+
+def test_several_data_sets_are_each_as_alone(tmp_path):
+    data = {f"set {seed}": make_implicit(100, 60, mean_interactions=10, random_state=seed) for seed in (0, 1)}
+    methods = {"knn": Neighbours(), "popularity": "popularity"}
+    found = compare(data, methods, out=tmp_path, **ONE)
+    assert list(found) == list(data) and {p.name for p in tmp_path.iterdir()} == set(data)
+    for name, one in data.items():
+        alone = compare(one, methods, name=name, **ONE)
+        assert [row.test for row in alone.rows] == [row.test for row in found[name].rows]
+        assert {"report.html", "results.jsonl"} <= {path.name for path in (tmp_path / name).iterdir()}
+    frame = found.to_frame("mrr@10")
+    assert frame["data"].tolist() == ["set 0"] * 2 + ["set 1"] * 2 and frame["best"].sum() == 2
+    assert found.text().count("set ") == found.markdown().count("**set ") == 2
+    for wrong in ({"a/b": data["set 0"]}, {"": data["set 0"]}, {}):
+        with pytest.raises(ParameterError, match="names of data sets"):
+            compare(wrong, methods, **ONE)
+
+
+def test_frames_of_ids_are_compared_and_figures_belong_to_ids(rng):
+    data = make_implicit(100, 60, mean_interactions=10, random_state=0)
+    pairs = sp.coo_matrix(data.matrix)
+    names = np.array([f"u{rng.integers(1 << 40)}" for _ in range(100)])
+    frame = pd.DataFrame({"who": names[pairs.row], "what": pairs.col + (1 << 33), "n": 1.0})
+    columns = {"user": "who", "item": "what", "value": "n"}
+    result = compare(frame, {"knn": Neighbours()}, columns=columns, **ONE)
+    parts = prepare(frame, columns=columns)
+    counts = sum(part.row_counts for part in (parts.train, parts.validation, parts.test))
+    assert dict(zip(parts.user_ids, counts, strict=True)) == frame["who"].value_counts().to_dict()
+    assert len(set(counts)) > 5
+    ids = parts.user_ids[parts.test.row_counts > 0]
+    assert result.user_ids.tolist() == ids.tolist() and set(ids) <= set(names) and len(ids) > 50
+    assert len(result.rows[0].users["ndcg@10"]) == len(ids)
+    with pytest.raises(RgalsError, match="columns="):
+        compare(frame, "popularity", **ONE)
+
+
+def test_a_protocol_says_how_data_are_split():
+    data = make_implicit(120, 80, mean_interactions=15, random_state=2)
+    protocol = Protocol("global", (0.7, 0.1, 0.2), core=5, seed=4)
+    parts, found = protocol.apply(data), prepare(data, protocol=protocol)
+    for name in ("train", "validation", "test"):
+        assert (getattr(parts, name) != getattr(found, name).to_scipy()).nnz == 0
+    same = compare(data, "popularity", protocol=protocol, **ONE).rows[0].test
+    assert same == compare(found, "popularity", **ONE).rows[0].test
+    for wrong in ("mine", Protocol("held_out_users")):
+        with pytest.raises(ParameterError, match="protocol"):
+            compare(data, "popularity", protocol=wrong, **ONE)
+    with pytest.raises(ParameterError, match="decides on min_value"):
+        prepare(data, protocol=protocol, core=3)
+    with pytest.raises(ParameterError, match="split already"):
+        compare(found, "popularity", protocol=protocol, **ONE)
+
+
+def test_values_are_warned_of_once_for_each_data_set():
+    rng = np.random.default_rng(0)
+    data = {}
+    for seed in (0, 1):
+        matrix = make_implicit(100, 60, mean_interactions=10, random_state=seed).matrix.copy()
+        matrix.data = np.exp(rng.normal(0, 3 + seed, matrix.nnz)).astype(np.float32)
+        data[f"set {seed}"] = matrix
+    methods = {"a": "rg2", "b": "ials", "ease": EASE(), "bpr": "bpr", "own": RGALS(4, n_iter=2)}
+    effort = Effort(max_trials=1, objective_iterations=8, time_limit=0.2)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        compare(data, methods, K=4, seeds=1, effort=effort, verbose=0)
+    said = [warning for warning in said if warning.category is ValuesWarning]
+    assert [warning.filename for warning in said] == [__file__] * 2
+    assert str(said[0].message) != str(said[1].message)
+
+
+def test_the_command_measures_what_is_listed(tmp_path, capsys, undrawn):
+    pairs = sp.coo_matrix(make_implicit(100, 60, mean_interactions=10, random_state=0).matrix)
+    path = tmp_path / "events.csv"
+    path.write_text("user,item\n" + "".join(f"u{u},i{i}\n" for u, i in zip(*pairs.coords, strict=True)))
+    options = ["--methods", "popularity,ease", "--metric", "recall@20,mrr@5", "--max-trials", "0"]
+    options += ["--core", "3", "--seed", "5", "--seeds", "1"]
+    assert main(["compare", str(path), "-o", str(tmp_path / "out"), *options, "-q"]) == 0
+    told = capsys.readouterr().out
+    alone = compare(
+        prepare(path, core=3, random_state=5),
+        "popularity,ease",
+        metric="recall@20,mrr@5",
+        **{**ONE, "effort": Effort(max_trials=0)},
+    )
+    assert told.startswith("events\n") and "RECALL@20" in told and "MRR@5" in told
+    assert all(f"{row.test['recall@20'][0]:.4f}" in told for row in alone.rows)
+
+
+def test_values_are_weighed_as_asked(tmp_path, undrawn):
+    data = make_implicit(120, 80, mean_interactions=15, valued=True, random_state=2)
+    parts, options = prepare(data), {"K": 4, **ONE}
+    assert not parts.train.is_binary
+    mine = RGALS(4, n_iter=3, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ValuesWarning)
+        methods = {"told": mine, "kept": RGALS(4, n_iter=3, values="binary", random_state=0)}
+        result = compare(parts, methods, out=tmp_path, values="bm25", **options)
+        for row in result.rows:
+            values = {"told": "bm25", "kept": "binary"}[row.method]
+            model = mine.set_params(values=values).fit(parts.train.to_scipy())
+            expected = evaluate(model, parts.known, parts.test)["ndcg@10"]
+            assert row.test["ndcg@10"][0] == pytest.approx(expected, rel=1e-6)
+    assert len({row.test["ndcg@10"] for row in result.rows}) == 2
+    with pytest.raises(InputError, match="values"):
+        compare(parts, methods, out=tmp_path, values="raw", **options)
+    with pytest.raises(ParameterError, match="values='tfidf'"):
+        compare(parts, methods, values="tfidf", **options)
+
+
+# Folders.
+
+
+def fits(log):
+    return log.read_text().splitlines()
+
+
+def test_a_comparison_killed_at_any_fit_ends_as_if_nothing_had_happened(zygote, tmp_path, amount):
+    """kill -9 within a fit: what was finished is not computed again, and the table is the same."""
+    job, whole = "instruments.comparing:table", tmp_path / "whole.log"
+    expected = zygote.run(job, str(tmp_path / "whole"), str(whole), None)
+    assert expected.returned, expected
+    everything = fits(whole)
+    assert len(everything) == 12 and len(expected.value) == 6
+    for at in amount((2, 8), range(1, len(everything) + 1)):
+        folder, log = str(tmp_path / f"killed {at}"), tmp_path / f"{at}.log"
+        assert zygote.run(job, folder, str(log), at).signal == signal.SIGKILL
+        assert fits(log) == everything[:at]
+        again = zygote.run(job, folder, str(log), None)
+        assert again.returned, again
+        assert fits(log) == everything[:at] + everything[at - 1 :], "only what was cut off is fitted again"
+        pd.testing.assert_frame_equal(pd.DataFrame(again.value), pd.DataFrame(expected.value))
+
+
+def test_a_folder_takes_nothing_from_an_estimator_with_other_parameters(
+    split, tmp_path, undrawn, monkeypatch
+):
+    first = compare(split, {"m": Neighbours(20)}, out=tmp_path, **ONE).rows[0]
+    log = tmp_path / "log"
+    monkeypatch.setattr(comparing, "LOG", [log, None])
+    other = compare(split, {"m": Neighbours(2)}, out=tmp_path, **ONE).rows[0]
+    again = compare(split, {"m": Neighbours(20)}, out=tmp_path, **ONE).rows[0]
+    assert again == first and fits(log) == ["neighbours 2"]
+    one = compare(split, {"m": lambda X: X @ cosine(X, 3)}, out=tmp_path, **ONE).rows[0]
+    two = compare(split, {"m": lambda X: X @ cosine(X, 30)}, out=tmp_path, **ONE).rows[0]
+    assert len({row.test["ndcg@10"] for row in (first, other, one, two)}) == 4
+
+
+def test_a_folder_with_other_metrics_is_refused(split, tmp_path, undrawn):
+    compare(split, "popularity", out=tmp_path, metric="ndcg@10,recall@5", **ONE)
+    with pytest.raises(InputError, match="metrics"):
+        compare(split, "popularity", out=tmp_path, **ONE)
+
+
+def test_a_folder_of_0_1_has_no_figures_of_users(split, tmp_path, undrawn, monkeypatch):
+    """It is read, its figures are shown; tests need what it does not have."""
+    result = compare(split, {"knn": Neighbours(), "popularity": "popularity"}, out=tmp_path, **ONE)
+    path = tmp_path / "results.jsonl"
+    lines = []
+    for line in path.read_text().splitlines():
+        record = json.loads(line)
+        if record["key"].startswith("run "):
+            del record["users"]
+        if record["key"] != "users":
+            lines.append(json.dumps(record))
+    path.write_text("\n".join(lines) + "\n")
+    monkeypatch.undo()
+    again = compare(split, {"knn": Neighbours(), "popularity": "popularity"}, out=tmp_path, **ONE)
+    assert again.rows == result.rows and "below the best" in result.text()
+    assert "below the best" not in again.text() and again.to_frame()["p_value"].isna().all()
+    with pytest.raises(ParameterError, match="figures of users"):
+        again.against()
+
+
+def test_the_keywords_of_0_1_do_the_same_and_say_what_to_write(tmp_path):
+    data = make_implicit(150, 80, mean_interactions=20, valued=True, random_state=0)
+    line = (
+        r"max_trials, objective_iterations of compare.*effort=Effort\(max_trials=0, objective_iterations=8\)"
+    )
+    options = {"K": 4, "seeds": 1, "verbose": 0}
+    with pytest.warns(DeprecationWarning, match=line):
+        before = compare(data, "ials", max_trials=0, objective_iterations=8, **options)
+    effort = Effort(max_trials=0, objective_iterations=8)
+    now = compare(data, "ials", effort=effort, **options)
+    assert before.rows[0].test == now.rows[0].test and before.rows[0].tuning == now.rows[0].tuning
+    with pytest.warns(
+        DeprecationWarning, match=r"write compare\(prepare\(data, min_value=2, core=3\), ...\)"
+    ):
+        before = compare(data, "popularity", min_value=2, core=3, **ONE)
+    now = compare(prepare(data, min_value=2, core=3), "popularity", **ONE)
+    assert before.rows[0].test == now.rows[0].test != compare(data, "popularity", **ONE).rows[0].test
+    with pytest.raises(TypeError, match="unexpected keyword argument 'max_trial'"):
+        compare(data, "popularity", max_trial=3)
