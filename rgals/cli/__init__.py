@@ -1,4 +1,4 @@
-"""The command line: ``rgals demo | fit | evaluate | metrics | recommend | compare | tune | warmup``.
+"""The command line: ``rgals COMMAND``, as `COMMANDS` lists them.
 
 A command is a module with ``configure(parser)`` and ``run(args) -> int``; adding one is that module and a row
 in `COMMANDS`. Results go to standard output, everything else to standard error.
@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Sequence
 from types import ModuleType
 
-from rgals.cli import compare, demo, evaluate, fit, metrics, recommend, tune, warmup
+from rgals.cli import compare, demo, evaluate, fit, metrics, paper, recommend, tune, warmup
 from rgals.runtime.errors import RgalsError
 from rgals.runtime.version import __version__
 
@@ -27,6 +27,7 @@ COMMANDS: dict[str, ModuleType] = {
     "metrics": metrics,
     "recommend": recommend,
     "compare": compare,
+    "paper": paper,
     "tune": tune,
     "warmup": warmup,
 }
