@@ -1,7 +1,12 @@
-"""In full: a search that is killed ten times ends with the results of one that was not."""
+"""In full: a search that is killed ten times, and the README's with the budgets that it shows."""
 
 from __future__ import annotations
 
 from model_selection.test_cv import data, test_killed_searches_end_as_if_nothing_had_happened
+from test_readme import test_the_tuning_lines_find_a_model
 
-__all__ = ["data", "test_killed_searches_end_as_if_nothing_had_happened"]
+__all__ = [
+    "data",
+    "test_killed_searches_end_as_if_nothing_had_happened",
+    "test_the_tuning_lines_find_a_model",
+]
