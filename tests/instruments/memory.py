@@ -76,7 +76,7 @@ def peak(kind: str, n_users: int, n_items: int, each: int, valued: bool, setting
 
 def limited(kind: str) -> dict:
     """What becomes of a fit where the address space ends at 90 % of its needs: with and without the guard."""
-    X = matrix(50_000, 2_000, 5)
+    X = matrix(100_000 if kind == "als" else 50_000, 2_000, 5)
     few = {"n_iter": 1} if kind == "als" else {"n_epochs": 1, "loss": "bpr", "n_negatives": 2}
     K = 256 if kind == "als" else 128  # a table larger than what the heap may have free
     model = KINDS[kind](K=K, random_state=0, n_jobs=1, **few)
