@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import os
 import sys
@@ -23,8 +24,9 @@ hypothesis.settings.register_profile("rgals", deadline=None, derandomize=True, p
 hypothesis.settings.load_profile("rgals")
 
 ROOT = Path(__file__).resolve().parent.parent
-STRESS = ROOT / "tests" / "stress"
-RUNTIME = ROOT / "tests" / "runtime"
+TESTS = ROOT / "tests"
+STRESS = TESTS / "stress"
+RUNTIME = TESTS / "runtime"
 DATA = Path(os.environ.get("RGALS_DATA") or ROOT.parent / "shared" / "data")
 
 
@@ -33,6 +35,37 @@ def pytest_configure(config) -> None:
         from rgals.warm import compile_once  # with the package, which a run of one process may not need
 
         compile_once(Path(config.option.basetemp).parent / "compiling")
+        collect_from_elsewhere(config)
+
+
+def collect_from_elsewhere(config) -> None:
+    """Where all is collected, each process begins with other files.
+
+    It rewrites their assertions, finds those of the others rewritten, and then has the items in their order.
+    """
+    number, count = int(config.workerinput["workerid"][2:]), config.workerinput["workercount"]
+    if [Path(path).name for path in config.args] == config.getini("testpaths"):
+        files = [path for path in TESTS.rglob("test_*.py") if STRESS not in path.parents]
+        parts = [
+            str(ROOT / "rgals"),
+            *sorted({str(TESTS / path.relative_to(TESTS).parts[0]) for path in files}),
+        ]
+        first = number * len(parts) // count
+        config.args[:] = parts[first:] + parts[:first]
+
+
+def pytest_collection() -> None:
+    gc.disable()  # what is collected stays
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items) -> None:
+    items.sort(key=lambda item: item.path)
 
 
 @pytest.fixture

@@ -59,12 +59,15 @@ def test_the_serving_lines_write_everybodys_lists(tmp_path, monkeypatch):
     assert not set(zip(table["user"], table["item"], strict=True)) & set(pairs)
 
 
-def test_the_tuning_lines_find_a_model(tmp_path, monkeypatch, capsys):
+def test_the_tuning_lines_find_a_model(tmp_path, monkeypatch, capsys, amount):
     monkeypatch.chdir(tmp_path)
+    code = blocks("python")[2]
+    small, n = re.subn(r"budget=\d+", "budget=1", code)
+    assert n == 2
     names: dict = {"data": make_implicit(150, 100, mean_interactions=14, random_state=0)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EdgeWarning)
-        exec(compile(blocks("python")[2], "README.md", "exec"), names)
+        exec(compile(amount(small, code), "README.md", "exec"), names)
     assert "| alpha |" in capsys.readouterr().out
     assert names["found"].model.seen_.nnz > names["found"].model.K > 0
     assert (tmp_path / "trials.jsonl").is_file()

@@ -1,9 +1,9 @@
-"""A process as Windows or macOS has it: ``python journey.py PLATFORM FOLDER``.
+"""Processes as Linux, Windows and macOS have them: ``python journey.py FOLDER``, one forked for each.
 
 What only other systems have is hidden from the package: modules, functions of `os`, /proc. On Windows what
 is open is neither renamed nor removed, folders are not opened, and text goes out in the code page. Other
 packages are imported before, and keep what they need. Then: fit, recommend, save, load, checkpoints, export,
-the command line; at last a JSON of what came out.
+the command line; at last a line of JSON for each: the system, and what came out.
 """
 
 from __future__ import annotations
@@ -183,5 +183,13 @@ def travel(folder: Path) -> dict:
 
 
 if __name__ == "__main__":
-    become(sys.argv[1])
-    print(json.dumps(travel(Path(sys.argv[2]))))
+    for platform in ("linux", *MODULES):
+        child = os.fork()  # nothing has been computed yet, so that there are no threads
+        if child == 0:
+            folder = Path(sys.argv[1], platform)
+            folder.mkdir()
+            become(platform)
+            print(json.dumps([platform, travel(folder)]), flush=True)
+            os._exit(0)
+        if os.waitpid(child, 0)[1]:
+            raise SystemExit(f"as on {platform} it failed")

@@ -135,6 +135,7 @@ def main() -> None:
         if len(header) < 8:
             return
         request = pickle.loads(sys.stdin.buffer.read(struct.unpack("<Q", header)[0]))
+        importlib.import_module(request[0].partition(":")[0])  # once, and not in each child
         data = pickle.dumps(serve(*request))
         outcomes.write(struct.pack("<Q", len(data)) + data)
         outcomes.flush()

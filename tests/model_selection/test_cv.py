@@ -47,7 +47,7 @@ def model(data):
     return RGALSCV(loss=["rg2", "ials"], **OPTIONS).fit(data)
 
 
-@parametrize_with_checks([RGALSCV(K=3, budget=0.5, n_iter=2)])
+@parametrize_with_checks([RGALSCV(K=3, budget=0.5, n_iter=2, n_splits=2)])
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learns_checks(estimator, check):
     check(estimator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import subprocess
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from helpers import interactions
 from instruments.harness import POSIX
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from rgals import RGALS
 from rgals.kernels import queue
@@ -27,9 +28,15 @@ from rgals.runtime.threads import n_threads, workers
 ORDERS = list(itertools.permutations(range(3)))
 
 
+@functools.cache
+def libraries() -> ThreadpoolController:
+    """Those that are loaded: looked for once."""
+    return ThreadpoolController()
+
+
 def blas_threads() -> set[int]:
     """Of numpy and scipy: another test may have loaded faiss, whose own BLAS computes nothing of ours."""
-    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    pools = [pool for pool in libraries().info() if pool["user_api"] == "blas"]
     return {pool["num_threads"] for pool in pools if "faiss" not in pool["filepath"]}
 
 

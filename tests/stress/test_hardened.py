@@ -16,6 +16,10 @@ SHELLS = {
 }
 
 
+def test_a_cache_beside_the_package_is_read_where_it_cannot_be_written(warm):
+    assert used(warm) == ([], "")
+
+
 @pytest.mark.parametrize("shell", SHELLS.values(), ids=SHELLS.keys())
 def test_a_container_that_was_warmed_up_compiles_nothing(warm, shell):
     compiled, said = used(warm, shell.format(out=warm / "out"))

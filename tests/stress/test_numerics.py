@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from kernels.test_cg import test_one_system
+from metrics.test_evaluation import test_evaluate_equals_the_oracle_on_random_problems
 from sklearn.utils.estimator_checks import check_estimator
 from solvers.test_cpu import (
     test_bases_that_change_from_half_step_to_half_step_change_no_iterate,
@@ -25,6 +26,7 @@ from rgals import IALS, RGALS
 __all__ = [
     "test_bases_that_change_from_half_step_to_half_step_change_no_iterate",
     "test_ctrl_c_during_a_fit",
+    "test_evaluate_equals_the_oracle_on_random_problems",
     "test_every_error_of_a_score_is_small_or_warned_of",
     "test_formulas",
     "test_metrics_equal_an_outside_evaluator",

@@ -199,8 +199,9 @@ def test_tune_decides_once_and_its_search_may_choose():
     assert found.model.values == "binary"
     with warnings.catch_warnings():
         warnings.simplefilter("error", ValuesWarning)
-        assert tune("rg2", X, {"K": 4, "alpha": 0.1, "reg": 0.1}, values="log1p").model.values == "log1p"
-        found = tune("rg2", X, {"K": 4, "alpha": 0.1, "reg": 0.1, "values": ["raw", "bm25"]}, budget=3)
+        fixed = {"K": 4, "alpha": 0.1, "reg": 0.1}
+        assert tune("rg2", X, fixed, values="log1p", budget=1).model.values == "log1p"
+        found = tune("rg2", X, {**fixed, "values": ["raw", "bm25"]}, budget=2)
     assert {row["params"]["values"] for row in found.trials} == {"raw", "bm25"}
     assert found.model.values == found.params["values"]
 

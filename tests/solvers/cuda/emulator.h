@@ -2,7 +2,8 @@
 // wait for each other. What is checked on the way:
 // - a warp operation needs all 32 lanes, none of which may have returned;
 // - threads must not wait for each other at different barriers (the launch ends with a message);
-// - fibers run in ascending and descending order in turns, so that a missing barrier changes results.
+// - warps, and the fibers of a warp, run in ascending and descending order in turns, each until it waits, so that a
+//   missing barrier changes results.
 // Shared memory keeps the last block's values, as on a device. No memory model: races within a warp go unseen.
 
 #include <setjmp.h>
@@ -33,12 +34,14 @@ namespace emulator {
 enum State { READY, AT_BLOCK, AT_WARP, DONE };
 const unsigned LANES = 32;
 const size_t STACK = 1 << 17;
+const size_t APART = 208; // by what stacks begin apart within a page: else all contend for a few lines of the cache
 
 struct Fiber {
     ucontext_t first;
     jmp_buf at;
     bool started = false;
     State state;
+    unsigned turn; // which half of the slots it shows its next value in
     Index index;
     std::vector<char> stack;
 };
@@ -46,7 +49,7 @@ struct Fiber {
 static std::deque<Fiber> fibers; // they live on, so that the next block need not make them anew
 static unsigned threads;          // of this launch; fibers beyond rest
 static std::vector<long long> slots; // what lanes show each other
-static unsigned current, alive;
+static unsigned current;
 static jmp_buf scheduler;
 static void (*invoke)(void *, void **);
 static void *kernel;
@@ -74,30 +77,38 @@ static void resume() {
     setcontext(&fiber.first);
 }
 
-// Let those go on who have all arrived; null, or what is wrong.
-static const char *release(bool &progress) {
-    unsigned n = threads, live = 0, at_block = 0;
-    for (unsigned warp = 0; warp < n; warp += LANES) {
-        unsigned here = 0, done = 0;
-        for (unsigned i = warp; i < std::min(n, warp + LANES); i++) {
+// Run the 32 threads from here on until some wait for the block or all have returned; null, or what is wrong.
+static const char *run_warp(unsigned warp, bool descending, bool &progress) {
+    for (;; descending = !descending) {
+        unsigned ran = 0, here = 0, done = 0;
+        for (unsigned i = 0; i < LANES; i++) {
+            current = warp + (descending ? LANES - 1 - i : i);
+            if (fibers[current].state != READY) continue;
+            ran++;
+            resume();
+        }
+        if (!ran) return 0;
+        progress = true;
+        for (unsigned i = warp; i < warp + LANES; i++) {
             here += fibers[i].state == AT_WARP;
             done += fibers[i].state == DONE;
-            at_block += fibers[i].state == AT_BLOCK;
         }
-        live += LANES - done;
-        if (here == 0) continue;
-        if (done) return "a warp operation after some lanes have returned";
-        if (here < LANES) continue;
+        if (here && done) return "a warp operation after some lanes have returned";
+        if (here < LANES) return 0;
         for (unsigned i = warp; i < warp + LANES; i++) fibers[i].state = READY;
-        progress = true;
     }
-    alive = live;
-    if (live && at_block == live) {
-        for (unsigned i = 0; i < n; i++)
-            if (fibers[i].state == AT_BLOCK) fibers[i].state = READY;
-        progress = true;
+}
+
+// Let all go on if all who are left wait for the block; whether any is left.
+static bool release() {
+    unsigned live = 0, waiting = 0;
+    for (unsigned i = 0; i < threads; i++) {
+        live += fibers[i].state != DONE;
+        waiting += fibers[i].state == AT_BLOCK;
     }
-    return 0;
+    for (unsigned i = 0; waiting == live && i < threads; i++)
+        if (fibers[i].state == AT_BLOCK) fibers[i].state = READY;
+    return live;
 }
 
 static const char *run_block() {
@@ -105,27 +116,20 @@ static const char *run_block() {
         Fiber &fiber = fibers[i];
         fiber.index = {i % blockDim.x, i / blockDim.x, 0};
         fiber.state = READY;
+        fiber.turn = 0;
         if (fiber.started) continue;
         fiber.stack.resize(STACK);
         getcontext(&fiber.first);
         fiber.first.uc_stack.ss_sp = fiber.stack.data();
-        fiber.first.uc_stack.ss_size = STACK;
+        fiber.first.uc_stack.ss_size = STACK - i % 64 * APART;
         fiber.first.uc_link = 0;
         makecontext(&fiber.first, body, 0);
     }
     for (unsigned round = 0;; round++) {
-        static bool progress;
-        progress = false;
-        static unsigned i, n;
-        n = threads;
-        for (i = 0; i < n; i++) {
-            current = (round + blockIdx.x) % 2 ? n - 1 - i : i;
-            if (fibers[current].state != READY) continue;
-            progress = true;
-            resume();
-        }
-        if (const char *wrong = release(progress)) return wrong;
-        if (!alive) return 0;
+        bool descending = (round + blockIdx.x) % 2, progress = false;
+        for (unsigned i = 0; i < threads; i += LANES)
+            if (const char *wrong = run_warp(descending ? threads - LANES - i : i, descending, progress)) return wrong;
+        if (!release()) return 0;
         if (!progress) return "threads wait for each other at different barriers";
     }
 }
@@ -138,7 +142,7 @@ static const char *launch(void *function, unsigned blocks, unsigned x, unsigned 
     if (x * y % LANES) return "the number of threads must be a multiple of 32";
     threads = x * y;
     if (fibers.size() < threads) fibers.resize(threads);
-    if (slots.size() < threads) slots.resize(threads);
+    if (slots.size() < 2 * threads) slots.resize(2 * threads);
     for (unsigned block = 0; block < blocks; block++) {
         blockIdx = {block, 0, 0};
         if (const char *wrong = run_block()) {
@@ -159,13 +163,19 @@ const char *start(void (*f)(A...), unsigned blocks, unsigned x, unsigned y, void
     return launch((void *)f, blocks, x, y, args);
 }
 
-template <class T> T exchange(unsigned mask, T value, unsigned source) {
-    unsigned me = current, warp = me / LANES * LANES;
+// The values of all lanes of a warp. They stay until the next but one is shown, which no lane does before all have
+// come to the next one, and so have read these.
+template <class T> const long long *show(unsigned mask, T value) {
     if (mask != 0xffffffffu) std::abort(); // only whole warps are emulated
-    std::memcpy(&slots[me], &value, sizeof value);
+    unsigned me = current, half = fibers[me].turn * threads;
+    fibers[me].turn ^= 1;
+    std::memcpy(&slots[half + me], &value, sizeof value);
     wait(AT_WARP);
-    std::memcpy(&value, &slots[warp + source % LANES], sizeof value);
-    wait(AT_WARP);
+    return &slots[half + me / LANES * LANES];
+}
+
+template <class T> T exchange(unsigned mask, T value, unsigned source) {
+    std::memcpy(&value, show(mask, value) + source % LANES, sizeof value);
     return value;
 }
 
@@ -177,9 +187,8 @@ template <class T> T __shfl_xor_sync(unsigned mask, T value, int bits) {
     return emulator::exchange(mask, value, emulator::current % emulator::LANES ^ bits);
 }
 static int __any_sync(unsigned mask, int value) {
-    int any = 0;
-    for (unsigned lane = 0; lane < emulator::LANES; lane++) any |= emulator::exchange(mask, value, lane);
-    return any;
+    const long long *lanes = emulator::show(mask, (long long)value);
+    return std::any_of(lanes, lanes + emulator::LANES, [](long long lane) { return lane != 0; });
 }
 static int atomicAdd(int *address, int value) { // fibers do not interrupt each other
     int before = *address;
