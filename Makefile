@@ -67,6 +67,7 @@ test: lint
 
 stress: $(TEST)
 	$(PY) -m pytest tests/stress
+	$(PY) -m pytest -n 3 --dist worksteal --full
 
 bench: $(BENCH)
 	@for script in benchmarks/speed.py benchmarks/published.py; do \

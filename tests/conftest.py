@@ -13,6 +13,7 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
+from instruments.grids import left_out
 from instruments.harness import Bare, Tally, Zygote
 from instruments.outcomes import pytest_collectreport, pytest_runtest_logreport, pytest_sessionfinish
 from threadpoolctl import ThreadpoolController
@@ -28,6 +29,11 @@ TESTS = ROOT / "tests"
 STRESS = TESTS / "stress"
 RUNTIME = TESTS / "runtime"
 DATA = Path(os.environ.get("RGALS_DATA") or ROOT.parent / "shared" / "data")
+
+
+def pytest_addoption(parser) -> None:
+    text = "every combination of a test's parameters instead of all pairs of their values"
+    parser.addoption("--full", action="store_true", help=text)
 
 
 def pytest_configure(config) -> None:
@@ -64,8 +70,13 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items) -> None:
+def pytest_collection_modifyitems(config, items) -> None:
     items.sort(key=lambda item: item.path)
+    if not config.option.full:
+        gone = left_out(items)
+        config.hook.pytest_deselected(items=gone)
+        hidden = set(map(id, gone))
+        items[:] = [item for item in items if id(item) not in hidden]
 
 
 @pytest.fixture
