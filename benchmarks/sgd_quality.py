@@ -82,7 +82,7 @@ SETTINGS = {
 
 def fit(train, setting: dict, seed: int, jobs: int | None) -> tuple[SGDRanker, int, float]:
     """The model of the whole training part, its number of epochs and the validation NDCG@20 they had."""
-    common = {"K": 64, "score": "cosine", "random_state": seed, "n_jobs": jobs, **setting}
+    common = {"K": 64, "score": "cosine", "batch_size": None, "random_state": seed, "n_jobs": jobs, **setting}
     held = SGDRanker(n_epochs=100, early_stopping=True, patience=6, metric="ndcg@20", **common).fit(train)
     found = [record["ndcg@20"] for record in held.history_]
     epochs = int(np.argmax(found)) + 1

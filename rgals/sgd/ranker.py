@@ -173,8 +173,8 @@ class SGDRanker(Trained, BaseEstimator):
         self, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool, watched: bool
     ) -> None:
         loss = get_loss(self.loss)
-        size = self.batch_size or BATCH[loss.kind]
-        negatives = size if self.sampler == "in_batch" else self.n_negatives
+        size = int(self.batch_size or BATCH[loss.kind])
+        negatives = size if self.sampler == "in_batch" else int(self.n_negatives)
         data, batch = scratch_bytes(loss, matrix.shape, matrix.nnz, self.K, dtype.itemsize, size, negatives)
         needed = sgd_bytes(
             matrix.shape,
@@ -197,7 +197,7 @@ class SGDRanker(Trained, BaseEstimator):
         with workers(self.n_jobs):
             factors, history = run(
                 Epochs(self, task.train, start, order),
-                self.n_epochs,
+                int(self.n_epochs),
                 watchers=task.watchers,
                 best=task.best,
                 store=task.store,

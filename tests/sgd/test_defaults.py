@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from helpers import interactions
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -91,6 +92,13 @@ def test_what_is_neither_a_value_nor_auto_is_refused(name, value, X):
 def test_none_is_what_it_was_as_a_batch_size(X):
     fits = [SGDRanker(K=3, n_epochs=2, random_state=0, batch_size=size).fit(X) for size in (None, 256)]
     assert same(*fits) and fits[0].params_["batch_size"] is None
+
+
+def test_a_model_of_0_1_shows_what_it_was_fitted_with():
+    model = SGDRanker.load(ROOT / "tests" / "data" / "v0_1" / "sgd.npz")
+    then = {"score": "cosine", "temperature": 0.2, "lr": 0.02, "n_epochs": 2, "batch_size": None}
+    assert model.params_ == {**then, "n_negatives": 100, "values": "raw"}
+    assert "fitted with" not in repr(model)
 
 
 class KilledError(Exception):
