@@ -72,7 +72,7 @@ def main() -> None:
     users = int(np.count_nonzero(X.row_counts))
     print(f"{path.stem}: {X.n_rows} x {X.n_cols}, {X.nnz} interactions, K={args.K}")
     print(f"{threads} threads, float32, {blas[0]}; load of the machine {os.getloadavg()[0]:.1f}")
-    common = {"K": args.K, "n_jobs": args.jobs}
+    common = {"K": args.K, "n_jobs": args.jobs, "temperature": 0.2, "lr": 0.02, "batch_size": None}
     for score in ("dot", "cosine"):
         peaks: list[float] = []
         model = SGDRanker(n_epochs=4 * args.epochs, random_state=0, loss="softmax", score=score, **common)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.utils import Tags
 
 from rgals.matrix.csr import CSR
 from rgals.matrix.weighting import AUTO
@@ -17,6 +18,7 @@ from rgals.runtime.errors import ParameterError
 from rgals.runtime.memory import sgd_bytes
 from rgals.runtime.threads import workers
 from rgals.sgd import file as sgd_file
+from rgals.sgd.defaults import AUTOMATIC, choose, is_auto
 from rgals.sgd.epochs import BATCH, CHECKPOINT, Epochs
 from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import check_below_one, get_optimizer
@@ -28,7 +30,7 @@ from rgals.training.checkpoint import describe, plain
 from rgals.training.data import admit, dtype_name, start_factors
 from rgals.training.run import run
 
-SCORES = ("dot", "cosine")
+SCORES = (AUTO, "cosine", "dot")
 DECAYS = ("coupled", "decoupled", "frequency")
 # Parameters that a checkpoint holds in a form of their own, and those that change no bit.
 _DESCRIBED = {"loss", "optimizer", "momentum", "n_epochs", "dtype", "random_state", "warm_start"}
@@ -51,10 +53,14 @@ class SGDRanker(Trained, BaseEstimator):
         Over the whole catalogue: ``"softmax"``, ``"softmax_at_k"``, ``"sparsemax"``, ``"rg2"``,
         ``"rgx"``. With sampled negatives: ``"sampled_softmax"``, ``"sampled_cce"``, ``"bpr"``, ``"bce"``. See
         `rgals.sgd.losses`.
-    score : {"cosine", "dot"}, default="cosine"
-    temperature : float > 0, default=0.2
-        Scores are divided by it before they reach the loss. Usual: 0.05 to 0.3 for cosine, 1 for dot.
-    n_negatives : int, default=100
+    score : {"auto", "cosine", "dot"}, default="auto"
+        "auto" is "dot" for losses of absolute scores (``"rg2"``, ``"rgx"``, ``"sparsemax"``, ``"bce"``), else
+        "cosine".
+    temperature : float > 0 or "auto", default="auto"
+        Scores are divided by it before they reach the loss. Usual: 0.05 to 0.4 for cosine, 1 for dot. What
+        "auto" stands for, here and below, follows from the matrix, K and the loss
+        (`rgals.sgd.defaults.setting`); ``params_`` tells what was taken.
+    n_negatives : int or "auto", default="auto"
         Per positive, or per batch when shared; not used for in-batch negatives and full losses.
     sampler : {"uniform", "popularity", "in_batch"}, default="uniform"
         Where negatives come from; see `rgals.sgd.samplers.Sampler`.
@@ -67,7 +73,7 @@ class SGDRanker(Trained, BaseEstimator):
     replacement : bool, default=True
         Whether one row may draw an item twice.
     optimizer : {"lazy_adam", "adam", "adagrad", "sgd"} or Optimizer, default="lazy_adam"
-    lr : float > 0, default=0.02
+    lr : float > 0 or "auto", default="auto"
     momentum : float in [0, 1), default=0
         Of ``optimizer="sgd"``.
     weight_decay : float >= 0, default=0
@@ -80,9 +86,10 @@ class SGDRanker(Trained, BaseEstimator):
         Factor of the learning rate; see `rgals.sgd.schedules.get_schedule`.
     warmup : float in [0, 1), default=0
         Share of the training during which the learning rate rises from 0.
-    batch_size : int, optional
-        Users for full losses (default 256), positives for sampled ones (default 4096).
-    n_epochs : int, default=30
+    batch_size : int, "auto" or None, default="auto"
+        Users for full losses, positives for sampled ones. None is 256 users or 4096 positives.
+    n_epochs : int or "auto", default="auto"
+        With ``early_stopping``, whose patience ends a fit, "auto" allows five times as many.
     init_scale : float > 0, default=0.1
         Standard deviation of the initial factors.
     early_stopping : bool, default=False
@@ -108,7 +115,11 @@ class SGDRanker(Trained, BaseEstimator):
     n_iter_ : int
         Epochs that were run.
     history_ : list of dict
-        Per epoch: iteration, seconds, objective, the metric where there is validation.
+        Per epoch: iteration, seconds, objective, the metric where there is validation, and what took the
+        place of "auto".
+    params_ : dict
+        ``score``, ``temperature``, ``lr``, ``n_epochs``, ``batch_size``, ``n_negatives`` and ``values`` as
+        they were taken: ``SGDRanker(...).set_params(**model.params_)`` fits the same.
 
     Examples
     --------
@@ -124,23 +135,23 @@ class SGDRanker(Trained, BaseEstimator):
     K: int = 64
     loss: Any = "softmax"
     _: KW_ONLY
-    score: str = "cosine"
-    temperature: float = 0.2
-    n_negatives: int = 100
+    score: str = AUTO
+    temperature: float | str = AUTO
+    n_negatives: int | str = AUTO
     sampler: str = "uniform"
     gamma: float = 0.75
     shared_negatives: bool = False
     exclude_positives: bool = False
     replacement: bool = True
     optimizer: Any = "lazy_adam"
-    lr: float = 0.02
+    lr: float | str = AUTO
     momentum: float = 0.0
     weight_decay: float = 0.0
     decay: str = "coupled"
     schedule: Any = "constant"
     warmup: float = 0.0
-    batch_size: int | None = None
-    n_epochs: int = 30
+    batch_size: int | str | None = AUTO
+    n_epochs: int | str = AUTO
     init_scale: float = 0.1
     early_stopping: bool = False
     patience: int = 5
@@ -155,12 +166,15 @@ class SGDRanker(Trained, BaseEstimator):
     _checkpoint = CHECKPOINT
     _file: ClassVar[Any] = sgd_file
 
+    def _choose(self, matrix: CSR) -> dict[str, Any]:
+        return choose(self, matrix)
+
     def _check_memory(
         self, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool, watched: bool
     ) -> None:
         loss = get_loss(self.loss)
-        size = self.batch_size or BATCH[loss.kind]
-        negatives = size if self.sampler == "in_batch" else self.n_negatives
+        size = int(self.batch_size or BATCH[loss.kind])
+        negatives = size if self.sampler == "in_batch" else int(self.n_negatives)
         data, batch = scratch_bytes(loss, matrix.shape, matrix.nnz, self.K, dtype.itemsize, size, negatives)
         needed = sgd_bytes(
             matrix.shape,
@@ -183,12 +197,14 @@ class SGDRanker(Trained, BaseEstimator):
         with workers(self.n_jobs):
             factors, history = run(
                 Epochs(self, task.train, start, order),
-                self.n_epochs,
+                int(self.n_epochs),
                 watchers=task.watchers,
                 best=task.best,
                 store=task.store,
                 verbose=bool(self.verbose),
             )
+        for row in history:
+            row.update(task.chosen)
         return Snapshot(factors["user_factors"], factors["item_factors"]), history, "sgd"
 
     def _describe(self, matrix: CSR, held_out: CSR | None) -> dict[str, Any]:
@@ -204,12 +220,18 @@ class SGDRanker(Trained, BaseEstimator):
 
     def _check(self, checkpoint: Any) -> np.dtype:
         check_int("K", self.K, 1, 1 << 15)
-        for name in ("n_negatives", "n_epochs", "patience"):
-            check_int(name, getattr(self, name), 1)
-        if self.batch_size is not None:
-            check_int("batch_size", self.batch_size, 1)
-        for name in ("temperature", "lr", "init_scale"):
-            check_real(name, getattr(self, name), 0, open_min=True)
+        check_int("patience", self.patience, 1)
+        for name in AUTOMATIC[1:]:
+            value = getattr(self, name)
+            if isinstance(value, str) and value != AUTO:
+                raise ParameterError(name, value, "give a number > 0, or 'auto'")
+            if is_auto(value) or (name == "batch_size" and value is None):
+                continue
+            if name in ("temperature", "lr"):
+                check_real(name, value, 0, open_min=True)
+            else:
+                check_int(name, value, 1)
+        check_real("init_scale", self.init_scale, 0, open_min=True)
         check_real("gamma", self.gamma)
         check_real("weight_decay", self.weight_decay, 0)
         check_below_one("warmup", self.warmup)
@@ -229,6 +251,24 @@ class SGDRanker(Trained, BaseEstimator):
             )
         return np.dtype(self.dtype)
 
+    @property
+    def params_(self) -> dict[str, Any]:
+        """What was taken in place of "auto", beside what was set, by name."""
+        state = self._state()
+        given, chosen = state.record.params, state.record.history[0]
+        taken = {name: chosen[name] if is_auto(given[name]) else given[name] for name in AUTOMATIC}
+        return {**taken, "values": state.weighting.kind}
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """The parameters that were set and, once fitted, what took the place of "auto"."""
+        text = super().__repr__(N_CHAR_MAX)
+        history = getattr(self, "history_", None)
+        found = {name: history[0][name] for name in AUTOMATIC if name in history[0]} if history else {}
+        shown = ", ".join(
+            f"{name}={repr(x) if isinstance(x, str) else format(x, '.4g')}" for name, x in found.items()
+        )
+        return f"{text}  # fitted with {shown}" if shown else text
+
     @classmethod
     def load(cls, path: str | os.PathLike) -> SGDRanker:
         """Read a model that `save` wrote.
@@ -247,3 +287,9 @@ class SGDRanker(Trained, BaseEstimator):
             The file is damaged, of a newer version or not a model of this kind.
         """
         return sgd_file.load(cls, path)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        return tags

@@ -36,6 +36,7 @@ class Task:
     store: Store | None
     watchers: Sequence[Callback]
     best: BestIterate | None
+    chosen: dict[str, Any]  # parameters that were "auto" and follow from the matrix alone
 
 
 class Trained(FactorRanker):
@@ -51,6 +52,10 @@ class Trained(FactorRanker):
     @abstractmethod
     def _check(self, checkpoint: Any) -> np.dtype:
         """Check every parameter; the dtype of the factors."""
+
+    def _choose(self, matrix: CSR) -> dict[str, Any]:
+        """Parameters that were "auto" and follow from the matrix alone, by name."""
+        return {}
 
     @abstractmethod
     def _check_memory(
@@ -144,6 +149,8 @@ class Trained(FactorRanker):
         matrix, labels, names = read(given, X, dtype, user_ids, item_ids, columns)
         split = given.early_stopping and validation is None
         watched = given.early_stopping or validation is not None or callbacks is not None
+        chosen = given._choose(matrix)
+        vars(given).update(chosen)
         weighting = weigh(given.values, matrix, depth=4)
         given.values = weighting.kind  # as a checkpoint keeps it
         room = weighting.bytes(matrix)
@@ -152,7 +159,7 @@ class Trained(FactorRanker):
         weighted = weighting.rows(matrix)
         train, held_out = divide(weighted, labels, validation, given.early_stopping, seed, columns)
         watchers, best = make_watchers(given, train, held_out, callbacks)
-        task = Task(weighted, train, held_out, dtype, seed, store, watchers, best)
+        task = Task(weighted, train, held_out, dtype, seed, store, watchers, best, chosen)
         state, history, solver = given._train(task)
         record = FitRecord(params, history, len(history), solver, names)
         # One assignment, so that neither a signal nor another thread sees half of it.

@@ -196,7 +196,7 @@ def test_an_sgd_fit_that_does_not_fit_is_refused_before_it_allocates(monkeypatch
     model = SGDRanker(K=8, n_epochs=1, random_state=0).fit(X)
     before = model.item_factors_.copy()
     monkeypatch.setattr(_memory, "available_bytes", lambda: 1000)
-    words = "K=512 and batch_size=256 of 60 users, .* in float32 needs about .*MiB.*1000 bytes are available"
+    words = "K=512 and batch_size=32 of 60 users, .* in float32 needs about .*MiB.*1000 bytes are available"
     with pytest.raises(InsufficientMemoryError, match=words):
         model.set_params(K=512).fit(X)
     assert (model.item_factors_ == before).all()

@@ -1,0 +1,72 @@
+"""What "auto" stands for in an `SGDRanker`: good settings by the matrix, K and the loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rgals.losses import AUTO, Degrees, fitted
+from rgals.matrix.csr import CSR
+from rgals.sgd.losses import BCE, RGX, Sparsemax, get_loss
+
+#: Parameters that may be "auto".
+AUTOMATIC = ("score", "temperature", "lr", "n_epochs", "batch_size", "n_negatives")
+# Losses that compare a score with a number instead of with other scores: bounded scores do not suit them.
+_ABSOLUTE = (RGX, Sparsemax, BCE)
+# Temperature of cosine scores over reg of RG2's rule, and at reg=0.
+_TEMPERATURE, _COLDEST = 0.6, 0.1
+_UPDATES = 500  # of a user by sampled losses: one for each positive
+_PATIENT = 10  # times the epochs where early stopping ends a fit
+
+
+def is_auto(value: Any) -> bool:
+    """Whether a parameter is left to the rule."""
+    return isinstance(value, str) and value == AUTO
+
+
+def choose(model: Any, matrix: CSR) -> dict[str, Any]:
+    """What takes the place of the parameters of an `SGDRanker` that are "auto", by name."""
+    left = [name for name in AUTOMATIC if is_auto(getattr(model, name))]
+    found = setting(model, Degrees.of(matrix)) if left else {}
+    return {name: found[name] for name in left}
+
+
+def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
+    """Where good settings lie for the loss and K of an `SGDRanker`; ``score`` as it is set, unless "auto".
+
+    With M users who have n interactions, and ``reg`` of the rule of RG2 for this K
+    (`rgals.losses.fitted.setting`)::
+
+                        over the catalogue      sampled
+        batch_size      M / 100, 32 to 512      1024
+        n_epochs        20                      500 M / n, 8 to 20
+        lr              0.1 (dot: 0.03)         0.05 (dot: 0.01)
+        n_negatives                             25
+        temperature     0.1 + 0.6 reg (dot: 1)
+
+    - The temperature is what holds bounded scores: where least squares wants a strong ridge, softmax wants to
+      be warm. A search of ten fits on each of ten sets (K=64, ``benchmarks/quality_results.jsonl``) found .14
+      to .35 where ``reg`` is .09 to .46. A line fitted without the sets of one source meets theirs within
+      26 %; at K=256 there is one such set, which wanted .15 where this says .28.
+    - Rates from .03 to .2 end within 2 % of each other (``benchmarks/sgd_quality.py --grid``).
+    - Half of the epochs lose 1.5 to 3 % of the NDCG@10 after 40, the others cost as much as the first. With
+      sampled negatives a user is updated once for each positive: 8 epochs do for long rows.
+    - 100 negatives gave 4 % more on amazon-beauty-10core and took 3.4 times as long.
+    """
+    loss = get_loss(model.loss)
+    score = model.score
+    if is_auto(score):
+        score = "dot" if isinstance(loss, _ABSOLUTE) else "cosine"
+    users = max(degrees.filled[0], 1)
+    found: dict[str, Any] = {"score": score, "n_epochs": 20, "n_negatives": 25}
+    if loss.kind == "full":
+        found |= {"batch_size": int(np.clip(users // 100, 32, 512)), "lr": 0.1}
+    else:
+        found |= {"batch_size": 1024, "lr": 0.05}
+        found["n_epochs"] = int(np.clip(_UPDATES * users // max(degrees.nnz, 1), 8, 20))
+    if model.early_stopping:
+        found["n_epochs"] *= _PATIENT
+    if score == "dot":
+        return {**found, "temperature": 1.0, "lr": 0.03 if loss.kind == "full" else 0.01}
+    return {**found, "temperature": _COLDEST + _TEMPERATURE * fitted.setting(degrees, model.K).reg}

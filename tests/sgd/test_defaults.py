@@ -1,0 +1,168 @@
+"""SGDRanker by its defaults: what is set is kept, what is not is chosen, shown, stored, and good."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from helpers import interactions
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from rgals import Checkpoint
+from rgals.datasets import make_implicit
+from rgals.losses import Degrees
+from rgals.matrix.validate import as_csr
+from rgals.metrics import evaluate
+from rgals.model_selection import split_interactions
+from rgals.runtime.errors import CheckpointError, ParameterError
+from rgals.sgd import SGDRanker
+from rgals.sgd.defaults import AUTOMATIC
+
+SET = {"score": "dot", "temperature": 0.7, "lr": 0.013, "n_epochs": 3, "batch_size": 17, "n_negatives": 4}
+
+
+@pytest.fixture(scope="module")
+def X():
+    return interactions(80, 40, seed=3)
+
+
+def same(a, b):
+    return (a.user_factors_ == b.user_factors_).all() and (a.item_factors_ == b.item_factors_).all()
+
+
+@pytest.mark.parametrize("name", SET)
+def test_what_is_set_is_kept(name, X):
+    assert set(SET) == set(AUTOMATIC)
+    model = SGDRanker(K=3, loss="bpr", random_state=0, **{name: SET[name]}).fit(X)
+    assert model.params_[name] == SET[name] == model.get_params()[name]
+    assert name not in model.history_[0] and f"{name}=" not in repr(model).partition("#")[2]
+    other = SGDRanker(K=3, loss="bpr", random_state=0).fit(X)
+    assert other.params_[name] != SET[name]
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sampled_softmax", "bpr", "rg2", "bce"])
+def test_auto_is_resolved_and_shown(loss, X, tmp_path):
+    model = SGDRanker(K=3, loss=loss, random_state=0).fit(X)
+    assert all(model.get_params()[name] == "auto" for name in AUTOMATIC)
+    taken = model.params_
+    assert set(taken) == {*AUTOMATIC, "values"} and "auto" not in taken.values()
+    assert all(record[name] == taken[name] for record in model.history_ for name in AUTOMATIC)
+    assert taken["n_epochs"] == model.n_iter_
+    for name in AUTOMATIC:
+        assert f"{name}=" in repr(model).partition("# fitted with")[2]
+    assert "#" not in repr(SGDRanker(loss=loss)) and "auto" not in repr(SGDRanker(loss=loss))
+    twin = SGDRanker(K=3, loss=loss, random_state=0).set_params(**taken).fit(X)
+    assert same(twin, model) and "fitted with" not in repr(twin)
+
+    model.save(tmp_path / "model.npz")
+    loaded = SGDRanker.load(tmp_path / "model.npz")
+    assert loaded.params_ == taken and repr(loaded) == repr(model) and loaded.history_ == model.history_
+    assert all(loaded.get_params()[name] == "auto" for name in AUTOMATIC)
+    assert same(clone(loaded).set_params(random_state=0).fit(X), model)
+
+
+def test_a_name_of_the_rule_is_taken_from_each_matrix_anew(X):
+    model = SGDRanker(K=3, random_state=0, n_epochs=1)
+    first = model.fit(X).params_
+    wide = make_implicit(6000, 50, mean_interactions=10, random_state=0).matrix
+    second = model.fit(wide).params_
+    assert first["temperature"] != second["temperature"] and first["batch_size"] != second["batch_size"]
+    assert model.get_params()["temperature"] == "auto"
+
+
+def test_more_factors_take_a_lower_temperature(X):
+    found = [SGDRanker(K=K, n_epochs=1, random_state=0).fit(X).params_["temperature"] for K in (64, 256)]
+    assert found[1] < found[0]
+
+
+def test_early_stopping_has_room_for_its_patience(X):
+    plain = SGDRanker(K=3, random_state=0).fit(X).n_iter_
+    model = SGDRanker(K=3, random_state=0, early_stopping=True, patience=1000).fit(X)
+    assert model.params_["n_epochs"] == len(model.history_) > plain
+
+
+@pytest.mark.parametrize("name", AUTOMATIC)
+@pytest.mark.parametrize("value", ["best", True, -1])
+def test_what_is_neither_a_value_nor_auto_is_refused(name, value, X):
+    with pytest.raises(ParameterError, match=f"{name}={value!r}" + ".*auto" * (value == "best")):
+        SGDRanker(**{name: value}).fit(X)
+
+
+def test_none_is_what_it_was_as_a_batch_size(X):
+    fits = [SGDRanker(K=3, n_epochs=2, random_state=0, batch_size=size).fit(X) for size in (None, 256)]
+    assert same(*fits) and fits[0].params_["batch_size"] is None
+
+
+def test_a_model_of_0_1_shows_what_it_was_fitted_with():
+    model = SGDRanker.load(ROOT / "tests" / "data" / "v0_1" / "sgd.npz")
+    then = {"score": "cosine", "temperature": 0.2, "lr": 0.02, "n_epochs": 2, "batch_size": None}
+    assert model.params_ == {**then, "n_negatives": 100, "values": "raw"}
+    assert "fitted with" not in repr(model)
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sampled_softmax"])
+def test_an_interrupted_fit_by_the_rule_resumes_to_the_same_bytes(loss, X, tmp_path):
+    make = {"K": 3, "loss": loss, "random_state": 0}
+    whole = SGDRanker(**make).fit(X)
+
+    def stop(now):
+        if now.iteration == 4:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        SGDRanker(**make).fit(X, checkpoint=tmp_path, callbacks=stop)
+    stored = (tmp_path / Checkpoint.name).read_bytes()
+    with pytest.raises(CheckpointError, match="lr is 0.013 here"):
+        SGDRanker(**make, lr=0.013).fit(X, checkpoint=tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / Checkpoint.name).write_bytes(stored)
+    given = SGDRanker(**make).set_params(**whole.params_).fit(X, checkpoint=tmp_path / "other")
+    resumed = SGDRanker(**make).fit(X, checkpoint=tmp_path)
+    assert same(resumed, whole) and same(given, whole)
+    assert resumed.params_ == whole.params_ and resumed.n_iter_ == whole.n_iter_
+
+
+# Users, items and interactions of a user: about as many of both, many users, many items.
+SHAPES = [(500, 400, 20), (1500, 150, 10), (250, 1000, 30)]
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sampled_softmax"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_defaults_rank_above_popularity(shape, loss):
+    X = make_implicit(*shape[:2], mean_interactions=shape[2], n_clusters=10, noise=0.1, random_state=1).matrix
+    train, hidden = split_interactions(X, (0.8, 0.2), random_state=0)
+    counts = np.diff(as_csr(train).indptr), as_csr(train).col_counts
+    assert all(len(np.unique(count)) > 5 for count in counts), "rows and columns differ"
+    n, n_users, n_items = counts[0].sum(), *np.array([np.count_nonzero(count) for count in counts])
+    chance = ((1 - n_users / n) * (1 - n_items / n)) ** 2
+    assert Degrees.of(as_csr(train)).cohesion > 1.3 * chance, "there is more than popularity to be found"
+    popular = np.ones((shape[0], 1)), counts[1][:, None].astype(float)
+    floor = evaluate(popular, train, hidden, "ndcg@10")["ndcg@10"]
+    model = SGDRanker(loss=loss, random_state=0).fit(train)
+    assert evaluate(model, train, hidden, "ndcg@10")["ndcg@10"] > 1.1 * floor > 0
+
+
+class WithoutPredict(SGDRanker):
+    """`SGDRanker.predict` takes users and items, not a matrix: there is no fold-in by SGD."""
+
+    @property
+    def predict(self):
+        raise AttributeError("predict")
+
+
+#: They call `score`, which is a parameter here: how scores are made.
+CALLING_SCORE = ("check_fit_score_takes_y", "check_n_features_in_after_fitting", "check_pipeline_consistency")
+
+
+@parametrize_with_checks(
+    [WithoutPredict(K=4), WithoutPredict(K=3, loss="sampled_softmax", n_epochs=2)],
+    expected_failed_checks=lambda _: dict.fromkeys(CALLING_SCORE, "score is a parameter"),
+)
+@pytest.mark.filterwarnings("ignore:.*have no interactions")
+def test_scikit_learns_checks(estimator, check):
+    check(estimator)
