@@ -21,7 +21,6 @@ from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.model import als_file
 from rgals.model.exchange import Interop
-from rgals.model.fold_in import PartialFit
 from rgals.model.state import FittedState, readout_scale, with_scale, without_scale
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.threads import workers
@@ -35,12 +34,13 @@ from rgals.training.data import dtype_name, read_rows
 from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, taken
 from rgals.training.run import run
 from rgals.training.start import choose_init, first_users, most_iterations, when_settled
+from rgals.training.update import Updated
 
 _HIDDEN = 0.2  # share of every row that `score` hides
 
 
 @dataclass(eq=False, repr=False)
-class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class RGALS(Trained, Updated, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Matrix factorisation for top-K ranking from implicit feedback, by exact alternating least squares.
 
     Finds user factors P and item factors Q that minimise a ranking loss over *all* user-item pairs plus

@@ -107,6 +107,7 @@ class FitRecord:
     n_iter: int = 0
     solver: str = ""  # what ran
     feature_names: np.ndarray | None = None  # names of the columns where the matrix was a frame
+    merged: int = 0  # interactions that updates have added, changed or taken away since
 
 
 @dataclass(frozen=True)
