@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 
-from rgals.datasets.given import in_columns
+from rgals.datasets.given import given, in_columns
 from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import hold_out
@@ -370,20 +370,22 @@ class RGALS(Trained, Updated, Interop, ClassNamePrefixFeaturesOutMixin, Transfor
 
         Parameters
         ----------
-        users : 1-D array of int, length n; or matrix, shape (n, n_items)
-            User indices; or, where ``items`` is not given, histories to fold in.
-        items : 1-D array of int, length n, optional
+        users : ids or Positions, length n; or matrix, Interactions or frame, shape (n, n_items)
+            Users; or, where ``items`` is not given, histories to fold in.
+        items : ids or Positions, length n, optional
 
         Returns
         -------
         ndarray, shape (n,)
-            Inner products of the factors; or the index of the item that `recommend_new` puts first, -1 where
-            a row is empty.
+            Inner products of the factors; or the item that `recommend_new` puts first: its column, -1 where a
+            row is empty, or where the histories have ids, its id or None.
         """
         if items is not None:
             return super().predict(users, items)
-        fixed, _, rows = self._read(users)
-        return fixed.recommend_new(rows, n=1)[0][:, 0]
+        found = given(users)
+        fixed, state, rows = self._read(found)
+        first = fixed.recommend_new(rows, n=1)[0][:, 0]
+        return state.named("item", first) if found.labelled else first
 
     def objective(self, X: Any) -> float:
         """Value of the stated objective at the current factors (see the loss for the formula).

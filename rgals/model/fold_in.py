@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from rgals.matrix.csr import CSR
-from rgals.matrix.validate import as_csr, check_ids
+from rgals.matrix.validate import as_csr
 from rgals.model.explain import Explanation, explain
 from rgals.model.ranking import FactorRanker
 from rgals.model.state import FittedState, Snapshot, with_scale
@@ -32,7 +32,7 @@ class FoldIn(FactorRanker):
         ----------
         X_cols : sparse matrix or array, shape (n_users, n)
             Full history of each item, over the users of the fit, one column an item.
-        items : 1-D array of int, length n, optional
+        items : sequence of ids, or Positions, length n, optional
             Items of the fit that the columns stand for; by default they are new. It matters for RGX only,
             whose items share a term: the others stay, the given ones are solved together.
 
@@ -51,7 +51,7 @@ class FoldIn(FactorRanker):
         columns = state.weighting.columns(columns, state.seen or CSR.empty(columns.n_cols, 0))
         known = np.empty(0, np.int64)
         if items is not None:
-            known = check_ids("items", items, len(state.item_factors), "item")
+            known = state.rows_of("item", items, "items")
             if len(known) != columns.n_rows or len(np.unique(known)) != len(known):
                 raise InputError(f"items must name each of the {columns.n_rows} columns of X_cols, once")
         return with_scale(self._item_step(state, columns, known), state.scale_of(columns))
@@ -70,7 +70,7 @@ class FoldIn(FactorRanker):
             side = replace(side, linear_weight=weight)
         return exact_backend(self).half_step(columns, state.user_factors, side).factors
 
-    def explain(self, user: int, item: int, n: int | None = 10) -> Explanation:
+    def explain(self, user: Any, item: Any, n: int | None = 10) -> Explanation:
         """Which past interactions made the score of a user and an item.
 
         The score is a sum, exactly: a part from each past interaction and one from the all-pairs terms of the
@@ -78,8 +78,8 @@ class FoldIn(FactorRanker):
 
         Parameters
         ----------
-        user, item : int
-            Row and column of the training matrix.
+        user, item : id, or Positions of one
+            As in `recommend`. The answer names items as ``item`` does.
         n : int or None, default 10
             Interactions to list, those that moved the score most first; None for all.
 
@@ -111,11 +111,13 @@ class FoldIn(FactorRanker):
         True
         """
         state = cast(FittedState, self._state())
-        rows = check_ids("user", user, len(state.user_factors), "user")
-        cols = check_ids("item", item, len(state.item_factors), "item")
+        rows = state.rows_of("user", user, "user")
+        cols = state.rows_of("item", item, "item")
         if len(rows) != 1 or len(cols) != 1:
             raise InputError(f"explain takes one user and one item, not {len(rows)} and {len(cols)}")
-        return explain(state, int(rows[0]), int(cols[0]), None if n is None else check_int("n", n, 0))
+        found = explain(state, int(rows[0]), int(cols[0]), None if n is None else check_int("n", n, 0))
+        names = state.named("user", rows, user)[0], state.named("item", cols, item)[0]
+        return replace(found, user=names[0], item=names[1], items=state.named("item", found.items, item))
 
 
 def _columns(X_cols: Any, state: FittedState) -> CSR:

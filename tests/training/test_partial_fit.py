@@ -141,7 +141,7 @@ def test_new_users_and_items_are_served(loss):
     assert not seen & set(items[0]) and set(items[0]) - {None} == set(model.item_ids_) - seen
     assert np.abs(model.item_factors_[-1]).max() > 0
     similar = [u for u in range(M) if model.seen_[[u]].toarray()[0, -1] == 0]
-    found, _ = model.recommend(similar, n=N)
+    found, _ = model.recommend(Positions(similar), n=N)
     assert all(N in row for row in found)
     np.testing.assert_allclose(model.transform(model.seen_)[-2:], model.user_factors_[-2:], atol=1e-12)
 
@@ -357,7 +357,7 @@ def test_the_forgotten_are_nowhere_in_the_file(side, ids, dtype, tmp_path):
     model.save(tmp_path / "before.npz")
     raw = (tmp_path / "before.npz").read_bytes()
     assert all(places(raw, value) for value in (*wanted, *secret)) and all(row in raw for row in rows)
-    kept_scores = model.predict(0, 0)
+    kept_scores = model.predict(Positions(0), Positions(0))
     getattr(model, f"forget_{side}")(wanted)
     model.save(tmp_path / "after.npz")
     raw = (tmp_path / "after.npz").read_bytes()
@@ -375,7 +375,7 @@ def test_the_forgotten_are_nowhere_in_the_file(side, ids, dtype, tmp_path):
             [users[0]], exclude_items=wanted[:1]
         )
     if side == "users":
-        np.testing.assert_array_equal(model.predict(0, 0), kept_scores)
+        np.testing.assert_array_equal(model.predict(Positions(0), Positions(0)), kept_scores)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
