@@ -90,6 +90,16 @@ def _text_array(items: list[str]) -> np.ndarray:
     return np.array(items, dtype=f"<U{max(width, 1)}")
 
 
+def joined(labels: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """Labels with others behind them; all are from `as_labels`."""
+    if not len(new):
+        return labels
+    alike = labels.dtype == new.dtype and labels.dtype.kind in "iu"
+    if alike or (labels.dtype.kind == new.dtype.kind == "U" and new.dtype.itemsize <= labels.dtype.itemsize):
+        return np.concatenate([labels, new])
+    return as_labels([*labels.tolist(), *new.tolist()])
+
+
 def encode(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Codes (int64) and sorted distinct labels of a column from `as_labels`: ``labels[codes] == column``."""
     if len(column) == 0:

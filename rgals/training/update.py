@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.utils.validation import _check_feature_names
 
 from rgals.datasets.given import Given, given, no_ids, refuse_unknown
-from rgals.datasets.ids import IdMap, Positions, as_labels
+from rgals.datasets.ids import IdMap, Positions, joined
 from rgals.losses import Degrees
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import grown, merged, replace_rows
@@ -155,16 +155,16 @@ class Updated(FoldIn):
         users = np.r_[np.ones(n_users, bool), rows.row_counts[n_users:] > 0]
         items = np.r_[np.ones(n_items, bool), rows.col_counts[n_items:] > 0]
         rows = _without_columns(rows.take_rows(np.flatnonzero(users)), items)
-        labels = _joined(state.user_ids, new[0][users[n_users:]])
-        return rows, (labels, _joined(state.item_ids, new[1][items[n_items:]]))
+        labels = joined(state.user_ids, new[0][users[n_users:]])
+        return rows, (labels, joined(state.item_ids, new[1][items[n_items:]]))
 
     def _solve(
         self, old: FittedState, state: FittedState, users: np.ndarray, items: np.ndarray, sweeps: int = 1
     ) -> FittedState:
         """The state with some users and items solved again from their histories, items first.
 
-        ``old`` is the published state: by its scale the read-out goes on, and users that it does not have are
-        solved beforehand, so that new items have something to start from.
+        ``old`` is the published state: by its scale the read-out goes on. Of several sweeps the first solves
+        items without the new users, whose factors are 0 still; a single one solves these beforehand.
         """
         if len(users):
             state = replace(state, user_factors=state.user_factors.copy())
@@ -172,7 +172,7 @@ class Updated(FoldIn):
         if len(items):
             columns = state.weighting.rows(_seen(state)).transpose().take_rows(items)
             own, scale = old.scale_of(columns), state.item_scale
-            if len(new):
+            if len(new) and sweeps == 1:
                 state.user_factors[new] = self._fold_in(state, _seen(state).take_rows(new))
         for _ in range(sweeps):
             if len(items):
@@ -472,10 +472,6 @@ def _longer(factors: np.ndarray, n: int, fill: int) -> np.ndarray:
     return out
 
 
-def _joined(labels: np.ndarray, new: np.ndarray) -> np.ndarray:
-    return as_labels([*labels.tolist(), *new.tolist()]) if len(new) else labels
-
-
 def _without_columns(matrix: CSR, kept: np.ndarray) -> CSR:
     """The matrix of the columns that are kept."""
     if kept.all():
@@ -531,7 +527,7 @@ def _places(name: str, ids: Any, known: IdMap, labels: np.ndarray | None, n: int
         return at, labels
     if labels is not None:
         at[new] = len(known) + np.arange(len(new))
-        return at, _joined(labels, own.labels[new])
+        return at, joined(labels, own.labels[new])
     numbers = own.labels[new]
     if numbers.dtype.kind not in "iu" or not np.array_equal(
         np.sort(numbers), len(known) + np.arange(len(new))

@@ -1,4 +1,4 @@
-"""What goes in with ids comes out with ids; rows by number are `Positions`, or those of a model without ids."""
+"""What goes in with ids comes out with ids; rows by number are `Positions`, or those that have no ids."""
 
 from __future__ import annotations
 
