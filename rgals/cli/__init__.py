@@ -1,4 +1,4 @@
-"""The command line: ``rgals demo | fit | evaluate | metrics | recommend | compare | tune | warmup``.
+"""The command line: ``rgals demo | fit | info | evaluate | metrics | recommend | compare | tune | warmup``.
 
 A command is a module with ``configure(parser)`` and ``run(args) -> int``; adding one is that module and a row
 in `COMMANDS`. Results go to standard output, everything else to standard error.
@@ -16,13 +16,14 @@ import warnings
 from collections.abc import Sequence
 from types import ModuleType
 
-from rgals.cli import compare, demo, evaluate, fit, metrics, recommend, tune, warmup
+from rgals.cli import compare, demo, evaluate, fit, info, metrics, recommend, tune, warmup
 from rgals.runtime.errors import RgalsError
 from rgals.runtime.version import __version__
 
 COMMANDS: dict[str, ModuleType] = {
     "demo": demo,
     "fit": fit,
+    "info": info,
     "evaluate": evaluate,
     "metrics": metrics,
     "recommend": recommend,

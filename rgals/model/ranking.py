@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,22 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 COLD = ("empty", "popular")
 _PAIRS_AT_ONCE = 1 << 16
 
-__all__ = ["COLD", "FactorRanker", "Snapshot"]
+__all__ = ["COLD", "FactorRanker", "Recommendations", "Snapshot"]
+
+
+class Recommendations(NamedTuple):
+    """Lists of items or users, best first, with their scores; ``ids, scores = model.recommend(...)``.
+
+    Attributes
+    ----------
+    ids : ndarray, shape (B, n)
+        Ids and None, or numbers and -1: see `FactorRanker.recommend`.
+    scores : ndarray, shape (B, n)
+        -inf where there is none.
+    """
+
+    ids: np.ndarray
+    scores: np.ndarray
 
 
 # What `similar_items` and `similar_users` share of their docstrings.
@@ -187,7 +202,7 @@ class FactorRanker(Fitted):
         candidates: Any = None,
         exclude_items: Any = None,
         cold: str = "empty",
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Recommendations:
         """Best items of known users, exactly.
 
         Parameters
@@ -234,7 +249,7 @@ class FactorRanker(Fitted):
         seen = None if snapshot.seen is None else snapshot.seen.take_rows(rows)
         filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
         ids, scores = self._rank(snapshot, snapshot.user_factors[rows], ("train", seen), n, cold, filters)
-        return snapshot.named("item", ids, users), scores
+        return Recommendations(snapshot.named("item", ids, users), scores)
 
     def recommend_ids(
         self,
@@ -246,7 +261,7 @@ class FactorRanker(Fitted):
         exclude: str | None = "train",
         candidates: Any = None,
         exclude_items: Any = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Recommendations:
         """`recommend` in external ids, with an answer to ids that the model does not know.
 
         Parameters
@@ -308,7 +323,7 @@ class FactorRanker(Fitted):
             )
         items = np.full(ids.shape, None, object)
         items[ids >= 0] = snapshot.items.labels[ids[ids >= 0]].astype(object)
-        return items, scores
+        return Recommendations(items, scores)
 
     def recommend_new(
         self,
@@ -319,7 +334,7 @@ class FactorRanker(Fitted):
         candidates: Any = None,
         exclude_items: Any = None,
         cold: str = "empty",
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Recommendations:
         """Best items of new users: their factors are folded in, nothing is refitted or stored.
 
         Parameters
@@ -358,7 +373,7 @@ class FactorRanker(Fitted):
         rows = as_csr(X_rows, name="X_rows", dtype=snapshot.item_factors.dtype, n_cols=n_items)
         filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
         ids, scores = self._rank(snapshot, self._fold_in(snapshot, rows), ("given", rows), n, cold, filters)
-        return snapshot.named("item", ids) if found.labelled else ids, scores
+        return Recommendations(snapshot.named("item", ids) if found.labelled else ids, scores)
 
     @_completed(_NEIGHBOURS, item="item", line="columns", size="N")
     def similar_items(
@@ -369,7 +384,7 @@ class FactorRanker(Fitted):
         metric: str = "cosine",
         candidates: Any = None,
         exclude_items: Any = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Recommendations:
         """Items whose factors are closest to those of the given items; an item is not its own neighbour."""
         return self._neighbours("item", items, n, metric, candidates, exclude_items)
 
@@ -382,13 +397,13 @@ class FactorRanker(Fitted):
         metric: str = "cosine",
         candidates: Any = None,
         exclude_users: Any = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Recommendations:
         """Users whose factors are closest to those of the given users; a user is not their own neighbour."""
         return self._neighbours("user", users, n, metric, candidates, exclude_users)
 
     def _neighbours(
         self, what: str, rows: Any, n: int, metric: str, candidates: Any, blocked: Any
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Recommendations:
         """`similar_items` and `similar_users`."""
         snapshot = self._state()
         check_choice("metric", metric, ("cosine", "dot"))
@@ -406,7 +421,7 @@ class FactorRanker(Fitted):
         itself = CSR(np.arange(len(rows) + 1), rows.astype(np.int32), np.empty(0, factors.dtype), size)
         filters = {"exclude": itself, "candidates": candidates, "exclude_items": blocked}
         ids, scores = self._topk(queries, factors, n, item_scale=scale, **filters)
-        return snapshot.named(what, ids, asked), scores
+        return Recommendations(snapshot.named(what, ids, asked), scores)
 
     def predict(self, users: Any, items: Any) -> np.ndarray:
         """Scores of pairs.

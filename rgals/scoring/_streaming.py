@@ -21,6 +21,7 @@ from rgals.matrix.validate import as_csr
 from rgals.runtime.bars import Bar
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.progress import LOG
 from rgals.runtime.version import __version__
 from rgals.scoring import _tables
 from rgals.scoring._scratch import Scratch
@@ -198,7 +199,9 @@ def recommend_all(
             UserWarning,
             stacklevel=2,
         )
-    return Written(os.fspath(out), len(task), served, n_rows, resumed, time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    LOG.info("lists of %d of %d users written to %s in %.3g s", served, len(task), os.fspath(out), seconds)
+    return Written(os.fspath(out), len(task), served, n_rows, resumed, seconds)
 
 
 class Task:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from typing import Any, NamedTuple, Self, cast
 
@@ -20,6 +21,7 @@ from rgals.model.state import FittedState, with_scale
 from rgals.runtime import memory
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, ParameterError, ShapeError
+from rgals.runtime.progress import LOG
 from rgals.solvers.als import Problem
 from rgals.solvers.base import squared_lengths
 from rgals.solvers.choose import exact_backend
@@ -114,6 +116,7 @@ class Updated(FoldIn):
         if getattr(self, "_snapshot", None) is None:
             fit = cast(Any, self).fit  # of `Trained`, which estimators are besides
             return fit(X) if columns is None else fit(X, columns=columns)
+        began = time.perf_counter()
         with _publishing:
             old = cast(FittedState, self._state())
             seen = _seen(old)
@@ -131,7 +134,19 @@ class Updated(FoldIn):
             counts = events.col_counts[seen.n_cols :]
             weighting = old.weighting.with_counts(new_items, counts)
             state = _with_history(old, replace_rows(known, touched, rows), labels, weighting, len(at))
-            self._snapshot = self._solve(old, state, users, items, sweeps)
+            state = self._solve(old, state, users, items, sweeps)
+            self._snapshot = state
+        LOG.info(
+            "update: %d interactions merged, %d users (%d new) and %d items (%d new) solved in %.3g s; since "
+            "the fit %.3g %% of the interactions",
+            len(at),
+            len(users),
+            len(users[users >= seen.n_rows]),
+            len(items),
+            events.n_cols - seen.n_cols,
+            time.perf_counter() - began,
+            100 * state.record.merged / _seen(state).nnz,
+        )
         return self
 
     def _events(self, X: Any, state: FittedState, columns: Any) -> tuple[CSR, _Labels]:

@@ -395,7 +395,7 @@ def test_interrupted_exits_with_130(monkeypatch, capsys):
 
 
 def test_a_closed_pipe_is_no_traceback(folder):
-    command = [sys.executable, "-m", "rgals.cli", "recommend", str(folder / "model.npz"), "-n", "80"]
+    command = [sys.executable, "-m", "rgals", "recommend", str(folder / "model.npz"), "-n", "80"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "user,item,rank,score\n"
         process.stdout.close()
