@@ -448,7 +448,8 @@ def _admit(state: FittedState, events: CSR) -> None:
     """Raise `InsufficientMemoryError` where an update needs more memory than there is."""
     (n_users, n_items), K = events.shape, state.item_factors.shape[1]
     nnz = _seen(state).nnz + events.nnz
-    needed = (n_users + n_items) * (K * state.item_factors.itemsize + 200) + 48 * nnz
+    # Factors and their copies in another basis; positions, values and order of the rows that are merged.
+    needed = (n_users + n_items) * (2 * K * state.item_factors.itemsize + 200) + 72 * nnz
     memory.admit(
         needed,
         f"an update of {n_users:,} users, {n_items:,} items and {nnz:,} interactions with K={K}",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF, Positions, UnknownIdError
 from rgals.datasets import Interactions, make_implicit, read_interactions
+from rgals.runtime import memory
 from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, ShapeError
 from rgals.training import update
 
@@ -245,6 +248,23 @@ def test_an_update_without_memory_is_refused(monkeypatch):
     with pytest.raises(InsufficientMemoryError, match="an update of 70 users, 45 items"):
         model.partial_fit(day())
     assert model._snapshot is state
+
+
+@pytest.mark.parametrize("valued", [False, True])
+def test_an_update_takes_no_more_memory_than_it_says(valued, monkeypatch):
+    X = make_implicit(4000, 2000, mean_interactions=60, valued=valued, random_state=0).matrix
+    model = fitted("ials", X, "float32", n_iter=1, values="bm25" if valued else "raw")
+    said = []
+    monkeypatch.setattr(memory, "admit", lambda needed, *_: said.append(needed))
+    model.partial_fit(X[:2])
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        model.partial_fit(day(4000, 2000, n=20_000))
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert 0.3 * said[-1] < peak < 1.25 * said[-1]
 
 
 @pytest.mark.parametrize(
