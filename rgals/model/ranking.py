@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from rgals.datasets.given import given, in_columns
-from rgals.datasets.ids import Positions
+from rgals.datasets.ids import Positions, as_labels
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
 from rgals.matrix.validate import as_csr
+from rgals.model.answers import Recommendations
 from rgals.model.fitted import Fitted
 from rgals.model.state import Snapshot
 from rgals.runtime.checks import check_choice, check_int
@@ -26,21 +27,6 @@ COLD = ("empty", "popular")
 _PAIRS_AT_ONCE = 1 << 16
 
 __all__ = ["COLD", "FactorRanker", "Recommendations", "Snapshot"]
-
-
-class Recommendations(NamedTuple):
-    """Lists of items or users, best first, with their scores; ``ids, scores = model.recommend(...)``.
-
-    Attributes
-    ----------
-    ids : ndarray, shape (B, n)
-        Ids and None, or numbers and -1: see `FactorRanker.recommend`.
-    scores : ndarray, shape (B, n)
-        -inf where there is none.
-    """
-
-    ids: np.ndarray
-    scores: np.ndarray
 
 
 # What `similar_items` and `similar_users` share of their docstrings.
@@ -249,7 +235,8 @@ class FactorRanker(Fitted):
         seen = None if snapshot.seen is None else snapshot.seen.take_rows(rows)
         filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
         ids, scores = self._rank(snapshot, snapshot.user_factors[rows], ("train", seen), n, cold, filters)
-        return Recommendations(snapshot.named("item", ids, users), scores)
+        asked = snapshot.named("user", rows, users)
+        return Recommendations.of(snapshot.named("item", ids, users), scores, asked, ("user", "item"))
 
     def recommend_ids(
         self,
@@ -323,7 +310,10 @@ class FactorRanker(Fitted):
             )
         items = np.full(ids.shape, None, object)
         items[ids >= 0] = snapshot.items.labels[ids[ids >= 0]].astype(object)
-        return Recommendations(items, scores)
+        whose = snapshot.named("user", rows)
+        if not known.all():
+            whose = as_labels([user_ids] if np.ndim(user_ids) == 0 else user_ids)
+        return Recommendations.of(items, scores, whose, ("user", "item"))
 
     def recommend_new(
         self,
@@ -373,7 +363,9 @@ class FactorRanker(Fitted):
         rows = as_csr(X_rows, name="X_rows", dtype=snapshot.item_factors.dtype, n_cols=n_items)
         filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
         ids, scores = self._rank(snapshot, self._fold_in(snapshot, rows), ("given", rows), n, cold, filters)
-        return Recommendations(snapshot.named("item", ids) if found.labelled else ids, scores)
+        asked = np.arange(len(ids)) if found.user_ids is None else found.user_ids
+        ids = snapshot.named("item", ids) if found.labelled else ids
+        return Recommendations.of(ids, scores, asked, ("user", "item"))
 
     @_completed(_NEIGHBOURS, item="item", line="columns", size="N")
     def similar_items(
@@ -421,7 +413,8 @@ class FactorRanker(Fitted):
         itself = CSR(np.arange(len(rows) + 1), rows.astype(np.int32), np.empty(0, factors.dtype), size)
         filters = {"exclude": itself, "candidates": candidates, "exclude_items": blocked}
         ids, scores = self._topk(queries, factors, n, item_scale=scale, **filters)
-        return Recommendations(snapshot.named(what, ids, asked), scores)
+        names = snapshot.named(what, rows, asked)
+        return Recommendations.of(snapshot.named(what, ids, asked), scores, names, (what, f"similar_{what}"))
 
     def predict(self, users: Any, items: Any) -> np.ndarray:
         """Scores of pairs.

@@ -462,6 +462,9 @@ def _with_history(
 ) -> FittedState:
     """The state of other interactions; factors of new rows are 0 still."""
     record = replace(state.record, merged=state.record.merged + changes)
+    for names in labels:
+        if names is not None:
+            names.flags.writeable = False
     if seen.n_cols != len(state.item_factors):
         record = replace(record, feature_names=None)  # it has no names for the new ones
     scale = state.item_scale

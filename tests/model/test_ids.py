@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import pickle
 import uuid
 
 import numpy as np
@@ -146,3 +147,26 @@ def test_ids_of_items_alone(X):
     model = RGALS(4, random_state=0).fit(sp.csr_array(X), item_ids=titles)
     assert set(model.recommend([0, 1], 3)[0].ravel()) <= set(titles)
     assert model.recommend(Positions([0, 1]), 3)[0].dtype == np.int32
+
+
+def test_lists_become_frames(X):
+    named, plain, items = models(X, KINDS["integers that are other rows"])
+    lists = named.recommend([10, 9], 3)
+    frame = lists.to_frame()
+    assert frame.columns.tolist() == ["user", "item", "rank", "score"] and frame["item"].dtype == np.int64
+    assert frame["user"].tolist() == [10] * 3 + [9] * 3 and frame["rank"].tolist() == [1, 2, 3] * 2
+    assert frame["item"].tolist() == lists.ids.ravel().tolist()
+    np.testing.assert_array_equal(frame["score"], lists.scores.ravel())
+    few = named.recommend([10], 5, candidates=items[:3].tolist(), exclude=None).to_frame()
+    assert len(few) == 3  # None is no item
+    assert plain.recommend([4], 2).to_frame()["user"].tolist() == [4, 4]
+    assert named.recommend(Positions([4]), 2).to_frame()["user"].tolist() == [4, 4]
+    strange = named.recommend_ids(["nobody", "me"], 2, unknown="popular").to_frame()
+    assert strange["user"].tolist() == ["nobody"] * 2 + ["me"] * 2
+    assert named.recommend_ids("nobody", 1, unknown="popular").asked.tolist() == ["nobody"]
+    new = named.recommend_new(pd.DataFrame({"user": ["n"], "item": [205]}), 2).to_frame()
+    assert new["user"].tolist() == ["n", "n"]
+    near = named.similar_items([205], 2).to_frame()
+    assert near.columns[:2].tolist() == ["item", "similar_item"] and near["item"].tolist() == [205, 205]
+    again = pickle.loads(pickle.dumps(lists))
+    assert again.to_frame().equals(frame) and isinstance(again, tuple) and len(again) == 2

@@ -31,6 +31,7 @@ def main(path: str) -> float:
     ids: np.ndarray = best.ids
     found, scores = model.recommend_ids(["u1"], unknown="popular")
     near = model.similar_items(Positions([0, 1]), n=3).scores
+    print(best.to_frame().head(), best.asked.shape)
     today = read_interactions((["new"], [ids[0, 0]]))
     model.partial_fit(today).forget_users(["new"]).save(path)
     fall: float = model.drift().fall
