@@ -74,7 +74,8 @@ class Updated(FoldIn):
         y : ignored
         merge : {"add", "replace", "drop"}, default "add"
             What becomes of interactions that are known already: values are added, as `fit` adds duplicates;
-            the new value takes the place of the old one; or the new one is left out.
+            the new value takes the place of the old one; or the new one is left out. Duplicates within ``X``
+            are added; ``read_interactions(X, duplicates="last")`` keeps the last.
         sweeps : int, default 2
             Times that items and then users are solved.
         columns : dict or "matrix", optional
