@@ -187,17 +187,16 @@ class Updated(FoldIn):
         new = users[users >= len(old.user_factors)]
         if len(items):
             columns = state.weighting.rows(_seen(state)).transpose().take_rows(items)
-            own, scale = old.scale_of(columns), state.item_scale
+            own, factors = old.scale_of(columns), state.item_factors.copy()
+            scale = None if own is None or state.item_scale is None else state.item_scale.copy()
             if len(new) and sweeps == 1:
                 state.user_factors[new] = self._fold_in(state, _seen(state).take_rows(new))
         for _ in range(sweeps):
             if len(items):
-                factors = state.item_factors.copy()
                 factors[items] = with_scale(self._item_step(state, columns, items), own)
                 if scale is not None:
-                    scale = scale.copy()
                     scale[items] = own
-                state = replace(state, item_factors=factors, item_scale=scale)
+                state = replace(state, item_factors=factors, item_scale=scale)  # nothing kept of those before
             if len(users):
                 state.user_factors[users] = self._fold_in(state, _seen(state).take_rows(users))
         return state
