@@ -30,6 +30,7 @@ from implicit.cpu.als import AlternatingLeastSquares
 from threadpoolctl import threadpool_limits
 from topk import CHUNK, amazon_book, environment, factors, with_numpy
 
+from rgals import Positions
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
 from rgals.model.ranking import FactorRanker, Snapshot
@@ -79,7 +80,7 @@ def compare(k: int, n_users: int | None, repeats: int, jobs: int | None, folder:
             return with_numpy(P[:NUMPY_USERS], Q, rows[:NUMPY_USERS])
 
     methods: dict[str, Callable[[], object]] = {
-        "rgals recommend": lambda: model.recommend(everybody, N_BEST),
+        "rgals recommend": lambda: model.recommend(Positions(everybody), N_BEST),
         "rgals recommend_all, npz": lambda: recommend_all(model, folder / "recs.npz", N_BEST),
         "rgals recommend_all, parquet": lambda: recommend_all(model, folder / "recs.parquet", N_BEST),
         "rgals recommend_all, csv": lambda: recommend_all(model, folder / "recs.csv", N_BEST),
@@ -87,7 +88,7 @@ def compare(k: int, n_users: int | None, repeats: int, jobs: int | None, folder:
         "implicit recommend, BLAS at 1": implicit_one,
         "numpy argpartition": numpy,
     }
-    model.recommend(everybody[:64], N_BEST)
+    model.recommend(Positions(everybody[:64]), N_BEST)
     times, work = defaultdict(list), defaultdict(list)
     for _ in range(repeats):
         for method, run in methods.items():

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals import IALS, RG2, RGALS
+from rgals import IALS, RG2, RGALS, Positions
 from rgals.datasets import make_implicit
 
 SERVICE = Path(__file__).resolve().parent.parent / "examples" / "service.py"
@@ -79,8 +79,8 @@ class Truth:
         for model in models:
             self.answers[model.fingerprint()] = (
                 model,
-                model.recommend(users, n),
-                model.similar_items(items, n),
+                model.recommend(Positions(users), n),
+                model.similar_items(Positions(items), n),
             )
         self.users, self.items = models[0].user_ids_, models[0].item_ids_
 
@@ -101,7 +101,7 @@ class Truth:
         user, item = pair
         if path == "/explain":
             total = answer["rest"] + answer["all_pairs"] + sum(p["contribution"] for p in answer["because"])
-            return bool(np.isclose(total, model.predict(user, item)[0], atol=1e-4))
+            return bool(np.isclose(total, model.predict(Positions(user), Positions(item))[0], atol=1e-4))
         ids, scores = (
             x[user if path == "/recommend" else item]
             for x in (recommended if path == "/recommend" else similar)

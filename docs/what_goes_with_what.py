@@ -57,6 +57,7 @@ LOSSES_BY_FEATURE = Table(
         "transform": "the factors of the fit for its rows, to the bit; the minimiser for others",
         "partial_fit_users": _UPDATED,
         "partial_fit_items": _UPDATED,
+        "partial_fit": "the users it touches minimise the objective of the merged matrix; others stay",
         "fit(checkpoint=...)": "an interrupted fit goes on and ends with the bytes of one that was not",
         'device="cuda"': "the objectives of the CPU, but for rounding",
         'solver="pcg"': "the objective never rises; many steps solve rows exactly (for RGX, those of users)",

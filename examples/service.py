@@ -34,7 +34,7 @@ from fastapi.responses import Response
 from prometheus_client import CollectorRegistry, Counter, Histogram, Info, ProcessCollector, generate_latest
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
-from rgals import RGALS, RgalsError, UnknownIdError
+from rgals import RGALS, Positions, RgalsError, UnknownIdError
 from rgals.datasets import IdMap
 
 MAX_N, MAX_IDS, MAX_BYTES = 1000, 10_000, 1 << 20
@@ -91,8 +91,8 @@ def load(path: str) -> Loaded:
     loaded = Loaded(model, *map(IdMap, ids, ("user", "item")), model.fingerprint())
     one = sp.csr_array(([1.0], ([0], [0])), shape=(1, len(items)))
     model.recommend_new(one, n=1)  # compiles now what the first request would wait for
-    model.similar_items(0, n=1)
-    model.explain(0, 0)
+    model.similar_items(Positions(0), n=1)
+    model.explain(Positions(0), Positions(0))
     return loaded
 
 
@@ -205,13 +205,13 @@ def make_app(path: str, poll: float = 0.5) -> FastAPI:
     @app.post("/recommend")
     async def recommend(query: Recommend) -> Answer:
         loaded = app.state.loaded
-        options = {"exclude_items": loaded.items.index(query.exclude), "cold": "popular"}
+        options = {"exclude_items": Positions(loaded.items.index(query.exclude)), "cold": "popular"}
         if query.among is not None:
-            options["candidates"] = loaded.items.index(query.among)
+            options["candidates"] = Positions(loaded.items.index(query.among))
         row = [] if query.history is None else loaded.items.index(query.history)
         user = loaded.users.index([query.user], missing="mark")[0] if query.user is not None else -1
         if user >= 0:
-            ids, scores = loaded.model.recommend(user, query.n, **options)
+            ids, scores = loaded.model.recommend(Positions(user), query.n, **options)
         elif query.history is not None or query.popular:
             history = sp.csr_array(
                 (np.ones(len(row)), (np.zeros(len(row), int), row)), shape=(1, len(loaded.items))
@@ -224,14 +224,14 @@ def make_app(path: str, poll: float = 0.5) -> FastAPI:
     @app.post("/similar")
     async def similar(query: Similar) -> Answer:
         loaded = app.state.loaded
-        ids, scores = loaded.model.similar_items(loaded.items.index([query.item]), query.n)
+        ids, scores = loaded.model.similar_items(Positions(loaded.items.index([query.item])), query.n)
         return Answer({"model": loaded.name, "items": listed(loaded, ids, scores)})
 
     @app.post("/explain")
     async def explain(query: Explain) -> Answer:
         loaded = app.state.loaded
         user, item = loaded.users.index([query.user])[0], loaded.items.index([query.item])[0]
-        why = loaded.model.explain(user, item, query.n)
+        why = loaded.model.explain(Positions(user), Positions(item), query.n)
         past = listed(loaded, why.items, why.contributions)
         because = [{"item": part["item"], "contribution": part["score"]} for part in past]
         return Answer(

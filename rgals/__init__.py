@@ -24,6 +24,7 @@ from rgals.runtime.version import __version__
 
 if TYPE_CHECKING:
     from rgals import plots
+    from rgals.datasets.ids import Positions
     from rgals.estimator import RGALS
     from rgals.losses import IALS, RG2, RGX, WRMF
     from rgals.model_selection.cv import RGALSCV
@@ -48,6 +49,7 @@ __all__ = [
     "ModelFileError",
     "NumericalError",
     "ParameterError",
+    "Positions",
     "PrecisionWarning",
     "RgalsError",
     "ShapeError",
@@ -61,6 +63,7 @@ __all__ = [
 __getattr__, __dir__ = later(
     __name__,
     {
+        "datasets.ids": "Positions",
         "estimator": "RGALS",
         "losses": "IALS RG2 RGX WRMF",
         "model_selection.cv": "RGALSCV",

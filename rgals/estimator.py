@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 
-from rgals.datasets.given import in_columns
+from rgals.datasets.given import given, in_columns
 from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import hold_out
@@ -21,7 +21,6 @@ from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.model import als_file
 from rgals.model.exchange import Interop
-from rgals.model.fold_in import PartialFit
 from rgals.model.state import FittedState, readout_scale, with_scale, without_scale
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.threads import workers
@@ -35,12 +34,13 @@ from rgals.training.data import dtype_name, read_rows
 from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, taken
 from rgals.training.run import run
 from rgals.training.start import choose_init, first_users, most_iterations, when_settled
+from rgals.training.update import Updated
 
 _HIDDEN = 0.2  # share of every row that `score` hides
 
 
 @dataclass(eq=False, repr=False)
-class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class RGALS(Trained, Updated, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Matrix factorisation for top-K ranking from implicit feedback, by exact alternating least squares.
 
     Finds user factors P and item factors Q that minimise a ranking loss over *all* user-item pairs plus
@@ -370,20 +370,22 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
 
         Parameters
         ----------
-        users : 1-D array of int, length n; or matrix, shape (n, n_items)
-            User indices; or, where ``items`` is not given, histories to fold in.
-        items : 1-D array of int, length n, optional
+        users : ids or Positions, length n; or matrix, Interactions or frame, shape (n, n_items)
+            Users; or, where ``items`` is not given, histories to fold in.
+        items : ids or Positions, length n, optional
 
         Returns
         -------
         ndarray, shape (n,)
-            Inner products of the factors; or the index of the item that `recommend_new` puts first, -1 where
-            a row is empty.
+            Inner products of the factors; or the item that `recommend_new` puts first: its column, -1 where a
+            row is empty, or where the histories have ids, its id or None.
         """
         if items is not None:
             return super().predict(users, items)
-        fixed, _, rows = self._read(users)
-        return fixed.recommend_new(rows, n=1)[0][:, 0]
+        found = given(users)
+        fixed, state, rows = self._read(found)
+        first = fixed.recommend_new(rows, n=1)[0][:, 0]
+        return state.named("item", first) if found.labelled else first
 
     def objective(self, X: Any) -> float:
         """Value of the stated objective at the current factors (see the loss for the formula).

@@ -24,6 +24,7 @@ from numba.core.caching import NullCache
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 
+from rgals.datasets.ids import Positions
 from rgals.datasets.splits import split_interactions
 from rgals.datasets.synthetic import make_implicit
 from rgals.estimator import RGALS
@@ -187,10 +188,10 @@ def _fit(loss: str) -> None:
         loaded = RGALS.load(os.path.join(folder, "model.npz"))
     for one in (model, loaded):
         one.transform(test)
-        one.recommend([0, 1], n=3)
+        one.recommend(Positions([0, 1]), n=3)
         one.recommend_new(test[:2], n=3)
-        one.similar_items([0], n=3)
-        one.explain(0, 1)
+        one.similar_items(Positions([0]), n=3)
+        one.explain(Positions(0), Positions(1))
         evaluate(one, train, test)
 
 

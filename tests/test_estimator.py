@@ -30,6 +30,7 @@ from rgals import (
     ModelFileError,
     NumericalError,
     ParameterError,
+    Positions,
     ShapeError,
     UnknownIdError,
     estimator,
@@ -383,7 +384,7 @@ def test_a_saved_model_is_the_same_model(name, X, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
     np.testing.assert_array_equal(twin.user_factors_, model.user_factors_)
     np.testing.assert_array_equal(twin.transform(X), model.transform(X))
-    np.testing.assert_array_equal(twin.recommend([0, 1], 5)[0], model.recommend([0, 1], 5)[0])
+    np.testing.assert_array_equal(*(m.recommend(Positions([0, 1]), 5).ids for m in (twin, model)))
     assert twin.history_ == model.history_
     assert twin.solver_ == model.solver_
     assert str(twin.get_params()) == str(model.get_params())

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from rgals import RGALS
+from rgals import RGALS, Positions
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
@@ -95,19 +95,21 @@ def test_answers_are_those_of_the_library(service, models):
     users, items = model.user_ids_, model.item_ids_
     for row in (0, 17, 399):
         status, answer = ask(port, "/recommend", {"user": users[row].item(), "n": 7})
-        ids, scores = model.recommend(row, 7)
+        ids, scores = model.recommend(Positions(row), 7)
         assert status == 200 and [x["item"] for x in answer["items"]] == items[ids[0]].tolist()
         np.testing.assert_allclose([x["score"] for x in answer["items"]], scores[0], rtol=1e-5)
         had = model.seen_[[row]].indices
         gone = items[ids[0, :2]].tolist()
         body = {"history": items[had].tolist(), "exclude": gone, "n": 5}
         answer = ask(port, "/recommend", body)[1]
-        new, _ = model.recommend_new(np.bincount(had, minlength=150)[None], 5, exclude_items=ids[0, :2])
+        new, _ = model.recommend_new(
+            np.bincount(had, minlength=150)[None], 5, exclude_items=Positions(ids[0, :2])
+        )
         assert [x["item"] for x in answer["items"]] == items[new[0]].tolist()
     answer = ask(port, "/similar", {"item": items[3].item(), "n": 4})[1]
-    assert [x["item"] for x in answer["items"]] == items[model.similar_items(3, 4)[0][0]].tolist()
+    assert [x["item"] for x in answer["items"]] == items[model.similar_items(Positions(3), 4)[0][0]].tolist()
     answer = ask(port, "/explain", {"user": users[9].item(), "item": items[5].item(), "n": 3})[1]
-    why = model.explain(9, 5, 3)
+    why = model.explain(Positions(9), Positions(5), 3)
     assert [x["item"] for x in answer["because"]] == items[why.items].tolist()
     total = sum(x["contribution"] for x in answer["because"]) + answer["rest"] + answer["all_pairs"]
     assert total == pytest.approx(answer["score"], abs=1e-9)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from rgals import IALS, RG2, RGALS, RGX, WRMF
+from rgals import IALS, RG2, RGALS, RGX, WRMF, Positions
 from rgals.sgd import SGDRanker
 
 DATA = Path(__file__).with_name("data") / "v0_1"
@@ -32,8 +32,8 @@ def check_lists(model, wanted, rtol):
     assert model.n_iter_ == wanted["n_iter"]
     np.testing.assert_allclose([r["objective"] for r in model.history_], wanted["objective"], rtol=rtol)
     for name, (ids, scores) in (
-        ("recommend", model.recommend(users, 3)),
-        ("similar", model.similar_items([0, 7], 3)),
+        ("recommend", model.recommend(Positions(users), 3)),
+        ("similar", model.similar_items(Positions([0, 7]), 3)),
     ):
         np.testing.assert_array_equal(ids, wanted[name][0])
         np.testing.assert_allclose(scores, wanted[name][1], rtol=rtol, atol=rtol)

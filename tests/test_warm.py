@@ -23,7 +23,7 @@ import numpy as np, scipy.sparse as sp
 from rgals.runtime.progress import compilations
 compiled = []
 with compilations(lambda name, seconds: compiled.append(name)):
-    from rgals import RGALS
+    from rgals import RGALS, Positions
     from rgals.datasets import make_implicit
     from rgals.metrics import evaluate
     data = make_implicit(300, 200, mean_interactions=12, random_state=0)
@@ -43,10 +43,11 @@ with compilations(lambda name, seconds: compiled.append(name)):
     loaded = RGALS.load(sys.argv[1])
     for model in (model, loaded):
         model.transform(X)
-        model.recommend(range(30))
-        model.recommend([0], exclude=None)
+        model.recommend(Positions(range(30)))
+        model.recommend(Positions([0]), exclude=None)
         model.recommend_new(rated[:3])
-        model.similar_items([0]), model.similar_users([0]), model.explain(0, 1), model.predict([0], [1])
+        one = Positions([0])
+        model.similar_items(one), model.similar_users(one), model.explain(one, one), model.predict(one, one)
         evaluate(model, X, rated[::-1].tocsr())
 print(json.dumps(sorted(set(compiled))))
 """

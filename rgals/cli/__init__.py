@@ -16,13 +16,14 @@ import warnings
 from collections.abc import Sequence
 from types import ModuleType
 
-from rgals.cli import compare, demo, evaluate, fit, metrics, paper, recommend, tune, warmup
+from rgals.cli import compare, demo, evaluate, fit, info, metrics, paper, recommend, tune, warmup
 from rgals.runtime.errors import RgalsError
 from rgals.runtime.version import __version__
 
 COMMANDS: dict[str, ModuleType] = {
     "demo": demo,
     "fit": fit,
+    "info": info,
     "evaluate": evaluate,
     "metrics": metrics,
     "recommend": recommend,

@@ -22,6 +22,7 @@ import numpy as np
 from rgals.baselines import Popularity
 from rgals.cli import _shared as shared
 from rgals.datasets import Interactions, make_implicit
+from rgals.datasets.ids import Positions
 from rgals.estimator import RGALS
 from rgals.losses import Loss
 from rgals.matrix.entries import random_parts
@@ -126,7 +127,7 @@ def _one_user(args: argparse.Namespace, data: Interactions, name: str, model: RG
         user = int(np.argmin(np.abs(lengths - np.median(lengths[lengths > 0]))))
     past = data.train[[user]].indices
     truth = set(data.test[[user]].indices.tolist())
-    ids, scores = model.recommend([user], n=args.n)
+    ids, scores = model.recommend(Positions([user]), n=args.n)
     shown = ", ".join(str(label) for label in items[past[:12]].tolist())
     more = f" and {len(past) - 12} more" if len(past) > 12 else ""
     rows = [

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rgals.cli import _shared as shared
-from rgals.datasets import IdMap
+from rgals.datasets.ids import IdMap, Positions
 from rgals.estimator import RGALS
 from rgals.scoring import recommend_all
 from rgals.scoring._streaming import Task
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     filters: dict[str, Any] = {"exclude": None if args.keep_seen else "train"}
     for option, name in (("candidates", "candidates"), ("exclude", "exclude_items")):
         path = getattr(args, option)
-        filters[name] = None if path is None else items.parse(shared.read_lines(path))
+        filters[name] = None if path is None else Positions(items.parse(shared.read_lines(path)))
     cold = "popular" if args.popular else "empty"
     users, new, new_ids = _who(args, model, items)
     if args.output == "-":
@@ -103,9 +103,9 @@ def _who(args: argparse.Namespace, model: RGALS, items: IdMap) -> tuple[Any, Any
         data = shared.read_data(args, args.new_users)
         return None, shared.align(data, data.matrix, None, items), data.user_ids
     if args.user is not None:
-        return shared.labels(model, "user").parse(args.user), None, None
+        return Positions(shared.labels(model, "user").parse(args.user)), None, None
     if args.users_from is not None:
-        return shared.labels(model, "user").parse(shared.read_lines(args.users_from)), None, None
+        return Positions(shared.labels(model, "user").parse(shared.read_lines(args.users_from))), None, None
     return None, None, None
 
 

@@ -6,7 +6,7 @@ A table of users and items comes out as a matrix with ids; it is never taken for
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,7 +109,7 @@ def given(X: Any, columns: Any = None, name: str = "X") -> Given:
         return _matrix(X) if _is_matrix(X, columns, name) else _table(X, wanted, name)
     if hasattr(X, "matrix") and hasattr(X, "user_ids"):
         marks = getattr(X, "timestamp", None), getattr(X, "split", None)
-        return Given(X.matrix, X.user_ids, X.item_ids, *marks)
+        return Given(X.matrix, as_labels(X.user_ids), as_labels(X.item_ids), *marks)
     X = on_host(getattr(X, "matrix", X))
     if isinstance(X, CSR) or sp.issparse(X):
         return Given(X)
@@ -135,10 +135,7 @@ def beside(
     if not found.labelled:
         return found.matrix, np.empty(0, object), np.empty(0, object)
     if items is None:
-        raise InputError(
-            f"{name} has ids, but what it is used with has none, so that rows and columns cannot be found; "
-            f"fit the model to data with ids, or give {name}.matrix if its rows and columns are the model's"
-        )
+        raise no_ids(name)
     matrix, *unknown = found.laid_out(users, items, grow=grow)
     if grow and (len(unknown[0]) or len(unknown[1])):
         warnings.warn(
@@ -148,6 +145,14 @@ def beside(
             stacklevel=4,
         )
     return matrix, *unknown
+
+
+def no_ids(name: str) -> InputError:
+    """Interactions have ids, and the model has none."""
+    return InputError(
+        f"{name} has ids, but what it is used with has none, so that rows and columns cannot be found; "
+        f"fit the model to data with ids, or give {name}.matrix if its rows and columns are the model's"
+    )
 
 
 def known_part(X: Any, user_ids: Any, item_ids: Any, name: str) -> Any:
@@ -170,6 +175,12 @@ def in_columns(X: Any, items: Any, name: str, users: Any = None) -> Any:
     Unknown ids are refused. ``users=None``: the rows are those of new users.
     """
     matrix, *unknown = beside(X, users, items, name=name)
+    refuse_unknown(unknown, name)
+    return matrix
+
+
+def refuse_unknown(unknown: Sequence[np.ndarray], name: str) -> None:
+    """Raise for the first of the users, or else of the items, that a model does not know."""
     for what, ids in zip(("user", "item"), unknown, strict=True):
         if len(ids):
             more = f" (and {len(ids) - 1} more are not)" if len(ids) > 1 else ""
@@ -177,7 +188,6 @@ def in_columns(X: Any, items: Any, name: str, users: Any = None) -> Any:
                 f"{name}: {what} {ids[:1].tolist()[0]!r} is not known to the model{more}; give the rows of "
                 f"{name} whose {what} is among model.{what}_ids_"
             )
-    return matrix
 
 
 def _check(columns: Any) -> dict[str, Any]:

@@ -90,6 +90,16 @@ def _text_array(items: list[str]) -> np.ndarray:
     return np.array(items, dtype=f"<U{max(width, 1)}")
 
 
+def joined(labels: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """Labels with others behind them; all are from `as_labels`."""
+    if not len(new):
+        return labels
+    alike = labels.dtype == new.dtype and labels.dtype.kind in "iu"
+    if alike or (labels.dtype.kind == new.dtype.kind == "U" and new.dtype.itemsize <= labels.dtype.itemsize):
+        return np.concatenate([labels, new])
+    return as_labels([*labels.tolist(), *new.tolist()])
+
+
 def encode(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Codes (int64) and sorted distinct labels of a column from `as_labels`: ``labels[codes] == column``."""
     if len(column) == 0:
@@ -142,6 +152,45 @@ def text_to_labels(codes: np.ndarray, distinct: Sequence[str]) -> tuple[np.ndarr
 def _is_plain_int(text: str) -> bool:
     digits = text[1:] if text[:1] == "-" else text
     return digits.isascii() and digits.isdigit() and len(digits) <= 18 and (digits[0] != "0" or text == "0")
+
+
+class Positions:
+    """Rows or columns of a model by their numbers, wherever ids are taken.
+
+    Parameters
+    ----------
+    numbers : int or sequence of int, shape (n,)
+
+    Raises
+    ------
+    InputTypeError
+        They are no integers in one dimension.
+
+    Examples
+    --------
+    >>> from rgals import Positions
+    >>> from rgals.datasets import IdMap
+    >>> IdMap([70, 80, 90]).index(Positions([2, 0]))
+    array([2, 0])
+    """
+
+    def __init__(self, numbers: Any) -> None:
+        array = np.atleast_1d(np.asarray(numbers))
+        if array.ndim != 1 or (array.dtype.kind not in "iu" and len(array)):
+            raise InputTypeError(
+                f"positions must be integers in one dimension, not {array.dtype} of shape {array.shape}"
+            )
+        self.numbers = array.astype(np.int64)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.numbers.astype(dtype or np.int64, copy=bool(copy))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(str, self.numbers[:3]))
+        return f"Positions([{shown}{', ...' if len(self) > 3 else ''}])"
 
 
 class IdMap:
@@ -227,7 +276,7 @@ class IdMap:
 
         Parameters
         ----------
-        ids : label or sequence of labels, shape (m,)
+        ids : label, sequence of labels, or Positions, shape (m,)
         missing : {"error", "mark"}, default "error"
             What an unknown label does: raise, or give -1.
 
@@ -243,6 +292,8 @@ class IdMap:
         """
         if missing not in ("error", "mark"):
             raise ParameterError("missing", missing, "choose 'error' or 'mark'")
+        if isinstance(ids, Positions):
+            return self._check(ids.numbers, missing)
         if isinstance(ids, str | bytes | int | np.generic | uuid.UUID | date):
             ids = [ids]
         query = as_labels(ids)
@@ -251,6 +302,16 @@ class IdMap:
         if len(bad) and missing == "error":
             raise UnknownIdError(self._unknown(query[bad[0]], len(bad)))
         return found
+
+    def _check(self, numbers: np.ndarray, missing: str) -> np.ndarray:
+        """Row numbers that there are; -1 for others, or an error."""
+        outside = (numbers < 0) | (numbers >= len(self))
+        if outside.any() and missing == "error":
+            raise UnknownIdError(
+                f"there is no {self.what} at position {numbers[outside][0]}: they run from 0 to "
+                f"{len(self) - 1}"
+            )
+        return np.where(outside, -1, numbers)
 
     def parse(self, text: str | Sequence[str], *, missing: str = "error") -> np.ndarray:
         """Row numbers of labels typed as text, as on a command line: ``"7"`` finds the integer label 7.

@@ -25,7 +25,7 @@ DUPLICATES = ("sum", "last", "max", "error")
 TRAIN, TEST, VALIDATION = 0, 1, 2
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Interactions:
     """Who did what: a matrix users x items and what its rows and columns are called.
 
@@ -58,6 +58,15 @@ class Interactions:
     item_ids: np.ndarray
     timestamp: np.ndarray | None = None
     split: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        n_users, n_items = self.matrix.shape
+        more = [name for name in ("timestamp", "split") if getattr(self, name) is not None]
+        return (
+            f"{type(self).__name__}({n_users:,} users x {n_items:,} items, {self.matrix.nnz:,} interactions"
+            + "".join(f", {name}" for name in more)
+            + ")"
+        )
 
     def __post_init__(self) -> None:
         if (len(self.user_ids), len(self.item_ids)) != self.matrix.shape:

@@ -23,7 +23,7 @@ _EPOCH, _YEAR = 1_600_000_000, 365 * 86_400
 _MIN_DEGREE, _ROUNDS = 5, 30
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SyntheticInteractions(Interactions):
     """What `make_implicit` returns: interactions and the truth behind them.
 

@@ -60,6 +60,39 @@ def replace_rows(matrix: CSR, rows: np.ndarray, new: CSR) -> CSR:
     return replace(out, values=out.values[:0]) if (out.values == 1).all() else out
 
 
+def grown(matrix: CSR, n_rows: int, n_cols: int) -> CSR:
+    """The matrix with empty rows and columns behind its own."""
+    more = np.full(n_rows - matrix.n_rows, matrix.indptr[-1])
+    return CSR(np.concatenate([matrix.indptr, more]), matrix.indices, matrix.values, n_cols)
+
+
+def merged(known: CSR, new: CSR, how: str) -> tuple[CSR, np.ndarray, np.ndarray]:
+    """Two matrices of one shape in one, and the rows and columns of the entries that ``new`` changed.
+
+    ``how`` says what becomes of entries that both have: "add", "replace" takes the new value, "drop" leaves
+    it out.
+    """
+    old, fresh = known.positions, new.positions
+    values = [np.ones(m.nnz) if m.is_binary else m.values.astype(np.float64) for m in (known, new)]
+    at = np.minimum(np.searchsorted(old, fresh), max(len(old) - 1, 0))
+    both = old[at] == fresh if len(old) else np.zeros(len(fresh), bool)
+    changed = ~both
+    if how == "add":
+        values[0][at[both]] += values[1][both]
+        changed[:] = True
+    elif how == "replace":
+        changed |= values[0][at] != values[1] if len(old) else True
+        values[0][at[both]] = values[1][both]
+    everything = np.concatenate([old, fresh[~both]])
+    order = np.argsort(everything, kind="stable")
+    numbers = np.concatenate([values[0], values[1][~both]])[order].astype(known.values.dtype)
+    rows, cols = np.divmod(everything[order], known.n_cols)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=known.n_rows))])
+    numbers = numbers[:0] if (numbers == 1).all() else numbers
+    out = CSR(indptr, cols.astype(np.int32), numbers, known.n_cols)
+    return out, new.rows[changed], new.indices[changed].astype(np.int64)
+
+
 def core_members(matrix: sp.csr_array, k_user: int, k_item: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows and columns of the largest part whose rows have ``k_user`` entries and its columns ``k_item``."""
     n_users, n_items = matrix.shape

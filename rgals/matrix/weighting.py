@@ -70,13 +70,13 @@ class Weighting:
         own = replace(self, idf=_idf(matrix.row_counts, self.n_users))
         return own._weighted(matrix, self._norms(users), by_item=True)
 
-    def with_items(self, at: np.ndarray, columns: CSR) -> Weighting:
-        """The same with the items ``at`` new, or with new histories: the rows of ``columns``."""
+    def with_counts(self, at: np.ndarray, counts: np.ndarray) -> Weighting:
+        """The same with the items ``at`` new, or with new histories, of so many users."""
         if self.idf is None:
             return self
         idf = np.zeros(max(len(self.idf), int(at.max(initial=-1)) + 1))
         idf[: len(self.idf)] = self.idf
-        idf[at] = _idf(columns.row_counts, self.n_users)
+        idf[at] = _idf(counts, self.n_users)
         return replace(self, idf=idf)
 
     def bytes(self, matrix: CSR) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rgals.datasets.given import Given, beside, given
-from rgals.datasets.ids import IdMap, as_labels
+from rgals.datasets.ids import IdMap, as_labels, joined
 from rgals.kernels import ranking as kernel
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr, check_ids
@@ -153,7 +153,7 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
     if found.labelled and users is not None:
         labels = users.labels
         if len(unknown[0]):
-            labels = as_labels([*labels.tolist(), *unknown[0].tolist()])
+            labels = joined(labels, as_labels(unknown[0]))
     return Served(
         source,
         truth,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -18,12 +19,12 @@ class Explanation:
 
     Attributes
     ----------
-    user, item : int
-        Row and column of the training matrix.
+    user, item : int or id
+        As they were asked for.
     score : float
         ``p_x . q_y``, with ``p_x`` from the user's interactions in float64.
-    items : ndarray of int64, shape (n,)
-        Past interactions of the user, those that moved the score most first.
+    items : ndarray, shape (n,)
+        Ids, or columns, of past interactions of the user, those that moved the score most first.
     contributions : ndarray of float64, shape (n,)
         What each of them added; negative where it lowered the score.
     rest : float
@@ -33,8 +34,8 @@ class Explanation:
         every score; 0 for WRMF and iALS.
     """
 
-    user: int
-    item: int
+    user: Any
+    item: Any
     score: float
     items: np.ndarray
     contributions: np.ndarray

@@ -16,6 +16,7 @@ from rgals.matrix.csr import CSR, read_only
 from rgals.matrix.validate import fault
 from rgals.matrix.weighting import AUTO, VALUES, Weighting
 from rgals.model.state import FitRecord, Snapshot, parameters_of
+from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputTypeError, ModelFileError
 
 REAL = ("f4", "f8")
@@ -85,6 +86,7 @@ class ModelFormat:
             "params": self.pack(params),
             "fitted": {name: fitted[name] for name in self.fitted},
             "weighting": weighting,
+            **({"merged": record.merged} if record.merged else {}),
             **(meta or {}),
         }
         save_npz(path, stored, content, spec=self.spec)
@@ -111,11 +113,13 @@ class ModelFormat:
                 **{f"{side}_ids": _labels(arrays, side) for side in ("user", "item")},
             }
             state = make_state(fields, arrays, meta)
+            updates = check_int("merged", meta.get("merged", 0), 0)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             name = os.fspath(path)
             raise ModelFileError(f"{name}: the description of the model is damaged: {error}") from error
         how = fitted["history_"], fitted["n_iter_"], fitted.get("solver_", "")
-        model._snapshot = replace(state, record=FitRecord(parameters_of(model), *how))
+        record = FitRecord(parameters_of(model), *how, merged=updates)
+        model._snapshot = replace(state, record=record)
         return model
 
     def _parameters(self, meta: Mapping[str, Any], kind: type) -> dict[str, Any]:

@@ -30,6 +30,10 @@ class Fitted:
         # One step: neither copies nor pickles see half of what another thread publishes.
         return self.__dict__.copy()
 
+    def __dir__(self) -> list[str]:
+        """Public names alone."""
+        return [name for name in super().__dir__() if not name.startswith("_")]
+
     def __sklearn_is_fitted__(self) -> bool:
         return getattr(self, "_snapshot", None) is not None
 
@@ -67,7 +71,7 @@ class Fitted:
         return self._state().record.history
 
     def info(self) -> Info:
-        """What the fitted model is: data, factors, time, how the rows were solved, versions, fingerprint.
+        """What the fitted model is: data, parameters, time, how rows were solved, memory, versions, digest.
 
         Returns
         -------
@@ -82,7 +86,7 @@ class Fitted:
         >>> model.info()["users"]
         '49 rows dual, 151 primal'
         """
-        return describe(type(self).__name__, self._state())
+        return describe(type(self), self._state())
 
     @property
     def factors_(self) -> tuple[np.ndarray, np.ndarray]:

@@ -9,10 +9,12 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from rgals.datasets.given import in_columns
+from rgals.datasets.given import given, in_columns
+from rgals.datasets.ids import Positions, as_labels
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
-from rgals.matrix.validate import as_csr, check_ids
+from rgals.matrix.validate import as_csr
+from rgals.model.answers import Recommendations
 from rgals.model.fitted import Fitted
 from rgals.model.state import Snapshot
 from rgals.runtime.checks import check_choice, check_int
@@ -24,7 +26,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 COLD = ("empty", "popular")
 _PAIRS_AT_ONCE = 1 << 16
 
-__all__ = ["COLD", "FactorRanker", "Snapshot"]
+__all__ = ["COLD", "FactorRanker", "Recommendations", "Snapshot"]
 
 
 # What `similar_items` and `similar_users` share of their docstrings.
@@ -32,23 +34,23 @@ _NEIGHBOURS = """
 
 Parameters
 ----------
-{item}s : int or 1-D array of int, length B
-    {line} of the training matrix.
+{item}s : id, sequence of ids, or Positions, length B
+    As in ``{item}_ids_``; {line} of the training matrix where the model has no ids.
 n : int, default 10
 metric : {{"cosine", "dot"}}, default "cosine"
     ``f_i . f_j / (|f_i| |f_j|)`` of factors f, or the inner product ``f_i . f_j``, which favours long ones.
-candidates : 1-D array of {item}s, or sparse matrix of shape (B, {size}), optional
+candidates : sequence of {item} ids, Positions, or sparse matrix of shape (B, {size}), optional
     The only {item}s that may be returned.
-exclude_{item}s : 1-D array of {item}s, optional
+exclude_{item}s : sequence of {item} ids, or Positions, optional
     Never returned.
 
 Returns
 -------
-ids : ndarray of int32, shape (B, n)
-    Nearest first; -1 where fewer than ``n`` are left. Factors that are all zero have no direction: with
-    the cosine their {item} is nobody's neighbour and has none.
+ids : ndarray, shape (B, n)
+    Nearest first; ids and None, or numbers and -1, as in `recommend`. Factors that are all zero have no
+    direction: with the cosine their {item} is nobody's neighbour and has none.
 scores : ndarray, shape (B, n)
-    Similarities; -inf where the id is -1.
+    Similarities; -inf where there is none.
 
 Raises
 ------
@@ -78,11 +80,26 @@ def _aligned(name: str, matrix: Any, n_rows: int, snapshot: Snapshot) -> CSR:
     return as_csr(matrix, name=name, n_rows=n_rows, n_cols=n_items)
 
 
+def _items(snapshot: Snapshot, filters: dict[str, Any], n_rows: int) -> dict[str, Any]:
+    """Columns, or a matrix of ``n_rows`` rows, for the items that a call allows and leaves out."""
+    found: dict[str, Any] = {}
+    for name in ("candidates", "exclude_items"):
+        value = filters[name]
+        if is_matrix(value) and name == "candidates":
+            value = _aligned(name, value, n_rows, snapshot)
+        elif value is not None:
+            value = snapshot.rows_of("item", value, name)
+        found[name] = value
+    return found
+
+
 class FactorRanker(Fitted):
     """Recommendations from factors; a mixin for estimators that set ``self._snapshot`` to a `Snapshot`.
 
     Every method reads the snapshot once, so that an answer never mixes two fits, even while another thread
-    refits. Users and items are rows and columns of the training matrix. Scores are inner products: numbers
+    refits. Users and items are named by their ids where the model has some, integers included, and answers
+    name them so; `rgals.Positions` are rows and columns of the training matrix, and answered by such. A model
+    without ids speaks of rows and columns. Scores are inner products: numbers
     without bounds or unit, comparable for one user, no probabilities.
     """
 
@@ -138,8 +155,7 @@ class FactorRanker(Fitted):
         """
         filters["exclude"] = self._excluded(snapshot, filters["exclude"], seen, len(queries))
         check_choice("cold", cold, COLD)
-        if is_matrix(filters["candidates"]):
-            filters["candidates"] = _aligned("candidates", filters["candidates"], len(queries), snapshot)
+        filters |= _items(snapshot, filters, len(queries))
         ids, scores = self._topk(queries, snapshot.item_factors, n, **filters)
         known = seen[1] is None or not self._needs_history
         rows = np.flatnonzero([] if known else seen[1].row_counts == 0)  # type: ignore[union-attr]
@@ -172,21 +188,21 @@ class FactorRanker(Fitted):
         candidates: Any = None,
         exclude_items: Any = None,
         cold: str = "empty",
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Recommendations:
         """Best items of known users, exactly.
 
         Parameters
         ----------
-        users : int or 1-D array of int, length B
-            Rows of the training matrix.
+        users : id, sequence of ids, or Positions, length B
+            As in ``user_ids_``; row numbers where the model has no ids.
         n : int, default 10
             Length of each list; it may exceed the number of items.
         exclude : "train", None, sparse matrix of shape (B, N), or a tuple of these; default "train"
             Pairs that must not be returned: the training interactions, none, or those stored in a matrix with
             a row for each *requested* user. ``("train", shown)`` excludes both.
-        candidates : 1-D array of items, or sparse matrix of shape (B, N), optional
+        candidates : sequence of item ids, Positions, or sparse matrix of shape (B, N), optional
             The only items that may be returned, for all or for each requested user.
-        exclude_items : 1-D array of items, optional
+        exclude_items : sequence of item ids, or Positions, optional
             Items that nobody gets.
         cold : {"empty", "popular"}, default "empty"
             What users without training interactions get, about whom nothing is known: nothing, or the
@@ -194,10 +210,11 @@ class FactorRanker(Fitted):
 
         Returns
         -------
-        ids : ndarray of int32, shape (B, n)
-            Best first, equal scores by the smaller id; -1 where fewer than ``n`` items are left.
+        ids : ndarray, shape (B, n)
+            Best first, equal scores by the earlier column. Item ids, None where fewer than ``n`` items are
+            left; columns (int32) and -1 where the model has no ids or ``users`` are `Positions`.
         scores : ndarray, shape (B, n)
-            Inner products of the factors; -inf where the id is -1.
+            Inner products of the factors; -inf where there is no item.
 
         Raises
         ------
@@ -214,10 +231,12 @@ class FactorRanker(Fitted):
             Users without training interactions who get nothing: how many.
         """
         snapshot = self._state()
-        rows = check_ids("users", users, len(snapshot.user_factors), "user")
+        rows = snapshot.rows_of("user", users, "users")
         seen = None if snapshot.seen is None else snapshot.seen.take_rows(rows)
         filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
-        return self._rank(snapshot, snapshot.user_factors[rows], ("train", seen), n, cold, filters)
+        ids, scores = self._rank(snapshot, snapshot.user_factors[rows], ("train", seen), n, cold, filters)
+        asked = snapshot.named("user", rows, users)
+        return Recommendations.of(snapshot.named("item", ids, users), scores, asked, ("user", "item"))
 
     def recommend_ids(
         self,
@@ -229,7 +248,7 @@ class FactorRanker(Fitted):
         exclude: str | None = "train",
         candidates: Any = None,
         exclude_items: Any = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Recommendations:
         """`recommend` in external ids, with an answer to ids that the model does not know.
 
         Parameters
@@ -273,14 +292,14 @@ class FactorRanker(Fitted):
         fixed = copy.copy(self)  # keeps one snapshot
         snapshot = fixed._state()
         rows = snapshot.users.index(user_ids, missing="error" if unknown == "error" else "mark")
-        filters = {
-            name: None if ids is None else snapshot.items.index(ids)
-            for name, ids in (("candidates", candidates), ("exclude_items", exclude_items))
-        }
+        filters: dict[str, Any] = {"candidates": candidates, "exclude_items": exclude_items}
+        filters = _items(snapshot, filters, len(rows))
         known = rows >= 0
         # Two tables of row numbers and scores, and one of labels.
         require_lists(len(rows), check_int("n", n, 1), 2 * (4 + snapshot.item_factors.itemsize) + 8)
-        found, found_scores = fixed.recommend(rows[known], n, exclude=exclude, cold=cold, **filters)
+        wanted = {name: None if at is None else Positions(at) for name, at in filters.items()}
+        asked = Positions(rows[known])
+        found, found_scores = fixed.recommend(asked, n, exclude=exclude, cold=cold, **wanted)
         ids = np.full((len(rows), n), -1, np.int32)
         scores = np.full((len(rows), n), -np.inf, found_scores.dtype)
         ids[known], scores[known] = found, found_scores
@@ -291,7 +310,10 @@ class FactorRanker(Fitted):
             )
         items = np.full(ids.shape, None, object)
         items[ids >= 0] = snapshot.items.labels[ids[ids >= 0]].astype(object)
-        return items, scores
+        whose = snapshot.named("user", rows)
+        if not known.all():
+            whose = as_labels([user_ids] if np.ndim(user_ids) == 0 else user_ids)
+        return Recommendations.of(items, scores, whose, ("user", "item"))
 
     def recommend_new(
         self,
@@ -302,14 +324,14 @@ class FactorRanker(Fitted):
         candidates: Any = None,
         exclude_items: Any = None,
         cold: str = "empty",
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Recommendations:
         """Best items of new users: their factors are folded in, nothing is refitted or stored.
 
         Parameters
         ----------
         X_rows : sparse matrix, array, Interactions or frame of shape (B, N)
-            The interactions of each new user, in the columns of the training matrix. A frame of users and
-            items has a row for each different user, in the order of `numpy.unique`.
+            The interactions of each new user: a matrix has the columns of the training matrix. A frame of
+            users and items has a row for each different user, in the order of `numpy.unique`.
         n : int, default 10
         exclude : "given", None, sparse matrix of shape (B, N), or a tuple of these; default "given"
             Pairs that must not be returned: the interactions in ``X_rows``, none, or those of a matrix.
@@ -318,8 +340,8 @@ class FactorRanker(Fitted):
 
         Returns
         -------
-        ids : ndarray of int32, shape (B, n)
-            As in `recommend`.
+        ids : ndarray, shape (B, n)
+            As in `recommend`: item ids where ``X_rows`` has ids, columns where it is a matrix.
         scores : ndarray, shape (B, n)
 
         Raises
@@ -336,12 +358,16 @@ class FactorRanker(Fitted):
         """
         snapshot = self._state()
         n_items = len(snapshot.item_factors)
-        X_rows = in_columns(X_rows, snapshot.items if snapshot.item_ids is not None else None, "X_rows")
+        found = given(X_rows, name="X_rows")
+        X_rows = in_columns(found, snapshot.items if snapshot.item_ids is not None else None, "X_rows")
         rows = as_csr(X_rows, name="X_rows", dtype=snapshot.item_factors.dtype, n_cols=n_items)
         filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
-        return self._rank(snapshot, self._fold_in(snapshot, rows), ("given", rows), n, cold, filters)
+        ids, scores = self._rank(snapshot, self._fold_in(snapshot, rows), ("given", rows), n, cold, filters)
+        asked = np.arange(len(ids)) if found.user_ids is None else found.user_ids
+        ids = snapshot.named("item", ids) if found.labelled else ids
+        return Recommendations.of(ids, scores, asked, ("user", "item"))
 
-    @_completed(_NEIGHBOURS, item="item", line="Columns", size="N")
+    @_completed(_NEIGHBOURS, item="item", line="columns", size="N")
     def similar_items(
         self,
         items: Any,
@@ -350,11 +376,11 @@ class FactorRanker(Fitted):
         metric: str = "cosine",
         candidates: Any = None,
         exclude_items: Any = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Recommendations:
         """Items whose factors are closest to those of the given items; an item is not its own neighbour."""
         return self._neighbours("item", items, n, metric, candidates, exclude_items)
 
-    @_completed(_NEIGHBOURS, item="user", line="Rows", size="M")
+    @_completed(_NEIGHBOURS, item="user", line="rows", size="M")
     def similar_users(
         self,
         users: Any,
@@ -363,38 +389,40 @@ class FactorRanker(Fitted):
         metric: str = "cosine",
         candidates: Any = None,
         exclude_users: Any = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Recommendations:
         """Users whose factors are closest to those of the given users; a user is not their own neighbour."""
         return self._neighbours("user", users, n, metric, candidates, exclude_users)
 
     def _neighbours(
         self, what: str, rows: Any, n: int, metric: str, candidates: Any, blocked: Any
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Recommendations:
         """`similar_items` and `similar_users`."""
         snapshot = self._state()
         check_choice("metric", metric, ("cosine", "dot"))
         factors = getattr(snapshot, f"{what}_factors")
         scale = getattr(snapshot, f"{what}_inverse_norms") if metric == "cosine" else None
         size = len(factors)
-        rows = check_ids(f"{what}s", rows, size, what)
+        asked, rows = rows, snapshot.rows_of(what, rows, f"{what}s")
         queries = factors[rows]
         if scale is not None:
             queries *= scale[rows, None]
         if candidates is not None and not is_matrix(candidates):
-            candidates = check_ids("candidates", candidates, size, what)
+            candidates = snapshot.rows_of(what, candidates, "candidates")
         if blocked is not None:
-            blocked = check_ids(f"exclude_{what}s", blocked, size, what)
+            blocked = snapshot.rows_of(what, blocked, f"exclude_{what}s")
         itself = CSR(np.arange(len(rows) + 1), rows.astype(np.int32), np.empty(0, factors.dtype), size)
         filters = {"exclude": itself, "candidates": candidates, "exclude_items": blocked}
-        return self._topk(queries, factors, n, item_scale=scale, **filters)
+        ids, scores = self._topk(queries, factors, n, item_scale=scale, **filters)
+        names = snapshot.named(what, rows, asked)
+        return Recommendations.of(snapshot.named(what, ids, asked), scores, names, (what, f"similar_{what}"))
 
     def predict(self, users: Any, items: Any) -> np.ndarray:
         """Scores of pairs.
 
         Parameters
         ----------
-        users, items : int or 1-D arrays of int of one length L, or one of them a single int
-            Rows and columns of the training matrix.
+        users, items : ids or Positions of one length L, or one of them a single id
+            As in ``user_ids_`` and ``item_ids_``; rows and columns where the model has no ids.
 
         Returns
         -------
@@ -418,8 +446,8 @@ class FactorRanker(Fitted):
 
     def _pairs(self, snapshot: Snapshot, users: Any, items: Any) -> tuple[np.ndarray, np.ndarray]:
         """Rows and columns of pairs, checked, of one length."""
-        rows = check_ids("users", users, len(snapshot.user_factors), "user")
-        cols = check_ids("items", items, len(snapshot.item_factors), "item")
+        rows = snapshot.rows_of("user", users, "users")
+        cols = snapshot.rows_of("item", items, "items")
         if len(rows) != len(cols) and 1 not in (len(rows), len(cols)):
             raise ShapeError(f"{len(rows)} users and {len(cols)} items make no pairs; give as many of each")
         rows, cols = np.broadcast_arrays(rows, cols)

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from rgals.datasets.ids import IdMap
+from rgals.datasets.ids import IdMap, Positions
 from rgals.losses import Degrees, Loss, Side
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import update
+from rgals.matrix.validate import check_ids
 from rgals.matrix.weighting import Weighting
 from rgals.runtime.checks import check_real
-from rgals.runtime.errors import InputError, InputTypeError, ParameterError
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, UnknownIdError
 from rgals.runtime.lazy import cached_property
 
 
@@ -107,6 +108,7 @@ class FitRecord:
     n_iter: int = 0
     solver: str = ""  # what ran
     feature_names: np.ndarray | None = None  # names of the columns where the matrix was a frame
+    merged: int = 0  # interactions that updates have added, changed or taken away since
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Snapshot:
     item_factors: np.ndarray
     # the training interactions as given, for filters; users without any get no recommendations
     seen: CSR | None = None
-    # external labels, for reading results; methods speak of rows and columns
+    # external labels, by which methods take and give users and items
     user_ids: np.ndarray | None = None
     item_ids: np.ndarray | None = None
     record: FitRecord = field(default_factory=FitRecord, compare=False)
@@ -152,6 +154,28 @@ class Snapshot:
         """Column numbers of the items' labels; the columns name themselves where there are no labels."""
         labels = np.arange(len(self.item_factors)) if self.item_ids is None else self.item_ids
         return IdMap(labels, "item")
+
+    def rows_of(self, what: str, ids: Any, name: str) -> np.ndarray:
+        """Rows of users or columns of items: found by ids where there are some, else these are numbers."""
+        if getattr(self, f"{what}_ids") is None:
+            return check_ids(name, ids, len(getattr(self, f"{what}_factors")), what)
+        known: IdMap = getattr(self, f"{what}s")
+        try:
+            return known.index(ids)
+        except UnknownIdError as error:
+            text = f"{name}: {error}"
+            if not isinstance(ids, Positions) and np.asarray(ids).dtype.kind in "iu":
+                text += f"; rgals.Positions({np.ravel(ids)[:3].tolist()}) if these are row numbers"
+            raise UnknownIdError(text) from None
+
+    def named(self, what: str, numbers: np.ndarray, asked: Any = None) -> np.ndarray:
+        """Users or items by their ids, None in place of -1; as they are where `Positions` were asked for."""
+        labels = getattr(self, f"{what}_ids")
+        if labels is None or isinstance(asked, Positions):
+            return numbers
+        names = np.full(numbers.shape, None, object)
+        names[numbers >= 0] = labels[numbers[numbers >= 0]].astype(object)
+        return names
 
     @cached_property
     def fingerprint(self) -> str:

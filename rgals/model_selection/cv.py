@@ -31,6 +31,7 @@ from rgals.model_selection.tuning.trials import Prepared, split_for_tuning
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.memory import typed_errors
+from rgals.runtime.progress import LOG
 from rgals.training.data import draw_seed, dtype_name, is_seed, read
 
 #: Hidden parts, and interactions below which there are so many: differences drown in the noise of one.
@@ -219,6 +220,7 @@ class RGALSCV(RGALS):
         state = model._state()
         self._publish(found, params, n_splits)
         self._snapshot = replace(state, record=replace(state.record, feature_names=names))
+        LOG.info(self._line(found))
         if self.verbose:
             print(self._line(found), file=sys.stderr)
         return self

@@ -28,7 +28,12 @@ def later(package: str, modules: dict[str, str]) -> tuple[Callable[[str], Any], 
         here[name] = found = getattr(importlib.import_module(names[name]), name)
         return found
 
-    return find, lambda: sorted({*here, *names, *whole})
+    def public() -> list[str]:
+        rooms = {f"{package}.{name}": name for name in here if not name.startswith("_")}
+        loaded = {name for room, name in rooms.items() if hasattr(sys.modules.get(room), "__all__")}
+        return sorted({*here.get("__all__", ()), *loaded, *names, *whole})
+
+    return find, public
 
 
 class cached_property(Generic[Owner, Value]):  # noqa: N801

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from rgals.runtime.bars import Bar
 
 _COMPILE = "numba:compile"
+LOG = logging.getLogger("rgals")  # says at the level INFO what ``verbose`` shows
 FIRST_FIT = 10  # seconds that a first fit compiles: benchmarks/startup.py
 _NOT_SHOWN = ("iteration", "seconds", "evaluation_seconds")
 
@@ -28,7 +30,7 @@ class ProgressBar(Listener):
 
     def __init__(self, total: int, label: str, unit: str, *, shown: bool = True) -> None:
         self.bar: Bar | None = None
-        self.label = label
+        self.label, self.total = label, total
         self.listens = False
         if shown:
             from rgals.runtime.bars import Bar
@@ -37,45 +39,55 @@ class ProgressBar(Listener):
 
     def begin(self, done: int = 0) -> None:
         """Count ``done`` iterations of an earlier run, and listen to numba until `advance` or `close`."""
-        if self.bar is None:
+        if self.bar is None and not LOG.isEnabledFor(logging.INFO):
             return
-        self.bar.update(done)
+        if self.bar is not None:
+            self.bar.update(done)
         self.listens = not ProgressBar.told
         if self.listens:
             register(_COMPILE, self)
 
     def advance(self, record: Mapping[str, Any]) -> None:
         """Advance by an iteration with these figures."""
-        if self.bar is None:
+        self._stop_listening()
+        if self.bar is None and not LOG.isEnabledFor(logging.INFO):
             return
-        self._stop_listening(self.bar)
         figures = {
             key: f"{value:.5g}"
             for key, value in record.items()
             if key not in _NOT_SHOWN and isinstance(value, float)
         }
-        self.bar.set_postfix(figures, refresh=False)
-        self.bar.update()
+        shown = ", ".join(f"{key}={value}" for key, value in figures.items())
+        LOG.info(
+            "%s %d/%d, %.3g s: %s", self.label, record["iteration"], self.total, record["seconds"], shown
+        )
+        if self.bar is not None:
+            self.bar.set_postfix(figures, refresh=False)
+            self.bar.update()
 
     def close(self) -> None:
         """Finish the bar."""
+        self._stop_listening()
         if self.bar is not None:
-            self._stop_listening(self.bar)
             self.bar.close()
 
     def on_start(self, event: Event) -> None:
         """Numba begins to compile a function."""
-        if self.bar is not None and not ProgressBar.told:
+        if not ProgressBar.told:
             ProgressBar.told = True
-            self.bar.set_description(f"{self.label}, compiling (about {FIRST_FIT} s, once on this machine)")
+            text = f"{self.label}, compiling (about {FIRST_FIT} s, once on this machine)"
+            LOG.info(text)
+            if self.bar is not None:
+                self.bar.set_description(text)
 
     def on_end(self, event: Event) -> None:
         """Numba has compiled a function; others will follow."""
 
-    def _stop_listening(self, bar: Bar) -> None:
+    def _stop_listening(self) -> None:
         if self.listens:
             unregister(_COMPILE, self)
-            bar.set_description(self.label, refresh=False)
+            if self.bar is not None:
+                self.bar.set_description(self.label, refresh=False)
         self.listens = False
 
 

@@ -12,14 +12,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rgals.datasets.ids import as_labels
+from rgals.datasets.given import given, in_columns
+from rgals.datasets.ids import Positions, as_labels
 from rgals.files.atomic import atomic_file
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import update
-from rgals.matrix.validate import as_csr, check_ids
+from rgals.matrix.validate import as_csr
 from rgals.runtime.bars import Bar
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.progress import LOG
 from rgals.runtime.version import __version__
 from rgals.scoring import _tables
 from rgals.scoring._scratch import Scratch
@@ -88,18 +90,18 @@ def recommend_all(
         ``.jsonl``, ``.npz``.
     n : int, default 10
         Items for each user.
-    users : 1-D array of int, optional
-        Rows of the training matrix; all by default.
-    X_new : sparse matrix of shape (B, N), optional
+    users : sequence of ids, or Positions, optional
+        As in `recommend`; all by default.
+    X_new : sparse matrix of shape (B, N), Interactions or frame, optional
         New users instead, by their interactions: they are folded in.
     new_ids : sequence of B labels, optional
-        What the rows of ``X_new`` are called; their numbers by default.
+        What the rows of ``X_new`` are called; by default their ids, where it has none their numbers.
     batch_size : int, default 8192
         Users in memory at once. It may change the last bits of scores.
     exclude : "train", None, sparse matrix with a row for each user asked for, or a tuple; default "train"
         As in `recommend`. For new users ``"train"`` stands for ``X_new``.
-    candidates : 1-D array of items, or sparse matrix with a row for each user asked for, optional
-    exclude_items : 1-D array of items, optional
+    candidates : sequence of item ids, Positions, or sparse matrix with a row for each user, optional
+    exclude_items : sequence of item ids, or Positions, optional
     cold : {"empty", "popular"}, default "empty"
         As in `recommend`.
     format : {"parquet", "csv", "tsv", "jsonl", "npz"}, optional
@@ -197,7 +199,9 @@ def recommend_all(
             UserWarning,
             stacklevel=2,
         )
-    return Written(os.fspath(out), len(task), served, n_rows, resumed, time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    LOG.info("lists of %d of %d users written to %s in %.3g s", served, len(task), os.fspath(out), seconds)
+    return Written(os.fspath(out), len(task), served, n_rows, resumed, seconds)
 
 
 class Task:
@@ -220,16 +224,19 @@ class Task:
         self._size = len(user_factors)
         self.labels = self.model.user_ids_
         if X_new is not None:
+            found = given(X_new, name="X_new")
+            X_new = in_columns(found, None if state.item_ids is None else state.items, "X_new")
             self.new = as_csr(X_new, name="X_new", dtype=item_factors.dtype, n_cols=len(item_factors))
             self._size = self.new.n_rows
-            self.labels = None if new_ids is None else as_labels(new_ids)
+            self.labels = found.user_ids if new_ids is None else as_labels(new_ids)
             if self.labels is not None and len(self.labels) != self._size:
                 raise InputError(f"{len(self.labels)} new_ids name {self._size} rows of X_new; give one each")
         elif users is not None:
-            self.rows = check_ids("users", users, self._size, "user")
+            self.rows = state.rows_of("user", users, "users")
             self._size = len(self.rows)
         ids = self.model.item_ids_
         self.items = np.arange(len(item_factors)) if ids is None else ids
+        self._state = state
         self.filters = {
             name: self._filter(name, value, (len(self), len(item_factors))) for name, value in filters.items()
         }
@@ -246,7 +253,7 @@ class Task:
             return "given"
         if is_matrix(value):
             return as_csr(value, name=name, n_rows=shape[0], n_cols=shape[1])
-        return value if value is None or isinstance(value, str) else np.asarray(value)
+        return value if value is None or name == "exclude" else self._state.rows_of("item", value, name)
 
     def names(self, start: int, stop: int) -> np.ndarray:
         """Labels of the users from ``start`` on, before ``stop``."""
@@ -257,7 +264,10 @@ class Task:
 
     def score(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Lists of the users from ``start`` on, before ``stop``; those who get nothing raise no warning."""
-        options = {name: _part(value, start, stop) for name, value in self.filters.items()}
+        parts = {name: _part(value, start, stop) for name, value in self.filters.items()}
+        options = {
+            name: Positions(part) if isinstance(part, np.ndarray) else part for name, part in parts.items()
+        }
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"\d+ of \d+ users have no", UserWarning)
             if self.new is not None:
@@ -265,7 +275,7 @@ class Task:
                     _part(self.new, start, stop), self.n, cold=self.cold, **options
                 )
             rows = np.arange(start, stop) if self.rows is None else self.rows[start:stop]
-            return self.model.recommend(rows, self.n, cold=self.cold, **options)
+            return self.model.recommend(Positions(rows), self.n, cold=self.cold, **options)
 
     def key(self, batch_size: int) -> bytes:
         """Digest of everything that the lists depend on."""

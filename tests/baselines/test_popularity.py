@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from helpers import interactions
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from rgals import InputError, ModelFileError, ParameterError
+from rgals import InputError, ModelFileError, ParameterError, Positions
 from rgals.baselines import EASE, Popularity
 from rgals.datasets import Interactions, make_implicit
 from rgals.metrics import evaluate
@@ -32,13 +32,13 @@ def test_it_counts_users_whatever_the_values(data):
     model = Popularity().fit(data)
     counts = np.bincount(data.matrix.indices, minlength=60)
     np.testing.assert_array_equal(model.item_factors_.ravel(), counts)
-    ids, scores = model.recommend(np.arange(150), n=60)
+    ids, scores = model.recommend(Positions(np.arange(150)), n=60)
     for user in range(150):
         left = np.setdiff1d(np.arange(60), data.matrix[[user]].indices)
         best = left[np.argsort(-counts[left], kind="stable")]
         np.testing.assert_array_equal(ids[user, : len(best)], best)
         np.testing.assert_array_equal(scores[user, : len(best)], counts[best])
-    np.testing.assert_array_equal(model.predict([3, 4], [7, 7]), counts[[7, 7]])
+    np.testing.assert_array_equal(model.predict(Positions([3, 4]), Positions([7, 7])), counts[[7, 7]])
 
 
 def test_half_life_is_that_of_the_times(data):
@@ -90,7 +90,7 @@ def test_a_file_holds_the_model(model, data, tmp_path):
     twin = type(model).load(tmp_path / "model.npz")
     users = np.arange(0, 150, 7)
     for name in ("recommend", "recommend_new"):
-        asked = users if name == "recommend" else data.matrix[users]
+        asked = Positions(users) if name == "recommend" else data.matrix[users]
         for a, b in zip(getattr(model, name)(asked), getattr(twin, name)(asked), strict=True):
             np.testing.assert_array_equal(a, b)
     assert repr(twin) == repr(model) and twin.fingerprint() == model.fingerprint()
@@ -116,9 +116,9 @@ def test_lists_files_and_figures_agree_with_the_scores(model, data, tmp_path):
     written = recommend_all(model, tmp_path / "lists.npz", n=4, batch_size=32)
     assert written.users == 150
     stored = np.load(tmp_path / "lists.npz")
-    np.testing.assert_array_equal(stored["item"], model.recommend(np.arange(150), n=4)[0])
+    np.testing.assert_array_equal(stored["item"], model.recommend(Positions(np.arange(150)), n=4)[0])
     labels = model.recommend_ids(data.user_ids[:2], n=3)[0]
-    np.testing.assert_array_equal(data.items.index(labels[1]), model.recommend([1], n=3)[0][0])
+    np.testing.assert_array_equal(data.items.index(labels[1]), model.recommend(Positions([1]), n=3)[0][0])
     assert 0 < model.score(data.matrix) < 1
     for what in (model.similar_items, model.similar_users):
         with pytest.raises(InputError, match=f"{type(model).__name__} has no factors"):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from rgals import IALS, RGALS
+from rgals import IALS, RGALS, Positions
 from rgals.cli import COMMANDS, _shared, main
 from rgals.datasets import make_implicit, read_interactions
 from rgals.metrics import evaluate
@@ -195,7 +195,7 @@ def test_evaluate_folds_strangers_in(folder, tmp_path, capsys):
 
 def test_recommend_equals_the_library(folder, tmp_path, capsys):
     model = RGALS.load(folder / "model.npz")
-    ids, scores = model.recommend(np.arange(120), n=7)
+    ids, scores = model.recommend(Positions(np.arange(120)), n=7)
     for name, delimiter in (("out.csv", ","), ("out.tsv", "\t")):
         path = tmp_path / name
         assert main(["recommend", str(folder / "model.npz"), "-n", "7", "-o", str(path)]) == 0
@@ -251,7 +251,9 @@ def test_recommend_to_newcomers(folder, tmp_path, capsys):
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert {row["user"] for row in rows} == {"guest"}
     # The same history as user 5 of the model, so the same list.
-    assert [row["item"] for row in rows] == model.item_ids_[model.recommend([5], n=5)[0][0]].tolist()
+    assert [row["item"] for row in rows] == model.item_ids_[
+        model.recommend(Positions([5]), n=5)[0][0]
+    ].tolist()
 
 
 # ------------------------------------------------------------------------------------------------ demo
@@ -393,7 +395,7 @@ def test_interrupted_exits_with_130(monkeypatch, capsys):
 
 
 def test_a_closed_pipe_is_no_traceback(folder):
-    command = [sys.executable, "-m", "rgals.cli", "recommend", str(folder / "model.npz"), "-n", "80"]
+    command = [sys.executable, "-m", "rgals", "recommend", str(folder / "model.npz"), "-n", "80"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "user,item,rank,score\n"
         process.stdout.close()

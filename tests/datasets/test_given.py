@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from rgals import RGALS
+from rgals import RGALS, Positions
 from rgals.compare import prepare
 from rgals.datasets import Interactions, read_interactions
 from rgals.datasets.given import given
@@ -329,7 +329,7 @@ def test_filters_take_no_frame_for_a_matrix():
     frame = pd.DataFrame({"user": USERS, "item": ITEMS})
     fitted = model().fit(frame)
     with pytest.raises(RgalsError, match=READ):
-        fitted.recommend([0], exclude=frame)
+        fitted.recommend(Positions([0]), exclude=frame)
 
 
 # ------------------------------------------------------------------ ids travel
@@ -410,8 +410,12 @@ def test_new_users_of_a_frame_are_folded_in(events):
     frame = pd.DataFrame({"user": ["new", "new", "other"], "item": items[[3, 8, 5]]})
     rows = np.zeros((2, len(items)))
     rows[[0, 0, 1], [3, 8, 5]] = 1
-    for ours, theirs in zip(fitted.recommend_new(frame, 4), fitted.recommend_new(rows, 4), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    ids, scores = fitted.recommend_new(rows, 4)
+    named, same = fitted.recommend_new(frame, 4)
+    assert (
+        named.tolist() == items[ids].tolist() and fitted.predict(frame).tolist() == items[ids[:, 0]].tolist()
+    )
+    np.testing.assert_array_equal(same, scores)
     np.testing.assert_array_equal(fitted.transform(frame), fitted.transform(rows))
     with pytest.raises(UnknownIdError, match=r"item -1 is not known"):
         fitted.recommend_new(pd.DataFrame({"user": ["new"], "item": [-1]}))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rgals.datasets import IdMap
+from rgals.datasets.ids import Positions, as_labels, joined
 from rgals.runtime.errors import InputError, InputTypeError, UnknownIdError
 
 KINDS = {
@@ -165,3 +166,23 @@ def test_what_no_array_of_the_labels_could_hold_is_unknown(kind):
 
 def test_bytes_that_are_not_utf8_are_the_same_label_in_any_array():
     assert IdMap(np.array([b"\xff", b"a"])) == IdMap([b"\xff", b"a"])
+
+
+def test_joined_labels_are_those_of_one_list():
+    """Whatever their types: integers of both kinds, texts of other widths, mixtures."""
+    parts = [[3, 1], [2**63 + 5], ["a", "bb"], ["c"], ["longer than the others"], [7, "7"], ["nul\0"], []]
+    for first in parts:
+        for second in parts:
+            if set(first) & set(second):
+                continue
+            got, want = joined(as_labels(first), as_labels(second)), as_labels([*first, *second])
+            assert got.tolist() == want.tolist() and got.dtype.kind == want.dtype.kind, (first, second)
+
+
+def test_positions_are_found_in_any_map():
+    for labels in ([5, 6, 7], ["a", "b", "c"], [1, "1", 2]):
+        ids = IdMap(labels, "user")
+        np.testing.assert_array_equal(ids.index(Positions([2, 0])), [2, 0])
+        np.testing.assert_array_equal(ids.index(Positions([2, 3, -1]), missing="mark"), [2, -1, -1])
+        with pytest.raises(UnknownIdError, match="no user at position 3: they run from 0 to 2"):
+            ids.index(Positions(3))

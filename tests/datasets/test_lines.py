@@ -77,7 +77,7 @@ def test_recommendations_are_written_as_jsonl_and_read_again(tmp_path):
         recommend_all(model, out, 2)
         records = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
         assert [(r["user"], r["item"], r["rank"]) for r in records] == [("bob", 7, 1)]
-        assert records[0]["score"] == pytest.approx(float(model.recommend(1, 1)[1][0, 0]), rel=1e-5)
+        assert records[0]["score"] == pytest.approx(float(model.recommend("bob", 1)[1][0, 0]), rel=1e-5)
     assert read_interactions(out, value="rank").user_ids.tolist() == ["bob"]  # a score may be below 0
     assert len(ids) == 3
 

@@ -60,6 +60,25 @@ def test_kill_while_saving(zygote, folder, tally):
     count.check()
 
 
+def test_a_killed_update_leaves_yesterdays_model_or_todays(zygote, folder, tally, tmp_path):
+    count = tally("kill -9 while updating", 8, 60)
+    path = str(tmp_path / "m")
+    for name in ("m", "m.old", "m.new"):
+        (tmp_path / name).write_bytes((folder / "m.old").read_bytes())
+    zygote.run(f"{ME}:update", path + ".new")  # also compiles
+    once = zygote.run(f"{ME}:update", path).seconds
+    rng, seen = np.random.default_rng(12), set()
+    for number in range(count.figure):
+        after = (signal.SIGKILL, once * float(rng.uniform(0.5, 3.0)))
+        outcome = zygote.run(f"{ME}:update_for_ever", path, signal_after=after)
+        assert outcome.signal == signal.SIGKILL, outcome
+        found = saving.which(path, False)
+        seen.add(found)
+        count.add(outcome.seconds, None if found in ("old", "new") else f"kill {number}: {found}")
+    assert seen <= {"old", "new"} and len(seen) == 2, "kills must fall before and after an update"
+    count.check()
+
+
 def test_a_naive_save_is_caught(zygote, folder):
     kills = kill_while_saving(zygote, folder, 25, naive=True)
     assert any("broken" in found for _, found, _, _ in kills)

@@ -39,6 +39,20 @@ def save_for_ever(path: str, naive: bool, sources: list[str] | None = None, roun
                 model.save(path)
 
 
+def update(path: str) -> None:
+    """Merge a day into the model of a file."""
+    model = RGALS.load(path)
+    model.partial_fit(interactions(4000, 300, seed=7)[:2000])
+    model.save(path)
+
+
+def update_for_ever(path: str) -> None:
+    """The nightly job, again and again from yesterday's model."""
+    while True:
+        RGALS.load(path + ".old").save(path)
+        update(path)
+
+
 def which(path: str, naive: bool) -> str:
     """``"old"`` or ``"new"``; anything else says how the file is broken."""
     try:

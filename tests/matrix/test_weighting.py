@@ -70,7 +70,7 @@ def test_a_row_alone_and_an_item_among_others_have_the_same_bits(kind):
     items, few = matrix.transpose(), np.array([3, 8, 5])
     found = made.columns(items.take_rows(few), matrix).to_scipy()
     assert (found != whole.transpose().take_rows(few).to_scipy()).nnz == 0
-    replaced = made.with_items(few, items.take_rows(few[::-1]))
+    replaced = made.with_counts(few, items.row_counts[few[::-1]])
     if made.idf is not None:
         np.testing.assert_array_equal(replaced.idf[few], made.idf[few[::-1]])
         np.testing.assert_array_equal(np.delete(replaced.idf, few), np.delete(made.idf, few))

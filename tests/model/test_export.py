@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from rgals import IALS, RGALS, WRMF
+from rgals import IALS, RGALS, WRMF, Positions
 from rgals.datasets import make_implicit
 from rgals.model.export import augment_items, augment_queries, export_factors, export_index
 from rgals.runtime.errors import (
@@ -36,7 +36,7 @@ def test_implicit_recommends_the_same(matrix, model):
     theirs = model.to_implicit()
     users = np.arange(M)
     ids, scores = theirs.recommend(users, sp.csr_matrix(matrix), N=10)
-    mine, my_scores = model.recommend(users, 10)
+    mine, my_scores = model.recommend(Positions(users), 10)
     np.testing.assert_allclose(scores, my_scores, rtol=1e-5, atol=1e-6)
     assert (np.sort(ids, axis=1) == np.sort(mine, axis=1)).all()
 
@@ -52,15 +52,15 @@ def test_a_model_of_implicit_recommends_and_folds_in_as_it_did(tmp_path, valued)
     mine = RGALS.from_implicit(theirs, X, user_ids=[f"u{k}" for k in range(M)])
     users = np.arange(M)
     ids, scores = theirs.recommend(users, sp.csr_matrix(X), N=10)
-    got, got_scores = mine.recommend(users, 10)
+    got, got_scores = mine.recommend(Positions(users), 10)
     np.testing.assert_allclose(got_scores, scores, rtol=1e-5, atol=1e-6)
     want = np.vstack([theirs.recalculate_user(u, sp.csr_matrix(X[[u]])) for u in range(M)])
     np.testing.assert_allclose(mine.transform(mine.seen_), want, rtol=1e-3, atol=1e-4)
-    why = mine.explain(3, 8)
+    why = mine.explain(Positions(3), Positions(8))
     folded = mine.transform(mine.seen_[[3]])[0] @ mine.item_factors_[8]
     assert why.score == pytest.approx(folded, abs=1e-5)
     mine.save(tmp_path / "m.npz")
-    np.testing.assert_array_equal(RGALS.load(tmp_path / "m.npz").recommend(users, 10)[0], got)
+    np.testing.assert_array_equal(RGALS.load(tmp_path / "m.npz").recommend(Positions(users), 10)[0], got)
     assert mine.loss == mine.get_params()["loss"] and isinstance(mine.loss, WRMF)
     back = mine.to_implicit()
     np.testing.assert_array_equal(back.item_factors, theirs.item_factors)
@@ -101,7 +101,7 @@ def test_an_index_finds_what_recommend_finds(model, tmp_path, kind, space):
     index = faiss.read_index(str(tmp_path / "items.index"))
     queries = model.user_factors_ if space == "ip" else augment_queries(model.user_factors_)
     _, found = index.search(queries, 10)
-    want, _ = model.recommend(np.arange(M), 10, exclude=None)
+    want, _ = model.recommend(Positions(np.arange(M)), 10, exclude=None)
     common = np.mean([len(set(a) & set(b)) for a, b in zip(found, want, strict=True)])
     assert common == 10 if kind == "flat" else common > 9
 

@@ -7,7 +7,12 @@ import re
 import pytest
 from helpers import interactions
 
+import rgals
 from rgals import IALS, RGALS
+from rgals.baselines import EASE, Popularity
+from rgals.cli import main
+from rgals.datasets import make_implicit, read_interactions
+from rgals.model.info import _bytes
 from rgals.sgd import SGDRanker
 
 
@@ -30,3 +35,78 @@ def test_it_names_the_data_the_fit_and_every_row(loss):
 def test_sgd_has_no_plan():
     info = SGDRanker(K=4, n_epochs=1, random_state=0).fit(interactions(30, 20, valued=True)).info()
     assert "users" not in info and info["data"].endswith("interactions with values")
+
+
+def test_it_says_what_was_set_what_was_taken_and_what_it_takes(tmp_path):
+    X = interactions(80, 50)
+    model = RGALS(6, reg_exponent=0.5, readout_exponent=0.1, random_state=0).fit(X, item_ids=range(50))
+    info = model.info()
+    assert info["data"].endswith(", ids of items") and "updates" not in info
+    for text in (
+        f"reg={model.reg_:.4g}",
+        "reg_exponent=0.5",
+        "readout_exponent=0.1",
+        "values='raw'",
+        "alpha=",
+    ):
+        assert text in info["parameters"], text
+    assert "patience" not in info["parameters"] and "auto" not in info["parameters"]
+    assert info["versions"].count(" ") == 5 and info["memory"].endswith("KiB")
+    model.partial_fit(X[:3])
+    assert info["fingerprint"] != model.info()["fingerprint"]
+    assert model.info()["updates"].startswith(f"{X[:3].nnz} interactions since the fit (")
+    model.save(tmp_path / "m.npz")
+    assert RGALS.load(tmp_path / "m.npz").info() == model.info()
+
+
+def test_memory_is_that_of_the_arrays():
+    X = interactions(300, 200)
+    state = RGALS(16, random_state=0).fit(X)._snapshot
+    arrays = [
+        state.user_factors,
+        state.item_factors,
+        state.seen.indptr,
+        state.seen.indices,
+        state.seen.values,
+    ]
+    arrays += [state.degrees.user_sum, state.degrees.item_sum]
+    arrays += [state.degrees.user_count, state.degrees.item_count]
+    assert _bytes(state) == sum(array.nbytes for array in arrays) > 300 * 16 * 4
+
+
+@pytest.mark.parametrize("model", [SGDRanker(K=3, n_epochs=1), Popularity(), EASE()], ids=repr)
+def test_every_model_tells(model, tmp_path, capsys):
+    model.fit(interactions(40, 30)).save(tmp_path / "m.npz")
+    assert main(["info", str(tmp_path / "m.npz")]) == 0
+    assert capsys.readouterr().out == f"{model.info()}\n" and model.info()["model"] == type(model).__name__
+
+
+def test_the_command_prints_it_or_names_the_fault(tmp_path, capsys):
+    RGALS(4, random_state=0).fit(interactions(40, 30)).save(tmp_path / "m.npz")
+    assert main(["info", str(tmp_path / "m.npz")]) == 0
+    assert "data         40 users x 30 items" in capsys.readouterr().out
+    (tmp_path / "m.npz").write_bytes(b"no model")
+    assert main(["info", str(tmp_path / "m.npz")]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "m.npz: not an npz file" in err
+    assert main(["info", str(tmp_path / "none.npz")]) == 1
+
+
+def test_names_that_are_listed_are_public():
+    model = RGALS(4, random_state=0).fit(interactions(40, 30))
+    for one in (model, RGALS(), SGDRanker(), Popularity(), rgals, rgals.datasets, rgals.scoring):
+        assert [n for n in dir(one) if n.startswith("_") and n != "__version__"] == []
+    assert {"fit", "recommend", "item_factors_", "K"} <= set(dir(model))
+    assert {"RGALS", "Positions", "warmup", "datasets"} <= set(dir(rgals))
+    assert not {"kernels", "runtime", "TYPE_CHECKING", "later"} & set(dir(rgals))
+
+
+def test_reprs_are_short_and_answers_have_names():
+    data = make_implicit(40, 30, mean_interactions=5, timestamps=True, random_state=0)
+    assert (
+        repr(data)
+        == f"SyntheticInteractions(40 users x 30 items, {data.matrix.nnz:,} interactions, timestamp)"
+    )
+    assert repr(read_interactions(([1], [2]))) == "Interactions(1 users x 1 items, 1 interactions)"
+    found = RGALS(4, random_state=0).fit(data.matrix).recommend([0, 1], 3)
+    assert found.ids is found[0] and found.scores is found[1] and found._fields == ("ids", "scores")

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
+from rgals import Positions
 from rgals.matrix.validate import as_csr
 from rgals.model.ranking import FactorRanker, Snapshot
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
@@ -104,7 +105,7 @@ def test_recommend_ids_answers_in_the_ids_of_the_data():
     asked = ["u9", "nobody", "u4", "u2"]
     with pytest.raises(UnknownIdError, match="user 'nobody' is not known"):
         model.recommend_ids(asked)
-    ids, scores = model.recommend([9, 2], n=N, exclude_items=[1, 0])
+    ids, scores = model.recommend(Positions([9, 2]), n=N, exclude_items=Positions([1, 0]))
     popular = np.argsort(-model.seen.sum(axis=0), kind="stable")
     popular = popular[~np.isin(popular, [0, 1])]
     for unknown in ("popular", "empty"):

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from helpers import interactions
 
-from rgals import RG2, RGALS
+from rgals import RG2, RGALS, Positions
 from rgals.metrics import evaluate
 from rgals.model.export import export_factors
 from rgals.scoring import recommend_all
@@ -96,14 +96,14 @@ READERS = {
     "pickle": lambda model, _: everything(pickle.loads(pickle.dumps(model))),
     "copy": lambda model, _: everything(copy.copy(model)),
     "deepcopy": lambda model, _: everything(copy.deepcopy(model)),
-    "recommend": lambda model, _: [array.tolist() for array in model.recommend([1, 2, 4])],
+    "recommend": lambda model, _: [array.tolist() for array in model.recommend(Positions([1, 2, 4]))],
     "recommend_ids": lambda model, _: model.recommend_ids([101, 102], unknown="popular")[0].tolist(),
 }
 READERS_OF_ALS = {
     "transform": lambda model, _: model.transform(np.eye(20)).tobytes(),
     "predict": lambda model, _: model.predict(np.eye(20)).tolist(),
     "score": lambda model, _: model.score(np.tri(20)),
-    "explain": lambda model, _: model.explain(1, 2).score,
+    "explain": lambda model, _: model.explain(Positions(1), Positions(2)).score,
 }
 
 

@@ -20,7 +20,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from rgals import IALS, RG2, RGALS, RGALSCV, InsufficientMemoryError, ValuesWarning
+from rgals import IALS, RG2, RGALS, RGALSCV, InsufficientMemoryError, Positions, ValuesWarning
 from rgals.datasets import make_implicit
 from rgals.losses import Degrees, rule
 from rgals.metrics import evaluate
@@ -63,7 +63,7 @@ def test_it_is_the_model_that_its_parameters_fit(model, data):
     assert model.seen_.nnz == data.matrix.nnz and np.array_equal(model.item_ids_, data.item_ids)
     np.testing.assert_array_equal(model.transform(data.matrix), model.user_factors_)
     assert {"K", "loss", "reg", "n_iter", "readout_exponent"} <= set(model.best_params_)
-    assert model.recommend([0, 1], n=4)[0].shape == (2, 4) and model.K == 6
+    assert model.recommend(Positions([0, 1]), n=4)[0].shape == (2, 4) and model.K == 6
 
 
 def test_its_file_is_one_of_rgals(model, data, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 from instruments.harness import POSIX
 
-from rgals import RGALS, UnknownIdError
+from rgals import RGALS, Positions, UnknownIdError
 from rgals.cli import main
 from rgals.datasets import IdMap, make_implicit
 from rgals.runtime.errors import InputError, ParameterError, ShapeError
@@ -73,7 +73,9 @@ def expected(model, users, n, batch_size, labels=None, **filters):
     batches = [slice(start, start + batch_size) for start in range(0, len(users), batch_size)]
     with pytest.warns(UserWarning, match="no training interactions"):
         found = [
-            model.recommend(users[some], n, **{key: of_rows(value, some) for key, value in filters.items()})
+            model.recommend(
+                Positions(users[some]), n, **{key: of_rows(value, some) for key, value in filters.items()}
+            )
             for some in batches
         ]
     ids, scores = (np.concatenate(parts) for parts in zip(*found))

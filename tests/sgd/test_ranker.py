@@ -244,7 +244,7 @@ def test_save_and_load(options, tmp_path):
     assert repr(loaded) == repr(model)
     assert loaded.history_ == model.history_ and loaded.n_iter_ == 3
     np.testing.assert_array_equal(loaded.item_factors_, model.item_factors_)
-    for a, b in zip(loaded.recommend([1, 2]), model.recommend([1, 2]), strict=True):
+    for a, b in zip(*(m.recommend(["user 1", "user 2"]) for m in (loaded, model)), strict=True):
         np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(loaded._snapshot.user_ids, labels)
     damaged = bytearray((tmp_path / "model.npz").read_bytes())

@@ -134,6 +134,16 @@ def check_partial_fit_items(loss, X):
     assert slopes(model, model.seen_)[1][[7, 40]].max() < 1e-9
 
 
+def check_partial_fit(loss, X):
+    model = make(loss).fit(X)
+    day = sp.csr_array(([2.0, 1.0, 1.0], ([7, 7, 60], [3, 9, 3])), shape=(61, 40))
+    kept = np.delete(model.user_factors_, 7, axis=0)
+    model.partial_fit(day)
+    np.testing.assert_array_equal(np.delete(model.user_factors_, [7, 60], axis=0), kept)
+    assert model.seen_[[7]].sum() == X[[7]].sum() + 3
+    assert slopes(model, model.seen_)[0][[7, 60]].max() < 1e-9
+
+
 def check_checkpoint(loss, X, folder, **params):
     whole = make(loss, **params).fit(X)
     with pytest.raises(KilledError):
@@ -194,6 +204,7 @@ def test_a_loss_does_what_it_is_asked_for_or_refuses(feature, form, X, tmp_path,
         "transform": lambda: check_transform(loss, X),
         "partial_fit_users": lambda: check_partial_fit_users(loss, X),
         "partial_fit_items": lambda: check_partial_fit_items(loss, X),
+        "partial_fit": lambda: check_partial_fit(loss, X),
         "fit(checkpoint=...)": lambda: check_checkpoint(loss, X, tmp_path),
         'device="cuda"': lambda: check_cuda(loss, X),
         'solver="pcg"': lambda: check_pcg(loss, X),

@@ -1,0 +1,559 @@
+"""The work between two fits: interactions, users and items that come or go, and whether a refit pays."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import Any, NamedTuple, Self, cast
+
+import numpy as np
+from sklearn.utils.validation import _check_feature_names
+
+from rgals.datasets.given import Given, given, no_ids, refuse_unknown
+from rgals.datasets.ids import IdMap, Positions, joined
+from rgals.losses import Degrees
+from rgals.matrix.csr import CSR
+from rgals.matrix.entries import grown, merged, replace_rows
+from rgals.matrix.validate import as_csr
+from rgals.model.fold_in import FoldIn
+from rgals.model.state import FittedState, with_scale
+from rgals.runtime import memory
+from rgals.runtime.checks import check_choice, check_int
+from rgals.runtime.errors import InputError, ParameterError, ShapeError
+from rgals.runtime.progress import LOG
+from rgals.solvers.als import Problem
+from rgals.solvers.base import squared_lengths
+from rgals.solvers.choose import exact_backend
+from rgals.training.data import check_matrix
+
+MERGES = ("add", "replace", "drop")
+_publishing = threading.RLock()  # updates read a state, and publish the next one, one after the other
+_Labels = tuple[np.ndarray | None, np.ndarray | None]
+
+
+class Drift(NamedTuple):
+    """How far updates have taken a model from a fit; see `RGALS.drift`.
+
+    Attributes
+    ----------
+    merged : float
+        Interactions that updates have added, changed or taken away, over those that there are.
+    fall : float
+        What one more iteration over everybody would lower the objective by, over all that it fell from
+        factors of 0.
+    """
+
+    merged: float
+    fall: float
+
+
+class Updated(FoldIn):
+    """Updates of a model fitted by half-steps; a mixin of `rgals.RGALS`.
+
+    Every update makes the next state from the present one and publishes it by one assignment. What other
+    threads see is the old state or the new one, and whatever ends an update before leaves the old one.
+    """
+
+    @memory.typed_errors
+    def partial_fit(
+        self, X: Any, y: Any = None, *, merge: str = "add", sweeps: int = 2, columns: Any = None
+    ) -> Self:
+        """Merge new interactions into those that the model knows, and solve what they touch again.
+
+        Users and items with new interactions are solved again from their full histories, ``sweeps`` times,
+        items first; all others keep their factors. Afterwards recommendations, the filter of seen items,
+        explanations and saved files are those of all interactions. A model that is not fitted is fitted.
+
+        Parameters
+        ----------
+        X : Interactions or frame; or sparse matrix or array of shape (n, n_features_in_)
+            New interactions, as `fit` takes them. A table may bring new users and items: those of its ids
+            with interactions. The rows of a matrix are the users 0 to n - 1; rows past the last user are new
+            users, where the model has no ids.
+        y : ignored
+        merge : {"add", "replace", "drop"}, default "add"
+            What becomes of interactions that are known already: values are added, as `fit` adds duplicates;
+            the new value takes the place of the old one; or the new one is left out. Duplicates within ``X``
+            are added; ``read_interactions(X, duplicates="last")`` keeps the last.
+        sweeps : int, default 2
+            Times that items and then users are solved.
+        columns : dict or "matrix", optional
+            As in `fit`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ParameterError, InputError, InputTypeError, ShapeError
+            The interactions cannot be used; the model stays as it was.
+        InsufficientMemoryError
+            The update needs more memory than there is; raised before it is allocated.
+
+        Notes
+        -----
+        A loss, ``reg`` and statistics of ``values`` that were found for the fitted matrix stay until the next
+        `fit`; `drift` tells when that pays. Interactions that change nothing change no bit. New users and
+        items that meet only each other have nothing to start from until then.
+
+        The call copies factors and interactions: one call a day costs little more than the rows it solves,
+        one call an event much more. Two calls at once wait for each other; do not `fit` the same object at
+        the same time.
+
+        Examples
+        --------
+        >>> from rgals import RGALS
+        >>> from rgals.datasets import read_interactions
+        >>> data = read_interactions((["ann", "ann", "bob", "bob"], ["tea", "milk", "tea", "rum"]))
+        >>> model = RGALS(K=2, random_state=0).fit(data)
+        >>> today = read_interactions((["eve", "ann"], ["tea", "cake"]))
+        >>> model.partial_fit(today).user_ids_.tolist(), model.item_ids_.tolist()
+        (['ann', 'bob', 'eve'], ['milk', 'rum', 'tea', 'cake'])
+        """
+        check_choice("merge", merge, MERGES)
+        check_int("sweeps", sweeps, 1)
+        if getattr(self, "_snapshot", None) is None:
+            fit = cast(Any, self).fit  # of `Trained`, which estimators are besides
+            return fit(X) if columns is None else fit(X, columns=columns)
+        began = time.perf_counter()
+        with _publishing:
+            old = cast(FittedState, self._state())
+            seen = _seen(old)
+            events, labels = self._events(X, old, columns)
+            _admit(old, events)
+            touched = np.flatnonzero(events.row_counts)
+            known = grown(seen, *events.shape)
+            rows, at, items = merged(known.take_rows(touched), events.take_rows(touched), merge)
+            if not np.isfinite(rows.values).all():
+                raise InputError(f"X: the sum of an interaction's values overflows {rows.values.dtype}")
+            if not len(at) and events.shape == seen.shape:
+                return self
+            users, items = touched[np.unique(at)], np.unique(items)
+            new_items = np.arange(seen.n_cols, events.n_cols)
+            counts = events.col_counts[seen.n_cols :]
+            weighting = old.weighting.with_counts(new_items, counts)
+            state = _with_history(old, replace_rows(known, touched, rows), labels, weighting, len(at))
+            state = self._solve(old, state, users, items, sweeps)
+            self._snapshot = state
+        LOG.info(
+            "update: %d interactions merged, %d users (%d new) and %d items (%d new) solved in %.3g s; since "
+            "the fit %.3g %% of the interactions",
+            len(at),
+            len(users),
+            len(users[users >= seen.n_rows]),
+            len(items),
+            events.n_cols - seen.n_cols,
+            time.perf_counter() - began,
+            100 * state.record.merged / _seen(state).nnz,
+        )
+        return self
+
+    def _events(self, X: Any, state: FittedState, columns: Any) -> tuple[CSR, _Labels]:
+        """New interactions with a row and a column for all users and items, new ones last; their labels."""
+        found, dtype = given(X, columns), state.item_factors.dtype
+        n_users, n_items = len(state.user_factors), len(state.item_factors)
+        if not found.labelled:
+            _check_feature_names(self, found.matrix if found.frame is None else found.frame, reset=False)
+            rows = check_matrix(self, found.matrix, dtype.type, n_items=n_items)
+            if rows.n_rows > n_users and state.user_ids is not None:
+                raise ShapeError(
+                    f"X has {rows.n_rows} rows for {n_users} users; new ones need ids, as Interactions and "
+                    "frames of users and items have them"
+                )
+            return grown(rows, max(n_users, rows.n_rows), n_items), (state.user_ids, state.item_ids)
+        if state.user_ids is None or state.item_ids is None:
+            raise no_ids("X")
+        matrix, *new = found.laid_out(state.users, state.items, grow=True)
+        rows = as_csr(matrix, dtype=dtype)
+        # Parts of a split name everybody: those count who have interactions.
+        users = np.r_[np.ones(n_users, bool), rows.row_counts[n_users:] > 0]
+        items = np.r_[np.ones(n_items, bool), rows.col_counts[n_items:] > 0]
+        rows = _without_columns(rows.take_rows(np.flatnonzero(users)), items)
+        labels = joined(state.user_ids, new[0][users[n_users:]])
+        return rows, (labels, joined(state.item_ids, new[1][items[n_items:]]))
+
+    def _solve(
+        self, old: FittedState, state: FittedState, users: np.ndarray, items: np.ndarray, sweeps: int = 1
+    ) -> FittedState:
+        """The state with some users and items solved again from their histories, items first.
+
+        ``old`` is the published state: by its scale the read-out goes on. Of several sweeps the first solves
+        items without the new users, whose factors are 0 still; a single one solves these beforehand.
+        """
+        if len(users):
+            state = replace(state, user_factors=state.user_factors.copy())
+        new = users[users >= len(old.user_factors)]
+        if len(items):
+            columns = state.weighting.rows(_seen(state)).transpose().take_rows(items)
+            own, factors = old.scale_of(columns), state.item_factors.copy()
+            scale = None if own is None or state.item_scale is None else state.item_scale.copy()
+            if len(new) and sweeps == 1:
+                state.user_factors[new] = self._fold_in(state, _seen(state).take_rows(new))
+        for _ in range(sweeps):
+            if len(items):
+                factors[items] = with_scale(self._item_step(state, columns, items), own)
+                if scale is not None:
+                    scale[items] = own
+                state = replace(state, item_factors=factors, item_scale=scale)  # nothing kept of those before
+            if len(users):
+                state.user_factors[users] = self._fold_in(state, _seen(state).take_rows(users))
+        return state
+
+    def partial_fit_users(self, X_rows: Any, users: Any = None, *, columns: Any = None) -> Self:
+        """Solve some users again, or new ones, from their full histories; everything else stays.
+
+        Afterwards the model is as if its matrix had these rows: they are excluded by default, saved with the
+        model and explained, and the factors are those of the user half-step of a fit to that matrix.
+
+        Parameters
+        ----------
+        X_rows : sparse matrix or array of shape (n, n_items), Interactions or frame
+            The *full* history of each user, over the items of the model. The columns of an `Interactions`
+            or a frame are found by their ids.
+        users : sequence of n ids, or Positions
+            External ids where the model has them (``user_ids_``), else row numbers. Unknown ids are new
+            users, appended in this order; new row numbers must go on where the model ends. What has ids
+            brings its own.
+        columns : dict or "matrix", optional
+            As in `fit`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UnknownIdError
+            An item that the model does not have: see `partial_fit` and `partial_fit_items`.
+        InputError, InputTypeError, ShapeError
+            Histories or ids cannot be used.
+
+        Notes
+        -----
+        Each call copies the user factors and the interactions: many users in one call cost little more than
+        one. Two calls at once wait for each other; do not `fit` the same object at the same time.
+
+        Examples
+        --------
+        >>> import numpy as np, scipy.sparse as sp
+        >>> from rgals import RGALS
+        >>> X = sp.csr_array(np.kron(np.eye(2), np.ones((6, 5))))
+        >>> model = RGALS(K=4, random_state=0).fit(X)
+        >>> history = sp.csr_array(([1.0, 1.0], ([0, 0], [6, 7])), shape=(1, 10))
+        >>> model.partial_fit_users(history, [12]).recommend(12, n=3)[0]
+        array([[5, 8, 9]], dtype=int32)
+        """
+        with _publishing:
+            old = cast(FittedState, self._state())
+            matrix, users = _histories(given(X_rows, columns, "X_rows"), users, old, "user")
+            dtype = old.item_factors.dtype
+            rows = as_csr(matrix, name="X_rows", dtype=dtype, n_cols=len(old.item_factors))
+            at, labels = _places("users", users, old.users, old.user_ids, rows.n_rows)
+            seen = replace_rows(_seen(old), at, rows)
+            state = _with_history(old, seen, (labels, old.item_ids), old.weighting, rows.nnz)
+            self._snapshot = self._solve(old, state, at, np.empty(0, np.int64))
+        return self
+
+    def partial_fit_items(
+        self, X_cols: Any, items: Any = None, *, refresh_users: bool = False, columns: Any = None
+    ) -> Self:
+        """Solve some items again, or new ones, from their full histories; the counterpart for items.
+
+        Parameters
+        ----------
+        X_cols : sparse matrix or array of shape (n_users, n), Interactions or frame
+            The *full* history of each item, over the users of the model, one column an item. The rows of an
+            `Interactions` or a frame are found by their ids.
+        items : sequence of n ids, or Positions
+            As ``users`` in `partial_fit_users`.
+        refresh_users : bool, default False
+            Solve all users again as well, from their histories with these items, as at the end of a fit;
+            otherwise they keep their factors, and `transform` of their histories differs from these.
+        columns : dict or "matrix", optional
+            As in `fit`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UnknownIdError, InputError, InputTypeError, ShapeError
+            As in `partial_fit_users`.
+
+        Examples
+        --------
+        >>> import numpy as np, scipy.sparse as sp
+        >>> from rgals import RGALS
+        >>> X = sp.csr_array(np.kron(np.eye(2), np.ones((6, 5))))
+        >>> model = RGALS(K=4, random_state=0).fit(X)
+        >>> fans = sp.csr_array(np.r_[np.zeros(6), 1.0, 1.0, 1.0, 1.0, 0.0, 0.0][:, None])
+        >>> model.partial_fit_items(fans, [10]).recommend([0, 11], n=1)[0]
+        array([[10],
+               [10]], dtype=int32)
+        """
+        with _publishing:
+            old = cast(FittedState, self._state())
+            matrix, items = _histories(given(X_cols, columns, "X_cols"), items, old, "item")
+            n_users, dtype = len(old.user_factors), old.item_factors.dtype
+            rows = as_csr(matrix, name="X_cols", dtype=dtype, n_rows=n_users).transpose()
+            at, labels = _places("items", items, old.items, old.item_ids, rows.n_rows)
+            seen = replace_rows(_seen(old).transpose(), at, rows).transpose()
+            weighting = old.weighting.with_counts(at, rows.row_counts)
+            state = _with_history(old, seen, (old.user_ids, labels), weighting, rows.nnz)
+            everybody = np.arange(n_users if refresh_users else 0)
+            self._snapshot = self._solve(old, state, everybody, at)
+        return self
+
+    def forget_users(self, users: Any) -> Self:
+        """Remove users: afterwards their rows, ids and values are nowhere in the model or its files.
+
+        What the factors of items took from them stays, as a share in sums over everybody, until the next
+        `fit`. Copies of the model, files and checkpoints that were written before are not touched.
+
+        Parameters
+        ----------
+        users : sequence of ids, or Positions
+            As in ``user_ids_``. Row numbers where the model has no ids; the rows behind then move up, as in
+            `numpy.delete`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UnknownIdError
+            A user that the model does not have; nobody is removed.
+        InputError
+            No interactions would be left.
+
+        Examples
+        --------
+        >>> from rgals import RGALS
+        >>> from rgals.datasets import read_interactions
+        >>> data = read_interactions((["ann", "ann", "bob", "bob"], ["tea", "milk", "tea", "rum"]))
+        >>> RGALS(K=2, random_state=0).fit(data).forget_users(["ann"]).user_ids_.tolist()
+        ['bob']
+        """
+        with _publishing:
+            old = cast(FittedState, self._state())
+            gone = _gone(old.users, users)
+            seen = _seen(old).take_rows(np.flatnonzero(~gone))
+            seen = replace(seen, values=seen.values[:0]) if (seen.values == 1).all() else seen
+            removed = _removed(old, seen, "users")
+            labels = None if old.user_ids is None else old.user_ids[~gone]
+            left = replace(old, user_factors=old.user_factors[~gone])
+            self._snapshot = _with_history(left, seen, (labels, old.item_ids), old.weighting, removed)
+        return self
+
+    def forget_items(self, items: Any) -> Self:
+        """Remove items: afterwards their columns, ids and values are nowhere in the model or its files.
+
+        The users who had them are solved again from the rest of their histories. What the factors of other
+        items took from these users before stays until the next `fit`.
+
+        Parameters
+        ----------
+        items : sequence of ids, or Positions
+            As ``users`` in `forget_users`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UnknownIdError, InputError
+            As in `forget_users`.
+
+        Examples
+        --------
+        >>> from rgals import RGALS
+        >>> from rgals.datasets import read_interactions
+        >>> data = read_interactions((["ann", "ann", "bob", "bob"], ["tea", "milk", "tea", "rum"]))
+        >>> RGALS(K=2, random_state=0).fit(data).forget_items(["tea"]).item_ids_.tolist()
+        ['milk', 'rum']
+        """
+        with _publishing:
+            old = cast(FittedState, self._state())
+            known, gone = _seen(old), _gone(old.items, items)
+            seen = _without_columns(known, ~gone)
+            removed = _removed(old, seen, "items")
+            idf, scale, labels = old.weighting.idf, old.item_scale, old.item_ids
+            names = old.record.feature_names
+            left = replace(
+                old,
+                item_factors=old.item_factors[~gone],
+                item_scale=None if scale is None else scale[~gone],
+                record=replace(old.record, feature_names=None if names is None else names[~gone]),
+            )
+            weighting = replace(old.weighting, idf=None if idf is None else idf[~gone])
+            labels = None if labels is None else labels[~gone]
+            state = _with_history(left, seen, (old.user_ids, labels), weighting, removed)
+            touched = np.flatnonzero(known.row_counts != seen.row_counts)
+            self._snapshot = self._solve(left, state, touched, np.empty(0, np.int64))
+        return self
+
+    def drift(self) -> Drift:
+        """How far updates have taken the model from a fit, to decide when a refit pays.
+
+        ``fall`` is exact: it tries an iteration over everybody on the side and leaves the model alone. It is
+        the figure by which ``n_iter="auto"`` ends a fit, below .003 then, and grows with what updates leave
+        unsolved. It costs an iteration and a half.
+
+        Returns
+        -------
+        Drift
+            A named tuple: ``merged``, the share of interactions that updates have changed since the fit, and
+            ``fall``.
+
+        Examples
+        --------
+        >>> from rgals import RGALS
+        >>> from rgals.datasets import make_implicit
+        >>> X = make_implicit(200, 100, random_state=0).matrix
+        >>> model = RGALS(K=8, random_state=0).fit(X)
+        >>> drift = model.drift()
+        >>> drift.merged, drift.fall < 0.003
+        (0.0, True)
+        """
+        state = cast(FittedState, self._state())
+        seen = _seen(state)
+        weighted = state.weighting.rows(seen)
+        coefficients = state.loss.coefficients_for(Degrees.of(weighted))
+        problem = Problem.of(weighted, state.loss, coefficients, state.reg, state.reg_exponent)
+        users_side = coefficients.user_side(problem.users, state.reg, state.reg_exponent)
+        items_side = coefficients.item_side(problem.items, state.reg, state.reg_exponent)
+        backend, items, found = exact_backend(self), state.solved_items, []
+        while True:
+            step = backend.half_step(problem.users, items, users_side)
+            found.append(problem.constant + squared_lengths(items, items_side.ridge) - step.decrease)
+            if len(found) == 2:
+                break
+            items = backend.half_step(problem.items, step.factors, items_side).factors
+        fall = (found[0] - found[1]) / (problem.constant - found[1])
+        return Drift(state.record.merged / seen.nnz, float(fall))
+
+
+def _seen(state: FittedState) -> CSR:
+    if state.seen is None:
+        raise InputError("this model carries no training interactions, which an update changes")
+    return state.seen
+
+
+def _admit(state: FittedState, events: CSR) -> None:
+    """Raise `InsufficientMemoryError` where an update needs more memory than there is."""
+    (n_users, n_items), K = events.shape, state.item_factors.shape[1]
+    nnz = _seen(state).nnz + events.nnz
+    # Factors and their copies in another basis; positions, values and order of the rows that are merged.
+    needed = (n_users + n_items) * (2 * K * state.item_factors.itemsize + 200) + 72 * nnz
+    memory.admit(
+        needed,
+        f"an update of {n_users:,} users, {n_items:,} items and {nnz:,} interactions with K={K}",
+        "update a model of fewer users and items, or lower K",
+    )
+
+
+def _with_history(
+    state: FittedState, seen: CSR, labels: _Labels, weighting: Any, changes: int
+) -> FittedState:
+    """The state of other interactions; factors of new rows are 0 still."""
+    record = replace(state.record, merged=state.record.merged + changes)
+    for names in labels:
+        if names is not None:
+            names.flags.writeable = False
+    if seen.n_cols != len(state.item_factors):
+        record = replace(record, feature_names=None)  # it has no names for the new ones
+    scale = state.item_scale
+    return replace(
+        state,
+        user_factors=_longer(state.user_factors, seen.n_rows, 0),
+        item_factors=_longer(state.item_factors, seen.n_cols, 0),
+        item_scale=None if scale is None else _longer(scale, seen.n_cols, 1),
+        seen=seen,
+        user_ids=labels[0],
+        item_ids=labels[1],
+        weighting=weighting,
+        degrees=Degrees.of(weighting.rows(seen)).alone(),
+        record=record,
+    )
+
+
+def _longer(factors: np.ndarray, n: int, fill: int) -> np.ndarray:
+    """The factors with rows of ``fill`` at the end."""
+    if len(factors) == n:
+        return factors
+    out = np.full((n, *factors.shape[1:]), fill, factors.dtype)
+    out[: len(factors)] = factors
+    return out
+
+
+def _without_columns(matrix: CSR, kept: np.ndarray) -> CSR:
+    """The matrix of the columns that are kept."""
+    if kept.all():
+        return matrix
+    part = matrix.where(kept[matrix.indices])
+    places = np.cumsum(kept, dtype=np.int32) - 1
+    return CSR(part.indptr, places[part.indices].astype(np.int32), part.values, int(kept.sum()))
+
+
+def _gone(known: IdMap, ids: Any) -> np.ndarray:
+    """Which of the users or items are meant."""
+    gone = np.zeros(len(known), bool)
+    gone[known.index(ids)] = True
+    return gone
+
+
+def _removed(state: FittedState, seen: CSR, what: str) -> int:
+    """How many interactions go; some must be left."""
+    if not seen.nnz:
+        raise InputError(f"without these {what} the model would have no interactions; delete it instead")
+    return _seen(state).nnz - seen.nnz
+
+
+def _histories(found: Given, ids: Any, state: FittedState, side: str) -> tuple[Any, Any]:
+    """Matrix and ids of histories; what has ids is laid out as the model is, and brings its own."""
+    name = "X_rows" if side == "user" else "X_cols"
+    if not found.labelled:
+        if ids is None:
+            raise ParameterError(f"{side}s", None, "say whose histories these are, one id each")
+        return found.matrix, ids
+    if (state.item_ids if side == "user" else state.user_ids) is None:
+        raise no_ids(name)
+    across = (None, state.items) if side == "user" else (state.users, None)
+    matrix, *unknown = found.laid_out(*across)
+    refuse_unknown(unknown, name)
+    own = found.user_ids if side == "user" else found.item_ids
+    return matrix, own if ids is None else ids
+
+
+def _places(name: str, ids: Any, known: IdMap, labels: np.ndarray | None, n: int) -> tuple[np.ndarray, Any]:
+    """Where histories go, and the labels of everybody afterwards (None where the model has none)."""
+    if isinstance(ids, Positions):
+        if labels is not None:
+            ids = known.labels[known.index(ids)]
+        else:
+            ids = ids.numbers
+    own = IdMap(np.atleast_1d(ids) if np.isscalar(ids) else ids, known.what)
+    if len(own) != n:
+        raise InputError(f"{len(own)} {name} for {n} histories; give one id each")
+    at = known.index(own.labels, missing="mark")
+    new = np.flatnonzero(at < 0)
+    if not len(new):
+        return at, labels
+    if labels is not None:
+        at[new] = len(known) + np.arange(len(new))
+        return at, joined(labels, own.labels[new])
+    numbers = own.labels[new]
+    if numbers.dtype.kind not in "iu" or not np.array_equal(
+        np.sort(numbers), len(known) + np.arange(len(new))
+    ):
+        raise InputError(
+            f"this model has no {known.what} ids, so new {name} are numbered on from {len(known)} without a "
+            f"gap, not {numbers[:5].tolist()}"
+        )
+    at[new] = numbers
+    return at, None
