@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rgals import RGALS
+
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
@@ -27,6 +29,7 @@ def test_every_example_has_a_test():
         "convergence.py",
         "grid_search.py",
         "service.py",
+        "shop.py",
     }  # the last in test_serving_service
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
 
@@ -91,3 +94,16 @@ def test_convergence(monkeypatch, capsys, tmp_path):
         "convergence.png",
         "report.html",
     }
+
+
+def test_shop(monkeypatch, capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "shop.png"
+    out = run("shop.py", monkeypatch, capsys, "--days", "65", "--out", str(tmp_path), "--plot", str(picture))
+    rows = [line.split() for line in out.splitlines() if re.match(r" +\d", line)]
+    assert [row[0] for row in rows] == ["30", "60"]
+    updated, popular, frozen = map(float, rows[-1][4:7])
+    assert updated > popular > 0 and updated > frozen
+    model = RGALS.load(tmp_path / "model.npz")
+    assert f"{len(model.user_ids_):,} lists of 10" in out
+    assert picture.stat().st_size > 10_000
