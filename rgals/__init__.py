@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rgals.estimator import RGALS
     from rgals.losses import IALS, RG2, RGX, WRMF
     from rgals.model_selection.cv import RGALSCV
+    from rgals.solvers.hard_negatives import HardNegatives
     from rgals.training.checkpoint import Checkpoint
     from rgals.warm import warmup
 
@@ -40,6 +41,7 @@ __all__ = [
     "CheckpointError",
     "FileFormatError",
     "ForkError",
+    "HardNegatives",
     "InputError",
     "InputTypeError",
     "InsufficientMemoryError",
@@ -62,6 +64,7 @@ __getattr__, __dir__ = later(
         "estimator": "RGALS",
         "losses": "IALS RG2 RGX WRMF",
         "model_selection.cv": "RGALSCV",
+        "solvers.hard_negatives": "HardNegatives",
         "training.checkpoint": "Checkpoint",
         "warm": "warmup",
     },

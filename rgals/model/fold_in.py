@@ -30,7 +30,7 @@ class PartialFit(FactorRanker):
     def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
         assert isinstance(snapshot, FittedState)
         rows = snapshot.weighting.rows(rows)
-        return exact_backend(self).half_step(rows, snapshot.solved_items, snapshot.user_side(rows)).factors
+        return snapshot.fold_in(rows, exact_backend(self), self.n_jobs)
 
     def transform_items(self, X_cols: Any, items: Any = None) -> np.ndarray:
         """Factors of items from their interactions: the exact item half-step.
@@ -198,8 +198,8 @@ class PartialFit(FactorRanker):
     def explain(self, user: int, item: int, n: int | None = 10) -> Explanation:
         """Which past interactions made the score of a user and an item.
 
-        The score is a sum, exactly: a part from each past interaction and one from the all-pairs terms of the
-        loss.
+        The score is a sum, exactly: a part from each past interaction, one from the all-pairs terms of the
+        loss, and one from ``hard_negatives``.
 
         Parameters
         ----------
@@ -211,7 +211,8 @@ class PartialFit(FactorRanker):
         Returns
         -------
         Explanation
-            ``score``, ``items``, ``contributions``, ``rest`` (of those not listed) and ``all_pairs``.
+            ``score``, ``items``, ``contributions``, ``rest`` (of those not listed), ``all_pairs`` and
+            ``negatives``.
 
         Raises
         ------
