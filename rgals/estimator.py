@@ -256,21 +256,21 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
                 backend = exact_backend(self)  # holds no rows of the iterations
             users_side = coefficients.user_side(problem.users, problem.reg, problem.reg_exponent)
             items_side = coefficients.item_side(problem.items, problem.reg, problem.reg_exponent)
-            checked: tuple
+            rows, side, numbers = problem.users, users_side, None
             if hard is None:
-                step = backend.half_step(problem.users, items, users_side)
+                step = backend.half_step(rows, items, side)
                 users = step.factors
-                checked = problem.users, users, items, users_side, None
             else:
                 del sampler  # and its rows
-                given = problem.users, items, users_side, coefficients, hard, backend, self.n_jobs
+                given = rows, items, side, coefficients, hard, backend, self.n_jobs
                 users = fold_in(*given)
-                checked = hard_rows_at_risk(*given)
+                rows, side, numbers = hard_rows_at_risk(*given)
             check_underflow(problem.users, users, users_side, "user")
             check_underflow(problem.items, items, items_side, "item")
             if not is_cuda(self.device):
-                warn_of_rounding(*checked, backend, "user")
-                warn_of_rounding(problem.items, None, users, items_side, None, backend, "item")
+                solved = users if numbers is None else None
+                warn_of_rounding(rows, solved, items, side, backend, "user", numbers)
+                warn_of_rounding(problem.items, None, users, items_side, backend, "item")
         if not history:  # closed form: one entry, so that the objective can be read as after any fit
             ridge = items_side.ridge @ np.einsum("ij,ij->i", items, items, dtype=np.float64)
             objective = problem.constant + float(ridge) - step.decrease

@@ -20,6 +20,7 @@ from rgals.model.state import FittedState, Snapshot, with_scale
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.solvers.choose import exact_backend
+from rgals.solvers.hard_negatives import pair_terms, with_users
 
 _publishing = threading.RLock()  # partial fits read a state, and publish the next one, one after the other
 
@@ -75,7 +76,14 @@ class PartialFit(FactorRanker):
             pull = state.user_factors @ (h @ state.solved_items)
             weight = side.linear_weight + side.interaction * side.gram_weight * pull
             side = replace(side, linear_weight=weight)
-        return exact_backend(self).half_step(columns, state.user_factors, side).factors
+        backend, users, hard = exact_backend(self), state.user_factors, state.hard_negatives
+        factors = backend.half_step(columns, users, side).factors
+        if hard is None or state.seen is None:
+            return factors
+        known = users, state.solved_items, state.seen
+        merged = with_users(columns, factors, known, solved, hard, self.n_jobs)
+        of_users, of_items = pair_terms(coefficients, hard.weight)
+        return backend.half_step(merged, users, side.with_pairs(of_items, of_users)).factors
 
     def partial_fit_users(self, X_rows: Any, users: Any = None) -> Self:
         """Solve some users again, or new ones, from their full histories; everything else stays.

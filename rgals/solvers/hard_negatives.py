@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator
 
 from rgals.kernels import hard as kernel
 from rgals.kernels import topk
+from rgals.kernels.queue import launch
 from rgals.losses.base import Coefficients, Side, weight_sums
 from rgals.matrix.csr import CSR, read_only
 from rgals.runtime.checks import check_int, check_real
@@ -128,7 +129,7 @@ def merge(rows: CSR, pairs: CSR, dtype: Any, n_threads: int, room: tuple | None 
     indices, values = (np.empty(n, np.int32), np.empty(n, dtype)) if room is None else room
     indices, values = indices[:n], values[:n]
     given = rows.indptr, rows.indices, read_only(rows.values.astype(dtype, copy=False))
-    kernel.merge(*given, pairs.indptr, pairs.indices, n_threads, indices, values)
+    launch(kernel.merge, n_threads, *given, pairs.indptr, pairs.indices, indices, values)
     return CSR(rows.indptr + pairs.indptr, indices, values, rows.n_cols)
 
 
@@ -175,24 +176,24 @@ def draw(
     """The best items of every user in the share of the user's block, without those in ``rows``."""
     n_items, starts = len(items), np.append(np.arange(0, len(users), topk.USERS), len(users))
     size = hard.share_size(n_items)
-    lists = np.empty((len(users), min(hard.n_samples, size)), np.int32)
+    lists = np.full((len(users), min(hard.n_samples, size)), -1, np.int32)
     most, first = int(np.diff(rows.indptr[starts]).max(initial=0)), 0
     factors = read_only(users), read_only(items)
     for shares in _shares(rng, n_items, size, len(starts) - 1):
-        kernel.draw(*factors, shares, first, rows.indptr, rows.indices, most, n_threads, lists)
+        launch(kernel.draw, n_threads, *factors, shares, first, rows.indptr, rows.indices, most, lists)
         first += len(shares)
     return _of_lists(lists, n_items)
 
 
-def best(users: np.ndarray, items: np.ndarray, rows: CSR, n: int, n_threads: int) -> CSR:
-    """The ``n`` best items of every user without those in ``rows``; none for users who have nothing."""
-    ids = np.empty((1, len(users), n), np.int32)
-    none, given = np.empty(0, users.dtype), (read_only(users), read_only(items))
-    filters = read_only(none), read_only(np.empty(0, np.int32)), rows.indptr, rows.indices
-    topk.topk(*given, *filters, n_threads, ids, np.empty(ids.shape, users.dtype))
-    lists = np.sort(ids[0], axis=1)
-    lists[rows.row_counts == 0] = -1
-    return _of_lists(lists, len(items))
+def best(
+    users: np.ndarray, items: np.ndarray, rows: CSR, n: int, n_threads: int, without: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The ``n`` best items of every user but those in ``rows`` and ``without``, and their scores."""
+    ids, scores = np.empty((1, len(users), n), np.int32), np.empty((1, len(users), n), users.dtype)
+    blocked = np.empty(0, np.int32) if without is None else np.sort(without).astype(np.int32)
+    filters = read_only(np.empty(0, users.dtype)), read_only(blocked), rows.indptr, rows.indices
+    topk.topk(read_only(users), read_only(items), *filters, n_threads, ids, scores)
+    return ids[0], scores[0]
 
 
 # ---------------------------------------------------------------- in a fit
@@ -290,10 +291,65 @@ def hard_rows(
     """Blocks of ``rows`` with the T best items by the factors ``users`` in them, and their sides."""
     n = hard.n_top(len(items))
     whole = side.with_pairs(*pair_terms(coefficients, hard.weight))
-    at_once = max(_AT_ONCE // n // topk.USERS, 1) * topk.USERS
-    for start in range(0, rows.n_rows, at_once):
-        part = slice(start, min(start + at_once, rows.n_rows))
+    for part in _parts(rows.n_rows, n):
         some = rows.slice_rows(part.start, part.stop)
         with workers(n_jobs) as n_threads:
-            merged = merge(some, best(users[part], items, some, n, n_threads), items.dtype, n_threads)
+            lists = np.sort(best(users[part], items, some, n, n_threads)[0], axis=1)
+            lists[some.row_counts == 0] = -1
+            merged = merge(some, _of_lists(lists, len(items)), items.dtype, n_threads)
         yield part, merged, whole.take_rows(part)
+
+
+def _parts(n_users: int, n: int) -> Iterator[slice]:
+    """Users of whom lists of ``n`` are held at once: whole blocks, so that scores round alike."""
+    at_once = max(_AT_ONCE // n // topk.USERS, 1) * topk.USERS
+    for start in range(0, n_users, at_once):
+        yield slice(start, min(start + at_once, n_users))
+
+
+def with_users(
+    columns: CSR,
+    found: np.ndarray,
+    state: tuple[np.ndarray, np.ndarray, CSR],
+    known: np.ndarray,
+    hard: HardNegatives,
+    n_jobs: int | None,
+) -> CSR:
+    """Histories of items (items x users) with the users among whose T best items each of them comes.
+
+    ``found``: factors of these items without hard negatives. ``state``: the factors of users and items, and
+    the matrix; ``known`` are those of its items that are solved anew, which are left out of the rankings.
+    """
+    users, items, seen = state
+    n = hard.n_top(len(items))
+    first = [np.empty((len(found), 0), bool)]
+    for part in _parts(len(users), n + len(found)):
+        some = seen.slice_rows(part.start, part.stop)
+        with workers(n_jobs) as n_threads:
+            _, scores = best(users[part], items, some, n, n_threads, known)
+            above = found @ users[part].T > scores[:, -1]
+        first.append(above & (some.row_counts > 0))
+    above = np.concatenate(first, axis=1)
+    above[columns.rows, columns.indices] = False
+    user = np.nonzero(above)[1]
+    indptr = np.append(0, np.cumsum(above.sum(axis=1, dtype=np.int64)))
+    pairs = CSR(indptr, user.astype(np.int32), np.empty(0, np.float32), len(users))
+    return merge(columns, pairs, found.dtype, 1)
+
+
+def scratch_bytes(
+    hard: HardNegatives, shape: tuple[int, int], nnz: int, K: int, itemsize: int, threads: int
+) -> tuple[int, int]:
+    """Bytes that hard negatives take at the peak of an iteration, and of the last users, beside all else."""
+    n_users, n_items = shape
+    size, n = hard.share_size(n_items), hard.n_top(n_items)
+    pairs, entry = n_users * min(hard.n_samples, size), 4 + itemsize
+    terms = 2 * 6 * 8 * (n_users + n_items)
+    blocks = -(-n_users // topk.USERS)
+    shares = 2 * 4 * size * min(max(_AT_ONCE // size, _BLOCKS), blocks) + 12 * n_items
+    tiles = threads * (topk.USERS * ((topk.ITEMS + hard.n_samples) * entry + K * itemsize) + 4 * n_items)
+    # The rows of both sides; lists, and what their transposition takes.
+    drawn = 2 * (nnz + pairs) * entry + 11 * pairs + terms + shares + tiles
+    # Lists and scores, the lists in order, and the rows of a part.
+    listed = min(max(_AT_ONCE, n * topk.USERS), n * n_users)
+    return drawn, listed * (2 * entry + 6) + min(nnz, listed) * entry + terms // 2

@@ -33,9 +33,9 @@ def warn_of_rounding(
     solved: np.ndarray | None,
     fixed: np.ndarray,
     side: Side,
-    numbers: np.ndarray | None,
     backend: Backend,
     what: str,
+    numbers: np.ndarray | None = None,
 ) -> None:
     """Warn where rounding to float32 shows in a row's scores: an error beyond `LIMIT` of the largest of them.
 
@@ -79,8 +79,8 @@ def hard_rows_at_risk(
     hard: HardNegatives,
     backend: Backend,
     n_jobs: int | None,
-) -> tuple[CSR, None, np.ndarray, Side, np.ndarray]:
-    """What `warn_of_rounding` is told of users who are folded in with hard negatives: those at risk without.
+) -> tuple[CSR, Side, np.ndarray]:
+    """Users at risk who are folded in with hard negatives, for `warn_of_rounding`: rows, side and numbers.
 
     Such pairs weigh as much as all pairs do, times their weight: they alone put no row at risk.
     """
@@ -90,7 +90,7 @@ def hard_rows_at_risk(
     users = backend.half_step(some, fixed, part).factors
     for _, merged, with_pairs in hard_rows(some, fixed, users, part, own, hard, n_jobs):
         some, part = merged, with_pairs  # one block: rows at risk are some dozens
-    return some, None, fixed, part, at
+    return some, part, at
 
 
 def check_underflow(rows: CSR, solved: np.ndarray, side: Side, what: str) -> None:

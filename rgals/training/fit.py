@@ -17,7 +17,7 @@ from rgals.runtime.threads import n_threads
 from rgals.solvers import closed_form, spectral
 from rgals.solvers.als import ALS, Problem
 from rgals.solvers.cuda import check_factors, is_cuda
-from rgals.solvers.hard_negatives import read_hard_negatives
+from rgals.solvers.hard_negatives import read_hard_negatives, scratch_bytes
 from rgals.training.checkpoint import checkpoint_spec, describe, plain
 from rgals.training.data import admit, dtype_name
 from rgals.training.start import CLOSED_FORM, INITS, RANDOM, SPECTRAL, WARM, choose_init
@@ -100,6 +100,7 @@ def check_memory(
     model: Any, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool, watched: bool
 ) -> None:
     """Raise `InsufficientMemoryError` where a fit needs more memory than there is: see `Trained`."""
+    hard, threads = read_hard_negatives(model.hard_negatives), n_threads(model.n_jobs)
     itemsize, valued, size = dtype.itemsize, not matrix.is_binary, (matrix.shape, matrix.nnz)
     init, closed = choose_init(model, matrix), 0
     if model.solver == "svd" or init == CLOSED_FORM:
@@ -112,11 +113,12 @@ def check_memory(
         coupled=get_loss(model.loss).couples_items(),
         best=model.early_stopping,
         watched=watched,
-        threads=n_threads(model.n_jobs),
+        threads=threads,
         longest=int(max(matrix.row_counts.max(), matrix.col_counts.max())),
         closed_form=closed,
         iterates=model.solver != "svd",
         start=spectral.n_columns(model.K, itemsize) if init == SPECTRAL else 0,
+        hard=(0, 0) if hard is None else scratch_bytes(hard, *size, model.K, itemsize, threads),
     )
     if model.readout_exponent:  # what scores, beside what was solved
         needed += matrix.n_cols * model.K * itemsize

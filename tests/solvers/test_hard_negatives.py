@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 import re
 
@@ -265,10 +266,11 @@ def test_users_are_those_of_a_half_step_with_their_best_items(loss, X):
 
 def test_new_users_are_folded_in_as_those_of_the_fit(X, monkeypatch):
     model = make(dtype="float32").fit(X)
-    some = X[10:40]
-    np.testing.assert_allclose(model.transform(some), model.user_factors_[10:40], rtol=1e-4, atol=1e-5)
+    users = np.flatnonzero(np.diff(X.indptr))[10:40]
+    some = X[users]
+    np.testing.assert_allclose(model.transform(some), model.user_factors_[users], rtol=1e-4, atol=1e-5)
     ids, scores = model.recommend_new(some, n=6)
-    known = model.recommend(np.arange(10, 40), n=6)
+    known = model.recommend(users, n=6)
     np.testing.assert_array_equal(ids, known[0])
     np.testing.assert_allclose(scores, known[1], rtol=1e-4, atol=1e-5)
     whole = model.transform(sp.vstack([X] * 15, format="csr"))
@@ -286,6 +288,34 @@ def test_updated_users_equal_a_fold_in(X):
     np.testing.assert_allclose(model.transform(history), model.user_factors_[[7, 90]], rtol=1e-9)
     plain = make(hard_negatives=None).fit(X)
     assert np.abs(model.user_factors_[7] - plain.transform(history)[0]).max() > 1e-6
+
+
+@pytest.mark.parametrize("loss", [RG2(alpha=0.05), RGX(alpha=0.05), IALS(alpha0=0.2)], ids=lambda x: x.name)
+def test_updated_items_have_the_users_whom_they_come_first_for(loss, X):
+    model = make(loss, reg=REG, reg_exponent=NU).fit(X)
+    columns, known, new = sp.csr_array(X[:, [1, 8, 40]]), np.array([7, 30]), np.array([7, 30, 120])
+    P, Q = model.user_factors_, model.item_factors_
+    plain = copy.copy(model)
+    plain._snapshot = dataclasses.replace(model._state(), hard_negatives=None)
+    first = None if loss.couples_items() else plain.partial_fit_items(columns, new).item_factors_[new]
+    model.partial_fit_items(columns, new)
+    if first is not None:
+        scores = np.where(X.toarray() > 0, -np.inf, P @ Q.T)
+        scores[:, known] = -np.inf
+        least = -np.sort(-scores, axis=1)[:, HARD.n_top(120) - 1]
+        above = (least[:, None] < P @ first.T) & (columns.toarray() == 0) & (X.sum(axis=1) > 0)[:, None]
+        assert 3 < above.sum() < above.size
+        pairs = np.zeros((90, 121), bool)
+        pairs[:, new] = above
+        whole = model.seen_
+        gradient = loss.gradient(whole, model.user_factors_, model.item_factors_, REG, NU)[1]
+        more = hard_part(loss, whole, pairs, model.user_factors_, model.item_factors_)[2]
+        total = gradient + more * HARD.weight / WEIGHT
+        assert np.abs(total[new]).max() < 1e-9 * np.abs(gradient).max()
+    unchanged = np.setdiff1d(np.arange(120), new)
+    np.testing.assert_array_equal(model.item_factors_[unchanged], Q[unchanged])
+    model.partial_fit_items(columns, new, refresh_users=True)
+    np.testing.assert_array_equal(model.transform(model.seen_), model.user_factors_)
 
 
 @pytest.mark.parametrize("loss", ["rg2", "rgx", "wrmf", "ials"])
