@@ -46,7 +46,8 @@ class HardNegatives(BaseEstimator):
         gamma; 0 is a fit without. 1 to 4 pay on large sparse catalogues, 0 on small dense ones: search it,
         and ``reg`` downwards beside it.
     share : float, default=0.01
-        T as a share of the catalogue; T is at least ``n_samples``.
+        T as a share of the catalogue. T is at least twice ``n_samples``: what everybody ranks first is too
+        often what they will want.
     n_samples : int, default=50
         Items that are drawn for a user. The fewer, the more of them are false negatives.
     warmup : int, default=4
@@ -95,7 +96,7 @@ class HardNegatives(BaseEstimator):
 
     def n_top(self, n_items: int) -> int:
         """T."""
-        return min(max(int(np.ceil(self.share * n_items)), self.n_samples), n_items)
+        return min(max(int(np.ceil(self.share * n_items)), 2 * self.n_samples), n_items)
 
     def share_size(self, n_items: int) -> int:
         """Items of the share that a block of users draws from."""
