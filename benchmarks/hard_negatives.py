@@ -1,12 +1,12 @@
 """What hard negatives gain and cost: `python benchmarks/hard_negatives.py citeulike-a ml-1m --K 64`.
 
-Quality: a random fifth of every user's interactions is hidden, a fifth of the rest is validation. The weight
-of the hard negatives is the one with the best NDCG@20 on validation among 0, 0.5, 1, 2 and 4; all else is as
-the rule has it without them. Then the NDCG@20 of the fit without and of the fit with that weight, on what was
-hidden; mean over the splits.
+Quality: a random fifth of every user's interactions is hidden, a fifth of the rest is validation. There the
+loss's strength, reg and the item exponent are chosen by NDCG@20 around the rule, without hard negatives;
+then, all else as it is, the weight of the hard negatives among 0, 0.5, 1, 2 and 4. The table has the NDCG@20 of the
+fit without and of the fit with that weight on what was hidden; mean over the splits.
 
-Cost (``--cost``): CPU seconds of an iteration with them and without, of the last users, and of `recommend_new`
-for 1,000 users, by one thread (wall time of a shared machine says nothing).
+Cost (``--cost``): CPU seconds of an iteration with them and without, of the last users, and of
+`recommend_new` for 1,000 users, by one thread (wall time of a shared machine says nothing).
 
 Lines go to ``hard_negatives_results.jsonl`` beside this file and are not measured again.
 """
@@ -14,6 +14,7 @@ Lines go to ``hard_negatives_results.jsonl`` beside this file and are not measur
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from quality import DATA
 from rgals import RGALS, HardNegatives
 from rgals.datasets import read_interactions
 from rgals.files.journal import Journal
+from rgals.losses import Degrees, get_loss
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import hold_out
 from rgals.matrix.validate import as_csr
@@ -31,6 +33,8 @@ from rgals.metrics import evaluate
 
 RESULTS = Path(__file__).with_name("hard_negatives_results.jsonl")
 METRIC, HIDDEN, WEIGHTS = "ndcg@20", 0.2, (0.0, 0.5, 1.0, 2.0, 4.0)
+#: Factors of the rule's strength and reg, and item exponents, that are tried without hard negatives.
+AROUND = tuple(itertools.product((1.0, 2.45), (0.6, 1.0, 1.7), (0.0, -0.3)))
 SETS = (
     "citeulike-a",
     "amazon-toys-5core",
@@ -50,9 +54,17 @@ def read(name: str) -> CSR:
     return as_csr(X, dtype=np.float32)
 
 
-def judged(train: CSR, hidden: CSR, K: int, loss: str, weight: float, n_jobs: int | None) -> dict[str, Any]:
-    """A fit: NDCG@20 and seconds."""
-    model = RGALS(K, loss, hard_negatives=weight, random_state=0, n_jobs=n_jobs).fit(train)
+def judged(
+    train: CSR, hidden: CSR, K: int, loss: str, around: Any, weight: float, n_jobs: int | None
+) -> dict[str, Any]:
+    """A fit: NDCG@20 and seconds. ``around``: factors of strength and reg, and the item exponent."""
+    strength, times, exponent = around
+    degrees = Degrees.of(train)
+    made = get_loss(loss).resolve(degrees, K)
+    name = "alpha0" if loss == "ials" else "alpha"
+    made.set_params(**{name: strength * made.get_params()[name], "item_exponent": exponent})
+    reg = times * get_loss(loss).defaults(degrees, K)["reg"]
+    model = RGALS(K, made, reg=reg, hard_negatives=weight, random_state=0, n_jobs=n_jobs).fit(train)
     figures = evaluate(model, train.to_scipy(), hidden.to_scipy(), METRIC, n_jobs=n_jobs)
     return {METRIC: float(figures[METRIC]), "seconds": model.history_[-1]["seconds"]}
 
@@ -96,9 +108,8 @@ def quality_table(
                     plain, hard = np.mean([row[:2] for row in rows], axis=0)
                     weights = ", ".join(f"{row[2]:g}" for row in rows)
                     gain = 100 * (hard / plain - 1)
-                    print(
-                        f"| {K} | {loss} | {name} | {plain:.4f} | {hard:.4f} | {gain:+.1f} % | {weights} | {len(rows)} |"
-                    )
+                    figures = f"{plain:.4f} | {hard:.4f} | {gain:+.1f} %"
+                    print(f"| {K} | {loss} | {name} | {figures} | {weights} | {len(rows)} |")
 
 
 def cost_table(record: Journal, sets: list[str], ladder: list[int], losses: list[str]) -> None:
@@ -125,33 +136,48 @@ def cost_table(record: Journal, sets: list[str], ladder: list[int], losses: list
 
 def chosen(record: Journal, name: str, K: int, loss: str, split: int) -> tuple[float, float, float] | None:
     """Figures without and with the weight that validation chose, and that weight."""
-    tried = {weight: record.get(key(name, K, loss, split, "validation", weight)) for weight in WEIGHTS}
-    if not all(tried.values()):
+    around = best(record, [key(name, K, loss, split, "validation", a, 0.0) for a in AROUND], AROUND)
+    if around is None:
         return None
-    best = max(WEIGHTS, key=lambda weight: tried[weight][METRIC])  # type: ignore[index]
-    plain, hard = (record.get(key(name, K, loss, split, "test", weight)) for weight in (0.0, best))
-    return (plain[METRIC], hard[METRIC], best) if plain and hard else None
+    tried = [key(name, K, loss, split, "validation", around, weight) for weight in WEIGHTS]
+    weight = best(record, tried, WEIGHTS)
+    if weight is None:
+        return None
+    plain, hard = (record.get(key(name, K, loss, split, "test", around, w)) for w in (0.0, weight))
+    return (plain[METRIC], hard[METRIC], weight) if plain and hard else None
 
 
-def key(name: str, K: int, loss: str, split: int, part: str, weight: float) -> str:
+def best(record: Journal, keys: list[str], choices: Any) -> Any:
+    """The choice with the best figure; None while one is missing."""
+    found = [record.get(at) for at in keys]
+    if not all(found):
+        return None
+    return choices[int(np.argmax([row[METRIC] for row in found]))]  # type: ignore[index]
+
+
+def key(name: str, K: int, loss: str, split: int, part: str, around: Any, weight: float) -> str:
     """Of a line."""
-    return f"{name} K{K} {loss} split={split} {part} weight={weight:g}"
+    strength, reg, exponent = around
+    settings = f"strength x{strength:g} reg x{reg:g} item exponent {exponent:g}"
+    return f"{name} K{K} {loss} split={split} {part} {settings} weight={weight:g}"
 
 
 def measure(record: Journal, name: str, K: int, loss: str, split: int, n_jobs: int | None) -> None:
     """What is missing of one split."""
     train, hidden = hold_out(read(name), HIDDEN, split)
     parts = {"validation": hold_out(train, HIDDEN, 100 + split), "test": (train, hidden)}
-    for part, (fitted, judge) in parts.items():
-        weights = WEIGHTS
-        if part == "test":
-            found = {w: record.get(key(name, K, loss, split, "validation", w)) for w in WEIGHTS}
-            weights = tuple({0.0, max(WEIGHTS, key=lambda w: found[w][METRIC])})  # type: ignore[index]
-        for weight in weights:
-            at = key(name, K, loss, split, part, weight)
-            if not record.get(at):
-                record.add(at, judged(fitted, judge, K, loss, weight, n_jobs))
-                print(at, record.get(at), flush=True)
+
+    def fit(part: str, around: Any, weight: float) -> str:
+        at = key(name, K, loss, split, part, around, weight)
+        if not record.get(at):
+            record.add(at, judged(*parts[part], K, loss, around, weight, n_jobs))
+            print(at, record.get(at), flush=True)
+        return at
+
+    around = best(record, [fit("validation", around, 0.0) for around in AROUND], AROUND)
+    weight = best(record, [fit("validation", around, weight) for weight in WEIGHTS], WEIGHTS)
+    for one in {0.0, weight}:
+        fit("test", around, one)
 
 
 def main() -> None:

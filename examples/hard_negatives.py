@@ -1,4 +1,4 @@
-"""Hard negatives: weight for the pairs that a ranking is decided among, where K is small for the catalogue."""
+"""Hard negatives: weight for the pairs among which a ranking is decided, where K is small."""
 
 from rgals import RGALS, HardNegatives
 from rgals.datasets import make_implicit
