@@ -2,8 +2,8 @@
 
 Quality: a random fifth of every user's interactions is hidden, a fifth of the rest is validation. There the
 loss's strength, reg and the item exponent are chosen by NDCG@20 around the rule, without hard negatives;
-then, all else as it is, the weight of the hard negatives among 0, 0.5, 1, 2 and 4. The table has the NDCG@20 of the
-fit without and of the fit with that weight on what was hidden; mean over the splits.
+then, all else as it is, the weight of the hard negatives among 0, 0.5, 1, 2 and 4. The table has the NDCG@20
+of the fit without and of the fit with that weight on what was hidden; mean over the splits.
 
 Cost (``--cost``): CPU seconds of an iteration with them and without, of the last users, and of
 `recommend_new` for 1,000 users, by one thread (wall time of a shared machine says nothing).
