@@ -375,7 +375,8 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     def transform(self, X: Any) -> np.ndarray:
         """Factors of users from their interactions: the exact user half-step (fold-in).
 
-        On the training rows it equals ``user_factors_``.
+        On the training rows it equals ``user_factors_``. With ``hard_negatives`` it is done twice, the second
+        time with the best items of the first that the user does not have.
 
         Parameters
         ----------
@@ -417,6 +418,8 @@ class RGALS(Trained, PartialFit, Interop, ClassNamePrefixFeaturesOutMixin, Trans
 
     def objective(self, X: Any) -> float:
         """Value of the stated objective at the current factors (see the loss for the formula).
+
+        What ``hard_negatives`` add is no part of it.
 
         Parameters
         ----------

@@ -226,10 +226,10 @@ def coefficients(k, number, rows):
     v = rows.values[k] if len(rows.values) else m.dtype.type(1.0)
     if len(rows.col_terms):
         col = rows.col_terms[rows.indices[k]]
-        if v < 0.0:  # a pair with terms of its own
+        if len(m) > 4 and v < 0.0:  # a pair with terms of its own
             return -v * (m[4] * col[4]), -v * (m[5] * col[5])
         return v * (m[0] * col[0]) + m[1] * col[1], v * (m[2] * col[2]) + m[3] * col[3]
-    if v < 0.0:
+    if len(m) > 4 and v < 0.0:
         return -v * m[4], -v * m[5]
     return v * m[0] + m[1], v * m[2] + m[3]
 
