@@ -33,7 +33,7 @@ from rgals.metrics import evaluate
 
 RESULTS = Path(__file__).with_name("hard_negatives_results.jsonl")
 METRIC, HIDDEN, WEIGHTS = "ndcg@20", 0.2, (0.0, 0.5, 1.0, 2.0, 4.0)
-#: Factors of the rule's strength and reg, and item exponents, that are tried without hard negatives.
+#: Factors of the rule's strength and reg, and shifts of its item exponent, tried without hard negatives.
 AROUND = tuple(itertools.product((1.0, 2.45), (0.6, 1.0, 1.7), (0.0, -0.3)))
 SETS = (
     "citeulike-a",
@@ -57,12 +57,13 @@ def read(name: str) -> CSR:
 def judged(
     train: CSR, hidden: CSR, K: int, loss: str, around: Any, weight: float, n_jobs: int | None
 ) -> dict[str, Any]:
-    """A fit: NDCG@20 and seconds. ``around``: factors of strength and reg, and the item exponent."""
+    """A fit: NDCG@20 and seconds. ``around``: of the rule, as `AROUND` has it."""
     strength, times, exponent = around
     degrees = Degrees.of(train)
     made = get_loss(loss).resolve(degrees, K)
     name = "alpha0" if loss == "ials" else "alpha"
-    made.set_params(**{name: strength * made.get_params()[name], "item_exponent": exponent})
+    taken = made.get_params()
+    made.set_params(**{name: strength * taken[name], "item_exponent": taken["item_exponent"] + exponent})
     reg = times * get_loss(loss).defaults(degrees, K)["reg"]
     model = RGALS(K, made, reg=reg, hard_negatives=weight, random_state=0, n_jobs=n_jobs).fit(train)
     figures = evaluate(model, train.to_scipy(), hidden.to_scipy(), METRIC, n_jobs=n_jobs)
@@ -158,7 +159,7 @@ def best(record: Journal, keys: list[str], choices: Any) -> Any:
 def key(name: str, K: int, loss: str, split: int, part: str, around: Any, weight: float) -> str:
     """Of a line."""
     strength, reg, exponent = around
-    settings = f"strength x{strength:g} reg x{reg:g} item exponent {exponent:g}"
+    settings = f"strength x{strength:g} reg x{reg:g} item exponent {exponent:+g}"
     return f"{name} K{K} {loss} split={split} {part} {settings} weight={weight:g}"
 
 
