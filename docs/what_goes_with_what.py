@@ -53,6 +53,7 @@ LOSSES_BY_FEATURE = Table(
         'values="binary"': _WEIGHTS,
         'values="bm25"': _WEIGHTS,
         "readout_exponent=0.3": "items score scaled; users, objective, fold-in and updates are those without",
+        "hard_negatives=1.0": "users of the fit equal a fold-in; equal bytes for any threads or interruption",
         'init="spectral"': "begins below the random start, with equal bytes for any threads",
         "transform": "the factors of the fit for its rows, to the bit; the minimiser for others",
         "partial_fit_users": _UPDATED,
@@ -79,6 +80,7 @@ SOLVERS_BY_FEATURE = Table(
         "early_stopping=True": "the best iterate is kept",
         'device="cuda"': "as above",
         "readout_exponent=0.3": "as above",
+        "hard_negatives=1.0": "as above",
         'init="spectral"': "as above",
         "reg_exponent=0.5": "`transform` of the rows of the fit gives their factors",
         'dtype="float64"': "the objective of the fitted model is the last of the history, to 1e-9",
@@ -88,6 +90,7 @@ SOLVERS_BY_FEATURE = Table(
         ("fit(callbacks=...)", 'solver="svd"'): _NO_STEPS,
         ("fit(validation=...)", 'solver="svd"'): _NO_STEPS,
         ("early_stopping=True", 'solver="svd"'): _NO_STEPS,
+        ("hard_negatives=1.0", 'solver="svd"'): _NO_STEPS,
         ('init="spectral"', 'solver="svd"'): "starts from nothing",
         ('device="cuda"', 'solver="dense"'): "device='cpu'",
         ("reg_exponent=0.5", 'solver="svd"'): "it needs reg_exponent=1",
@@ -115,7 +118,7 @@ subclass of `rgals.losses.Loss`.
 {SOLVERS_BY_FEATURE}
 
 Refused: `solver="svd"` {_NO_STEPS} to watch, to write down or to start, and needs `reg_exponent=1`;
-`solver="dense"`, the float64 reference, runs on the CPU.
+`solver="dense"`, the float64 reference, runs on the CPU, and so do fits with hard negatives.
 """
 
 

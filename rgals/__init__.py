@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rgals.estimator import RGALS
     from rgals.losses import IALS, RG2, RGX, WRMF
     from rgals.model_selection.cv import RGALSCV
+    from rgals.solvers.hard_negatives import HardNegatives
     from rgals.training.checkpoint import Checkpoint
     from rgals.warm import warmup
 
@@ -42,6 +43,7 @@ __all__ = [
     "CheckpointError",
     "FileFormatError",
     "ForkError",
+    "HardNegatives",
     "InputError",
     "InputTypeError",
     "InsufficientMemoryError",
@@ -68,6 +70,7 @@ __getattr__, __dir__ = later(
         "losses": "IALS RG2 RGX WRMF",
         "model_selection.cv": "RGALSCV",
         "plots": "",
+        "solvers.hard_negatives": "HardNegatives",
         "training.checkpoint": "Checkpoint",
         "warm": "warmup",
     },

@@ -28,7 +28,8 @@ from rgals.solvers import closed_form
 from rgals.solvers.als import ALS, Problem, choose_reg
 from rgals.solvers.choose import choose_solver, exact_backend
 from rgals.solvers.cuda import is_cuda
-from rgals.solvers.precision import check_underflow, warn_of_rounding
+from rgals.solvers.hard_negatives import Sampler, fold_in, read_hard_negatives
+from rgals.solvers.precision import check_underflow, hard_rows_at_risk, warn_of_rounding
 from rgals.training.base import Task, Trained
 from rgals.training.data import dtype_name, read_rows
 from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, taken
@@ -46,7 +47,7 @@ class RGALS(Trained, Updated, Interop, ClassNamePrefixFeaturesOutMixin, Transfor
     Finds user factors P and item factors Q that minimise a ranking loss over *all* user-item pairs plus
     ``sum_x rho_x |p_x|^2 + sum_y rho_y |q_y|^2``, where ``rho = reg * weight^reg_exponent`` and the weight of
     a row is the sum of its loss weights (Eqs. 36-39 of Pu et al.; frequency scaling in Rendle et al. 2022).
-    Every half-step is solved exactly, so the objective never rises.
+    Every half-step is solved exactly, so the objective never rises (but for ``hard_negatives``).
 
     Parameters
     ----------
@@ -90,6 +91,12 @@ class RGALS(Trained, Updated, Interop, ClassNamePrefixFeaturesOutMixin, Transfor
         with mean 1 over the interactions. It costs nothing; about .05 to .1 raises quality on most data.
         Rankings, early stopping and exports have it; objectives, fold-in and updates are those of the factors
         that were solved, ``item_factors_ / item_scale_[:, None]``.
+    hard_negatives : None, float or HardNegatives, default=None
+        Weight for the unobserved pairs that a user's current scores put first; a number is
+        ``HardNegatives(weight)``. It raises quality where K is small for the catalogue: see `HardNegatives`
+        for the objective and its source. Users are folded in with the best items that they do not have, too.
+        ``n_iter="auto"`` is ``warmup + 6`` then, and the objective, which may rise when the pairs are drawn
+        anew, ends no fit: ``tol`` stays 0. Not for ``solver="svd"``, nor on a GPU.
     tol : float, default=0.0
         Stop when the objective falls by less than this share of its magnitude in an iteration; 0: when
         rounding makes it rise. Whatever ``n_iter`` is.
@@ -174,6 +181,7 @@ class RGALS(Trained, Updated, Interop, ClassNamePrefixFeaturesOutMixin, Transfor
     init: str = AUTO
     init_scale: float | None = None
     readout_exponent: float = 0.0
+    hard_negatives: Any = None
     tol: float = 0.0
     early_stopping: bool = False
     patience: int = 5
@@ -205,6 +213,11 @@ class RGALS(Trained, Updated, Interop, ClassNamePrefixFeaturesOutMixin, Transfor
             problem = Problem.of(train, loss, coefficients, 0.0, float(self.reg_exponent))
             problem = replace(problem, reg=choose_reg(self.reg, problem, degrees, self.K))
             backend, solver = choose_solver(self, coefficients)
+            hard = read_hard_negatives(self.hard_negatives)
+            sampler = None
+            if hard is not None:
+                sampler = Sampler(hard, train, problem.items, coefficients, task.seed, self.n_jobs)
+                solver = "exact" if solver == "shared" else solver
             scored = readout_scale(degrees, float(self.readout_exponent), task.dtype)
             rng = np.random.default_rng(task.seed)
             history: list[dict[str, Any]] = []
@@ -220,9 +233,15 @@ class RGALS(Trained, Updated, Interop, ClassNamePrefixFeaturesOutMixin, Transfor
                 began = time.perf_counter()
                 factors, history = run(
                     # Named nowhere, so that its factors are gone before the last half-step makes others.
-                    ALS(problem, backend, first_users(self, init, problem, backend, rng, task.dtype), scored),
-                    most_iterations(self),
-                    tol=self.tol,
+                    ALS(
+                        problem,
+                        backend,
+                        first_users(self, init, problem, backend, rng, task.dtype),
+                        scored,
+                        sampler,
+                    ),
+                    most_iterations(self, hard),
+                    tol=self.tol if hard is None else None,
                     settled=when_settled(self, problem),
                     began=began,
                     watchers=task.watchers,
@@ -233,15 +252,25 @@ class RGALS(Trained, Updated, Interop, ClassNamePrefixFeaturesOutMixin, Transfor
                 shown = factors["item_factors"]
             items = without_scale(shown, scored)  # as the published state gives them
             # The last user half-step is done exactly as a fold-in does it, so that both agree to the bit.
-            backend = exact_backend(self) if self.solver == "pcg" else backend
+            if self.solver == "pcg" or (hard is not None and self.solver != "dense"):
+                backend = exact_backend(self)  # holds no rows of the iterations
             users_side = coefficients.user_side(problem.users, problem.reg, problem.reg_exponent)
             items_side = coefficients.item_side(problem.items, problem.reg, problem.reg_exponent)
-            step = backend.half_step(problem.users, items, users_side)
-            check_underflow(problem.users, step.factors, users_side, "user")
+            rows, side, numbers = problem.users, users_side, None
+            if hard is None:
+                step = backend.half_step(rows, items, side)
+                users = step.factors
+            else:
+                del sampler  # and its rows
+                given = rows, items, side, coefficients, hard, backend, self.n_jobs
+                users = fold_in(*given)
+                rows, side, numbers = hard_rows_at_risk(*given)
+            check_underflow(problem.users, users, users_side, "user")
             check_underflow(problem.items, items, items_side, "item")
             if not is_cuda(self.device):
-                warn_of_rounding(problem.users, step.factors, items, users_side, backend, "user")
-                warn_of_rounding(problem.items, None, step.factors, items_side, backend, "item")
+                solved = users if numbers is None else None
+                warn_of_rounding(rows, solved, items, side, backend, "user", numbers)
+                warn_of_rounding(problem.items, None, users, items_side, backend, "item")
         if not history:  # closed form: one entry, so that the objective can be read as after any fit
             ridge = items_side.ridge @ np.einsum("ij,ij->i", items, items, dtype=np.float64)
             objective = problem.constant + float(ridge) - step.decrease
@@ -250,7 +279,7 @@ class RGALS(Trained, Updated, Interop, ClassNamePrefixFeaturesOutMixin, Transfor
         for row in history:
             row.update(chosen)
         state = FittedState(
-            user_factors=step.factors,
+            user_factors=users,
             item_factors=shown,
             item_scale=scored,
             readout_exponent=float(self.readout_exponent),
@@ -258,6 +287,7 @@ class RGALS(Trained, Updated, Interop, ClassNamePrefixFeaturesOutMixin, Transfor
             reg=problem.reg,
             reg_exponent=problem.reg_exponent,
             degrees=degrees.alone(),
+            hard_negatives=hard,
         )
         return state, history, solver
 
@@ -345,7 +375,8 @@ class RGALS(Trained, Updated, Interop, ClassNamePrefixFeaturesOutMixin, Transfor
     def transform(self, X: Any) -> np.ndarray:
         """Factors of users from their interactions: the exact user half-step (fold-in).
 
-        On the training rows it equals ``user_factors_``.
+        On the training rows it equals ``user_factors_``. With ``hard_negatives`` it is done twice, the second
+        time with the best items of the first that the user does not have.
 
         Parameters
         ----------
@@ -389,6 +420,8 @@ class RGALS(Trained, Updated, Interop, ClassNamePrefixFeaturesOutMixin, Transfor
 
     def objective(self, X: Any) -> float:
         """Value of the stated objective at the current factors (see the loss for the formula).
+
+        What ``hard_negatives`` add is no part of it.
 
         Parameters
         ----------

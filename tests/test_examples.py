@@ -28,6 +28,7 @@ def test_every_example_has_a_test():
         "movies.py",
         "convergence.py",
         "grid_search.py",
+        "hard_negatives.py",
         "service.py",
         "shop.py",
     }  # the last in test_serving_service
@@ -79,6 +80,14 @@ def test_grid_search(monkeypatch, capsys):
     assert len(set(means)) > 1
     assert max(means) > 0.05
     assert "best: alpha=" in out
+
+
+def test_hard_negatives(monkeypatch, capsys):
+    out = run("hard_negatives.py", monkeypatch, capsys)
+    without, with_them = map(float, re.findall(r"ndcg@20 ([\d.]+) on test", out))
+    assert with_them > 1.05 * without
+    score, *parts = map(float, re.findall(r"(-?[\d.]+)(?= from|:)", out.splitlines()[-1]))
+    assert score == pytest.approx(sum(parts), abs=0.02) and parts[-1] < 0
 
 
 def test_convergence(monkeypatch, capsys, tmp_path):

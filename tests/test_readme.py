@@ -22,6 +22,7 @@ TEXTS = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/convergence.md",
+    "docs/hard-negatives.md",
     "docs/how-it-works.md",
     "docs/quality.md",
     "docs/speed.md",

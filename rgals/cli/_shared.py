@@ -100,6 +100,7 @@ FIT: tuple[Option, ...] = (
     ("n_iter", _n_iter, "N", "iterations; auto ends when the objective settles"),
     ("init", str, "NAME", "start: auto, random or spectral"),
     ("readout_exponent", float, "E", "items' factors times their popularity to this power, after the fit"),
+    ("hard_negatives", float, "GAMMA", "weight of pairs that scores put first: 0.5 to 4 where K is small"),
     ("solver", str, "NAME", "auto, exact, svd or dense"),
     ("dtype", str, "TYPE", "float32 or float64"),
     ("tol", float, "T", "stop when the objective falls by less than this share"),

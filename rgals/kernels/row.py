@@ -44,7 +44,8 @@ class Rows(NamedTuple):
 
     ``values`` is empty for ones. ``scale, linear, ridge`` are float64 (n_rows,). ``row_terms`` U (n_rows, 4)
     and ``col_terms`` V (n_fixed, 4), or (0, 4) for ones, give the weight ``m = v U_0 V_0 + U_1 V_1`` and the
-    linear coefficient ``l = v U_2 V_2 + U_3 V_3`` of a positive of value v.
+    linear coefficient ``l = v U_2 V_2 + U_3 V_3`` of a positive of value v. Where both have six columns, a
+    value below 0 marks a pair with terms of its own: ``m = -v U_4 V_4`` and ``l = -v U_5 V_5``.
     """
 
     indptr: np.ndarray
@@ -220,12 +221,16 @@ def scale_row(number, rows, basis, scratch):
 
 @inner(inline="always")
 def coefficients(k, number, rows):
-    """The weight ``m`` and the linear coefficient ``l`` of the positive at position ``k``."""
+    """The weight ``m`` and the linear coefficient ``l`` of the pair at position ``k``."""
     m = rows.row_terms[number]
     v = rows.values[k] if len(rows.values) else m.dtype.type(1.0)
     if len(rows.col_terms):
         col = rows.col_terms[rows.indices[k]]
+        if len(m) > 4 and v < 0.0:  # a pair with terms of its own
+            return -v * (m[4] * col[4]), -v * (m[5] * col[5])
         return v * (m[0] * col[0]) + m[1] * col[1], v * (m[2] * col[2]) + m[3] * col[3]
+    if len(m) > 4 and v < 0.0:
+        return -v * m[4], -v * m[5]
     return v * m[0] + m[1], v * m[2] + m[3]
 
 

@@ -70,7 +70,7 @@ def _sift(scores, ids, heap, n, score, item):
 
 
 @inner
-def _scan(row, at, width, first, scores, ids, heap, n):
+def scan(row, at, width, first, scores, ids, heap, n):
     """Let the scores ``row[at : at + width]`` of the items from ``first`` on enter a heap."""
     j = first_above(row, at, 0, width, scores[heap])
     while j < width:
@@ -89,7 +89,7 @@ def _sort(scores, ids, heap, n):
 
 
 @inner
-def _mask(row, at, width, first, indices, start, end):
+def mask(row, at, width, first, indices, start, end):
     """Write -inf over the items ``indices[start:end]`` (sorted) of a row of a tile; return the next start."""
     while start < end and indices[start] < first + width:
         row[at + indices[start] - first] = -np.inf
@@ -130,8 +130,8 @@ def _fill(counter, queries, items, scale, blocked, indptr, indices, n_segments, 
                     times(tile, row, tile, row, scale, first, width)
                 for b in range(low, high):
                     tile[row + blocked[b] - first] = -np.inf
-                cursor[r] = _mask(tile, row, width, first, indices, cursor[r], indptr[q0 + r + 1])
-                _scan(tile, row, width, first, scores, ids, heaps + r * n, n)
+                cursor[r] = mask(tile, row, width, first, indices, cursor[r], indptr[q0 + r + 1])
+                scan(tile, row, width, first, scores, ids, heaps + r * n, n)
         for r in range(m):
             _sort(scores, ids, heaps + r * n, n)
 
@@ -176,7 +176,7 @@ def _fill_lists(counter, queries, items, scale, allowed_ptr, allowed, indptr, in
                 row[j] = dot(queries, q * k, items, item * k, k)
                 if len(scale):
                     row[j] *= scale[item]
-            _scan(row, 0, width, start - begin, scores, ids, q * n, n)
+            scan(row, 0, width, start - begin, scores, ids, q * n, n)
         _sort(scores, ids, q * n, n)
         for at in range(q * n, q * n + n):  # what was found are places in the list
             if ids[at] >= 0:
@@ -201,8 +201,8 @@ def _fill_dense(counter, dense, indptr, indices, n, ids, scores):
         if q >= n_queries:
             break
         copy(row, 0, dense, q * width, width)
-        _mask(row, 0, width, 0, indices, indptr[q], indptr[q + 1])
-        _scan(row, 0, width, 0, scores, ids, q * n, n)
+        mask(row, 0, width, 0, indices, indptr[q], indptr[q + 1])
+        scan(row, 0, width, 0, scores, ids, q * n, n)
         _sort(scores, ids, q * n, n)
 
 

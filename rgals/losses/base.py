@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -58,7 +58,8 @@ class Side:
     gram_weight, linear_weight : ndarray of float64, shape (n_fixed,)
     row_terms : ndarray of float64, shape (n_rows, 4)
     col_terms : ndarray of float64, shape (n_fixed, 4)
-        Separable coefficients of the positives (module docstring).
+        Separable coefficients of the positives (module docstring). With six columns, those of pairs that are
+        no positives too: see `with_pairs`.
     interaction : float
     coupled : bool
     """
@@ -77,6 +78,26 @@ class Side:
     def has_weights(self) -> bool:
         """Whether any positive carries extra weight (m is not identically 0)."""
         return bool(self.row_terms[:, :2].any() and self.col_terms[:, :2].any())
+
+    def with_pairs(self, rows: np.ndarray, cols: np.ndarray) -> Side:
+        """The side of a matrix whose values below 0 are pairs with a weight and a target of their own.
+
+        Such a pair of value v has ``m = -v rows_0 cols_0`` and ``l = -v rows_1 cols_1`` beside what all pairs
+        have: ``rows`` is of shape (n_rows, 2), ``cols`` (n_fixed, 2). Ridges are those of the positives.
+        """
+        terms = ((self.row_terms, rows), (self.col_terms, cols))
+        row_terms, col_terms = (np.concatenate(both, axis=1) for both in terms)
+        return replace(self, row_terms=row_terms, col_terms=col_terms)
+
+    def take_rows(self, at: np.ndarray | slice) -> Side:
+        """The side of some of its rows."""
+        return replace(
+            self,
+            scale=self.scale[at],
+            linear=self.linear[at],
+            ridge=self.ridge[at],
+            row_terms=self.row_terms[at],
+        )
 
 
 @dataclass(frozen=True)
@@ -173,12 +194,21 @@ def positive_coefficients(
     r, c = row_terms[rows], col_terms[cols]
     m = v * (r[:, 0] * c[:, 0]) + r[:, 1] * c[:, 1]
     linear = v * (r[:, 2] * c[:, 2]) + r[:, 3] * c[:, 3]
+    if r.shape[1] == 6:  # of `Side.with_pairs`
+        m = np.where(v < 0, -v * (r[:, 4] * c[:, 4]), m)
+        linear = np.where(v < 0, -v * (r[:, 5] * c[:, 5]), linear)
     return rows, m, linear
 
 
 def weight_sums(matrix: CSR, row_terms: np.ndarray, col_terms: np.ndarray) -> np.ndarray:
     """``sum_k m_rk`` of every row, float64: the two terms of m are products of a row's and a column's."""
     total = np.zeros(matrix.n_rows)
+    if row_terms.shape[1] == 6:  # of `Side.with_pairs`: neither margin knows the pairs
+        for start in range(0, matrix.nnz, _CHUNK):
+            entries = start, min(start + _CHUNK, matrix.nnz)
+            rows, m, _ = positive_coefficients(matrix, row_terms, col_terms, *entries)
+            total += np.bincount(rows, m, matrix.n_rows)
+        return total
     for term, margins in ((0, matrix.row_sums), (1, matrix.row_counts)):
         rows, cols = row_terms[:, term], col_terms[:, term]
         if not (rows.any() and cols.any()):

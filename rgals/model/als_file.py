@@ -12,6 +12,7 @@ from rgals.losses import LOSSES, Degrees, Loss
 from rgals.model.file import REAL, ModelFormat, model_spec, pack_object, unpack_object
 from rgals.model.state import FittedState, check_readout
 from rgals.runtime.checks import check_real
+from rgals.solvers.hard_negatives import HardNegatives, read_hard_negatives
 
 _DEGREES = ("user_sum", "item_sum", "user_count", "item_count")
 SPEC = model_spec(
@@ -53,10 +54,30 @@ def _format(own: type[Loss] | None = None) -> ModelFormat:
         "RGALS",
         SPEC,
         {"n_iter_": int, "history_": list, "solver_": str, "n_features_in_": int},
-        lambda params: {**params, "loss": _pack_loss(params["loss"])},
+        lambda params: {
+            **params,
+            "loss": _pack_loss(params["loss"]),
+            "hard_negatives": _pack_hard(params["hard_negatives"]),
+        },
         # Files of releases without `init` are of random starts.
-        lambda params: {"init": "random", **params, "loss": _unpack_loss(params["loss"], own)},
+        lambda params: {
+            "init": "random",
+            **params,
+            "loss": _unpack_loss(params["loss"], own),
+            "hard_negatives": _unpack_hard(params.get("hard_negatives")),
+        },
     )
+
+
+def _pack_hard(given: Any) -> Any:
+    return given.get_params() if isinstance(given, HardNegatives) else given
+
+
+def _unpack_hard(packed: Any) -> Any:
+    """``hard_negatives`` as it was given; files of older releases have none."""
+    given = HardNegatives(**packed) if isinstance(packed, dict) else packed
+    read_hard_negatives(given)
+    return given
 
 
 def save(state: FittedState, path: str | os.PathLike) -> None:
@@ -66,6 +87,8 @@ def save(state: FittedState, path: str | os.PathLike) -> None:
     if state.item_scale is not None:
         arrays["item_scale"] = state.item_scale
         meta["readout_exponent"] = state.readout_exponent
+    if state.hard_negatives is not None:
+        meta["hard_negatives"] = _pack_hard(state.hard_negatives)
     _format().save(path, state, arrays, meta)
 
 
@@ -90,6 +113,7 @@ def load(kind: type, path: str | os.PathLike, own: type[Loss] | None = None) -> 
             degrees=Degrees(reference=None, matrix=None, **degrees),
             readout_exponent=exponent,
             item_scale=scale,
+            hard_negatives=read_hard_negatives(_unpack_hard(meta.get("hard_negatives"))),
         )
 
     return _format(own).load(path, kind, make_state)

@@ -11,11 +11,12 @@ import scipy.linalg
 from rgals.losses.base import positive_coefficients
 from rgals.model.state import FittedState
 from rgals.runtime.errors import InputError
+from rgals.solvers.hard_negatives import pair_terms
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Where the score of a user and an item comes from; ``contributions.sum() + rest + all_pairs == score``.
+    """Where a score comes from; ``contributions.sum() + rest + all_pairs + negatives == score``.
 
     Attributes
     ----------
@@ -32,6 +33,9 @@ class Explanation:
     all_pairs : float
         What the user's factors take from all items together, interactions or not: the pull of RG2 and RGX on
         every score; 0 for WRMF and iALS.
+    negatives : float
+        What ``hard_negatives`` took away, or gave, by their own pull: of the best items that the user does
+        not have, together. 0 without them, and for WRMF and iALS, whose other pairs pull to 0.
     """
 
     user: Any
@@ -41,6 +45,7 @@ class Explanation:
     contributions: np.ndarray
     rest: float
     all_pairs: float
+    negatives: float = 0.0
 
 
 def explain(state: FittedState, user: int, item: int, n: int | None) -> Explanation:
@@ -48,30 +53,47 @@ def explain(state: FittedState, user: int, item: int, n: int | None) -> Explanat
 
     A user's factors solve ``A_x p_x = b_x`` with ``b_x = sum_{i in I_x} l_xi q_i + t_x s``, so that the score
     is a sum: ``q_y . p_x = sum_i l_xi (w . q_i) + t_x (w . s)`` with ``w = A_x^-1 q_y`` (Hu, Koren, Volinsky
-    2008, section 5, for WRMF; here from the coefficients of any loss).
+    2008, section 5, for WRMF; here from the coefficients of any loss). Hard negatives add their terms to both
+    ``A_x`` and ``b_x``.
     """
     if state.seen is None:
         raise InputError("this model carries no training interactions, which an explanation is made of")
     row = state.weighting.rows(state.seen.take_rows(np.array([user])))
-    side = state.user_side(row)
+    coefficients = state.coefficients(row)
+    side = coefficients.user_side(row, state.reg, state.reg_exponent)
     curvature, pull = state.user_system
     past = state.solved_items[row.indices].astype(np.float64)
     _, m, linear = positive_coefficients(row, side.row_terms, side.col_terms)
     system = side.scale[0] * curvature + (past * m[:, None]).T @ past
     system[np.diag_indices_from(system)] += side.ridge[0]
-    if row.nnz == 0:
-        parts, all_pairs = np.empty(0), 0.0
-    else:
-        w = scipy.linalg.solve(system, state.item_factors[item].astype(np.float64), assume_a="pos")
+    parts, all_pairs, negatives = np.empty(0), 0.0, 0.0
+    if row.nnz:
+        hard, hard_linear = np.empty((0, len(system))), np.empty(0)
+        if state.hard_negatives is not None:
+            first = _solve(system, linear @ past + side.linear[0] * pull)
+            found = state.hard_negatives.best_of(state.solved_items @ first, row.indices)
+            users, items = pair_terms(coefficients, state.hard_negatives.weight)
+            hard, (weight, hard_linear) = (
+                state.solved_items[found].astype(np.float64),
+                (users * items[found]).T,
+            )
+            system += (hard * weight[:, None]).T @ hard
+        w = _solve(system, state.item_factors[item].astype(np.float64))
         parts, all_pairs = linear * (past @ w), float(side.linear[0] * (w @ pull))
+        negatives = float(hard_linear @ (hard @ w))
     order = np.argsort(-np.abs(parts), kind="stable")
     listed = order[: len(order) if n is None else n]
     return Explanation(
         user=user,
         item=item,
-        score=float(parts.sum() + all_pairs),
+        score=float(parts.sum() + all_pairs + negatives),
         items=row.indices[listed].astype(np.int64),
         contributions=parts[listed],
         rest=float(parts[order[len(listed) :]].sum()),
         all_pairs=all_pairs,
+        negatives=negatives,
     )
+
+
+def _solve(system: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return scipy.linalg.solve(system, right, assume_a="pos")

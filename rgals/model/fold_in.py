@@ -15,6 +15,7 @@ from rgals.model.state import FittedState, Snapshot, with_scale
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError
 from rgals.solvers.choose import exact_backend
+from rgals.solvers.hard_negatives import pair_terms, with_users
 
 
 class FoldIn(FactorRanker):
@@ -23,7 +24,7 @@ class FoldIn(FactorRanker):
     def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
         assert isinstance(snapshot, FittedState)
         rows = snapshot.weighting.rows(rows)
-        return exact_backend(self).half_step(rows, snapshot.solved_items, snapshot.user_side(rows)).factors
+        return snapshot.fold_in(rows, exact_backend(self), self.n_jobs)
 
     def transform_items(self, X_cols: Any, items: Any = None) -> np.ndarray:
         """Factors of items from their interactions: the exact item half-step.
@@ -68,13 +69,20 @@ class FoldIn(FactorRanker):
             pull = state.user_factors @ (h @ state.solved_items)
             weight = side.linear_weight + side.interaction * side.gram_weight * pull
             side = replace(side, linear_weight=weight)
-        return exact_backend(self).half_step(columns, state.user_factors, side).factors
+        backend, users, hard = exact_backend(self), state.user_factors, state.hard_negatives
+        factors = backend.half_step(columns, users, side).factors
+        if hard is None or state.seen is None:
+            return factors
+        known = users, state.solved_items, state.seen
+        merged = with_users(columns, factors, known, solved, hard, self.n_jobs)
+        of_users, of_items = pair_terms(coefficients, hard.weight)
+        return backend.half_step(merged, users, side.with_pairs(of_items, of_users)).factors
 
     def explain(self, user: Any, item: Any, n: int | None = 10) -> Explanation:
         """Which past interactions made the score of a user and an item.
 
-        The score is a sum, exactly: a part from each past interaction and one from the all-pairs terms of the
-        loss.
+        The score is a sum, exactly: a part from each past interaction, one from the all-pairs terms of the
+        loss, and one from ``hard_negatives``.
 
         Parameters
         ----------
@@ -86,7 +94,8 @@ class FoldIn(FactorRanker):
         Returns
         -------
         Explanation
-            ``score``, ``items``, ``contributions``, ``rest`` (of those not listed) and ``all_pairs``.
+            ``score``, ``items``, ``contributions``, ``rest`` (of those not listed), ``all_pairs`` and
+            ``negatives``.
 
         Raises
         ------

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import clone
 
 from rgals.datasets.ids import IdMap, Positions
-from rgals.losses import Degrees, Loss, Side
+from rgals.losses import Coefficients, Degrees, Loss, Side
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import update
 from rgals.matrix.validate import check_ids
@@ -18,6 +18,8 @@ from rgals.matrix.weighting import Weighting
 from rgals.runtime.checks import check_real
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, UnknownIdError
 from rgals.runtime.lazy import cached_property
+from rgals.solvers.base import Backend
+from rgals.solvers.hard_negatives import HardNegatives, fold_in
 
 
 def check_labels(
@@ -186,7 +188,14 @@ class Snapshot:
             update(digest, self.weighting)
         if self.item_scale is not None:
             update(digest, self.item_scale)
+        for part in self._options:
+            update(digest, part)
         return digest.hexdigest()
+
+    @property
+    def _options(self) -> tuple:
+        """What counts besides, where it is used."""
+        return ()
 
     @cached_property
     def popularity(self) -> np.ndarray:
@@ -204,11 +213,26 @@ class FittedState(Snapshot):
     reg_exponent: float = 1.0
     readout_exponent: float = field(default=0.0, compare=False)  # of ``item_scale``
     degrees: Degrees = None  # type: ignore[assignment]  # margins of the training matrix, for a fold-in
+    hard_negatives: HardNegatives | None = field(default=None, compare=False)
+
+    def coefficients(self, rows: CSR) -> Coefficients:
+        """The coefficients of the loss on the interactions of any users."""
+        return self.loss.coefficients_for(self.degrees.with_users(rows))
 
     def user_side(self, rows: CSR) -> Side:
-        """The user half-step on the interactions of any users."""
-        coefficients = self.loss.coefficients_for(self.degrees.with_users(rows))
-        return coefficients.user_side(rows, self.reg, self.reg_exponent)
+        """The user half-step on the interactions of any users, without hard negatives."""
+        return self.coefficients(rows).user_side(rows, self.reg, self.reg_exponent)
+
+    def fold_in(self, rows: CSR, backend: Backend, n_jobs: int | None) -> np.ndarray:
+        """Factors of any users from their interactions."""
+        items, side = self.solved_items, self.user_side(rows)
+        if self.hard_negatives is None:
+            return backend.half_step(rows, items, side).factors
+        return fold_in(rows, items, side, self.coefficients(rows), self.hard_negatives, backend, n_jobs)
+
+    @property
+    def _options(self) -> tuple:
+        return () if self.hard_negatives is None else (repr(self.hard_negatives.get_params()),)
 
     def scale_of(self, columns: CSR) -> np.ndarray | None:
         """What the read-out multiplies other items by, in the scale of those of the fit."""

@@ -110,6 +110,7 @@ def fit_bytes(
     closed_form: int = 0,  # bytes that the closed form takes,
     iterates: bool = True,  # and whether there are iterations besides
     start: int = 0,  # columns of the tables of a spectral start
+    hard: tuple[int, int] = (0, 0),  # bytes that hard negatives take in iterations, and in the end
 ) -> int:
     """Bytes that a fit by least squares allocates at its peak, beyond the matrix in canonical form."""
     n_users, n_items = shape
@@ -140,8 +141,8 @@ def fit_bytes(
     scratch = threads * padded * (packed + 2 * padded) * itemsize + squares
     # Before the factors are there: sums over the interactions, a chunk at a time (rgals.losses.base).
     chunk = 16 * min(nnz, 1 << 20)
-    before = max(closed_form, rows + max(begun, iterated + scratch)) if iterates else closed_form
-    return transpose + posed + max(before, rows + last + scratch, chunk)
+    before = max(closed_form, rows + max(begun, iterated + scratch + hard[0])) if iterates else closed_form
+    return transpose + posed + max(before, rows + last + scratch + hard[1], chunk)
 
 
 def sgd_bytes(

@@ -13,6 +13,7 @@ from rgals.matrix.csr import CSR
 from rgals.runtime.aligned import empty
 from rgals.runtime.errors import NumericalError
 from rgals.solvers.base import Backend
+from rgals.solvers.hard_negatives import Sampler
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class ALS:
 
     Every half-step is the exact minimiser over one side, so the objective never rises. They begin at
     ``user_factors``, which are overwritten. Item factors are shown times ``item_scale``, as they score after
-    the read-out; no half-step knows of it.
+    the read-out; no half-step knows of it. ``sampler`` draws hard negatives before an iteration, which may
+    raise the objective.
     """
 
     label: ClassVar[str] = "ALS"
@@ -78,32 +80,47 @@ class ALS:
         backend: Backend,
         user_factors: np.ndarray,
         item_scale: np.ndarray | None = None,
+        sampler: Sampler | None = None,
     ) -> None:
-        self.problem, self.backend, self.item_scale = problem, backend, item_scale
+        self.problem, self.backend, self.item_scale, self.sampler = problem, backend, item_scale, sampler
         reg, nu = problem.reg, problem.reg_exponent
         self._user_side = problem.coefficients.user_side(problem.users, reg, nu)
         self._item_side = problem.coefficients.item_side(problem.items, reg, nu)
         item_factors = empty((problem.items.n_rows, user_factors.shape[1]), user_factors.dtype)
         self._users, self._items = backend.upload(user_factors, None), backend.upload(item_factors, None)
+        if sampler is not None:
+            users, items = sampler.user_terms, sampler.item_terms
+            self._with_pairs = (
+                self._user_side.with_pairs(users, items),
+                self._item_side.with_pairs(items, users),
+            )
 
     def step(self, iteration: int) -> float:
-        """One iteration; the loss's stated objective."""
+        """One iteration; the loss's stated objective, with hard negatives at those of the iteration."""
         problem, backend = self.problem, self.backend
+        users, items, constant = problem.users, problem.items, problem.constant
+        user_side, item_side = self._user_side, self._item_side
+        drawn = None if self.sampler is None else self.sampler.draw(iteration, *self._arrays())
+        if drawn is not None:
+            users, items, constant = drawn.users, drawn.items, constant + drawn.constant
+            user_side, item_side = self._with_pairs
         what = "item"
         try:
             step = backend.half_step(
-                problem.items, self._users, self._item_side, rotate=True, out=self._items, warm=iteration > 1
+                items, self._users, item_side, rotate=True, out=self._items, warm=iteration > 1
             )
             self._items = step.factors
-            penalty = backend.ridge(self._items, self._item_side.ridge)
+            penalty = backend.ridge(self._items, item_side.ridge)
             what = "user"
-            step = backend.half_step(
-                problem.users, self._items, self._user_side, rotate=True, out=self._users, warm=True
-            )
+            step = backend.half_step(users, self._items, user_side, rotate=True, out=self._users, warm=True)
         except NumericalError as error:
             raise NumericalError(f"iteration {iteration}, {what} half-step: {error}") from error
         self._users = step.factors
-        return problem.constant + penalty - step.decrease
+        return constant + penalty - step.decrease
+
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """Factors of users and items in one basis, whose products are the scores."""
+        return self.backend.state(self._users)[0], self.backend.state(self._items)[0]
 
     def user_factors(self) -> np.ndarray:
         """The current factors of the users."""

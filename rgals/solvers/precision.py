@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from rgals.losses.base import Side, positive_coefficients, weight_sums
+from rgals.losses.base import Coefficients, Side, positive_coefficients, weight_sums
 from rgals.matrix.csr import CSR
 from rgals.runtime.errors import NumericalError, PrecisionWarning
 from rgals.solvers.base import Backend
+from rgals.solvers.hard_negatives import HardNegatives, hard_rows
 
 RISKY = 2e3  # times eps: a tenth of a thousandth
 LIMIT = 3e-4  # error of a row's scores that is warned of
@@ -28,12 +29,19 @@ _AT_ONCE = 1 << 14  # rows turned to float64
 
 
 def warn_of_rounding(
-    rows: CSR, solved: np.ndarray | None, fixed: np.ndarray, side: Side, backend: Backend, what: str
+    rows: CSR,
+    solved: np.ndarray | None,
+    fixed: np.ndarray,
+    side: Side,
+    backend: Backend,
+    what: str,
+    numbers: np.ndarray | None = None,
 ) -> None:
     """Warn where rounding to float32 shows in a row's scores: an error beyond `LIMIT` of the largest of them.
 
     ``solved``: factors of the rows of the half-step; None: what ``backend`` makes of those that are checked.
-    Where a side is coupled, its systems are judged without what couples them. ``what`` is a row's name.
+    Where a side is coupled, its systems are judged without what couples them. ``what`` is a row's name, and
+    ``numbers`` what the rows are called, where it is not their place.
     """
     if fixed.dtype != np.float32:
         return
@@ -42,8 +50,9 @@ def warn_of_rounding(
     at = rows_at_risk(rows, fixed, side)
     if not len(at):
         return
+    names = at if numbers is None else numbers[at]
     G, s, _ = _shared(fixed, side)
-    some, part = rows.take_rows(at), _take(side, at)
+    some, part = rows.take_rows(at), side.take_rows(at)
     found = backend.half_step(some, fixed, part).factors if solved is None else solved[at]
     right = np.empty(found.shape)
     for i in range(len(at)):
@@ -51,7 +60,7 @@ def warn_of_rounding(
         try:
             right[i] = scipy.linalg.solve(A, b, assume_a="pos", check_finite=False)
         except np.linalg.LinAlgError:  # in float64; float32 solved rounding errors then
-            _warn(f"the system of {what} {at[i]} is singular to rounding")
+            _warn(f"the system of {what} {names[i]} is singular to rounding")
             return
     scores, exact = found.astype(np.float64) @ fixed.T, right @ fixed.T
     largest = np.abs(exact).max(axis=1, initial=0.0)
@@ -59,7 +68,29 @@ def warn_of_rounding(
     error = np.divide(error, largest, out=np.zeros(len(at)), where=largest > 0)
     worst = int(np.argmax(error))
     if error[worst] > LIMIT:
-        _warn(f"scores of {what} {at[worst]} are off by {error[worst]:.1e} of its largest")
+        _warn(f"scores of {what} {names[worst]} are off by {error[worst]:.1e} of its largest")
+
+
+def hard_rows_at_risk(
+    rows: CSR,
+    fixed: np.ndarray,
+    side: Side,
+    coefficients: Coefficients,
+    hard: HardNegatives,
+    backend: Backend,
+    n_jobs: int | None,
+) -> tuple[CSR, Side, np.ndarray]:
+    """Users at risk who are folded in with hard negatives, for `warn_of_rounding`: rows, side and numbers.
+
+    Such pairs weigh as much as all pairs do, times their weight: they alone put no row at risk.
+    """
+    at = np.empty(0, np.int64) if fixed.dtype != np.float32 else rows_at_risk(rows, fixed, side)
+    some, part = rows.take_rows(at), side.take_rows(at)
+    own = replace(coefficients, g=coefficients.g[at], t=coefficients.t[at])
+    users = backend.half_step(some, fixed, part).factors
+    for _, merged, with_pairs in hard_rows(some, fixed, users, part, own, hard, n_jobs):
+        some, part = merged, with_pairs  # one block: rows at risk are some dozens
+    return some, part, at
 
 
 def check_underflow(rows: CSR, solved: np.ndarray, side: Side, what: str) -> None:
@@ -71,7 +102,7 @@ def check_underflow(rows: CSR, solved: np.ndarray, side: Side, what: str) -> Non
     held = kind.tiny / kind.eps  # below, numbers have fewer digits than others, or none
     lost = (rows.row_counts > 0) & (solved.max(axis=1) < held) & (solved.min(axis=1) > -held)
     for row in np.flatnonzero(lost):
-        one, part = rows.take_rows(np.array([row])), _take(side, np.array([row]))
+        one, part = rows.take_rows(np.array([row])), side.take_rows(np.array([row]))
         _, _, linear = positive_coefficients(one, part.row_terms, part.col_terms)
         pull = np.abs(linear).max(initial=0.0)
         if pull == 0.0:
@@ -130,7 +161,7 @@ def rows_at_risk(rows: CSR, fixed: np.ndarray, side: Side) -> np.ndarray:
     risk = bound(*ends)
     top = np.argsort(-risk, kind="stable")[:_RANKED]
     top = top[risk[top] >= RISKY]
-    risk = shared_risk(*ends)[top] + _own_risk(rows.take_rows(top), fixed, _take(side, top), d, V)
+    risk = shared_risk(*ends)[top] + _own_risk(rows.take_rows(top), fixed, side.take_rows(top), d, V)
     order = np.argsort(-risk, kind="stable")[:_MEASURED]
     return top[order[risk[order] >= RISKY]]
 
@@ -169,12 +200,6 @@ def _own_risk(rows: CSR, fixed: np.ndarray, side: Side, d: np.ndarray, V: np.nda
         weights = np.abs(m[here]) @ (fixed[rows.indices[here]] @ V) ** 2
         total[r] = _ratio(weights, side.scale[r] * d + side.ridge[r]).sum()
     return total
-
-
-def _take(side: Side, at: np.ndarray) -> Side:
-    """The side of some of its rows."""
-    rows = {name: getattr(side, name)[at] for name in ("scale", "linear", "ridge", "row_terms")}
-    return replace(side, **rows)
 
 
 def _ratio(above: Any, below: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from rgals.runtime.threads import n_threads
 from rgals.solvers import closed_form, spectral
 from rgals.solvers.als import ALS, Problem
 from rgals.solvers.cuda import check_factors, is_cuda
+from rgals.solvers.hard_negatives import read_hard_negatives, scratch_bytes
 from rgals.training.checkpoint import checkpoint_spec, describe, plain
 from rgals.training.data import admit, dtype_name
 from rgals.training.start import CLOSED_FORM, INITS, RANDOM, SPECTRAL, WARM, choose_init
@@ -54,6 +55,7 @@ def check_parameters(model: Any, checkpoint: Any) -> np.dtype:
         check_real("init_scale", model.init_scale, 0.0, open_min=True)
         if model.init == "spectral":
             raise ParameterError("init_scale", model.init_scale, "it scales init='random'; leave it None")
+    check_hard_negatives(model)
     loss = get_loss(model.loss)
     if model.solver == "svd":
         closed_form.check_closed_form(loss, model.reg_exponent)
@@ -62,6 +64,24 @@ def check_parameters(model: Any, checkpoint: Any) -> np.dtype:
         if checkpoint is not None:
             raise ParameterError("checkpoint", checkpoint, "solver='svd' has no iterations to write down")
     return np.dtype(dtype_name(model.dtype))
+
+
+def check_hard_negatives(model: Any) -> None:
+    """Check ``hard_negatives``, and that the other parameters go with them."""
+    hard = read_hard_negatives(model.hard_negatives)
+    if hard is None:
+        return
+    if model.solver == "svd":
+        why = "solver='svd' has no iterations to draw them in"
+    elif is_cuda(model.device):
+        why = "they are drawn on device='cpu' only"
+    elif model.tol > 0:
+        why = f"their objective may rise when they are drawn anew, so that tol={model.tol:g} says nothing"
+    elif model.n_iter != AUTO and model.n_iter <= hard.warmup:
+        why = f"n_iter={model.n_iter} leaves no iteration after the {hard.warmup} of warmup"
+    else:
+        return
+    raise ParameterError("hard_negatives", model.hard_negatives, f"{why}; leave them None")
 
 
 def check_device(model: Any) -> None:
@@ -80,6 +100,7 @@ def check_memory(
     model: Any, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool, watched: bool
 ) -> None:
     """Raise `InsufficientMemoryError` where a fit needs more memory than there is: see `Trained`."""
+    hard, threads = read_hard_negatives(model.hard_negatives), n_threads(model.n_jobs)
     itemsize, valued, size = dtype.itemsize, not matrix.is_binary, (matrix.shape, matrix.nnz)
     init, closed = choose_init(model, matrix), 0
     if model.solver == "svd" or init == CLOSED_FORM:
@@ -92,11 +113,12 @@ def check_memory(
         coupled=get_loss(model.loss).couples_items(),
         best=model.early_stopping,
         watched=watched,
-        threads=n_threads(model.n_jobs),
+        threads=threads,
         longest=int(max(matrix.row_counts.max(), matrix.col_counts.max())),
         closed_form=closed,
         iterates=model.solver != "svd",
         start=spectral.n_columns(model.K, itemsize) if init == SPECTRAL else 0,
+        hard=(0, 0) if hard is None else scratch_bytes(hard, *size, model.K, itemsize, threads),
     )
     if model.readout_exponent:  # what scores, beside what was solved
         needed += matrix.n_cols * model.K * itemsize
@@ -120,11 +142,13 @@ def describe_fit(
     model: Any, loss: Loss, solver: str, init: str, matrix: CSR, held_out: CSR | None
 ) -> dict[str, Any]:
     """Everything that decides the bytes of a fit, as a checkpoint keeps it."""
+    hard = read_hard_negatives(model.hard_negatives)
     return {
         **describe(model, loss, _DECISIVE, 1, matrix, held_out),
         **({} if init == WARM else {"start": init}),
         "solver": solver,
         **({"readout_exponent": plain(model.readout_exponent)} if model.readout_exponent else {}),
+        **({} if hard is None else {"hard_negatives": plain(hard.get_params())}),
         "pcg_steps": plain(model.pcg_steps) if solver == "pcg" else None,
         "validation_users": plain(model.validation_users) if held_out is not None else None,
     }

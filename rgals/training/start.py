@@ -12,6 +12,7 @@ from rgals.runtime.threads import n_threads
 from rgals.solvers import closed_form, spectral
 from rgals.solvers.als import Problem
 from rgals.solvers.base import Backend
+from rgals.solvers.hard_negatives import HardNegatives, read_hard_negatives
 from rgals.training.checkpoint import Store
 from rgals.training.data import start_factors, warm_factors
 from rgals.training.watch import Settled
@@ -25,6 +26,7 @@ MOST, MOST_WATCHED = 16, 32  # iterations
 # in CPU seconds of 16 iterations from random: .48 at K=64, .44 at K=256, with 100.7 and 99.8 % of the NDCG@10
 # (least 95.9 %, food-10core; benchmarks/start.py); .56 and .49 with .002.
 SHARE = 3e-3
+DRAWS = 6  # iterations with hard negatives, whose objective does not tell when to end
 
 
 def choose_init(model: Any, matrix: CSR, store: Store | None = None) -> str:
@@ -58,13 +60,16 @@ def first_users(
     return start_factors(model, users.shape, 1, rng, dtype, scale)[0]
 
 
-def most_iterations(model: Any) -> int:
+def most_iterations(model: Any, hard: HardNegatives | None) -> int:
     """Iterations after which a fit ends at the latest."""
     if model.n_iter != AUTO:
         return int(model.n_iter)
-    return MOST_WATCHED if model.early_stopping else MOST
+    if model.early_stopping:
+        return MOST_WATCHED
+    return MOST if hard is None else hard.warmup + DRAWS
 
 
 def when_settled(model: Any, problem: Problem) -> Settled | None:
     """When a fit ends before; None where that is not for the objective to say."""
-    return None if model.n_iter != AUTO or model.early_stopping else Settled(problem.constant, SHARE)
+    fixed = model.n_iter != AUTO or model.early_stopping
+    return None if fixed or read_hard_negatives(model.hard_negatives) else Settled(problem.constant, SHARE)

@@ -410,6 +410,11 @@ class Updated(FoldIn):
             A named tuple: ``merged``, the share of interactions that updates have changed since the fit, and
             ``fall``.
 
+        Raises
+        ------
+        ParameterError
+            The model has ``hard_negatives``: its fit minimises another objective.
+
         Examples
         --------
         >>> from rgals import RGALS
@@ -421,6 +426,12 @@ class Updated(FoldIn):
         (0.0, True)
         """
         state = cast(FittedState, self._state())
+        if state.hard_negatives is not None:
+            raise ParameterError(
+                "hard_negatives",
+                state.hard_negatives,
+                "drift measures the objective without them, which such a fit does not minimise",
+            )
         seen = _seen(state)
         weighted = state.weighting.rows(seen)
         coefficients = state.loss.coefficients_for(Degrees.of(weighted))

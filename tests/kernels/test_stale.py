@@ -75,6 +75,13 @@ from rgals.scoring import topk
 ids, scores = topk(np.ones((1, 2), np.float32), np.arange(20, dtype=np.float32).reshape(10, 2), 3)
 print([ids.tolist(), scores.tolist()])
 """,
+    "merged": """
+import numpy as np
+from rgals.matrix.csr import CSR
+from rgals.solvers.hard_negatives import merge
+one, two = (CSR(np.array([0, 1]), np.array([i], np.int32), np.zeros(0, np.float32), 3) for i in (2, 0))
+print(merge(one, two, np.float32, 1).values.tolist())
+""",
     "pairs": """
 import numpy as np
 from rgals.kernels.sgd import pair_scores
@@ -118,6 +125,7 @@ EDITS = {
     ),
     "gather": Edit("slot += row[at] * factor", "slot += -row[at] * factor", "plain fit"),
     "gram": Edit("roots[i] = np.sqrt(weight", "roots[i] = np.sqrt(4 * weight", "gram"),
+    "hard": Edit("= -1.0 if second", "= -2.0 if second", "merged"),
     "library": Edit("builder.gep(taken[-1], [value])", "builder.gep(taken[-1], [value.type(0)])", "sums"),
     "loops": Edit("    return start\n", "    return stop + 1000\n", "hits"),
     "plain_rows": Edit("e, [(left, y), (right, z)]", "e, [(left, z), (right, z)]", "fit"),

@@ -33,6 +33,7 @@ from rgals.training import base
 # kind, users, items, interactions a user, whether valued, parameters
 QUICK = [
     ("als", 60_000, 1_000, 10, False, {"K": 64}),
+    ("als", 60_000, 2_000, 10, False, {"K": 64, "hard_negatives": 1.0, "n_iter": 5}),
     ("sgd", 30_000, 4_000, 10, False, {"K": 64, "loss": "bpr", "n_negatives": 4}),
 ]
 BOUNDED = [
@@ -47,6 +48,8 @@ OTHERS = [
     ("als", 400_000, 2_000, 20, True, {"K": 100, "loss": "rgx"}),
     ("als", 400_000, 2_000, 20, False, {"K": 8}),
     ("als", 100_000, 20_000, 20, False, {"K": 64, "early_stopping": True, "n_iter": 3}),
+    ("als", 100_000, 20_000, 20, False, {"K": 64, "hard_negatives": 1.0, "n_iter": 5}),
+    ("als", 30_000, 30_000, 20, True, {"K": 128, "hard_negatives": 1.0, "n_iter": 5, "dtype": "float64"}),
     ("svd", 400_000, 2_000, 20, False, {"K": 128}),
     ("svd", 20_000, 60_000, 20, False, {"K": 64}),
     ("sgd", 100_000, 20_000, 20, False, {"K": 64, "loss": "softmax"}),

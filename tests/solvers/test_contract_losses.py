@@ -12,7 +12,7 @@ from conftest import ROOT
 from helpers import interactions
 from losses.test_outside import Floor
 
-from rgals import IALS, RG2, RGALS, RGX, WRMF, ParameterError
+from rgals import IALS, RG2, RGALS, RGX, WRMF, HardNegatives, ParameterError
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import Weighting
 from rgals.solvers.cuda import device as cuda_device
@@ -100,6 +100,16 @@ def check_readout(loss, X, **params):
     for one in (model, plain):
         one.partial_fit_users(sp.csr_array(2 * X[[1, 8]]), [7, 60])
     np.testing.assert_allclose(model.user_factors_, plain.user_factors_, rtol=1e-9, atol=1e-12)
+
+
+def check_hard(loss, X, folder, **params):
+    given = {"hard_negatives": HardNegatives(1.0, 0.2, 5, 1), **params}
+    one, two = (make(loss, n_jobs=n, **given).fit(X) for n in (1, 2))
+    for table in ("user_factors_", "item_factors_"):
+        assert getattr(one, table).tobytes() == getattr(two, table).tobytes()
+        assert np.abs(getattr(one, table) - getattr(make(loss, **params).fit(X), table)).max() > 1e-6
+    check_fold_in(loss, X, **{"solver": "exact", **given})
+    check_checkpoint(loss, X, folder, **given)
 
 
 def check_spectral(loss, X, **params):
@@ -200,6 +210,7 @@ def test_a_loss_does_what_it_is_asked_for_or_refuses(feature, form, X, tmp_path,
     checks = {
         f'values="{kind}"': lambda: check_values(kind, loss, X),
         "readout_exponent=0.3": lambda: check_readout(loss, X),
+        "hard_negatives=1.0": lambda: check_hard(loss, X, tmp_path),
         'init="spectral"': lambda: check_spectral(loss, X),
         "transform": lambda: check_transform(loss, X),
         "partial_fit_users": lambda: check_partial_fit_users(loss, X),
@@ -271,6 +282,7 @@ def test_a_solver_does_what_it_is_asked_for_or_refuses(
         "early_stopping=True": lambda: check_early_stopping(loss, X, **params),
         'device="cuda"': lambda: check_cuda(loss, X, **params),
         "readout_exponent=0.3": lambda: check_readout(loss, X, **params),
+        "hard_negatives=1.0": lambda: check_hard(loss, X, tmp_path, **params),
         'init="spectral"': lambda: check_spectral(loss, X, **params),
         "reg_exponent=0.5": lambda: check_fold_in(loss, X, reg_exponent=0.5, **params),
         'dtype="float64"': lambda: check_objective(loss, X, **params),

@@ -459,3 +459,10 @@ def test_drift_is_what_an_iteration_would_gain():
     origin = objective(0 * P, 0 * Q)
     # `partial_fit_items` starts from the users as they are, `drift` from all of them solved: not quite equal.
     assert drift.fall == pytest.approx((first - second) / (origin - second), rel=0.2)
+
+
+def test_drift_of_another_objective_is_refused():
+    X = make_implicit(80, 50, random_state=0).matrix
+    model = RGALS(K=4, hard_negatives=0.5, random_state=0).fit(X)
+    with pytest.raises(ParameterError, match="hard_negatives"):
+        model.partial_fit(X[:3]).drift()

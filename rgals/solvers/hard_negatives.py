@@ -1,0 +1,356 @@
+"""Hard negatives: weight for the pairs that a user's current scores put first, in the same exact rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator
+
+from rgals.kernels import hard as kernel
+from rgals.kernels import topk
+from rgals.kernels.queue import launch
+from rgals.losses.base import Coefficients, Side, weight_sums
+from rgals.matrix.csr import CSR, read_only
+from rgals.runtime.checks import check_int, check_real
+from rgals.runtime.threads import workers
+from rgals.solvers.base import Backend
+
+_AT_ONCE = 1 << 22  # pairs of a fold-in, and entries of shares, that are held at once
+_BLOCKS = 16  # blocks of users that are drawn at once, at least
+
+
+@dataclass(eq=False, repr=False)
+class HardNegatives(BaseEstimator):
+    """Weight for the pairs that a ranking is decided among: ``RGALS(hard_negatives=HardNegatives(...))``.
+
+    Least squares spreads its penalty over all pairs. Here the T items that the current scores of a user put
+    first, without those that the user has, count once more, gamma times as much. With the notation of
+    `rgals.losses`, and tau_x = t_x / g_x (-1 for RG2 and RGX, 0 for WRMF and iALS), the loss becomes::
+
+        L' = L + gamma sum_x g_x sum_{y in T_x} h_y (o_xy - tau_x)^2
+
+    This is the second-order expansion of softmax, taken where the model stands: the curvature of a pair is
+    its probability, which lies with the items ranked first. Training takes a sample of T_x: the best
+    ``n_samples`` items of a random share ``n_samples / T`` of the catalogue, each with the weight gamma g_x
+    T / n_samples; every block of 512 users has a share of its own, drawn anew before every iteration. Users
+    are solved in the end, and folded in, by a half-step without such pairs, the T items that it puts first,
+    and the half-step again with all of them: nothing of that is random.
+
+    Parameters
+    ----------
+    weight : float, default=0.5
+        gamma; 0 is a fit without. 1 to 4 pay on large sparse catalogues, 0 on small dense ones: search it,
+        and ``reg`` downwards beside it.
+    share : float, default=0.01
+        T as a share of the catalogue. T is at least twice ``n_samples``: what everybody ranks first is too
+        often what they will want.
+    n_samples : int, default=50
+        Items that are drawn for a user. The fewer, the more of them are false negatives.
+    warmup : int, default=4
+        Iterations without hard negatives in the beginning, at least 1.
+
+    Notes
+    -----
+    The sets move with the factors: the objective may rise where iterations without hard negatives never raise
+    it. The history has its value at the sets of the iteration. Regularisation weights see the positives only.
+
+    References
+    ----------
+    Zhang et al., "Optimizing top-N collaborative filtering via dynamic negative item sampling", 2013, choose
+    by the current scores, with gradient steps. He et al., "Fast matrix factorization for online
+    recommendation with implicit feedback", 2016 (eALS), weigh unobserved pairs in exact updates, by
+    popularity. Pu et al., "NDCG-Consistent Softmax Approximation with Accelerated Convergence": the expansion
+    of softmax at scores of 0, which is RG2.
+
+    Examples
+    --------
+    >>> from rgals import RGALS, HardNegatives
+    >>> from rgals.datasets import make_implicit
+    >>> X = make_implicit(200, 100, random_state=0).matrix
+    >>> model = RGALS(K=16, hard_negatives=HardNegatives(weight=1, n_samples=20), random_state=0).fit(X)
+    >>> bool((model.transform(X) == model.user_factors_).all())
+    True
+    """
+
+    weight: float = 0.5
+    share: float = 0.01
+    n_samples: int = 50
+    warmup: int = 4
+
+    def check(self) -> None:
+        """Check the parameters.
+
+        Raises
+        ------
+        ParameterError
+            Naming the parameter and its range.
+        """
+        check_real("hard_negatives.weight", self.weight, 0.0)
+        check_real("hard_negatives.share", self.share, 0.0, 1.0, open_min=True)
+        check_int("hard_negatives.n_samples", self.n_samples, 1)
+        check_int("hard_negatives.warmup", self.warmup, 1)
+
+    def n_top(self, n_items: int) -> int:
+        """T."""
+        return min(max(int(np.ceil(self.share * n_items)), 2 * self.n_samples), n_items)
+
+    def share_size(self, n_items: int) -> int:
+        """Items of the share that a block of users draws from."""
+        return min(n_items, -(-self.n_samples * n_items // self.n_top(n_items)))
+
+    def best_of(self, scores: np.ndarray, own: np.ndarray) -> np.ndarray:
+        """T_x of one user, best first."""
+        order = np.argsort(-scores, kind="stable")
+        return order[~np.isin(order, own)][: self.n_top(len(scores))]
+
+
+def read_hard_negatives(value: Any) -> HardNegatives | None:
+    """What ``hard_negatives`` stands for, checked; None where there are none."""
+    if value is None:
+        return None
+    if not isinstance(value, HardNegatives):
+        value = HardNegatives(check_real("hard_negatives", value, 0.0))
+    value.check()
+    return value if value.weight > 0 else None
+
+
+# ---------------------------------------------------------------- pairs, and rows with them
+
+
+def merge(rows: CSR, pairs: CSR, dtype: Any, n_threads: int, room: tuple | None = None) -> CSR:
+    """The rows with more pairs in them, whose value is -1: see `Side.with_pairs`.
+
+    ``room``: memory for the indices and values of it, or of more.
+    """
+    n = rows.nnz + pairs.nnz
+    indices, values = (np.empty(n, np.int32), np.empty(n, dtype)) if room is None else room
+    indices, values = indices[:n], values[:n]
+    given = rows.indptr, rows.indices, read_only(rows.values.astype(dtype, copy=False))
+    launch(kernel.merge, n_threads, *given, pairs.indptr, pairs.indices, indices, values)
+    return CSR(rows.indptr + pairs.indptr, indices, values, rows.n_cols)
+
+
+def pair_terms(coefficients: Coefficients, weight: float) -> tuple[np.ndarray, np.ndarray]:
+    """What `Side.with_pairs` takes, of users and of items: pairs that count ``weight`` times once more."""
+    users = weight * np.stack([coefficients.g, coefficients.t], axis=1)
+    return users, np.stack([coefficients.h, coefficients.h], axis=1)
+
+
+def _of_lists(lists: np.ndarray, n_items: int) -> CSR:
+    """The pairs of lists of items in ascending order, -1 for none."""
+    kept = lists >= 0
+    indptr = np.append(0, np.cumsum(kept.sum(axis=1, dtype=np.int64)))
+    return CSR(indptr, lists.reshape(-1) if kept.all() else lists[kept], np.empty(0, np.float32), n_items)
+
+
+def _shares(rng: np.random.Generator, n_items: int, size: int, n_blocks: int) -> Iterator[np.ndarray]:
+    """The shares of some blocks after the other, sorted: (blocks, size).
+
+    As many blocks as there are whole shares in the catalogue divide it among them, so that every item is in
+    as many shares as any other.
+    """
+    at_once = max(_AT_ONCE // size, _BLOCKS)
+    waiting = np.empty((0, size), np.int32)
+    for start in range(0, n_blocks, at_once):
+        n = min(at_once, n_blocks - start)
+        parts = [waiting]
+        while sum(map(len, parts)) < n:
+            order = rng.permutation(n_items).astype(np.int32)
+            parts.append(order[: n_items // size * size].reshape(-1, size))
+        found = np.concatenate(parts)
+        waiting = found[n:]
+        yield np.sort(found[:n], axis=1)
+
+
+def draw(
+    users: np.ndarray,
+    items: np.ndarray,
+    rows: CSR,
+    hard: HardNegatives,
+    rng: np.random.Generator,
+    n_threads: int,
+) -> CSR:
+    """The best items of every user in the share of the user's block, without those in ``rows``."""
+    n_items, starts = len(items), np.append(np.arange(0, len(users), topk.USERS), len(users))
+    size = hard.share_size(n_items)
+    lists = np.full((len(users), min(hard.n_samples, size)), -1, np.int32)
+    most, first = int(np.diff(rows.indptr[starts]).max(initial=0)), 0
+    factors = read_only(users), read_only(items)
+    for shares in _shares(rng, n_items, size, len(starts) - 1):
+        launch(kernel.draw, n_threads, *factors, shares, first, rows.indptr, rows.indices, most, lists)
+        first += len(shares)
+    return _of_lists(lists, n_items)
+
+
+def best(
+    users: np.ndarray, items: np.ndarray, rows: CSR, n: int, n_threads: int, without: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The ``n`` best items of every user but those in ``rows`` and ``without``, and their scores."""
+    ids, scores = np.empty((1, len(users), n), np.int32), np.empty((1, len(users), n), users.dtype)
+    blocked = np.empty(0, np.int32) if without is None else np.sort(without).astype(np.int32)
+    filters = read_only(np.empty(0, users.dtype)), read_only(blocked), rows.indptr, rows.indices
+    topk.topk(read_only(users), read_only(items), *filters, n_threads, ids, scores)
+    return ids[0], scores[0]
+
+
+# ---------------------------------------------------------------- in a fit
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The rows of both sides with the pairs of an iteration, and what these add to the constant."""
+
+    users: CSR
+    items: CSR
+    constant: float
+
+
+class Sampler:
+    """What a fit with hard negatives does beside its half-steps.
+
+    ``users`` and ``items`` are the matrix and its transpose. The draw of an iteration depends on ``seed``,
+    the iteration and the factors, on nothing else.
+    """
+
+    def __init__(
+        self, hard: HardNegatives, users: CSR, items: CSR, coefficients: Coefficients, seed: int, n_jobs: Any
+    ) -> None:
+        self.hard, self.users, self.items, self.seed, self.n_jobs = hard, users, items, seed, n_jobs
+        # What a drawn pair stands for: T / m of the page, but for the rounding of the share.
+        weight = hard.weight * users.n_cols / hard.share_size(users.n_cols)
+        self.user_terms, self.item_terms = pair_terms(coefficients, weight)
+        g, t = coefficients.g, coefficients.t
+        offsets = np.divide(weight * t * t, g, out=np.zeros_like(g), where=g > 0)
+        self._constant = np.zeros((len(g), 4)), np.zeros((users.n_cols, 4))
+        self._constant[0][:, 1], self._constant[1][:, 1] = offsets, coefficients.h
+        self._weighed = coefficients.h > 0
+        self._room: list[tuple] = []  # for the rows of both sides, in every iteration
+
+    def draw(self, iteration: int, users: np.ndarray, items: np.ndarray) -> Drawn | None:
+        """Choose by these factors; None in the first iterations."""
+        if iteration <= self.hard.warmup:
+            return None
+        rng = np.random.default_rng([self.seed, iteration])
+        with workers(self.n_jobs) as n_threads:
+            pairs = draw(users, items, self.users, self.hard, rng, n_threads)
+            if not self._weighed.all():  # nothing pulls an item of weight 0 that nobody has
+                pairs = pairs.where(self._weighed[pairs.indices])
+            constant = float(weight_sums(pairs, *self._constant).sum())
+            if not self._room:
+                n = self.users.nnz + len(users) * min(self.hard.n_samples, len(items))
+                self._room = [(np.empty(n, np.int32), np.empty(n, users.dtype)) for _ in range(2)]
+            sides = (self.users, pairs), (self.items, _transposed(pairs))
+            by_user, by_item = (
+                merge(*side, users.dtype, n_threads, room)
+                for side, room in zip(sides, self._room, strict=True)
+            )
+        return Drawn(by_user, by_item, constant)
+
+
+def _transposed(pairs: CSR) -> CSR:
+    values = np.ones(pairs.nnz, np.int8)
+    turned = sp.csr_array((values, pairs.indices, pairs.indptr), shape=pairs.shape).tocsc()
+    indices = turned.indices.astype(np.int32, copy=False)
+    return CSR(turned.indptr.astype(np.int64), indices, np.empty(0, np.float32), pairs.n_rows)
+
+
+# ---------------------------------------------------------------- users in the end, and new ones
+
+
+def fold_in(
+    rows: CSR,
+    items: np.ndarray,
+    side: Side,
+    coefficients: Coefficients,
+    hard: HardNegatives,
+    backend: Backend,
+    n_jobs: int | None,
+) -> np.ndarray:
+    """Users by a half-step, the T items that it puts first, and the half-step again with these.
+
+    ``side`` and ``coefficients`` are those of ``rows`` without hard negatives.
+    """
+    out = backend.half_step(rows, items, side).factors
+    for part, merged, with_pairs in hard_rows(rows, items, out, side, coefficients, hard, n_jobs):
+        out[part] = backend.half_step(merged, items, with_pairs).factors
+    return out
+
+
+def hard_rows(
+    rows: CSR,
+    items: np.ndarray,
+    users: np.ndarray,
+    side: Side,
+    coefficients: Coefficients,
+    hard: HardNegatives,
+    n_jobs: int | None,
+) -> Iterator[tuple[slice, CSR, Side]]:
+    """Blocks of ``rows`` with the T best items by the factors ``users`` in them, and their sides."""
+    n = hard.n_top(len(items))
+    whole = side.with_pairs(*pair_terms(coefficients, hard.weight))
+    for part in _parts(rows.n_rows, n):
+        some = rows.slice_rows(part.start, part.stop)
+        with workers(n_jobs) as n_threads:
+            lists = np.sort(best(users[part], items, some, n, n_threads)[0], axis=1)
+            lists[some.row_counts == 0] = -1
+            merged = merge(some, _of_lists(lists, len(items)), items.dtype, n_threads)
+        yield part, merged, whole.take_rows(part)
+
+
+def _parts(n_users: int, n: int) -> Iterator[slice]:
+    """Users of whom lists of ``n`` are held at once: whole blocks, so that scores round alike."""
+    at_once = max(_AT_ONCE // n // topk.USERS, 1) * topk.USERS
+    for start in range(0, n_users, at_once):
+        yield slice(start, min(start + at_once, n_users))
+
+
+def with_users(
+    columns: CSR,
+    found: np.ndarray,
+    state: tuple[np.ndarray, np.ndarray, CSR],
+    known: np.ndarray,
+    hard: HardNegatives,
+    n_jobs: int | None,
+) -> CSR:
+    """Histories of items (items x users) with the users among whose T best items each of them comes.
+
+    ``found``: factors of these items without hard negatives. ``state``: the factors of users and items, and
+    the matrix; ``known`` are those of its items that are solved anew, which are left out of the rankings.
+    """
+    users, items, seen = state
+    n = hard.n_top(len(items))
+    first = [np.empty((len(found), 0), bool)]
+    for part in _parts(len(users), n + len(found)):
+        some = seen.slice_rows(part.start, part.stop)
+        with workers(n_jobs) as n_threads:
+            _, scores = best(users[part], items, some, n, n_threads, known)
+            above = found @ users[part].T > scores[:, -1]
+        first.append(above & (some.row_counts > 0))
+    above = np.concatenate(first, axis=1)
+    above[columns.rows, columns.indices] = False
+    user = np.nonzero(above)[1]
+    indptr = np.append(0, np.cumsum(above.sum(axis=1, dtype=np.int64)))
+    pairs = CSR(indptr, user.astype(np.int32), np.empty(0, np.float32), len(users))
+    return merge(columns, pairs, found.dtype, 1)
+
+
+def scratch_bytes(
+    hard: HardNegatives, shape: tuple[int, int], nnz: int, K: int, itemsize: int, threads: int
+) -> tuple[int, int]:
+    """Bytes that hard negatives take at the peak of an iteration, and of the last users, beside all else."""
+    n_users, n_items = shape
+    size, n = hard.share_size(n_items), hard.n_top(n_items)
+    pairs, entry = n_users * min(hard.n_samples, size), 4 + itemsize
+    terms = 2 * 6 * 8 * (n_users + n_items)
+    blocks = -(-n_users // topk.USERS)
+    shares = 2 * 4 * size * min(max(_AT_ONCE // size, _BLOCKS), blocks) + 12 * n_items
+    tiles = threads * (topk.USERS * ((topk.ITEMS + hard.n_samples) * entry + K * itemsize) + 4 * n_items)
+    # The rows of both sides; lists, and what their transposition takes.
+    drawn = 2 * (nnz + pairs) * entry + 11 * pairs + terms + shares + tiles
+    # Lists and scores, the lists in order, and the rows of a part.
+    listed = min(max(_AT_ONCE, n * topk.USERS), n * n_users)
+    return drawn, listed * (2 * entry + 6) + min(nnz, listed) * entry + terms // 2

@@ -1,0 +1,448 @@
+"""Hard negatives: pairs with terms of their own in the rows, the draw, fits and users in the end."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+import re
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from helpers import LOSSES, SIDES, factors, interactions
+from sklearn.base import clone
+
+from rgals import IALS, RG2, RGALS, RGX, HardNegatives, ParameterError
+from rgals.kernels.topk import USERS
+from rgals.losses import Degrees
+from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr
+from rgals.runtime.errors import PrecisionWarning
+from rgals.solvers import hard_negatives, plan, precision
+from rgals.solvers.als import ALS, Problem
+from rgals.solvers.cpu import CPUBackend
+from rgals.solvers.dense import DenseBackend
+from rgals.solvers.hard_negatives import Sampler, draw, merge, pair_terms, read_hard_negatives
+from rgals.training.run import run
+
+WEIGHT, REG, NU = 1.7, 0.03, 0.9
+
+
+def some_pairs(X, loss, seed):
+    """Pairs that a matrix does not have and that have a weight; a column without positives has some, too."""
+    pairs = (X.toarray() == 0) & (np.random.default_rng(seed).random(X.shape) < 0.3)
+    pairs[::7] = False
+    coefficients = loss.coefficients(Degrees.of(as_csr(X, dtype=np.float64)))
+    pairs &= np.outer(coefficients.g, coefficients.h) > 0
+    assert pairs[:, 5].any() == (coefficients.h[5] > 0) and not pairs[0].any() and pairs[1].any()
+    return pairs
+
+
+def posed(X, loss, side, pairs, dtype):
+    """Merged rows and their side."""
+    users = as_csr(X, dtype=dtype)
+    coefficients = loss.coefficients(Degrees.of(users))
+    of_users, of_items = pair_terms(coefficients, WEIGHT)
+    more = as_csr(sp.csr_array(pairs.astype(float)), dtype=dtype)
+    if side == "user":
+        return merge(users, more, dtype, 2), coefficients.user_side(users, REG, NU).with_pairs(
+            of_users, of_items
+        )
+    items = users.transpose()
+    made = coefficients.item_side(items, REG, NU).with_pairs(of_items, of_users)
+    return merge(items, more.transpose(), dtype, 2), made
+
+
+def hard_part(loss, X, pairs, P, Q):
+    """``gamma sum g_x h_y (o - t_x / g_x)^2`` over pairs, and its gradients: the formula of the docstring."""
+    coefficients = loss.coefficients(Degrees.of(as_csr(X, dtype=np.float64)))
+    g, h, t = coefficients.g, coefficients.h, coefficients.t
+    target = np.divide(t, g, out=np.zeros_like(g), where=g > 0)
+    weight = WEIGHT * pairs * np.outer(g, h)
+    gap = P @ Q.T - target[:, None]
+    return float((weight * gap**2).sum()), 2 * (weight * gap) @ Q, 2 * (weight * gap).T @ P
+
+
+def slope(loss, X, pairs, side, solved, fixed):
+    P, Q = (solved, fixed) if side == "user" else (fixed, solved)
+    at = side == "item"
+    return loss.gradient(X, P, Q, REG, NU)[at] + hard_part(loss, X, pairs, P, Q)[1 + at]
+
+
+@pytest.mark.parametrize("K", [6, 64])
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_half_step_with_pairs_minimises_the_stated_objective(name, side, K):
+    loss = LOSSES[name]
+    for valued in (False, True):
+        X = interactions(70, 60 if K == 6 else 110, valued=valued, seed=3)
+        pairs = some_pairs(X, loss, 1)
+        rows, problem = posed(X, loss, side, pairs, np.float64)
+        fixed = factors(rows.n_cols, K, seed=4)
+        step = CPUBackend().half_step(rows, fixed, problem)
+        start = slope(loss, X, pairs, side, np.zeros_like(step.factors), fixed)
+        found = slope(loss, X, pairs, side, step.factors, fixed)
+        assert np.abs(found).max() < 1e-10 * np.abs(start).max()
+        # The decrease of the half-step is that of the objective, from factors of 0.
+        both = [(step.factors, fixed), (np.zeros_like(step.factors), fixed)]
+        both = both if side == "user" else [pair[::-1] for pair in both]
+        at, zero = (loss.objective(X, *pq, REG, NU) + hard_part(loss, X, pairs, *pq)[0] for pq in both)
+        assert step.decrease == pytest.approx(zero - at, rel=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("name", ["rg2", "rg2-row-only", "rg2-signed", "rgx", "wrmf-exponents", "ials"])
+def test_every_kind_of_row_with_pairs_equals_the_oracle(name, side, dtype):
+    X = interactions(150, 140, valued=True, seed=6)
+    rows, problem = posed(X, LOSSES[name], side, some_pairs(X, LOSSES[name], 2), dtype)
+    fixed = factors(rows.n_cols, 64, dtype, seed=4)
+    oracle = DenseBackend().half_step(rows, fixed.astype(np.float64), problem)
+    step = CPUBackend().half_step(rows, fixed, problem)
+    scale = np.abs(oracle.factors).max()
+    error = 2e-4 if dtype == np.float32 else 1e-9
+    np.testing.assert_allclose(step.factors, oracle.factors, atol=error * scale, rtol=0)
+    kinds = set(plan.Plan(rows, problem, dtype, 64).kind.tolist())
+    assert len(kinds) > 1 or name == "rg2-signed"
+
+
+def test_a_plan_counts_pairs_among_the_positives():
+    X = sp.csr_array((np.ones(25), (np.zeros(25, int), np.arange(25))), shape=(1, 200))
+    pairs = np.zeros((1, 200), bool)
+    pairs[0, 100:150] = True
+    rows, problem = posed(X, RG2(alpha=0.05), "user", pairs, np.float32)
+    assert rows.row_counts.tolist() == [75]
+    alone = plan.Plan(
+        as_csr(X),
+        RG2(alpha=0.05).coefficients(Degrees.of(as_csr(X))).user_side(as_csr(X), 1, 1),
+        np.float32,
+        64,
+    )
+    assert plan.Plan(rows, problem, np.float32, 64).kind[0] != alone.kind[0]
+
+
+# ---------------------------------------------------------------- the draw
+
+
+def whole(n, K, seed, dtype):
+    """Factors of small integers: scores are exact, and many of them equal."""
+    return np.random.default_rng(seed).integers(-2, 3, (n, K)).astype(dtype)
+
+
+def reference(users, items, rows, hard, rng):
+    """The same in numpy, a user at a time."""
+    n_items = len(items)
+    size = hard.share_size(n_items)
+    shares = []
+    found = np.zeros((len(users), n_items), bool)
+    for user in range(len(users)):
+        block = user // USERS
+        while len(shares) <= block:
+            order = rng.permutation(n_items)
+            shares += [np.sort(order[at : at + size]) for at in range(0, n_items - size + 1, size)]
+        own = rows.indices[rows.indptr[user] : rows.indptr[user + 1]]
+        share = np.setdiff1d(shares[block], own)
+        if len(own):
+            order = np.lexsort([share, -(items[share].astype(float) @ users[user].astype(float))])
+            found[user, share[order[: hard.n_samples]]] = True
+    return found
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "hard", [HardNegatives(share=0.1, n_samples=20), HardNegatives(share=1e-6, n_samples=9)]
+)
+def test_a_draw_equals_numpy_whatever_the_threads(hard, dtype, monkeypatch):
+    n_users, n_items = 2 * USERS + 70, 700
+    rng = np.random.default_rng(0)
+    dense = rng.random((n_users, n_items)) < rng.uniform(0, 0.1, n_users)[:, None]
+    dense[5], dense[6] = False, True
+    dense[6, :4] = False
+    rows = as_csr(sp.csr_array(dense.astype(float)), dtype=dtype)
+    users, items = whole(n_users, 5, 1, dtype), whole(n_items, 5, 2, dtype)
+    expected = reference(users, items, rows, hard, np.random.default_rng([3, 7]))
+    counts = expected.sum(axis=1)
+    assert counts[5] == 0 and 0 <= counts[6] <= 4 and counts.max() == hard.n_samples
+    for n_threads in (1, 2, 4):
+        pairs = draw(users, items, rows, hard, np.random.default_rng([3, 7]), n_threads)
+        np.testing.assert_array_equal(pairs.to_scipy().toarray() > 0, expected)
+        assert pairs.rises.all()
+    monkeypatch.setattr(hard_negatives, "_AT_ONCE", 1)
+    monkeypatch.setattr(hard_negatives, "_BLOCKS", 1)
+    pairs = draw(users, items, rows, hard, np.random.default_rng([3, 7]), 2)
+    np.testing.assert_array_equal(pairs.to_scipy().toarray() > 0, expected)
+
+
+def test_blocks_draw_from_shares_of_their_own_and_leave_no_item_out():
+    rng = np.random.default_rng(0)
+    (shares,) = hard_negatives._shares(rng, 1000, 100, 30)
+    assert shares.shape == (30, 100)
+    assert (np.bincount(shares.ravel(), minlength=1000) == 3).all()
+    assert len({share.tobytes() for share in shares}) == 30
+    assert (np.diff(shares, axis=1) > 0).all()
+
+
+def test_merged_rows_are_sorted_and_tell_pairs_by_the_sign():
+    X = interactions(valued=True)
+    pairs = some_pairs(X, IALS(alpha0=0.2), 0)
+    matrix, more = as_csr(X, dtype=np.float32), as_csr(sp.csr_array(pairs.astype(float)), dtype=np.float32)
+    for rows, others in ((matrix, more), (matrix.transpose(), more.transpose())):
+        merged = merge(rows, others, np.float32, 2)
+        assert merged.rises.all()
+        np.testing.assert_array_equal(
+            merged.to_scipy().toarray(), rows.to_scipy().toarray() - others.to_scipy().toarray()
+        )
+
+
+# ---------------------------------------------------------------- fits
+
+
+@pytest.fixture(scope="module")
+def X():
+    return interactions(90, 120, seed=4)
+
+
+HARD = HardNegatives(weight=1.5, share=0.2, n_samples=8, warmup=2)
+
+
+def make(loss="rg2", **params):
+    given = {"K": 5, "n_iter": 5, "hard_negatives": HARD, "random_state": 0, "dtype": "float64", "reg": 0.02}
+    return RGALS(loss=loss, **{**given, **params})
+
+
+@pytest.mark.parametrize("solver", [CPUBackend, DenseBackend])
+@pytest.mark.parametrize("loss", [RG2(alpha=0.05), RGX(alpha=0.05), IALS(alpha0=0.2)], ids=lambda x: x.name)
+def test_the_history_has_the_objective_at_the_sets_of_the_iteration(loss, solver, X):
+    matrix = as_csr(X, dtype=np.float64)
+    coefficients = loss.coefficients_for(Degrees.of(matrix))
+    problem = Problem.of(matrix, loss, coefficients, REG, NU)
+    sampler = Sampler(HARD, matrix, problem.items, coefficients, 11, 1)
+    seen = []
+    run(
+        ALS(problem, solver(), factors(90, 5), None, sampler),
+        5,
+        watchers=[
+            lambda now: (
+                seen.append((now.objective, now.user_factors.copy(), now.item_factors.copy())) and None
+            )
+        ],
+    )
+    ratio = 120 / HARD.share_size(120)
+    for iteration in range(3, 6):
+        _, P, Q = seen[iteration - 2]
+        rng = np.random.default_rng([11, iteration])
+        pairs = reference(P, Q, matrix, HARD, rng)
+        objective, P, Q = seen[iteration - 1]
+        stated = loss.objective(X, P, Q, REG, NU)
+        stated += hard_part(loss, X, pairs, P, Q)[0] * HARD.weight * ratio / WEIGHT
+        assert objective == pytest.approx(stated, rel=1e-9)
+    assert seen[0][0] == pytest.approx(loss.objective(X, *seen[0][1:], REG, NU), rel=1e-9)
+
+
+@pytest.mark.parametrize("loss", ["rg2", "rgx", "wrmf", "ials"])
+def test_users_are_those_of_a_half_step_with_their_best_items(loss, X):
+    model = make(loss, readout_exponent=0.2).fit(X)
+    np.testing.assert_array_equal(model.transform(X), model.user_factors_)
+    state = model._state()
+    rows, Q = as_csr(X, dtype=np.float64), state.solved_items
+    coefficients = state.coefficients(rows)
+    side = coefficients.user_side(rows, state.reg, state.reg_exponent)
+    plain = DenseBackend().half_step(rows, Q, side).factors
+    scores = np.where(X.toarray() > 0, -np.inf, plain @ Q.T)
+    pairs = np.zeros(X.shape, bool)
+    np.put_along_axis(pairs, np.argsort(-scores, axis=1)[:, : HARD.n_top(120)], True, axis=1)
+    pairs &= (X.toarray() == 0) & (X.sum(axis=1) > 0)[:, None]
+    g, h, t = coefficients.g, coefficients.h, coefficients.t
+    m, linear = (HARD.weight * pairs * np.outer(part, h) for part in (g, t))
+    merged = merge(rows, as_csr(sp.csr_array(pairs.astype(float)), dtype=np.float64), np.float64, 1)
+    extended = side.with_pairs(*pair_terms(coefficients, HARD.weight))
+    expected = DenseBackend().half_step(merged, Q, extended).factors
+    np.testing.assert_allclose(model.user_factors_, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
+    assert np.abs(model.user_factors_ - plain).max() > 1e-3 * np.abs(plain).max()
+    assert m.any() and linear.any() == t.any()
+    assert (model.user_factors_[3] == 0).all()  # no history
+
+
+def test_new_users_are_folded_in_as_those_of_the_fit(X, monkeypatch):
+    model = make(dtype="float32").fit(X)
+    users = np.flatnonzero(np.diff(X.indptr))[10:40]
+    some = X[users]
+    np.testing.assert_allclose(model.transform(some), model.user_factors_[users], rtol=1e-4, atol=1e-5)
+    ids, scores = model.recommend_new(some, n=6)
+    known = model.recommend(users, n=6)
+    np.testing.assert_array_equal(ids, known[0])
+    np.testing.assert_allclose(scores, known[1], rtol=1e-4, atol=1e-5)
+    whole = model.transform(sp.vstack([X] * 15, format="csr"))
+    monkeypatch.setattr(hard_negatives, "_AT_ONCE", 1)  # a block of users at a time
+    parts = model.transform(sp.vstack([X] * 15, format="csr"))
+    np.testing.assert_array_equal(parts, whole)
+    before = model.score(X)
+    assert 0 < before < 1
+
+
+def test_updated_users_equal_a_fold_in(X):
+    model = make().fit(X)
+    history = sp.csr_array(X[[1, 8]])
+    model.partial_fit_users(history, [7, 90])
+    np.testing.assert_allclose(model.transform(history), model.user_factors_[[7, 90]], rtol=1e-9)
+    plain = make(hard_negatives=None).fit(X)
+    assert np.abs(model.user_factors_[7] - plain.transform(history)[0]).max() > 1e-6
+
+
+@pytest.mark.parametrize("loss", [RG2(alpha=0.05), RGX(alpha=0.05), IALS(alpha0=0.2)], ids=lambda x: x.name)
+def test_updated_items_have_the_users_whom_they_come_first_for(loss, X):
+    model = make(loss, reg=REG, reg_exponent=NU).fit(X)
+    columns, new = sp.csr_array(X[:, [1, 8, 40]]), np.array([7, 30, 120])
+    P, Q = model.user_factors_, model.item_factors_
+    plain = copy.copy(model)
+    plain._snapshot = dataclasses.replace(model._state(), hard_negatives=None)
+    first = None if loss.couples_items() else plain.partial_fit_items(columns, new).item_factors_[new]
+    model.partial_fit_items(columns, new)
+    if first is not None:
+        scores = np.where(model.seen_.toarray() > 0, -np.inf, P @ np.r_[Q, np.zeros((1, Q.shape[1]))].T)
+        scores[:, new] = -np.inf
+        least = -np.sort(-scores, axis=1)[:, HARD.n_top(121) - 1]
+        above = (least[:, None] < P @ first.T) & (columns.toarray() == 0) & (X.sum(axis=1) > 0)[:, None]
+        assert 3 < above.sum() < above.size
+        pairs = np.zeros((90, 121), bool)
+        pairs[:, new] = above
+        whole = model.seen_
+        gradient = loss.gradient(whole, model.user_factors_, model.item_factors_, REG, NU)[1]
+        more = hard_part(loss, whole, pairs, model.user_factors_, model.item_factors_)[2]
+        total = gradient + more * HARD.weight / WEIGHT
+        assert np.abs(total[new]).max() < 1e-9 * np.abs(gradient).max()
+    unchanged = np.setdiff1d(np.arange(120), new)
+    np.testing.assert_array_equal(model.item_factors_[unchanged], Q[unchanged])
+    model.partial_fit_items(columns, new, refresh_users=True)
+    np.testing.assert_array_equal(model.transform(model.seen_), model.user_factors_)
+
+
+@pytest.mark.parametrize("loss", ["rg2", "rgx", "wrmf", "ials"])
+def test_an_explanation_adds_up_and_names_the_negatives(loss, X):
+    model = make(loss, readout_exponent=0.2).fit(X)
+    for user, item in ((0, 1), (10, 7), (20, 30)):
+        why = model.explain(user, item)
+        total = why.contributions.sum() + why.rest + why.all_pairs + why.negatives
+        assert why.score == pytest.approx(total, rel=1e-12)
+        assert why.score == pytest.approx(model.predict(user, item)[0], rel=1e-8)
+        assert (why.negatives != 0) == (loss in ("rg2", "rgx"))
+    assert model.explain(3, 0).score == 0.0
+    assert make(loss, hard_negatives=None).fit(X).explain(0, 1).negatives == 0.0
+
+
+def test_equal_bytes_for_any_threads(X):
+    models = [make("rgx", dtype="float32", n_jobs=n).fit(X) for n in (1, 2, 4)]
+    for model in models[1:]:
+        assert model.user_factors_.tobytes() == models[0].user_factors_.tobytes()
+        assert model.item_factors_.tobytes() == models[0].item_factors_.tobytes()
+
+
+def test_a_weight_of_0_is_a_fit_without(X):
+    plain = make(hard_negatives=None).fit(X)
+    for none in (0, 0.0, HardNegatives(0.0)):
+        model = make(hard_negatives=none).fit(X)
+        assert model.user_factors_.tobytes() == plain.user_factors_.tobytes()
+        assert model._state().hard_negatives is None
+    assert (
+        make(hard_negatives=0.5).fit(X)._state().hard_negatives.get_params() == HardNegatives().get_params()
+    )
+
+
+def test_auto_takes_six_iterations_after_the_warmup(X):
+    assert make(n_iter="auto").fit(X).n_iter_ == HARD.warmup + 6
+    rising = make(n_iter=9).fit(X)
+    objectives = [row["objective"] for row in rising.history_]
+    assert rising.n_iter_ == 9 and max(np.diff(objectives)) > 0  # which would end a fit without
+
+
+def test_values_and_weights_of_the_matrix_count():
+    X = interactions(90, 120, valued=True, seed=4)
+    model = make(values="log1p").fit(X)
+    np.testing.assert_array_equal(model.transform(X), model.user_factors_)
+
+
+def test_early_stopping_goes_by_the_metric(X):
+    model = make(early_stopping=True, patience=3, n_iter="auto", metric="ndcg@5").fit(X)
+    figures = [row["ndcg@5"] for row in model.history_]
+    assert model.n_iter_ in (int(np.argmax(figures)) + 4, 32)
+    assert np.isfinite(model.item_factors_).all()
+
+
+def test_a_model_is_saved_copied_and_searched_with_them(X, tmp_path):
+    model = make().fit(X)
+    model.save(tmp_path / "model.npz")
+    loaded = RGALS.load(tmp_path / "model.npz")
+    again = pickle.loads(pickle.dumps(model))
+    for one in (loaded, again, copy.deepcopy(model)):
+        np.testing.assert_array_equal(one.transform(X), model.user_factors_)
+        assert one.hard_negatives.get_params() == HARD.get_params()
+        assert one._state().fingerprint == model._state().fingerprint
+    assert (
+        model._state().fingerprint
+        != make(hard_negatives=HardNegatives(1.5, 0.2, 8, 3)).fit(X)._state().fingerprint
+    )
+    copied = clone(model).set_params(hard_negatives__weight=3.0)
+    assert copied.hard_negatives.weight == 3.0 and model.hard_negatives.weight == 1.5
+    plain = make(hard_negatives=2.0).fit(X)
+    plain.save(tmp_path / "number.npz")
+    assert RGALS.load(tmp_path / "number.npz").hard_negatives == 2.0
+
+
+class KilledError(Exception):
+    pass
+
+
+def test_an_interrupted_fit_goes_on_to_the_same_bytes(X, tmp_path):
+    def kill(now):
+        if now.iteration == 4:
+            raise KilledError
+
+    straight = make(dtype="float32", n_iter=6).fit(X)
+    with pytest.raises(KilledError):
+        make(dtype="float32", n_iter=6).fit(X, checkpoint=tmp_path, callbacks=kill)
+    resumed = make(dtype="float32", n_iter=6).fit(X, checkpoint=tmp_path)
+    assert resumed.user_factors_.tobytes() == straight.user_factors_.tobytes()
+    assert resumed.item_factors_.tobytes() == straight.item_factors_.tobytes()
+    other = make(dtype="float32", n_iter=7, hard_negatives=HardNegatives(1.5, 0.2, 9, 2))
+    with pytest.raises(Exception, match="hard_negatives"):
+        other.fit(X, checkpoint=tmp_path)
+
+
+def test_what_cannot_work_is_refused_by_name(X):
+    for params, why in (
+        ({"solver": "svd", "loss": RG2(alpha=0), "n_iter": "auto"}, "svd"),
+        ({"device": "cuda"}, "cpu"),
+        ({"tol": 1e-3}, "tol"),
+        ({"n_iter": 2}, "warmup"),
+        ({"hard_negatives": -1}, "hard_negatives"),
+        ({"hard_negatives": "much"}, "hard_negatives"),
+        ({"hard_negatives": HardNegatives(share=0)}, "hard_negatives.share"),
+        ({"hard_negatives": HardNegatives(n_samples=0)}, "hard_negatives.n_samples"),
+        ({"hard_negatives": HardNegatives(warmup=0)}, "hard_negatives.warmup"),
+    ):
+        with pytest.raises(ParameterError, match=why):
+            make(**params).fit(X)
+
+
+def test_rows_at_risk_are_judged_with_their_pairs(X, monkeypatch):
+    monkeypatch.setattr(precision, "RISKY", 0.0)
+    monkeypatch.setattr(precision, "LIMIT", 0.0)
+    with pytest.warns(PrecisionWarning, match="user") as caught:
+        make(dtype="float32").fit(X)
+    user, error = re.search(r"scores of user (\d+) are off by (\S+) of", str(caught[0].message)).groups()
+    assert X[[int(user)]].nnz and float(error) < 1e-5  # without the pairs, on one side, it is 1e-2 and more
+
+
+def test_items_that_weigh_nothing_are_not_drawn(X):
+    loss = RG2(alpha=0.1, n_negatives=3, proposal_exponent=0.5)  # of items that nobody has
+    model = make(loss, init="random").fit(X)
+    assert (model.item_factors_[5] == 0).all() and np.isfinite(model.user_factors_).all()
+
+
+def test_nothing_is_drawn_of_what_a_user_has():
+    assert read_hard_negatives(None) is None
+    rows = CSR(np.array([0, 3]), np.arange(3, dtype=np.int32), np.empty(0, np.float32), 3)
+    hard = HardNegatives(n_samples=2)
+    pairs = draw(np.ones((1, 2)), np.ones((3, 2)), rows, hard, np.random.default_rng(0), 1)
+    assert pairs.nnz == 0 and pairs.shape == (1, 3)
