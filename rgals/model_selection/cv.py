@@ -34,7 +34,7 @@ from rgals.runtime.memory import typed_errors
 from rgals.training.data import draw_seed, dtype_name, is_seed, read
 
 #: Hidden parts, and interactions below which there are so many: differences drown in the noise of one.
-_PARTS = ((8, 60_000), (3, 300_000), (2, 600_000))
+_PARTS = ((8, 100_000), (3, 300_000), (2, 600_000))
 
 
 class RGALSCV(RGALS):
@@ -66,7 +66,7 @@ class RGALSCV(RGALS):
     min_gain : float, default=0.01
         Relative gain for which a larger K is worth its cost.
     n_splits : int or "auto", default="auto"
-        Hidden parts: 1; below 600,000 interactions 2, below 300,000 3, below 60,000 8. A quarter of them, one
+        Hidden parts: 1; below 600,000 interactions 2, below 300,000 3, below 100,000 8. A half of them, one
         at least, judges all settings, the others only the rule and the three best.
     validation_users : int or None, default=10_000
         Users who judge a setting, at most: a sample, always the same.
