@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import published
 import rgalscv
 from quality import RESULTS, SETS, TUNED, cell, ladder, names_of, rows_of, summary
 
@@ -65,7 +66,8 @@ def regret() -> str:
     return rgalscv.table(rows, rgalscv.grid(rgalscv.GRID))
 
 
-def main() -> None:
+def written(text: str) -> str:
+    """The page with its tables as the recorded lines have them."""
     record = Journal(RESULTS, {"metric": TUNED})
     tables = {
         "methods": methods(record, lambda row: cell(row, None)),
@@ -74,12 +76,16 @@ def main() -> None:
         "ladder": ladder(record),
         "tuned": summary(64, record),
         "regret": regret(),
+        "published": published.tables(Journal(published.OUT, {"benchmark": "published"})),
     }
-    text = PAGE.read_text()
     for name, table in tables.items():
         block = f"<!-- table {name} -->\n\n{table}\n\n<!-- end -->"
         text = re.sub(rf"<!-- table {name} -->.*?<!-- end -->", lambda _, b=block: b, text, flags=re.S)
-    PAGE.write_text(text)
+    return text
+
+
+def main() -> None:
+    PAGE.write_text(written(PAGE.read_text()))
 
 
 if __name__ == "__main__":

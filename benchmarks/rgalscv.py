@@ -64,8 +64,8 @@ def grid(path: Path) -> dict[tuple[str, str, int, int], tuple[float, float]]:
     best: dict[tuple[str, str, int, int], tuple[float, float]] = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         row = json.loads(line)
-        if row.get("iterations", ITERATIONS) != ITERATIONS:
-            continue
+        if "first" not in row or "rule" in row or row.get("iterations", ITERATIONS) != ITERATIONS:
+            continue  # other measurements
         first, second = np.array(row["first"]) * 1e-5, np.array(row["second"]) * 1e-5
         k = int(np.argmax(first))
         key = row["set"], row["loss"], row["K"], row["seed"]
