@@ -26,6 +26,7 @@ _PROMOTED = 0.6  # share of the settings in full that come from there; the other
 _SHARE = 0.2  # of the budget for each larger K, in fits with that
 _CANDIDATES = 1024
 _OTHER = 0.1  # of the range of some parameter: what goes on to the next level is first taken so far apart
+_NEAR = 0.95  # of the best of a cheap level: what is worse there is not worth a fit in full
 _APART = 0.02  # of the range of some parameter: settings that are closer tell nothing new
 _POINTS = 80  # that the Gaussian process is fitted to at most
 _LEARN = 3  # its length scales are learned anew after so many proposals
@@ -74,7 +75,7 @@ def nominal(K: int, level: int) -> float:
 
 
 def counts(budget: float, costs: list[float]) -> tuple[list[int], int]:
-    """Trials at each level, and most of the refinement, for a budget in full fits and the cost of each level.
+    """Most trials at each level, and in full with the refinement, for a budget and the cost of each level.
 
     Two settings in full at least: the middle of the space and the best of the cheap levels.
     """
@@ -83,9 +84,9 @@ def counts(budget: float, costs: list[float]) -> tuple[list[int], int]:
     second = min(max(1, int(_CHEAP * budget / pair)), second)
     first = min(ETA * second, max(first, ETA))
     left = (budget - first * costs[0] - second * costs[1]) / costs[2]
-    most = int(_MOST[2] * budget)
-    promoted = min(max(2, round(_PROMOTED * max(2, min(int(left), most)))), second + 1)
-    return [first, second, promoted], max(most - promoted, 0)
+    most = max(2, int(_MOST[2] * budget))
+    promoted = min(max(2, round(_PROMOTED * min(left, most))), second + 1)
+    return [first, second, promoted], most
 
 
 def search(
@@ -138,13 +139,14 @@ def search(
             if level == TOP:
                 run(middle, level, K)
             ranked = sorted((t for t in done if t.level == level - 1), key=lambda t: -t.figure)
-            for trial in _apart_first(ranked):
+            near = [t for k, t in enumerate(ranked) if k == 0 or t.figure >= _NEAR * ranked[0].figure]
+            for trial in _apart_first(near if level == TOP else ranked):
                 if sum(t.level == level for t in done) < per_level[level]:
                     run(trial.point, level, K)
         # What fits left that ended early is for more of them.
-        while most > 0 and spent + cost(K, TOP) <= budget + 1e-9:
-            run(proposer.refine(done, K, TOP), TOP, K)
-            most -= 1
+        for _ in range(most - sum(t.level == TOP for t in done)):
+            if spent + cost(K, TOP) <= budget + 1e-9:
+                run(proposer.refine(done, K, TOP), TOP, K)
     best = best_trial(done, min_gain)
     for larger in space.ladder[1:]:
         # Where so many iterations were best, more are not with more factors.
