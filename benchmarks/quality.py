@@ -259,6 +259,7 @@ def details(name: str, record: Journal) -> str:
     for row in sorted(rows, key=lambda r: -r["test"][TUNED]):
         low, high = row["interval"]
         test = row["test"]
+        seconds = "" if row["cpu_seconds"] is None else f"{row['cpu_seconds']:.1f}"
         setting = " ".join(
             f"{k}={v:.3g}{'*' if k in row['edges'] else ''}" if isinstance(v, float) else f"{k}={v}"
             for k, v in row["setting"].items()
@@ -267,7 +268,7 @@ def details(name: str, record: Journal) -> str:
         lines.append(
             f"| {row['method']} | {row['K'] or ''} | {row['validation']:.4f} | {test[TUNED]:.4f} "
             f"| {low:.4f}-{high:.4f} | {test['recall@20']:.4f} | {test['mrr@10']:.4f} "
-            f"| {row['cpu_seconds']:.1f} | {row['fits']} | {setting} |"
+            f"| {seconds} | {row['fits']} | {setting} |"
         )
     return "\n".join(lines)
 

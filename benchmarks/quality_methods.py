@@ -75,8 +75,8 @@ class Answer:
     setting : dict
     validation : float
     edges : list of str
-    seconds : float
-        CPU seconds of the final fit.
+    seconds : float or None
+        CPU seconds of the final fit, where it is timed apart from the search.
     fits : int
     """
 
@@ -84,7 +84,7 @@ class Answer:
     setting: dict[str, Any]
     validation: float
     edges: list[str]
-    seconds: float
+    seconds: float | None
     fits: int
 
 
@@ -129,6 +129,12 @@ def als(loss: Any, dimensions: int = 2, **space: Any) -> Method:
     return Method(run)
 
 
+def as_shown(params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters of an estimator, those of its loss beside the others."""
+    loss = params["loss"]
+    return {**params, "loss": loss.name, **loss.get_params()}
+
+
 def default(loss: str) -> Method:
     """A loss of rgals as it comes."""
 
@@ -144,7 +150,7 @@ def default(loss: str) -> Method:
         started = time.process_time()
         model.fit(task.prepared.final)
         seconds = time.process_time() - started
-        return Answer(model, dict(model.params_), float(np.mean(figures)), [], seconds, 1)
+        return Answer(model, as_shown(model.params_), float(np.mean(figures)), [], seconds, 1)
 
     return Method(run)
 
@@ -156,12 +162,8 @@ def searched(loss: str | list[str], K: str | None = None) -> Method:
         model = RGALSCV(
             K or task.K, loss, budget=task.budget, random_state=task.seed, n_jobs=task.n_jobs
         ).fit(task.prepared.final, folder=task.folder / name)
-        best = model.best_params_
-        setting = {"loss": best["loss"].name, **best, **best["loss"].get_params()}
-        setting |= {"loss": best["loss"].name}
-        seconds = sum(row["seconds"] for row in model.history_)
-        found = len(model.cv_results_["cost"])
-        return Answer(model, setting, float(model.best_score_), [], seconds, found)
+        found, setting = len(model.cv_results_["cost"]), as_shown(model.best_params_)
+        return Answer(model, setting, float(model.best_score_), [], None, found)
 
     return Method(run, has_factors=K is None)
 
