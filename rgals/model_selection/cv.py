@@ -56,7 +56,8 @@ class RGALSCV(RGALS):
     budget : float, default=10
         In default fits with the first K, evaluation and the last fit included, by a model of cost, never by
         the clock. A fit counts as at least some 2.5 seconds of two cores. The fewest are two settings in
-        full. A larger K has a fifth of it, in fits with that K.
+        full. A larger K has a fifth of it, in fits with that K, which take no more iterations than were best
+        with the K before.
     space : dict, optional
         Changes of the space, as in `rgals.model_selection.tune`.
     metric : str, default="ndcg@10"
