@@ -16,10 +16,13 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 import time
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +76,26 @@ def load(name: str, seed: int) -> tuple[Any, Any]:
     return data, split_for_tuning(data, protocol_of(name), None, 1, 10_000, seed)
 
 
+@contextmanager
+def spent(path: Path) -> Iterator[list[float]]:
+    """CPU seconds of all threads, in the one place of a list; those of interrupted runs, kept in a file, too.
+
+    CPU and not wall-clock: others may compute on the machine.
+    """
+    earlier = float(path.read_text()) if path.exists() else 0.0
+    total, started = [0.0], time.process_time()
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(124))  # as `timeout` ends a run
+    try:
+        yield total
+    except BaseException:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(str(earlier + time.process_time() - started))
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        total[0] = earlier + time.process_time() - started
+
+
 def measure(name: str, methods: list[str], args: argparse.Namespace, record: Journal, folder: Path) -> None:
     """Everything of one set that is not recorded yet."""
     recorded = {m: record.get(key_of(name, m, args.K)) for m in methods}
@@ -105,7 +128,8 @@ def measure(name: str, methods: list[str], args: argparse.Namespace, record: Jou
             folder / "searches" / f"{name}-K{args.K}",
         )
         task.folder.mkdir(parents=True, exist_ok=True)
-        answer = row.run(method, task)
+        with spent(task.folder / f"{method}.seconds") as seconds:
+            answer = row.run(method, task)
         parts = prepared.parts
         figures, users = evaluate(
             answer.scores, prepared.final, parts.test, METRICS, per_user=True, n_jobs=args.threads
@@ -127,6 +151,7 @@ def measure(name: str, methods: list[str], args: argparse.Namespace, record: Jou
             "setting": answer.setting,
             "edges": answer.edges,
             "cpu_seconds": answer.seconds,
+            "search_cpu_seconds": seconds[0],  # with the final fit
             "threads": args.threads,
             "fits": answer.fits,
             "budget": task.budget,
@@ -234,6 +259,7 @@ def details(name: str, record: Journal) -> str:
     for row in sorted(rows, key=lambda r: -r["test"][TUNED]):
         low, high = row["interval"]
         test = row["test"]
+        seconds = "" if row["cpu_seconds"] is None else f"{row['cpu_seconds']:.1f}"
         setting = " ".join(
             f"{k}={v:.3g}{'*' if k in row['edges'] else ''}" if isinstance(v, float) else f"{k}={v}"
             for k, v in row["setting"].items()
@@ -242,7 +268,7 @@ def details(name: str, record: Journal) -> str:
         lines.append(
             f"| {row['method']} | {row['K'] or ''} | {row['validation']:.4f} | {test[TUNED]:.4f} "
             f"| {low:.4f}-{high:.4f} | {test['recall@20']:.4f} | {test['mrr@10']:.4f} "
-            f"| {row['cpu_seconds']:.1f} | {row['fits']} | {setting} |"
+            f"| {seconds} | {row['fits']} | {setting} |"
         )
     return "\n".join(lines)
 

@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
-from rgals import IALS, RG2, RGX, WRMF
+from rgals import IALS, RG2, RGALS, RGALSCV, RGX, WRMF
 from rgals.baselines import EASE, Popularity
 from rgals.files.journal import Journal
 from rgals.losses import rule
@@ -75,8 +75,8 @@ class Answer:
     setting : dict
     validation : float
     edges : list of str
-    seconds : float
-        CPU seconds of the final fit.
+    seconds : float or None
+        CPU seconds of the final fit, where it is timed apart from the search.
     fits : int
     """
 
@@ -84,7 +84,7 @@ class Answer:
     setting: dict[str, Any]
     validation: float
     edges: list[str]
-    seconds: float
+    seconds: float | None
     fits: int
 
 
@@ -127,6 +127,45 @@ def als(loss: Any, dimensions: int = 2, **space: Any) -> Method:
         return Answer(factors, setting, found.figure, list(found.edges), seconds, len(found.trials))
 
     return Method(run)
+
+
+def as_shown(params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters of an estimator, those of its loss beside the others."""
+    loss = params["loss"]
+    return {**params, "loss": loss.name, **loss.get_params()}
+
+
+def default(loss: str) -> Method:
+    """A loss of rgals as it comes."""
+
+    def run(name: str, task: Task) -> Answer:
+        model = RGALS(task.K, loss, random_state=task.seed, n_jobs=task.n_jobs)
+        figures = []
+        for split in task.prepared.splits:
+            model.fit(split.train.to_scipy())
+            got = evaluate(
+                model, split.told, split.hidden, task.metric, users=split.users, n_jobs=task.n_jobs
+            )
+            figures.append(got[task.metric])
+        started = time.process_time()
+        model.fit(task.prepared.final)
+        seconds = time.process_time() - started
+        return Answer(model, as_shown(model.params_), float(np.mean(figures)), [], seconds, 1)
+
+    return Method(run)
+
+
+def searched(loss: str | list[str], K: str | None = None) -> Method:
+    """`RGALSCV`, which hides parts of its own of training and validation part together."""
+
+    def run(name: str, task: Task) -> Answer:
+        model = RGALSCV(
+            K or task.K, loss, budget=task.budget, random_state=task.seed, n_jobs=task.n_jobs
+        ).fit(task.prepared.final, folder=task.folder / name)
+        found, setting = len(model.cv_results_["cost"]), as_shown(model.best_params_)
+        return Answer(model, setting, float(model.best_score_), [], None, found)
+
+    return Method(run, has_factors=K is None)
 
 
 def plain_ridge(train: Any) -> tuple[float, float]:
@@ -214,6 +253,21 @@ def implicit_als(train: sp.csr_array, params: dict[str, Any], level: int, task: 
     return _implicit(model, train)
 
 
+def implicit_default(train: sp.csr_array, params: dict[str, Any], level: int, task: Task) -> Any:
+    """implicit's ALS as it comes: 100 factors, 15 iterations."""
+    from implicit.cpu.als import AlternatingLeastSquares
+
+    return _implicit(AlternatingLeastSquares(num_threads=task.n_jobs, random_state=task.seed), train)
+
+
+def irspack_default(train: sp.csr_array, params: dict[str, Any], level: int, task: Task) -> Any:
+    """irspack's iALS as it comes: 20 factors, 16 epochs of conjugate gradients."""
+    from irspack.recommenders import IALSRecommender
+
+    model = IALSRecommender(sp.csr_matrix(train), n_threads=task.n_jobs, random_seed=task.seed).learn()
+    return model.get_user_embedding(), model.get_item_embedding()
+
+
 def implicit_bpr(train: sp.csr_array, params: dict[str, Any], level: int, task: Task) -> Any:
     """implicit's BPR: uniform negatives, plain SGD, 40 epochs.
 
@@ -271,6 +325,13 @@ def _wrmf_ranges(train: Any) -> dict[str, Any]:
 
 METHODS: dict[str, Method] = {
     "popularity": other(popularity, lambda train: {}, has_factors=False),
+    "default RG2": default("rg2"),
+    "default RGx": default("rgx"),
+    "default iALS": default("ials"),
+    "default WRMF": default("wrmf"),
+    "RGALSCV RG2": searched("rg2"),
+    "RGALSCV iALS": searched("ials"),
+    "RGALSCV K=auto": searched(["rg2", "ials"], K="auto"),
     "RG2": als(RG2()),
     "RG2 + exponents": als(RG2(), 4, user_exponent=None, item_exponent=None),
     "RGx": als(RGX()),
@@ -279,6 +340,8 @@ METHODS: dict[str, Method] = {
     "iALS + exponents": als(IALS(), 4, user_exponent=None, item_exponent=None),
     "WRMF plain": als(WRMF(), reg_exponent=0.0),
     "WRMF scaled": als(WRMF()),
+    "implicit default": other(implicit_default, lambda train: {}, has_factors=False),
+    "irspack default": other(irspack_default, lambda train: {}, has_factors=False),
     "implicit ALS": other(implicit_als, _wrmf_ranges),
     "EASE": other(
         ease, lambda train: {"l2": (3.0, 3000.0)}, share=0.3, has_factors=False, max_items=EASE_ITEMS

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from quality import SETS, load
+from quality import SETS, load, spent
 
 from rgals import RGALS, RGALSCV
 from rgals.files.journal import Journal
@@ -26,12 +25,15 @@ from rgals.metrics._served import sample_users
 from rgals.model_selection import split_interactions
 from rgals.runtime.threads import n_threads
 
-HERE = Path(__file__).parent
+OUT = Path(__file__).with_name("rgalscv_results.jsonl")
+GRID = Path(__file__).with_name("rule_results.jsonl")
 SHARES, JUDGED = (0.8, 0.1, 0.1), 3000  # as the grid has them
 ITERATIONS = 8
 
 
-def measure(name: str, loss: str, K: int, seed: int, budget: float, jobs: int | None) -> dict[str, Any]:
+def measure(
+    name: str, loss: str, K: int, seed: int, budget: float, jobs: int | None, folder: Path
+) -> dict[str, Any]:
     """Figures of the rule and of the search on both hidden tenths, and what they took."""
     _, prepared = load(name, 0)
     train, *hidden = split_interactions(prepared.final, SHARES, random_state=seed)
@@ -41,9 +43,9 @@ def measure(name: str, loss: str, K: int, seed: int, budget: float, jobs: int | 
         "cv": RGALSCV(K, loss, budget=budget, random_state=seed, n_jobs=jobs),
     }
     for key, model in models.items():
-        started = time.perf_counter()
-        model.fit(train)
-        out[f"{key}_seconds"] = time.perf_counter() - started
+        with spent(folder / f"{key}.seconds") as seconds:
+            model.fit(train, **({"folder": folder} if key == "cv" else {}))
+        out[f"{key}_cpu_seconds"] = seconds[0]
         out[key] = [
             evaluate(model, train, part, users=sample_users(as_csr(part), JUDGED, seed), n_jobs=jobs)[
                 "ndcg@10"
@@ -62,8 +64,8 @@ def grid(path: Path) -> dict[tuple[str, str, int, int], tuple[float, float]]:
     best: dict[tuple[str, str, int, int], tuple[float, float]] = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         row = json.loads(line)
-        if row.get("iterations", ITERATIONS) != ITERATIONS:
-            continue
+        if "first" not in row or "rule" in row or row.get("iterations", ITERATIONS) != ITERATIONS:
+            continue  # other measurements
         first, second = np.array(row["first"]) * 1e-5, np.array(row["second"]) * 1e-5
         k = int(np.argmax(first))
         key = row["set"], row["loss"], row["K"], row["seed"]
@@ -74,7 +76,7 @@ def grid(path: Path) -> dict[tuple[str, str, int, int], tuple[float, float]]:
 def table(rows: list[dict[str, Any]], best: dict[tuple[str, str, int, int], tuple[float, float]]) -> str:
     """Regrets of the rule and of the search, set by set, and their medians and worst."""
     header = ["set", "loss", "best of grid", "rule", "RGALSCV", "regret of rule", "of RGALSCV"]
-    header += ["fits by level", "cost", "s", "s of rule"]
+    header += ["fits by level", "cost", "CPU s", "CPU s of rule"]
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     regrets: list[tuple[float, float]] = []
     for row in rows:
@@ -85,7 +87,7 @@ def table(rows: list[dict[str, Any]], best: dict[tuple[str, str, int, int], tupl
             regrets.append((100 * (1 - row["rule"][1] / top), 100 * (1 - row["cv"][1] / top)))
             cells = [f"{top:.4f}", *cells[1:3], *(f"{value:.1f} %" for value in regrets[-1])]
         cells += ["+".join(map(str, row["fits"])), f"{row['cost'] + 1:.1f}"]
-        cells += [f"{row['cv_seconds']:.0f}", f"{row['rule_seconds']:.1f}"]
+        cells += [f"{row['cv_cpu_seconds']:.0f}", f"{row['rule_cpu_seconds']:.1f}"]
         lines.append(f"| {row['set']} | {row['loss']} | " + " | ".join(cells) + " |")
     for k, name in enumerate(("rule", "RGALSCV") if regrets else ()):
         lost = np.array(regrets)[:, k]
@@ -110,8 +112,9 @@ def main() -> None:
     parser.add_argument("--K", type=int, default=64)
     parser.add_argument("--budget", type=float, default=10)
     parser.add_argument("--jobs", type=int, default=None)
-    parser.add_argument("--grid", type=Path, default=HERE / "rule_results.jsonl")
-    parser.add_argument("--out", type=Path, default=HERE / "rgalscv_results.jsonl")
+    parser.add_argument("--grid", type=Path, default=GRID)
+    parser.add_argument("--searches", type=Path, default=Path("results/rgalscv"), help="go on from there")
+    parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
     record = Journal(args.out, {"benchmark": "rgalscv"})
     for name in args.sets.split(",") if args.measure else []:
@@ -119,8 +122,10 @@ def main() -> None:
             for seed in map(int, args.seeds.split(",")):
                 key = f"{name} {loss} K{args.K} seed{seed} budget{args.budget:g}"
                 if record.get(key) is None:
-                    row = record.add(key, measure(name, loss, args.K, seed, args.budget, args.jobs))
-                    print(key, {k: row[k] for k in ("rule", "cv", "cv_seconds", "best")}, flush=True)
+                    folder = args.searches / key.replace(" ", "-")
+                    row = measure(name, loss, args.K, seed, args.budget, args.jobs, folder)
+                    record.add(key, row)
+                    print(key, {k: row[k] for k in ("rule", "cv", "cv_cpu_seconds", "best")}, flush=True)
     wanted = {"K": args.K, "budget": args.budget}
     rows = [row for row in record.records.values() if all(row.get(k) == v for k, v in wanted.items())]
     print(table(rows, grid(args.grid)))

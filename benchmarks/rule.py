@@ -44,6 +44,8 @@ OUT = Path(__file__).with_name("rule_results.jsonl")
 STEPS = np.log(2.5), np.log(1.8)
 JUDGED = 3000
 METRIC = "ndcg@10"
+#: What lines of defaults were measured with; those of 16 iterations and raw values are of earlier ones.
+DEFAULT = {"default": True, "n_iter": RGALS().n_iter, "values": RGALS().values}
 VALUED = ("lastfm-hetrec2011", "steam-200k-hours")  # judged as counts and as "had it or not"
 
 
@@ -131,7 +133,7 @@ def measure_popularity(args: argparse.Namespace) -> None:
             continue
         matrix, popular = None, 0.0
         for loss in args.losses:
-            row = {"set": path.stem, "binary": binary, "loss": loss, "K": args.K, "default": True}
+            row = {"set": path.stem, "binary": binary, "loss": loss, "K": args.K, **DEFAULT}
             if any(row.items() <= done.items() for done in lines(args.out)):
                 continue
             if matrix is None:
@@ -145,7 +147,7 @@ def measure_popularity(args: argparse.Namespace) -> None:
                 popular = evaluate(ones, train, hidden, (METRIC,), users=fold.users)[METRIC]
             model = RGALS(args.K, loss, random_state=0, n_jobs=1).fit(train)
             row |= {"ndcg": round(judge(model, fold, (METRIC,))[METRIC], 5), "popularity": round(popular, 5)}
-            record(args.out, {**row, "n_iter": model.n_iter})
+            record(args.out, row)
             print(f"{path.stem} {loss} {args.K}: {row['ndcg'] / popular:.2f} times popularity", flush=True)
 
 
@@ -301,8 +303,9 @@ def print_tables(args: argparse.Namespace) -> None:
             f"{kind}, K={K}: {len(values)} cases, median {100 * np.median(values):.1f} %, "
             f"worst {100 * max(values):.1f} %"
         )
-    for K in sorted({row["K"] for row in lines(args.out) if "default" in row}):
-        rows = [row for row in lines(args.out) if "default" in row and row["K"] == K]
+    defaults = [row for row in lines(args.out) if DEFAULT.items() <= row.items()]
+    for K in sorted({row["K"] for row in defaults}):
+        rows = [row for row in defaults if row["K"] == K]
         below = [(r["set"], r["binary"], r["loss"]) for r in rows if r["ndcg"] < r["popularity"]]
         lowest = min(rows, key=lambda row: row["ndcg"] / row["popularity"])
         print(

@@ -35,7 +35,7 @@ from rgals.runtime.progress import LOG
 from rgals.training.data import draw_seed, dtype_name, is_seed, read
 
 #: Hidden parts, and interactions below which there are so many: differences drown in the noise of one.
-_PARTS = ((8, 60_000), (3, 300_000), (2, 600_000))
+_PARTS = ((8, 100_000), (3, 300_000), (2, 600_000))
 
 
 class RGALSCV(RGALS):
@@ -57,7 +57,8 @@ class RGALSCV(RGALS):
     budget : float, default=10
         In default fits with the first K, evaluation and the last fit included, by a model of cost, never by
         the clock. A fit counts as at least some 2.5 seconds of two cores. The fewest are two settings in
-        full. A larger K has a fifth of it, in fits with that K.
+        full. A larger K has a fifth of it, in fits with that K, which take no more iterations than were best
+        with the K before.
     space : dict, optional
         Changes of the space, as in `rgals.model_selection.tune`.
     metric : str, default="ndcg@10"
@@ -67,7 +68,7 @@ class RGALSCV(RGALS):
     min_gain : float, default=0.01
         Relative gain for which a larger K is worth its cost.
     n_splits : int or "auto", default="auto"
-        Hidden parts: 1; below 600,000 interactions 2, below 300,000 3, below 60,000 8. A quarter of them, one
+        Hidden parts: 1; below 600,000 interactions 2, below 300,000 3, below 100,000 8. A half of them, one
         at least, judges all settings, the others only the rule and the three best.
     validation_users : int or None, default=10_000
         Users who judge a setting, at most: a sample, always the same.

@@ -105,7 +105,7 @@ def test_results_are_those_of_a_search_in_scikit_learn(model):
     assert set(found["param_loss"]) == {"rg2", "ials"} and model.n_splits_ == 8
     splits = np.stack([found[f"split{k}_test_score"] for k in range(8)], 1)
     np.testing.assert_allclose(np.nanmean(splits, axis=1), found["mean_test_score"], rtol=1e-12)
-    assert (np.isnan(splits).sum(axis=1) == np.where(found["level"] > TOP, 2, 6)).all()
+    assert (np.isnan(splits).sum(axis=1) == 4).all(), "half of the parts search, the others confirm"
     top = found["level"] == found["level"].max()
     assert found["rank_test_score"][top].max() == top.sum() and found["rank_test_score"].min() == 1
     assert found["level"][model.best_index_] == TOP + 1
@@ -177,13 +177,16 @@ class Measured:
     """Stands for a measurement whose figures are given."""
 
     def __init__(self, fresh):
-        self.fresh, self.name, self.loss, self.iterations = fresh, "rg2", RG2(), (8, 16)
+        self.fresh, self.name, self.loss = fresh, "rg2", RG2()
         self.space = type("Space", (), {"readouts": (0.0, 0.1)})()
         self.prepared = type("Prepared", (), {"whole": None, "others": ["one"]})()
 
     def confirmed(self, trial):
         users = self.fresh[trial.params["reg"]]
         return Judged(users.mean(), trial.judged.taken, users, users if trial.params["reg"] == 1 else None)
+
+    def stops(self, params):
+        return 8, 16
 
     def settings(self, params, matrix, K):
         return dict(params)
@@ -227,7 +230,38 @@ def test_exponents_of_the_read_out_are_judged_outwards_while_that_pays(data, mon
     assert {round(10 * e) for e in look.scores} == asked
 
 
+@pytest.mark.parametrize(("patient", "kept", "seen"), [(False, 2, [1, 2, 4]), (True, 2, [1, 2, 4, 8])])
+def test_a_fit_ends_where_it_has_become_worse_beyond_noise(data, monkeypatch, patient, kept, seen):
+    split = split_for_tuning(data, None, None, 1, None, 0).splits[0]
+    noise = np.random.default_rng(0).normal(0, 0.01, 150)
+    quality = {1: 0.5, 2: 0.7, 4: 0.6, 8: 0.8}
+    if patient:
+        quality[8] = 0.65
+    asked = []
+
+    def figures(factors, *_):
+        asked.append(len(asked))
+        return quality[[1, 2, 4, 8][len(asked) - 1]] + noise
+
+    monkeypatch.setattr(trials, "each_user", figures)
+    look = Look(split, "ndcg@10", {1, 2, 4, 8}, None)
+    look.patient = patient
+    model = RGALS(3, n_iter=8, random_state=0).fit(split.train, callbacks=look)
+    look.end(model)
+    assert list(look.figures) == seen and look.kept == kept and look.judged == len(seen)
+    assert len(model.history_) == seen[-1], "what is worse than the best goes no further"
+
+
 # K.
+
+
+def test_a_larger_k_takes_no_more_iterations_than_were_best(data):
+    model = RGALSCV(K=[2, 4], budget=3, n_iter=8, n_splits=2, min_gain=0.0, random_state=0).fit(data)
+    found = model.cv_results_
+    K, n, level = (found[name] for name in ("param_K", "param_n_iter", "level"))
+    first = (K == 2) & (level == TOP)
+    best = n[first][np.argmax(found["mean_test_score"][first])]
+    assert (K == 4).any() and (n[K == 4] <= best).all()
 
 
 def test_k_is_doubled_while_that_pays(data):

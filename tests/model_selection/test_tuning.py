@@ -24,6 +24,7 @@ from rgals.model_selection.tuning import trials as measuring
 from rgals.model_selection.tuning.halving import (
     LEVELS,
     GaussianProcess,
+    Judged,
     Optuna,
     OutOfTimeError,
     Trial,
@@ -156,25 +157,45 @@ def test_the_search_finds_the_top_of_a_bowl(proposer, collapse):
 
 def test_levels_cost_what_the_budget_says():
     for costs in ([1 / 9, 1 / 3, 1.0], [0.05, 0.07, 0.9], [0.2, 0.3, 2.0]):
-        levels, refinements = counts(30, costs)
-        spent = sum(n * cost for n, cost in zip(levels, costs, strict=True)) + refinements * costs[TOP]
-        assert 30 - costs[TOP] <= spent <= 30 or levels[TOP] + refinements == 48
-        assert levels[0] == 3 * levels[1] >= 3
+        levels, most = counts(30, costs)
+        assert sum(n * cost for n, cost in zip(levels, costs, strict=True)) <= 30
+        assert levels[0] == 3 * levels[1] >= 3 and most == 48
+
+
+@pytest.mark.parametrize("share", [1.0, 0.7])
+def test_what_fits_leave_that_end_early_is_for_more_of_them(share):
+    space = space_of({"alpha0": (0.01, 10.0), "reg": (0.001, 1.0)})
+    figure = bowl((1, 0.1, 0))
+
+    def measure(params, level):
+        return Judged(figure(params, level), cost=share * nominal(16, level))
+
+    trials = search(space, measure, 30, GaussianProcess(space, 0))
+    levels, _ = counts(30, [nominal(16, level) for level in range(TOP + 1)])
+    assert [sum(t.level == k for t in trials) for k in range(TOP)] == levels[:TOP]
+    spent = share * sum(nominal(16, t.level) for t in trials)
+    assert 29 < spent <= 30, "a fit may cost 1, as far as is known before it"
+
+
+def test_what_is_far_worse_in_cheap_fits_is_not_fitted_in_full():
     space = space_of({"alpha0": (0.01, 10.0), "reg": (0.001, 1.0)})
     trials = search(space, bowl((1, 0.1, 0)), 30, GaussianProcess(space, 0))
-    levels, refinements = counts(30, [nominal(16, level) for level in range(TOP + 1)])
-    assert [sum(t.level == k for t in trials) for k in range(TOP)] == levels[:TOP]
-    assert sum(t.level == TOP for t in trials) == levels[TOP] + refinements
+    cheap = {tuple(t.point): t.figure for t in trials if t.level == TOP - 1}
+    full = {tuple(t.point) for t in trials if t.level == TOP} - {
+        tuple(space.point(space.params(space.middle)))
+    }
+    assert len(full & cheap.keys()) >= 2
+    assert min(cheap[point] for point in full & cheap.keys()) >= 0.95 * max(cheap.values())
 
 
 def test_small_data_are_not_searched_without_end():
-    levels, refinements = counts(10, [1e-6, 1e-6, 1e-6])
-    assert levels[0] <= 48 and levels[1] <= 16 and levels[TOP] + refinements <= 16
+    levels, most = counts(10, [1e-6, 1e-6, 1e-6])
+    assert levels[0] <= 48 and levels[1] <= 16 and levels[TOP] <= most == 16
 
 
 def test_a_small_budget_takes_two_settings_in_full():
-    levels, refinements = counts(0.1, [0.1, 0.2, 1.5])
-    assert levels[TOP] + refinements == 2 and levels[:TOP] == [3, 1]
+    levels, most = counts(0.1, [0.1, 0.2, 1.5])
+    assert levels[TOP] == most == 2 and levels[:TOP] == [3, 1]
 
 
 def test_points_fill_the_cube_and_three_of_four_have_the_rules_exponents():

@@ -165,10 +165,11 @@ def tune(
     third of them with 5, the best of these in full, beside the middle of the space, which by default is the
     rule (`rgals.losses.rule`); then further settings in full. A Gaussian process, fitted to everything
     measured so far, chooses where to look, after settings spread evenly over the space. The first fits start
-    from the factors of one in the middle. Full ones are judged after every quarter of their iterations, and
-    at the best of these with several exponents of the read-out. The middle is left only for a gain beyond the
-    standard error of the users' differences. Where K is a list, larger values follow, with a fifth of the
-    budget each, as long as each improves the metric by ``search.min_gain``.
+    from the factors of one in the middle. Full ones are judged after an eighth, a quarter, a half and all
+    of their iterations, and at the best of these with several exponents of the read-out. The middle is left
+    only for a gain beyond the standard error of the users' differences. Where K is a list, larger values
+    follow, with a fifth of the budget each, as long as each improves the metric by
+    ``search.min_gain``.
 
     Parameters
     ----------

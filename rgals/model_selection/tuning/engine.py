@@ -134,7 +134,6 @@ def find(question: Question) -> Found:
 
         # The last fit is paid for by the budget too.
         share = max(question.budget - 1.0, 0.0) / len(losses)
-        parts = len(prepared.others) / len(prepared.searched)
         for name, one in losses.items():
             space, trials = spaces[name], list[Trial]()
             measure = Measurement(
@@ -152,7 +151,7 @@ def find(question: Question) -> Found:
             proposer = PROPOSERS[question.sampler](space, int(question.common["random_state"]))
             options: dict[str, Any] = {"cost": measure.cost, "min_gain": question.min_gain, "trials": trials}
             try:
-                kept = (1 + _CONFIRMED) * parts * measure.cost(space.ladder[0], TOP) + measure.first_cost()
+                kept = (1 + _CONFIRMED) * measure.confirming_cost(space.ladder[0]) + measure.first_cost()
                 search(space, measure, max(share - kept, 0.5 * share), proposer, **options)
             except OutOfTimeError:
                 finished = False
@@ -177,7 +176,8 @@ def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choic
     best = best_trial(trials, min_gain)
     same = [t for t in trials if t.level == best.level and t.params["K"] == best.params["K"]]
     middle = next((t for t in same if t.judged.plain is not None), None)
-    plain = {"n_iter": measure.iterations[-1], "readout_exponent": _nearest(measure.space.readouts)}
+    last = measure.stops(best.params)[-1]  # the same for all settings of a K
+    plain = {"n_iter": last, "readout_exponent": _nearest(measure.space.readouts)}
     taken = best.judged.taken if best.level == TOP else plain
     figure, base, row = best.figure, None, best.judged.row
     if middle is not None:

@@ -26,6 +26,7 @@ _PROMOTED = 0.6  # share of the settings in full that come from there; the other
 _SHARE = 0.2  # of the budget for each larger K, in fits with that
 _CANDIDATES = 1024
 _OTHER = 0.1  # of the range of some parameter: what goes on to the next level is first taken so far apart
+_NEAR = 0.95  # of the best of a cheap level: what is worse there is not worth a fit in full
 _APART = 0.02  # of the range of some parameter: settings that are closer tell nothing new
 _POINTS = 80  # that the Gaussian process is fitted to at most
 _LEARN = 3  # its length scales are learned anew after so many proposals
@@ -39,6 +40,7 @@ class Judged(NamedTuple):
     users: np.ndarray | None = None  # the figures that it is the mean of
     plain: np.ndarray | None = None  # those of all iterations without read-out
     row: int = -1  # of the table
+    cost: float | None = None  # in default fits with its K; None: as planned
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def nominal(K: int, level: int) -> float:
 
 
 def counts(budget: float, costs: list[float]) -> tuple[list[int], int]:
-    """Trials at each level and of the refinement, for a budget in full fits and the cost of each level.
+    """Most trials at each level, and in full with the refinement, for a budget and the cost of each level.
 
     Two settings in full at least: the middle of the space and the best of the cheap levels.
     """
@@ -82,9 +84,9 @@ def counts(budget: float, costs: list[float]) -> tuple[list[int], int]:
     second = min(max(1, int(_CHEAP * budget / pair)), second)
     first = min(ETA * second, max(first, ETA))
     left = (budget - first * costs[0] - second * costs[1]) / costs[2]
-    full = max(2, int(min(left, _MOST[2] * budget)))
-    promoted = min(max(2, round(_PROMOTED * full)), second + 1)
-    return [first, second, promoted], full - promoted
+    most = max(2, int(_MOST[2] * budget))
+    promoted = min(max(2, round(_PROMOTED * min(left, most))), second + 1)
+    return [first, second, promoted], most
 
 
 def search(
@@ -106,15 +108,18 @@ def search(
     """
     done: list[Trial] = [] if trials is None else trials
     seen: set[tuple] = set()
+    spent = 0.0
 
-    def run(point: np.ndarray, level: int, K: int) -> None:
-        params = {**space.params(point), "K": K}
+    def run(point: np.ndarray, level: int, K: int, **more: Any) -> None:
+        nonlocal spent
+        params = {**space.params(point), "K": K, **more}
         key = (level, *map(repr, params.values()))
         if key in seen:
             return
         seen.add(key)
         found = measure(params, level)
         judged = found if isinstance(found, Judged) else Judged(found)
+        spent += cost(K, level) if judged.cost is None else judged.cost
         trial = Trial(space.point(params), params, level, judged.figure, judged)
         done.append(trial)
         proposer.tell(trial)
@@ -124,7 +129,7 @@ def search(
     if not space.dimensions:
         run(np.empty(0), TOP, K)
     else:
-        per_level, refinements = counts(budget, [cost(K, level) for level in range(TOP + 1)])
+        per_level, most = counts(budget, [cost(K, level) for level in range(TOP + 1)])
         spread = max(2 * len(space.dimensions) + 2, per_level[0] // 2)
         for n in range(per_level[0]):
             # First a picture of the whole space; then two of three settings go where it looks best.
@@ -134,22 +139,27 @@ def search(
             if level == TOP:
                 run(middle, level, K)
             ranked = sorted((t for t in done if t.level == level - 1), key=lambda t: -t.figure)
-            for trial in _apart_first(ranked):
+            near = [t for k, t in enumerate(ranked) if k == 0 or t.figure >= _NEAR * ranked[0].figure]
+            for trial in _apart_first(near if level == TOP else ranked):
                 if sum(t.level == level for t in done) < per_level[level]:
                     run(trial.point, level, K)
-        for _ in range(refinements):
-            run(proposer.refine(done, K, TOP), TOP, K)
+        # What fits left that ended early is for more of them.
+        for _ in range(most - sum(t.level == TOP for t in done)):
+            if spent + cost(K, TOP) <= budget + 1e-9:
+                run(proposer.refine(done, K, TOP), TOP, K)
     best = best_trial(done, min_gain)
     for larger in space.ladder[1:]:
+        # Where so many iterations were best, more are not with more factors.
+        enough = {"n_iter": best.judged.taken["n_iter"]} if "n_iter" in best.judged.taken else {}
         try:
-            run(best.point, TOP, larger)
+            run(best.point, TOP, larger, **enough)
         except InsufficientMemoryError as error:
             warnings.warn(f"K={larger} does not fit, so that the search ends below: {error}", stacklevel=2)
             break
         if space.dimensions:
-            run(middle, TOP, larger)
+            run(middle, TOP, larger, **enough)
             for _ in range(int(_SHARE * budget / cost(larger, TOP)) - 2):
-                run(proposer.refine(done, larger, TOP), TOP, larger)
+                run(proposer.refine(done, larger, TOP), TOP, larger, **enough)
         found = best_trial(done, min_gain)
         if found.params["K"] != larger:
             break

@@ -94,7 +94,9 @@ class Space:
     # values of K, ascending: the search begins with the first and climbs while that pays
     ladder: tuple[int, ...]
     readouts: tuple[float, ...] = (0.0,)  # judged on the factors of every full fit
-    stops: tuple[int, ...] = ()  # so are the factors after so many iterations, where not quarters of a fit's
+    stops: tuple[
+        int, ...
+    ] = ()  # so are the factors after so many iterations, where not those of `Measurement.iterations`
 
     @property
     def neutral(self) -> dict[int, float]:

@@ -67,8 +67,8 @@ class Prepared:
 
     @property
     def searched(self) -> list[Fold]:
-        """The splits that all settings are judged by, a quarter; the best are confirmed on the others."""
-        return self.splits[: max(1, len(self.splits) // 4)]
+        """The splits that all settings are judged by, a half; the best are confirmed on the others."""
+        return self.splits[: max(1, len(self.splits) // 2)]
 
     @property
     def others(self) -> list[Fold]:
@@ -203,25 +203,41 @@ class Measurement:
                 warnings.simplefilter("ignore", PrecisionWarning)
                 full = level == TOP
                 found = self._in_full(params, self.prepared.searched) if full else self._cheap(params, level)
-            row = {"loss": self.name, "level": level, **found, "cost": self.cost(params["K"], level)}
+            row = {"loss": self.name, "level": level, **found}
             if self.journal is not None:
                 row = self.journal.add(key, row)
         return self._heard(row)
 
     @property
     def iterations(self) -> tuple[int, ...]:
-        """Those after which a full fit is judged: its quarters, or what the space says."""
+        """Those after which a full fit is judged: eighth, quarter, half and all, or what the space says."""
         n = self.common["n_iter"]
-        return self.space.stops or tuple(sorted({-(-n * k // 4) for k in (1, 2, 3, 4)}))
+        return self.space.stops or tuple(sorted({-(-n // k) for k in (8, 4, 2, 1)}))
 
-    def cost(self, K: int, level: int) -> float:
-        """Of a measurement, in default fits with that K."""
-        total, (width, n_iter) = 0.0, size(level, K, self.iterations[-1])
+    def stops(self, params: Mapping[str, Any]) -> tuple[int, ...]:
+        """Iterations after which a setting in full is judged: a larger K takes no more than one before."""
+        return tuple(n for n in self.iterations if n <= params.get("n_iter", n))
+
+    def cost(self, K: int, level: int, n_iter: int | None = None) -> float:
+        """Of a measurement, in default fits with that K, at most."""
+        stops = [n for n in self.iterations if n_iter is None or n <= n_iter]
+        width, n_iter = size(level, K, stops[-1])
         # The line search of the read-out looks at three exponents beside 0, in the mean.
-        looks = len(self.iterations) + min(3, len(self.space.readouts) - 1) if level == TOP else 1
-        for split in self.prepared.searched if level == TOP else self.prepared.cheap:
-            total += fit_cost(split.train, width, n_iter)
-            total += looks * judge_cost(len(split.users), split.train.n_cols, width)
+        looks = len(stops) + min(3, len(self.space.readouts) - 1) if level == TOP else 1
+        splits = self.prepared.searched if level == TOP else self.prepared.cheap
+        return self._price(splits, K, width, [n_iter] * len(splits), [looks] * len(splits))
+
+    def confirming_cost(self, K: int) -> float:
+        """Of judging a setting again by the other splits: a look or two, but for the middle."""
+        n = len(self.prepared.others)
+        return self._price(self.prepared.others, K, K, [self.iterations[-1]] * n, [2] * n)
+
+    def _price(self, splits: list[Fold], K: int, width: int, n_iter: list[int], looks: list[int]) -> float:
+        """Of fits with so many factors and iterations that are judged so many times."""
+        total = 0.0
+        for split, n, m in zip(splits, n_iter, looks, strict=False):
+            total += fit_cost(split.train, width, n)
+            total += m * judge_cost(len(split.users), split.train.n_cols, width)
         return total / self.prepared.default_cost(K, self.common["n_iter"])
 
     def first_cost(self) -> float:
@@ -268,7 +284,8 @@ class Measurement:
             figures.append(
                 float(np.nanmean(each_user(factors_of(model, split), split, self.metric, model.n_jobs)))
             )
-        return self._row({**shown, "readout_exponent": 0.0}, figures, started, fault)
+        row = self._row({**shown, "readout_exponent": 0.0}, figures, started, fault)
+        return {**row, "cost": self.cost(params["K"], level)}
 
     def confirmed(self, trial: Trial) -> Judged:
         """A setting in full, as it was taken, judged by the other splits."""
@@ -282,8 +299,7 @@ class Measurement:
                 warnings.simplefilter("ignore", PrecisionWarning)
                 exponents = (taken["readout_exponent"],)
                 found = self._in_full(trial.params, self.prepared.others, taken["n_iter"], exponents)
-            cost = self.cost(trial.params["K"], TOP) * len(self.prepared.others) / len(self.prepared.searched)
-            row = {"loss": self.name, "level": TOP + 1, **found, "cost": cost}
+            row = {"loss": self.name, "level": TOP + 1, **found}
             if self.journal is not None:
                 row = self.journal.add(key, row)
         return self._heard(row)
@@ -294,7 +310,7 @@ class Measurement:
         number = self.report({k: v for k, v in row.items() if k not in ("key", "users", "plain")})
         taken = {name: row["params"][name] for name in ("n_iter", "readout_exponent")}
         users, plain = (None if a is None else np.array(a) for a in arrays)
-        return Judged(row[self.metric], taken, users, plain, number)
+        return Judged(row[self.metric], taken, users, plain, number, row["cost"])
 
     def _in_full(
         self,
@@ -305,24 +321,28 @@ class Measurement:
     ) -> dict[str, Any]:
         """A setting in full: judged along the fit, and with exponents of the read-out where that was best.
 
-        ``best``: the iteration to take, where it is known.
+        A fit that has become worse beyond noise ends there. ``best``: the iteration to take, where it is
+        known.
         """
-        middle, last = self.space.params(self.space.middle), self.iterations[-1]
+        middle, iterations = self.space.params(self.space.middle), self.stops(params)
+        last, K = iterations[-1], params["K"]
         exponents = self.space.readouts if exponents is None else exponents
         reference = all(params[name] == value for name, value in middle.items())
         looks: list[Look] = []
         started = time.perf_counter()
         for split in splits:
             # The first part says how many iterations are best; the plain fit is judged on all of them.
-            stops = set(self.iterations) if best is None else {best, *((last,) if reference else ())}
+            stops = set(iterations) if best is None else {best, *((last,) if reference else ())}
             look = Look(split, self.metric, {last} if split.fold_in else stops, best, self.common["n_jobs"])
-            shown = self.settings({**params, "n_iter": max(look.stops)}, split.train, params["K"])
+            look.patient = reference
+            shown = self.settings({**params, "n_iter": max(look.stops)}, split.train, K)
             model = make_model(self.loss, shown, TOP, **self.common)
             try:
                 model.fit(split.train, callbacks=look)
                 look.end(model)
             except NumericalError as error:
-                return self._row({**shown, "readout_exponent": 0.0}, [0.0], started, str(error))
+                row = self._row({**shown, "readout_exponent": 0.0}, [0.0], started, str(error))
+                return {**row, "cost": self.cost(K, TOP, last)}
             look.read_out(exponents)
             best = look.kept
             looks.append(look)
@@ -338,6 +358,8 @@ class Measurement:
         shown |= {"n_iter": best, "readout_exponent": e}
         row = self._row(shown, [float(np.nanmean(look.scores[e])) for look in looks], started, "")
         row["users"] = found[e].tolist()
+        run, judged = [max(look.stops) for look in looks], [look.judged for look in looks]
+        row["cost"] = self._price(splits, K, K, run, judged)
         if reference:
             row["plain"] = np.concatenate([look.figures[last] for look in looks]).tolist()
         return row
@@ -356,17 +378,28 @@ class Look:
         self, split: Fold, metric: str, stops: set[int], keep: int | None, n_jobs: int | None = None
     ) -> None:
         self.split, self.metric, self.stops, self.keep = split, metric, stops, keep
-        self.n_jobs = n_jobs
+        self.n_jobs, self.patient = n_jobs, True
+        self.judged = 0  # times
         self.degrees: Degrees | None = None
         self.figures: dict[int, np.ndarray] = {}  # of every judged user, by iteration
         self.kept: int | None = None
         self.factors: tuple[np.ndarray, np.ndarray] | None = None
         self.scores: dict[float, np.ndarray] = {}  # by exponent of the read-out
 
-    def __call__(self, now: Iteration) -> None:
-        """Judge an iteration that is a stop; the last is judged by what the fit publishes."""
-        if now.iteration in self.stops and now.iteration < max(self.stops):
-            self._judge(now.iteration, (now.user_factors, now.item_factors))
+    def __call__(self, now: Iteration) -> bool:
+        """Judge an iteration that is a stop; the last is judged by what the fit publishes.
+
+        True where it is worse than the best beyond noise, and nobody asks what comes after it.
+        """
+        if now.iteration not in self.stops or now.iteration == max(self.stops):
+            return False
+        self._judge(now.iteration, (now.user_factors, now.item_factors))
+        if self.patient or self.keep is not None or self.kept is None:
+            return False
+        ended = beyond_noise(self.figures[self.kept], self.figures[now.iteration])
+        if ended:
+            self.stops = set(self.figures)
+        return ended
 
     def end(self, model: RGALS) -> None:
         """Judge what the fit ended with, early or not."""
@@ -375,6 +408,7 @@ class Look:
             self._judge(stop, factors_of(model, self.split))
 
     def _judge(self, iteration: int, factors: tuple[np.ndarray, np.ndarray]) -> None:
+        self.judged += 1
         found = self.figures[iteration] = each_user(factors, self.split, self.metric, self.n_jobs)
         if self.keep is None:
             better = self.kept is None or np.nanmean(found) > np.nanmean(self.figures[self.kept])
@@ -395,6 +429,7 @@ class Look:
             if e == 0:
                 self.scores[e] = self.figures[kept]
             else:
+                self.judged += 1
                 scaled = with_scale(items, readout_scale(degrees, e, items.dtype))
                 self.scores[e] = each_user((users, scaled), self.split, self.metric, self.n_jobs)
             return float(np.nanmean(self.scores[e]))

@@ -1,0 +1,92 @@
+"""The tables of docs/quality.md from the recorded lines: `python benchmarks/page.py`; nothing is measured.
+
+A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; the rest of the page stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import published
+import rgalscv
+from quality import RESULTS, SETS, TUNED, cell, ladder, names_of, rows_of, summary
+
+from rgals.files.journal import Journal
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "quality.md"
+#: Columns of the first table: as they come, and tuned.
+FIRST = ("popularity", "default RG2", "default RGx", "default iALS", "default WRMF", "implicit default")
+FIRST += ("irspack default", "RGALSCV RG2", "RGALSCV iALS", "RGALSCV K=auto", "EASE", "implicit ALS")
+
+
+def seconds(row: dict[str, Any] | None) -> str:
+    """CPU seconds: of a search as a whole where they are known, else of the fit alone, in brackets."""
+    if row is None:
+        return ""
+    if "search_cpu_seconds" in row and not row["method"].startswith("default"):
+        return f"{row['search_cpu_seconds']:.0f}"
+    return f"({row['cpu_seconds']:.1f})"
+
+
+def methods(record: Journal, shown: Callable[[dict[str, Any] | None], str]) -> str:
+    """A row a set and a column a method, at K=64 or the method's own."""
+    lines = ["| set | " + " | ".join(FIRST) + " |", "|" + "---|" * (len(FIRST) + 1)]
+    for name in names_of(record):
+        found = {row["method"]: row for row in rows_of(name, 64, record)}
+        if any(method in found for method in FIRST[1:]):
+            cells = [shown(found.get(method)) for method in FIRST]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def against_ease(record: Journal) -> str:
+    """K free: `RGALSCV` beside EASE."""
+    header = ["set", "RGALSCV K=auto", "loss, K", "CPU s", "EASE", "reg", "CPU s", "RGALSCV / EASE"]
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    for name in names_of(record):
+        found = {row["method"]: row for row in rows_of(name, 64, record)}
+        ours, ease = found.get("RGALSCV K=auto"), found.get("EASE")
+        if ours is not None and ease is not None:
+            share = ours["test"][TUNED] / ease["test"][TUNED]
+            cells = [name, cell(ours, None), f"{ours['setting']['loss']}, {ours['setting']['K']}"]
+            cells += [seconds(ours), cell(ease, None), f"{ease['setting']['l2']:.0f}", seconds(ease)]
+            lines.append("| " + " | ".join([*cells, f"{100 * share:.1f} %"]) + " |")
+    return "\n".join(lines)
+
+
+def regret() -> str:
+    """What `RGALSCV` loses to the best of the grid."""
+    record = Journal(rgalscv.OUT, {"benchmark": "rgalscv"})
+    rows = [row for row in record.records.values() if row.get("K") == 64]
+    order = {name: k for k, name in enumerate(SETS)}
+    rows.sort(key=lambda row: (order.get(row["set"], len(order)), row["loss"], row["seed"]))
+    return rgalscv.table(rows, rgalscv.grid(rgalscv.GRID))
+
+
+def written(text: str) -> str:
+    """The page with its tables as the recorded lines have them."""
+    record = Journal(RESULTS, {"metric": TUNED})
+    tables = {
+        "methods": methods(record, lambda row: cell(row, None)),
+        "seconds": methods(record, seconds),
+        "ease": against_ease(record),
+        "ladder": ladder(record),
+        "tuned": summary(64, record),
+        "regret": regret(),
+        "published": published.tables(Journal(published.OUT, {"benchmark": "published"})),
+    }
+    for name, table in tables.items():
+        block = f"<!-- table {name} -->\n\n{table}\n\n<!-- end -->"
+        text = re.sub(rf"<!-- table {name} -->.*?<!-- end -->", lambda _, b=block: b, text, flags=re.S)
+    return text
+
+
+def main() -> None:
+    PAGE.write_text(written(PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    main()
