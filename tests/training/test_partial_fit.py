@@ -462,7 +462,7 @@ def test_drift_is_what_an_iteration_would_gain():
 
 
 def test_drift_of_another_objective_is_refused():
-    X = make_implicit(80, 50, random_state=0).matrix
+    X = data()
     model = RGALS(K=4, hard_negatives=0.5, random_state=0).fit(X)
     with pytest.raises(ParameterError, match="hard_negatives"):
         model.partial_fit(X[:3]).drift()
