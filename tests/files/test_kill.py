@@ -67,8 +67,10 @@ def test_a_killed_update_leaves_yesterdays_model_or_todays(zygote, folder, tally
         (tmp_path / name).write_bytes((folder / "m.old").read_bytes())
     zygote.run(f"{ME}:update", path + ".new")  # also compiles
     once = zygote.run(f"{ME}:update", path).seconds
-    rng, seen = np.random.default_rng(12), set()
-    for number in range(count.figure):
+    rng, seen, number = np.random.default_rng(12), set(), 0
+    while number < count.figure or (len(seen) < 2 and number < 4 * count.figure):
+        number += 1
+        once *= 1.3 if seen == {"old"} else 1.0  # other work slows the update down
         after = (signal.SIGKILL, once * float(rng.uniform(0.5, 3.0)))
         outcome = zygote.run(f"{ME}:update_for_ever", path, signal_after=after)
         assert outcome.signal == signal.SIGKILL, outcome
