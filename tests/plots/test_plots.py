@@ -75,7 +75,7 @@ def test_a_sweep_runs_through_the_best_of_each_value(X):
 
 
 def test_a_sweep_compares_trials_of_one_scale_only(X):
-    search = RGALSCV(K=8, random_state=0).fit(X)
+    search = RGALSCV(K=8, budget=2, random_state=0).fit(X)
     levels = search.cv_results_["level"]
     assert len(set(levels)) > 1
     last = levels[np.isfinite(search.cv_results_["mean_test_score"])].max()

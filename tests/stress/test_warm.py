@@ -16,3 +16,5 @@ def test_after_it_a_new_process_compiles_nothing_from_an_empty_cache(tmp_path, n
     compiled = done.stdout.split()
     assert len(compiled) > 8 and "rgals.kernels.library.module" in compiled
     assert first_of_a_process(tmp_path, NUMBA_CACHE_DIR=cache) == []
+    again = python("-c", script, timeout=900, NUMBA_CACHE_DIR=cache, NUMBA_NUM_THREADS=4)
+    assert (again.returncode, again.stdout) == (0, "\n"), again.stderr
