@@ -34,7 +34,7 @@ from rgals.metrics import evaluate
 RESULTS = Path(__file__).with_name("hard_negatives_results.jsonl")
 METRIC, HIDDEN, WEIGHTS = "ndcg@20", 0.2, (0.0, 0.5, 1.0, 2.0, 4.0)
 #: Factors of the rule's strength and reg, and shifts of its item exponent, tried without hard negatives.
-AROUND = tuple(itertools.product((1.0, 2.45), (0.6, 1.0, 1.7), (0.0, -0.3)))
+AROUND = tuple(itertools.product((1.0, 2.45), (0.6, 1.0, 1.7, 2.9), (0.0, 0.25)))
 SETS = (
     "citeulike-a",
     "amazon-toys-5core",
