@@ -130,7 +130,8 @@ class Updated(FoldIn):
                 raise InputError(f"X: the sum of an interaction's values overflows {rows.values.dtype}")
             if not len(at) and events.shape == seen.shape:
                 return self
-            users, items = touched[np.unique(at)], np.unique(items)
+            users = touched[np.bincount(at, minlength=len(touched)) > 0]
+            items = np.flatnonzero(np.bincount(items, minlength=events.n_cols))
             new_items = np.arange(seen.n_cols, events.n_cols)
             counts = events.col_counts[seen.n_cols :]
             weighting = old.weighting.with_counts(new_items, counts)
@@ -182,13 +183,15 @@ class Updated(FoldIn):
         ``old`` is the published state: by its scale the read-out goes on. Of several sweeps the first solves
         items without the new users, whose factors are 0 still; a single one solves these beforehand.
         """
-        if len(users):
+        # What has grown is a copy already.
+        if len(users) and state.user_factors is old.user_factors:
             state = replace(state, user_factors=state.user_factors.copy())
         new = users[users >= len(old.user_factors)]
         if len(items):
             columns = state.weighting.rows(_seen(state)).transpose().take_rows(items)
-            own, factors = old.scale_of(columns), state.item_factors.copy()
-            scale = None if own is None or state.item_scale is None else state.item_scale.copy()
+            own, scale, factors = old.scale_of(columns), state.item_scale, state.item_factors
+            factors = factors.copy() if factors is old.item_factors else factors
+            scale = None if scale is None else scale.copy()
             if len(new) and sweeps == 1:
                 state.user_factors[new] = self._fold_in(state, _seen(state).take_rows(new))
         for _ in range(sweeps):
@@ -402,7 +405,8 @@ class Updated(FoldIn):
 
         ``fall`` is exact: it tries an iteration over everybody on the side and leaves the model alone. It is
         the figure by which ``n_iter="auto"`` ends a fit, below .003 then, and grows with what updates leave
-        unsolved. It costs an iteration and a half.
+        unsolved. It costs an iteration and a half. In ``benchmarks/daily.py`` a month of days of 1 %
+        took it to .01 to .024, and the updated models ranked as well as new fits still, within 3 %.
 
         Returns
         -------
@@ -497,8 +501,8 @@ def _longer(factors: np.ndarray, n: int, fill: int) -> np.ndarray:
     """The factors with rows of ``fill`` at the end."""
     if len(factors) == n:
         return factors
-    out = np.full((n, *factors.shape[1:]), fill, factors.dtype)
-    out[: len(factors)] = factors
+    out = np.empty((n, *factors.shape[1:]), factors.dtype)
+    out[: len(factors)], out[len(factors) :] = factors, fill
     return out
 
 
