@@ -1,6 +1,6 @@
-"""The tables of docs/quality.md from the recorded lines: `python benchmarks/page.py`; nothing is measured.
+"""Tables of docs/quality.md and README.md from recorded lines: `python benchmarks/page.py` measures nothing.
 
-A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; the rest of the page stays.
+A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; the rest of a page stays.
 """
 
 from __future__ import annotations
@@ -16,10 +16,16 @@ from quality import RESULTS, SETS, TUNED, cell, ladder, names_of, rows_of, summa
 
 from rgals.files.journal import Journal
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "quality.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ROOT / "docs" / "quality.md", ROOT / "README.md"
 #: Columns of the first table: as they come, and tuned.
 FIRST = ("popularity", "default RG2", "default RGx", "default iALS", "default WRMF", "implicit default")
 FIRST += ("irspack default", "RGALSCV RG2", "RGALSCV iALS", "RGALSCV K=auto", "EASE", "implicit ALS")
+SHORT = ("popularity", "default RG2", "default iALS", "RG2", "iALS", "RGALSCV K=auto", "EASE")
+SHORT += ("implicit default", "implicit ALS")
+#: The tuned methods, as they were compared: what is significant was found among these.
+TUNED_METHODS = ("popularity", "RG2", "RGx", "RGx gramian", "iALS", "WRMF plain", "WRMF scaled")
+TUNED_METHODS += ("implicit ALS", "EASE", "implicit BPR", "SGD softmax")
 
 
 def seconds(row: dict[str, Any] | None) -> str:
@@ -31,13 +37,18 @@ def seconds(row: dict[str, Any] | None) -> str:
     return f"({row['cpu_seconds']:.1f})"
 
 
-def methods(record: Journal, shown: Callable[[dict[str, Any] | None], str]) -> str:
+def methods(
+    record: Journal, shown: Callable[[dict[str, Any] | None], str], columns: tuple[str, ...] = FIRST
+) -> str:
     """A row a set and a column a method, at K=64 or the method's own."""
-    lines = ["| set | " + " | ".join(FIRST) + " |", "|" + "---|" * (len(FIRST) + 1)]
+    named = [
+        f"{name}, tuned" if name in ("RG2", "iALS", "implicit ALS", "EASE") else name for name in columns
+    ]
+    lines = ["| set | " + " | ".join(named) + " |", "|" + "---|" * (len(columns) + 1)]
     for name in names_of(record):
         found = {row["method"]: row for row in rows_of(name, 64, record)}
-        if any(method in found for method in FIRST[1:]):
-            cells = [shown(found.get(method)) for method in FIRST]
+        if any(method in found for method in columns[1:]):
+            cells = [shown(found.get(method)) for method in columns]
             lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -67,14 +78,15 @@ def regret() -> str:
 
 
 def written(text: str) -> str:
-    """The page with its tables as the recorded lines have them."""
+    """A page with its tables as the recorded lines have them."""
     record = Journal(RESULTS, {"metric": TUNED})
     tables = {
         "methods": methods(record, lambda row: cell(row, None)),
+        "short": methods(record, lambda row: cell(row, None), SHORT),
         "seconds": methods(record, seconds),
         "ease": against_ease(record),
         "ladder": ladder(record),
-        "tuned": summary(64, record),
+        "tuned": summary(64, record, TUNED_METHODS),
         "regret": regret(),
         "published": published.tables(Journal(published.OUT, {"benchmark": "published"})),
     }
@@ -85,7 +97,8 @@ def written(text: str) -> str:
 
 
 def main() -> None:
-    PAGE.write_text(written(PAGE.read_text()))
+    for page in PAGES:
+        page.write_text(written(page.read_text()))
 
 
 if __name__ == "__main__":

@@ -220,6 +220,24 @@ def test_k_is_climbed_while_it_pays():
     assert best_trial(trials, 0.0).params["K"] == 64
 
 
+@pytest.mark.parametrize("climb", [None, 3.0])
+def test_a_larger_k_is_tried_with_as_many_settings_as_its_share_pays_for(climb):
+    """By what fits cost with the iterations that are left, and where the best is the middle too."""
+    space = space_of({"K": [16, 32], "reg": (0.001, 1.0)})
+
+    def measure(params, level):
+        far = np.abs(space.point(params) - space.middle).max()
+        return Judged(0.2 + 0.001 * params["K"] - 0.01 * far, {"n_iter": 8})
+
+    def cost(K, level, n_iter):
+        return nominal(K, level) * (n_iter or 16) / 16
+
+    trials = search(space, measure, 10, GaussianProcess(space, 0), cost=cost, climb=climb)
+    larger = [t for t in trials if t.params["K"] == 32]
+    assert len(larger) == (2.0 if climb is None else climb) / 0.5
+    assert {t.params["n_iter"] for t in larger} == {8}
+
+
 def test_nothing_to_search_is_one_fit_for_each_k():
     space = space_of({"alpha0": 0.1, "reg": 0.1, "user_exponent": 0.0, "item_exponent": 0.0})
     trials = search(space, lambda p, level: 0.5, 30, GaussianProcess(space, 0))

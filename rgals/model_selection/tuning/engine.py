@@ -14,6 +14,7 @@ from rgals.losses import LOSSES, Loss, get_loss
 from rgals.matrix.weighting import Weighting
 from rgals.model_selection.tuning.halving import (
     PROPOSERS,
+    SHARE,
     TOP,
     OutOfTimeError,
     Trial,
@@ -150,6 +151,7 @@ def find(question: Question) -> Found:
             )
             proposer = PROPOSERS[question.sampler](space, int(question.common["random_state"]))
             options: dict[str, Any] = {"cost": measure.cost, "min_gain": question.min_gain, "trials": trials}
+            options["climb"] = SHARE * question.budget / len(losses)
             try:
                 kept = (1 + _CONFIRMED) * measure.confirming_cost(space.ladder[0]) + measure.first_cost()
                 search(space, measure, max(share - kept, 0.5 * share), proposer, **options)

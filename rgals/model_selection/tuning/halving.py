@@ -23,7 +23,7 @@ TOP = len(LEVELS) - 1
 _CHEAP = 0.4  # share of the budget for the cheap levels,
 _MOST = (4.8, 1.6, 1.6)  # settings at each level for a fit of the budget, at most: more would fit the noise
 _PROMOTED = 0.6  # share of the settings in full that come from there; the others refine
-_SHARE = 0.2  # of the budget for each larger K, in fits with that
+SHARE = 0.2  # of the budget for each larger K, in fits with that
 _CANDIDATES = 1024
 _OTHER = 0.1  # of the range of some parameter: what goes on to the next level is first taken so far apart
 _NEAR = 0.95  # of the best of a cheap level: what is worse there is not worth a fit in full
@@ -59,8 +59,9 @@ class OutOfTimeError(Exception):
 
 
 Measure = Callable[[dict[str, Any], int], float | Judged]
-#: What a measurement with so many factors costs at a level, in default fits with that K.
-Cost = Callable[[int, int], float]
+#: What a measurement with so many factors costs at a level, in default fits with that K; the third argument
+#: is the most iterations, where they are fewer than a fit's.
+Cost = Callable[[int, int, int | None], float]
 
 
 def size(level: int, K: int, n_iter: int) -> tuple[int, int]:
@@ -69,7 +70,7 @@ def size(level: int, K: int, n_iter: int) -> tuple[int, int]:
     return min(K, most[0] or K), min(n_iter, most[1] or n_iter)
 
 
-def nominal(K: int, level: int) -> float:
+def nominal(K: int, level: int, n_iter: int | None = None) -> float:
     """A level costs `ETA` times as much as the one before."""
     return float(ETA) ** (level - TOP)
 
@@ -97,13 +98,15 @@ def search(
     *,
     cost: Cost = nominal,
     min_gain: float = 0.0,
+    climb: float | None = None,
     trials: list[Trial] | None = None,
 ) -> list[Trial]:
     """Look for the best setting of a space; ``measure(params, level)`` gives the validation quality of one.
 
     Many settings at the lowest level, the best third of them at the next, the best of these in full, beside
     the middle of the space; then refinement in full. ``budget`` is in fits at full cost with the first K of
-    the ladder; a larger K must gain ``min_gain``, relatively. ``trials`` is filled as the search goes on, so
+    the ladder; a larger K has ``climb``, in fits with that K (default: a fifth of the budget), and must gain
+    ``min_gain``, relatively. ``trials`` is filled as the search goes on, so
     that what was found before `OutOfTimeError` is not lost. A larger K without memory for it ends the ladder.
     """
     done: list[Trial] = [] if trials is None else trials
@@ -119,7 +122,7 @@ def search(
         seen.add(key)
         found = measure(params, level)
         judged = found if isinstance(found, Judged) else Judged(found)
-        spent += cost(K, level) if judged.cost is None else judged.cost
+        spent += cost(K, level, None) if judged.cost is None else judged.cost
         trial = Trial(space.point(params), params, level, judged.figure, judged)
         done.append(trial)
         proposer.tell(trial)
@@ -129,7 +132,7 @@ def search(
     if not space.dimensions:
         run(np.empty(0), TOP, K)
     else:
-        per_level, most = counts(budget, [cost(K, level) for level in range(TOP + 1)])
+        per_level, most = counts(budget, [cost(K, level, None) for level in range(TOP + 1)])
         spread = max(2 * len(space.dimensions) + 2, per_level[0] // 2)
         for n in range(per_level[0]):
             # First a picture of the whole space; then two of three settings go where it looks best.
@@ -145,12 +148,13 @@ def search(
                     run(trial.point, level, K)
         # What fits left that ended early is for more of them.
         for _ in range(most - sum(t.level == TOP for t in done)):
-            if spent + cost(K, TOP) <= budget + 1e-9:
+            if spent + cost(K, TOP, None) <= budget + 1e-9:
                 run(proposer.refine(done, K, TOP), TOP, K)
     best = best_trial(done, min_gain)
     for larger in space.ladder[1:]:
         # Where so many iterations were best, more are not with more factors.
-        enough = {"n_iter": best.judged.taken["n_iter"]} if "n_iter" in best.judged.taken else {}
+        n_iter = best.judged.taken.get("n_iter")
+        enough = {} if n_iter is None else {"n_iter": n_iter}
         try:
             run(best.point, TOP, larger, **enough)
         except InsufficientMemoryError as error:
@@ -158,7 +162,8 @@ def search(
             break
         if space.dimensions:
             run(middle, TOP, larger, **enough)
-            for _ in range(int(_SHARE * budget / cost(larger, TOP)) - 2):
+            fits = int((SHARE * budget if climb is None else climb) / cost(larger, TOP, n_iter))
+            for _ in range(fits - sum(t.params["K"] == larger for t in done)):
                 run(proposer.refine(done, larger, TOP), TOP, larger, **enough)
         found = best_trial(done, min_gain)
         if found.params["K"] != larger:
