@@ -51,7 +51,7 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
       26 %. Four sets of a grid (``benchmarks/sgd_quality.py --grid``) are best at .17 to .25, where this says
       .19 to .28. At K=256 there is one set, which wanted .15 where this says .24.
     - Rates from .03 to .2 are within 2 % of each other after 40 epochs.
-    - Half of the epochs lose 1.5 to 3 % of the NDCG@10 after 40, the others cost as much as the first. With
+    - Half of the epochs lose 1.5 to 6 % of the NDCG@10 after 40, the others cost as much as the first. With
       sampled negatives a user is updated once for each positive: 8 epochs do for long rows.
     - 100 negatives gave 4 % more on amazon-beauty-10core and took 3.4 times as long.
     """
