@@ -159,14 +159,15 @@ class Snapshot:
 
     def rows_of(self, what: str, ids: Any, name: str) -> np.ndarray:
         """Rows of users or columns of items: found by ids where there are some, else these are numbers."""
-        if getattr(self, f"{what}_ids") is None:
-            return check_ids(name, ids, len(getattr(self, f"{what}_factors")), what)
+        if isinstance(ids, Positions) or getattr(self, f"{what}_ids") is None:  # labels need not be indexed
+            numbers = ids.numbers if isinstance(ids, Positions) else ids
+            return check_ids(name, numbers, len(getattr(self, f"{what}_factors")), what)
         known: IdMap = getattr(self, f"{what}s")
         try:
             return known.index(ids)
         except UnknownIdError as error:
             text = f"{name}: {error}"
-            if not isinstance(ids, Positions) and np.asarray(ids).dtype.kind in "iu":
+            if np.asarray(ids).dtype.kind in "iu":
                 text += f"; rgals.Positions({np.ravel(ids)[:3].tolist()}) if these are row numbers"
             raise UnknownIdError(text) from None
 

@@ -118,8 +118,8 @@ def test_a_row_number_is_no_id(X):
         (lambda: named.similar_items(N + 1), "items: item 41 is not known"),
         (lambda: named.predict("u3", [5, 6]), "items: item 6 is not known"),
         (lambda: named.explain("u99", 5), "user: user 'u99' is not known"),
-        (lambda: named.recommend(Positions([M])), "no user at position 60: they run from 0 to 59"),
-        (lambda: named.recommend(Positions([-1])), "no user at position -1"),
+        (lambda: named.recommend(Positions([M])), "=60 is not a user of this model: they run from 0 to 59"),
+        (lambda: named.recommend(Positions([-1])), "=-1 is not a user of this model"),
         (lambda: plain.recommend(Positions([M])), "from 0 to 59"),
     ):
         with pytest.raises(UnknownIdError, match=words):
