@@ -14,7 +14,12 @@ from rgals.runtime import memory
 from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, ShapeError
 from rgals.training import update
 
-pd = pytest.importorskip("pandas")
+
+@pytest.fixture
+def pd():
+    """pandas, for the tests of frames."""
+    return pytest.importorskip("pandas")
+
 
 M, N, K = 70, 45, 6
 LOSSES = {
@@ -79,7 +84,7 @@ def test_what_is_known_is_added_to_replaced_or_kept(merge, valued):
     assert model.seen_.has_canonical_format and model._snapshot.seen.n_rows == M + 2
 
 
-def test_adding_is_what_a_fit_to_all_events_does():
+def test_adding_is_what_a_fit_to_all_events_does(pd):
     log = pd.DataFrame({"user": [3, 3, 8, 9, 9, 8], "item": list("abacbb"), "value": [1, 2, 1, 5, 2, 1]})
     model = RGALS(2, random_state=0, values="raw").fit(log[:4])
     more = pd.DataFrame({"user": [8, 3, 12], "item": list("aab"), "value": [2, 4, 7]})
@@ -90,7 +95,7 @@ def test_adding_is_what_a_fit_to_all_events_does():
     assert model.user_ids_.tolist() == [3, 8, 9, 12] and model.item_ids_.tolist() == ["a", "b", "c"]
 
 
-def test_an_unfitted_model_is_fitted():
+def test_an_unfitted_model_is_fitted(pd):
     X = data()
     model = RGALS(K, n_iter=2, random_state=0).partial_fit(X)
     assert model.fingerprint() == RGALS(K, n_iter=2, random_state=0).fit(X).fingerprint()
@@ -312,7 +317,7 @@ def test_files_are_those_of_the_updated_model(tmp_path):
     assert again.fingerprint() == model.fingerprint()
 
 
-def test_histories_come_as_frames_and_positions():
+def test_histories_come_as_frames_and_positions(pd):
     log = pd.DataFrame({"user": ["new", "u3", "new"], "item": [0, 10, 440]})
     frame, positions = (fitted("ials", labelled(data())) for _ in range(2))
     frame.partial_fit_users(log)
@@ -428,7 +433,7 @@ def test_rows_without_ids_move_up():
     assert model.forget_items([0]).n_features_in_ == N - 1
 
 
-def test_names_of_columns_go_with_the_items():
+def test_names_of_columns_go_with_the_items(pd):
     frame = pd.DataFrame(data().toarray(), columns=[f"column {k}" for k in range(N)])
     model = fitted(X=frame).forget_items([1])
     assert model.feature_names_in_.tolist() == ["column 0", *(f"column {k}" for k in range(2, N))]
