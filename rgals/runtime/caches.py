@@ -16,6 +16,7 @@ import inspect
 import os
 import re
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ import llvmlite.binding as llvm
 import numba
 import numpy as np
 from numba.core import caching
+from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 
 #: Settings of numba that change code and that its own key leaves out.
@@ -119,6 +121,20 @@ def _processor() -> str:
     return llvm.get_host_cpu_name() + llvm.get_host_cpu_features().flatten()
 
 
+def _get_numba_ready() -> None:
+    """Have numba read its registries, once: what Ctrl-C interrupted there would be lost for good.
+
+    Only the main thread hears of Ctrl-C, so another one reads them.
+    """
+    thread = threading.Thread(target=cpu_target.target_context.refresh)
+    thread.start()
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        thread.join()
+        raise
+
+
 class Entries:
     """The cache files of a function: an index and a data file for every signature, processor and setting.
 
@@ -149,6 +165,7 @@ class Entries:
                 data = self._entry(folder, key).load(key)
                 if data is not None:
                     return data
+        _get_numba_ready()  # to compile it
         return None
 
     def save(self, key: tuple, data: Any) -> None:

@@ -7,6 +7,7 @@ import importlib
 import itertools
 import os
 import shutil
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -265,3 +266,36 @@ def test_python_is_told_that_it_cannot_call_an_inner_function():
     assert njit(lambda x: add(x))(1) == 2
     with pytest.raises(TypeError, match="Python cannot call"):
         add(1)
+
+
+CTRL_C = """
+import os, signal
+import numpy as np
+from numba.core.typing.templates import RegistryLoader
+from rgals.kernels.ranking import find_hits
+
+read, times = RegistryLoader.new_registrations, iter([True])
+
+def disturbed(loader, name):
+    for found in read(loader, name):
+        if getattr(found, "__name__", "") == "ArrayAttribute" and next(times, False):
+            os.kill(os.getpid(), signal.SIGINT)  # what is read, and kept by nobody yet
+        yield found
+
+RegistryLoader.new_registrations = disturbed
+hits = np.zeros((1, 2), bool)
+arrays = np.array([[3, 4]], np.int32), np.array([0, 2]), np.array([1, 3], np.int32)
+for k in range(2):
+    try:
+        find_hits(*arrays, 1, hits)
+    except KeyboardInterrupt:
+        print("stopped", k)
+print(next(times, "disturbed"), hits.tolist())
+"""
+
+
+def test_ctrl_c_while_numba_gets_ready_breaks_no_later_fit(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    told = [sys.executable, "-c", CTRL_C]
+    done = subprocess.run(told, env=environment, capture_output=True, text=True)
+    assert done.stdout.split("\n")[:2] == ["stopped 0", "disturbed [[True, False]]"], done
