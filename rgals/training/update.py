@@ -183,25 +183,29 @@ class Updated(FoldIn):
         ``old`` is the published state: by its scale the read-out goes on. Of several sweeps the first solves
         items without the new users, whose factors are 0 still; a single one solves these beforehand.
         """
+        known = _seen(state)
         # What has grown is a copy already.
-        if len(users) and state.user_factors is old.user_factors:
-            state = replace(state, user_factors=state.user_factors.copy())
+        if len(users):
+            if state.user_factors is old.user_factors:
+                state = replace(state, user_factors=state.user_factors.copy())
+            of_users = self._users(state, known.take_rows(users))
         new = users[users >= len(old.user_factors)]
         if len(items):
-            columns = state.weighting.rows(_seen(state)).transpose().take_rows(items)
-            own, scale, factors = old.scale_of(columns), state.item_scale, state.item_factors
+            columns = state.weighting.rows(known).transpose().take_rows(items)
+            of_items, own = self._items(state, columns), old.scale_of(columns)
+            scale, factors = state.item_scale, state.item_factors
             factors = factors.copy() if factors is old.item_factors else factors
             scale = None if scale is None else scale.copy()
             if len(new) and sweeps == 1:
-                state.user_factors[new] = self._fold_in(state, _seen(state).take_rows(new))
+                state.user_factors[new] = self._fold_in(state, known.take_rows(new))
         for _ in range(sweeps):
             if len(items):
-                factors[items] = with_scale(self._item_step(state, columns, items), own)
+                factors[items] = with_scale(self._item_step(state, of_items, items), own)
                 if scale is not None:
                     scale[items] = own
                 state = replace(state, item_factors=factors, item_scale=scale)  # nothing kept of those before
             if len(users):
-                state.user_factors[users] = self._fold_in(state, _seen(state).take_rows(users))
+                state.user_factors[users] = self._user_step(state, of_users)
         return state
 
     def partial_fit_users(self, X_rows: Any, users: Any = None, *, columns: Any = None) -> Self:

@@ -221,7 +221,7 @@ def test_an_update_that_ends_early_leaves_yesterdays_model(error, monkeypatch, t
     state, digest = model._snapshot, model.fingerprint()
     user_bytes, item_bytes = (factors.tobytes() for factors in model.factors_)
     calls, at = 0, 1
-    real = update.FoldIn._fold_in, update.FoldIn._item_step
+    real = update.FoldIn._user_step, update.FoldIn._item_step
 
     def ends(method):
         def step(*args):
@@ -233,7 +233,7 @@ def test_an_update_that_ends_early_leaves_yesterdays_model(error, monkeypatch, t
 
         return step
 
-    monkeypatch.setattr(update.FoldIn, "_fold_in", ends(real[0]))
+    monkeypatch.setattr(update.FoldIn, "_user_step", ends(real[0]))
     monkeypatch.setattr(update.FoldIn, "_item_step", ends(real[1]))
     for at in range(1, 5):
         calls = 0
