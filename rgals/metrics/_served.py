@@ -67,7 +67,7 @@ class Served:
                 out.append((rows, alike))
             return [answer for answer in out if len(answer[0])]
         rows = np.flatnonzero(users < self.n_known)
-        scores = _scores(self.source, users[rows], self.seen.n_cols)
+        scores = _scores(self.source, users[rows], self.seen.n_cols, self.user_ids)
         # A function that says the same of every item has nothing to say about somebody it does not know.
         kept = ~cold[rows] | (scores != scores[:, :1]).any(axis=1)
         return [(rows[kept], scores if kept.all() else scores[kept])] if kept.any() else []
@@ -218,7 +218,7 @@ def source_of(model: Any) -> tuple[Scores, tuple[int | None, int | None]]:
     )
 
 
-def _scores(source: Callable, users: np.ndarray, n_items: int) -> np.ndarray:
+def _scores(source: Callable, users: np.ndarray, n_items: int, ids: np.ndarray | None) -> np.ndarray:
     """A private, C-ordered array of the scores that a callable gives."""
     given = np.asarray(source(users))
     if given.shape != (len(users), n_items):
@@ -227,6 +227,14 @@ def _scores(source: Callable, users: np.ndarray, n_items: int) -> np.ndarray:
         )
     if given.dtype.kind not in "fiu":
         raise InputTypeError(f"the model's scores must be real numbers, not {given.dtype}")
+    if given.dtype.kind == "f" and n_items:
+        doubtful = np.flatnonzero(np.isnan(given[:, 0]))
+        for row in doubtful[np.isnan(given[doubtful]).all(axis=1)]:
+            user = int(users[row]) if ids is None else ids[users[row] : users[row] + 1].tolist()[0]
+            raise InputError(
+                f"the model's scores of user {user!r} are all NaN, which rank nothing; give -inf to items "
+                "that nobody gets"
+            )
     return np.array(given, np.float32 if given.dtype == np.float32 else np.float64, order="C")
 
 

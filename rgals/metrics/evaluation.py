@@ -112,7 +112,7 @@ def evaluate(
     ShapeError
         Factors, train and test do not fit each other.
     InputError
-        No user has a test item; the scores of a callable have NaN.
+        No user has a test item; a callable gives a user nothing but NaN (a few rank last).
 
     Notes
     -----
