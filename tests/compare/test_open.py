@@ -565,6 +565,7 @@ def test_values_are_warned_of_once_for_each_data_set():
         matrix.data = np.exp(rng.normal(0, 3 + seed, matrix.nnz)).astype(np.float32)
         data[f"set {seed}"] = matrix
     methods = {"a": "rg2", "b": "ials", "ease": EASE(), "bpr": "bpr", "own": RGALS(4, n_iter=2)}
+    methods["function"] = lambda X: RGALS(4, n_iter=2).fit(X)
     effort = Effort(max_trials=1, objective_iterations=8, time_limit=0.2)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -572,6 +573,9 @@ def test_values_are_warned_of_once_for_each_data_set():
     said = [warning for warning in said if warning.category is ValuesWarning]
     assert [warning.filename for warning in said] == [__file__] * 2
     assert str(said[0].message) != str(said[1].message)
+    with pytest.warns(ValuesWarning) as said:  # where nothing was decided, a fit of the caller's own decides
+        compare(data["set 0"], methods["function"], values="raw", K=4, seeds=1, effort=effort, verbose=0)
+    assert len(said) == 1
 
 
 def test_the_command_measures_what_is_listed(tmp_path, capsys, undrawn):
