@@ -191,7 +191,7 @@ class Updated(FoldIn):
             of_users = self._users(state, known.take_rows(users))
         new = users[users >= len(old.user_factors)]
         if len(items):
-            columns = state.weighting.rows(known).transpose().take_rows(items)
+            columns = state.weighting.rows(known).transpose(give_back=False).take_rows(items)
             of_items, own = self._items(state, columns), old.scale_of(columns)
             scale, factors = state.item_scale, state.item_factors
             factors = factors.copy() if factors is old.item_factors else factors
