@@ -46,7 +46,6 @@ class CPUBackend:
         self.n_jobs = n_jobs
         self.steps = steps
         self._plans: list[Plan] = []  # of the two sides of a fit
-        self._turned = np.empty((0, 0), np.float32)  # of `_room_for`
 
     def upload(self, factors: np.ndarray, basis: np.ndarray | None = None) -> Factors:
         """Factors whose rows begin on cache lines."""
@@ -90,14 +89,7 @@ class CPUBackend:
             out = Factors(empty((rows.n_rows, fixed.array.shape[1]), fixed.array.dtype), basis)
         with workers(self.n_jobs) as n_threads:
             plan = self._plan(rows, side, fixed.array, n_threads)
-            turned = fixed.array if rotate else self._room_for(fixed.array)
-            return _HalfStep(plan, fixed, out, turned, n_threads).run(rotate, warm)
-
-    def _room_for(self, fixed: np.ndarray) -> np.ndarray:
-        """Where factors are turned that stay as they are: fresh memory costs as much as the product."""
-        if (self._turned.shape, self._turned.dtype) != (fixed.shape, fixed.dtype):
-            self._turned = empty(fixed.shape, fixed.dtype)
-        return self._turned
+            return _HalfStep(plan, fixed, out, n_threads).run(rotate, warm)
 
     def _plan(self, rows: CSR, side: Side, fixed: np.ndarray, n_threads: int) -> Plan:
         K, dtype = fixed.shape[1], fixed.dtype
@@ -111,10 +103,10 @@ class CPUBackend:
 class _HalfStep:
     """One half-step: the arrays that its phases share."""
 
-    def __init__(self, plan: Plan, fixed: Factors, out: Factors, turned: np.ndarray, n_threads: int) -> None:
+    def __init__(self, plan: Plan, fixed: Factors, out: Factors, n_threads: int) -> None:
         self.plan, self.side, self.steps = plan, plan.side, plan.steps
         self.n_threads = n_threads
-        self.fixed, self.turned = fixed, turned
+        self.fixed = fixed
         self.solved = out
         self.out = out.array
         self.n_rows = plan.matrix.n_rows
@@ -123,7 +115,7 @@ class _HalfStep:
 
     def run(self, rotate: bool, warm: bool) -> HalfStep:
         change = self._find_basis(rotate)
-        self._turn_fixed(change)
+        self._turn_fixed(change, in_place=rotate)
         coupled = self.side.coupled and self.side.interaction
         if self.steps is not None:
             back = change.back.astype(self.out.dtype)
@@ -173,9 +165,10 @@ class _HalfStep:
             change = whitening(G, self.plan.ratio, *bases, self.n_threads, least)
         return change or eigenbasis(G, *bases, self.n_threads)
 
-    def _turn_fixed(self, change: Change) -> None:
+    def _turn_fixed(self, change: Change, in_place: bool) -> None:
         """``self.rotated``, and in its basis the diagonal ``self.d`` and the sums ``self.s``."""
-        side, fixed, rotated = self.side, self.fixed.array, self.turned
+        side, fixed = self.side, self.fixed.array
+        rotated = fixed if in_place else empty(fixed.shape, fixed.dtype)
         forth = change.forth.astype(fixed.dtype)
         # Of the rotated factors themselves: a float32 Gramian cannot resolve its weak directions, these sums
         # do.
