@@ -12,6 +12,7 @@ from rgals import IALS, RG2, RGALS, RGX, WRMF, Positions, UnknownIdError
 from rgals.datasets import Interactions, make_implicit, read_interactions
 from rgals.runtime import memory
 from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, ShapeError
+from rgals.solvers import cpu
 from rgals.training import update
 
 
@@ -136,6 +137,25 @@ def test_the_touched_rows_come_to_rest():
         slopes.append(np.abs(slope[items]).max())
     assert slopes[2] < 1e-6 < slopes[1] < slopes[0]
     assert len(users)
+
+
+@pytest.mark.parametrize("sweeps", [2, 5])
+def test_the_sweeps_of_an_update_share_what_does_not_depend_on_factors(sweeps, monkeypatch):
+    """A plan and the coefficients of each side were made anew in every sweep."""
+    model, made = fitted("ials", data(True)), {"plans": 0, "coefficients": 0}
+    plan, coefficients = cpu.Plan, IALS.coefficients
+
+    def counted(name, real):
+        def make(*args):
+            made[name] += 1
+            return real(*args)
+
+        return make
+
+    monkeypatch.setattr(cpu, "Plan", counted("plans", plan))
+    monkeypatch.setattr(IALS, "coefficients", counted("coefficients", coefficients))
+    model.partial_fit(day(M + 2), sweeps=sweeps)
+    assert made == {"plans": 2, "coefficients": 2}
 
 
 @pytest.mark.parametrize("loss", LOSSES)
