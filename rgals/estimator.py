@@ -33,15 +33,15 @@ from rgals.solvers.precision import check_underflow, hard_rows_at_risk, warn_of_
 from rgals.training.base import Task, Trained
 from rgals.training.data import dtype_name, read_rows
 from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, taken
+from rgals.training.forget import Forgetting
 from rgals.training.run import run
 from rgals.training.start import choose_init, first_users, most_iterations, when_settled
-from rgals.training.update import Updated
 
 _HIDDEN = 0.2  # share of every row that `score` hides
 
 
 @dataclass(eq=False, repr=False)
-class RGALS(Trained, Updated, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Matrix factorisation for top-K ranking from implicit feedback, by exact alternating least squares.
 
     Finds user factors P and item factors Q that minimise a ranking loss over *all* user-item pairs plus

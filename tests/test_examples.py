@@ -26,12 +26,13 @@ def test_every_example_has_a_test():
     tested = {
         "quickstart.py",
         "movies.py",
+        "postgres.py",
         "convergence.py",
         "grid_search.py",
         "hard_negatives.py",
         "service.py",
         "shop.py",
-    }  # the last in test_serving_service
+    }  # service.py in test_service.py, postgres.py in stress/test_postgres.py
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
 
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 import scipy.linalg
-from threadpoolctl import threadpool_limits
 
 from rgals.baselines.base import FITTED, Baseline
 from rgals.files.archive import FileSpec
@@ -21,7 +20,7 @@ from rgals.model.state import Snapshot
 from rgals.runtime import memory
 from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import InsufficientMemoryError, NumericalError
-from rgals.runtime.threads import n_threads
+from rgals.runtime.threads import blas_workers, n_threads
 from rgals.scoring import require_lists, topk_dense
 from rgals.scoring._topk import is_matrix
 from rgals.training.data import dtype_name, weigh
@@ -155,13 +154,13 @@ class EASE(Baseline):
             check_real("reg", given.reg, 0.0, open_min=True)
         if given.max_memory is not None:
             check_real("max_memory", given.max_memory, 0.0)
-        threads = n_threads(given.n_jobs)
+        n_threads(given.n_jobs)
         matrix, fields = given._read(X, dtype, user_ids, item_ids)
         weighting = weigh(given.values, matrix, depth=4)
         _admit(matrix, weighting.bytes(matrix), dtype, given.max_memory)
         weighted = weighting.rows(matrix)
         started = time.perf_counter()
-        with threadpool_limits(threads, "blas"):
+        with blas_workers(given.n_jobs):
             weights, reg, objective = _weights(weighted, given.reg, dtype)
         seconds = time.perf_counter() - started
         history = [{"iteration": 1, "seconds": seconds, "objective": objective, "reg": reg}]

@@ -11,11 +11,13 @@ from typing import Any
 
 import scipy.sparse as sp
 
+from rgals.baselines import EASE, Popularity
 from rgals.datasets import IdMap, Interactions, read_interactions
 from rgals.datasets.interactions import DUPLICATES
 from rgals.estimator import RGALS
 from rgals.losses import LOSSES, Loss, get_loss
-from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.errors import InputError, ModelFileError, ParameterError
+from rgals.sgd import SGDRanker
 
 #: A parameter that a command takes as an option: its name, type, place holder and help.
 Option = tuple[str, Callable[[str], Any], str, str]
@@ -73,6 +75,19 @@ def add_read_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--header", action=argparse.BooleanOptionalAction, help="the first line holds names (default: found)"
     )
+
+
+def load(path: str) -> Any:
+    """The model of a file of any kind; where it is none, the error is that of `RGALS.load`."""
+    try:
+        return RGALS.load(path)
+    except ModelFileError:
+        for kind in (SGDRanker, Popularity, EASE):
+            try:
+                return kind.load(path)
+            except ModelFileError:
+                continue
+        raise
 
 
 def read_data(args: argparse.Namespace, path: str | None = None) -> Interactions:
@@ -136,7 +151,7 @@ def value_of(text: str) -> Any:
     return text
 
 
-def labels(model: RGALS, side: str) -> IdMap:
+def labels(model: Any, side: str) -> IdMap:
     """External ids of a model's users or items; row or column numbers where it was fitted without ids."""
     snapshot = model._state()
     return snapshot.users if side == "user" else snapshot.items

@@ -17,20 +17,24 @@ import argparse
 import json
 from typing import Any
 
+import scipy.sparse as sp
+
+from rgals.baselines.base import Baseline
 from rgals.cli import _shared as shared
 from rgals.datasets import Interactions
-from rgals.estimator import RGALS
+from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.metrics._served import COLD
 from rgals.model_selection import split_interactions
 from rgals.runtime.errors import ParameterError
+from rgals.sgd import SGDRanker
 
 METRICS = "ndcg@10,recall@20,mrr@10"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("model", metavar="MODEL", help="file that `rgals fit` wrote")
+    parser.add_argument("model", metavar="MODEL", help="file of a fitted model of any kind")
     parser.add_argument("data", metavar="DATA", help="file of held-out interactions")
     parser.add_argument("--metrics", default=METRICS, metavar="LIST", help=f"default: {METRICS}")
     parser.add_argument(
@@ -52,14 +56,14 @@ def run(args: argparse.Namespace) -> int:
     if args.fold_in is not None and not 0 < args.fold_in < 1:
         raise ParameterError("fold_in", args.fold_in, "give a share between 0 and 1")
     metrics = tuple(name.strip() for name in args.metrics.split(",") if name.strip())
-    model = RGALS.load(args.model)
+    model = shared.load(args.model)
+    if args.fold_in is not None and isinstance(model, SGDRanker):
+        raise ParameterError("fold_in", args.fold_in, "an SGDRanker has no factors of new users")
     data = shared.read_data(args)
     if args.fold_in is not None:
         rows = shared.align(data, data.matrix, None, shared.labels(model, "item"))
         shown, truth = split_interactions(rows, (1 - args.fold_in, args.fold_in), random_state=args.seed)
-        figures = evaluate(
-            (model.transform(shown), model.item_factors_), shown, truth, metrics=metrics, n_jobs=args.n_jobs
-        )
+        figures = evaluate(_of_new(model, shown), shown, truth, metrics=metrics, n_jobs=args.n_jobs)
     else:
         part: Any = Interactions(
             data.matrix if data.split is None else data.test, data.user_ids, data.item_ids
@@ -77,3 +81,13 @@ def run(args: argparse.Namespace) -> int:
         shared.say(f"{text}, {figures.n_cold:,} of whom the model knows nothing")
     print(shared.table([[name, value] for name, value in values.items()], ["metric", "mean"]))
     return 0
+
+
+def _of_new(model: Any, shown: sp.csr_array) -> Any:
+    """What ranks for new users with these interactions."""
+    if not isinstance(model, Baseline):
+        return model.transform(shown), model.item_factors_
+    state: Any = model._state()
+    items = state.item_factors
+    queries: Any = model._fold_in(state, as_csr(shown, dtype=items.dtype))
+    return lambda users: model._dense(items, queries[users])

@@ -20,6 +20,7 @@ from rgals.model_selection import RGALSCV
 from rgals.runtime.checks import check_real
 from rgals.runtime.errors import ParameterError
 from rgals.sgd import SGDRanker
+from rgals.sgd.defaults import setting
 
 Params = Mapping[str, float]
 Tuned = Mapping[str, tuple[tuple[float, ...], float]]  # the ladder of a parameter, and where tuning starts
@@ -125,11 +126,14 @@ def _sgd(name: str, label: str, loss: str, tuned: Tuned, **fixed: Any) -> Method
         return SGDRanker(loss=loss, n_epochs=200, **{**fixed, **params}, **common)
 
     def known(train: Any, K: int) -> dict[str, float]:
-        """The ridge from that of RG2, its second-order form."""
-        return {"weight_decay": _SOFTMAX_RIDGE * rule(RG2, train, K)["reg"]}
+        """What an `SGDRanker` takes by itself; the ridge from that of RG2, its second-order form."""
+        degrees = train if isinstance(train, Degrees) else Degrees.of(train)
+        found = setting(build({}, K=K), degrees)
+        if fixed.get("decay") == "frequency":
+            found["weight_decay"] = _SOFTMAX_RIDGE * rule(RG2, train, K)["reg"]
+        return found
 
-    ridge = known if fixed.get("decay") == "frequency" else None
-    return Method(name, f"{label} (SGD)", "SGD", build, *_ladders_and_start(tuned), ridge, stops=True)
+    return Method(name, f"{label} (SGD)", "SGD", build, *_ladders_and_start(tuned), known, stops=True)
 
 
 def _ladders_and_start(tuned: Tuned) -> tuple[dict[str, tuple[float, ...]], dict[str, float]]:

@@ -160,14 +160,14 @@ class Comparison:
         >>> from rgals.datasets import make_implicit
         >>> data = {f"set_{seed}": make_implicit(200, 100, random_state=seed) for seed in (0, 1)}
         >>> result = compare(data, "popularity,ease", effort=Effort(max_trials=0), verbose=0)
-        >>> frame = result.to_frame()
+        >>> frame = result.to_frame().replace(r"([#$%&_{}])", r"\\\1", regex=True)  # as LaTeX reads names
         >>> frame["cell"] = [
         ...     rf"\textbf{{{value:.3f}}}" if best else rf"{value:.3f}" + r"$^\dagger$" * tied
         ...     for value, best, tied in zip(frame["ndcg@10"], frame["best"], frame["tied"])
         ... ]
         >>> table = frame.pivot(index="label", columns="data", values="cell").fillna("--")
         >>> rows = [["method", *table.columns], *map(list, table.itertuples())]
-        >>> body = [" & ".join(row).replace("_", r"\_") + r" \\" for row in rows]
+        >>> body = [" & ".join(row) + r" \\" for row in rows]
         >>> columns = "l" + "r" * table.shape[1]
         >>> print("\n".join([rf"\begin{{tabular}}{{{columns}}}", *body, r"\end{tabular}"]))
         \begin{tabular}{lrr}

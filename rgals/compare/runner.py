@@ -7,6 +7,7 @@ import inspect
 import json
 import platform
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,7 +32,13 @@ from rgals.metrics.evaluation import evaluate
 from rgals.model.ranking import FactorRanker
 from rgals.runtime.bars import Bar
 from rgals.runtime.checks import check_int, check_real
-from rgals.runtime.errors import InputError, InsufficientMemoryError, NumericalError, ParameterError
+from rgals.runtime.errors import (
+    InputError,
+    InsufficientMemoryError,
+    NumericalError,
+    ParameterError,
+    ValuesWarning,
+)
 from rgals.runtime.lazy import cached_property
 from rgals.runtime.threads import n_threads
 from rgals.runtime.version import __version__
@@ -324,7 +331,10 @@ class Runner:
                 return model, history, ""
             X, started = self._given_out.copy(), time.perf_counter()  # which a method may write into
             with _naming(method):
-                model = outside.fitted(model, X)
+                with warnings.catch_warnings():
+                    if options.values == AUTO:  # decided, and said, for all methods
+                        warnings.simplefilter("ignore", ValuesWarning)
+                    model = outside.fitted(model, X)
                 seconds = time.perf_counter() - started
                 judged = self._judged(model, self.split.train)
                 figures = evaluate(

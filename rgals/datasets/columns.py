@@ -29,6 +29,7 @@ KNOWN_NAMES = {
     ),
     "timestamp": (
         "timestamp", "time", "ts", "unixreviewtime", "unixtime", "datetime", "date", "createdat", "eventtime",
+        "orderdate", "purchasedate",
     ),
     "split": ("split",),
 }  # fmt: skip

@@ -286,7 +286,10 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
         why = f"{name} has {len(names)} columns of integers, which look like ids"
     elif roles:
         role = next(iter(roles))
-        why = f"the column {roles[role][0]!r} of {name} is called like a {role}, and no two are user and item"
+        a = "an" if role == "item" else "a"
+        why = (
+            f"the column {roles[role][0]!r} of {name} is called like {a} {role}, and no two are user and item"
+        )
     else:
         why = f"the column {names[kinds.index('O')]!r} of {name} does not hold numbers"
     raise InputError(f"{why}; {_lines(names, roles, numeric, name)}")
@@ -342,9 +345,10 @@ def _refuse_lists(X: Any, name: str) -> None:
         text = X.decode(errors="replace") if isinstance(X, bytes) else str(X)
         raise InputTypeError(f'{must}, not {type(X).__name__}; give {_READ}("{text}") if that names a file')
     if isinstance(X, Mapping):
-        keys = list(X)
-        pair = ", ".join(f"{name}[{key!r}]" for key in keys[:2]) if len(keys) > 1 else "users, items"
-        raise InputTypeError(f"{must}, not {type(X).__name__}; give {_READ}(({pair})) if that holds columns")
+        columns = _columns(list(X), name) if len(X) > 1 else "users, items"
+        raise InputTypeError(
+            f"{must}, not {type(X).__name__}; give {_READ}(({columns})) if that holds columns"
+        )
     if hasattr(X, "reset_index") and getattr(X, "ndim", 0) == 1:  # a pandas Series
         raise ShapeError(
             f"{name} is one column, a Series, and not a 2D matrix; give {name}.reset_index() if its index "
@@ -357,7 +361,8 @@ def _refuse_lists(X: Any, name: str) -> None:
         )
     arrays = "__array__", "__array_interface__", "__array_struct__", "__dlpack__"
     if not isinstance(X, list | tuple) and not any(hasattr(X, kind) for kind in arrays):
-        raise InputTypeError(f"{must}, users x items, not {type(X).__name__}")
+        lines = f"; give {_READ}(tuple(zip(*{name}))) if it gives records" if hasattr(X, "__next__") else ""
+        raise InputTypeError(f"{must}, users x items, not {type(X).__name__}{lines}")
     first = X[0] if isinstance(X, list | tuple) and len(X) else None
     if isinstance(first, Mapping):
         raise InputError(f"{name} is a list of records; give pandas.DataFrame({name})")
@@ -366,14 +371,26 @@ def _refuse_lists(X: Any, name: str) -> None:
             f"{name} is a list of records, not of numeric rows; give {_READ}(tuple(zip(*{name})))"
         )
     if fields := getattr(getattr(X, "dtype", None), "names", None):
-        pair = ", ".join(f"{name}[{field!r}]" for field in fields[:2])
-        raise InputTypeError(f"{name} is a structured array; give {_READ}(({pair}))")
+        raise InputTypeError(f"{name} is a structured array; give {_READ}(({_columns(list(fields), name)}))")
+    if isinstance(X, np.ndarray) and X.ndim == 2 and X.size and isinstance(X[0, 0], str | bytes):
+        raise InputTypeError(
+            f"{name} is an array of text, not of numbers; give {_READ}(tuple({name}.T)) if each row is an "
+            "interaction"
+        )
     if isinstance(X, np.ndarray) and X.dtype.kind in "iuf" and X.ndim == 2 and _holds_ids(X):
         raise InputError(
             f"the first columns of {name} hold integers up to {X[:, :2].max():g}, which look like ids; give "
             f"{_READ}(tuple({name}.T)) if each row is an interaction, scipy.sparse.csr_array({name}) if "
             "each row is a user"
         )
+
+
+def _columns(keys: list, name: str) -> str:
+    """Users, items and values among named columns, as text: by their names, else in their order."""
+    roles = _roles(keys)
+    rest = iter([key for key in keys if key not in [k for group in roles.values() for k in group]])
+    found = [roles[role][0] if role in roles else next(rest, keys[0]) for role in ("user", "item")]
+    return ", ".join(f"{name}[{key!r}]" for key in [*found, *roles.get("value", [])[:1]])
 
 
 def _holds_ids(X: np.ndarray) -> bool:

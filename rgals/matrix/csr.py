@@ -103,15 +103,18 @@ class CSR:
             np.add.at(sums, self.indices[start:stop].astype(np.intp), self.values[start:stop].astype(float))
         return sums
 
-    def transpose(self) -> CSR:
-        """The transposed matrix, in the same canonical form."""
+    def transpose(self, *, give_back: bool = True) -> CSR:
+        """The transposed matrix, in the same canonical form.
+
+        ``give_back=False`` keeps freed memory with the process, where it is soon used again.
+        """
         # scipy's counting sort, which needs values; ones are a byte each.
         values = np.ones(self.nnz, np.int8) if self.is_binary else self.values
         turned = sp.csr_array((values, self.indices, self.indptr), shape=self.shape).tocsc()
         indptr, indices = turned.indptr.astype(np.int64), turned.indices.astype(np.int32, copy=False)
         values = self.values if self.is_binary else turned.data
         del turned
-        if indices.nbytes > _KEPT:
+        if give_back and indices.nbytes > _KEPT:
             give_back_freed()  # the ones, and a copy that scipy makes of the indices
         return CSR(indptr, indices, values, self.n_rows)
 

@@ -66,6 +66,15 @@ def grown(matrix: CSR, n_rows: int, n_cols: int) -> CSR:
     return CSR(np.concatenate([matrix.indptr, more]), matrix.indices, matrix.values, n_cols)
 
 
+def kept_columns(matrix: CSR, kept: np.ndarray) -> CSR:
+    """The matrix of the columns that are kept."""
+    if kept.all():
+        return matrix
+    part = matrix.where(kept[matrix.indices])
+    places = np.cumsum(kept, dtype=np.int32) - 1
+    return CSR(part.indptr, places[part.indices].astype(np.int32), part.values, int(kept.sum()))
+
+
 def merged(known: CSR, new: CSR, how: str) -> tuple[CSR, np.ndarray, np.ndarray]:
     """Two matrices of one shape in one, and the rows and columns of the entries that ``new`` changed.
 

@@ -44,6 +44,12 @@ class Served:
     history: CSR  # what is known about the users whom the model knows
     n_known: int  # users whom the model knows
     user_ids: np.ndarray | None  # where the test set came with ids
+    needs_history: bool = True  # whether the model says nothing about the cold
+
+    @cached_property
+    def silent(self) -> np.ndarray:
+        """Of every user, whether the model's factors say nothing about them."""
+        return self.cold & (self.needs_history | (np.arange(len(self.cold)) >= self.n_known))
 
     @cached_property
     def popularity(self) -> np.ndarray:
@@ -57,20 +63,20 @@ class Served:
 
     def answers(self, users: np.ndarray) -> list[tuple[np.ndarray, Any]]:
         """Positions in ``users`` and their scores, a pair of factors or an array; others get nothing."""
-        cold = self.cold[users]
         if isinstance(self.source, tuple):
-            rows = np.flatnonzero(~cold)
-            out = [(rows, (self.source[0][users[rows]], self.source[1]))]
-            rows = np.flatnonzero(cold)
-            if len(rows) and self.serve_popular:
-                alike = np.ones((len(rows), 1)), self.popularity.astype(np.float64)[:, None]
-                out.append((rows, alike))
-            return [answer for answer in out if len(answer[0])]
-        rows = np.flatnonzero(users < self.n_known)
-        scores = _scores(self.source, users[rows], self.seen.n_cols)
-        # A function that says the same of every item has nothing to say about somebody it does not know.
-        kept = ~cold[rows] | (scores != scores[:, :1]).any(axis=1)
-        return [(rows[kept], scores if kept.all() else scores[kept])] if kept.any() else []
+            rows = np.flatnonzero(~self.silent[users])
+            out: list[tuple[np.ndarray, Any]] = [(rows, (self.source[0][users[rows]], self.source[1]))]
+        else:
+            rows = np.flatnonzero(users < self.n_known)
+            scores = _scores(self.source, users[rows], self.seen.n_cols, self.user_ids)
+            # A function that says the same of every item has nothing to say about somebody it does not know.
+            kept = ~self.cold[users[rows]] | (scores != scores[:, :1]).any(axis=1)
+            rows, scores = (rows, scores) if kept.all() else (rows[kept], scores[kept])
+            out = [(rows, scores)]
+        others = np.setdiff1d(np.arange(len(users)), rows)
+        if self.serve_popular:
+            out.append((others, (np.ones((len(others), 1)), self.popularity.astype(np.float64)[:, None])))
+        return [answer for answer in out if len(answer[0])]
 
     def lists(
         self, answers: list[tuple[np.ndarray, Any]], seen: CSR, n: int, keep: bool, n_jobs: int | None
@@ -163,6 +169,7 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         history,
         n_users,
         labels,
+        getattr(model, "_needs_history", True),
     )
 
 
@@ -218,7 +225,7 @@ def source_of(model: Any) -> tuple[Scores, tuple[int | None, int | None]]:
     )
 
 
-def _scores(source: Callable, users: np.ndarray, n_items: int) -> np.ndarray:
+def _scores(source: Callable, users: np.ndarray, n_items: int, ids: np.ndarray | None) -> np.ndarray:
     """A private, C-ordered array of the scores that a callable gives."""
     given = np.asarray(source(users))
     if given.shape != (len(users), n_items):
@@ -227,6 +234,14 @@ def _scores(source: Callable, users: np.ndarray, n_items: int) -> np.ndarray:
         )
     if given.dtype.kind not in "fiu":
         raise InputTypeError(f"the model's scores must be real numbers, not {given.dtype}")
+    if given.dtype.kind == "f" and n_items:
+        doubtful = np.flatnonzero(np.isnan(given[:, 0]))
+        for row in doubtful[np.isnan(given[doubtful]).all(axis=1)]:
+            user = int(users[row]) if ids is None else ids[users[row] : users[row] + 1].tolist()[0]
+            raise InputError(
+                f"the model's scores of user {user!r} are all NaN, which rank nothing; give -inf to items "
+                "that nobody gets"
+            )
     return np.array(given, np.float32 if given.dtype == np.float32 else np.float64, order="C")
 
 

@@ -60,7 +60,8 @@ def evaluate(
 
     Cold users, of whom nothing is known, get what `recommend` gives them. These are the users without
     training interactions: of the model's own, or where it keeps none of ``train``, or where that is empty too
-    the users whose factors are all zero. A function answers for them itself, unless its scores are all equal.
+    the users whose factors are all zero. A function answers for them itself, unless its scores are all equal,
+    and so does `rgals.baselines.Popularity` for those of its fit.
 
     Parameters
     ----------
@@ -112,7 +113,7 @@ def evaluate(
     ShapeError
         Factors, train and test do not fit each other.
     InputError
-        No user has a test item; the scores of a callable have NaN.
+        No user has a test item; a callable gives a user nothing but NaN (a few rank last).
 
     Notes
     -----

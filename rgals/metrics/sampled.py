@@ -138,7 +138,7 @@ def evaluate_sampled(
         theirs = np.einsum("ik,ijk->ij", P[owner[part]], Q[drawn])
         ahead = (theirs > mine) | ((theirs == mine) & (drawn < items[:, None]))
         rank[part] = 1 + ahead.sum(axis=1)
-    rank[judged.cold[owner]] = np.iinfo(rank.dtype).max  # nothing is known about these users: missed
+    rank[judged.silent[owner]] = np.iinfo(rank.dtype).max  # nothing is known about these users: missed
     index = hidden.rows
     figures = {}
     for name, kind, k in wanted:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from rgals.losses.base import Coefficients, Side
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
 from rgals.model.explain import Explanation, explain
@@ -14,8 +15,18 @@ from rgals.model.ranking import FactorRanker
 from rgals.model.state import FittedState, Snapshot, with_scale
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError
+from rgals.solvers.base import Backend
 from rgals.solvers.choose import exact_backend
-from rgals.solvers.hard_negatives import pair_terms, with_users
+from rgals.solvers.hard_negatives import fold_in, pair_terms, with_users
+
+
+class Half(NamedTuple):
+    """Some users, or some items, as half-steps solve them; several steps share what depends on no factors."""
+
+    rows: CSR  # their histories, with weights for values
+    coefficients: Coefficients
+    side: Side
+    backend: Backend  # which keeps the plan
 
 
 class FoldIn(FactorRanker):
@@ -23,8 +34,27 @@ class FoldIn(FactorRanker):
 
     def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
         assert isinstance(snapshot, FittedState)
-        rows = snapshot.weighting.rows(rows)
-        return snapshot.fold_in(rows, exact_backend(self), self.n_jobs)
+        return self._user_step(snapshot, self._users(snapshot, rows))
+
+    def _users(self, state: FittedState, rows: CSR) -> Half:
+        """Any users, from their histories as given."""
+        rows = state.weighting.rows(rows)
+        coefficients = state.coefficients(rows)
+        side = coefficients.user_side(rows, state.reg, state.reg_exponent)
+        return Half(rows, coefficients, side, exact_backend(self))
+
+    def _items(self, state: FittedState, columns: CSR) -> Half:
+        """Any items, from their histories with weights for values."""
+        coefficients = state.loss.coefficients_for(state.degrees.with_items(columns))
+        side = coefficients.item_side(columns, state.reg, state.reg_exponent)
+        return Half(columns, coefficients, side, exact_backend(self))
+
+    def _user_step(self, state: FittedState, users: Half) -> np.ndarray:
+        """The user half-step."""
+        (rows, coefficients, side, backend), hard = users, state.hard_negatives
+        if hard is None:
+            return backend.half_step(rows, state.solved_items, side).factors
+        return fold_in(rows, state.solved_items, side, coefficients, hard, backend, self.n_jobs)
 
     def transform_items(self, X_cols: Any, items: Any = None) -> np.ndarray:
         """Factors of items from their interactions: the exact item half-step.
@@ -55,12 +85,11 @@ class FoldIn(FactorRanker):
             known = state.rows_of("item", items, "items")
             if len(known) != columns.n_rows or len(np.unique(known)) != len(known):
                 raise InputError(f"items must name each of the {columns.n_rows} columns of X_cols, once")
-        return with_scale(self._item_step(state, columns, known), state.scale_of(columns))
+        return with_scale(self._item_step(state, self._items(state, columns), known), state.scale_of(columns))
 
-    def _item_step(self, state: FittedState, columns: CSR, solved: np.ndarray) -> np.ndarray:
-        """The item half-step for some items; ``solved`` are those of them that the state has factors of."""
-        coefficients = state.loss.coefficients_for(state.degrees.with_items(columns))
-        side = coefficients.item_side(columns, state.reg, state.reg_exponent)
+    def _item_step(self, state: FittedState, items: Half, solved: np.ndarray) -> np.ndarray:
+        """The item half-step; ``solved`` are those of the items that the state has factors of."""
+        columns, coefficients, side, backend = items
         if side.coupled and side.interaction:
             # Rows share - i v^T G v with v = sum_y h_y q_y. The share of the items that stay is linear in the
             # others: h_y G v_stay, which is a linear weight i g_x (p_x . v_stay) of the users.
@@ -69,7 +98,7 @@ class FoldIn(FactorRanker):
             pull = state.user_factors @ (h @ state.solved_items)
             weight = side.linear_weight + side.interaction * side.gram_weight * pull
             side = replace(side, linear_weight=weight)
-        backend, users, hard = exact_backend(self), state.user_factors, state.hard_negatives
+        users, hard = state.user_factors, state.hard_negatives
         factors = backend.half_step(columns, users, side).factors
         if hard is None or state.seen is None:
             return factors

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import clone
 
 from rgals.datasets.ids import IdMap, Positions
-from rgals.losses import Coefficients, Degrees, Loss, Side
+from rgals.losses import Coefficients, Degrees, Loss
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import update
 from rgals.matrix.validate import check_ids
@@ -18,8 +18,7 @@ from rgals.matrix.weighting import Weighting
 from rgals.runtime.checks import check_real
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, UnknownIdError
 from rgals.runtime.lazy import cached_property
-from rgals.solvers.base import Backend
-from rgals.solvers.hard_negatives import HardNegatives, fold_in
+from rgals.solvers.hard_negatives import HardNegatives
 
 
 def check_labels(
@@ -219,17 +218,6 @@ class FittedState(Snapshot):
     def coefficients(self, rows: CSR) -> Coefficients:
         """The coefficients of the loss on the interactions of any users."""
         return self.loss.coefficients_for(self.degrees.with_users(rows))
-
-    def user_side(self, rows: CSR) -> Side:
-        """The user half-step on the interactions of any users, without hard negatives."""
-        return self.coefficients(rows).user_side(rows, self.reg, self.reg_exponent)
-
-    def fold_in(self, rows: CSR, backend: Backend, n_jobs: int | None) -> np.ndarray:
-        """Factors of any users from their interactions."""
-        items, side = self.solved_items, self.user_side(rows)
-        if self.hard_negatives is None:
-            return backend.half_step(rows, items, side).factors
-        return fold_in(rows, items, side, self.coefficients(rows), self.hard_negatives, backend, n_jobs)
 
     @property
     def _options(self) -> tuple:

@@ -105,26 +105,42 @@ def _mkl_limits(library: Any) -> list[_Limit]:
     return [_Limit(common, library.MKL_Set_Num_Threads), _Limit(own, swap, of_thread=True)]
 
 
+class _Holder:
+    """Somebody who holds the limits at a number, or below it where another one wants less."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
 class _Held:
-    """Limits that are 1 from the first holder to the last, in whatever order they come and go."""
+    """Limits that are held from the first holder to the last, in whatever order they come and go."""
 
     def __init__(self) -> None:
-        self.holders: dict[object, int] = {}  # and the thread of each
-        self.before: list[tuple[_Limit, int]] = []
+        self.holders: dict[_Holder, int] = {}  # and the thread of each
+        self.before: list[tuple[_Limit, int, set[int]]] = []  # what was found, and what was set since
 
-    def add(self, holder: object, limits: list[_Limit]) -> None:
+    def add(self, holder: _Holder, limits: list[_Limit]) -> None:
         self.holders[holder] = threading.get_ident()
         for limit in limits[len(self.before) :]:
-            self.before.append((limit, limit.get()))  # first, so that a Ctrl-C between the two loses nothing
-            limit.set(1)
+            self.before.append((limit, limit.get(), set()))
+        self._set()
 
-    def remove(self, holder: object) -> None:
+    def remove(self, holder: _Holder) -> None:
         self.holders.pop(holder, None)
+        if self.holders:
+            self._set()
         while self.before and not self.holders:
-            limit, number = self.before[-1]
-            if limit.get() == 1:  # else somebody has set it since, and it is theirs
+            limit, number, ours = self.before[-1]
+            if limit.get() in ours:  # else somebody has set it since, and it is theirs
                 limit.set(number)
             self.before.pop()
+
+    def _set(self) -> None:
+        least = min(holder.number for holder in self.holders)
+        for limit, _, ours in self.before:
+            if not ours or limit.get() in ours - {least}:
+                ours.add(least)  # first, so that a Ctrl-C between the two loses nothing
+                limit.set(least)
 
 
 class _HeldByThread(threading.local):
@@ -146,13 +162,13 @@ def _limits(of_thread: bool) -> list[_Limit]:
     return [limit for limit in _found if limit.of_thread == of_thread]
 
 
-def _hold_blas(holder: object) -> None:
+def _hold_blas(holder: _Holder) -> None:
     with _blas_lock:
         _by_process.add(holder, _limits(of_thread=False))
         _by_thread.held.add(holder, _limits(of_thread=True))
 
 
-def _release_blas(holder: object) -> None:
+def _release_blas(holder: _Holder) -> None:
     with _blas_lock:
         _by_thread.held.remove(holder)
         _by_process.remove(holder)
@@ -210,9 +226,33 @@ def workers(n_jobs: int | None = None) -> Iterator[int]:
         The number of threads.
     """
     threads = n_threads(n_jobs)
-    holder = object()
+    with _holding(_Holder(1)):
+        yield threads
+
+
+@contextmanager
+def blas_workers(n_jobs: int | None = None) -> Iterator[int]:
+    """Give BLAS itself so many threads, for LAPACK on large matrices; one while `workers` hold it at one.
+
+    Parameters
+    ----------
+    n_jobs : int or None
+        See `n_threads`.
+
+    Yields
+    ------
+    int
+        The number of threads.
+    """
+    threads = n_threads(n_jobs)
+    with _holding(_Holder(threads)):
+        yield threads
+
+
+@contextmanager
+def _holding(holder: _Holder) -> Iterator[None]:
     try:
         _hold_blas(holder)
-        yield threads
+        yield
     finally:
         _release_blas(holder)

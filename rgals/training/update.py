@@ -1,4 +1,4 @@
-"""The work between two fits: interactions, users and items that come or go, and whether a refit pays."""
+"""The work between two fits: interactions, users and items that come, and whether a refit pays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rgals.datasets.given import Given, given, no_ids, refuse_unknown
 from rgals.datasets.ids import IdMap, Positions, joined
 from rgals.losses import Degrees
 from rgals.matrix.csr import CSR
-from rgals.matrix.entries import grown, merged, replace_rows
+from rgals.matrix.entries import grown, kept_columns, merged, replace_rows
 from rgals.matrix.validate import as_csr
 from rgals.model.fold_in import FoldIn
 from rgals.model.state import FittedState, with_scale
@@ -28,7 +28,7 @@ from rgals.solvers.choose import exact_backend
 from rgals.training.data import check_matrix
 
 MERGES = ("add", "replace", "drop")
-_publishing = threading.RLock()  # updates read a state, and publish the next one, one after the other
+PUBLISHING = threading.RLock()  # updates read a state, and publish the next one, one after the other
 _Labels = tuple[np.ndarray | None, np.ndarray | None]
 
 
@@ -118,9 +118,9 @@ class Updated(FoldIn):
             fit = cast(Any, self).fit  # of `Trained`, which estimators are besides
             return fit(X) if columns is None else fit(X, columns=columns)
         began = time.perf_counter()
-        with _publishing:
+        with PUBLISHING:
             old = cast(FittedState, self._state())
-            seen = _seen(old)
+            seen = seen_of(old)
             events, labels = self._events(X, old, columns)
             _admit(old, events)
             touched = np.flatnonzero(events.row_counts)
@@ -135,7 +135,7 @@ class Updated(FoldIn):
             new_items = np.arange(seen.n_cols, events.n_cols)
             counts = events.col_counts[seen.n_cols :]
             weighting = old.weighting.with_counts(new_items, counts)
-            state = _with_history(old, replace_rows(known, touched, rows), labels, weighting, len(at))
+            state = with_history(old, replace_rows(known, touched, rows), labels, weighting, len(at))
             state = self._solve(old, state, users, items, sweeps)
             self._snapshot = state
         LOG.info(
@@ -147,7 +147,7 @@ class Updated(FoldIn):
             len(items),
             events.n_cols - seen.n_cols,
             time.perf_counter() - began,
-            100 * state.record.merged / _seen(state).nnz,
+            100 * state.record.merged / seen_of(state).nnz,
         )
         return self
 
@@ -171,7 +171,7 @@ class Updated(FoldIn):
         # Parts of a split name everybody: those count who have interactions.
         users = np.r_[np.ones(n_users, bool), rows.row_counts[n_users:] > 0]
         items = np.r_[np.ones(n_items, bool), rows.col_counts[n_items:] > 0]
-        rows = _without_columns(rows.take_rows(np.flatnonzero(users)), items)
+        rows = kept_columns(rows.take_rows(np.flatnonzero(users)), items)
         labels = joined(state.user_ids, new[0][users[n_users:]])
         return rows, (labels, joined(state.item_ids, new[1][items[n_items:]]))
 
@@ -183,25 +183,29 @@ class Updated(FoldIn):
         ``old`` is the published state: by its scale the read-out goes on. Of several sweeps the first solves
         items without the new users, whose factors are 0 still; a single one solves these beforehand.
         """
+        known = seen_of(state)
         # What has grown is a copy already.
-        if len(users) and state.user_factors is old.user_factors:
-            state = replace(state, user_factors=state.user_factors.copy())
+        if len(users):
+            if state.user_factors is old.user_factors:
+                state = replace(state, user_factors=state.user_factors.copy())
+            of_users = self._users(state, known.take_rows(users))
         new = users[users >= len(old.user_factors)]
         if len(items):
-            columns = state.weighting.rows(_seen(state)).transpose().take_rows(items)
-            own, scale, factors = old.scale_of(columns), state.item_scale, state.item_factors
+            columns = state.weighting.rows(known).transpose(give_back=False).take_rows(items)
+            of_items, own = self._items(state, columns), old.scale_of(columns)
+            scale, factors = state.item_scale, state.item_factors
             factors = factors.copy() if factors is old.item_factors else factors
             scale = None if scale is None else scale.copy()
             if len(new) and sweeps == 1:
-                state.user_factors[new] = self._fold_in(state, _seen(state).take_rows(new))
+                state.user_factors[new] = self._fold_in(state, known.take_rows(new))
         for _ in range(sweeps):
             if len(items):
-                factors[items] = with_scale(self._item_step(state, columns, items), own)
+                factors[items] = with_scale(self._item_step(state, of_items, items), own)
                 if scale is not None:
                     scale[items] = own
                 state = replace(state, item_factors=factors, item_scale=scale)  # nothing kept of those before
             if len(users):
-                state.user_factors[users] = self._fold_in(state, _seen(state).take_rows(users))
+                state.user_factors[users] = self._user_step(state, of_users)
         return state
 
     def partial_fit_users(self, X_rows: Any, users: Any = None, *, columns: Any = None) -> Self:
@@ -248,14 +252,14 @@ class Updated(FoldIn):
         >>> model.partial_fit_users(history, [12]).recommend(12, n=3)[0]
         array([[5, 8, 9]], dtype=int32)
         """
-        with _publishing:
+        with PUBLISHING:
             old = cast(FittedState, self._state())
             matrix, users = _histories(given(X_rows, columns, "X_rows"), users, old, "user")
             dtype = old.item_factors.dtype
             rows = as_csr(matrix, name="X_rows", dtype=dtype, n_cols=len(old.item_factors))
             at, labels = _places("users", users, old.users, old.user_ids, rows.n_rows)
-            seen = replace_rows(_seen(old), at, rows)
-            state = _with_history(old, seen, (labels, old.item_ids), old.weighting, rows.nnz)
+            seen = replace_rows(seen_of(old), at, rows)
+            state = with_history(old, seen, (labels, old.item_ids), old.weighting, rows.nnz)
             self._snapshot = self._solve(old, state, at, np.empty(0, np.int64))
         return self
 
@@ -297,107 +301,17 @@ class Updated(FoldIn):
         array([[10],
                [10]], dtype=int32)
         """
-        with _publishing:
+        with PUBLISHING:
             old = cast(FittedState, self._state())
             matrix, items = _histories(given(X_cols, columns, "X_cols"), items, old, "item")
             n_users, dtype = len(old.user_factors), old.item_factors.dtype
             rows = as_csr(matrix, name="X_cols", dtype=dtype, n_rows=n_users).transpose()
             at, labels = _places("items", items, old.items, old.item_ids, rows.n_rows)
-            seen = replace_rows(_seen(old).transpose(), at, rows).transpose()
+            seen = replace_rows(seen_of(old).transpose(), at, rows).transpose()
             weighting = old.weighting.with_counts(at, rows.row_counts)
-            state = _with_history(old, seen, (old.user_ids, labels), weighting, rows.nnz)
+            state = with_history(old, seen, (old.user_ids, labels), weighting, rows.nnz)
             everybody = np.arange(n_users if refresh_users else 0)
             self._snapshot = self._solve(old, state, everybody, at)
-        return self
-
-    def forget_users(self, users: Any) -> Self:
-        """Remove users: afterwards their rows, ids and values are nowhere in the model or its files.
-
-        What the factors of items took from them stays, as a share in sums over everybody, until the next
-        `fit`. Copies of the model, files and checkpoints that were written before are not touched.
-
-        Parameters
-        ----------
-        users : sequence of ids, or Positions
-            As in ``user_ids_``. Row numbers where the model has no ids; the rows behind then move up, as in
-            `numpy.delete`.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        UnknownIdError
-            A user that the model does not have; nobody is removed.
-        InputError
-            No interactions would be left.
-
-        Examples
-        --------
-        >>> from rgals import RGALS
-        >>> from rgals.datasets import read_interactions
-        >>> data = read_interactions((["ann", "ann", "bob", "bob"], ["tea", "milk", "tea", "rum"]))
-        >>> RGALS(K=2, random_state=0).fit(data).forget_users(["ann"]).user_ids_.tolist()
-        ['bob']
-        """
-        with _publishing:
-            old = cast(FittedState, self._state())
-            gone = _gone(old.users, users)
-            seen = _seen(old).take_rows(np.flatnonzero(~gone))
-            seen = replace(seen, values=seen.values[:0]) if (seen.values == 1).all() else seen
-            removed = _removed(old, seen, "users")
-            labels = None if old.user_ids is None else old.user_ids[~gone]
-            left = replace(old, user_factors=old.user_factors[~gone])
-            self._snapshot = _with_history(left, seen, (labels, old.item_ids), old.weighting, removed)
-        return self
-
-    def forget_items(self, items: Any) -> Self:
-        """Remove items: afterwards their columns, ids and values are nowhere in the model or its files.
-
-        The users who had them are solved again from the rest of their histories. What the factors of other
-        items took from these users before stays until the next `fit`.
-
-        Parameters
-        ----------
-        items : sequence of ids, or Positions
-            As ``users`` in `forget_users`.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        UnknownIdError, InputError
-            As in `forget_users`.
-
-        Examples
-        --------
-        >>> from rgals import RGALS
-        >>> from rgals.datasets import read_interactions
-        >>> data = read_interactions((["ann", "ann", "bob", "bob"], ["tea", "milk", "tea", "rum"]))
-        >>> RGALS(K=2, random_state=0).fit(data).forget_items(["tea"]).item_ids_.tolist()
-        ['milk', 'rum']
-        """
-        with _publishing:
-            old = cast(FittedState, self._state())
-            known, gone = _seen(old), _gone(old.items, items)
-            seen = _without_columns(known, ~gone)
-            removed = _removed(old, seen, "items")
-            idf, scale, labels = old.weighting.idf, old.item_scale, old.item_ids
-            names = old.record.feature_names
-            left = replace(
-                old,
-                item_factors=old.item_factors[~gone],
-                item_scale=None if scale is None else scale[~gone],
-                record=replace(old.record, feature_names=None if names is None else names[~gone]),
-            )
-            weighting = replace(old.weighting, idf=None if idf is None else idf[~gone])
-            labels = None if labels is None else labels[~gone]
-            state = _with_history(left, seen, (old.user_ids, labels), weighting, removed)
-            touched = np.flatnonzero(known.row_counts != seen.row_counts)
-            self._snapshot = self._solve(left, state, touched, np.empty(0, np.int64))
         return self
 
     def drift(self) -> Drift:
@@ -436,7 +350,7 @@ class Updated(FoldIn):
                 state.hard_negatives,
                 "drift measures the objective without them, which such a fit does not minimise",
             )
-        seen = _seen(state)
+        seen = seen_of(state)
         weighted = state.weighting.rows(seen)
         coefficients = state.loss.coefficients_for(Degrees.of(weighted))
         problem = Problem.of(weighted, state.loss, coefficients, state.reg, state.reg_exponent)
@@ -453,7 +367,8 @@ class Updated(FoldIn):
         return Drift(state.record.merged / seen.nnz, float(fall))
 
 
-def _seen(state: FittedState) -> CSR:
+def seen_of(state: FittedState) -> CSR:
+    """The training interactions, which an update changes."""
     if state.seen is None:
         raise InputError("this model carries no training interactions, which an update changes")
     return state.seen
@@ -462,7 +377,7 @@ def _seen(state: FittedState) -> CSR:
 def _admit(state: FittedState, events: CSR) -> None:
     """Raise `InsufficientMemoryError` where an update needs more memory than there is."""
     (n_users, n_items), K = events.shape, state.item_factors.shape[1]
-    nnz = _seen(state).nnz + events.nnz
+    nnz = seen_of(state).nnz + events.nnz
     # Factors and their copies in another basis; positions, values and order of the rows that are merged.
     needed = (n_users + n_items) * (2 * K * state.item_factors.itemsize + 200) + 72 * nnz
     memory.admit(
@@ -472,9 +387,7 @@ def _admit(state: FittedState, events: CSR) -> None:
     )
 
 
-def _with_history(
-    state: FittedState, seen: CSR, labels: _Labels, weighting: Any, changes: int
-) -> FittedState:
+def with_history(state: FittedState, seen: CSR, labels: _Labels, weighting: Any, changes: int) -> FittedState:
     """The state of other interactions; factors of new rows are 0 still."""
     record = replace(state.record, merged=state.record.merged + changes)
     for names in labels:
@@ -504,29 +417,6 @@ def _longer(factors: np.ndarray, n: int, fill: int) -> np.ndarray:
     out = np.empty((n, *factors.shape[1:]), factors.dtype)
     out[: len(factors)], out[len(factors) :] = factors, fill
     return out
-
-
-def _without_columns(matrix: CSR, kept: np.ndarray) -> CSR:
-    """The matrix of the columns that are kept."""
-    if kept.all():
-        return matrix
-    part = matrix.where(kept[matrix.indices])
-    places = np.cumsum(kept, dtype=np.int32) - 1
-    return CSR(part.indptr, places[part.indices].astype(np.int32), part.values, int(kept.sum()))
-
-
-def _gone(known: IdMap, ids: Any) -> np.ndarray:
-    """Which of the users or items are meant."""
-    gone = np.zeros(len(known), bool)
-    gone[known.index(ids)] = True
-    return gone
-
-
-def _removed(state: FittedState, seen: CSR, what: str) -> int:
-    """How many interactions go; some must be left."""
-    if not seen.nnz:
-        raise InputError(f"without these {what} the model would have no interactions; delete it instead")
-    return _seen(state).nnz - seen.nnz
 
 
 def _histories(found: Given, ids: Any, state: FittedState, side: str) -> tuple[Any, Any]:

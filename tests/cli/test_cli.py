@@ -15,9 +15,12 @@ import pytest
 import scipy.sparse as sp
 
 from rgals import IALS, RGALS, Positions
+from rgals.baselines import EASE, Popularity
 from rgals.cli import COMMANDS, _shared, main
-from rgals.datasets import make_implicit, read_interactions
-from rgals.metrics import evaluate
+from rgals.datasets import Interactions, make_implicit, read_interactions
+from rgals.metrics import evaluate, judge, ndcg
+from rgals.model_selection import split_interactions
+from rgals.sgd import SGDRanker
 
 FAST = ("--K", "8", "--n-iter", "4", "--seed", "0")
 
@@ -188,6 +191,36 @@ def test_evaluate_folds_strangers_in(folder, tmp_path, capsys):
     figures = json.loads(capsys.readouterr().out)
     assert figures["users"] > 100
     assert figures["ndcg@10"] > 0.05
+
+
+@pytest.mark.parametrize("kind", [Popularity, EASE, SGDRanker], ids=lambda kind: kind.__name__)
+def test_evaluate_takes_a_model_of_any_kind(kind, folder, tmp_path, capsys):
+    fitted = RGALS.load(folder / "model.npz")
+    train = Interactions(fitted.seen_, fitted.user_ids_, fitted.item_ids_)
+    more = {"K": 4, "n_epochs": 2, "random_state": 0} if kind is SGDRanker else {}
+    model = kind(**more).fit(train)
+    model.save(tmp_path / "model.npz")
+    command = ["evaluate", tmp_path / "model.npz", folder / "test.npz", "--json", "-q"]
+    assert main([*map(str, command)]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    test = read_interactions(folder / "test.npz")
+    assert figures["ndcg@10"] == pytest.approx(evaluate(model, train, test)["ndcg@10"], abs=1e-12)
+    if kind is SGDRanker:
+        assert "no factors of new users" in error_of(capsys, *command, "--fold-in", "0.3")
+        return
+    assert main([*map(str, command), "--fold-in", "0.3"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    where = fitted._snapshot.items.index(test.item_ids)
+    rows = sp.csr_array((test.n_users, len(fitted.item_ids_)))
+    pairs = sp.coo_array(test.matrix)
+    rows = sp.csr_array((pairs.data, (pairs.coords[0], where[pairs.coords[1]])), shape=rows.shape)
+    shown, hidden = split_interactions(rows, (0.7, 0.3), random_state=0)
+    lists = model.recommend_new(Interactions(shown, np.arange(test.n_users), fitted.item_ids_), 10)[0]
+    columns = np.where(lists == None, -1, 0)  # noqa: E711
+    columns[columns == 0] = fitted._snapshot.items.index(lists[columns == 0].astype(str))
+    judged = judge(columns, hidden)
+    told = ndcg(judged, k=10)[np.diff(hidden.indptr) > 0]
+    assert figures["ndcg@10"] == pytest.approx(told.mean(), abs=1e-12) and told.any()
 
 
 # ------------------------------------------------------------------------------------------- recommend

@@ -20,7 +20,9 @@ from rgals.compare.runner import Runner, climb
 from rgals.datasets import make_implicit, read_interactions
 from rgals.files.journal import Journal
 from rgals.losses import IALS, RG2, Degrees, rule
+from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import InputError, ParameterError
+from rgals.sgd.defaults import setting
 
 EFFORT = Effort(max_trials=3, time_limit=5.0, objective_iterations=10)
 OPTIONS = {"K": 4, "seeds": 2, "effort": EFFORT, "verbose": 0}
@@ -277,13 +279,28 @@ def test_tuning_of_als_starts_from_the_rule():
     expected = rule(IALS, *margins)
     assert start == {"alpha0": expected["alpha0"], "reg": expected["reg"]} != METHODS["ials"].start
     assert METHODS["rgx"].start_for(*margins)["beta"] == 1.0
-    assert METHODS["bpr"].start_for(*margins) == METHODS["bpr"].start
-    ridge = METHODS["softmax_dot"].start_for(*margins)
-    assert ridge["weight_decay"] == pytest.approx(0.6 * rule(RG2, *margins)["reg"])
     tried = []
     method = METHODS["ials"]
     climb(method, 1, lambda params: tried.append(params) or 0.0, {"alpha0": 0.012, "reg": 0.025})
     assert tried == [{"alpha0": 0.01, "reg": 0.03}], "the nearest rungs, by ratio"
+
+
+def test_tuning_of_sgd_starts_from_its_rule():
+    margins = Degrees.even(20_000, 30_000, 1_000_000), 256
+    for name, method in METHODS.items():
+        if method.family != "SGD":
+            continue
+        model = method.build({}, K=256, random_state=0)
+        said, start = setting(model.set_params(early_stopping=False), margins[0]), method.start_for(*margins)
+        assert start.keys() == method.start.keys() and start["lr"] == said["lr"], name
+        if "temperature" in start:
+            assert start["temperature"] == said["temperature"] != method.start["temperature"], name
+    assert METHODS["bpr"].start_for(*margins)["lr"] != METHODS["bpr"].start["lr"]
+    ridge = METHODS["softmax_dot"].start_for(*margins)
+    assert ridge["weight_decay"] == pytest.approx(0.6 * rule(RG2, *margins)["reg"])
+    matrix = as_csr(make_implicit(200, 100, random_state=0).matrix)
+    same = METHODS["softmax"].start_for(matrix, 16)
+    assert same == METHODS["softmax"].start_for(Degrees.of(matrix), 16)
 
 
 def test_a_start_of_ones_own_is_where_tuning_begins(data, tmp_path):

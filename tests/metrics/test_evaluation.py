@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from rgals import metrics
+from rgals.datasets import Interactions
 from rgals.metrics import _table, evaluate, judge
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
 
@@ -256,6 +257,19 @@ def test_scores_that_are_nan_rank_last():
     got = evaluate((np.ones((1, 1)), Q), None, test, ("recall@4", "auc"))
     assert got == {"recall@4": 0.0, "auc": pytest.approx(1 / 3, abs=0.34)}
     assert evaluate((np.ones((1, 1)), Q), None, sp.csr_array([[0, 0, 1, 0]]), "auc")["auc"] == 1.0
+
+
+def test_a_function_whose_scores_are_all_nan_is_refused_by_its_user():
+    """A model that diverged had the figures of no lists, as a poor model has."""
+    table = np.array([[np.nan, 1.0, 2.0], [np.nan] * 3, [3.0, 2.0, 1.0]])
+    test = sp.csr_array([[0, 1, 0], [0, 1, 0], [1, 0, 0]])
+    for metric in ("recall@1", "auc"):
+        with pytest.raises(InputError, match=r"scores of user 1 are all NaN.*-inf"):
+            evaluate(lambda users: table[users], None, test, metric)
+    assert evaluate(lambda users: table[users], None, test, "recall@1", users=[0, 2])["recall@1"] == 0.5
+    known, named = (Interactions(part, list("abc"), np.arange(3)) for part in (test[:, [1, 2, 0]], test))
+    with pytest.raises(InputError, match="scores of user 'b' are all NaN"):
+        evaluate(lambda users: table[users], known, named, "auc", users=["b"])
 
 
 # ---------------------------------------------------------------- given rankings

@@ -14,6 +14,7 @@ from helpers import interactions
 from sklearn.metrics import roc_auc_score
 
 from rgals import RGALS
+from rgals.baselines import EASE, Popularity
 from rgals.datasets import Interactions
 from rgals.matrix.entries import entries
 from rgals.matrix.validate import as_csr
@@ -227,3 +228,38 @@ def test_figures_are_a_dict_that_knows_whom_they_are_about(parts, model):
     assert isinstance(got, Evaluation) and got == dict(got) and json.loads(json.dumps(got)) == got
     for again in (pickle.loads(pickle.dumps(got)), copy.copy(got), copy.deepcopy(got)):
         assert (again, again.n_users, again.n_cold) == (got, got.n_users, got.n_cold)
+
+
+@pytest.mark.filterwarnings("ignore:.*have no training interactions", "ignore:.*that the model does not know")
+@pytest.mark.parametrize("cold", ["empty", "popular"])
+@pytest.mark.parametrize("kind", [RGALS, SGDRanker, Popularity, EASE])
+def test_an_outside_evaluator_has_the_same_means_of_the_lists_by_id(kind, parts, cold):
+    """Users and items by name, some of them unknown to the model, judged from lists as they are served."""
+    ir = pytest.importorskip("ir_measures")
+    train, test = parts
+    users, items = np.array([f"u{k:02}" for k in range(70)]), np.array([f"i{k:02}" for k in range(40)])
+    known = Interactions(train[:66], users[:66], items)  # of the others, 65 has no history either
+    strange = sp.csr_array(([1.0, 1.0, 1.0], ([30, 31, 70], [40, 41, 3])), shape=(71, 42))
+    hidden = sp.csr_array(sp.coo_array((test.data, sp.coo_array(test).coords), shape=(71, 42)) + strange)
+    hidden = Interactions(hidden, np.append(users, "eve"), np.append(items, ["new 1", "new 2"]))
+    settings = {"K": 6, "dtype": "float64", "random_state": 0} if kind in (RGALS, SGDRanker) else {}
+    model = kind(**settings).fit(known)
+    pairs = sp.coo_array(hidden.matrix).coords
+    qrels = {u: {} for u in hidden.user_ids[np.unique(pairs[0])].tolist()}
+    for user, item in zip(
+        hidden.user_ids[pairs[0]].tolist(), hidden.item_ids[pairs[1]].tolist(), strict=True
+    ):
+        qrels[user][item] = 1
+    lists = model.recommend_ids(list(qrels), 10, unknown=cold, cold=cold)[0]
+    run = {
+        u: {i: 10.0 - r for r, i in enumerate(one) if i is not None}
+        for u, one in zip(qrels, lists, strict=True)
+    }
+    theirs = {ir.nDCG @ 10: "ndcg@10", ir.R @ 5: "recall@5", ir.AP @ 10: "map@10", ir.P @ 3: "precision@3"}
+    theirs |= {ir.RR @ 10: "mrr@10", ir.Success @ 1: "hit_rate@1"}
+    told = ir.calc_aggregate(list(theirs), qrels, run)
+    got = evaluate(model, known, hidden, theirs.values(), cold=cold)
+    assert (got.n_users, got.n_cold) == (len(qrels), N_COLD + 1) and len(qrels) > 50
+    for measure, name in theirs.items():
+        assert got[name] == pytest.approx(told[measure], rel=1e-12), name
+        assert got[name] > 0

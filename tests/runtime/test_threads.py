@@ -20,10 +20,13 @@ from instruments.harness import POSIX
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from rgals import RGALS
+from rgals.baselines import ease
 from rgals.kernels import queue
+from rgals.model_selection.tuning import halving
+from rgals.model_selection.tuning.space import Range, Space
 from rgals.runtime import cgroups
 from rgals.runtime import threads as _threads
-from rgals.runtime.threads import n_threads, workers
+from rgals.runtime.threads import blas_workers, n_threads, workers
 
 ORDERS = list(itertools.permutations(range(3)))
 
@@ -65,6 +68,50 @@ def test_whichever_thread_comes_first_and_whichever_ends_last(threads, out):
                 threads[k](held[k].__exit__, None, None, None)
             assert [run(blas_threads) for run in threads] == [{3}] * 3, (into, out)
             assert blas_threads() == {3}
+
+
+def test_lapack_has_its_threads_but_one_while_others_compute(threads):
+    """EASE put back what it had found, whoever had come or left meanwhile."""
+    with threadpool_limits(3, "blas"):
+        for into, out in itertools.product(ORDERS, ORDERS):
+            held = [workers(), blas_workers(2), blas_workers(1)]
+            wanted, there = {0: 1, 1: 2, 2: 1}, set()
+            for k, enters in [*((k, True) for k in into), *((k, False) for k in out)]:
+                threads[k](held[k].__enter__) if enters else threads[k](held[k].__exit__, None, None, None)
+                there ^= {k}
+                expected = {min((wanted[j] for j in there), default=3)}
+                assert [blas_threads(), *(run(blas_threads) for run in threads)] == [expected] * 4, (
+                    into,
+                    out,
+                )
+
+
+@pytest.mark.parametrize("what", ["EASE", "search"])
+def test_what_uses_lapack_leaves_the_limits_of_others_alone(what, threads, monkeypatch):
+    """Another computation begins during it and ends after it."""
+    held, seen = workers(), []
+    real = ease._weights if what == "EASE" else halving._posterior
+
+    def beside(*args):
+        seen.append(blas_threads())
+        threads[0](held.__enter__)
+        seen.append(blas_threads())
+        return real(*args)
+
+    with threadpool_limits(3, "blas"):
+        if what == "EASE":
+            monkeypatch.setattr(ease, "_weights", beside)
+            ease.EASE(n_jobs=2).fit(interactions())
+        else:
+            monkeypatch.setattr(halving, "_posterior", beside)
+            space = Space({"alpha": Range(0.1, 1.0, True)}, {}, {}, (8,))
+            process = halving.GaussianProcess(space, 0)
+            trials = [halving.Trial(np.array([x]), {"K": 8}, 0, x) for x in (0.2, 0.7)]
+            process.refine(trials, 8, 0)
+        assert blas_threads() == {1}, "the other one goes on"
+        threads[0](held.__exit__, None, None, None)
+        assert blas_threads() == {3}
+    assert seen == [{2 if what == "EASE" else 1}, {1}]
 
 
 def test_a_thread_that_ends_leaves_no_limit():

@@ -12,6 +12,7 @@ from rgals import IALS, RG2, RGALS, RGX, WRMF, Positions, UnknownIdError
 from rgals.datasets import Interactions, make_implicit, read_interactions
 from rgals.runtime import memory
 from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, ShapeError
+from rgals.solvers import cpu
 from rgals.training import update
 
 
@@ -138,6 +139,25 @@ def test_the_touched_rows_come_to_rest():
     assert len(users)
 
 
+@pytest.mark.parametrize("sweeps", [2, 5])
+def test_the_sweeps_of_an_update_share_what_does_not_depend_on_factors(sweeps, monkeypatch):
+    """A plan and the coefficients of each side were made anew in every sweep."""
+    model, made = fitted("ials", data(True)), {"plans": 0, "coefficients": 0}
+    plan, coefficients = cpu.Plan, IALS.coefficients
+
+    def counted(name, real):
+        def make(*args):
+            made[name] += 1
+            return real(*args)
+
+        return make
+
+    monkeypatch.setattr(cpu, "Plan", counted("plans", plan))
+    monkeypatch.setattr(IALS, "coefficients", counted("coefficients", coefficients))
+    model.partial_fit(day(M + 2), sweeps=sweeps)
+    assert made == {"plans": 2, "coefficients": 2}
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_new_users_and_items_are_served(loss):
     model = fitted(loss, labelled(data()))
@@ -221,7 +241,7 @@ def test_an_update_that_ends_early_leaves_yesterdays_model(error, monkeypatch, t
     state, digest = model._snapshot, model.fingerprint()
     user_bytes, item_bytes = (factors.tobytes() for factors in model.factors_)
     calls, at = 0, 1
-    real = update.FoldIn._fold_in, update.FoldIn._item_step
+    real = update.FoldIn._user_step, update.FoldIn._item_step
 
     def ends(method):
         def step(*args):
@@ -233,7 +253,7 @@ def test_an_update_that_ends_early_leaves_yesterdays_model(error, monkeypatch, t
 
         return step
 
-    monkeypatch.setattr(update.FoldIn, "_fold_in", ends(real[0]))
+    monkeypatch.setattr(update.FoldIn, "_user_step", ends(real[0]))
     monkeypatch.setattr(update.FoldIn, "_item_step", ends(real[1]))
     for at in range(1, 5):
         calls = 0

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from rgals.model_selection.tuning.space import OneOf, Space
 from rgals.runtime.errors import InsufficientMemoryError, MissingDependencyError
+from rgals.runtime.threads import workers
 
 ETA = 3  # one of so many settings goes on to the next level
 #: Most factors and iterations of each level. Fits of the lowest start from the factors of one in the middle
@@ -255,7 +255,7 @@ class GaussianProcess:
         )
         candidates = candidates[fresh] if fresh.any() else candidates[:1]
         at = np.hstack([candidates, np.tile(here, (len(candidates), 1))])
-        with threadpool_limits(1, "blas"):
+        with workers():
             learn = self.asked % _LEARN == 0
             mean, deviation, self.kernel = _posterior(inputs, values, at, self.kernel, learn)
         self.asked += 1
