@@ -15,26 +15,25 @@ PART = 64  # queries that are scored at once: a block is a multiple
 
 
 @entry(nogil=True)
-def draw(counter, queries, items, order, shares, starts, groups, first, indptr, indices, out):
+def draw(counter, queries, items, order, shares, first, indptr, indices, out):
     """The best item of each group of items, of every query, without its own.
 
-    Blocks, ``first`` and those after it, have `USERS` of the queries in ``order`` and a part of ``shares``,
-    where item j is in group j modulo ``groups``. Rows of ``out`` ascend; they are -1 before.
+    Blocks, ``first`` and those after it, have `USERS` of the queries in ``order`` and a row of ``shares``,
+    where item j is in group j modulo n. Rows of ``out`` (B, n) ascend; they are -1 before.
     """
-    k, n, longest = queries.shape[1], out.shape[1], np.max(np.diff(starts))
-    tile, packed = workspace(PART * (longest + 1), queries), workspace(longest * k, queries)
+    k, n, size = queries.shape[1], out.shape[1], shares.shape[1]
+    tile, packed = workspace(PART * (size + 1), queries), workspace(size * k, queries)
     mine, place = workspace(PART * k, queries), np.empty(len(items), np.int32)
     best, at = workspace(n, queries), np.empty(n, np.int32)
     block = fetch_add(counter, 0, 1)
-    while block < len(groups):
-        begin, size, n = starts[block], starts[block + 1] - starts[block], groups[block]
+    while block < len(shares):
         place.fill(size)
         for j in range(size):
-            place[shares[begin + j]] = j
-            copy(packed, j * k, items, shares[begin + j] * k, k)
+            place[shares[block, j]] = j
+            copy(packed, j * k, items, shares[block, j] * k, k)
         start = (first + block) * USERS
         # All scores of a part stay in the cache until they are read.
-        for part in range(start, min(start + USERS, len(order)) if n > 0 else start, PART):
+        for part in range(start, min(start + USERS, len(order)), PART):
             m = min(PART, len(order) - part)
             for r in range(m):
                 copy(mine, r * k, queries, order[part + r] * k, k)
@@ -47,13 +46,13 @@ def draw(counter, queries, items, order, shares, starts, groups, first, indptr, 
                 best.fill(-np.inf)
                 at.fill(-1)
                 # All groups side by side: vectors of scores are compared, without a branch.
-                for i in range(0, size if indptr[user + 1] > indptr[user] else 0, n):
+                for i in range(0, size, n):
                     for j in range(n):
                         above = tile[row + i + j] > best[j]
                         best[j] = tile[row + i + j] if above else best[j]
                         at[j] = i + j if above else at[j]
                 for j in range(n):
-                    item, to = shares[begin + at[j]] if at[j] >= 0 else -1, j
+                    item, to = shares[block, at[j]] if at[j] >= 0 else -1, j
                     while to > 0 and out[user, to - 1] > item:
                         out[user, to] = out[user, to - 1]
                         to -= 1

@@ -22,9 +22,6 @@ from rgals.solvers.base import Backend
 
 _AT_ONCE = 1 << 22  # pairs of a fold-in, and entries of shares, that are held at once
 _BLOCKS = 16  # blocks of users that are drawn at once, at least
-# Pairs that are drawn for a user: so many for each positive, but no fewer than the least. NDCG@20 with twice
-# as many of a short row is the same within a percent.
-PAIRS_A_POSITIVE, PAIRS_LEAST = 2, 16
 # A group has so many times N / T items: four of five of its best are then among the user's first T.
 GROUP = 1.5
 
@@ -42,10 +39,10 @@ class HardNegatives(BaseEstimator):
     This is the second-order expansion of softmax, taken where the model stands: the curvature of a pair is
     its probability, which lies with the items ranked first. Training takes a sample of T_x: a share of
     the catalogue is dealt into groups of 1.5 N / T items, and of each group the best item is drawn that the
-    user does not have, with the weight gamma g_x N / (items of the share). Every block of 512 users, who have
-    about as many positives, has a share of its own, dealt anew before every iteration. Users are solved in
-    the end, and folded in, by a half-step without such pairs, the T items that it puts first, and the
-    half-step again with all of them: nothing of that is random.
+    user does not have, with the weight gamma g_x N / (items of the share). Every block of 512 users has a
+    share of its own, dealt anew before every iteration. Users are solved in the end, and folded in, by a
+    half-step without such pairs, the T items that it puts first, and the half-step again with all of them:
+    nothing of that is random.
 
     Parameters
     ----------
@@ -56,8 +53,7 @@ class HardNegatives(BaseEstimator):
         T as a share of the catalogue. T is at least twice ``n_samples``: what everybody ranks first is too
         often what they will want.
     n_samples : int, default=50
-        Items that are drawn for a user: groups, at most. For a history of n items it is 2 n of them, at
-        least 16. The fewer, the more of them are false negatives.
+        Items that are drawn for a user: groups. The fewer, the larger the weight of each and the noise.
     warmup : int, default=4
         Iterations without hard negatives in the beginning, at least 1; with ``n_iter="auto"`` at least 10.
 
@@ -142,12 +138,9 @@ def merge(rows: CSR, pairs: CSR, dtype: Any, n_threads: int, room: tuple | None 
     return CSR(rows.indptr + pairs.indptr, indices, values, rows.n_cols)
 
 
-def pair_terms(coefficients: Coefficients, weight: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What `Side.with_pairs` takes, of users and of items: pairs that count ``weight`` times once more.
-
-    ``weight``: one, or one of every user.
-    """
-    users = np.stack([weight * coefficients.g, weight * coefficients.t], axis=1)
+def pair_terms(coefficients: Coefficients, weight: float) -> tuple[np.ndarray, np.ndarray]:
+    """What `Side.with_pairs` takes, of users and of items: pairs that count ``weight`` times once more."""
+    users = weight * np.stack([coefficients.g, coefficients.t], axis=1)
     return users, np.stack([coefficients.h, coefficients.h], axis=1)
 
 
@@ -159,35 +152,34 @@ def _of_lists(lists: np.ndarray, n_items: int) -> CSR:
 
 
 class Blocks:
-    """Users in blocks of like activity, and what each block draws: ``n`` items of as many groups."""
+    """The users with positives in blocks, and what each block draws: ``n`` items of as many groups."""
 
     def __init__(self, hard: HardNegatives, counts: np.ndarray, n_items: int) -> None:
         self.n_items, self.group = n_items, hard.group_size(n_items)
-        self.order = np.argsort(counts, kind="stable").astype(np.int32)
-        ends = np.minimum(np.arange(topk.USERS, len(counts) + topk.USERS, topk.USERS), len(counts))
-        most = counts[self.order[ends - 1]]
-        wanted = np.where(most > 0, np.maximum(most * PAIRS_A_POSITIVE, PAIRS_LEAST), 0)
-        self.n = np.minimum(wanted, min(hard.n_samples, n_items // self.group))
-        self.of_user = np.empty(len(counts), np.int64)
-        self.of_user[self.order] = np.repeat(self.n, np.diff(ends, prepend=0))
+        self.n = min(hard.n_samples, n_items // self.group)
+        self.users = np.flatnonzero(counts > 0).astype(np.int32)
 
-    def shares(self, rng: np.random.Generator) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Some blocks after the other: the first, where the shares of each begin, and the shares.
+    @property
+    def size(self) -> int:
+        """Items of the share that a block draws from."""
+        return self.n * self.group
 
-        Blocks take the next items of one permutation of the catalogue, as long as it has enough of them, so
-        that every item is in about as many shares as any other.
+    def shares(self, rng: np.random.Generator) -> Iterator[tuple[int, np.ndarray]]:
+        """Some blocks after the other: the first, and the shares (blocks, size).
+
+        As many blocks as there are whole shares in the catalogue divide it among them, so that every item is
+        in as many shares as any other.
         """
-        order, sizes = np.empty(0, np.int32), self.n * self.group
-        at_once = max(_AT_ONCE // max(int(sizes.max(initial=0)), 1), _BLOCKS)
-        for first in range(0, len(sizes), at_once):
-            some = sizes[first : first + at_once]
-            parts = []
-            for size in some:
-                if len(order) < size:
-                    order = rng.permutation(self.n_items).astype(np.int32)
-                parts.append(order[:size])
-                order = order[size:]
-            yield first, np.append(0, np.cumsum(some)), np.concatenate(parts)
+        n_blocks, at_once = -(-len(self.users) // topk.USERS), max(_AT_ONCE // self.size, _BLOCKS)
+        waiting = np.empty((0, self.size), np.int32)
+        for first in range(0, n_blocks, at_once):
+            n, parts = min(at_once, n_blocks - first), [waiting]
+            while sum(map(len, parts)) < n:
+                order = rng.permutation(self.n_items).astype(np.int32)
+                parts.append(order[: self.n_items // self.size * self.size].reshape(-1, self.size))
+            found = np.concatenate(parts)
+            waiting = found[n:]
+            yield first, found[:n]
 
 
 def draw(
@@ -199,11 +191,10 @@ def draw(
     n_threads: int,
 ) -> CSR:
     """The best item of every group of the user's block, without those in ``rows``."""
-    lists = np.full((len(users), int(blocks.n.max(initial=0))), -1, np.int32)
-    given = read_only(users), read_only(items), blocks.order
-    for first, starts, shares in blocks.shares(rng):
-        n = blocks.n[first : first + len(starts) - 1]
-        launch(kernel.draw, n_threads, *given, shares, starts, n, first, rows.indptr, rows.indices, lists)
+    lists = np.full((len(users), blocks.n), -1, np.int32)
+    given = read_only(users), read_only(items), blocks.users
+    for first, shares in blocks.shares(rng):
+        launch(kernel.draw, n_threads, *given, shares, first, rows.indptr, rows.indices, lists)
     return _of_lists(lists, len(items))
 
 
@@ -251,7 +242,7 @@ class Sampler:
         self.plain, self.seed, self.n_jobs = plain, seed, n_jobs
         self.blocks = Blocks(hard, users.row_counts, users.n_cols)
         # What a drawn pair stands for: T / m of the page, but for the rounding of a group.
-        weight = hard.weight * users.n_cols / np.maximum(self.blocks.of_user * self.blocks.group, 1)
+        weight = hard.weight * users.n_cols / self.blocks.size
         self.user_terms, self.item_terms = pair_terms(coefficients, weight)
         g, t = coefficients.g, coefficients.t
         offsets = np.divide(weight * t * t, g, out=np.zeros_like(g), where=g > 0)
@@ -271,7 +262,7 @@ class Sampler:
                 pairs = pairs.where(self._weighed[pairs.indices])
             constant = float(weight_sums(pairs, *self._constant).sum())
             if not self._room:
-                n = self.users.nnz + int(self.blocks.of_user.sum())
+                n = self.users.nnz + len(self.blocks.users) * self.blocks.n
                 self._room = [(np.empty(n, np.int32), np.empty(n, users.dtype)) for _ in range(2)]
             sides = (self.users, pairs), (self.items, _transposed(pairs))
             by_user, by_item = (
@@ -375,7 +366,7 @@ def scratch_bytes(
     n_users, n_items = shape
     group, n = hard.group_size(n_items), hard.n_top(n_items)
     most, entry = min(hard.n_samples, n_items // group), 4 + itemsize
-    size, pairs = most * group, min(n_users * most, PAIRS_A_POSITIVE * nnz + PAIRS_LEAST * n_users)
+    size, pairs = most * group, n_users * most
     terms = 2 * 6 * 8 * (n_users + n_items)
     blocks = -(-n_users // topk.USERS)
     shares = 2 * 4 * size * min(max(_AT_ONCE // size, _BLOCKS), blocks) + 12 * n_items

@@ -27,11 +27,11 @@ def fit_cost(matrix: CSR, K: int, n_iter: int, weight: float = 0.0) -> float:
     if not weight:
         return FIT + around * (n_iter + AROUND)
     hard, n_items = HardNegatives(weight), matrix.n_cols
-    pairs = Blocks(hard, matrix.row_counts, n_items).of_user
-    drawn = _with_pairs(matrix, pairs, K) + float(pairs.sum()) * hard.group_size(n_items) * DRAWN_FACTOR * K
+    active, blocks = matrix.row_counts > 0, Blocks(hard, matrix.row_counts, n_items)
+    drawn = _with_pairs(matrix, blocks.n * active, K) + float(active.sum()) * blocks.size * DRAWN_FACTOR * K
     # The last users: all of the catalogue is ranked, and rows have T pairs more.
     n_top = hard.n_top(n_items)
-    end = judge_cost(matrix.n_rows, n_items, K) + _with_pairs(matrix, n_top * (matrix.row_counts > 0), K)
+    end = judge_cost(matrix.n_rows, n_items, K) + _with_pairs(matrix, n_top * active, K)
     draws = min(DRAWS, n_iter // 2)
     return FIT + around * (n_iter - draws + AROUND) + drawn * draws + end
 
