@@ -130,9 +130,9 @@ def als(loss: Any, dimensions: int = 2, **space: Any) -> Method:
 
 
 def as_shown(params: dict[str, Any]) -> dict[str, Any]:
-    """Parameters of an estimator, those of its loss beside the others."""
-    loss = params["loss"]
-    return {**params, "loss": loss.name, **loss.get_params()}
+    """Parameters of an estimator, those of its loss beside the others, hard negatives by their weight."""
+    loss, shown = params["loss"], {name: getattr(value, "weight", value) for name, value in params.items()}
+    return {**shown, "loss": loss.name, **loss.get_params()}
 
 
 def default(loss: str) -> Method:

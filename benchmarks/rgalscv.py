@@ -53,7 +53,7 @@ def measure(
             for part in hidden
         ]
     found = models["cv"]
-    best = {k: v for k, v in found.best_params_.items() if k != "loss"}
+    best = {k: getattr(v, "weight", v) for k, v in found.best_params_.items() if k != "loss"}
     out |= {"best": {**best, **found.best_params_["loss"].get_params()}, "gain": found.gain_}
     out |= {"fits": np.bincount(found.cv_results_["level"]).tolist(), "threads": n_threads(jobs)}
     return out | {"cost": float(found.cv_results_["cost"].sum())}

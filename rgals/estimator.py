@@ -35,7 +35,7 @@ from rgals.training.data import dtype_name, read_rows
 from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, taken
 from rgals.training.forget import Forgetting
 from rgals.training.run import run
-from rgals.training.start import choose_init, first_users, most_iterations, when_settled
+from rgals.training.start import choose_init, first_users, most_iterations, plain_iterations, when_settled
 
 _HIDDEN = 0.2  # share of every row that `score` hides
 
@@ -95,8 +95,8 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         Weight for the unobserved pairs that a user's current scores put first; a number is
         ``HardNegatives(weight)``. It raises quality where K is small for the catalogue: see `HardNegatives`
         for the objective and its source. Users are folded in with the best items that they do not have, too.
-        ``n_iter="auto"`` is ``warmup + 6`` then, and the objective, which may rise when the pairs are drawn
-        anew, ends no fit: ``tol`` stays 0. Not for ``solver="svd"``, nor on a GPU.
+        ``n_iter="auto"`` is 16 then, the last 6 with such pairs, and the objective, which may rise when the
+        pairs are drawn anew, ends no fit: ``tol`` stays 0. Not for ``solver="svd"``, nor on a GPU.
     tol : float, default=0.0
         Stop when the objective falls by less than this share of its magnitude in an iteration; 0: when
         rounding makes it rise. Whatever ``n_iter`` is.
@@ -216,7 +216,8 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
             hard = read_hard_negatives(self.hard_negatives)
             sampler = None
             if hard is not None:
-                sampler = Sampler(hard, train, problem.items, coefficients, task.seed, self.n_jobs)
+                first = plain_iterations(self, hard)
+                sampler = Sampler(hard, train, problem.items, coefficients, first, task.seed, self.n_jobs)
                 solver = "exact" if solver == "shared" else solver
             scored = readout_scale(degrees, float(self.readout_exponent), task.dtype)
             rng = np.random.default_rng(task.seed)

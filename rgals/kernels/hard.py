@@ -1,4 +1,4 @@
-"""Hard negatives: every user's best items of a share of the catalogue, and rows with more pairs in them."""
+"""Hard negatives: every user's best items of groups of the catalogue, and rows with more pairs in them."""
 
 from __future__ import annotations
 
@@ -8,56 +8,55 @@ from rgals.kernels.blas import gemm_nt
 from rgals.kernels.compile import entry
 from rgals.kernels.queue import fetch_add
 from rgals.kernels.tiles import copy
-from rgals.kernels.topk import ITEMS, USERS, mask, scan
+from rgals.kernels.topk import USERS
 from rgals.kernels.workspace import workspace
+
+PART = 64  # queries that are scored at once: a block is a multiple
 
 
 @entry(nogil=True)
-def draw(counter, queries, items, shares, start, indptr, indices, most, out):
-    """The best items of each query in the share of its block, without its own.
+def draw(counter, queries, items, order, shares, first, indptr, indices, out):
+    """The best item of each group of items, of every query, without its own.
 
-    ``shares`` (blocks, size) holds sorted items for the blocks of `USERS` queries from block ``start`` on;
-    ``indptr`` and ``indices`` are the items that a query has, ``most`` in any block. A row of ``out`` (B, n),
-    -1 before, receives items in ascending order, behind -1 for want of more; none where a query has none.
+    Blocks, ``first`` and those after it, have `USERS` of the queries in ``order`` and a row of ``shares``,
+    where item j is in group j modulo n. Rows of ``out`` (B, n) ascend; they are -1 before.
     """
     k, n, size = queries.shape[1], out.shape[1], shares.shape[1]
-    tile, packed = workspace(USERS * ITEMS, queries), workspace(ITEMS * k, queries)
-    scores, ids = workspace(USERS * n, queries), np.empty(USERS * n, np.int32)
-    place, own = np.empty(len(items), np.int32), np.empty(most + 1, np.int32)
-    cursor, ends = np.empty(USERS, np.int64), np.empty(USERS, np.int64)
+    tile, packed = workspace(PART * (size + 1), queries), workspace(size * k, queries)
+    mine, place = workspace(PART * k, queries), np.empty(len(items), np.int32)
+    best, at = workspace(n, queries), np.empty(n, np.int32)
     block = fetch_add(counter, 0, 1)
     while block < len(shares):
-        q0, at = (start + block) * USERS, 0
-        m = min(USERS, len(queries) - q0)
-        # What every user has of the share, by its places there.
-        place.fill(-1)
+        place.fill(size)
         for j in range(size):
             place[shares[block, j]] = j
-        for r in range(m):
-            cursor[r] = at
-            for e in range(indptr[q0 + r], indptr[q0 + r + 1]):
-                own[at] = place[indices[e]]
-                at += own[at] >= 0
-            ends[r] = at
-        for i in range(m * n):
-            scores[i], ids[i] = -np.inf, -1
-        # Scores against the share, a tile at a time: the loop of `rgals.kernels.topk`.
-        for first in range(0, size, ITEMS):
-            width = min(ITEMS, size - first)
-            for j in range(width):
-                copy(packed, j * k, items, shares[block, first + j] * k, k)
-            gemm_nt(m, width, k, 1.0, queries, q0 * k, k, packed, 0, k, 0.0, tile, 0, ITEMS)
+            copy(packed, j * k, items, shares[block, j] * k, k)
+        start = (first + block) * USERS
+        # All scores of a part stay in the cache until they are read.
+        for part in range(start, min(start + USERS, len(order)), PART):
+            m = min(PART, len(order) - part)
             for r in range(m):
-                cursor[r] = mask(tile, r * ITEMS, width, first, own, cursor[r], ends[r])
-                scan(tile, r * ITEMS, width, first, scores, ids, r * n, n)
-        # In the order of the items; a share is sorted, so that its places are.
-        for r in range(m):
-            for i in range(n if indptr[q0 + r + 1] > indptr[q0 + r] else 0):
-                item, at = shares[block, ids[r * n + i]] if ids[r * n + i] >= 0 else -1, i
-                while at > 0 and out[q0 + r, at - 1] > item:
-                    out[q0 + r, at] = out[q0 + r, at - 1]
-                    at -= 1
-                out[q0 + r, at] = item
+                copy(mine, r * k, queries, order[part + r] * k, k)
+            gemm_nt(m, size, k, 1.0, mine, 0, k, packed, 0, k, 0.0, tile, 0, size + 1)
+            for r in range(m):
+                row, user = r * (size + 1), order[part + r]
+                for e in range(indptr[user], indptr[user + 1]):
+                    # What is not in the share has the place behind it.
+                    tile[row + place[indices[e]]] = -np.inf
+                best.fill(-np.inf)
+                at.fill(-1)
+                # All groups side by side: vectors of scores are compared, without a branch.
+                for i in range(0, size, n):
+                    for j in range(n):
+                        above = tile[row + i + j] > best[j]
+                        best[j] = tile[row + i + j] if above else best[j]
+                        at[j] = i + j if above else at[j]
+                for j in range(n):
+                    item, to = shares[block, at[j]] if at[j] >= 0 else -1, j
+                    while to > 0 and out[user, to - 1] > item:
+                        out[user, to] = out[user, to - 1]
+                        to -= 1
+                    out[user, to] = item
         block = fetch_add(counter, 0, 1)
 
 

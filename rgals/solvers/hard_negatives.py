@@ -22,6 +22,8 @@ from rgals.solvers.base import Backend
 
 _AT_ONCE = 1 << 22  # pairs of a fold-in, and entries of shares, that are held at once
 _BLOCKS = 16  # blocks of users that are drawn at once, at least
+# A group has so many times N / T items: four of five of its best are then among the user's first T.
+GROUP = 1.5
 
 
 @dataclass(eq=False, repr=False)
@@ -35,24 +37,25 @@ class HardNegatives(BaseEstimator):
         L' = L + gamma sum_x g_x sum_{y in T_x} h_y (o_xy - tau_x)^2
 
     This is the second-order expansion of softmax, taken where the model stands: the curvature of a pair is
-    its probability, which lies with the items ranked first. Training takes a sample of T_x: the best
-    ``n_samples`` items of a random share ``n_samples / T`` of the catalogue, each with the weight gamma g_x
-    T / n_samples; every block of 512 users has a share of its own, drawn anew before every iteration. Users
-    are solved in the end, and folded in, by a half-step without such pairs, the T items that it puts first,
-    and the half-step again with all of them: nothing of that is random.
+    its probability, which lies with the items ranked first. Training takes a sample of T_x: a share of
+    the catalogue is dealt into groups of 1.5 N / T items, and of each group the best item is drawn that the
+    user does not have, with the weight gamma g_x N / (items of the share). Every block of 512 users has a
+    share of its own, dealt anew before every iteration. Users are solved in the end, and folded in, by a
+    half-step without such pairs, the T items that it puts first, and the half-step again with all of them:
+    nothing of that is random.
 
     Parameters
     ----------
     weight : float, default=0.5
         gamma; 0 is a fit without. 1 to 4 pay on large sparse catalogues, 0 on small dense ones: search it,
-        and ``reg`` downwards beside it.
+        and ``reg`` beside it, as `rgals.RGALSCV` does.
     share : float, default=0.01
         T as a share of the catalogue. T is at least twice ``n_samples``: what everybody ranks first is too
         often what they will want.
     n_samples : int, default=50
-        Items that are drawn for a user. The fewer, the more of them are false negatives.
+        Items that are drawn for a user: groups. The fewer, the larger the weight of each and the noise.
     warmup : int, default=4
-        Iterations without hard negatives in the beginning, at least 1.
+        Iterations without hard negatives in the beginning, at least 1; with ``n_iter="auto"`` at least 10.
 
     Notes
     -----
@@ -99,9 +102,9 @@ class HardNegatives(BaseEstimator):
         """T."""
         return min(max(int(np.ceil(self.share * n_items)), 2 * self.n_samples), n_items)
 
-    def share_size(self, n_items: int) -> int:
-        """Items of the share that a block of users draws from."""
-        return min(n_items, -(-self.n_samples * n_items // self.n_top(n_items)))
+    def group_size(self, n_items: int) -> int:
+        """Items of whom the best is drawn."""
+        return max(1, int(GROUP * n_items / self.n_top(n_items)))
 
     def best_of(self, scores: np.ndarray, own: np.ndarray) -> np.ndarray:
         """T_x of one user, best first."""
@@ -148,43 +151,51 @@ def _of_lists(lists: np.ndarray, n_items: int) -> CSR:
     return CSR(indptr, lists.reshape(-1) if kept.all() else lists[kept], np.empty(0, np.float32), n_items)
 
 
-def _shares(rng: np.random.Generator, n_items: int, size: int, n_blocks: int) -> Iterator[np.ndarray]:
-    """The shares of some blocks after the other, sorted: (blocks, size).
+class Blocks:
+    """The users with positives in blocks, and what each block draws: ``n`` items of as many groups."""
 
-    As many blocks as there are whole shares in the catalogue divide it among them, so that every item is in
-    as many shares as any other.
-    """
-    at_once = max(_AT_ONCE // size, _BLOCKS)
-    waiting = np.empty((0, size), np.int32)
-    for start in range(0, n_blocks, at_once):
-        n = min(at_once, n_blocks - start)
-        parts = [waiting]
-        while sum(map(len, parts)) < n:
-            order = rng.permutation(n_items).astype(np.int32)
-            parts.append(order[: n_items // size * size].reshape(-1, size))
-        found = np.concatenate(parts)
-        waiting = found[n:]
-        yield np.sort(found[:n], axis=1)
+    def __init__(self, hard: HardNegatives, counts: np.ndarray, n_items: int) -> None:
+        self.n_items, self.group = n_items, hard.group_size(n_items)
+        self.n = min(hard.n_samples, n_items // self.group)
+        self.users = np.flatnonzero(counts > 0).astype(np.int32)
+
+    @property
+    def size(self) -> int:
+        """Items of the share that a block draws from."""
+        return self.n * self.group
+
+    def shares(self, rng: np.random.Generator) -> Iterator[tuple[int, np.ndarray]]:
+        """Some blocks after the other: the first, and the shares (blocks, size).
+
+        As many blocks as there are whole shares in the catalogue divide it among them, so that every item is
+        in as many shares as any other.
+        """
+        n_blocks, at_once = -(-len(self.users) // topk.USERS), max(_AT_ONCE // self.size, _BLOCKS)
+        waiting = np.empty((0, self.size), np.int32)
+        for first in range(0, n_blocks, at_once):
+            n, parts = min(at_once, n_blocks - first), [waiting]
+            while sum(map(len, parts)) < n:
+                order = rng.permutation(self.n_items).astype(np.int32)
+                parts.append(order[: self.n_items // self.size * self.size].reshape(-1, self.size))
+            found = np.concatenate(parts)
+            waiting = found[n:]
+            yield first, found[:n]
 
 
 def draw(
     users: np.ndarray,
     items: np.ndarray,
     rows: CSR,
-    hard: HardNegatives,
+    blocks: Blocks,
     rng: np.random.Generator,
     n_threads: int,
 ) -> CSR:
-    """The best items of every user in the share of the user's block, without those in ``rows``."""
-    n_items, starts = len(items), np.append(np.arange(0, len(users), topk.USERS), len(users))
-    size = hard.share_size(n_items)
-    lists = np.full((len(users), min(hard.n_samples, size)), -1, np.int32)
-    most, first = int(np.diff(rows.indptr[starts]).max(initial=0)), 0
-    factors = read_only(users), read_only(items)
-    for shares in _shares(rng, n_items, size, len(starts) - 1):
-        launch(kernel.draw, n_threads, *factors, shares, first, rows.indptr, rows.indices, most, lists)
-        first += len(shares)
-    return _of_lists(lists, n_items)
+    """The best item of every group of the user's block, without those in ``rows``."""
+    lists = np.full((len(users), blocks.n), -1, np.int32)
+    given = read_only(users), read_only(items), blocks.users
+    for first, shares in blocks.shares(rng):
+        launch(kernel.draw, n_threads, *given, shares, first, rows.indptr, rows.indices, lists)
+    return _of_lists(lists, len(items))
 
 
 def best(
@@ -213,16 +224,25 @@ class Drawn:
 class Sampler:
     """What a fit with hard negatives does beside its half-steps.
 
-    ``users`` and ``items`` are the matrix and its transpose. The draw of an iteration depends on ``seed``,
-    the iteration and the factors, on nothing else.
+    ``users`` and ``items`` are the matrix and its transpose. Nothing is drawn in the first ``plain``
+    iterations. The draw of another depends on ``seed``, the iteration and the factors, on nothing else.
     """
 
     def __init__(
-        self, hard: HardNegatives, users: CSR, items: CSR, coefficients: Coefficients, seed: int, n_jobs: Any
+        self,
+        hard: HardNegatives,
+        users: CSR,
+        items: CSR,
+        coefficients: Coefficients,
+        plain: int,
+        seed: int,
+        n_jobs: Any,
     ) -> None:
-        self.hard, self.users, self.items, self.seed, self.n_jobs = hard, users, items, seed, n_jobs
-        # What a drawn pair stands for: T / m of the page, but for the rounding of the share.
-        weight = hard.weight * users.n_cols / hard.share_size(users.n_cols)
+        self.hard, self.users, self.items = hard, users, items
+        self.plain, self.seed, self.n_jobs = plain, seed, n_jobs
+        self.blocks = Blocks(hard, users.row_counts, users.n_cols)
+        # What a drawn pair stands for: T / m of the page, but for the rounding of a group.
+        weight = hard.weight * users.n_cols / self.blocks.size
         self.user_terms, self.item_terms = pair_terms(coefficients, weight)
         g, t = coefficients.g, coefficients.t
         offsets = np.divide(weight * t * t, g, out=np.zeros_like(g), where=g > 0)
@@ -233,16 +253,16 @@ class Sampler:
 
     def draw(self, iteration: int, users: np.ndarray, items: np.ndarray) -> Drawn | None:
         """Choose by these factors; None in the first iterations."""
-        if iteration <= self.hard.warmup:
+        if iteration <= self.plain:
             return None
         rng = np.random.default_rng([self.seed, iteration])
         with workers(self.n_jobs) as n_threads:
-            pairs = draw(users, items, self.users, self.hard, rng, n_threads)
+            pairs = draw(users, items, self.users, self.blocks, rng, n_threads)
             if not self._weighed.all():  # nothing pulls an item of weight 0 that nobody has
                 pairs = pairs.where(self._weighed[pairs.indices])
             constant = float(weight_sums(pairs, *self._constant).sum())
             if not self._room:
-                n = self.users.nnz + len(users) * min(self.hard.n_samples, len(items))
+                n = self.users.nnz + len(self.blocks.users) * self.blocks.n
                 self._room = [(np.empty(n, np.int32), np.empty(n, users.dtype)) for _ in range(2)]
             sides = (self.users, pairs), (self.items, _transposed(pairs))
             by_user, by_item = (
@@ -344,12 +364,13 @@ def scratch_bytes(
 ) -> tuple[int, int]:
     """Bytes that hard negatives take at the peak of an iteration, and of the last users, beside all else."""
     n_users, n_items = shape
-    size, n = hard.share_size(n_items), hard.n_top(n_items)
-    pairs, entry = n_users * min(hard.n_samples, size), 4 + itemsize
+    group, n = hard.group_size(n_items), hard.n_top(n_items)
+    most, entry = min(hard.n_samples, n_items // group), 4 + itemsize
+    size, pairs = most * group, n_users * most
     terms = 2 * 6 * 8 * (n_users + n_items)
     blocks = -(-n_users // topk.USERS)
     shares = 2 * 4 * size * min(max(_AT_ONCE // size, _BLOCKS), blocks) + 12 * n_items
-    tiles = threads * (topk.USERS * ((topk.ITEMS + hard.n_samples) * entry + K * itemsize) + 4 * n_items)
+    tiles = threads * ((kernel.PART * (size + K) + size * K) * itemsize + 4 * n_items)
     # The rows of both sides; lists, and what their transposition takes.
     drawn = 2 * (nnz + pairs) * entry + 11 * pairs + terms + shares + tiles
     # Lists and scores, the lists in order, and the rows of a part.

@@ -26,7 +26,8 @@ MOST, MOST_WATCHED = 16, 32  # iterations
 # in CPU seconds of 16 iterations from random: .48 at K=64, .44 at K=256, with 100.7 and 99.8 % of the NDCG@10
 # (least 95.9 %, food-10core; benchmarks/start.py); .56 and .49 with .002.
 SHARE = 3e-3
-DRAWS = 6  # iterations with hard negatives, whose objective does not tell when to end
+# Iterations with hard negatives, whose objective does not tell when to end: the last ones.
+DRAWS = 6
 
 
 def choose_init(model: Any, matrix: CSR, store: Store | None = None) -> str:
@@ -66,7 +67,17 @@ def most_iterations(model: Any, hard: HardNegatives | None) -> int:
         return int(model.n_iter)
     if model.early_stopping:
         return MOST_WATCHED
-    return MOST if hard is None else hard.warmup + DRAWS
+    return MOST if hard is None else max(hard.warmup + DRAWS, MOST)
+
+
+def plain_iterations(model: Any, hard: HardNegatives) -> int:
+    """Iterations before those with draws: ``warmup``, or all but the last few where ``n_iter`` is "auto".
+
+    They cost little, and data that need many lose more by an early end than by few draws.
+    """
+    if model.n_iter != AUTO or model.early_stopping:
+        return hard.warmup
+    return most_iterations(model, hard) - DRAWS
 
 
 def when_settled(model: Any, problem: Problem) -> Settled | None:

@@ -20,16 +20,26 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from rgals import IALS, RG2, RGALS, RGALSCV, InsufficientMemoryError, Positions, ValuesWarning
+from rgals import (
+    IALS,
+    RG2,
+    RGALS,
+    RGALSCV,
+    HardNegatives,
+    InsufficientMemoryError,
+    Positions,
+    ValuesWarning,
+)
 from rgals.datasets import make_implicit
 from rgals.losses import Degrees, rule
 from rgals.metrics import evaluate
 from rgals.model.state import readout_scale
 from rgals.model_selection import split_interactions
-from rgals.model_selection.tuning import engine, trials
+from rgals.model_selection.tuning import engine, hard, trials
 from rgals.model_selection.tuning.cost import LEAST, fit_cost, judge_cost
 from rgals.model_selection.tuning.halving import TOP, Judged, Trial
-from rgals.model_selection.tuning.trials import Look, beyond_noise, split_for_tuning
+from rgals.model_selection.tuning.space import Range
+from rgals.model_selection.tuning.trials import Look, beyond_noise, outwards, split_for_tuning
 from rgals.runtime.errors import InputError, ParameterError
 
 OPTIONS = {"K": 6, "budget": 2, "n_iter": 6, "random_state": 0}
@@ -154,6 +164,7 @@ def test_an_own_validation_part_judges_and_is_fitted_in_the_end(data):
 def test_threads_change_no_byte(data):
     one, two = (RGALSCV(n_jobs=n, **OPTIONS).fit(data.matrix) for n in (1, 2))
     assert one.fingerprint() == two.fingerprint() and same(one.cv_results_, two.cv_results_)
+    assert "param_hard_negatives" in one.cv_results_
 
 
 def same(one, two) -> bool:
@@ -288,6 +299,155 @@ def test_a_k_that_does_not_fit_ends_the_ladder(data, monkeypatch):
     assert model.best_params_["K"] == 4
 
 
+# Hard negatives.
+
+
+@pytest.fixture(scope="module")
+def sparse():
+    return make_implicit(600, 1000, n_clusters=200, mean_interactions=20, random_state=1)
+
+
+def test_weights_are_tried_last_and_are_those_of_the_model(sparse):
+    model = RGALSCV(K=8, budget=4, n_splits=2, random_state=0).fit(sparse)
+    found = model.cv_results_
+    weights = found["param_hard_negatives"]
+    tried = np.flatnonzero(~np.ma.getmaskarray(weights))
+    assert len(tried) >= 3 and (tried == np.arange(len(weights))[-len(tried) :]).all()
+    assert (found["level"][tried] == [TOP] * (len(tried) - 1) + [TOP + 1]).all()
+    assert found["cost"].sum() + 1 <= 4 and model.gain_ > 0.1
+    taken = model.best_params_["hard_negatives"]
+    assert model.best_index_ == tried[-1] and taken.weight == weights[-1]
+    # As many plain iterations as were best without, and six with draws, but for those that are the most.
+    assert model.best_params_["n_iter"] - taken.warmup == 6 and model.best_params_["n_iter"] <= 16
+    again = RGALS(**model.best_params_, random_state=0).fit(sparse)
+    assert again.fingerprint() == model.fingerprint()
+    split = split_for_tuning(sparse, None, None, 2, 10_000, 0).others[0]
+    fit = RGALS(**found["params"][tried[-1]], random_state=0).fit(split.train)
+    figure = evaluate(fit, split.told, split.hidden, "ndcg@10")["ndcg@10"]
+    assert model.best_score_ == pytest.approx(figure, rel=0.01)
+
+
+def test_no_weights_are_tried_where_none_are_asked_for_or_paid_for(sparse):
+    options = {"K": 8, "n_splits": 2, "random_state": 0}
+    for more in (
+        {"budget": 4, "space": {"hard_negatives": 0}},
+        {"budget": 0.2, "n_iter": 2},
+        {"budget": 4, "n_iter": 1},
+    ):
+        model = RGALSCV(**options, **more).fit(sparse)
+        assert "param_hard_negatives" not in model.cv_results_ and "hard_negatives" not in model.best_params_
+    both = RGALSCV(loss=["rg2", "ials"], budget=4, space={"ials": {"hard_negatives": 3.0}}, **options)
+    listed = both.fit(sparse).cv_results_
+    weighed = ~np.ma.getmaskarray(listed["param_hard_negatives"])
+    assert len(set(listed["param_loss"][weighed])) == 1, "the best of the losses alone"
+    with pytest.raises(ParameterError, match="hard_negatives"):
+        RGALSCV(**options, space={"hard_negatives": [1, -1]}).fit(sparse)
+
+
+def test_one_of_ordered_choices_is_found_outwards():
+    for figures, best, asked in (
+        ([1, 2, 3, 4, 5], 4, [2, 3, 4]),
+        ([1, 2, 3, 2, 9], 2, [2, 3, 1]),
+        ([5, 4, 3, 2, 9], 0, [2, 3, 1, 0]),
+    ):
+        seen = []
+
+        def judged(at, seen=seen, figures=figures):
+            seen.append(at)
+            return figures[at]
+
+        assert outwards(judged, 5, 2) == best and seen == asked
+
+
+class Weighed:
+    """Stands for a measurement with hard negatives: gains by weight and reg, for a cost of 1 each."""
+
+    deadline, iterations = None, (2, 4, 8, 16)
+
+    def __init__(self, gains, fresh):
+        self.gains, self.fresh, self.asked = gains, fresh, []
+        dimensions = {"reg": Range(0.1, 10.0, log=True)}
+        self.space = type("Space", (), {"weights": hard.WEIGHTS, "dimensions": dimensions})()
+        self.prepared = type("Prepared", (), {"searched": ["one"], "others": ["two"]})()
+
+    def hard_cost(self, params, splits):
+        return 1.0
+
+    def extra_cost(self, params):
+        return 0.25
+
+    def again(self, why, params, taken, splits, level):
+        weight, reg = params["hard_negatives"], round(params["reg"], 2)
+        self.asked.append((weight, reg, splits[0]))
+        gain = self.fresh if splits == ["two"] else self.gains.get((weight, reg), -0.2)
+        users = np.linspace(0.1, 0.9, 50) + gain
+        return Judged(users.mean(), taken, users, None, len(self.asked), 1.0)
+
+
+GAINS = {
+    (0.5, 1): 0.01,
+    (1, 1): 0.02,
+    (2, 1): 0.03,
+    (4, 1): 0.01,
+    (2, 1.7): 0.02,
+    (2, 0.6): 0.04,
+    (2, 0.36): 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("gains", "fresh", "budget", "asked", "taken"),
+    [
+        # Weights first, then reg beside the best; confirmed on the other part.
+        (GAINS, 0.02, 99, [(1, 1), (2, 1), (4, 1), (2, 1.7), (2, 0.6), (2, 0.36)], (2, 0.6)),
+        (GAINS, -0.02, 99, [(1, 1), (2, 1), (4, 1), (2, 1.7), (2, 0.6), (2, 0.36)], None),
+        # The budget of two settings, and of what confirms them.
+        (GAINS, 0.02, 3.25, [(1, 1), (2, 1)], (2, 1)),
+        (GAINS, 0.02, 2.2, [], None),
+        # Downwards where 1 is too much, and nothing where 0 is best.
+        (
+            {(1, 1): -0.01, (0.5, 1): 0.01},
+            0.02,
+            99,
+            [(1, 1), (2, 1), (0.5, 1), (0.5, 1.7), (0.5, 0.6)],
+            (0.5, 1),
+        ),
+        ({}, 0.02, 99, [(1, 1), (2, 1), (0.5, 1)], None),
+    ],
+)
+def test_weights_are_searched_within_the_budget(gains, fresh, budget, asked, taken):
+    measure, users = Weighed(gains, fresh), np.linspace(0.1, 0.9, 50)
+    given = hard.Setting({"reg": 1.0, "K": 4}, {"n_iter": 4, "readout_exponent": 0.1}, users, users)
+    found = hard.try_weights(measure, given, budget)
+    assert [one[:2] for one in measure.asked if one[2] == "one"] == asked
+    if taken is None:
+        assert found is None
+        return
+    params, judged = found
+    assert (params["hard_negatives"], params["reg"]) == taken and params["n_iter"] == 4 + 6
+    assert measure.asked[-1] == (*taken, "two") and judged.taken["readout_exponent"] == 0.1
+
+
+def test_a_fit_with_hard_negatives_costs_more(sparse):
+    split = split_for_tuning(sparse, None, None, 1, None, 0).splits[0]
+    plain, hardened = (fit_cost(split.train, 64, 10, weight) for weight in (0.0, 1.0))
+    assert plain < hardened < 40 * plain
+
+
+def test_hard_negatives_that_do_not_fit_are_left_out(sparse, monkeypatch):
+    fit = RGALS.fit
+
+    def full(self, *args, **options):
+        if isinstance(self.hard_negatives, HardNegatives):
+            raise InsufficientMemoryError("lists need a palace")
+        return fit(self, *args, **options)
+
+    monkeypatch.setattr(RGALS, "fit", full)
+    with pytest.warns(UserWarning, match="palace"):
+        model = RGALSCV(K=8, budget=4, n_splits=2, random_state=0).fit(sparse)
+    assert "hard_negatives" not in model.best_params_
+
+
 # Large and small data.
 
 
@@ -376,7 +536,7 @@ def test_killed_searches_end_as_if_nothing_had_happened(data, tmp_path, amount):
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
-    assert lines() > 1
+    assert lines() > 1 and "param_hard_negatives" in expected.cv_results_
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         again = RGALSCV(**options).fit(data.matrix, folder=tmp_path)

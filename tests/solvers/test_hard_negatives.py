@@ -23,7 +23,7 @@ from rgals.solvers import hard_negatives, plan, precision
 from rgals.solvers.als import ALS, Problem
 from rgals.solvers.cpu import CPUBackend
 from rgals.solvers.dense import DenseBackend
-from rgals.solvers.hard_negatives import Sampler, draw, merge, pair_terms, read_hard_negatives
+from rgals.solvers.hard_negatives import Blocks, Sampler, draw, merge, pair_terms, read_hard_negatives
 from rgals.training.run import run
 
 WEIGHT, REG, NU = 1.7, 0.03, 0.9
@@ -131,32 +131,31 @@ def whole(n, K, seed, dtype):
 
 
 def reference(users, items, rows, hard, rng):
-    """The same in numpy, a user at a time."""
-    n_items = len(items)
-    size = hard.share_size(n_items)
-    shares = []
+    """The same in numpy, a group at a time."""
+    n_items, size = len(items), hard.group_size(len(items))
+    n, left = min(hard.n_samples, n_items // size), np.empty(0, int)
+    active = np.flatnonzero(rows.row_counts)
     found = np.zeros((len(users), n_items), bool)
-    for user in range(len(users)):
-        block = user // USERS
-        while len(shares) <= block:
-            order = rng.permutation(n_items)
-            shares += [np.sort(order[at : at + size]) for at in range(0, n_items - size + 1, size)]
-        own = rows.indices[rows.indptr[user] : rows.indptr[user + 1]]
-        share = np.setdiff1d(shares[block], own)
-        if len(own):
-            order = np.lexsort([share, -(items[share].astype(float) @ users[user].astype(float))])
-            found[user, share[order[: hard.n_samples]]] = True
+    for start in range(0, len(active), USERS):
+        if len(left) < n * size:
+            left = rng.permutation(n_items)
+        groups, left = left[: n * size].reshape(size, n), left[n * size :]
+        for user in active[start : start + USERS]:
+            scores = (items.astype(float) @ users[user].astype(float))[groups]
+            scores[np.isin(groups, rows.indices[rows.indptr[user] : rows.indptr[user + 1]])] = -np.inf
+            some = np.isfinite(scores).any(axis=0)
+            found[user, groups[scores.argmax(axis=0), np.arange(n)][some]] = True
     return found
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    "hard", [HardNegatives(share=0.1, n_samples=20), HardNegatives(share=1e-6, n_samples=9)]
+    "hard", [HardNegatives(share=0.1, n_samples=40), HardNegatives(share=1e-6, n_samples=9)]
 )
 def test_a_draw_equals_numpy_whatever_the_threads(hard, dtype, monkeypatch):
     n_users, n_items = 2 * USERS + 70, 700
     rng = np.random.default_rng(0)
-    dense = rng.random((n_users, n_items)) < rng.uniform(0, 0.1, n_users)[:, None]
+    dense = rng.random((n_users, n_items)) < rng.uniform(0, 0.04, n_users)[:, None]
     dense[5], dense[6] = False, True
     dense[6, :4] = False
     rows = as_csr(sp.csr_array(dense.astype(float)), dtype=dtype)
@@ -165,22 +164,30 @@ def test_a_draw_equals_numpy_whatever_the_threads(hard, dtype, monkeypatch):
     counts = expected.sum(axis=1)
     assert counts[5] == 0 and 0 <= counts[6] <= 4 and counts.max() == hard.n_samples
     for n_threads in (1, 2, 4):
-        pairs = draw(users, items, rows, hard, np.random.default_rng([3, 7]), n_threads)
+        pairs = draw(
+            users,
+            items,
+            rows,
+            Blocks(hard, rows.row_counts, n_items),
+            np.random.default_rng([3, 7]),
+            n_threads,
+        )
         np.testing.assert_array_equal(pairs.to_scipy().toarray() > 0, expected)
         assert pairs.rises.all()
     monkeypatch.setattr(hard_negatives, "_AT_ONCE", 1)
     monkeypatch.setattr(hard_negatives, "_BLOCKS", 1)
-    pairs = draw(users, items, rows, hard, np.random.default_rng([3, 7]), 2)
+    pairs = draw(users, items, rows, Blocks(hard, rows.row_counts, n_items), np.random.default_rng([3, 7]), 2)
     np.testing.assert_array_equal(pairs.to_scipy().toarray() > 0, expected)
 
 
 def test_blocks_draw_from_shares_of_their_own_and_leave_no_item_out():
-    rng = np.random.default_rng(0)
-    (shares,) = hard_negatives._shares(rng, 1000, 100, 30)
-    assert shares.shape == (30, 100)
-    assert (np.bincount(shares.ravel(), minlength=1000) == 3).all()
-    assert len({share.tobytes() for share in shares}) == 30
-    assert (np.diff(shares, axis=1) > 0).all()
+    hard = HardNegatives(share=0.1, n_samples=25)
+    blocks = Blocks(hard, np.full(12 * USERS, 40), 1500)  # groups of 15 items, four shares in the catalogue
+    assert blocks.n == 25 and blocks.group == 15
+    ((first, shares),) = blocks.shares(np.random.default_rng(0))
+    assert first == 0 and shares.shape == (12, 375)
+    assert (np.bincount(shares.ravel(), minlength=1500) == 3).all()
+    assert len({share.tobytes() for share in shares}) == 12
 
 
 def test_merged_rows_are_sorted_and_tell_pairs_by_the_sign():
@@ -217,7 +224,7 @@ def test_the_history_has_the_objective_at_the_sets_of_the_iteration(loss, solver
     matrix = as_csr(X, dtype=np.float64)
     coefficients = loss.coefficients_for(Degrees.of(matrix))
     problem = Problem.of(matrix, loss, coefficients, REG, NU)
-    sampler = Sampler(HARD, matrix, problem.items, coefficients, 11, 1)
+    sampler = Sampler(HARD, matrix, problem.items, coefficients, HARD.warmup, 11, 1)
     seen = []
     run(
         ALS(problem, solver(), factors(90, 5), None, sampler),
@@ -228,7 +235,7 @@ def test_the_history_has_the_objective_at_the_sets_of_the_iteration(loss, solver
             )
         ],
     )
-    ratio = 120 / HARD.share_size(120)
+    ratio = 120 / (HARD.n_samples * HARD.group_size(120))
     for iteration in range(3, 6):
         _, P, Q = seen[iteration - 2]
         rng = np.random.default_rng([11, iteration])
@@ -349,8 +356,24 @@ def test_a_weight_of_0_is_a_fit_without(X):
     )
 
 
-def test_auto_takes_six_iterations_after_the_warmup(X):
-    assert make(n_iter="auto").fit(X).n_iter_ == HARD.warmup + 6
+def test_auto_draws_in_the_last_six_iterations_of_sixteen(X):
+    drawn, draws = [], Sampler.draw
+
+    def watched(self, iteration, *factors):
+        found = draws(self, iteration, *factors)
+        drawn.append(found is not None)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sampler, "draw", watched)
+        make(n_iter="auto").fit(X)
+        assert drawn == [False] * 10 + [True] * 6
+        drawn.clear()
+        make(n_iter="auto", hard_negatives=HardNegatives(1.0, warmup=12)).fit(X)
+        assert drawn == [False] * 12 + [True] * 6
+        drawn.clear()
+        make(n_iter=5).fit(X)
+        assert drawn == [False] * 2 + [True] * 3
     rising = make(n_iter=9).fit(X)
     objectives = [row["objective"] for row in rising.history_]
     assert rising.n_iter_ == 9 and max(np.diff(objectives)) > 0  # which would end a fit without
@@ -444,5 +467,6 @@ def test_nothing_is_drawn_of_what_a_user_has():
     assert read_hard_negatives(None) is None
     rows = CSR(np.array([0, 3]), np.arange(3, dtype=np.int32), np.empty(0, np.float32), 3)
     hard = HardNegatives(n_samples=2)
-    pairs = draw(np.ones((1, 2)), np.ones((3, 2)), rows, hard, np.random.default_rng(0), 1)
+    blocks = Blocks(hard, rows.row_counts, 3)
+    pairs = draw(np.ones((1, 2)), np.ones((3, 2)), rows, blocks, np.random.default_rng(0), 1)
     assert pairs.nnz == 0 and pairs.shape == (1, 3)

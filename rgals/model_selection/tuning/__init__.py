@@ -181,9 +181,11 @@ def tune(
         Changes of the default space of the loss (`default_space`): a tuple ``(low, high)`` is a range,
         searched on a logarithmic scale if low > 0; a list holds choices; anything else is a fixed value.
         Parameters of the loss, ``reg``, ``reg_exponent``, ``K`` (a value, an ascending list, or "auto":
-        doubled from 64 on), ``init_scale``, ``values``; and, judged on every full fit, ``n_iter`` and
-        ``readout_exponent`` (a value or a list). With several losses, a dict by name of the loss gives each
-        its own. Ranges are for the training part and the first K: elsewhere settings move as the rule does.
+        doubled from 64 on), ``init_scale``, ``values``; judged on every full fit, ``n_iter`` and
+        ``readout_exponent`` (a value or a list); and ``hard_negatives``, weights that are tried on what was
+        found, as far as the budget goes (by default none). With several losses, a dict by name of the loss
+        gives each its own. Ranges are for the training part and the first K: elsewhere settings move as the
+        rule does.
     budget : float, default 30
         In default fits with the first K, the refit and all evaluation included, by a model of cost
         (`rgals.model_selection.tuning.cost`) and never by the clock. A fit counts as at least some 2.5

@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from rgals.matrix.csr import CSR
+from rgals.solvers.hard_negatives import Blocks, HardNegatives
+from rgals.training.start import DRAWS
 
 # Beside a multiplication of a factorisation: gathering a factor of a positive, a product that all rows share,
 # scoring an item for a user and keeping the best. Measured on four sets, two cores, K from 32 to 256.
 GATHER, SHARED, SCORE, SCORE_FACTOR = 40.0, 3.0, 40.0, 1.6
+DRAWN_FACTOR = 3.0  # scoring an item and comparing it with the best of its group, a factor
 STEPS = (
     60.0  # of conjugate gradients with both triangles: what a long row costs at most, a positive and factor
 )
@@ -18,14 +21,34 @@ AROUND = 2.0  # iterations' worth of transposing, checks and the last half-step
 LEAST = 2e11
 
 
-def fit_cost(matrix: CSR, K: int, n_iter: float) -> float:
-    """Of a fit: rows by the cheapest of dual, primal and conjugate gradients, and what all rows share."""
+def fit_cost(matrix: CSR, K: int, n_iter: int, weight: float = 0.0) -> float:
+    """Of a fit, with hard negatives of that ``weight`` where it is not 0."""
+    around = _iteration(matrix.row_counts, matrix.col_counts, K)
+    if not weight:
+        return FIT + around * (n_iter + AROUND)
+    hard, n_items = HardNegatives(weight), matrix.n_cols
+    active, blocks = matrix.row_counts > 0, Blocks(hard, matrix.row_counts, n_items)
+    drawn = _with_pairs(matrix, blocks.n * active, K) + float(active.sum()) * blocks.size * DRAWN_FACTOR * K
+    # The last users: all of the catalogue is ranked, and rows have T pairs more.
+    n_top = hard.n_top(n_items)
+    end = judge_cost(matrix.n_rows, n_items, K) + _with_pairs(matrix, n_top * active, K)
+    draws = min(DRAWS, n_iter // 2)
+    return FIT + around * (n_iter - draws + AROUND) + drawn * draws + end
+
+
+def _iteration(row_counts: np.ndarray, col_counts: np.ndarray, K: int) -> float:
+    """Rows by the cheapest of dual, primal and conjugate gradients, and what all rows share."""
     total = 0.0
-    for counts in (matrix.row_counts, matrix.col_counts):
+    for counts in (row_counts, col_counts):
         n = counts.astype(np.float64)
         factorised = np.minimum(n * n * K + n**3 / 3, n * K * K + K**3 / 3)
         total += np.minimum(factorised, STEPS * n * K).sum() + GATHER * K * n.sum() + SHARED * len(n) * K * K
-    return FIT + float(total) * (n_iter + AROUND)
+    return float(total)
+
+
+def _with_pairs(matrix: CSR, more: np.ndarray, K: int) -> float:
+    """An iteration in which rows have so many pairs more, spread evenly over the columns."""
+    return _iteration(matrix.row_counts + more, matrix.col_counts + more.sum() / matrix.n_cols, K)
 
 
 def judge_cost(n_users: int, n_items: int, K: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from rgals.files.journal import Journal
 from rgals.losses import LOSSES, Loss, get_loss
 from rgals.matrix.weighting import Weighting
+from rgals.model_selection.tuning import hard
 from rgals.model_selection.tuning.halving import (
     PROPOSERS,
     SHARE,
@@ -21,8 +22,8 @@ from rgals.model_selection.tuning.halving import (
     best_trial,
     search,
 )
-from rgals.model_selection.tuning.space import OF_MODEL, make_space
-from rgals.model_selection.tuning.trials import Measurement, Prepared, beyond_noise
+from rgals.model_selection.tuning.space import make_space
+from rgals.model_selection.tuning.trials import Measurement, Prepared, beyond_noise, split_params
 from rgals.runtime.bars import Bar
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.memory import available_bytes, fit_bytes, readable
@@ -60,6 +61,8 @@ class Choice:
     middle: float | None  # figure of the middle of the space, which is the rule's
     trial: Trial
     row: int  # of the table
+    searched: np.ndarray | None = None  # figures of users on the parts that search,
+    confirmed: np.ndarray | None = None  # and on those that confirm
 
     def of_estimator(self) -> dict[str, Any]:
         """The parameters of `RGALS`."""
@@ -84,9 +87,8 @@ class Found:
 
 def of_estimator(loss: Loss, params: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters of `RGALS` from those of a table, in which the loss's stand beside the others."""
-    of_loss = {k: v for k, v in params.items() if k not in OF_MODEL}
-    made = type(loss)(**{**loss.get_params(), **of_loss})
-    return {"loss": made, **{k: v for k, v in params.items() if k in OF_MODEL}}
+    of_loss, of_model = split_params(params)
+    return {"loss": type(loss)(**{**loss.get_params(), **of_loss}), **of_model}
 
 
 def read_losses(given: Any) -> dict[str, Loss]:
@@ -133,14 +135,11 @@ def find(question: Question) -> Found:
                 left = "" if free is None else f" of {readable(free)}"
                 bar.write(f"K={K}: a fit needs about {needed}{left}", file=sys.stderr)
 
-        # The last fit is paid for by the budget too.
-        share = max(question.budget - 1.0, 0.0) / len(losses)
-        for name, one in losses.items():
-            space, trials = spaces[name], list[Trial]()
-            measure = Measurement(
+        measures = {
+            name: Measurement(
                 one,
                 name,
-                space,
+                spaces[name],
                 prepared,
                 metric,
                 question.common,
@@ -149,6 +148,13 @@ def find(question: Question) -> Found:
                 say,
                 ahead,
             )
+            for name, one in losses.items()
+        }
+        # The last fit is paid for by the budget too, and so are the weights of hard negatives.
+        kept = max(hard.reserve(measure, SHARE * question.budget) for measure in measures.values())
+        share = max(question.budget - 1.0 - kept, 0.0) / len(losses)
+        for name, measure in measures.items():
+            space, trials = spaces[name], list[Trial]()
             proposer = PROPOSERS[question.sampler](space, int(question.common["random_state"]))
             options: dict[str, Any] = {"cost": measure.cost, "min_gain": question.min_gain, "trials": trials}
             options["climb"] = SHARE * question.budget / len(losses)
@@ -159,10 +165,14 @@ def find(question: Question) -> Found:
                 finished = False
             if trials:
                 choices.append(_choose(measure, trials, question.min_gain))
-    if not choices:
-        raise InputError("the time limit ended the search before its first fit; give more time_limit")
-    level = max(choice.trial.level for choice in choices)
-    best = max((c for c in choices if c.trial.level == level), key=lambda c: c.figure)
+        if not choices:
+            raise InputError("the time limit ended the search before its first fit; give more time_limit")
+        level = max(choice.trial.level for choice in choices)
+        best = max((c for c in choices if c.trial.level == level), key=lambda c: c.figure)
+        first_K, budget = spaces[best.name].ladder[0], SHARE * question.budget
+        if best.params["K"] == first_K:
+            budget = question.budget - 1.0 - sum(r["cost"] for r in rows if r["params"]["K"] <= first_K)
+        best = _with_hard_negatives(measures[best.name], best, budget)
     first = next(iter(losses))
     reference = next((c.middle for c in choices if c.name == first and c.middle is not None), None)
     edges = spaces[best.name].edges({**best.trial.params})
@@ -182,6 +192,7 @@ def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choic
     plain = {"n_iter": last, "readout_exponent": _nearest(measure.space.readouts)}
     taken = best.judged.taken if best.level == TOP else plain
     figure, base, row = best.figure, None, best.judged.row
+    searched = confirmed = None
     if middle is not None:
         first = sorted((t for t in same if t is not middle), key=lambda t: -t.figure)[:_CONFIRMED]
         found = [(trial, measure.confirmed(trial)) for trial in (middle, *first)]
@@ -189,13 +200,28 @@ def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choic
         assert reference is not None
         best, taken, row = middle, plain, found[0][1].row
         base = figure = float(np.nanmean(reference))
+        searched, confirmed = middle.judged.plain, reference
         for trial, judged in found:
             users = judged.users
             if users is not None and np.nanmean(users) > figure and beyond_noise(users, reference):
                 best, taken, row = trial, judged.taken, judged.row
                 figure = float(np.nanmean(users))
+                searched, confirmed = trial.judged.users, users
     params = measure.settings(best.params, measure.prepared.whole, best.params["K"])
-    return Choice(measure.name, measure.loss, {**params, **taken}, figure, base, best, row)
+    params = {**params, **taken}
+    return Choice(measure.name, measure.loss, params, figure, base, best, row, searched, confirmed)
+
+
+def _with_hard_negatives(measure: Measurement, choice: Choice, budget: float) -> Choice:
+    """The choice, with hard negatives where they are worth it."""
+    taken = {name: choice.params[name] for name in ("n_iter", "readout_exponent")}
+    given = hard.Setting(choice.trial.params, taken, choice.searched, choice.confirmed)
+    found = hard.try_weights(measure, given, budget)
+    if found is None:
+        return choice
+    params, judged = found
+    settled = measure.settings(params, measure.prepared.whole, params["K"])
+    return replace(choice, params={**settled, **judged.taken}, figure=judged.figure, row=judged.row)
 
 
 def settle_values(

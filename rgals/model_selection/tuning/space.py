@@ -15,7 +15,17 @@ from rgals.matrix.csr import CSR
 from rgals.runtime.errors import ParameterError
 
 #: Parameters of the estimator that a space may name; all others belong to the loss.
-OF_MODEL = ("K", "reg", "reg_exponent", "n_iter", "init", "init_scale", "values", "readout_exponent")
+OF_MODEL = (
+    "K",
+    "reg",
+    "reg_exponent",
+    "n_iter",
+    "init",
+    "init_scale",
+    "values",
+    "readout_exponent",
+    "hard_negatives",
+)
 #: Read-out exponents that are judged on the factors of every full fit, outwards from 0 while that pays.
 READOUTS = (-0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
 _FIRST, _MOST = 64, 1 << 13  # factors of K="auto", doubled while that pays
@@ -97,6 +107,7 @@ class Space:
     stops: tuple[
         int, ...
     ] = ()  # so are the factors after so many iterations, where not those of `Measurement.iterations`
+    weights: tuple[float, ...] = (0.0,)  # of hard negatives, tried on what was found
 
     @property
     def neutral(self) -> dict[int, float]:
@@ -210,6 +221,7 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any] | None) -> Space:
     ladder = _ladder(space.pop("K"), X)
     readouts = _listed("readout_exponent", space.pop("readout_exponent"), -1.0, 1.0)
     stops = _listed("n_iter", space.pop("n_iter", []), 1, 1 << 30)
+    weights = _listed("hard_negatives", space.pop("hard_negatives", 0.0), 0.0, math.inf)
     for name, value in space.items():
         if isinstance(value, tuple):
             dimensions[name] = _range(name, value)
@@ -220,7 +232,7 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any] | None) -> Space:
         else:
             fixed[name] = value
     centre = rule_for(loss, X, ladder[0])
-    return Space(dimensions, fixed, centre, ladder, readouts, tuple(int(n) for n in stops))
+    return Space(dimensions, fixed, centre, ladder, readouts, tuple(int(n) for n in stops), weights)
 
 
 def _listed(name: str, given: Any, low: float, high: float) -> tuple[float, ...]:

@@ -31,6 +31,8 @@ from rgals.model_selection.tuning.halving import TOP, Judged, OutOfTimeError, Tr
 from rgals.model_selection.tuning.space import OF_MODEL, Space, rule_for
 from rgals.runtime.errors import InputError, NumericalError, ParameterError, PrecisionWarning
 from rgals.runtime.lazy import cached_property
+from rgals.solvers.hard_negatives import HardNegatives
+from rgals.training.start import DRAWS
 from rgals.training.steps import Iteration
 
 _WARM = 5  # iterations of the fit that cheap ones start from
@@ -159,10 +161,24 @@ def _sampled(split: Fold) -> Fold:
     return Fold(train, train, split.hidden.take_rows(rows), np.searchsorted(rows, users), False)
 
 
+def split_params(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Parameters of a table as those of the loss and those of `RGALS`.
+
+    A weight of hard negatives counts in the last iterations, in half of them at most.
+    """
+    of_loss = {k: v for k, v in params.items() if k not in OF_MODEL}
+    of_model = {k: v for k, v in params.items() if k in OF_MODEL}
+    if of_model.get("hard_negatives"):
+        n_iter = of_model["n_iter"]
+        warmup = n_iter - min(DRAWS, n_iter // 2)
+        of_model["hard_negatives"] = HardNegatives(of_model["hard_negatives"], warmup=warmup)
+    return of_loss, of_model
+
+
 def make_model(loss: Loss, params: Mapping[str, Any], level: int, **common: Any) -> RGALS:
     """The estimator of a setting, as cheap as its level says."""
-    of_loss = {k: v for k, v in params.items() if k not in OF_MODEL}
-    of_model = {**common, **{k: v for k, v in params.items() if k in OF_MODEL}}
+    of_loss, own = split_params(params)
+    of_model = {**common, **own}
     of_model["K"], of_model["n_iter"] = size(level, of_model["K"], of_model["n_iter"])
     return RGALS(**of_model, loss=type(loss)(**{**loss.get_params(), **of_loss}))
 
@@ -215,7 +231,12 @@ class Measurement:
         return self.space.stops or tuple(sorted({-(-n // k) for k in (8, 4, 2, 1)}))
 
     def stops(self, params: Mapping[str, Any]) -> tuple[int, ...]:
-        """Iterations after which a setting in full is judged: a larger K takes no more than one before."""
+        """Iterations after which a setting in full is judged: a larger K takes no more than one before.
+
+        With hard negatives after the last, whose users are not those of a draw.
+        """
+        if "hard_negatives" in params:
+            return (params["n_iter"],)
         return tuple(n for n in self.iterations if n <= params.get("n_iter", n))
 
     def cost(self, K: int, level: int, n_iter: int | None = None) -> float:
@@ -232,13 +253,32 @@ class Measurement:
         n = len(self.prepared.others)
         return self._price(self.prepared.others, K, K, [self.iterations[-1]] * n, [2] * n)
 
-    def _price(self, splits: list[Fold], K: int, width: int, n_iter: list[int], looks: list[int]) -> float:
+    def _price(
+        self,
+        splits: list[Fold],
+        K: int,
+        width: int,
+        n_iter: list[int],
+        looks: list[int],
+        weight: float = 0.0,
+    ) -> float:
         """Of fits with so many factors and iterations that are judged so many times."""
         total = 0.0
         for split, n, m in zip(splits, n_iter, looks, strict=False):
-            total += fit_cost(split.train, width, n)
+            total += fit_cost(split.train, width, n, weight)
             total += m * judge_cost(len(split.users), split.train.n_cols, width)
         return total / self.prepared.default_cost(K, self.common["n_iter"])
+
+    def hard_cost(self, params: Mapping[str, Any], splits: list[Fold]) -> float:
+        """Of a setting with hard negatives: a look, and one with its read-out."""
+        K, n, parts = params["K"], params["n_iter"], len(splits)
+        return self._price(splits, K, K, [n] * parts, [2] * parts, params["hard_negatives"])
+
+    def extra_cost(self, params: Mapping[str, Any]) -> float:
+        """Of the last fit, beyond the one that the budget has for it."""
+        K = params["K"]
+        fit = fit_cost(self.prepared.whole, K, params["n_iter"], params["hard_negatives"])
+        return max(fit / self.prepared.default_cost(K, self.common["n_iter"]) - 1.0, 0.0)
 
     def first_cost(self) -> float:
         """Of the fits that the lowest level starts from."""
@@ -291,15 +331,19 @@ class Measurement:
         """A setting in full, as it was taken, judged by the other splits."""
         if not self.prepared.others or trial.judged.users is None:
             return trial.judged
-        taken = trial.judged.taken
-        key = json.dumps(["confirmed", self.name, trial.params, taken], sort_keys=True, default=str)
+        return self.again("confirmed", trial.params, trial.judged.taken, self.prepared.others, TOP + 1)
+
+    def again(
+        self, why: str, params: dict[str, Any], taken: dict[str, Any], splits: list[Fold], level: int
+    ) -> Judged:
+        """A setting with iterations and a read-out that are known, judged by some splits."""
+        key = json.dumps([why, self.name, params, taken], sort_keys=True, default=str)
         row = self.journal.get(key) if self.journal is not None else None
         if row is None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", PrecisionWarning)
-                exponents = (taken["readout_exponent"],)
-                found = self._in_full(trial.params, self.prepared.others, taken["n_iter"], exponents)
-            row = {"loss": self.name, "level": TOP + 1, **found}
+                found = self._in_full(params, splits, taken["n_iter"], (taken["readout_exponent"],))
+            row = {"loss": self.name, "level": level, **found}
             if self.journal is not None:
                 row = self.journal.add(key, row)
         return self._heard(row)
@@ -327,7 +371,8 @@ class Measurement:
         middle, iterations = self.space.params(self.space.middle), self.stops(params)
         last, K = iterations[-1], params["K"]
         exponents = self.space.readouts if exponents is None else exponents
-        reference = all(params[name] == value for name, value in middle.items())
+        weight = params.get("hard_negatives", 0.0)
+        reference = not weight and all(params[name] == value for name, value in middle.items())
         looks: list[Look] = []
         started = time.perf_counter()
         for split in splits:
@@ -342,7 +387,8 @@ class Measurement:
                 look.end(model)
             except NumericalError as error:
                 row = self._row({**shown, "readout_exponent": 0.0}, [0.0], started, str(error))
-                return {**row, "cost": self.cost(K, TOP, last)}
+                failed = self.hard_cost(params, splits) if weight else self.cost(K, TOP, last)
+                return {**row, "cost": failed}
             look.read_out(exponents)
             best = look.kept
             looks.append(look)
@@ -359,7 +405,7 @@ class Measurement:
         row = self._row(shown, [float(np.nanmean(look.scores[e])) for look in looks], started, "")
         row["users"] = found[e].tolist()
         run, judged = [max(look.stops) for look in looks], [look.judged for look in looks]
-        row["cost"] = self._price(splits, K, K, run, judged)
+        row["cost"] = self._price(splits, K, K, run, judged, weight)
         if reference:
             row["plain"] = np.concatenate([look.figures[last] for look in looks]).tolist()
         return row
@@ -434,14 +480,19 @@ class Look:
                 self.scores[e] = each_user((users, scaled), self.split, self.metric, self.n_jobs)
             return float(np.nanmean(self.scores[e]))
 
-        first = int(np.argmin(np.abs(exponents)))
-        start = judged(first)
-        for way in (1, -1):
-            at, best, climbed = first + way, start, False
-            while 0 <= at < len(exponents) and (figure := judged(at)) > best:
-                at, best, climbed = at + way, figure, True
-            if climbed:
-                break
+        outwards(judged, len(exponents), int(np.argmin(np.abs(exponents))))
+
+
+def outwards(judged: Callable[[int], float], n: int, first: int) -> int:
+    """The best of ``n`` ordered choices: from one of them upwards, else downwards, while that pays."""
+    found, best = first, judged(first)
+    for way in (1, -1):
+        at = first + way
+        while 0 <= at < n and (figure := judged(at)) > best:
+            found, best, at = at, figure, at + way
+        if found != first:
+            break
+    return found
 
 
 def factors_of(model: RGALS, split: Fold) -> tuple[np.ndarray, np.ndarray]:
