@@ -78,12 +78,14 @@ class Kept:
             if state.scope == "model":
                 total, ids = np.array([column.sum()]), None
             else:
-                total, ids = np.bincount(users, column, minlength=self.n_users), np.unique(users)
+                ids, place = np.unique(users, return_inverse=True)
+                total = np.bincount(place, column)
                 if state.drift:
-                    total, ids = total + weight * state.drift / self.n_users, None
-            chosen = total if ids is None else total[ids]
+                    everybody = np.full(self.n_users, weight * state.drift / self.n_users)
+                    everybody[ids] += total
+                    total, ids = everybody, None
             sign = -1.0 if state.ascend else 1.0
-            side.step(chosen[:, None].astype(side.param.dtype), rate, ids, grad_scale=sign / weight)
+            side.step(total[:, None].astype(side.param.dtype), rate, ids, grad_scale=sign / weight)
             self._clip(state, side)
 
     @staticmethod

@@ -517,5 +517,7 @@ def scratch_bytes(
     if getattr(loss, "adversary", None) is not None:
         data += 4 * (n_users + n_items) * (K * itemsize + 8)  # factors, at unit length, at most two moments
         pairs *= 2
-    data += 4 * n_users * (itemsize + 8) * len(getattr(loss, "state", ()))
+    if getattr(loss, "state", ()):
+        data += 4 * n_users * (itemsize + 8) * len(loss.state)
+        data += 4 * _CHUNK * n_items * itemsize  # scores that thresholds are estimated from
     return data, rows + pairs * (2 * itemsize + 8 + 4) + 64 * n_items

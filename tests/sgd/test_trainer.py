@@ -425,10 +425,11 @@ def test_lists_hold_the_positives_and_what_others_there_are(replacement, sampler
     dense[3], dense[4] = 0, 1
     X = as_csr(sp.csr_array(dense))
     users = rng.permutation(30).astype(np.int32)
-    lists = Sampler(X, sampler, 3, replacement=replacement, lists=True).lists(
-        np.uint64(5), users, 3 * X.row_counts[users]
-    )
+    drawn = Sampler(X, sampler, 3, replacement=replacement, lists=True)
+    lists = drawn.lists(np.uint64(5), users, 3 * X.row_counts[users])
     assert lists.dtype == np.int32 and len(np.unique(X.row_counts)) > 8
+    again = drawn.lists(np.uint64(6), users, 3 * X.row_counts[users])
+    assert again.shape == lists.shape and (again != lists).any(), "the key decides"
     for user, row in zip(users, lists, strict=True):
         count = int(dense[user].sum())
         own, rest, none = row[:count], row[count:][row[count:] >= 0], row[row < 0]
