@@ -59,6 +59,17 @@ class _Thresholds(Sampled):
 
     k: int
     start: float | str
+    threshold_lr: float = 0.0
+
+    @property
+    def state(self) -> tuple[State, ...]:
+        """The threshold, which is only estimated where its learning rate is 0."""
+        lr = check_real("threshold_lr", self.threshold_lr, 0)
+        start = self.start
+        if isinstance(start, str):
+            check_choice("start", start, ESTIMATES)
+            start = 0.0
+        return (State("threshold", start=check_real("start", start), lr=lr),)
 
     def refresh(self, epoch: int) -> str | None:
         """Before the first epoch, unless ``start`` is a number."""
@@ -67,12 +78,6 @@ class _Thresholds(Sampled):
     def estimate(self, scores: np.ndarray) -> np.ndarray:
         """The K-th largest score of every user, (B, 1)."""
         return kth_largest(scores, self.k)[:, None]
-
-    def _first(self) -> float:
-        if isinstance(self.start, str):
-            check_choice("start", self.start, ESTIMATES)
-            return 0.0
-        return check_real("start", self.start)
 
 
 @dataclass(eq=False, repr=False)
@@ -109,11 +114,6 @@ class SampledSoftmaxAtK(_Thresholds):
     start: float | str = 0.0
     with_positive: bool = False
 
-    @property
-    def state(self) -> tuple[State, ...]:
-        """beta_u, which is estimated, not learned."""
-        return (State("threshold", start=self._first(), lr=0.0),)
-
     def refresh(self, epoch: int) -> str | None:
         """After every ``every`` epochs."""
         every = check_int("every", self.every, 1)
@@ -146,7 +146,7 @@ class SampledTalos(_Thresholds):
     ----------
     k : int, default 20
     temperature : float > 0, default 0.1
-    threshold_lr : float > 0, default 1e-3
+    threshold_lr : float >= 0, default 1e-3
         Of beta_u. By Adam it moves about as much at each of a user's updates, so that from 0 it takes
         hundreds of them to arrive.
     start : {"exact", "sampled"} or float, default "exact"
@@ -162,12 +162,6 @@ class SampledTalos(_Thresholds):
     threshold_lr: float = 1e-3
     start: float | str = "exact"
     with_positive: bool = False
-
-    @property
-    def state(self) -> tuple[State, ...]:
-        """beta_u."""
-        lr = check_real("threshold_lr", self.threshold_lr, 0, open_min=True)
-        return (State("threshold", start=self._first(), lr=lr),)
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
         """Values (B,) and gradients (B,), (B, n), and (B, 1) of beta_u, by the quantile loss."""
@@ -201,7 +195,7 @@ class SampledAATP(_Thresholds):
     Parameters
     ----------
     k : int, default 20
-    threshold_lr : float > 0, default 1e-3
+    threshold_lr : float >= 0, default 1e-3
     start : {"exact", "sampled"} or float, default "exact"
     """
 
@@ -210,12 +204,6 @@ class SampledAATP(_Thresholds):
     k: int = 20
     threshold_lr: float = 1e-3
     start: float | str = "exact"
-
-    @property
-    def state(self) -> tuple[State, ...]:
-        """beta_u."""
-        lr = check_real("threshold_lr", self.threshold_lr, 0, open_min=True)
-        return (State("threshold", start=self._first(), lr=lr),)
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
         """Values (B,) and gradients (B,), (B, n), and (B, 1) of beta_u, by the quantile loss."""
