@@ -183,20 +183,27 @@ def row_softmax(
     without any term the logarithm is -inf.
     """
     top = x.max(axis=1, initial=-np.inf)
-    if beside is not None:
+    if beside is None:
+        top[top == -np.inf] = 0
+    else:
         top = np.maximum(top, beside)
-    top = np.where(top == -np.inf, x.dtype.type(0), top)
     x -= top[:, None]
     if temperature != 1:
         np.maximum(x, -_FLAT * temperature, out=x)
         x /= x.dtype.type(temperature)
     np.exp(x, out=x)
     total = x.sum(axis=1)
-    if beside is not None:
+    high = top.astype(np.float64) / temperature
+    if beside is None:
+        empty = total == 0
+        total[empty] = 1
+        high[empty] = -np.inf
+    elif temperature == 1:
+        total += np.exp(beside - top)
+    else:
         total += np.exp(np.maximum(beside - top, -_FLAT * temperature) / x.dtype.type(temperature))
-    x /= np.where(total > 0, total, 1)[:, None]
-    logarithm = np.log(total, out=np.full(len(x), -np.inf), where=total != 0, dtype=np.float64)
-    return top.astype(np.float64) / temperature + logarithm, x
+    x /= total[:, None]
+    return high + np.log(total.astype(np.float64)), x
 
 
 def weights_of(positives: CSR) -> np.ndarray | float:

@@ -43,7 +43,8 @@ class SampledCCE(Sampled):
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Values (B,) and gradients (B,), (B, n)."""
         value, dneg = row_softmax(neg - pos[:, None], beside=0.0 if self.with_positive else None)
-        return present(value), -dneg.sum(axis=1), dneg
+        value = value if self.with_positive else present(value)
+        return value, -dneg.sum(axis=1), dneg
 
 
 @dataclass(eq=False, repr=False)
