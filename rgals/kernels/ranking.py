@@ -11,6 +11,7 @@ from rgals.kernels.loops import contains, lower_bound
 from rgals.kernels.queue import fetch_add, launch, spread
 from rgals.kernels.tiles import copy
 from rgals.kernels.workspace import workspace
+from rgals.runtime.aligned import read_only
 
 FEW = 16  # up to so many relevant items, a SIMD count for each beats a search in their sorted scores
 
@@ -107,7 +108,8 @@ def count_above(queries, items, truth_ptr, truth, seen_ptr, seen, block, n_threa
     thread holds ``block`` rows of complete scores. ``above`` and ``tied`` receive the counts, an entry for
     each of ``truth``; NaN is less than everything.
     """
-    launch(_count_above, n_threads, queries, items, truth_ptr, truth, seen_ptr, seen, block, above, tied)
+    factors, filters = (read_only(queries), read_only(items)), (truth_ptr, truth, seen_ptr, seen)
+    launch(_count_above, n_threads, *factors, *filters, block, above, tied)
 
 
 @entry(nogil=True)
