@@ -243,9 +243,9 @@ def test_learned_thresholds_find_the_k_th_score(rng):
         late.append(run.kept.sides[0].param[:, 0].copy())
     found, active = np.mean(late[100:], axis=0), X.row_counts > 1
     scores = run.users.effective @ run.items.effective.T
-    ordered = np.sort(scores, axis=1)
-    assert np.ptp(ordered[active, -20]) > 0.01
-    np.testing.assert_allclose(found[active], ordered[active, -20], atol=0.05)
+    assert np.ptp(np.sort(scores, axis=1)[active, -20]) > 0.01
+    above = (scores > found[:, None]).sum(axis=1)[active]
+    assert (np.abs(above - 20) <= 7).all() and abs(above.mean() - 20) <= 3
 
 
 def test_a_state_without_a_gradient_must_be_answered():
