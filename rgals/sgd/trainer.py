@@ -108,7 +108,7 @@ class Trainer:
         The loss of a batch is taken before its step. Ridges and weight decay are not part of the value. A
         loss that is not finite is a `NumericalError` that names the batch and the user.
         """
-        if self.kept.states:
+        if hasattr(self.settings.loss, "refresh"):
             self._refresh(epoch)
         kinds = {"full": self._full_batches, "sampled": self._sampled_batches, "list": self._list_batches}
         return self._mean(kinds[self.settings.loss.kind](epoch))

@@ -203,6 +203,8 @@ class AdvInfoNCE(Sampled):
     @property
     def adversary(self) -> Adversary:
         """The second pair of factors."""
+        if self.adversary_epochs is not None:
+            check_int("adversary_epochs", self.adversary_epochs, 0)
         return Adversary(
             check_int("every", self.every, 1),
             check_real("adversary_lr", self.adversary_lr, 0, open_min=True),

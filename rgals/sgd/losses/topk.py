@@ -140,7 +140,8 @@ class SampledTalos(_Thresholds):
     Talos, Eq. 3.7, a constant for the gradient of the scores being beta_u, which is learned by quantile
     regression (section 3.3). The printed sum over negatives alone (``with_positive=False``) does not bound
     Eq. 3.6; over all items it does, plus log c. The temperature stands outside the logistic function: inside
-    is the paper's ablation, 7 to 11 % worse.
+    is the paper's ablation, 7 to 11 % worse. The regression is unbiased for uniform negatives without the
+    user's positives (``exclude_positives=True``).
 
     Parameters
     ----------
