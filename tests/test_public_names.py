@@ -37,8 +37,11 @@ PUBLIC = {
         Adagrad Adam Epoch LOSSES LazyAdam OPTIMIZERS SGD SGDRanker
     """,
     "rgals.sgd.losses": """
-        BCE BPR Full FullLoss LOSSES RG2 RGX Sampled SampledCCE SampledLoss SampledSoftmax Softmax
-        SoftmaxAtK Sparsemax get_loss
+        AATP Adversary AdvInfoNCE BCE BPR BSL Full FullBCE FullBPR FullBSL FullLambdaLoss
+        FullLambdaRank FullLoss LLPAUC LOSSES LambdaLoss LambdaRank List ListAP ListNDCG ListNRBP
+        ListRR MSE PSL RG2 RGX RSAtK Rows SL SML Sampled SampledAATP SampledCCE SampledLoss
+        SampledSoftmax SampledSoftmaxAtK SampledTalos SmoothIAtK Softmax SoftmaxAtK Sparsemax State
+        Talos UIB get_loss
     """,
     "rgals.baselines": """
         EASE Popularity

@@ -8,12 +8,10 @@ import numpy as np
 
 from rgals.losses import AUTO, Degrees, fitted
 from rgals.matrix.csr import CSR
-from rgals.sgd.losses import BCE, RGX, Sparsemax, get_loss
+from rgals.sgd.losses import get_loss
 
 #: Parameters that may be "auto".
 AUTOMATIC = ("score", "temperature", "lr", "n_epochs", "batch_size", "n_negatives")
-# Losses that compare a score with a number instead of with other scores: bounded scores do not suit them.
-_ABSOLUTE = (RGX, Sparsemax, BCE)
 # Temperature of cosine scores over reg of RG2's rule, and at reg=0.
 _TEMPERATURE, _COLDEST = 0.4, 0.12
 _UPDATES = 500  # of a user by sampled losses: one for each positive
@@ -38,7 +36,7 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
     With M users who have n interactions, and ``reg`` of the rule of RG2 for this K
     (`rgals.losses.fitted.setting`)::
 
-                        over the catalogue      sampled
+                        over the catalogue      sampled                 lists
         batch_size      M / 100, 32 to 512      1024
         n_epochs        20                      500 M / n, 8 to 20
         lr              0.1 (dot: 0.03)         0.05 (dot: 0.01)
@@ -58,11 +56,14 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
     loss = get_loss(model.loss)
     score = model.score
     if is_auto(score):
-        score = "dot" if isinstance(loss, _ABSOLUTE) else "cosine"
+        # Bounded scores do not suit losses that compare a score with a number instead of with other scores.
+        score = getattr(loss, "score", "cosine")
     users = max(degrees.filled[0], 1)
     found: dict[str, Any] = {"score": score, "n_epochs": 20, "n_negatives": 25}
     if loss.kind == "full":
         found |= {"batch_size": int(np.clip(users // 100, 32, 512)), "lr": 0.1}
+    elif loss.kind == "list":
+        found |= {"batch_size": 64, "lr": 0.05, "n_negatives": 5}
     else:
         found |= {"batch_size": 1024, "lr": 0.05}
         found["n_epochs"] = int(np.clip(_UPDATES * users // max(degrees.nnz, 1), 8, 20))
@@ -70,4 +71,6 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
         found["n_epochs"] *= _PATIENT
     if score == "dot":
         return {**found, "temperature": 1.0, "lr": 0.03 if loss.kind == "full" else 0.01}
+    if getattr(loss, "raw_scores", False):
+        return {**found, "temperature": 1.0}
     return {**found, "temperature": _COLDEST + _TEMPERATURE * fitted.setting(degrees, model.K).reg}

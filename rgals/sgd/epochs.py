@@ -15,11 +15,12 @@ from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import get_optimizer
 from rgals.sgd.samplers import Sampler
 from rgals.sgd.schedules import get_schedule
-from rgals.sgd.trainer import Settings, SideState, Trainer
+from rgals.sgd.sides import SideState
+from rgals.sgd.trainer import Settings, Trainer
 from rgals.training.checkpoint import checkpoint_spec
 
 #: Default batch size by the kind of a loss: users, or interactions.
-BATCH = {"full": 256, "sampled": 4096}
+BATCH = {"full": 256, "sampled": 4096, "list": 64}
 
 
 class Epochs:
@@ -36,8 +37,9 @@ class Epochs:
     def __init__(self, model: Any, X: CSR, start: Sequence[np.ndarray], seed: int) -> None:
         self.model = model
         loss, sampler = get_loss(model.loss), None
-        if loss.kind == "sampled":
+        if loss.kind != "full":
             how = {name: getattr(model, name) for name in ("gamma", "exclude_positives", "replacement")}
+            how["lists"] = loss.kind == "list"
             sampler = Sampler(X, model.sampler, model.n_negatives, shared=model.shared_negatives, **how)
         settings = Settings(
             loss=loss,
@@ -55,8 +57,26 @@ class Epochs:
         with workers(model.n_jobs) as n_threads:
             cosine = model.score == "cosine"
             users, items = (SideState(param, cosine, optimizer, n_threads) for param in start)
+            adversaries = self._adversaries(loss, start, n_threads, seed)
         self.sides = {"user": users, "item": items}
-        self.trainer = Trainer(X, users, items, settings, sampler, n_threads)
+        self.trainer = Trainer(X, users, items, settings, sampler, n_threads, adversaries)
+        #: What the loss keeps beside the factors; one array of each kind in a checkpoint.
+        self.kept = [*self.trainer.kept.sides, *(adversaries or ())]
+
+    def _adversaries(
+        self, loss: Any, start: Sequence[np.ndarray], n_threads: int, seed: int
+    ) -> tuple[SideState, SideState] | None:
+        """The second pair of factors of a loss that has one, drawn as the first was."""
+        how = getattr(loss, "adversary", None)
+        if how is None:
+            return None
+        rng, optimizer = (
+            np.random.default_rng([seed, 3]),
+            get_optimizer(self.model.optimizer, self.model.momentum),
+        )
+        drawn = ((self.model.init_scale * rng.standard_normal(p.shape)).astype(p.dtype) for p in start)
+        users, items = (SideState(param, how.score == "cosine", optimizer, n_threads) for param in drawn)
+        return users, items
 
     def step(self, iteration: int) -> float:
         """One epoch; the mean loss of its batches. What diverges is an error that names batch or row."""
@@ -83,25 +103,34 @@ class Epochs:
         return self.sides["item"].effective
 
     def state(self) -> dict[str, np.ndarray]:
-        """SideState before they are scaled for scoring, and the optimiser's moments and counts."""
-        return {
+        """SideState before they are scaled for scoring, the optimiser's moments, what the loss keeps."""
+        found = {
             f"{side}_{name}": array
             for side, factors in self.sides.items()
             for name, array in factors.arrays().items()
         }
+        for name in self.kept[0].arrays() if self.kept else ():
+            found[f"kept_{name}"] = np.concatenate([side.arrays()[name].ravel() for side in self.kept])
+        return found
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on from a `state` of the same optimiser."""
         for name, array in self.state().items():
-            stored = state[name]
+            stored = state.get(name, np.empty(0))
             if (stored.shape, stored.dtype) != (array.shape, array.dtype):
                 raise ModelFileError(
                     f"the checkpoint holds {name} of shape {stored.shape} and type {stored.dtype}; this "
                     f"fit keeps shape {array.shape} and type {array.dtype}"
                 )
-            array[...] = stored
+            if not name.startswith("kept_"):
+                array[...] = stored
+                continue
+            parts = [side.arrays()[name.removeprefix("kept_")] for side in self.kept]
+            ends = np.cumsum([part.size for part in parts])[:-1]
+            for part, values in zip(parts, np.split(stored, ends), strict=True):
+                part[...] = values.reshape(part.shape)
         with workers(self.model.n_jobs):
-            for factors in self.sides.values():
+            for factors in (*self.sides.values(), *self.kept):
                 factors.refresh()
 
 
@@ -117,5 +146,9 @@ CHECKPOINT = checkpoint_spec(
             ("second", ArraySpec(_REAL, (f"{side}_second", "K"))),
             ("steps", ArraySpec(("i8",), (f"n_{side}s",))),
         )
+    }
+    | {
+        f"kept_{name}": ArraySpec(kinds, (f"n_kept_{name}",), required=False)
+        for name, kinds in (("factors", _REAL), ("first", _REAL), ("second", _REAL), ("steps", ("i8",)))
     },
 )

@@ -51,17 +51,20 @@ class SGDRanker(Trained, BaseEstimator):
         Number of factors.
     loss : str or loss object, default="softmax"
         Over the whole catalogue: ``"softmax"``, ``"softmax_at_k"``, ``"sparsemax"``, ``"rg2"``,
-        ``"rgx"``. With sampled negatives: ``"sampled_softmax"``, ``"sampled_cce"``, ``"bpr"``, ``"bce"``. See
-        `rgals.sgd.losses`.
+        ``"rgx"``, ``"talos"`` and others. With sampled negatives: ``"sampled_softmax"``, ``"sampled_cce"``,
+        ``"bpr"``, ``"bce"``, ``"bsl"``, ``"sampled_talos"`` and others. Of lists: ``"lambda_rank"``,
+        ``"list_ndcg"`` and others. The table `rgals.sgd.losses.LOSSES` has all names.
     score : {"auto", "cosine", "dot"}, default="auto"
-        "auto" is "dot" for losses of absolute scores (``"rg2"``, ``"rgx"``, ``"sparsemax"``, ``"bce"``), else
-        "cosine".
+        "auto" is the ``score`` of the loss: "dot" for those of absolute scores (``"rg2"``, ``"bce"``, ...)
+        and of lists, else "cosine".
     temperature : float > 0 or "auto", default="auto"
-        Scores are divided by it before they reach the loss. Usual: 0.05 to 0.4 for cosine, 1 for dot. What
+        Scores are divided by it before they reach the loss. Usual: 0.05 to 0.4 for cosine, 1 for dot; losses
+        that have temperatures or margins of their own (``raw_scores``) take 1 alone. What
         "auto" stands for, here and below, follows from the matrix, K and the loss
         (`rgals.sgd.defaults.setting`); ``params_`` tells what was taken.
     n_negatives : int or "auto", default="auto"
-        Per positive, or per batch when shared; not used for in-batch negatives and full losses.
+        Per positive, also of a list, or per batch when shared; not used for in-batch negatives and full
+        losses.
     sampler : {"uniform", "popularity", "in_batch"}, default="uniform"
         Where negatives come from; see `rgals.sgd.samplers.Sampler`.
     gamma : float, default=0.75
@@ -69,7 +72,7 @@ class SGDRanker(Trained, BaseEstimator):
     shared_negatives : bool, default=False
         One set of negatives for a whole batch.
     exclude_positives : bool, default=False
-        Never use a user's own items as negatives.
+        Never use a user's own items as negatives. Losses of lists never do.
     replacement : bool, default=True
         Whether one row may draw an item twice.
     optimizer : {"lazy_adam", "adam", "adagrad", "sgd"} or Optimizer, default="lazy_adam"
@@ -87,7 +90,8 @@ class SGDRanker(Trained, BaseEstimator):
     warmup : float in [0, 1), default=0
         Share of the training during which the learning rate rises from 0.
     batch_size : int, "auto" or None, default="auto"
-        Users for full losses, positives for sampled ones. None is 256 users or 4096 positives.
+        Users for full losses and lists, positives for sampled losses. None is 256 users, 64 lists or 4096
+        positives.
     n_epochs : int or "auto", default="auto"
         With ``early_stopping``, whose patience ends a fit, "auto" allows five times as many.
     init_scale : float > 0, default=0.1
@@ -175,6 +179,8 @@ class SGDRanker(Trained, BaseEstimator):
         loss = get_loss(self.loss)
         size = int(self.batch_size or BATCH[loss.kind])
         negatives = size if self.sampler == "in_batch" else int(self.n_negatives)
+        if loss.kind == "list":
+            negatives = min((1 + negatives) * int(matrix.row_counts.max(initial=0)), matrix.n_cols)
         data, batch = scratch_bytes(loss, matrix.shape, matrix.nnz, self.K, dtype.itemsize, size, negatives)
         needed = sgd_bytes(
             matrix.shape,
@@ -241,7 +247,18 @@ class SGDRanker(Trained, BaseEstimator):
         check_choice("dtype", dtype_name(self.dtype), ("float32", "float64"))
         get_optimizer(self.optimizer, self.momentum)
         get_schedule(self.schedule, self.warmup)
-        if get_loss(self.loss).kind != "full" and self.decay == "frequency":
+        loss = get_loss(self.loss)
+        if getattr(loss, "raw_scores", False) and self.temperature not in (AUTO, 1):
+            raise ParameterError(
+                "temperature", self.temperature, f"{type(loss).__name__} has its own; give 1, or 'auto'"
+            )
+        apart = loss.kind == "list" or getattr(loss, "adversary", None) is not None
+        if apart and (self.shared_negatives or self.sampler == "in_batch"):
+            name = "shared_negatives" if self.shared_negatives else "sampler"
+            raise ParameterError(
+                name, getattr(self, name), f"{type(loss).__name__} draws negatives of its own for every row"
+            )
+        if loss.kind != "full" and self.decay == "frequency":
             raise ParameterError(
                 "decay", self.decay, "losses with sampled negatives take 'coupled' or 'decoupled'"
             )

@@ -45,6 +45,8 @@ class Sampler:
         own positive is left in place (independent draws) or masked (shared and in-batch negatives).
     replacement : bool
         Whether an item may be drawn twice for one row.
+    lists : bool
+        Whether whole lists are drawn (`lists`): they leave positives out and take what there is.
 
     Attributes
     ----------
@@ -62,6 +64,7 @@ class Sampler:
         shared: bool = False,
         exclude_positives: bool = False,
         replacement: bool = True,
+        lists: bool = False,
     ) -> None:
         self.X = X
         self.in_batch = sampler == "in_batch"
@@ -81,7 +84,7 @@ class Sampler:
             self.correction[:] = 0
         nothing = np.empty(0, np.uint64), np.empty(0, np.int32)
         self._table = nothing if uniform or self.in_batch else alias_table(probability)
-        if not self.in_batch:
+        if not self.in_batch and not lists:
             self._check_room(int(np.count_nonzero(weight)))
 
     def _check_room(self, n_drawable: int) -> None:
@@ -107,6 +110,36 @@ class Sampler:
         known = users, self.X.indptr, self.X.indices
         how = self.exclude_positives, not self.replacement
         spread(kernel.draw, len(users), n_threads, key, *known, self.X.n_cols, *self._table, *how, items)
+
+    def lists(
+        self, key: np.uint64, users: np.ndarray, needed: np.ndarray | int, *, distinct: bool = False
+    ) -> np.ndarray:
+        """Each user's positives and then ``needed`` negatives, or what there is; -1 fills up, (B, width).
+
+        Lists of different lengths are drawn in groups, so that a long one does not make the others draw more
+        than twice what they need. ``distinct``: whatever ``replacement`` says.
+        """
+        distinct = distinct or not self.replacement
+        known = users, self.X.indptr, self.X.indices
+        block = self.X.take_rows(users)
+        count = block.row_counts
+        needed = np.broadcast_to(needed, count.shape)
+        room = self.X.n_cols - count
+        needed = np.minimum(needed, room) if distinct else np.where(room > 0, needed, 0)
+        items = np.full((len(users), int((count + needed).max(initial=0))), -1, np.int32)
+        items[block.rows, np.arange(block.nnz) - block.indptr[block.rows]] = block.indices
+        groups = np.frexp(needed)[1]  # by powers of two
+        for group in np.unique(groups[needed > 0]):
+            some = np.flatnonzero(groups == group)
+            width = int(needed[some].max())
+            drawn = np.full((len(some), 1 + width), -1, np.int32)
+            how = True, distinct
+            own = np.uint64((int(key) + int(group)) % (1 << 64))
+            rows = known[0][some], *known[1:], self.X.n_cols
+            kernel.draw(0, len(some), own, *rows, *self._table, *how, drawn)
+            row, at = np.nonzero(np.arange(width) < needed[some][:, None])
+            items[some[row], count[some][row] + at] = drawn[row, 1 + at]
+        return items
 
     def draw_shared(self, key: np.uint64, positives: np.ndarray) -> np.ndarray:
         """Negatives for a whole batch with the given positives, (n,) int32."""

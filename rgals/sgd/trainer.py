@@ -15,45 +15,17 @@ from rgals.kernels.softmax import softmax_batch
 from rgals.matrix.csr import CSR
 from rgals.runtime.errors import NumericalError
 from rgals.sgd.losses import Softmax
-from rgals.sgd.losses._base import checked
-from rgals.sgd.optimizers import Optimizer
+from rgals.sgd.losses._base import Rows, checked
 from rgals.sgd.samplers import Sampler
 from rgals.sgd.schedules import Schedule
+from rgals.sgd.sides import Kept, SideState
 
 _CHUNK = 64  # users a task scores at once: the block of scores stays in the cache of a core
 _ITEMS = 512  # items a task of the item gradient owns
 _ROWS = 512  # sampled rows a call of a loss sees
+_LISTS = 8  # lists a call of a loss sees
 _SMALL = 1 << 16  # pairs of a batch below which more threads do not pay
 _TILE = 1 << 17  # scores of a tile of the fused softmax, which stay in the cache of a core
-
-
-class SideState:
-    """The factors of one side, their effective rows (unit length for cosine) and the optimiser's state."""
-
-    def __init__(self, param: np.ndarray, cosine: bool, optimizer: Optimizer, n_threads: int = 1) -> None:
-        self.param, self.n_threads = param, n_threads
-        self.optimizer = optimizer
-        self.state = optimizer.init(param)
-        self.cosine = cosine
-        self.inverse_norm = np.empty(len(param) if cosine else 0, param.dtype)
-        self.effective = np.empty_like(param) if cosine else param
-        self.refresh()
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Everything from which the next step follows."""
-        return {"factors": self.param, **vars(self.state)}
-
-    def refresh(self) -> None:
-        """Bring the effective rows up to date after the factors were changed from outside."""
-        if self.cosine:
-            factors = self.param, self.effective, self.inverse_norm
-            spread(kernel.normalise, len(self.param), self.n_threads, *factors)
-
-    def step(self, grad: np.ndarray, lr: float, ids: np.ndarray | None = None, **numbers: Any) -> None:
-        """Optimiser step for the gradient with respect to the effective rows."""
-        if self.cosine:
-            numbers.update(effective=self.effective, inverse_norm=self.inverse_norm)
-        self.optimizer.update(self.param, grad, self.state, lr, ids=ids, n_threads=self.n_threads, **numbers)
 
 
 @dataclass
@@ -75,7 +47,8 @@ class Settings:
 class Trainer:
     """Runs epochs over a training matrix, updating the factors in place.
 
-    Losses of kind "sampled" need a sampler. Results do not depend on ``n_threads``.
+    Losses with negatives need a sampler, those with an adversary the ``adversaries`` of users and items.
+    Results do not depend on ``n_threads``.
     """
 
     def __init__(
@@ -86,6 +59,7 @@ class Trainer:
         settings: Settings,
         sampler: Sampler | None = None,
         n_threads: int = 1,
+        adversaries: tuple[SideState, SideState] | None = None,
     ) -> None:
         self.X, self.users, self.items, self.settings, self.sampler = X, users, items, settings, sampler
         self.n_threads = n_threads
@@ -94,6 +68,11 @@ class Trainer:
         self._buffer = np.empty(0, self.dtype)
         self._correction = None
         loss = settings.loss
+        self.adversaries = adversaries
+        self.kept = Kept(getattr(loss, "state", ()), X.n_rows, self.dtype, users.optimizer)
+        # Losses from outside need no base class, only a kind.
+        self._takes_rows = bool(self.kept.states) or adversaries is not None
+        self._takes_rows = self._takes_rows or getattr(loss, "takes_rows", False)
         # A subclass may compute something else; double precision is for checking, not for speed.
         self._fused = type(loss) is Softmax and self.dtype == np.float32
         if getattr(loss, "corrects_proposal", False) and sampler is not None and sampler.correction.any():
@@ -129,14 +108,15 @@ class Trainer:
         The loss of a batch is taken before its step. Ridges and weight decay are not part of the value. A
         loss that is not finite is a `NumericalError` that names the batch and the user.
         """
-        if self.settings.loss.kind == "full":
-            return self._mean(self._full_batches(epoch))
-        return self._mean(self._sampled_batches(epoch))
+        if hasattr(self.settings.loss, "refresh"):
+            self._refresh(epoch)
+        kinds = {"full": self._full_batches, "sampled": self._sampled_batches, "list": self._list_batches}
+        return self._mean(kinds[self.settings.loss.kind](epoch))
 
     @property
     def _compiled_threads(self) -> int:
         """For compiled code: waking the others costs more than they do in a small batch."""
-        if self.sampler is None:
+        if self.sampler is None or self.settings.loss.kind == "list":
             return self.n_threads
         width = 2 if self.sampler.shared else 1 + self.sampler.n
         return self.n_threads if self.settings.batch_size * width >= _SMALL else 1
@@ -240,6 +220,8 @@ class Trainer:
 
     def _sampled_batches(self, epoch: int) -> Iterator[tuple[float, float]]:
         assert self.sampler is not None
+        adversary: Any = getattr(self.settings.loss, "adversary", None)
+        turn = adversary is not None and adversary.turn(epoch)
         order = self._order(epoch, self.X.nnz)
         size = self.settings.batch_size
         starts = range(0, self.X.nnz, size)
@@ -248,66 +230,203 @@ class Trainer:
             where = order[start : start + size]
             users, positives = self.sampler.users[where], self.X.indices[where]
             weights = None if self.X.is_binary else self.X.values[where].astype(self.dtype)
+            rows = self._rows(users)
+            given = keys[batch], users, positives, weights, rows
             gradient = self.shared_gradient if self.sampler.shared else self.sampled_gradient
-            values, found = gradient(keys[batch], users, positives, weights)
+            values, found = self._against(*given) if turn else gradient(*given)
             self._check(values, users, batch)
             total = float(len(where) if weights is None else weights.sum(dtype=np.float64))
-            self._step(self._lr(epoch, batch, len(starts)), total, *found)
+            lr = self._lr(epoch, batch, len(starts))
+            if turn:
+                assert self.adversaries is not None
+                for side, ids, grad in zip(self.adversaries, found[::2], found[1::2], strict=True):
+                    side.step(grad, adversary.lr, ids, grad_scale=-1.0 / total)
+            else:
+                self._step(lr, total, *found)
+            if rows is not None:  # the state has received its gradients
+                self.kept.step(rows.state, users, lr, total)
             yield float(values.sum()), total
 
+    def _rows(self, users: np.ndarray) -> Rows | None:
+        """What a loss that asks for it knows of the rows."""
+        if not self._takes_rows:
+            return None
+        return Rows(self.X.row_counts[users], self.X.n_cols, self.kept.of(users))
+
     def _loss(
-        self, pos: np.ndarray, neg: np.ndarray, weights: np.ndarray | None
+        self, pos: np.ndarray, neg: np.ndarray, weights: np.ndarray | None, rows: Rows | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Values and the gradient of ``pos``; ``neg`` receives its own."""
-        answer = self.settings.loss.value_and_grad(pos, neg)
-        values, dpos, dneg = checked(self.settings.loss, answer, pos, neg)
+        """Values and the gradient of ``pos``; ``neg`` and what there is in ``rows`` receive their own."""
+        loss, others = self.settings.loss, []
+        if rows is None:
+            answer = loss.value_and_grad(pos, neg)
+        else:
+            answer = loss.value_and_grad(pos, neg, rows)
+            others = [rows.state] if self.kept.states else []
+            others += [] if rows.adversary is None else [rows.adversary]
+        values, dpos, *grads = checked(loss, answer, pos, neg, *others)
         if weights is not None:
-            values, dpos, dneg = values * weights, dpos * weights, dneg * weights[:, None]
-        neg[:] = dneg
+            values, dpos = values * weights, dpos * weights
+            grads = [grad * weights[:, None] for grad in grads]
+        for out, grad in zip((neg, *others), grads, strict=True):
+            out[:] = grad
         return values, dpos
 
     def _losses(
-        self, pos: np.ndarray, neg: np.ndarray, weights: np.ndarray | None
+        self, pos: np.ndarray, neg: np.ndarray, weights: np.ndarray | None, rows: Rows | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """`_loss` of all rows, in cache-sized pieces."""
         dpos, values = np.empty_like(pos), np.empty(len(pos))
-        rows = max(1, min(_ROWS, _ROWS * 128 // max(neg.shape[1], 1)))
+        size = max(1, min(_ROWS, _ROWS * 128 // max(neg.shape[1], 1)))
 
         def piece(start: int) -> None:
-            s = slice(start, start + rows)
+            s = slice(start, start + size)
             weight = None if weights is None else weights[s]
-            values[s], dpos[s] = self._loss(pos[s], neg[s], weight)
+            values[s], dpos[s] = self._loss(pos[s], neg[s], weight, None if rows is None else rows[s])
 
-        self._map(piece, range(0, len(pos), rows))
+        self._map(piece, range(0, len(pos), size))
         return values, dpos
 
     def sampled_gradient(
-        self, key: np.uint64, users: np.ndarray, positives: np.ndarray, weights: np.ndarray | None
+        self,
+        key: np.uint64,
+        users: np.ndarray,
+        positives: np.ndarray,
+        weights: np.ndarray | None,
+        rows: Rows | None = None,
     ) -> tuple[np.ndarray, tuple]:
         """Values (B,) and (user ids, their gradients, item ids, their gradients), negatives drawn per row."""
+        items, scaled, grads, values = self._sampled_rows(key, users, positives, weights, rows)
+        user_grad, *found = self._pair_gradients(users, scaled, self.items, items, grads)
+        return values, (user_grad[0], user_grad[1] * self.inverse_t, *found)
+
+    def _against(self, key: np.uint64, users: np.ndarray, *given: Any) -> tuple[np.ndarray, tuple]:
+        """`sampled_gradient` of the adversary."""
+        assert self.adversaries is not None
+        items, _, _, values = self._sampled_rows(key, users, *given)
+        own, theirs = self.adversaries
+        rows = own.effective[users], theirs, np.ascontiguousarray(items[:, 1:])
+        user_grad, *found = self._pair_gradients(users, *rows, given[-1].adversary)
+        return values, (*user_grad, *found)
+
+    def _sampled_rows(
+        self,
+        key: np.uint64,
+        users: np.ndarray,
+        positives: np.ndarray,
+        weights: np.ndarray | None,
+        rows: Rows | None,
+    ) -> tuple[np.ndarray, ...]:
+        """Drawn items (B, 1 + n), the users' rows, gradients of the scores, values; more goes to ``rows``."""
         assert self.sampler is not None
         items = np.empty((len(users), 1 + self.sampler.n), np.int32)
         items[:, 0] = positives
         self.sampler.draw(key, users, items, self._compiled_threads)
         scaled = self.users.effective[users] * self.inverse_t
-        grads = np.empty(items.shape, self.dtype)
-        rows = len(users), self._compiled_threads
-        spread(kernel.pair_scores, *rows, scaled, self.items.effective, items, grads)
+        grads = self._pair_scores(scaled, self.items, items)
         if self._correction is not None:
             grads[:, 1:] -= self._correction[items[:, 1:]]
-        values, dpos = self._losses(grads[:, 0].copy(), grads[:, 1:], weights)
+        if rows is not None and self.adversaries is not None:
+            own, theirs = self.adversaries
+            negatives = np.ascontiguousarray(items[:, 1:])
+            rows.adversary = self._pair_scores(own.effective[users], theirs, negatives)
+        values, dpos = self._losses(grads[:, 0].copy(), grads[:, 1:], weights, rows)
         grads[:, 0] = dpos
-        by_row = np.empty_like(scaled)
-        spread(kernel.user_gradients, *rows, grads, items, self.items.effective, by_row)
-        by_row *= self.inverse_t
-        user_ids, user_grad = self._sum_by_id(users, len(self.users.param), None, 1, by_row)
-        item_ids, item_grad = self._sum_by_id(
-            items.reshape(-1), self.X.n_cols, grads.reshape(-1), items.shape[1], scaled
-        )
-        return values, (user_ids, user_grad, item_ids, item_grad)
+        return items, scaled, grads, values
+
+    def _pair_scores(self, rows: np.ndarray, side: SideState, items: np.ndarray) -> np.ndarray:
+        """Scores of each row's items, -inf where an item is -1."""
+        out = np.empty(items.shape, self.dtype)
+        spread(kernel.pair_scores, len(rows), self._compiled_threads, rows, side.effective, items, out)
+        return out
+
+    def _pair_gradients(
+        self, users: np.ndarray, rows: np.ndarray, side: SideState, items: np.ndarray, grads: np.ndarray
+    ) -> tuple:
+        """What follows from the gradients of `_pair_scores`: (user ids, gradients), item ids, gradients."""
+        by_row = np.empty_like(rows)
+        given = grads, items, side.effective
+        spread(kernel.user_gradients, len(users), self._compiled_threads, *given, by_row)
+        of_users = self._sum_by_id(users, self.X.n_rows, None, 1, by_row)
+        flat = items.reshape(-1), self.X.n_cols, grads.reshape(-1), items.shape[1]
+        return of_users, *self._sum_by_id(*flat, rows)
+
+    # What a loss keeps per user.
+
+    def _refresh(self, epoch: int) -> None:
+        """Let the loss estimate its state, where it asks for that before this epoch."""
+        loss = self.settings.loss
+        source = loss.refresh(epoch)
+        if source is None:
+            return
+        users = np.flatnonzero(self.X.row_counts).astype(np.int32)
+        starts = range(0, len(users), _CHUNK)
+        keys = np.random.SeedSequence([self.settings.seed, epoch, 2]).generate_state(len(starts), np.uint64)
+        estimates = np.empty((len(users), len(self.kept.states)))
+
+        def some(start: int) -> None:
+            chosen = users[start : start + _CHUNK]
+            rows = self.users.effective[chosen] * self.inverse_t
+            if source == "exact":
+                scores = rows @ self.items.effective.T
+            else:
+                assert self.sampler is not None
+                # An item drawn twice could lift the K-th largest score above that of all items.
+                key = keys[start // _CHUNK]
+                items = self.sampler.lists(key, chosen, self.sampler.n, distinct=True)
+                scores = np.empty(items.shape, self.dtype)
+                kernel.pair_scores(0, len(chosen), rows, self.items.effective, items, scores)
+            estimates[start : start + _CHUNK] = loss.estimate(scores)
+
+        self._map(some, starts)
+        self.kept.set(users, estimates)
+
+    # Losses of a user's positives and sampled negatives together.
+
+    def _list_batches(self, epoch: int) -> Iterator[tuple[float, float]]:
+        active = np.flatnonzero(self.X.row_counts).astype(np.int32)
+        active = active[self._order(epoch, len(active))]
+        size = self.settings.batch_size
+        starts = range(0, len(active), size)
+        keys = np.random.SeedSequence([self.settings.seed, epoch, 1]).generate_state(len(starts), np.uint64)
+        for batch, start in enumerate(starts):
+            users = np.sort(active[start : start + size])
+            values, found = self.list_gradient(keys[batch], users)
+            self._check(values, users, batch)
+            self._step(self._lr(epoch, batch, len(starts)), float(len(users)), *found)
+            yield float(values.sum()), float(len(users))
+
+    def list_gradient(self, key: np.uint64, users: np.ndarray) -> tuple[np.ndarray, tuple]:
+        """Values (B,) and (user ids, their gradients, item ids, their gradients), a list for each user."""
+        assert self.sampler is not None
+        loss, count = self.settings.loss, self.X.row_counts[users]
+        items = self.sampler.lists(key, users, self.sampler.n * count)
+        there, values = items >= 0, np.empty(len(users))
+        scaled = self.users.effective[users] * self.inverse_t
+        grads = self._pair_scores(scaled, self.items, items)
+
+        def piece(start: int) -> None:
+            s = slice(start, start + _LISTS)
+            own, mask = grads[s], there[s]
+            weights = None if self.X.is_binary else self.X.take_rows(users[s]).values
+            scores = own[mask]
+            indptr = np.concatenate([[0], np.cumsum(mask.sum(axis=1))])
+            answer = loss.value_and_grad(scores, indptr, count[s], weights)
+            values[s], grad = checked(loss, answer, scores, n=len(own))
+            own[mask] = grad
+
+        self._map(piece, range(0, len(users), _LISTS))
+        grads[~there] = 0
+        user_grad, *found = self._pair_gradients(users, scaled, self.items, items, grads)
+        return values, (user_grad[0], user_grad[1] * self.inverse_t, *found)
 
     def shared_gradient(
-        self, key: np.uint64, users: np.ndarray, positives: np.ndarray, weights: np.ndarray | None
+        self,
+        key: np.uint64,
+        users: np.ndarray,
+        positives: np.ndarray,
+        weights: np.ndarray | None,
+        rows: Rows | None = None,
     ) -> tuple[np.ndarray, tuple]:
         """The same with one set of negatives for the whole batch: one matrix product scores them."""
         assert self.sampler is not None
@@ -328,7 +447,8 @@ class Trainer:
         def losses(start: int) -> None:
             s = slice(start, start + _CHUNK)
             pos = np.einsum("bk,bk->b", scaled[s], own[s])
-            values[s], dpos[s] = self._loss(pos, neg[s], None if weights is None else weights[s])
+            weight, known = None if weights is None else weights[s], None if rows is None else rows[s]
+            values[s], dpos[s] = self._loss(pos, neg[s], weight, known)
             np.matmul(neg[s], item_rows, out=by_row[s])
             by_row[s] += dpos[s][:, None] * own[s]
 
@@ -379,7 +499,7 @@ def scratch_bytes(
 ) -> tuple[int, int]:
     """Bytes that a `Trainer` and its sampler keep beside the factors, and that they allocate for a batch.
 
-    ``n_negatives``: of a row, or of all rows where they share them.
+    ``n_negatives``: of a row, or of all rows where they share them; of the longest list.
     """
     n_users, n_items = shape
     if loss.kind == "full":
@@ -390,8 +510,14 @@ def scratch_bytes(
             return data, rows + 4 * _CHUNK * n_items * 8
         n_tiles = -(-n_items // int(np.clip(_TILE // batch_size, 64, 512)))
         return data, rows + n_tiles * batch_size * (4 * K + 28)
-    batch_size = min(batch_size, nnz)
+    batch_size = min(batch_size, n_users if loss.kind == "list" else nnz)
     pairs = batch_size * (1 + n_negatives)
     data = nnz * (4 + 8) + 64 * n_items  # the users and the order of the interactions; tables of the sampler
     rows = (4 * batch_size + min(n_items, pairs) + min(n_users, batch_size)) * K * itemsize
+    if getattr(loss, "adversary", None) is not None:
+        data += 4 * (n_users + n_items) * (K * itemsize + 8)  # factors, at unit length, at most two moments
+        pairs *= 2
+    if getattr(loss, "state", ()):
+        data += 4 * n_users * (itemsize + 8) * len(loss.state)
+        data += 4 * _CHUNK * n_items * itemsize  # scores that thresholds are estimated from
     return data, rows + pairs * (2 * itemsize + 8 + 4) + 64 * n_items

@@ -4,61 +4,64 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from instruments.scores import block, call, central, csr
 from scipy.special import logsumexp
 
 from rgals import losses as als_losses
-from rgals.matrix.csr import CSR
 from rgals.runtime.errors import InputTypeError, ParameterError
 from rgals.sgd.losses import (
     BCE,
     BPR,
+    BSL,
+    LLPAUC,
     LOSSES,
+    PSL,
     RG2,
     RGX,
+    SL,
+    AdvInfoNCE,
+    RSAtK,
     SampledCCE,
     SampledSoftmax,
+    SampledSoftmaxAtK,
+    SampledTalos,
+    SmoothIAtK,
     Softmax,
     SoftmaxAtK,
+    Talos,
     get_loss,
 )
-from rgals.sgd.losses._base import softplus
+from rgals.sgd.losses._base import logistic, row_softmax, softplus
 
-FULL = [name for name, kind in LOSSES.items() if kind.kind == "full"]
-SAMPLED = [name for name, kind in LOSSES.items() if kind.kind == "sampled"]
-
-
-def csr(dense) -> CSR:
-    dense = np.asarray(dense, dtype=np.float64)
-    rows, cols = np.nonzero(dense)
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(dense)))])
-    values = dense[rows, cols]
-    return CSR(indptr, cols.astype(np.int32), values[:0] if (values == 1).all() else values, dense.shape[1])
-
-
-def block(rng, n=7, valued=False) -> CSR:
-    """Rows with no, one, some and all positives."""
-    dense = (rng.random((5, n)) < 0.4).astype(float)
-    dense[0], dense[1], dense[2] = 0, np.eye(n)[n // 2], 1
-    if valued:
-        dense *= rng.integers(1, 5, dense.shape)
-        assert len(np.unique(dense)) > 2
-    return csr(dense)
-
-
-def central(f, x, h):
-    out = np.empty_like(x)
-    for i in np.ndindex(x.shape):
-        up, down = x.copy(), x.copy()
-        up[i] += h
-        down[i] -= h
-        out[i] = (f(up) - f(down)) / (2 * h)
-    return out
+#: Every switch of a loss stands here beside the loss as it is by default.
+SWITCHES = {
+    "sl, with the positive": SL(with_positive=True),
+    "bsl, two temperatures": BSL(0.5, 0.2),
+    "bsl, with the positive": BSL(0.2, 0.4, with_positive=True),
+    "psl, atan": PSL(activation="atan", temperature=0.5),
+    "psl, relu": PSL(activation="relu", temperature=0.3),
+    "psl, exp": PSL(activation="exp"),
+    "psl, with the positive": PSL(with_positive=True),
+    "adv_info_nce, weight 1": AdvInfoNCE(weight=1.0, temperature=1.0),
+    "sampled_softmax_at_k, with the positive": SampledSoftmaxAtK(weight_temperature=0.7, with_positive=True),
+    "sampled_talos, with the positive": SampledTalos(with_positive=True, temperature=0.5),
+    "rs_at_k, smooth": RSAtK(k=3, score_temperature=0.5, rank_temperature=2.0),
+    "rs_at_k, rescaled": RSAtK(k=3, score_temperature=0.5, rank_temperature=9.0, rescale=True),
+    "smooth_i_at_k, published": SmoothIAtK(published=True),
+    "llpauc, all down": LLPAUC(0.3, 0.9, ascend=False),
+    "talos, 3.6": Talos(form="3.6", k=3),
+}
+EVERY = {name: kind() for name, kind in LOSSES.items()} | SWITCHES
+FULL = [name for name, loss in EVERY.items() if loss.kind == "full"]
+SAMPLED = [name for name, loss in EVERY.items() if loss.kind == "sampled"]
+#: Weights or products of these losses are constants for the gradient: test_lists.py holds them.
+DETACHED = ("full_lambda_rank", "full_lambda_loss", "smooth_i_at_k", "smooth_i_at_k, published")
 
 
 @pytest.mark.parametrize("valued", [False, True])
-@pytest.mark.parametrize("name", FULL)
+@pytest.mark.parametrize("name", [name for name in FULL if name not in DETACHED])
 def test_gradient_of_full_losses(name, valued, rng):
-    loss, positives = get_loss(name), block(rng, valued=valued)
+    loss, positives = EVERY[name], block(rng, valued=valued)
     scores = rng.standard_normal((5, 7))
     # The threshold of the top-K form is a constant for the gradient.
     fixed = {"thresholds": loss.thresholds(scores)} if hasattr(loss, "thresholds") else {}
@@ -68,61 +71,114 @@ def test_gradient_of_full_losses(name, valued, rng):
     assert np.abs(numeric).max() > 0.1
 
 
+@pytest.mark.parametrize("scale", [0.3, 2.0])
 @pytest.mark.parametrize("n", [1, 6])
-@pytest.mark.parametrize("name", SAMPLED)
-def test_gradient_of_sampled_losses(name, n, rng):
-    loss = get_loss(name)
-    pos, neg = rng.standard_normal(4) * 2, rng.standard_normal((4, n)) * 2
-    _, dpos, dneg = loss.value_and_grad(pos.copy(), neg.copy())
-    numeric = central(lambda s: loss.value_and_grad(s.copy(), neg.copy())[0].sum(), pos, 1e-5)
-    np.testing.assert_allclose(dpos, numeric, rtol=1e-6, atol=1e-6)
-    numeric = central(lambda s: loss.value_and_grad(pos.copy(), s.copy())[0].sum(), neg, 1e-5)
-    np.testing.assert_allclose(dneg, numeric, rtol=1e-6, atol=1e-6)
-    assert np.abs(numeric).max() > 0.01
+@pytest.mark.parametrize("name", [name for name in SAMPLED if name not in DETACHED])
+def test_gradient_of_sampled_losses(name, n, scale, rng):
+    loss = EVERY[name]
+    pos, neg = rng.standard_normal(4) * scale, rng.standard_normal((4, n)) * scale
+    neg[1, 0], neg[2] = -np.inf, pos[2]  # one that is absent, and ties
+    if n > 1 and name not in ("uib", "sml"):  # the hinge has no derivative there
+        neg[2] = pos[2]
+    else:
+        neg[2] = pos[2] + 0.1
+    given = [pos, neg, rng.random((4, len(loss.state))), rng.standard_normal(neg.shape)]
+    _, *grads = call(loss, *(part.copy() for part in given))
+    whose = [0, 1]
+    if loss.state and not hasattr(loss, "k"):  # thresholds follow a loss of their own
+        whose.append(2)
+    if loss.adversary:
+        whose, grads = [0, 1, 3], [*grads[:2], *grads[2:]]
+    largest = 0.0
+    for place, grad in zip(whose, grads, strict=False):
+
+        def value(part, place=place):
+            return call(loss, *(part if k == place else x.copy() for k, x in enumerate(given)))[0].sum()
+
+        numeric = central(value, given[place], 1e-6)
+        finite = np.isfinite(given[place])
+        assert not grad[~finite].any()
+        np.testing.assert_allclose(grad[finite], numeric[finite], rtol=1e-6, atol=1e-6)
+        largest = max(largest, np.abs(numeric[finite]).max())
+    assert largest > 0.01 or name == "rs_at_k", "its step is narrower than these scores"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", [*FULL, *SAMPLED])
-def test_extreme_scores_do_not_overflow(name, dtype, rng):
-    loss = get_loss(name)
+@pytest.mark.parametrize("dtype, scale", [("float32", 1e4), ("float32", 3e37), ("float64", 1e4)])
+@pytest.mark.parametrize("name", EVERY)
+def test_extreme_scores_do_not_overflow(name, dtype, scale, rng):
+    loss = EVERY[name]
+    if name in ("mse", "rg2", "rgx", "sparsemax") and scale > 1e30:
+        scale = 1e18  # they square their scores
     with np.errstate(over="raise", invalid="raise", divide="raise"):
-        for scale in (1e4, -1e4):
+        for sign in (1, -1):
             if name in FULL:
-                scores = (rng.choice([0, 1, -1], (5, 7)) * scale).astype(dtype)
+                scores = (rng.choice([0, 1, -1], (5, 7)) * sign * scale).astype(dtype)
                 results = loss.value_and_grad(scores, block(rng))
+            elif name in SAMPLED:
+                pos = (rng.choice([0, 1, -1], 20) * sign * scale).astype(dtype)
+                neg = (rng.choice([0, 1, -1], (20, 3)) * sign * scale).astype(dtype)
+                neg[0, 0] = -np.inf
+                results = call(loss, pos, neg)[:3]
             else:
-                pos = (rng.choice([0, 1, -1], 20) * scale).astype(dtype)
-                neg = (rng.choice([0, 1, -1], (20, 3)) * scale).astype(dtype)
-                results = loss.value_and_grad(pos, neg)
+                scores = (rng.choice([0, 1, -1], 12) * sign * scale).astype(dtype)
+                results = loss.value_and_grad(scores, np.array([0, 5, 6, 6, 12]), np.array([2, 1, 0, 6]))
             assert all(np.isfinite(r).all() for r in results)
             assert all(r.dtype == dtype for r in results[1:])
+            assert results[0].dtype == np.float64
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_single_precision_is_double_precision(name, rng):
+    """On cosines, as the losses of raw scores see them."""
+    loss = EVERY[name]
+    results = []
+    pos, neg = rng.uniform(-1, 1, 30), rng.uniform(-1, 1, (30, 8))
+    scores = rng.uniform(-1, 1, (5, 7))
+    for dtype in ("float64", "float32"):
+        if name in FULL:
+            results.append(loss.value_and_grad(scores.astype(dtype), block(np.random.default_rng(1))))
+        elif name in SAMPLED:
+            results.append(call(loss, pos.astype(dtype), neg.astype(dtype)))
+        else:
+            lists = np.array([0, 12, 20, 30]), np.array([4, 8, 1])
+            results.append(loss.value_and_grad(pos.astype(dtype), *lists))
+    for double, single in zip(*results, strict=True):
+        np.testing.assert_allclose(single, double, rtol=1e-4, atol=1e-4 * max(np.abs(double).max(), 1e-3))
 
 
 @pytest.mark.parametrize("name", SAMPLED)
 def test_a_negative_of_minus_infinity_is_absent(name, rng):
-    loss = get_loss(name)
+    loss = EVERY[name]
     pos, neg = rng.standard_normal(3), rng.standard_normal((3, 4))
+    state = rng.random((3, len(loss.state)))
+    g = rng.standard_normal((3, 6)) if loss.adversary else None
     padded = np.concatenate([neg, np.full((3, 2), -np.inf)], axis=1)
-    value, dpos, dneg = loss.value_and_grad(pos.copy(), neg.copy())
-    value_padded, dpos_padded, dneg_padded = loss.value_and_grad(pos.copy(), padded.copy())
-    np.testing.assert_allclose(value_padded, value)
-    np.testing.assert_allclose(dpos_padded, dpos)
-    np.testing.assert_allclose(dneg_padded[:, :4], dneg)
-    assert not dneg_padded[:, 4:].any()
-    value, dpos, dneg = loss.value_and_grad(pos, np.full((3, 2), -np.inf))
-    assert np.isfinite(value).all() and np.isfinite(dpos).all() and not dneg.any()
+    found = call(loss, pos.copy(), neg.copy(), state, None if g is None else g[:, :4])
+    with np.errstate(all="raise", under="ignore"):
+        found_padded = call(loss, pos.copy(), padded.copy(), state, g)
+    for a, b in zip(found, found_padded, strict=True):
+        if b.shape == padded.shape:
+            assert not b[:, 4:].any()
+            b = b[:, :4]
+        np.testing.assert_allclose(b, a, rtol=1e-10, atol=1e-12)
+    for nothing in (np.full((3, 2), -np.inf), np.empty((3, 0))):
+        with np.errstate(all="raise", under="ignore"):
+            value, dpos, dneg, *_ = call(loss, pos, nothing, state)
+        assert np.isfinite(value).all() and np.isfinite(dpos).all() and not dneg.any()
+        if name.split(",")[0] in ("sl", "bsl", "psl", "sampled_talos", "sampled_softmax_at_k"):
+            assert not value.any() and not dpos.any(), "nothing to compare with"
 
 
 @pytest.mark.parametrize("name", FULL)
 def test_a_user_without_positives_costs_nothing(name, rng):
     nobody = csr(np.zeros((2, 6)))
-    value, grad = get_loss(name).value_and_grad(rng.standard_normal((2, 6)), nobody)
+    value, grad = EVERY[name].value_and_grad(rng.standard_normal((2, 6)), nobody)
     assert not value.any() and not grad.any()
 
 
 @pytest.mark.parametrize("name", FULL)
 def test_a_catalogue_of_one_item(name):
-    value, grad = get_loss(name).value_and_grad(np.array([[0.7]]), csr([[1]]))
+    value, grad = EVERY[name].value_and_grad(np.array([[0.7]]), csr([[1]]))
     assert np.isfinite(value).all() and grad.shape == (1, 1)
     if name in ("softmax", "sparsemax"):
         np.testing.assert_allclose([value[0], grad[0, 0]], 0, atol=1e-12)
@@ -265,3 +321,17 @@ def test_unknown_losses_are_named():
             get_loss(wrong)
     with pytest.raises(ParameterError, match="beta"):
         RGX(beta=2).value_and_grad(np.zeros((1, 2)), csr([[1, 0]]))
+
+
+def test_rows_of_exponentials_against_logaddexp(rng):
+    x, beside = rng.standard_normal((40, 5)) * 3, rng.standard_normal(40) * 3
+    x[3], x[4, 2] = -np.inf, -np.inf
+    for t in (1.0, 0.02):
+        value, share = row_softmax(x.copy(), t, beside)
+        np.testing.assert_allclose(value, logsumexp(np.column_stack([x, beside]) / t, axis=1))
+        np.testing.assert_allclose(share, np.exp(x / t - value[:, None]), atol=1e-14)
+    value, share = row_softmax(x.copy())
+    assert value[3] == -np.inf and not share[3].any()
+    value, slope = logistic(np.array([-np.inf, -800.0, -3.0, 0.0, 800.0]))
+    np.testing.assert_allclose(value, [0, 0, 1 / (1 + np.exp(3)), 0.5, 1], atol=1e-300)
+    np.testing.assert_allclose(slope, value * (1 - value), atol=1e-15)

@@ -10,12 +10,22 @@ from rgals.datasets import make_implicit
 from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import InputError, NumericalError, ParameterError, ShapeError
 from rgals.sgd import SGDRanker
-from rgals.sgd.losses import get_loss
-from rgals.sgd.losses._base import Full, Sampled
+from rgals.sgd.losses import (
+    LLPAUC,
+    SML,
+    UIB,
+    AdvInfoNCE,
+    SampledSoftmaxAtK,
+    SampledTalos,
+    State,
+    get_loss,
+)
+from rgals.sgd.losses._base import Full, List, Sampled
 from rgals.sgd.optimizers import SGD, Adagrad, Adam, LazyAdam, get_optimizer
 from rgals.sgd.samplers import Sampler, alias_table
 from rgals.sgd.schedules import get_schedule
-from rgals.sgd.trainer import Settings, SideState, Trainer
+from rgals.sgd.sides import SideState
+from rgals.sgd.trainer import Settings, Trainer
 
 
 def matrix(rng, n_users=12, n_items=9, valued=False, density=0.35):
@@ -32,11 +42,18 @@ def trainer(
 ):
     loss = get_loss(loss)
     sampler = None
-    if loss.kind == "sampled":
+    if loss.kind != "full":
+        sampling["lists"] = loss.kind == "list"
         sampler = Sampler(X, sampling.pop("sampler", "uniform"), sampling.pop("n", 4), **sampling)
     settings = Settings(loss, temperature, lr, get_schedule("constant"), batch_size, 5, 0.0, 0.0, 3)
-    sides = [SideState(F.copy(), score == "cosine", optimizer or SGD()) for F in (P, Q)]
-    return Trainer(X, *sides, settings, sampler)
+    optimizer = optimizer or SGD()
+    sides = [SideState(F.copy(), score == "cosine", optimizer) for F in (P, Q)]
+    adversary = None
+    if getattr(loss, "adversary", None):
+        rng = np.random.default_rng(2)
+        drawn = [rng.standard_normal(F.shape) for F in (P, Q)]
+        adversary = tuple(SideState(F, score == "cosine", optimizer) for F in drawn)
+    return Trainer(X, *sides, settings, sampler, adversaries=adversary)
 
 
 def central(f, x, h=1e-6):
@@ -57,11 +74,16 @@ CASES = [
     ("sampled_softmax", {"sampler": "popularity", "gamma": 0.5, "replacement": False}),
     ("sampled_softmax", {"sampler": "in_batch"}),
     ("bce", {"shared": True, "exclude_positives": True, "n": 5}),
+    (LLPAUC(), {"n": 3}),
+    (UIB(), {"shared": True}),
+    (AdvInfoNCE(every=2), {}),
+    ("list_ndcg", {"n": 2}),
+    ("list_nrbp", {"n": 3, "replacement": False}),
 ]
 
 
 @pytest.mark.parametrize("score", ["dot", "cosine"])
-@pytest.mark.parametrize("loss, sampling", CASES)
+@pytest.mark.parametrize("loss, sampling", CASES, ids=str)
 def test_one_step_follows_the_gradient_of_the_whole_objective(loss, sampling, score, rng):
     """A step of plain SGD is -lr times the central differences of the mean loss, down to the factors."""
     X = matrix(rng, valued=True)
@@ -121,6 +143,156 @@ def test_fused_softmax_takes_extreme_scores_and_shows_infinite_ones(rng):
         run.epoch(0)
 
 
+@pytest.mark.parametrize("sampling", [{}, {"shared": True}])
+@pytest.mark.parametrize("loss", [LLPAUC(), LLPAUC(ascend=False), UIB(), SML(gamma=0.7)], ids=str)
+def test_what_a_loss_keeps_follows_its_gradient(loss, sampling, rng):
+    """Down or up, times its rate, for each user or for the model; weighted rows; then clipped."""
+    X = matrix(rng, valued=True)
+    P, Q = rng.standard_normal((12, 4)), rng.standard_normal((9, 4))
+    start = []
+
+    def mean_loss(k, values):
+        run = trainer(X, P, Q, loss, "cosine", temperature=1.0, lr=0.01, **sampling)
+        for side, old in zip(run.kept.sides, start, strict=False):
+            side.param[:] = old
+        run.kept.sides[k].param[:] = values
+        return run.epoch(0)
+
+    stepped = trainer(X, P, Q, loss, "cosine", temperature=1.0, lr=0.01, **sampling)
+    for side in stepped.kept.sides:
+        side.param += 0.3 * rng.random(side.param.shape) - 0.4 * (side.param > 0.5)
+        start.append(side.param.copy())
+    stepped.epoch(0)
+    moved = 0.0
+    for k, (state, side) in enumerate(zip(loss.state, stepped.kept.sides, strict=True)):
+        numeric = central(lambda values, k=k: mean_loss(k, values), start[k]) + state.drift / len(start[k])
+        by = 0.01 * state.rate * (-1 if state.ascend else 1) * numeric
+        expected = np.clip(start[k] - by, state.low, state.high)
+        np.testing.assert_allclose(side.param, expected, rtol=1e-6, atol=1e-9)
+        moved = max(moved, np.abs(by).max())
+    assert moved > 1e-3
+
+
+@pytest.mark.parametrize("score", ["dot", "cosine"])
+def test_the_adversary_climbs_in_its_epochs_and_the_model_rests(score, rng):
+    X = matrix(rng, valued=True)
+    P, Q = rng.standard_normal((12, 4)), rng.standard_normal((9, 4))
+    loss = AdvInfoNCE(every=2, adversary_lr=0.3, temperature=0.7)
+
+    def one(factors=None):
+        run = trainer(X, P, Q, loss, score, temperature=1.0)
+        for side, F in zip(run.adversaries, factors or (), strict=False):
+            side.param[:] = F
+            side.refresh()
+        return run, run.epoch(1)
+
+    first = [side.param.copy() for side in trainer(X, P, Q, loss, score).adversaries]
+    run, _ = one()
+    np.testing.assert_array_equal(run.users.param, P)
+    np.testing.assert_array_equal(run.items.param, Q)
+    for k, side in enumerate(run.adversaries):
+        numeric = central(lambda F, k=k: one([*first[:k], F, *first[k + 1 :]])[1], first[k])
+        assert np.abs(numeric).max() > 1e-3
+        np.testing.assert_allclose((side.param - first[k]) / 0.3, numeric, rtol=2e-6, atol=1e-8)
+    rests = trainer(X, P, Q, loss, score)
+    rests.epoch(0)
+    np.testing.assert_array_equal(rests.adversaries[0].param, first[0])
+    assert np.abs(rests.users.param - P).max() > 1e-3
+    last = trainer(X, P, Q, AdvInfoNCE(every=2, adversary_epochs=1), score)
+    last.epoch(3)
+    np.testing.assert_array_equal(last.adversaries[0].param, first[0])
+
+
+@pytest.mark.parametrize("threshold", ["exact", "sampled"])
+def test_thresholds_are_estimated_when_they_are_due(threshold, rng):
+    """The K-th largest score; that of positives and a sample is never above it, as a part's K-th largest."""
+    X = matrix(rng, 40, 60, density=0.2)
+    P, Q = rng.standard_normal((40, 4)), rng.standard_normal((60, 4))
+    loss = SampledSoftmaxAtK(k=5, every=3, threshold=threshold)
+    run = trainer(X, P, Q, loss, lr=1e-12, n=20, exclude_positives=True)
+    for epoch in range(3):
+        run.epoch(epoch)
+        assert not run.kept.sides[0].param.any(), "published: 0 until the first estimate"
+    run.epoch(3)
+    found, active = run.kept.sides[0].param[:, 0], X.row_counts > 0
+    scores = P @ Q.T / 0.7
+    exact = np.sort(scores, axis=1)[:, -5]
+    if threshold == "exact":
+        np.testing.assert_allclose(found[active], exact[active], rtol=1e-6)
+    else:
+        assert (found <= exact + 1e-6)[active].all() and (found < exact - 1e-3)[active].any()
+        own = X.to_scipy().toarray() > 0
+        sure = np.array(
+            [np.sort(s[o])[-5] if o.sum() >= 5 else -np.inf for s, o in zip(scores, own, strict=True)]
+        )
+        assert (found >= sure - 1e-6)[active].all()
+    assert not found[~active].any()
+
+
+def test_learned_thresholds_find_the_k_th_score(rng):
+    """Quantile regression from one positive and a few negatives a row; the factors stand still."""
+    X = matrix(rng, 6, 200, density=0.1)
+    P, Q = rng.standard_normal((6, 4)), rng.standard_normal((200, 4))
+    loss = SampledTalos(k=20, start=0.0, threshold_lr=6.0)
+    run = trainer(
+        X, P, Q, loss, "cosine", temperature=1.0, lr=1e-12, n=20, batch_size=8, exclude_positives=True
+    )
+    late = []
+    for epoch in range(200):
+        run.epoch(epoch)
+        late.append(run.kept.sides[0].param[:, 0].copy())
+    found, active = np.mean(late[100:], axis=0), X.row_counts > 1
+    scores = run.users.effective @ run.items.effective.T
+    assert np.ptp(np.sort(scores, axis=1)[active, -20]) > 0.01
+    above = (scores > found[:, None]).sum(axis=1)[active]
+    assert (np.abs(above - 20) <= 7).all() and abs(above.mean() - 20) <= 3
+
+
+def test_a_state_without_a_gradient_must_be_answered():
+    class Broken(Sampled):
+        state = (State("scale"),)
+
+        def value_and_grad(self, pos, neg, rows):
+            return np.zeros(len(pos)), pos, neg
+
+    X = make_implicit(40, 30, mean_interactions=6, random_state=0).matrix
+    with pytest.raises(ShapeError, match=r"Broken.value_and_grad returned .* are needed"):
+        SGDRanker(K=4, loss=Broken(), n_epochs=1, random_state=0).fit(X)
+
+
+class Outside(List):
+    """A list loss made elsewhere: how far the mean negative is above the mean positive."""
+
+    def value_and_grad(self, scores, indptr, n_positives, weights):
+        lists = np.repeat(np.arange(len(n_positives)), np.diff(indptr))
+        own = np.arange(len(scores)) - indptr[lists] < n_positives[lists]
+        rest = np.maximum(np.diff(indptr) - n_positives, 1)
+        grad = np.where(own, -1 / n_positives[lists], 1 / rest[lists]).astype(scores.dtype)
+        return np.bincount(lists, grad * scores), grad
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "lazy_adam"])
+def test_losses_from_outside_need_no_edit(optimizer):
+    class Own(Sampled):
+        """Softmax of a temperature that it learns."""
+
+        state = (State("heat", scope="model", start=1.0, low=0.05, high=5.0),)
+
+        def value_and_grad(self, pos, neg, rows):
+            heat = rows.state[:, 0]
+            value, dpos, dneg = get_loss("sampled_cce").value_and_grad(pos * heat, neg * heat[:, None])
+            return value, dpos * heat, dneg * heat[:, None], (dpos * pos + (dneg * neg).sum(axis=1))[:, None]
+
+    X = make_implicit(60, 40, mean_interactions=8, random_state=0).matrix
+    for loss in (Own(), Outside()):
+        history = (
+            SGDRanker(K=4, loss=loss, score="cosine", optimizer=optimizer, n_epochs=8, random_state=0)
+            .fit(X)
+            .history_
+        )
+        assert history[-1]["objective"] < history[0]["objective"] - 0.05
+
+
 def test_cosine_ignores_the_length_of_factors(rng):
     X = matrix(rng)
     P, Q = rng.standard_normal((12, 4)), rng.standard_normal((9, 4))
@@ -145,6 +317,8 @@ def test_a_zero_factor_has_cosine_zero_and_stays(rng):
         ("sampled_softmax", {"n": 30, "sampler": "popularity", "gamma": 0.5}),
         ("bpr", {"n": 7, "exclude_positives": True, "replacement": False}),
         ("sampled_cce", {"sampler": "in_batch"}),
+        (SampledSoftmaxAtK(every=1), {"n": 30}),
+        ("lambda_rank", {"n": 2}),
     ],
 )
 def test_results_do_not_depend_on_threads(loss, sampling, rng):
@@ -242,6 +416,29 @@ def test_a_user_of_everything_leaves_no_negative():
     X = as_csr(sp.csr_array(np.array([[1, 0, 0], [1, 1, 1]])))
     with pytest.raises(InputError, match="user 1 has interacted with all 3 items"):
         Sampler(X, "uniform", 2, exclude_positives=True)
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "popularity"])
+@pytest.mark.parametrize("replacement", [True, False])
+def test_lists_hold_the_positives_and_what_others_there_are(replacement, sampler, rng):
+    dense = (rng.random((30, 25)) < rng.choice([0.1, 0.4, 0.9], 30)[:, None]).astype(float)
+    dense[3], dense[4] = 0, 1
+    X = as_csr(sp.csr_array(dense))
+    users = rng.permutation(30).astype(np.int32)
+    drawn = Sampler(X, sampler, 3, replacement=replacement, lists=True)
+    lists = drawn.lists(np.uint64(5), users, 3 * X.row_counts[users])
+    assert lists.dtype == np.int32 and len(np.unique(X.row_counts)) > 8
+    again = drawn.lists(np.uint64(6), users, 3 * X.row_counts[users])
+    assert again.shape == lists.shape and (again != lists).any(), "the key decides"
+    for user, row in zip(users, lists, strict=True):
+        count = int(dense[user].sum())
+        own, rest, none = row[:count], row[count:][row[count:] >= 0], row[row < 0]
+        np.testing.assert_array_equal(own, np.flatnonzero(dense[user]))
+        assert not dense[user, rest].any()
+        room = 25 - count
+        wanted = min(3 * count, room) if not replacement else 3 * count * (room > 0)
+        assert len(rest) == wanted and len(own) + len(rest) + len(none) == len(row)
+        assert replacement or len(set(rest)) == len(rest)
 
 
 def test_in_batch_negatives_never_hold_the_own_positive(rng):

@@ -13,6 +13,7 @@ from rgals.files.archive import load_npz, save_npz
 from rgals.matrix.validate import as_csr
 from rgals.sgd import SGDRanker
 from rgals.sgd.epochs import CHECKPOINT
+from rgals.sgd.losses import AdvInfoNCE, SampledSoftmaxAtK
 
 N_EPOCHS = 5
 SETTINGS = {
@@ -25,6 +26,12 @@ SETTINGS = {
     "in batch, popularity": {"loss": "bce", "sampler": "in_batch", "batch_size": 64},
     "schedule": {"schedule": "cosine", "warmup": 0.2, "batch_size": 16},
     "early stopping": {"early_stopping": True, "patience": N_EPOCHS, "metric": "ndcg@3"},
+    "thresholds": {"loss": "sampled_talos", "n_negatives": 4},
+    "estimated thresholds": {"loss": SampledSoftmaxAtK(k=3, every=2), "n_negatives": 4, "optimizer": "adam"},
+    "scalars": {"loss": "llpauc", "n_negatives": 4, "optimizer": "sgd", "momentum": 0.5, "lr": 0.1},
+    "margins": {"loss": "sml", "n_negatives": 4, "optimizer": "adagrad"},
+    "adversary": {"loss": AdvInfoNCE(every=2), "n_negatives": 4},
+    "lists": {"loss": "lambda_rank", "n_negatives": 2, "batch_size": 16},
     "no seed": {"random_state": None},
 }
 

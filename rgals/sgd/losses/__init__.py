@@ -6,22 +6,74 @@ from typing import Any
 
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputTypeError
-from rgals.sgd.losses._base import Full, Sampled
-from rgals.sgd.losses.sampled import BCE, BPR, SampledCCE, SampledSoftmax
+from rgals.sgd.losses._base import KINDS, Adversary, Full, List, Rows, Sampled, State
+from rgals.sgd.losses.contrastive import BSL, PSL, AdvInfoNCE, FullBSL
+from rgals.sgd.losses.margins import SML, UIB
+from rgals.sgd.losses.metric import (
+    FullBPR,
+    FullLambdaLoss,
+    FullLambdaRank,
+    LambdaLoss,
+    LambdaRank,
+    ListAP,
+    ListNDCG,
+    ListNRBP,
+    ListRR,
+)
+from rgals.sgd.losses.sampled import BCE, BPR, MSE, SL, FullBCE, SampledCCE, SampledSoftmax
 from rgals.sgd.losses.softmax import Softmax, SoftmaxAtK, Sparsemax
 from rgals.sgd.losses.squared import RG2, RGX
+from rgals.sgd.losses.topk import (
+    AATP,
+    LLPAUC,
+    RSAtK,
+    SampledAATP,
+    SampledSoftmaxAtK,
+    SampledTalos,
+    SmoothIAtK,
+    Talos,
+)
 
 FullLoss, SampledLoss = Full, Sampled  # their names in 0.1
 LOSSES: dict[str, type] = {
+    # over the whole catalogue
     "softmax": Softmax,
     "softmax_at_k": SoftmaxAtK,
     "sparsemax": Sparsemax,
     "rg2": RG2,
     "rgx": RGX,
+    "full_bsl": FullBSL,
+    "full_bpr": FullBPR,
+    "full_bce": FullBCE,
+    "talos": Talos,
+    "aatp": AATP,
+    "full_lambda_rank": FullLambdaRank,
+    "full_lambda_loss": FullLambdaLoss,
+    # one positive against sampled negatives
     "sampled_softmax": SampledSoftmax,
     "sampled_cce": SampledCCE,
+    "sl": SL,
     "bpr": BPR,
     "bce": BCE,
+    "mse": MSE,
+    "bsl": BSL,
+    "psl": PSL,
+    "adv_info_nce": AdvInfoNCE,
+    "sampled_softmax_at_k": SampledSoftmaxAtK,
+    "sampled_talos": SampledTalos,
+    "sampled_aatp": SampledAATP,
+    "rs_at_k": RSAtK,
+    "smooth_i_at_k": SmoothIAtK,
+    "llpauc": LLPAUC,
+    "uib": UIB,
+    "sml": SML,
+    # a user's positives and sampled negatives together
+    "list_ndcg": ListNDCG,
+    "list_ap": ListAP,
+    "list_rr": ListRR,
+    "list_nrbp": ListNRBP,
+    "lambda_rank": LambdaRank,
+    "lambda_loss": LambdaLoss,
 }
 
 
@@ -29,25 +81,55 @@ def get_loss(loss: Any) -> Any:
     """The loss object that a name or an object stands for."""
     if isinstance(loss, str):
         return LOSSES[check_choice("loss", loss, tuple(LOSSES))]()
-    if isinstance(loss, type) or getattr(loss, "kind", None) not in ("full", "sampled"):
+    if isinstance(loss, type) or getattr(loss, "kind", None) not in KINDS:
         raise InputTypeError(f"loss must be a name or a loss object of rgals.sgd.losses, not {loss!r}")
     return loss
 
 
 __all__ = [
+    "AATP",
     "BCE",
     "BPR",
+    "BSL",
+    "LLPAUC",
     "LOSSES",
+    "MSE",
+    "PSL",
     "RG2",
     "RGX",
+    "SL",
+    "SML",
+    "UIB",
+    "AdvInfoNCE",
+    "Adversary",
     "Full",
+    "FullBCE",
+    "FullBPR",
+    "FullBSL",
+    "FullLambdaLoss",
+    "FullLambdaRank",
     "FullLoss",
+    "LambdaLoss",
+    "LambdaRank",
+    "List",
+    "ListAP",
+    "ListNDCG",
+    "ListNRBP",
+    "ListRR",
+    "RSAtK",
+    "Rows",
     "Sampled",
+    "SampledAATP",
     "SampledCCE",
     "SampledLoss",
     "SampledSoftmax",
+    "SampledSoftmaxAtK",
+    "SampledTalos",
+    "SmoothIAtK",
     "Softmax",
     "SoftmaxAtK",
     "Sparsemax",
+    "State",
+    "Talos",
     "get_loss",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -11,7 +12,66 @@ from rgals.matrix.csr import CSR
 from rgals.runtime.errors import ShapeError
 
 
-class Full(BaseEstimator):
+@dataclass(frozen=True)
+class State:
+    """A number for every user, or for the whole model, that a loss of kind "sampled" keeps.
+
+    The trainer owns it: it steps it with the optimiser of the fit along the gradient that the loss returns,
+    clips it to ``[low, high]``, and stores it in checkpoints. It starts afresh with every fit.
+    """
+
+    name: str
+    scope: Literal["user", "model"] = "user"
+    start: float = 0.0
+    low: float = -np.inf
+    high: float = np.inf
+    ascend: bool = False  # step upwards
+    lr: float | None = None  # None: that of the factors; 0: never stepped, only refreshed
+    rate: float = 1.0  # factor of the learning rate
+    drift: float = 0.0  # weight of its mean over all users in the loss: it acts on everybody at every step
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """A second pair of factors, which scores the rows of a loss of kind "sampled".
+
+    In every ``every``-th epoch the trainer steps that pair alone, upwards along the gradient that the loss
+    returns for its scores; in the others the model alone.
+    """
+
+    every: int
+    lr: float
+    score: Literal["cosine", "dot"] = "cosine"
+    epochs: int | None = None  # at most so many epochs of the adversary; None: no limit
+
+    def turn(self, epoch: int) -> bool:
+        """Whether it steps in this epoch, counted from 0."""
+        done = (epoch + 1) // self.every
+        return (epoch + 1) % self.every == 0 and (self.epochs is None or done <= self.epochs)
+
+
+@dataclass
+class Rows:
+    """What a loss may know of B rows besides their scores."""
+
+    count: np.ndarray  # (B,) positives of the row's user
+    n_items: int
+    state: np.ndarray  # (B, s) what the loss keeps, in the order of its ``state``
+    adversary: np.ndarray | None = None  # (B, n) scores of the negatives by the second pair of factors
+
+    def __getitem__(self, rows: slice) -> Rows:
+        scores = None if self.adversary is None else self.adversary[rows]
+        return Rows(self.count[rows], self.n_items, self.state[rows], scores)
+
+
+class _Loss(BaseEstimator):
+    #: How `SGDRanker` scores with ``score="auto"``.
+    score: ClassVar[str] = "cosine"
+    #: Whether the loss has temperatures or margins of its own and takes no ``temperature`` but 1.
+    raw_scores: ClassVar[bool] = False
+
+
+class Full(_Loss):
     """Base of the losses over the whole catalogue.
 
     ``value_and_grad(scores, positives)`` takes the scores of B users for all N items and their positives
@@ -27,21 +87,59 @@ class Full(BaseEstimator):
         return None
 
 
-class Sampled(BaseEstimator):
+class Sampled(_Loss):
     """Base of the losses of one positive against sampled negatives.
 
     ``value_and_grad(pos, neg)`` takes scores of shape (B,) and (B, n) and returns the values, float64 of
     shape (B,), and the gradients, (B,) and (B, n). A negative of score -inf is absent: it adds nothing and
     its gradient is zero.
+
+    With ``takes_rows``, a ``state`` or an ``adversary`` it is called with `Rows` as third argument; a loss
+    with state returns their gradients (B, s) besides, then one with an adversary that of its scores, (B, n).
     """
 
     kind: ClassVar[str] = "sampled"
     corrects_proposal: ClassVar[bool] = False  # whether log(N q) is subtracted from negatives (Eq. 9)
+    takes_rows: ClassVar[bool] = False
+    #: What the trainer keeps for the loss; a class attribute, or a property where parameters decide.
+    state: Any = ()
+    #: An `Adversary`, or None.
+    adversary: Any = None
+
+    def refresh(self, epoch: int) -> str | None:
+        """What `estimate` sees before this epoch: "exact" (all items), "sampled", or None for no refresh."""
+        return None
+
+    def estimate(self, scores: np.ndarray) -> np.ndarray:
+        """The state (B, s) from scores (B, W) of all items, or of positives and a sample; -inf is absent."""
+        raise NotImplementedError
 
 
-def checked(loss: Any, answer: tuple, *scores: np.ndarray) -> tuple:
-    """What a loss made of scores, where it has their shapes: numpy would spread another over the rows."""
-    shapes = [scores[0].shape[:1], *(part.shape for part in scores)]
+class List(_Loss):
+    """Base of the losses of one user's positives and sampled negatives together.
+
+    ``value_and_grad(scores, indptr, n_positives, weights)`` takes B lists one after the other: scores (T,),
+    ``indptr`` (B + 1,), of each list the first ``n_positives`` (B,) being positives. It returns the values,
+    float64 of shape (B,), and the gradient (T,). ``weights`` are those of the positives, or None where all
+    are 1. The trainer divides by the number of lists.
+    """
+
+    kind: ClassVar[str] = "list"
+    score: ClassVar[str] = "dot"
+
+
+KINDS = ("full", "sampled", "list")
+
+
+_FLAT = 800.0  # exp(-800) is 0 in double precision
+
+
+def checked(loss: Any, answer: tuple, *like: np.ndarray, n: int | None = None) -> tuple:
+    """What a loss made of scores, where it has their shapes: numpy would spread another over the rows.
+
+    ``n`` is the number of values where that is not the length of the first.
+    """
+    shapes = [(len(like[0]) if n is None else n,), *(part.shape for part in like)]
     found = [np.shape(part) for part in answer]
     if found != shapes:
         raise ShapeError(
@@ -58,6 +156,54 @@ def softplus(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     value = np.maximum(x, 0)
     value += np.log1p(small)
     return value, slope
+
+
+def logistic(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``1 / (1 + exp(-x))`` and its derivative, which does not cancel, for any x including -inf and inf."""
+    small = np.exp(-np.abs(x))
+    below = 1 / (1 + small)
+    slope = small * below
+    slope *= below
+    small *= below
+    return np.where(x >= 0, below, small), slope
+
+
+def scaled(x: np.ndarray, temperature: float) -> np.ndarray:
+    """``x / temperature``, held where exp and logistic no longer change, so that it cannot overflow."""
+    bound = _FLAT * temperature
+    return np.clip(x, -bound, bound) / x.dtype.type(temperature)
+
+
+def row_softmax(
+    x: np.ndarray, temperature: float = 1.0, beside: np.ndarray | float | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """``log sum_j exp(x_j / temperature)``, float64 (B,), and the weights of the sum, which overwrite ``x``.
+
+    ``beside`` (B,) is one more term of each row, whose weight is not returned. -inf is absent; of a row
+    without any term the logarithm is -inf.
+    """
+    top = x.max(axis=1, initial=-np.inf)
+    if beside is None:
+        top[top == -np.inf] = 0
+    else:
+        top = np.maximum(top, beside)
+    x -= top[:, None]
+    if temperature != 1:
+        np.maximum(x, -_FLAT * temperature, out=x)
+        x /= x.dtype.type(temperature)
+    np.exp(x, out=x)
+    total = x.sum(axis=1)
+    high = top.astype(np.float64) / temperature
+    if beside is None:
+        empty = total == 0
+        total[empty] = 1
+        high[empty] = -np.inf
+    elif temperature == 1:
+        total += np.exp(beside - top)
+    else:
+        total += np.exp(np.maximum(beside - top, -_FLAT * temperature) / x.dtype.type(temperature))
+    x /= total[:, None]
+    return high + np.log(total.astype(np.float64)), x
 
 
 def weights_of(positives: CSR) -> np.ndarray | float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -61,6 +62,8 @@ class Sparsemax(Full):
     >>> value.tolist(), grad.tolist()
     ([0.0], [[0.0, 0.0, 0.0]])
     """
+
+    score: ClassVar[str] = "dot"
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
         """Values (B,) and gradient (B, N); ``scores`` is overwritten by the gradient."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class RGX(Full):
     reg_exponent : float, default 1
     """
 
+    score: ClassVar[str] = "dot"
     alpha: float = 0.05
     beta: float = 1.0
     reg: float = 0.05

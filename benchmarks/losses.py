@@ -1,0 +1,362 @@
+"""Every ranking loss under the protocols of the papers, beside published figures and exact ALS.
+
+    python benchmarks/losses.py [SET ...] [--losses NAME ...] [--seeds 0 1 2] [--epochs 200]
+    python benchmarks/losses.py --tables               # prints what is recorded
+    python benchmarks/losses.py --plot                 # quality over seconds, all losses of a set
+
+The data are the given splits of SL@K (its Electronics, Health, MovieLens, Food); a tenth of the training
+part of every user is validation. Settings are the published best of each loss (K=64, dense Adam, factors
+from N(0, 1), learning rate 0.1, 1024 positives a batch, negatives that leave positives out; 1000 of them,
+200 on MovieLens), and ``NEIGHBOURS`` of it. The setting and the epoch (every 5th) are those of the best
+validation NDCG@20 of the first seed; the figures are of the test part, with validation items among the
+candidates, as published. ALS has the defaults of `RGALS` and the best of a grid around them. CPU seconds
+are of training alone.
+
+CiteULike-a has the lists of metric-optimization: users of 25 or more, K=32, a fifth of the interactions
+hidden, ranked among NSR times as many random items; the epoch is chosen on the hidden part, as published.
+Lines are appended to ``losses_results.jsonl``; what is recorded is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rgals import RGALS
+from rgals.datasets import read_interactions
+from rgals.datasets.given import given
+from rgals.matrix.csr import CSR
+from rgals.matrix.validate import as_csr
+from rgals.metrics import evaluate
+from rgals.model_selection import PROTOCOLS, split_interactions
+from rgals.sgd import SGDRanker
+from rgals.sgd.losses import (
+    BSL,
+    LLPAUC,
+    PSL,
+    AdvInfoNCE,
+    LambdaRank,
+    RSAtK,
+    SampledSoftmaxAtK,
+    SampledTalos,
+    SmoothIAtK,
+)
+
+DATA = Path(os.environ.get("RGALS_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+OUT = Path(__file__).with_name("losses_results.jsonl")
+METRICS = ("recall@20", "ndcg@20", "precision@20")
+EVERY = 5
+COSINE = {"score": "cosine", "init_scale": 1.0, "lr": 0.1, "optimizer": "adam", "exclude_positives": True}
+DOT = {**COSINE, "score": "dot", "temperature": 1.0}
+RAW = {**COSINE, "temperature": 1.0}
+
+Rows = dict[str, tuple[dict[str, Any], tuple[float, float] | None]]
+
+
+def settings(n: int, tau: float, bsl: tuple[float, float], k: float, llp: tuple[float, float]) -> Rows:
+    """The losses by name, with their best settings: negatives, temperatures, shares of LLPAUC."""
+    many = {"n_negatives": n}
+    at_k = SampledSoftmaxAtK(20, k / tau, every=5)
+    return {
+        "SL": ({**COSINE, **many, "loss": "sl", "temperature": tau}, None),
+        "BSL": ({**RAW, **many, "loss": BSL(*bsl)}, None),
+        "PSL": ({**RAW, **many, "loss": PSL(tau / 2)}, None),
+        "SL@20": ({**COSINE, **many, "loss": at_k, "temperature": tau}, None),
+        "Talos": ({**RAW, **many, "loss": SampledTalos(20, tau / 2)}, None),
+        "AdvInfoNCE": ({**RAW, **many, "loss": AdvInfoNCE(tau)}, None),
+        "LLPAUC": ({**RAW, **many, "loss": LLPAUC(*llp, ascend=False)}, None),
+        "AATP": ({**RAW, **many, "loss": "sampled_aatp"}, None),
+        "RS@20": ({**RAW, **many, "loss": RSAtK(20)}, None),
+        "SmoothI@20": ({**RAW, **many, "loss": SmoothIAtK(20)}, None),
+        "SmoothI@20, published": ({**RAW, **many, "loss": SmoothIAtK(20, published=True)}, None),
+        "BPR": ({**DOT, "n_negatives": 1, "loss": "bpr", "lr": 1e-3, "weight_decay": 1e-4}, None),
+        "BCE": ({**DOT, "n_negatives": 10, "loss": "bce", "lr": 1e-2, "init_scale": 0.1}, None),
+        "full softmax": ({**COSINE, "loss": "softmax", "temperature": tau}, None),
+        "full SL@20": ({**COSINE, "loss": "softmax_at_k", "temperature": tau}, None),
+        "full Talos": ({**RAW, "loss": "talos"}, None),
+        "LambdaLoss@20": ({**DOT, "loss": "full_lambda_loss", "lr": 1e-2, "init_scale": 0.1}, None),
+    }
+
+
+SETS: dict[str, Rows] = {
+    "amazon-health-10core": settings(1000, 0.2, (0.2, 0.2), 2.5, (0.7, 0.01)),
+    "amazon-electronics-10core": settings(1000, 0.2, (0.5, 0.2), 2.25, (0.5, 0.01)),
+    "ml-100k-10core": settings(200, 0.2, (0.2, 0.2), 2.25, (0.7, 0.01)),
+    "food-10core": settings(1000, 0.2, (0.2, 0.2), 2.25, (0.7, 0.01)),
+}
+#: Recall@20 and NDCG@20 of matrix factorisation: SL@K, Tables 1 and G.10; precision@20: Talos, appendix A.
+PUBLISHED = {
+    "amazon-health-10core": {
+        "BPR": (0.1575, 0.1209),
+        "LLPAUC": (0.1671, 0.1219),
+        "SL": (0.1737, 0.1264),
+        "AdvInfoNCE": (0.1660, 0.1236),
+        "BSL": (0.1737, 0.1264),
+        "SL@20": (0.1804, 0.1373),
+    },
+    "amazon-electronics-10core": {
+        "BPR": (0.0816, 0.0527),
+        "LLPAUC": (0.0821, 0.0499),
+        "SL": (0.0821, 0.0529),
+        "AdvInfoNCE": (0.0829, 0.0527),
+        "BSL": (0.0834, 0.0530),
+        "SL@20": (0.0892, 0.0587),
+    },
+    "ml-100k-10core": {"LambdaLoss@20": (0.3418, 0.3466), "SL@20": (0.3580, 0.3677)},
+    "food-10core": {"LambdaLoss@20": (0.0530, 0.0382), "SL@20": (0.0635, 0.0465)},
+}
+#: What is tried beside the published best, by validation.
+NEIGHBOURS: tuple[dict[str, Any], ...] = ({}, {"lr": 0.3}, {"lr": 0.03})
+#: CiteULike-a: AP, nDCG, RR, unnormalised RBP(.95) at NSR 1, from the result files of Li et al.
+LISTS = {
+    "list RR": ({"loss": "list_rr"}, (0.592, 0.801, 0.785, 0.321)),
+    "list AP": ({"loss": "list_ap"}, (0.856, 0.942, 0.963, 0.397)),
+    "list nDCG": ({"loss": "list_ndcg"}, (0.856, 0.943, 0.967, 0.396)),
+    "list nRBP": ({"loss": "list_nrbp"}, (0.914, 0.966, 0.978, 0.409)),
+    "lambda RR": ({"loss": LambdaRank("rr")}, (0.582, 0.789, 0.741, 0.321)),
+    "lambda AP": ({"loss": LambdaRank("ap")}, (0.836, 0.933, 0.951, 0.390)),
+    "lambda nDCG": ({"loss": LambdaRank("ndcg")}, (0.855, 0.942, 0.960, 0.395)),
+    "lambda nRBP .8": ({"loss": LambdaRank("nrbp", p=0.8)}, (0.839, 0.938, 0.964, 0.389)),
+    "lambda nRBP .9": ({"loss": LambdaRank("nrbp", p=0.9)}, (0.881, 0.956, 0.977, 0.400)),
+    "lambda nRBP .95": ({"loss": LambdaRank("nrbp", p=0.95)}, (0.903, 0.965, 0.982, 0.405)),
+}
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """What is recorded."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def record(path: Path, row: dict[str, Any]) -> None:
+    """Append a line."""
+    with path.open("a") as file:
+        file.write(json.dumps(row, separators=(",", ":"), default=str) + "\n")
+
+
+def fit(params: dict[str, Any], parts: Any, seed: int, epochs: int) -> tuple[float, dict[str, Any]]:
+    """Best validation NDCG@20 of every 5th epoch, and what that epoch reaches on the test part."""
+    best: dict[str, Any] = {"valid": -1.0}
+    curve: list[list[float]] = []
+    spent = [time.process_time(), 0.0]
+
+    def watch(now: Any) -> bool:
+        spent[1] += time.process_time() - spent[0]
+        if now.iteration % EVERY == 0 or now.iteration == epochs:
+            factors = now.user_factors, now.item_factors
+            valid = evaluate(factors, parts.train, parts.validation, ("ndcg@20",), n_jobs=1)["ndcg@20"]
+            curve.append([round(spent[1], 2), round(float(valid), 5)])
+            if valid > best["valid"]:
+                best.update(valid=float(valid), epoch=now.iteration)
+                best["factors"] = [part.copy() for part in factors]
+        spent[0] = time.process_time()
+        return now.iteration - best.get("epoch", 0) >= 5 * EVERY  # five looks without a gain
+
+    size = 1024 if "n_negatives" in params else 128
+    common = {"K": 64, "batch_size": size, "n_jobs": 1, "values": "binary"}
+    SGDRanker(n_epochs=epochs, random_state=seed, **common | params).fit(parts.train, callbacks=watch)
+    found = evaluate(best.pop("factors"), parts.train, parts.test, METRICS, n_jobs=1)
+    return best["valid"], {
+        **{name: round(float(found[name]), 5) for name in METRICS},
+        "epoch": best["epoch"],
+        "valid": round(best["valid"], 5),
+        "cpu": round(spent[1], 1),
+        "curve": curve,
+    }
+
+
+def run_loss(name: str, label: str, params: dict[str, Any], args: argparse.Namespace) -> None:
+    """All neighbours with the first seed; the best of them with the others."""
+    key = {"set": name, "loss": label, "epochs": args.epochs}
+    parts: Any = None
+    tried: list[tuple[float, dict[str, Any]]] = []
+    for seed in args.seeds:
+        first = seed == args.seeds[0]
+        chosen = NEIGHBOURS[: args.neighbours] if first else (max(tried, key=lambda pair: pair[0])[1],)
+        for other in chosen:
+            own = {**key, "seed": seed, "neighbour": other}
+            done = [row for row in lines(args.out) if own.items() <= row.items()]
+            if not done:
+                if parts is None:
+                    parts = PROTOCOLS["given split"].apply(read_interactions(DATA / f"{name}.npz"))
+                scale = {"lr": params["lr"] * other["lr"] / 0.1} if "lr" in other else other
+                record(args.out, {**own, **fit({**params, **scale}, parts, seed, args.epochs)[1]})
+                done = lines(args.out)[-1:]
+                print({k: v for k, v in done[0].items() if k != "curve"}, flush=True)
+            if first:
+                tried.append((done[0]["valid"], other))
+
+
+def run_als(name: str, args: argparse.Namespace) -> None:
+    """RG2, RGx and iALS by their defaults, and the best of a grid around them by validation."""
+    parts: Any = None
+    for loss in ("rg2", "rgx", "ials"):
+        for tuned in (False, True):
+            key = {"set": name, "loss": f"ALS {loss}", "tuned": tuned}
+            if any(key.items() <= row.items() for row in lines(args.out)):
+                continue
+            parts = parts or PROTOCOLS["given split"].apply(read_interactions(DATA / f"{name}.npz"))
+            default = RGALS(64, loss=loss, random_state=0, n_jobs=1, values="binary").fit(parts.train)
+            reg = float(default.params_["reg"])
+            found: list[tuple[float, float, RGALS, float]] = []
+            for factor in (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8) if tuned else (None,):
+                started = time.process_time()
+                model = RGALS(64, loss=loss, random_state=0, n_jobs=1, values="binary")
+                if factor is not None:
+                    model.set_params(reg=reg * factor)
+                model.fit(parts.train)
+                spent = time.process_time() - started
+                valid = evaluate(model, parts.train, parts.validation, ("ndcg@20",), n_jobs=1)["ndcg@20"]
+                found.append((float(valid), spent, model, reg * (factor or 1)))
+            valid, spent, model, reg = max(found, key=lambda entry: entry[0])
+            test = evaluate(model, parts.train, parts.test, METRICS, n_jobs=1)
+            figures = {metric: round(float(test[metric]), 5) for metric in METRICS}
+            record(args.out, {**key, **figures, "reg": reg, "valid": round(valid, 5), "cpu": round(spent, 1)})
+            print(lines(args.out)[-1], flush=True)
+
+
+def list_metrics(scores: np.ndarray, m: int) -> np.ndarray:
+    """AP, nDCG, RR and RBP(.95) of one list whose first m items are hidden positives."""
+    rank = np.empty(len(scores), int)
+    rank[np.argsort(-scores, kind="stable")] = np.arange(1, len(scores) + 1)
+    own = np.sort(rank[:m])
+    ideal = (1 / np.log2(1 + np.arange(1, m + 1))).sum()
+    ap = (np.arange(1, m + 1) / own).mean()
+    return np.array([ap, (1 / np.log2(1 + own)).sum() / ideal, 1 / own[0], 0.05 * (0.95 ** (own - 1)).sum()])
+
+
+def list_parts(seed: int) -> tuple[CSR, CSR, list[np.ndarray]]:
+    """Training and hidden part of CiteULike-a, and each user's hidden items with as many random others."""
+    matrix = given(read_interactions(DATA / "citeulike-a.npz")).csr()
+    matrix = matrix[np.diff(matrix.indptr) >= 25]
+    train, hidden = (as_csr(part) for part in split_interactions(matrix, (0.8, 0.2), random_state=seed))
+    rng, known = np.random.default_rng(seed), as_csr(matrix)
+    items = []
+    for user in range(known.n_rows):
+        own = hidden.indices[hidden.indptr[user] : hidden.indptr[user + 1]]
+        taken = known.indices[known.indptr[user] : known.indptr[user + 1]]
+        rest = rng.choice(np.setdiff1d(np.arange(known.n_cols), taken), len(own), replace=False)
+        items.append(np.concatenate([own, rest]))
+    return train, hidden, items
+
+
+def run_lists(args: argparse.Namespace) -> None:
+    """Listwise and lambda losses on CiteULike-a at NSR 1; the epoch is chosen by each metric on the test."""
+    for label, (params, _) in LISTS.items():
+        if args.losses and label not in args.losses:
+            continue
+        for seed in args.seeds:
+            key = {"set": "citeulike-a", "loss": label, "seed": seed, "epochs": args.epochs}
+            if any(key.items() <= row.items() for row in lines(args.out)):
+                continue
+            train, hidden, items = list_parts(seed)
+            best, spent, curve = np.zeros(4), [time.process_time(), 0.0], []
+
+            def watch(now: Any, best: Any = best, spent: Any = spent, curve: Any = curve) -> None:
+                spent[1] += time.process_time() - spent[0]
+                if now.iteration % EVERY == 0:
+                    rows = zip(now.user_factors, items, hidden.row_counts, strict=True)  # noqa: B023
+                    found = [list_metrics(now.item_factors[i] @ p, m) for p, i, m in rows if m]
+                    mean = np.mean(found, axis=0)
+                    np.maximum(best, mean, out=best)
+                    curve.append([round(spent[1], 1), *np.round(mean, 4).tolist()])
+                spent[0] = time.process_time()
+
+            how = {"K": 32, "n_jobs": 1, "values": "binary", "n_negatives": 1, "replacement": False}
+            how |= {"lr": 0.01, "init_scale": 0.01, "n_epochs": args.epochs, "random_state": seed}
+            SGDRanker(**how, **params).fit(train, callbacks=watch)
+            row = {**key, "best": np.round(best, 4).tolist(), "cpu": round(spent[1], 1), "curve": curve}
+            record(args.out, row)
+            print({k: v for k, v in row.items() if k != "curve"}, flush=True)
+
+
+def print_tables(rows: list[dict[str, Any]]) -> None:
+    """What is recorded, a set after the other."""
+    for name in SETS:
+        own = [row for row in rows if row["set"] == name]
+        if own:
+            print(f"\n{name}\n\n| loss | R@20 | N@20 | published | N@20 over it | seeds | epoch | CPU s |")
+            print("|" + "---|" * 8)
+        for label in dict.fromkeys(row["loss"] for row in own):
+            group = [row for row in own if row["loss"] == label]
+            if "tuned" in group[0]:
+                for row in group:
+                    title = f"{label}, {'tuned' if row['tuned'] else 'defaults'}"
+                    figures = f"{row['recall@20']:.4f} | {row['ndcg@20']:.4f}"
+                    print(f"| {title} | {figures} | | | 1 | | {row['cpu']} |")
+                continue
+            first = [row for row in group if row["seed"] == group[0]["seed"]]
+            chosen = max(first, key=lambda row: row["valid"])["neighbour"]
+            group = [row for row in group if row["neighbour"] == chosen]
+            recall, ndcg = (np.mean([row[m] for row in group]) for m in METRICS[:2])
+            told = PUBLISHED[name].get(label)
+            theirs = "| |" if told is None else f"{told[0]:.4f} / {told[1]:.4f} | {ndcg / told[1] - 1:+.1%} |"
+            rest = f"{len(group)} | {group[0]['epoch']} | {np.mean([row['cpu'] for row in group]):.0f} |"
+            print(f"| {label} {chosen or ''} | {recall:.4f} | {ndcg:.4f} | {theirs} {rest}")
+    lists = [row for row in rows if row["set"] == "citeulike-a"]
+    if lists:
+        print("\nciteulike-a, NSR 1: AP / nDCG / RR / RBP.95\n")
+        print("| loss | ours | published | CPU s |\n|---|---|---|---|")
+    for label, (_, told) in LISTS.items():
+        group = [row for row in lists if row["loss"] == label]
+        if group:
+            ours = " / ".join(f"{x:.3f}" for x in np.mean([row["best"] for row in group], axis=0))
+            print(f"| {label} | {ours} | {' / '.join(f'{x:.3f}' for x in told)} | {group[0]['cpu']:.0f} |")
+
+
+def plot(rows: list[dict[str, Any]], folder: Path) -> None:
+    """Validation NDCG@20 over CPU seconds, a line a loss, a file a set."""
+    import matplotlib.pyplot as plt
+
+    for name in SETS:
+        own = [row for row in rows if row["set"] == name and row.get("curve") and row["seed"] == 0]
+        if not own:
+            continue
+        figure, axes = plt.subplots(figsize=(8, 5))
+        for row in sorted(own, key=lambda row: -row["valid"]):
+            if not row["neighbour"]:
+                axes.plot(*np.array(row["curve"]).T, label=row["loss"])
+        for row in rows:
+            if row["set"] == name and row.get("tuned"):
+                axes.plot(row["cpu"], row["valid"], "o", label=row["loss"])
+        axes.set(xscale="log", xlabel="CPU seconds", ylabel="validation NDCG@20", title=name)
+        axes.legend(fontsize=7, ncol=2)
+        figure.savefig(folder / f"losses-{name}.png", dpi=120, bbox_inches="tight")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", nargs="*", default=[*SETS, "citeulike-a"], metavar="SET")
+    parser.add_argument("--losses", nargs="*", default=[], metavar="NAME")
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--neighbours", type=int, default=len(NEIGHBOURS))
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--tables", action="store_true")
+    parser.add_argument("--plot", action="store_true")
+    args = parser.parse_args()
+    if args.tables:
+        return print_tables(lines(args.out))
+    if args.plot:
+        return plot(lines(args.out), args.out.parent)
+    for name in args.data:
+        if name == "citeulike-a":
+            run_lists(args)
+            continue
+        if not args.losses:
+            run_als(name, args)
+        for label, (params, _) in SETS[name].items():
+            if not args.losses or label in args.losses:
+                run_loss(name, label, params, args)
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,430 @@
+"""Losses of a whole list: smooth ranking metrics, and pairs weighted by what a swap would change.
+
+All are sums over pairs of a positive i and an item j of the same list, of ``x = s_j - s_i``. A loss is a
+function of a block of such pairs: for every positive its value, for every pair the derivative by x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rgals.matrix.csr import CSR
+from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.sgd.losses._base import Full, List, logistic, softplus
+
+_PAIRS = 1 << 15  # pairs of a block, which stay in the cache of a core
+
+
+@dataclass
+class Lists:
+    """Lists one after the other, and what is known of their positives."""
+
+    scores: np.ndarray  # (T,)
+    indptr: np.ndarray  # (B + 1,)
+    n_positives: np.ndarray  # (B,)
+    list_of: np.ndarray = field(init=False)  # (P,) list of each positive
+    at: np.ndarray = field(init=False)  # (P,) where it stands in the scores
+
+    def __post_init__(self) -> None:
+        self.list_of = np.repeat(np.arange(len(self.n_positives)), self.n_positives)
+        before = np.cumsum(self.n_positives) - self.n_positives
+        self.at = np.arange(len(self.list_of)) + (self.indptr[:-1] - before)[self.list_of]
+
+    @property
+    def is_positive(self) -> np.ndarray:
+        """Whether each item is a positive of its list, (T,)."""
+        found = np.zeros(len(self.scores), bool)
+        found[self.at] = True
+        return found
+
+    def ranks(self) -> tuple[np.ndarray, np.ndarray]:
+        """The order of the items by list and falling score, and each item's rank from 1, distinct, (T,)."""
+        lists = np.repeat(np.arange(len(self.n_positives)), np.diff(self.indptr))
+        order = np.lexsort((-self.scores, lists))
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order)) - self.indptr[lists] + 1
+        return order, rank
+
+    def blocks(self, low: np.ndarray) -> Iterator[Block]:
+        """Pairs of each positive with the items from ``low`` (P,) to the end of its list, some at a time."""
+        high = self.indptr[self.list_of + 1]
+        some = np.flatnonzero(high > low)
+        ends = np.cumsum((high - low)[some])
+        start = 0
+        while start < len(some):
+            done = ends[start - 1] if start else 0
+            stop = max(int(np.searchsorted(ends, done + _PAIRS, "right")), start + 1)
+            p = some[start:stop]
+            yield Block(self, p, low[p], high[p])
+            start = stop
+
+
+class Block:
+    """Some positives, each with a run of items of its list."""
+
+    def __init__(self, lists: Lists, p: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
+        self.lists, self.p, self.list = lists, p, lists.list_of[p]
+        length = high - low
+        self.starts = np.cumsum(length) - length
+        self.i = np.repeat(np.arange(len(p)), length)  # positive of each pair, within the block
+        self.j = np.arange(len(self.i)) + (low - self.starts)[self.i]  # its item, in the scores
+        self.x = lists.scores[self.j] - lists.scores[lists.at[p]][self.i]
+        self.m = lists.n_positives[self.list]
+        self.n_negatives = lists.indptr[self.list + 1] - lists.indptr[self.list] - self.m
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Sum over the pairs of each positive, float64."""
+        return np.add.reduceat(values, self.starts, dtype=np.float64)
+
+    @property
+    def others(self) -> np.ndarray:
+        """Whether each pair is of two different positives."""
+        first = self.lists.indptr[self.list]
+        return (self.j < (first + self.m)[self.i]) & (self.j != self.lists.at[self.p][self.i])
+
+
+Terms = tuple[np.ndarray, np.ndarray]  # the value of each positive, the derivative of each pair
+
+
+class _Pairwise(List):
+    """A list loss that is a sum over its positives of functions of their pairs."""
+
+    negatives_only: ClassVar[bool] = True
+
+    def _prepare(self, lists: Lists) -> Any:
+        """What `_terms` needs of whole lists."""
+        return None
+
+    def _terms(self, block: Block, prepared: Any) -> Terms:
+        raise NotImplementedError
+
+    def value_and_grad(
+        self,
+        scores: np.ndarray,
+        indptr: np.ndarray,
+        n_positives: np.ndarray,
+        weights: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Values (B,) and gradient (T,)."""
+        lists = Lists(scores, np.asarray(indptr, np.int64), np.asarray(n_positives, np.int64))
+        values, grad = np.zeros(len(n_positives)), np.zeros(len(scores))
+        first = lists.indptr[lists.list_of]
+        if self.negatives_only:
+            first = first + lists.n_positives[lists.list_of]
+        prepared = self._prepare(lists)
+        for block in lists.blocks(first):
+            value, slope = self._terms(block, prepared)
+            if weights is not None:
+                value, slope = value * weights[block.p], slope * weights[block.p][block.i]
+            values += np.bincount(block.list, value, minlength=len(values))
+            low, high = int(block.j.min()), int(block.j.max()) + 1
+            grad[low:high] += np.bincount(block.j - low, slope, minlength=high - low)
+            grad[lists.at[block.p]] -= block.sum(slope)
+        return values, grad.astype(scores.dtype)
+
+
+def _discount(ranks: np.ndarray) -> np.ndarray:
+    return 1 / np.log2(1 + ranks)
+
+
+def ideal_dcg(m: np.ndarray) -> np.ndarray:
+    """DCG of lists whose m positives come first."""
+    return np.cumsum(_discount(np.arange(1, max(int(m.max(initial=1)), 1) + 1)))[np.maximum(m, 1) - 1]
+
+
+class _Listwise(_Pairwise):
+    """A metric with the smooth rank ``R_i = 1 + sum_{j != i} sigmoid(s_j - s_i)`` in place of the rank."""
+
+    negatives_only: ClassVar[bool] = False
+
+    def _terms(self, block: Block, prepared: Any) -> Terms:
+        above, slope = logistic(block.x)
+        own = block.j == block.lists.at[block.p][block.i]
+        above[own], slope[own] = 0, 0
+        return self._metric(block, above, slope, 1 + block.sum(above))
+
+    def _metric(self, block: Block, above: np.ndarray, slope: np.ndarray, rank: np.ndarray) -> Terms:
+        raise NotImplementedError
+
+
+class ListNDCG(_Listwise):
+    """Smooth nDCG: ``L = -1/Z sum_{i in I} 1 / log2(1 + R_i)``, Z the ideal DCG.
+
+    ``R_i = 1 + sum_j sigmoid(s_j - s_i)`` over the user's list, here and in the other listwise losses. Li et
+    al., "New Insights into Metric Optimization for Ranking-based Recommendation", Eq. 14.
+    """
+
+    def _metric(self, block: Block, above: np.ndarray, slope: np.ndarray, rank: np.ndarray) -> Terms:
+        ideal, logarithm = ideal_dcg(block.m), np.log(1 + rank)
+        by_rank = np.log(2) / (ideal * (1 + rank) * logarithm**2)
+        return -np.log(2) / (ideal * logarithm), by_rank[block.i] * slope
+
+
+class ListAP(_Listwise):
+    """Smooth average precision: ``L = -1/m sum_{i in I} A_i / R_i``.
+
+    ``A_i = 1 + sum_{j in I} sigmoid(s_j - s_i)``. Li et al., Eq. 15. Public code divides by
+    the positives of the whole batch instead of the user's m.
+    """
+
+    def _metric(self, block: Block, above: np.ndarray, slope: np.ndarray, rank: np.ndarray) -> Terms:
+        others = block.others
+        hits = 1 + block.sum(above * others)
+        by_rank, direct = hits / (block.m * rank**2), 1 / (block.m * rank)
+        return -hits / (block.m * rank), (by_rank[block.i] - direct[block.i] * others) * slope
+
+
+class ListRR(_Listwise):
+    """Smooth reciprocal rank: ``L = -sum_{i in I} B_i / R_i``.
+
+    ``B_i = prod_{j in I, j != i} (1 - sigmoid(s_j - s_i))``. Li et al., Eq. 16. At equal scores it is
+    ``2^-(m - 1)``: for users of many positives value and gradient are 0 to the precision of floats, which is
+    why this loss hardly learns.
+    """
+
+    def _metric(self, block: Block, above: np.ndarray, slope: np.ndarray, rank: np.ndarray) -> Terms:
+        others = block.others
+        first = np.exp(-block.sum(np.where(others, softplus(block.x)[0], 0)))
+        by_rank, direct = first / rank**2, first / rank
+        return -first / rank, by_rank[block.i] * slope + direct[block.i] * others * above
+
+
+@dataclass(eq=False, repr=False)
+class ListNRBP(_Pairwise):
+    """The loss that Li et al. derive from nRBP: ``L = sum_{i in I, j not in I} sigmoid(s_j - s_i)``.
+
+    Li et al., Eq. 19, ``sum_i (R_i - 1) - m (m - 1) / 2``: pairs of positives cancel, and what is left is the
+    sigmoid AUC loss, blind to the order of the top. It is no bound on RBP: their Eqs. 17 to 19 subtract
+    bounds of opposite directions.
+
+    Parameters
+    ----------
+    normalise : {"none", "positives", "pairs"}, default "none"
+        What the sum is divided by: nothing, as printed, so that active users dominate; m; or all pairs.
+    """
+
+    normalise: str = "none"
+
+    def _terms(self, block: Block, prepared: Any) -> Terms:
+        above, slope = logistic(block.x)
+        divisor = {"none": 1, "positives": block.m, "pairs": block.m * block.n_negatives}
+        divide = divisor[check_choice("normalise", self.normalise, tuple(divisor))]
+        scale = np.ones(len(block.m)) / divide
+        return scale * block.sum(above), scale[block.i] * slope
+
+
+# What swapping positive i and negative j, of ranks r_i and r_j, changes in a metric.
+
+
+def _swap_ndcg(block: Block, known: Ranked, p: float) -> np.ndarray:
+    change = np.abs(known.discount[known.of(block)][block.i] - known.discount[block.j])
+    return change / ideal_dcg(block.m)[block.i]
+
+
+def _swap_nrbp(block: Block, known: Ranked, p: float) -> np.ndarray:
+    change = np.abs(p ** (known.rank[known.of(block)] - 1.0)[block.i] - p ** (known.rank[block.j] - 1.0))
+    return change * ((1 - p) / (1 - p ** block.m.astype(np.float64)))[block.i]
+
+
+def _swap_rr(block: Block, known: Ranked, p: float) -> np.ndarray:
+    own, r = known.rank[known.of(block)], known.rank[block.j]
+    first, second = known.best[block.list], known.second[block.list]
+    other = np.where(own == first, second, first)[block.i]  # the best positive beside i
+    return np.abs(1 / np.minimum(other, r) - (1 / first)[block.i])
+
+
+def _swap_ap(block: Block, known: Ranked, p: float) -> np.ndarray:
+    at = known.of(block)
+    r_i, r_j = known.rank[at][block.i], known.rank[block.j]
+    n_i, n_j = known.hits[at][block.i], known.hits[block.j]
+    between = known.harmonic[block.j] - known.harmonic[at][block.i]
+    up = (n_j + 1) / r_j - n_i / r_i - between - 1 / r_i
+    down = n_i / r_i - n_j / r_j + between
+    return np.abs(np.where(r_j < r_i, up, down)) / block.m[block.i]
+
+
+@dataclass
+class Ranked:
+    """Ranks in every list, and what swaps of the metrics are made of."""
+
+    rank: np.ndarray  # (T,)
+    discount: np.ndarray  # (T,) of DCG
+    hits: np.ndarray  # (T,) positives at or above the item
+    harmonic: np.ndarray  # (T,) sum of their 1 / rank
+    best: np.ndarray  # (B,) rank of the first positive,
+    second: np.ndarray  # of the second, infinite where there is none
+    at: np.ndarray  # (P,) where positives stand
+
+    @classmethod
+    def of_lists(cls, lists: Lists) -> Ranked:
+        """The ranks by the scores."""
+        order, rank = lists.ranks()
+        start = np.repeat(lists.indptr[:-1], np.diff(lists.indptr))
+        sorted_hits = lists.is_positive[order].astype(np.float64)
+        found = []
+        for terms in (sorted_hits, sorted_hits / rank[order]):
+            total = np.concatenate([[0.0], np.cumsum(terms)])
+            sums = np.empty(len(order))
+            sums[order] = total[1:] - total[start]
+            found.append(sums)
+        top = np.full((2, len(lists.n_positives)), np.inf)
+        own = rank[lists.at]
+        for position in (1, 2):
+            here = np.rint(found[0][lists.at]) == position
+            top[position - 1][lists.list_of[here]] = own[here]
+        return cls(rank, _discount(rank), found[0], found[1], top[0], top[1], lists.at)
+
+    def of(self, block: Block) -> np.ndarray:
+        """Where the positives of a block stand."""
+        return self.at[block.p]
+
+
+#: Metrics of `LambdaRank`.
+SWAPS: dict[str, Callable[[Block, Ranked, float], np.ndarray]] = {
+    "ndcg": _swap_ndcg,
+    "ap": _swap_ap,
+    "rr": _swap_rr,
+    "nrbp": _swap_nrbp,
+}
+
+
+class _Lambda(_Pairwise):
+    """``L = sum_{i in I, j not in I} W_ij log(1 + exp(s_j - s_i))``, W a constant for the gradient."""
+
+    smooth: str = "logistic"
+
+    def _prepare(self, lists: Lists) -> Any:
+        return Ranked.of_lists(lists)
+
+    def _weights(self, block: Block, known: Any) -> np.ndarray:
+        raise NotImplementedError
+
+    def _terms(self, block: Block, prepared: Any) -> Terms:
+        how = check_choice("smooth", self.smooth, ("logistic", "sigmoid"))
+        value, slope = softplus(block.x) if how == "logistic" else logistic(block.x)
+        weights = self._weights(block, prepared)
+        return block.sum(weights * value), weights * slope
+
+
+@dataclass(eq=False, repr=False)
+class LambdaRank(_Lambda):
+    """Pairs weighted by what their swap would change in a metric.
+
+    ``L = sum_{i in I, j not in I} |Delta_ij| log(1 + exp(s_j - s_i))``, Delta the change of the metric if the
+    ranks of i and j in the list were exchanged, a constant for the gradient: the value can rise along it.
+
+    SL@K, appendix G.1; Li et al., Eqs. 7 to 10. Eq. 10 prints ``|y_i p^(R_i - 1) - y_j p^(R_j - 1)|`` for
+    nRBP, in which the rank of the negative has no part; a swap changes ``|p^(R_i - 1) - p^(R_j - 1)|``. Ranks
+    are distinct: with tied ones, as SL@K counts them, LambdaLoss would divide by 0.
+
+    Parameters
+    ----------
+    metric : {"ndcg", "ap", "rr", "nrbp"}, default "ndcg"
+    p : float in (0, 1), default 0.9
+        Persistence of nRBP (published: 0.8, 0.9, 0.95).
+    smooth : {"logistic", "sigmoid"}, default "logistic"
+        The function of ``s_j - s_i``. "sigmoid" is what the public code of Li et al. differentiates.
+    """
+
+    metric: str = "ndcg"
+    p: float = 0.9
+    smooth: str = "logistic"
+
+    def _weights(self, block: Block, known: Any) -> np.ndarray:
+        p = check_real("p", self.p, 0, 1 - 1e-9, open_min=True)
+        return SWAPS[check_choice("metric", self.metric, tuple(SWAPS))](block, known, p)
+
+
+@dataclass(eq=False, repr=False)
+class LambdaLoss(_Lambda):
+    """LambdaLoss for nDCG, and for nDCG@K.
+
+    `LambdaRank` with ``W_ij = 1/log2(1 + |d|) - 1/log2(2 + |d|)``, d the difference of the ranks; with ``k``
+    times ``1 / (1 - 1/log2(1 + max(r_i, r_j)))`` where that maximum is above K.
+
+    SL@K, Eqs. 2.3 to 2.5. Its public code takes ``1/log2(1 + |d|)`` and ``1 / (1 - 1/max)`` with one negative
+    for a positive: ``published=True``.
+
+    Parameters
+    ----------
+    k : int, optional
+        None for the whole list.
+    published : bool, default False
+        The weights of the public code.
+    """
+
+    k: int | None = None
+    published: bool = False
+
+    def _weights(self, block: Block, known: Any) -> np.ndarray:
+        own, other = known.rank[known.of(block)][block.i], known.rank[block.j]
+        distance, lower = np.abs(own - other), np.maximum(own, other)
+        weight = _discount(distance) - (0 if self.published else _discount(1 + distance))
+        if self.k is None:
+            return weight
+        beyond = lower > check_int("k", self.k, 1)
+        # A lower rank of 1 cannot be: it is that of one of two items.
+        return weight / np.where(beyond, 1 - (1 / lower if self.published else _discount(lower)), 1)
+
+
+class _OnCatalogue(Full):
+    """A list loss whose lists are the whole catalogue: before it in the bases of a class."""
+
+    score: ClassVar[str] = "dot"
+
+    def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
+        """Values (B,) and gradient (B, N); ``scores`` is overwritten by the gradient."""
+        n = positives.n_cols
+        rest = np.ones(scores.shape, bool)
+        rest.reshape(-1)[positives.positions] = False
+        # Of every row its positives, then the other items.
+        own = (positives.slice_rows(b, b + 1).indices for b in range(len(scores)))
+        order = np.concatenate(
+            [np.concatenate([y, np.flatnonzero(rest[b])]) + b * n for b, y in enumerate(own)]
+        )
+        weights = None if positives.is_binary else positives.values
+        flat = scores.reshape(-1)
+        lists = np.arange(len(scores) + 1) * n, positives.row_counts, weights
+        values, grad = super().value_and_grad(flat[order], *lists)  # type: ignore[misc]
+        flat[order] = grad
+        return values, scores
+
+
+class FullLambdaRank(_OnCatalogue, LambdaRank):  # type: ignore[misc]
+    """`LambdaRank` with the catalogue as the list of every user, as SL@K's appendix G.1 defines it.
+
+    Parameters
+    ----------
+    metric : {"ndcg", "ap", "rr", "nrbp"}, default "ndcg"
+    p : float in (0, 1), default 0.9
+    smooth : {"logistic", "sigmoid"}, default "logistic"
+    """
+
+
+class FullLambdaLoss(_OnCatalogue, LambdaLoss):  # type: ignore[misc]
+    """`LambdaLoss` with the catalogue as the list of every user.
+
+    Parameters
+    ----------
+    k : int, optional
+    published : bool, default False
+    """
+
+
+class FullBPR(_OnCatalogue, _Lambda):  # type: ignore[misc]
+    """`BPR` with all items that are no positives of the user.
+
+    ``L_x = sum_{i in I, j not in I} log(1 + exp(s_j - s_i))``
+
+    Di Teodoro et al., Eq. 3.
+    """
+
+    def _prepare(self, lists: Lists) -> Any:
+        return None
+
+    def _weights(self, block: Block, known: Any) -> np.ndarray:
+        return np.ones(len(block.j))

@@ -1,0 +1,493 @@
+"""Losses for the top of a list: a threshold or a rank decides what counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+
+from rgals.matrix.csr import CSR
+from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.sgd.losses._base import (
+    Full,
+    Rows,
+    Sampled,
+    State,
+    logistic,
+    row_softmax,
+    row_totals,
+    scaled,
+    softplus,
+    weights_of,
+)
+from rgals.sgd.losses.margins import hinge
+from rgals.sgd.losses.sampled import present
+
+#: Where thresholds are estimated: among all items, or among positives and sampled negatives.
+ESTIMATES = ("exact", "sampled")
+
+
+def kth_largest(scores: np.ndarray, k: int) -> np.ndarray:
+    """K-th largest score of each row, (B,); the smallest, where there are fewer; -inf is absent."""
+    k = min(check_int("k", k, 1), scores.shape[1])
+    found = np.partition(scores, scores.shape[1] - k, axis=1)[:, scores.shape[1] - k]
+    short = found == -np.inf
+    found[short] = np.where(scores[short] > -np.inf, scores[short], np.inf).min(axis=1)
+    return np.where(np.isinf(found), found.dtype.type(0), found)
+
+
+def quantile_gradient(pos: np.ndarray, neg: np.ndarray, rows: Rows, k: int) -> np.ndarray:
+    """Derivative of the quantile loss by the threshold, (B, 1), from each row's positive and negatives.
+
+    ``dQ/db = 1/N [ c r_+ + (N - c)/n sum_j r_j ]``, r = -(1 - K/N) for a score above b and K/N below: Talos,
+    section 3.3, whose sum over all positives one positive of the user stands for, without bias. It is 0 where
+    K of all N scores are above. Negatives must be drawn uniformly and without the user's positives.
+    """
+    threshold, share = rows.state[:, 0], k / rows.n_items
+    there = (neg > -np.inf).sum(axis=1)
+    above = (neg > threshold[:, None]).sum(axis=1)
+    rest = share * there - above
+    own = share - (pos > threshold)
+    scale = (rows.n_items - rows.count) / np.maximum(there, 1)
+    return ((rows.count * own + scale * rest) / rows.n_items)[:, None]
+
+
+class _Thresholds(Sampled):
+    """The threshold that a loss keeps per user: where it starts, and how it follows the scores."""
+
+    k: int
+    start: float | str
+    threshold_lr: float = 0.0
+
+    @property
+    def state(self) -> tuple[State, ...]:
+        """The threshold, which is only estimated where its learning rate is 0."""
+        lr = check_real("threshold_lr", self.threshold_lr, 0)
+        start = self.start
+        if isinstance(start, str):
+            check_choice("start", start, ESTIMATES)
+            start = 0.0
+        return (State("threshold", start=check_real("start", start), lr=lr),)
+
+    def refresh(self, epoch: int) -> str | None:
+        """Before the first epoch, unless ``start`` is a number."""
+        return self.start if epoch == 0 and isinstance(self.start, str) else None
+
+    def estimate(self, scores: np.ndarray) -> np.ndarray:
+        """The K-th largest score of every user, (B, 1)."""
+        return kth_largest(scores, self.k)[:, None]
+
+
+@dataclass(eq=False, repr=False)
+class SampledSoftmaxAtK(_Thresholds):
+    """SL@K with sampled negatives: softmax weighted towards positives near or inside the user's top K.
+
+    ``l = w log sum_j exp(o_j - o_+)``, ``w = sigmoid((o_+ - beta_u) / weight_temperature)``
+
+    SL@K, Eq. 3.5 and Algorithm E.1. beta_u is a constant for the gradient, w is not (C.9). Eq. 3.5 sums over
+    all items, the algorithm over the negatives alone: then the log-sum can be below 0, and w pulls its
+    positive up. Public code refreshes beta_u in the last of every ``every`` epochs, batch by batch; here it
+    is refreshed after that epoch. `SoftmaxAtK` is the loss over the catalogue.
+
+    Parameters
+    ----------
+    k : int, default 20
+    weight_temperature : float > 0, default 12.5
+        In units of the scores that the loss sees, divided by ``temperature``: the paper's 2.5 at 0.2.
+    every : int, default 5
+        Epochs between two estimates of beta_u (published: 5, 20).
+    threshold : {"sampled", "exact"}, default "sampled"
+        beta_u is the K-th largest score among the user's positives and as many negatives as a row has, which
+        is never above the exact one, or among all items, which costs an evaluation.
+    start : float or one of these names, default 0.0
+        beta_u in the first epochs.
+    with_positive : bool, default False
+        Whether the positive has a term in the sum, the 1 of `SampledCCE`.
+    """
+
+    k: int = 20
+    weight_temperature: float = 12.5
+    every: int = 5
+    threshold: str = "sampled"
+    start: float | str = 0.0
+    with_positive: bool = False
+
+    def refresh(self, epoch: int) -> str | None:
+        """After every ``every`` epochs."""
+        every = check_int("every", self.every, 1)
+        kind = check_choice("threshold", self.threshold, ESTIMATES)
+        return kind if epoch and epoch % every == 0 else super().refresh(epoch)
+
+    def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
+        """Values (B,) and gradients (B,), (B, n), and (B, 1) of beta_u: 0."""
+        temperature = check_real("weight_temperature", self.weight_temperature, 0, open_min=True)
+        rest, dneg = row_softmax(neg - pos[:, None], beside=0.0 if self.with_positive else None)
+        cost = present(rest)
+        weight, slope = logistic(scaled(pos.astype(np.float64) - rows.state[:, 0], temperature))
+        dneg *= weight.astype(dneg.dtype)[:, None]
+        dpos = (slope * cost / temperature).astype(pos.dtype) - dneg.sum(axis=1)
+        return weight * cost, dpos, dneg, np.zeros((len(pos), 1))
+
+
+@dataclass(eq=False, repr=False)
+class SampledTalos(_Thresholds):
+    """Talos: a ratio of bounded scores above a learned threshold, for Precision@K.
+
+    ``l = log(1 + exp(beta_u - s_+)) / t + log sum_j (1 + exp(beta_u - s_j))^(-1/t)``
+
+    Talos, Eq. 3.7, a constant for the gradient of the scores being beta_u, which is learned by quantile
+    regression (section 3.3). The printed sum over negatives alone (``with_positive=False``) does not bound
+    Eq. 3.6; over all items it does, plus log c. The temperature stands outside the logistic function: inside
+    is the paper's ablation, 7 to 11 % worse. The regression is unbiased for uniform negatives without the
+    user's positives (``exclude_positives=True``).
+
+    Parameters
+    ----------
+    k : int, default 20
+    temperature : float > 0, default 0.1
+    threshold_lr : float >= 0, default 1e-3
+        Of beta_u. By Adam it moves about as much at each of a user's updates, so that from 0 it takes
+        hundreds of them to arrive.
+    start : {"exact", "sampled"} or float, default "exact"
+        beta_u at first: estimated from the initial factors, or a number (published: 0).
+    with_positive : bool, default False
+        Whether the positive has a term in the sum.
+    """
+
+    raw_scores: ClassVar[bool] = True
+
+    k: int = 20
+    temperature: float = 0.1
+    threshold_lr: float = 1e-3
+    start: float | str = "exact"
+    with_positive: bool = False
+
+    def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
+        """Values (B,) and gradients (B,), (B, n), and (B, 1) of beta_u, by the quantile loss."""
+        temperature = check_real("temperature", self.temperature, 0, open_min=True)
+        k = check_int("k", self.k, 1)
+        beta = rows.state[:, 0].astype(pos.dtype, copy=False)
+        any_left = (neg > -np.inf).any(axis=1)
+        own, own_slope = softplus(beta - pos)
+        logits, slope = softplus(beta[:, None] - neg)
+        rest, dneg = row_softmax(
+            np.negative(logits, out=logits), temperature, -own if self.with_positive else None
+        )
+        value = np.where(any_left, own.astype(np.float64) / temperature + present(rest), 0.0)
+        # With its own term in the sum, the positive keeps the share of the others.
+        share = np.where(any_left, dneg.sum(axis=1) if self.with_positive else pos.dtype.type(1), 0)
+        dneg *= slope
+        dneg /= dneg.dtype.type(temperature)
+        dpos = (-share * own_slope / temperature).astype(pos.dtype)
+        return value, dpos, dneg, quantile_gradient(pos, neg, rows, k)
+
+
+@dataclass(eq=False, repr=False)
+class SampledAATP(_Thresholds):
+    """Accuracy at the top: hinges of positives and negatives on a learned threshold.
+
+    ``l = [1 + beta_u - s_+]_+ + mean_j [1 + s_j - beta_u]_+``
+
+    Talos, appendix D.5, in words; the formula is that of the code. beta_u is learned as in `SampledTalos`.
+    With cosines both hinges are active unless ``|s - beta| >= 1``, which makes the loss nearly linear.
+
+    Parameters
+    ----------
+    k : int, default 20
+    threshold_lr : float >= 0, default 1e-3
+    start : {"exact", "sampled"} or float, default "exact"
+    """
+
+    raw_scores: ClassVar[bool] = True
+
+    k: int = 20
+    threshold_lr: float = 1e-3
+    start: float | str = "exact"
+
+    def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
+        """Values (B,) and gradients (B,), (B, n), and (B, 1) of beta_u, by the quantile loss."""
+        k = check_int("k", self.k, 1)
+        beta = rows.state[:, 0].astype(pos.dtype, copy=False)
+        first, dpos = hinge(1 + beta - pos)
+        rest, dneg = hinge(1 + neg - beta[:, None])
+        there = np.maximum((neg > -np.inf).sum(axis=1), 1)
+        dneg /= there.astype(dneg.dtype)[:, None]
+        value = first + rest.sum(axis=1, dtype=np.float64) / there
+        return value, -dpos, dneg, quantile_gradient(pos, neg, rows, k)
+
+
+class _FullThresholds(Full):
+    """Exact thresholds at every step."""
+
+    raw_scores: ClassVar[bool] = True
+    k: int
+
+    def thresholds(self, scores: np.ndarray) -> np.ndarray:
+        """The K-th largest score of each row (the smallest, where there are fewer items), (B,)."""
+        return kth_largest(scores, self.k)
+
+
+@dataclass(eq=False, repr=False)
+class Talos(_FullThresholds):
+    """Talos over the catalogue, with the exact threshold at every step.
+
+    Eq. 3.7: ``L_x = sum_{y in I_x} v_xy [ log(1 + exp(beta_x - s_xy)) / t + log Z_x ]``; Eq. 3.6:
+    ``L_x = log Z_x - log sum_{y in I_x} v_xy b_xy``; ``b_xy = (1 + exp(beta_x - s_xy))^(-1/t)``, ``Z_x`` its
+    sum over all items, beta_x the K-th largest score of the user, a constant for the gradient.
+
+    Talos, section 3. 3.6 is at most 3.7 (its mean over the positives) less log c, both over all items; the
+    paper's step from one to the other leaves the positives out of 3.7, where that fails. Its Theorem 3.1
+    holds for a narrow window of temperatures; a bound for all of them is tested.
+
+    Parameters
+    ----------
+    k : int, default 20
+    temperature : float > 0, default 0.1
+    form : {"3.7", "3.6"}, default "3.7"
+    """
+
+    k: int = 20
+    temperature: float = 0.1
+    form: str = "3.7"
+
+    def value_and_grad(
+        self, scores: np.ndarray, positives: CSR, thresholds: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Values (B,) and gradient (B, N)."""
+        temperature = check_real("temperature", self.temperature, 0, open_min=True)
+        beta = self.thresholds(scores) if thresholds is None else thresholds
+        where, v, count = positives.positions, weights_of(positives), positives.row_sums
+        logits, slope = softplus(beta[:, None] - scores)
+        own = -logits.reshape(-1)[where].astype(np.float64) / temperature
+        total, grad = row_softmax(np.negative(logits, out=logits), temperature)
+        flat, rows = grad.reshape(-1), positives.rows
+        if check_choice("form", self.form, ("3.6", "3.7")) == "3.7":
+            value = count * total - row_totals(v * own, positives)
+            grad *= count.astype(grad.dtype)[:, None]
+            flat[where] -= v
+        else:
+            top = np.full(len(scores), -np.inf)
+            np.maximum.at(top, rows, own)
+            share = v * np.exp(own - top[rows])
+            mass = row_totals(share, positives)
+            some = mass > 0
+            inside = np.log(np.where(some, mass, 1)) + np.where(some, top, 0)
+            value = np.where(some, total - inside, 0)
+            grad *= some[:, None]
+            flat[where] -= (share / mass[rows]).astype(grad.dtype)
+        grad *= slope
+        grad /= grad.dtype.type(temperature)
+        return value, grad
+
+
+@dataclass(eq=False, repr=False)
+class AATP(_FullThresholds):
+    """`SampledAATP` over the catalogue, with the exact threshold at every step.
+
+    ``L_x = sum_{y in I_x} v_xy ( [1 + beta_x - s_xy]_+ + mean_{j not in I_x} [1 + s_xj - beta_x]_+ )``
+
+    Parameters
+    ----------
+    k : int, default 20
+    """
+
+    k: int = 20
+
+    def value_and_grad(
+        self, scores: np.ndarray, positives: CSR, thresholds: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Values (B,) and gradient (B, N)."""
+        beta = self.thresholds(scores) if thresholds is None else thresholds
+        where, v, count = positives.positions, weights_of(positives), positives.row_sums
+        own, active = hinge(1 + beta[positives.rows] - scores.reshape(-1)[where])
+        rest, grad = hinge(1 + scores - beta[:, None])
+        rest.reshape(-1)[where] = 0
+        scale = count / np.maximum(scores.shape[1] - positives.row_counts, 1)
+        grad *= scale.astype(grad.dtype)[:, None]
+        grad.reshape(-1)[where] = -v * active
+        return row_totals(v * own, positives) + scale * rest.sum(axis=1, dtype=np.float64), grad
+
+
+@dataclass(eq=False, repr=False)
+class RSAtK(Sampled):
+    """Recall surrogate: a smooth rank, and a smooth step at K.
+
+    ``l = 1 - sigmoid((K - 1 - r) / t2)``, ``r = sum_j sigmoid((s_j - s_+) / t1)``
+
+    Talos, appendix D.5. r counts sampled negatives while K counts items: ``rescale=True`` takes r N / n. The
+    gradient vanishes for rows far from K, beyond about 23 t2 ranks.
+
+    Parameters
+    ----------
+    k : int, default 20
+    score_temperature : float > 0, default 0.01
+        t1.
+    rank_temperature : float > 0, default 1
+        t2.
+    rescale : bool, default False
+        Whether the rank among the n sampled negatives stands for that among all N items.
+    """
+
+    raw_scores: ClassVar[bool] = True
+    takes_rows: ClassVar[bool] = True
+
+    k: int = 20
+    score_temperature: float = 0.01
+    rank_temperature: float = 1.0
+    rescale: bool = False
+
+    def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
+        """Values (B,) and gradients (B,), (B, n)."""
+        first = check_real("score_temperature", self.score_temperature, 0, open_min=True)
+        second = check_real("rank_temperature", self.rank_temperature, 0, open_min=True)
+        k = check_int("k", self.k, 1)
+        above, dneg = logistic(scaled(neg - pos[:, None], first))
+        there = neg > -np.inf
+        above[~there], dneg[~there] = 0, 0
+        factor = rows.n_items / np.maximum(there.sum(axis=1), 1) if self.rescale else np.ones(len(pos))
+        rank = factor * above.sum(axis=1, dtype=np.float64)
+        inside, slope = logistic(scaled(k - 1 - rank, second))
+        dneg *= (slope * factor / (first * second)).astype(dneg.dtype)[:, None]
+        # 1 - sigmoid(x) = sigmoid(-x), which keeps its digits.
+        value = logistic(scaled(rank - (k - 1), second))[0]
+        return value, -dneg.sum(axis=1), dneg
+
+
+@dataclass(eq=False, repr=False)
+class SmoothIAtK(Sampled):
+    """Smooth rank indicators, for Precision@K: K softmaxes that peel off one rank after the other.
+
+    ``l = 1 - 1/K sum_k I^k_+``, ``I^k = softmax_j(x_j prod_{l<k} (1 - I^l_j - delta) / t)`` over the positive
+    and its negatives, ``x = s + 1``. The product is a constant for the gradient.
+
+    Thonet et al. (2022); Talos, appendix D.5. The public code of Talos multiplies every item by the product
+    of the *positive*, with which ranks are never peeled off: ``published=True``; its figures are of that.
+
+    Parameters
+    ----------
+    k : int, default 20
+    temperature : float > 0, default 0.2
+    delta : float >= 0, default 0.05
+    published : bool, default False
+        The variant of the public code.
+    """
+
+    raw_scores: ClassVar[bool] = True
+
+    k: int = 20
+    temperature: float = 0.2
+    delta: float = 0.05
+    published: bool = False
+
+    def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Values (B,) and gradients (B,), (B, n)."""
+        temperature = check_real("temperature", self.temperature, 0, open_min=True)
+        delta, k = check_real("delta", self.delta, 0), check_int("k", self.k, 1)
+        scores = np.concatenate([pos[:, None], neg], axis=1)
+        absent = scores == -np.inf
+        some_absent = absent.any()
+        x = scores + 1
+        if some_absent:
+            x[absent] = 0
+        product, grad = np.ones_like(x), np.zeros_like(x)
+        hits, own = np.zeros(len(pos)), np.zeros(len(pos))
+        for _ in range(k):
+            logits = x * product
+            if some_absent:
+                logits[absent] = -np.inf
+            _, share = row_softmax(logits, temperature)
+            first = share[:, 0].copy()
+            hits += first
+            own += product[:, 0] * first
+            left = 1 - delta - (first[:, None] if self.published else share)
+            share *= first[:, None]
+            share *= product
+            grad += share
+            product *= left
+        scale = 1 / (k * temperature)
+        dpos = (scale * (grad[:, 0] - own)).astype(pos.dtype)
+        return 1 - hits / k, dpos, grad[:, 1:] * grad.dtype.type(scale)
+
+
+@dataclass(eq=False, repr=False)
+class LLPAUC(Sampled):
+    """Lower-left partial AUC: positives of low and negatives of high score, by a minimax over seven scalars.
+
+    With ``P = sigmoid(s_+)``, ``Q_j = sigmoid(s_j)``, ``r(x) = log(1 + exp(5 x)) / 5``::
+
+        l = -s1 - r(-(P - a)^2 + 2 (1 + g) P - s1) / alpha
+            + s2 + mean_j r((Q_j - b)^2 + 2 (1 + g) Q_j - s2) / beta
+            - g^2 + ta (a + g) + tb (g + 1 - b)
+
+    scores, a, b, s2, ta and tb go down, s1 and g up.
+
+    SL@K, appendix F.4, and Talos, section 2.4. The public code of SL@K takes all scalars *down* and holds g
+    in ``[max(-a, b - 1), 1]``: ``ascend=False``. That of Talos ascends: their figures are of two algorithms.
+
+    Parameters
+    ----------
+    alpha, beta : float in (0, 1], default 0.7, 0.1
+        Shares of positives and negatives.
+    ascend : bool, default True
+        Whether s1 and g go up.
+    """
+
+    raw_scores: ClassVar[bool] = True
+
+    alpha: float = 0.7
+    beta: float = 0.1
+    ascend: bool = True
+
+    @property
+    def state(self) -> tuple[State, ...]:
+        """a, b, g, s1, s2, ta, tb."""
+        down = partial(State, scope="model")
+        up = partial(down, ascend=bool(self.ascend), rate=2.0)
+        return (
+            down("a", start=1.0, low=0.0, high=1.0),
+            down("b", low=0.0, high=1.0),
+            up("g", low=-1.0, high=1.0),
+            up("s1", start=0.5, low=-1.0, high=4.0),
+            down("s2", start=0.5, low=0.0, high=5.0, rate=2.0),
+            down("ta", start=0.5, low=0.0),
+            down("tb", start=0.5, low=0.0),
+        )
+
+    def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
+        """Values (B,) and gradients (B,), (B, n), and (B, 7) of the scalars."""
+        shares = (check_real(name, getattr(self, name), 0, 1, open_min=True) for name in ("alpha", "beta"))
+        alpha, beta = shares
+        a, b, g, s1, s2, ta, tb = rows.state.T.astype(np.float64)
+        if not self.ascend:
+            g = np.maximum(g, np.maximum(-a, b - 1))  # below it, ta and tb would take the value down for ever
+        p, dp = logistic(pos.astype(np.float64))
+        q, dq = logistic(neg)
+        n = np.maximum((neg > -np.inf).sum(axis=1), 1)
+        dtype = neg.dtype.type
+        first, p_slope = softplus(5 * (-((p - a) ** 2) + 2 * (1 + g) * p - s1))
+        gap = q - b.astype(neg.dtype)[:, None]
+        inner = gap * gap + (2 * (1 + g)).astype(neg.dtype)[:, None] * q - s2.astype(neg.dtype)[:, None]
+        inner *= dtype(5)
+        inner[neg == -np.inf] = -np.inf
+        rest, c = softplus(inner)
+        c /= (beta * n).astype(neg.dtype)[:, None]
+        value = -s1 - first / (5 * alpha) + s2 + rest.sum(axis=1, dtype=np.float64) / (5 * beta * n)
+        value += -(g**2) + ta * (a + g) + tb * (g + 1 - b)
+        hit = p_slope / alpha
+        dpos = -hit * (-2 * (p - a) + 2 * (1 + g)) * dp
+        dneg = (2 * gap + (2 * (1 + g)).astype(neg.dtype)[:, None]) * dq * c
+        total, weighted = c.sum(axis=1), np.einsum("bn,bn->b", c, q)
+        dstate = np.column_stack(
+            [
+                -2 * hit * (p - a) + ta,
+                -2 * np.einsum("bn,bn->b", c, gap) - tb,
+                -2 * p * hit + 2 * weighted - 2 * g + ta + tb,
+                hit - 1,
+                1 - total,
+                a + g,
+                g + 1 - b,
+            ]
+        )
+        return value, dpos.astype(pos.dtype), dneg, dstate
