@@ -43,6 +43,12 @@ class SampledSoftmax(SampledCCE):
 
     Pu et al., Eqs. 8-10. The trainer subtracts ``log(N q_j)``, which is zero for uniform negatives; what is
     left is `SampledCCE`.
+
+    Examples
+    --------
+    >>> from rgals.sgd.losses import SampledSoftmax
+    >>> SampledSoftmax().corrects_proposal
+    True
     """
 
     corrects_proposal: ClassVar[bool] = True
