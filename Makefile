@@ -73,7 +73,7 @@ test: lint
 	$(PY) -m pytest -n 3 --dist worksteal
 
 stress: $(TEST)
-	$(PY) -m pytest tests/stress
+	$(PY) -m pytest tests/stress --full
 	$(PY) -m pytest -n 3 --dist worksteal --full
 
 bench: $(BENCH)

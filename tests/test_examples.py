@@ -82,6 +82,7 @@ def test_grid_search(monkeypatch, capsys):
     assert "best: alpha=" in out
 
 
+@pytest.mark.few(0)
 def test_hard_negatives(monkeypatch, capsys):
     out = run("hard_negatives.py", monkeypatch, capsys)
     without, with_them = map(float, re.findall(r"ndcg@20 ([\d.]+) on test", out))
@@ -90,6 +91,7 @@ def test_hard_negatives(monkeypatch, capsys):
     assert score == pytest.approx(sum(parts), abs=0.02) and parts[-1] < 0
 
 
+@pytest.mark.few(0)
 def test_convergence(monkeypatch, capsys, tmp_path):
     pytest.importorskip("matplotlib")
     ratings = tmp_path / "ratings.csv"

@@ -35,6 +35,7 @@ def test_ndcg_on_fixed_splits(data_set, floor, method, data_file):
 
 
 @pytest.mark.realdata
+@pytest.mark.few(0)
 def test_rg2_leads_on_ml_1m(data_file):
     parts = PROTOCOLS["stars>=3 5-core user 80/10/10"].apply(read_interactions(data_file("ml-1m")))
     figures = {
@@ -48,6 +49,7 @@ def test_rg2_leads_on_ml_1m(data_file):
 @pytest.mark.realdata
 @pytest.mark.parametrize("loss", ["rg2", "ials"])
 @pytest.mark.parametrize("data_set", ["steam-200k-hours", "lastfm-hetrec2011"])
+@pytest.mark.few(0)
 def test_play_counts_are_fitted_as_well_as_by_the_best_of_three(data_set, loss, data_file):
     X = read_interactions(data_file(data_set)).matrix
     train, test = split_interactions(X, (0.8, 0.2), random_state=0)

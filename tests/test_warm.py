@@ -87,6 +87,7 @@ def talk():
 """
 
 
+@pytest.mark.few(0)
 def test_no_two_processes_compile_the_same_and_the_bar_ends_full(package, monkeypatch, capsys):
     toy(package, monkeypatch, CALL)
     reports, process = [], warm._process

@@ -16,7 +16,7 @@ from rgals.kernels.sums import add_sums
 from rgals.kernels.tiles import tile_add, widen_add, zero
 from rgals.kernels.vectors import LINE
 from rgals.kernels.workspace import workspace
-from rgals.runtime.aligned import empty
+from rgals.runtime.aligned import empty, read_only
 
 ROWS = 256  # rows of a block: its products stay in the L2 cache
 STRIP = 128  # rows of a product: they stay in the L2 cache up to K = 1024
@@ -109,7 +109,7 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
     side = min(TILE, width)
     partial = np.zeros((n_chunks * n_pairs, side**2))
     numbers, ones = np.arange(ROWS, dtype=np.int32), np.ones(side, factors.dtype)
-    launch(_partial, n_threads, factors, weight, uniform, numbers, ones, partial)
+    launch(_partial, n_threads, read_only(factors), weight, uniform, numbers, ones, partial)
     # Chunks are added in a fixed order. Tiles lie one block column after another, W numbers a row.
     sums = partial.reshape(n_chunks, n_pairs, -1).sum(axis=0)
     out = np.zeros((width, width))
@@ -198,6 +198,6 @@ def multiply(
     panels = empty((width // w, width, w), factors.dtype)
     panels[:] = matrix.reshape(width, width // w, w).transpose(1, 0, 2)
     panels = panels.reshape(-1)
-    launch(_multiply, n_threads, factors, panels, begins, ends, out, weight, linear_weight, sums)
+    launch(_multiply, n_threads, read_only(factors), panels, begins, ends, out, weight, linear_weight, sums)
     squares, plain, linear = sums.sum(axis=0)
     return squares, plain, linear

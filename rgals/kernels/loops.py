@@ -25,3 +25,10 @@ def lower_bound(x, start, stop, value):
         else:
             stop = middle
     return start
+
+
+@inner
+def contains(x, start, stop, value):
+    """Whether ``value`` is among the sorted ``x[start:stop]``."""
+    at = lower_bound(x, start, stop, value)
+    return at < stop and x[at] == value

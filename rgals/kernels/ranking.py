@@ -7,31 +7,25 @@ import numpy as np
 from rgals.kernels.blas import gemm_nt
 from rgals.kernels.compile import entry, inner
 from rgals.kernels.library import kernel
-from rgals.kernels.loops import lower_bound
-from rgals.kernels.queue import fetch_add, launch
+from rgals.kernels.loops import contains, lower_bound
+from rgals.kernels.queue import fetch_add, launch, spread
 from rgals.kernels.tiles import copy
 from rgals.kernels.workspace import workspace
+from rgals.runtime.aligned import read_only
 
-ROWS = 64  # rows that a thread takes at once
 FEW = 16  # up to so many relevant items, a SIMD count for each beats a search in their sorted scores
 
 
 @entry(nogil=True)
-def _find_hits(counter, ids, indptr, indices, hits):
-    while True:
-        first = fetch_add(counter, 0, ROWS)
-        if first >= len(ids):
-            break
-        for u in range(first, min(first + ROWS, len(ids))):
-            begin, end = indptr[u], indptr[u + 1]
-            for j in range(ids.shape[1]):
-                at = lower_bound(indices, begin, end, ids[u, j])
-                hits[u, j] = at < end and indices[at] == ids[u, j]
+def _find_hits(first, stop, ids, indptr, indices, hits):
+    for u in range(first, stop):
+        for j in range(ids.shape[1]):
+            hits[u, j] = contains(indices, indptr[u], indptr[u + 1], ids[u, j])
 
 
 def find_hits(ids, indptr, indices, n_threads, hits):
     """``hits[u, j]``: whether ``ids[u, j]`` is in the sorted row u of a CSR matrix."""
-    launch(_find_hits, n_threads, ids, indptr, indices, hits)
+    spread(_find_hits, len(ids), n_threads, ids, indptr, indices, hits)
 
 
 @kernel("pirxx")
@@ -114,21 +108,20 @@ def count_above(queries, items, truth_ptr, truth, seen_ptr, seen, block, n_threa
     thread holds ``block`` rows of complete scores. ``above`` and ``tied`` receive the counts, an entry for
     each of ``truth``; NaN is less than everything.
     """
-    launch(_count_above, n_threads, queries, items, truth_ptr, truth, seen_ptr, seen, block, above, tied)
+    factors, filters = (read_only(queries), read_only(items)), (truth_ptr, truth, seen_ptr, seen)
+    launch(_count_above, n_threads, *factors, *filters, block, above, tied)
 
 
 @entry(nogil=True)
-def _count_above_dense(counter, scores, truth_ptr, truth, seen_ptr, seen, above, tied):
-    n_queries, n_items = scores.shape
+def _count_above_dense(first, stop, scores, truth_ptr, truth, seen_ptr, seen, above, tied):
+    n_items = scores.shape[1]
     row = workspace(n_items, scores)
-    while True:
-        u = fetch_add(counter, 0, 1)
-        if u >= n_queries:
-            break
+    for u in range(first, stop):
         copy(row, 0, scores, u * n_items, n_items)
         _count_row(row, 0, n_items, u, truth_ptr, truth, seen_ptr, seen, above, tied)
 
 
 def count_above_dense(scores, truth_ptr, truth, seen_ptr, seen, n_threads, above, tied):
     """`count_above` for given scores."""
-    launch(_count_above_dense, n_threads, scores, truth_ptr, truth, seen_ptr, seen, above, tied)
+    filters = truth_ptr, truth, seen_ptr, seen
+    spread(_count_above_dense, len(scores), n_threads, scores, *filters, above, tied)

@@ -24,7 +24,7 @@ import numpy as np
 from rgals.kernels import gather
 from rgals.kernels.compile import entry, inner
 from rgals.kernels.library import kernel
-from rgals.kernels.queue import fetch_add, launch
+from rgals.kernels.queue import spread
 from rgals.kernels.triangles import triangle
 from rgals.kernels.vectors import LINE
 from rgals.kernels.workspace import workspace
@@ -36,7 +36,6 @@ FACTORED = 3  # kind & FACTORED: the kind without the flag
 NOT_POSITIVE = -1  # info: the diagonal is not positive and finite
 SAMPLE = 128  # positives of a row that the estimate of its largest weight looks at
 _SOON = 128  # positives of the next row that are asked for while this row is solved
-_ROWS = 256  # that a thread weighs at once
 
 
 class Rows(NamedTuple):
@@ -291,19 +290,15 @@ def add_unweighted(n, basis, scratch):
 
 
 @entry(nogil=True, _nrt=False)
-def _weigh(counter, rows, n_zero, n_negative, heaviest):
-    while True:
-        first = fetch_add(counter, 0, _ROWS)
-        if first >= len(n_zero):
-            break
-        for number in range(first, min(first + _ROWS, len(n_zero))):
-            begin = rows.indptr[number]
-            for k in range(begin, rows.indptr[number + 1]):
-                m, _ = coefficients(k, number, rows)
-                n_zero[number] += m == 0.0
-                n_negative[number] += m < 0.0
-                if k < begin + SAMPLE:
-                    heaviest[number] = max(heaviest[number], m)
+def _weigh(first, stop, rows, n_zero, n_negative, heaviest):
+    for number in range(first, stop):
+        begin = rows.indptr[number]
+        for k in range(begin, rows.indptr[number + 1]):
+            m, _ = coefficients(k, number, rows)
+            n_zero[number] += m == 0.0
+            n_negative[number] += m < 0.0
+            if k < begin + SAMPLE:
+                heaviest[number] = max(heaviest[number], m)
 
 
 def weigh(rows: Rows, n_threads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -311,5 +306,5 @@ def weigh(rows: Rows, n_threads: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
     n_rows = len(rows.scale)
     n_zero, n_negative = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64)
     heaviest = np.full(n_rows, -np.inf)
-    launch(_weigh, n_threads, rows, n_zero, n_negative, heaviest)
+    spread(_weigh, n_rows, n_threads, rows, n_zero, n_negative, heaviest)
     return n_zero, n_negative, heaviest

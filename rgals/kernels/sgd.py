@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 
 from rgals.kernels.compile import entry
+from rgals.kernels.loops import contains
 from rgals.kernels.tiles import add_scaled, dot, fill
 
 SGD, ADAGRAD, ADAM = range(3)
@@ -33,24 +34,11 @@ def _mix(z):
 
 
 @njit(inline="always")
-def _contains(indices, low, high, item):
-    while low < high:
-        middle = (low + high) >> 1
-        if indices[middle] < item:
-            low = middle + 1
-        elif indices[middle] > item:
-            high = middle
-        else:
-            return True
-    return False
-
-
-@njit(inline="always")
 def _is_free(item, b, marked, mark, exclude, indices, low, high):
     """Whether row ``b`` may draw an item: by its mark, or by a search in the row's positives."""
     if marked:
         return mark[item] != b
-    return not (exclude and _contains(indices, low, high, item))
+    return not (exclude and contains(indices, low, high, item))
 
 
 @entry(nogil=True)
@@ -179,17 +167,12 @@ def apply(begin, stop, rows, slots, grad, ridge, factors, moments, steps, kind, 
         decay = numbers[COUPLED]
         if len(ridge) > 0:
             decay = decay + numbers[RIDGE_SCALE] * ridge[row]
-        if slot < 0:
-            g[:] = 0
-        elif cosine:
-            for k in range(width):
-                g[k] = grad[slot, k] * numbers[GRAD_SCALE]
+        for k in range(width):
+            g[k] = grad[slot, k] * numbers[GRAD_SCALE] if slot >= 0 else 0.0
+        if cosine and slot >= 0:
             along = dot(g, 0, effective, row * width, width)
             for k in range(width):
                 g[k] = (g[k] - along * effective[row, k]) * inverse_norm[row]
-        else:
-            for k in range(width):
-                g[k] = grad[slot, k] * numbers[GRAD_SCALE]
         steps[row] += 1
         shrink = numbers[DECOUPLED] * lr
         for k in range(width):

@@ -6,7 +6,7 @@ import numpy as np
 
 from rgals.kernels.compile import entry
 from rgals.kernels.library import kernel
-from rgals.kernels.queue import fetch_add, launch
+from rgals.kernels.queue import spread
 
 
 @kernel("pdddii")
@@ -28,15 +28,11 @@ def add_sums(e, table, weight, linear_weight, sums, k, n):
 
 
 @entry(nogil=True)
-def _column_sums(counter, factors, weight, linear_weight, out):
-    (n, k), n_chunks = factors.shape, len(out)
-    while True:
-        chunk = fetch_add(counter, 0, 1)
-        if chunk >= n_chunks:
-            break
-        first, last = chunk * n // n_chunks, (chunk + 1) * n // n_chunks
-        sums = chunk * 3 * k
-        add_sums(factors, first * k, weight, first, linear_weight, first, out, sums, k, last - first)
+def _column_sums(first, stop, factors, weight, linear_weight, out):
+    n, k = factors.shape
+    for chunk in range(first, stop):
+        at, last = chunk * n // len(out), (chunk + 1) * n // len(out)
+        add_sums(factors, at * k, weight, at, linear_weight, at, out, chunk * 3 * k, k, last - at)
 
 
 def column_sums(
@@ -45,6 +41,6 @@ def column_sums(
     """Diagonal of ``F^T diag(weight) F``, ``F^T weight`` and ``F^T linear_weight``, summed in float64."""
     # Sixteen parts, whatever the number of threads: the order of the sums is fixed.
     partial = np.zeros((16, 3, factors.shape[1]))
-    launch(_column_sums, n_threads, factors, weight, linear_weight, partial)
+    spread(_column_sums, len(partial), n_threads, factors, weight, linear_weight, partial)
     squares, sums, linear = partial.sum(axis=0)
     return squares, sums, linear

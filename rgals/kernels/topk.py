@@ -16,7 +16,7 @@ from rgals.kernels.blas import gemm_nt
 from rgals.kernels.compile import entry, inner
 from rgals.kernels.library import kernel
 from rgals.kernels.loops import lower_bound
-from rgals.kernels.queue import fetch_add, launch
+from rgals.kernels.queue import fetch_add, launch, spread
 from rgals.kernels.tiles import copy, dot, times
 from rgals.kernels.workspace import workspace
 
@@ -155,13 +155,10 @@ def topk(queries, items, scale, blocked, indptr, indices, n_threads, ids, scores
 
 
 @entry(nogil=True)
-def _fill_lists(counter, queries, items, scale, allowed_ptr, allowed, indptr, indices, n, ids, scores):
-    n_queries, k = queries.shape
+def _fill_lists(first, last, queries, items, scale, allowed_ptr, allowed, indptr, indices, n, ids, scores):
+    k = queries.shape[1]
     row = workspace(LISTED, queries)
-    while True:
-        q = fetch_add(counter, 0, 1)
-        if q >= n_queries:
-            break
+    for q in range(first, last):
         begin, stop = allowed_ptr[q], allowed_ptr[q + 1]
         excluded, end = indptr[q], indptr[q + 1]
         for start in range(begin, stop, LISTED):
@@ -189,17 +186,14 @@ def topk_lists(queries, items, scale, allowed_ptr, allowed, indptr, indices, n_t
     Only the listed items are scored: the cost is that of the lists, not of the catalogue.
     """
     filters = scale, allowed_ptr, allowed, indptr, indices
-    launch(_fill_lists, n_threads, queries, items, *filters, ids.shape[1], *_empty(ids, scores))
+    spread(_fill_lists, len(queries), n_threads, queries, items, *filters, ids.shape[1], *_empty(ids, scores))
 
 
 @entry(nogil=True)
-def _fill_dense(counter, dense, indptr, indices, n, ids, scores):
-    n_queries, width = dense.shape
+def _fill_dense(first, last, dense, indptr, indices, n, ids, scores):
+    width = dense.shape[1]
     row = workspace(width, dense)
-    while True:
-        q = fetch_add(counter, 0, 1)
-        if q >= n_queries:
-            break
+    for q in range(first, last):
         copy(row, 0, dense, q * width, width)
         mask(row, 0, width, 0, indices, indptr[q], indptr[q + 1])
         scan(row, 0, width, 0, scores, ids, q * n, n)
@@ -208,4 +202,4 @@ def _fill_dense(counter, dense, indptr, indices, n, ids, scores):
 
 def topk_dense(dense, indptr, indices, n_threads, ids, scores):
     """The best columns of every row of a given score matrix, filtered."""
-    launch(_fill_dense, n_threads, dense, indptr, indices, ids.shape[1], *_empty(ids, scores))
+    spread(_fill_dense, len(dense), n_threads, dense, indptr, indices, ids.shape[1], *_empty(ids, scores))

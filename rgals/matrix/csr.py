@@ -13,13 +13,6 @@ _CHUNK = 1 << 20  # entries that numpy converts at once: bounds temporary memory
 _KEPT = 1 << 20  # bytes that may stay with the process: asking costs as much as a small fit
 
 
-def read_only(array: np.ndarray) -> np.ndarray:
-    """A contiguous, read-only view: kernels compile once, for memory-mapped and ordinary arrays alike."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view
-
-
 @dataclass(frozen=True)
 class CSR:
     """A sparse matrix of non-negative weights, rows sorted by index, no duplicates, no stored zeros.

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.matrix.csr import CSR, read_only
+from rgals.matrix.csr import CSR
 from rgals.runtime import memory as _memory
+from rgals.runtime.aligned import read_only
 from rgals.runtime.errors import InputError, InputTypeError, ShapeError, UnknownIdError
 
 _LARGE = 1 << 26  # interactions from which the memory for their conversion is looked at first

@@ -12,10 +12,11 @@ import numpy as np
 
 from rgals.datasets.ids import IdMap
 from rgals.files.archive import ArraySpec, FileSpec, load_npz, save_npz
-from rgals.matrix.csr import CSR, read_only
+from rgals.matrix.csr import CSR
 from rgals.matrix.validate import fault
 from rgals.matrix.weighting import AUTO, VALUES, Weighting
 from rgals.model.state import FitRecord, Snapshot, parameters_of
+from rgals.runtime.aligned import read_only
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputTypeError, ModelFileError
 

@@ -20,6 +20,13 @@ def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
+def read_only(array: np.ndarray) -> np.ndarray:
+    """A contiguous, read-only view: kernels compile once, for memory-mapped and ordinary arrays alike."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
 def aligned(array: np.ndarray) -> np.ndarray:
     """The array itself where it begins on a cache line, else a copy that does."""
     if (array.ctypes.data % LINE == 0 or not array.size) and array.flags.c_contiguous:

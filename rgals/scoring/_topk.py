@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from rgals.kernels import topk as kernel
-from rgals.matrix.csr import CSR, read_only
+from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr, check_ids
 from rgals.runtime import memory as _memory
+from rgals.runtime.aligned import read_only
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputTypeError, ShapeError
 from rgals.runtime.threads import n_threads, workers

@@ -94,10 +94,11 @@ def scratch_bytes(shape: tuple[int, int], nnz: int, n_factors: int, itemsize: in
     values = 0 if valued and itemsize == 8 else 8 * nnz
     margins, product = 8 * 3 * n_users, 8 * 3 * max(shape)
     lanczos = product + (8 * short * (max(2 * rank + 1, 20) + 2 * rank) if rank < short else 0)
-    images = 0 if n_users >= n_items else 8 * n_items * rank
+    # Images of a wide matrix take the basis's place once they are all there.
+    images = 0 if n_users >= n_items else 8 * rank * (short + n_items)
     blocks = 8 * rank * (4 * min(_ROWS, max(shape)) + 4 * rank)
-    after = 8 * short * rank + images + blocks + n_items * n_factors * itemsize
-    return values + 4 * n_users + margins + max(lanczos, after)
+    after = 8 * n_items * rank + blocks + n_items * n_factors * itemsize
+    return values + 4 * n_users + margins + max(lanczos, images, after)
 
 
 def _weights(users: CSR) -> sp.csr_array:

@@ -14,7 +14,8 @@ from rgals.kernels import hard as kernel
 from rgals.kernels import topk
 from rgals.kernels.queue import launch
 from rgals.losses.base import Coefficients, Side, weight_sums
-from rgals.matrix.csr import CSR, read_only
+from rgals.matrix.csr import CSR
+from rgals.runtime.aligned import read_only
 from rgals.runtime.checks import check_int, check_real
 from rgals.runtime.threads import workers
 from rgals.solvers.base import Backend

@@ -19,8 +19,8 @@ from rgals.kernels.cg import CLOSE
 from rgals.kernels.cholesky import CHUNK
 from rgals.kernels.row import CG, DIAGONAL, DUAL, EMPTY, FACTORED, PRIMAL, Rows, Work
 from rgals.losses.base import Side
-from rgals.matrix.csr import CSR, read_only
-from rgals.runtime.aligned import CACHE, LINE
+from rgals.matrix.csr import CSR
+from rgals.runtime.aligned import CACHE, LINE, read_only
 
 # ---------------------------------------------------------------- thresholds
 

@@ -11,8 +11,8 @@ from rgals.kernels import diagonal, gram
 from rgals.kernels.row import DIAGONAL, Basis, Result, Rows, Work
 from rgals.losses.base import weight_sums
 from rgals.losses.degrees import power
-from rgals.matrix.csr import CSR, read_only
-from rgals.runtime.aligned import LINE, empty
+from rgals.matrix.csr import CSR
+from rgals.runtime.aligned import LINE, empty, read_only
 from rgals.runtime.errors import NumericalError
 from rgals.solvers.plan import padded, pieces
 

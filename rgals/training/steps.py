@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from rgals.matrix.csr import read_only
+from rgals.runtime.aligned import read_only
 from rgals.runtime.lazy import cached_property
 
 

@@ -1,6 +1,8 @@
-"""Grids of tests: `make test` runs all pairs of their parameters' values, `make stress` every combination.
+"""What `make test` leaves to `make stress`, which runs everything.
 
-A fault that shows for a loss, a dtype and a side mostly shows for two of these, whatever the third.
+Of a grid of tests all pairs of their parameters' values are run: a fault that shows for a loss, a dtype and a
+side mostly shows for two of these, whatever the third. Of tests marked ``few(n)`` only n, as far from each
+other as can be; ``few(0)``, none.
 """
 
 from __future__ import annotations
@@ -40,10 +42,22 @@ def left_out(items: Sequence) -> list:
     for item in items:
         if hasattr(item, "callspec"):
             grids[item.nodeid.partition("[")[0]].append(item)
-    gone = []
+    gone = [item for item in items for mark in item.iter_markers("few") if mark.args == (0,)]
     for grid in grids.values():
-        rows = [values(item) for item in grid]
-        if len(grid) > FEW and len(rows[0]) > 2:
-            kept = set(all_pairs(rows))
-            gone += [item for k, item in enumerate(grid) if k not in kept]
+        for mark in grid[0].iter_markers("few"):
+            n = min(*mark.args, len(grid))
+            kept = {k * (len(grid) - 1) // max(n - 1, 1) for k in range(n)}
+            gone += [item for k, item in enumerate(grid) if n and k not in kept]
+            break
+        else:
+            gone += all_but_pairs(grid)
     return gone
+
+
+def all_but_pairs(grid: Sequence) -> list:
+    """The tests of a grid that pairs do not need."""
+    rows = [values(item) for item in grid]
+    if len(grid) <= FEW or len(rows[0]) <= 2:
+        return []
+    kept = set(all_pairs(rows))
+    return [item for k, item in enumerate(grid) if k not in kept]

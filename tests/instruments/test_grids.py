@@ -28,12 +28,13 @@ def test_rows_of_a_list_are_all_kept():
     assert all_pairs(rows) == list(range(18))
 
 
-def item(marks, **params):
+def item(marks, few=None, **params):
     """What pytest collects, as far as it is looked at."""
     name = "tests/test_x.py::test_y[" + "-".join(map(str, params.values())) + "]"
-    marks = [SimpleNamespace(args=(names,)) for names in marks]
+    found = {"parametrize": [SimpleNamespace(args=(names,)) for names in marks]}
+    found["few"] = [] if few is None else [SimpleNamespace(args=(few,))]
     spec = SimpleNamespace(params=params)
-    return SimpleNamespace(nodeid=name, callspec=spec, iter_markers=lambda _: marks)
+    return SimpleNamespace(nodeid=name, callspec=spec, iter_markers=found.get)
 
 
 def test_products_are_thinned_out_and_lists_are_not():
@@ -43,3 +44,12 @@ def test_products_are_thinned_out_and_lists_are_not():
     assert left_out([item(["a,b,c"], a=k % 2, b=k % 3, c=k % 5) for k in range(30)]) == []
     assert left_out([item(["a"], a=k) for k in range(30)]) == []
     assert left_out(product_[:6]) == []
+
+
+@pytest.mark.parametrize(
+    ("n", "kept"), [(0, []), (1, [0]), (2, [0, 29]), (4, [0, 9, 19, 29]), (40, range(30))]
+)
+def test_of_some_only_a_few_are_run(n, kept):
+    grid = [item(["a"], few=n, a=k) for k in range(30)]
+    gone = left_out(grid)
+    assert [k for k, one in enumerate(grid) if one not in gone] == list(kept)

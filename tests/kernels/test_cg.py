@@ -29,6 +29,7 @@ def iterated_rows(K, valued=False):
 
 @pytest.mark.parametrize("K, valued", [(72, True), (130, False)])
 @pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.few(12)
 def test_iterated_rows_are_exact(name, K, valued, monkeypatch):
     X = iterated_rows(K, valued)
     for dtype, eps, tolerance in ((np.float32, 2.0**-23, 1e-4), (np.float64, 2.0**-52, 1e-9)):

@@ -129,10 +129,12 @@ EDITS = {
     "library": Edit("builder.gep(taken[-1], [value])", "builder.gep(taken[-1], [value.type(0)])", "sums"),
     "loops": Edit("    return start\n", "    return stop + 1000\n", "hits"),
     "plain_rows": Edit("e, [(left, y), (right, z)]", "e, [(left, z), (right, z)]", "fit"),
-    "queue": Edit(
-        "pointer = cgutils", "amount = builder.add(amount, amount)\n        pointer = cgutils", "sums"
+    "queue": Edit(  # nobody gets the first piece
+        'builder.atomic_rmw("add", pointer, amount, "monotonic")',
+        'builder.add(amount, builder.atomic_rmw("add", pointer, amount, "monotonic"))',
+        "above",
     ),
-    "ranking": Edit("indices[at] == ids[u, j]", "indices[at] != ids[u, j]", "hits"),
+    "ranking": Edit("= contains(indices, indptr", "= not contains(indices, indptr", "hits"),
     "row": Edit("rows.ridge[number], rows.linear", "rows.ridge[number] * 4.0, rows.linear", "fit"),
     "rows": Edit("row.number * k, scratch.solution", "row.number * k, scratch.rhs", "fit"),
     "sgd": Edit("item * width, width) if", "item * width, width) + 1 if", "pairs"),

@@ -357,6 +357,7 @@ def test_an_empty_corner_does_no_harm():
 
 @pytest.mark.realdata
 @pytest.mark.parametrize("loss", ["rg2", "ials"])
+@pytest.mark.few(1)
 def test_auto_is_far_better_than_constants_on_sparse_data(loss, data_file):
     data = read_interactions(data_file("amazon-electronics-10core"))
     parts = PROTOCOLS["given split"].apply(data)

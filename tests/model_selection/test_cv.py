@@ -49,6 +49,7 @@ def model(data):
 
 @parametrize_with_checks([RGALSCV(K=3, budget=0.5, n_iter=2, n_splits=2)])
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.few(16)
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
@@ -356,6 +357,7 @@ RGALSCV(loss=["rg2", "ials"], K=6, budget=4, n_iter=6, random_state=0).fit(X, fo
 """
 
 
+@pytest.mark.few(0)
 def test_killed_searches_end_as_if_nothing_had_happened(data, tmp_path, amount):
     options = {**OPTIONS, "budget": 4, "loss": ["rg2", "ials"]}
     expected = RGALSCV(**options).fit(data.matrix)

@@ -408,6 +408,7 @@ def test_the_command_line_writes_the_same_files(model, tmp_path, capsys):
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="peak memory is measured on Linux")
 @pytest.mark.parametrize("kind", ["csv", "parquet", "npz"])
+@pytest.mark.few(1)
 def test_memory_does_not_grow_with_the_users(zygote, tmp_path, kind, amount):
     """Beyond the model, whose 300,000 users have lists of 23 MiB and labels of as much, or half."""
 

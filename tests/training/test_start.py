@@ -240,6 +240,7 @@ def test_the_start_is_part_of_the_predicted_memory():
     assert predicted > without and predicted > peak
 
 
+@pytest.mark.few(0)
 def test_the_default_is_as_good_as_sixteen_iterations_from_random(data_file, amount):
     for name in amount(["citeulike-a"], ["citeulike-a", "anime-5k-users", "ml-1m", "amazon-book-kgat"]):
         X = read_interactions(data_file(name)).matrix

@@ -115,6 +115,7 @@ def test_a_device_that_is_too_small_says_so():
 
 
 @pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.few(10)
 def test_the_objective_never_rises_and_factors_stay_on_the_device(name, device):
     loss = LOSSES[name]
     X = interactions(valued=True)
