@@ -6,6 +6,7 @@ import importlib
 import sys
 from pathlib import Path
 
+from docutils import nodes
 from latex2mathml.converter import convert
 
 HERE = Path(__file__).resolve().parent
@@ -66,7 +67,7 @@ html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {
     "logo": {"text": "rgals"},
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 9,
     "navbar_align": "left",
     "navigation_with_keys": False,
     "pygments_light_style": "tango",
@@ -80,18 +81,12 @@ html_theme_options = {
 
 def _visit_inline(self, node) -> None:
     self.body.append(convert(node.astext(), display="inline"))
-    _skip()
+    raise nodes.SkipNode
 
 
 def _visit_block(self, node) -> None:
     self.body.append(f'<div class="formula">{convert(node.astext(), display="block")}</div>')
-    _skip()
-
-
-def _skip() -> None:
-    from docutils.nodes import SkipNode
-
-    raise SkipNode
+    raise nodes.SkipNode
 
 
 def write_reference() -> None:
@@ -141,6 +136,13 @@ def leave_out(app, what, name, found, skip, options) -> bool | None:
     return None if str(owner).startswith("rgals") else True
 
 
+def no_addresses(app, doctree) -> None:
+    """NDCG@10 is a metric: docutils takes it for an address of mail."""
+    for node in list(doctree.findall(nodes.reference)):
+        if node.get("refuri", "").startswith("mailto:"):
+            node.replace_self(nodes.Text(node.astext()))
+
+
 def setup(app) -> None:
     write_reference()
     app.add_html_math_renderer(
@@ -148,3 +150,4 @@ def setup(app) -> None:
     )
     app.config.html_math_renderer = "mathml"
     app.connect("autodoc-skip-member", leave_out)
+    app.connect("doctree-read", no_addresses)

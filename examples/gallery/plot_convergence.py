@@ -7,6 +7,8 @@ validation NDCG@10 over the seconds of training. Evaluation is outside the clock
 machine that built this page; on real data, with both tuned, see the pages of results.
 """
 
+import matplotlib.pyplot as plt
+
 from rgals import RGALS, plots
 from rgals.datasets import make_implicit
 from rgals.model_selection import split_interactions
@@ -23,9 +25,11 @@ models = {
 }
 for model in models.values():
     model.fit(train, validation=validation)
-ax = plots.time_to_quality(models)
+fig, ax = plt.subplots(layout="constrained")
+plots.time_to_quality(models, ax=ax)
 
 # %%
 # The objective of least squares never rises, iteration by iteration:
 
-ax = plots.learning_curve(models["RG2 (least squares)"], "objective")
+fig, ax = plt.subplots(layout="constrained")
+plots.learning_curve(models["RG2 (least squares)"], "objective", ax=ax)

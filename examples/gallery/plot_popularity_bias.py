@@ -7,6 +7,8 @@ that rises recommends what is popular anyway. Two settings move it: ``item_expon
 ``readout_exponent`` after it.
 """
 
+import matplotlib.pyplot as plt
+
 from rgals import RG2, RGALS, plots
 from rgals.baselines import Popularity
 from rgals.datasets import make_implicit
@@ -22,7 +24,8 @@ models = {
 }
 for model in models.values():
     model.fit(train)
-ax = plots.popularity_bias(models, train)
+fig, ax = plt.subplots(layout="constrained")
+plots.popularity_bias(models, train, ax=ax)
 
 # %%
 # What it costs, and what it buys: coverage is the share of the catalogue that is recommended to
