@@ -26,4 +26,4 @@ ax.barh(
     frame["ndcg@10"],
     color=["#1f77b4" if b else "#9ecae1" if t else "#cccccc" for b, t in zip(frame["best"], frame["tied"])],
 )
-ax.set(xlabel="test NDCG@10", title="Dark: the best; light: not significantly below; grey: below")
+ax.set(xlabel="test NDCG@10", title="Light: not significantly below the best")
