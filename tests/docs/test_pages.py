@@ -155,7 +155,7 @@ def table(path) -> list[dict[str, str]]:
 
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     with warnings.catch_warnings():
-        warnings.simplefilter("error", DeprecationWarning)
+        warnings.filterwarnings("error", category=DeprecationWarning, module="page")
         names, printed = run(page, tmp_path, monkeypatch)
     check = {**TASKS, "README": readme}.get(name_of(page))
     if check is not None:
