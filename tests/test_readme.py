@@ -27,6 +27,10 @@ PAGES = sorted(
 BUILT = re.compile(r"docs/(gallery|api)/")
 
 
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
 @pytest.mark.parametrize("name", [*TEXTS, *PAGES])
 def test_links_lead_somewhere(name):
     text = (ROOT / name).read_text(encoding="utf-8")
