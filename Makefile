@@ -9,6 +9,7 @@ PIP     := $(PY) -m pip --disable-pip-version-check install --quiet --no-compile
 RUN     := $(VENV)/.installed-run
 TEST    := $(VENV)/.installed-test
 BENCH   := $(VENV)/.installed-bench
+DOCS    := $(VENV)/.installed-docs
 SOURCES := pyproject.toml setup.py
 
 # Threads that wait give way: on a machine with other work, OpenMP's busy waiting makes parallel code many times
@@ -21,13 +22,14 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint stress bench clean
+.PHONY: help demo test lint stress bench docs clean
 
 help:
 	@echo "make demo    fit every loss on generated data and print a table (installs run-time packages only)"
 	@echo "make test    lint, format, types, import directions, doctests and tests"
 	@echo "make lint    the static part of make test"
 	@echo "make stress  the tests that take minutes: what must not crash, get lost or go silently wrong; ends with a table"
+	@echo "make docs    the site with its gallery, its inner links and all of its code; warnings are errors"
 	@echo "make bench   speed and quality against other packages, on the real data where they are at hand"
 	@echo "make clean   remove .venv and every cache"
 
@@ -45,6 +47,11 @@ $(RUN): $(SOURCES) | $(PY)
 $(TEST): $(SOURCES) | $(PY)
 	@echo "Installing rgals with its test packages into $(VENV) ..." >&2
 	@$(PIP) -e ".[test]"
+	@touch $(RUN) $@
+
+$(DOCS): $(SOURCES) | $(PY)
+	@echo "Installing rgals with what its site needs into $(VENV) ..." >&2
+	@$(PIP) -e ".[docs]"
 	@touch $(RUN) $@
 
 $(BENCH): $(SOURCES) | $(PY)
@@ -74,6 +81,12 @@ bench: $(BENCH)
 	  if [ -f $$script ]; then echo "== $$script" && $(PY) $$script || exit 1; fi; \
 	done
 
+# Pages, examples and their pictures; then links and the code that is too long for make test.
+docs: $(DOCS)
+	$(PY) -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
+	$(PY) docs/check_site.py docs/_build/html
+	$(PY) -m pytest tests/docs tests/test_readme.py --full
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build docs/api docs/gallery docs/sg_execution_times.rst *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find rgals tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

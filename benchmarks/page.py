@@ -1,23 +1,30 @@
-"""Tables of docs/quality.md and README.md from recorded lines: `python benchmarks/page.py` measures nothing.
+"""Tables of README.md and the site from recorded lines: `python benchmarks/page.py` measures nothing.
 
 A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; the rest of a page stays.
 """
 
 from __future__ import annotations
 
+import importlib
+import io
 import re
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-import published
+import hard_negatives
 import rgalscv
 from quality import RESULTS, SETS, TUNED, cell, ladder, names_of, rows_of, summary
 
 from rgals.files.journal import Journal
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ROOT / "docs" / "quality.md", ROOT / "README.md"
+PAGES = [ROOT / "README.md"]
+PAGES += [ROOT / "docs" / f"{name}.md" for name in ("quality", "speed", "hard-negatives")]
 #: Columns of the first table: as they come, and tuned.
 FIRST = ("popularity", "default RG2", "default RGx", "default iALS", "default WRMF", "implicit default")
 FIRST += ("irspack default", "RGALSCV RG2", "RGALSCV iALS", "RGALSCV K=auto", "EASE", "implicit ALS")
@@ -77,20 +84,48 @@ def regret() -> str:
     return rgalscv.table(rows, rgalscv.grid(rgalscv.GRID))
 
 
-def written(text: str) -> str:
-    """A page with its tables as the recorded lines have them."""
+def printed(script: str, *arguments: str) -> list[str]:
+    """What another script prints of its recorded lines, paragraph by paragraph."""
+    out = io.StringIO()
+    with redirect_stdout(out), patch.object(sys, "argv", [script, *arguments]):
+        importlib.import_module(script).main()
+    return out.getvalue().strip().split("\n\n")
+
+
+@cache
+def tables() -> dict[str, str]:
+    """All tables, by name."""
     record = Journal(RESULTS, {"metric": TUNED})
-    tables = {
+    days = ("amazon-beauty-10core", "amazon-book-kgat", "amazon-videogames-sasrec")
+    hard, cost = printed("hard_negatives", *hard_negatives.SETS, "amazon-book-kgat", "--table")
+    found, _, grid, *_ = printed("sgd_quality", "--tables")
+    return {
         "methods": methods(record, lambda row: cell(row, None)),
-        "short": methods(record, lambda row: cell(row, None), SHORT),
+        "short": complete(methods(record, lambda row: cell(row, None), SHORT)),
         "seconds": methods(record, seconds),
         "ease": against_ease(record),
         "ladder": ladder(record),
         "tuned": summary(64, record, TUNED_METHODS),
         "regret": regret(),
-        "published": published.tables(Journal(published.OUT, {"benchmark": "published"})),
+        "daily": printed("daily", *days, "--table")[0],
+        "hard": hard,
+        "hard cost": cost,
+        "levers": printed("levers", "--table")[0],
+        "sgd": found,
+        "sgd grid": grid,
+        "start": printed("start", "--table", "--K", "64")[0],
+        "values": printed("values", "--table")[0],
     }
-    for name, table in tables.items():
+
+
+def complete(table: str) -> str:
+    """Rows without an empty cell."""
+    return "\n".join(line for line in table.splitlines() if "|  |" not in line)
+
+
+def written(text: str) -> str:
+    """A page with its tables as the recorded lines have them."""
+    for name, table in tables().items():
         block = f"<!-- table {name} -->\n\n{table}\n\n<!-- end -->"
         text = re.sub(rf"<!-- table {name} -->.*?<!-- end -->", lambda _, b=block: b, text, flags=re.S)
     return text

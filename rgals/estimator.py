@@ -165,6 +165,8 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     >>> ids, scores = model.recommend([0, 1], n=5)
     >>> ids.shape
     (2, 5)
+    >>> model.similar_users([0], n=3)[0].shape, model.fit_transform(X).shape, model.score(X) > 0.1
+    ((1, 3), (200, 16), True)
     """
 
     K: int = 64

@@ -1,98 +1,78 @@
-"""What the README shows runs, and what it links to exists."""
+"""What the README and its neighbours link to exists; what they say of the package is so.
+
+Their code runs in tests/docs/test_pages.py.
+"""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import re
-import shlex
-import warnings
+import tomllib
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
-from rgals.cli import build_parser
-from rgals.datasets import make_implicit
-from rgals.model_selection import EdgeWarning
+from rgals import __version__
 
-ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-TEXTS = (
-    "README.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    "docs/convergence.md",
-    "docs/hard-negatives.md",
-    "docs/how-it-works.md",
-    "docs/quality.md",
-    "docs/speed.md",
-    "docs/startup.md",
-    "docs/what-goes-with-what.md",
+TEXTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "docs").rglob("*.md")
+    if path.relative_to(ROOT / "docs").parts[0] not in ("_build", "api", "gallery")
 )
+#: Made when the site is built.
+BUILT = re.compile(r"docs/(gallery|api)/")
 
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-def test_the_quick_start_runs_and_recommends(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    code = blocks("python")[0]
-    names: dict = {}
-    exec(compile(code, "README.md", "exec"), names)
-    assert "ndcg@10" in capsys.readouterr().out
-    assert names["ids"].shape == (3, 10)
-    seen = names["train"][[0, 1, 2]].toarray()
-    assert not any(seen[row, item] for row, items in enumerate(names["ids"]) for item in items)
-    assert (tmp_path / "model.npz").is_file()
-
-
-def test_the_serving_lines_write_everybodys_lists(tmp_path, monkeypatch):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.chdir(tmp_path)
-    pairs = [(f"u{k % 30}", f"m{k * 7 % 20}") for k in range(300)] + [("ann", "m1"), ("ann", "m8")]
-    (tmp_path / "ratings.csv").write_text("user,item,rating\n" + "".join(f"{u},{m},5\n" for u, m in pairs))
-    names: dict = {}
-    exec(compile(blocks("python")[1], "README.md", "exec"), names)
-    assert names["items"].shape == (2, 10) and "m1" not in names["items"][0]
-    table = parquet.read_table(tmp_path / "recommendations.parquet").to_pydict()
-    assert set(table["user"]) == {u for u, _ in pairs}
-    assert not set(zip(table["user"], table["item"], strict=True)) & set(pairs)
-
-
-def test_the_tuning_lines_find_a_model(tmp_path, monkeypatch, capsys, amount):
-    monkeypatch.chdir(tmp_path)
-    code = blocks("python")[2]
-    small, n = re.subn(r"budget=\d+", "budget=1", code)
-    assert n == 2
-    names: dict = {"data": make_implicit(150, 100, mean_interactions=14, random_state=0)}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EdgeWarning)
-        exec(compile(amount(small, code), "README.md", "exec"), names)
-    assert "| alpha |" in capsys.readouterr().out
-    assert names["found"].model.seen_.nnz > names["found"].model.K > 0
-    assert (tmp_path / "trials.jsonl").is_file()
-
-
-def test_the_commands_are_commands():
-    lines = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("rgals ")]
-    assert len(lines) >= 4
-    for line in lines:
-        build_parser().parse_args(shlex.split(line, comments=True)[1:])
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"make (\w+)", "".join(blocks("bash"))):
-        assert f"\n{target}:" in makefile
-
-
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", [*TEXTS, *PAGES])
 def test_links_lead_somewhere(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link]
-    links = [(Path(name).parent / link).as_posix() for link in links]
-    paths = re.findall(r"`((?:rgals|tests|benchmarks|examples)/[\w/.]*)`", text)
-    assert links or paths or name == "CHANGELOG.md"
-    for path in {*links, *paths}:
-        assert (ROOT / path).exists(), path
+    for link in links:
+        path = (ROOT / name).parent / link
+        place = path.resolve().relative_to(ROOT).as_posix()
+        if not BUILT.match(place):
+            assert path.exists(), link
+        elif place.startswith("docs/gallery/plot_"):
+            assert (ROOT / "examples" / "gallery" / f"{path.stem}.py").is_file(), link
+
+
+def test_the_readme_says_what_the_metadata_say():
+    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    versions = re.findall(r":: (3\.\d+)", " ".join(metadata["classifiers"]))
+    assert f"![Python {versions[0]} to {versions[-1]}]" in README
+    assert f"![Licence {metadata['license']}]" in README
+    assert all(line.partition(">=")[0] in README for line in metadata["dependencies"])
+
+
+def test_one_version_everywhere():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {__version__}\n" in citation
+    released = re.search(r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)$", changelog(), re.MULTILINE)
+    assert released is not None and released[1] == __version__
+    assert f"\ndate-released: {released[2]}\n" in citation
+
+
+def changelog() -> str:
+    return (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_changelog_keeps_its_form():
+    """Keep a Changelog: a section a version, the unreleased first, each kind of change once, in one order."""
+    kinds = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+    sections = re.split(r"^## ", changelog(), flags=re.MULTILINE)[1:]
+    assert sections[0].startswith("[Unreleased]")
+    for section in sections:
+        assert re.match(r"\[Unreleased\]$|\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d$", section.splitlines()[0])
+        found = re.findall(r"^### (.*)$", section, re.MULTILINE)
+        assert found == [kind for kind in kinds if kind in found], section.splitlines()[0]
 
 
 def imported(path: Path) -> list[tuple[str, str]]:
@@ -101,7 +81,7 @@ def imported(path: Path) -> list[tuple[str, str]]:
     return [(str(n.module), a.name) for n in nodes if str(n.module).split(".")[0] == "rgals" for a in n.names]
 
 
-SCRIPTS = sorted([*ROOT.glob("benchmarks/*.py"), *ROOT.glob("examples/*.py"), *ROOT.glob("docs/*.py")])
+SCRIPTS = sorted([*ROOT.glob("benchmarks/*.py"), *ROOT.glob("examples/**/*.py"), *ROOT.glob("docs/*.py")])
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -109,3 +89,7 @@ def test_what_scripts_import_from_rgals_is_there(path):
     """They need packages that tests do not have, so that nobody runs them here."""
     for module, name in imported(path):
         assert hasattr(importlib.import_module(module), name) or importlib.import_module(f"{module}.{name}")
+
+
+def test_the_gallery_has_ten_examples():
+    assert len(list((ROOT / "examples" / "gallery").glob("plot_*.py"))) >= 10

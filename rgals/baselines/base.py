@@ -52,6 +52,12 @@ class Baseline(FactorRanker, BaseEstimator):
         Returns
         -------
         ndarray, shape (B, N)
+
+        Examples
+        --------
+        >>> from rgals.baselines import Popularity
+        >>> Popularity().fit([[1, 0, 1], [0, 0, 1]]).scores([0]).tolist()
+        [[1.0, 0.0, 2.0]]
         """
         snapshot = self._state()
         rows = check_ids("users", users, len(snapshot.user_factors), "user")
@@ -90,6 +96,14 @@ class Baseline(FactorRanker, BaseEstimator):
         Returns
         -------
         float
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from rgals.baselines import Popularity
+        >>> X = np.ones((20, 10))
+        >>> Popularity().fit(X).score(X)
+        1.0
         """
         fixed = copy(self)
         snapshot = fixed._state()

@@ -197,7 +197,17 @@ class EASE(Baseline):
         return np.ascontiguousarray(queries.matrix.to_scipy(items.dtype) @ items)
 
     def predict(self, users: Any, items: Any = None) -> np.ndarray:
-        """As in the base, with scores ``x B`` of pairs."""
+        """As in the base, with scores ``x B`` of pairs.
+
+        Parameters
+        ----------
+        users, items
+            As there.
+
+        Returns
+        -------
+        ndarray
+        """
         if items is None:
             return super().predict(users)
         snapshot = self._state()

@@ -20,7 +20,13 @@ from rgals.runtime.errors import InputError, ParameterError
 
 @dataclass(frozen=True)
 class Split:
-    """Training, validation and test interactions, each users x items, and ids of the users."""
+    """Training, validation and test interactions, each users x items, and ids of the users.
+
+    Attributes
+    ----------
+    train, validation, test : CSR, shape (n_users, n_items)
+    user_ids : ndarray or None
+    """
 
     train: CSR
     validation: CSR

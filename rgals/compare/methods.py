@@ -82,6 +82,15 @@ class Method:
         Whether runs differ by their ``random_state``; others run once.
     settings : str, default ""
         What else its results depend on: with another one, what a folder holds is not taken.
+
+    Examples
+    --------
+    >>> from rgals.baselines import Popularity
+    >>> from rgals.compare import Method, compare
+    >>> from rgals.datasets import make_implicit
+    >>> popular = Method("popular", "Popularity", "baseline", lambda params, **_: Popularity(), seeded=False)
+    >>> [row.label for row in compare(make_implicit(200, 100, random_state=0), popular, verbose=0).rows]
+    ['Popularity']
     """
 
     name: str

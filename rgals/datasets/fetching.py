@@ -29,6 +29,12 @@ def cache_folder(folder: str | os.PathLike | None = None) -> Path:
     Returns
     -------
     Path
+
+    Examples
+    --------
+    >>> from rgals.datasets import cache_folder
+    >>> cache_folder("data").as_posix()
+    'data'
     """
     if folder is None:
         folder = os.environ.get("RGALS_CACHE")
@@ -36,7 +42,18 @@ def cache_folder(folder: str | os.PathLike | None = None) -> Path:
 
 
 def available() -> tuple[str, ...]:
-    """Names that `fetch` knows."""
+    """Names that `fetch` knows.
+
+    Returns
+    -------
+    tuple of str
+
+    Examples
+    --------
+    >>> from rgals.datasets import available
+    >>> "ml-100k" in available()
+    True
+    """
     return tuple(SOURCES)
 
 

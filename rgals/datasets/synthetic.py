@@ -29,6 +29,8 @@ class SyntheticInteractions(Interactions):
 
     Attributes
     ----------
+    matrix, user_ids, item_ids, timestamp, split
+        As in `Interactions`.
     user_clusters : ndarray of int64, shape (n_users,)
         Favourite cluster of every user.
     item_clusters : ndarray of int64, shape (n_items,)

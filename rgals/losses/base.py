@@ -176,6 +176,12 @@ def spectral_edge(n_users: int, n_items: int, nnz: int) -> float:
     Returns
     -------
     float
+
+    Examples
+    --------
+    >>> from rgals.losses import spectral_edge
+    >>> spectral_edge(100, 400, 10_000)
+    0.2
     """
     return math.sqrt(max(n_users, n_items, 1) / max(nnz, 1))
 

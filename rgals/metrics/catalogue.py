@@ -34,6 +34,11 @@ def exposure(ranked: Any, n_items: int, k: int | None = None) -> np.ndarray:
     -------
     ndarray of int64, shape (n_items,)
 
+    Raises
+    ------
+    InputError
+        A list holds an item that the catalogue does not have.
+
     Examples
     --------
     >>> from rgals.metrics import exposure

@@ -26,6 +26,8 @@ class Evaluation(dict):
 
     Attributes
     ----------
+    figures : mapping of str to float
+        What the dict holds.
     n_users : int
         Users with test items, whom the figures are about.
     n_cold : int

@@ -137,6 +137,13 @@ def paired_test(
     float
         1 where the models do not differ for any user, NaN for fewer than two users.
 
+    Raises
+    ------
+    ShapeError
+        The figures are of different numbers of users.
+    InputError
+        A figure is infinite.
+
     References
     ----------
     Smucker, Allan and Carterette, "A comparison of statistical significance tests for information retrieval
@@ -191,6 +198,11 @@ def holm(p_values: Any) -> np.ndarray:
     -------
     ndarray of float64, shape (m,)
 
+    Raises
+    ------
+    InputError
+        A p-value is outside 0 to 1.
+
     References
     ----------
     Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6,
@@ -228,6 +240,11 @@ def effect_size(a: Any, b: Any) -> float:
     float
         Positive where ``a`` is better; 0 where no user differs, infinite where all differ alike, NaN for
         fewer than two users.
+
+    Raises
+    ------
+    ShapeError
+        The figures are of different numbers of users.
 
     References
     ----------
@@ -304,6 +321,13 @@ def compare(
     -------
     list of Comparison
         One for every other model, in their order.
+
+    Raises
+    ------
+    ParameterError
+        No such reference.
+    ShapeError, InputError
+        As in `paired_test`.
 
     Examples
     --------

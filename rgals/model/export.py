@@ -128,6 +128,17 @@ def export_factors(model: Any, folder: str | os.PathLike, *, format: str = "npy"
     ------
     MissingDependencyError
         parquet without pyarrow.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from rgals import RGALS
+    >>> from rgals.datasets import make_implicit
+    >>> from rgals.model.export import export_factors
+    >>> model = RGALS(K=8, random_state=0).fit(make_implicit(200, 100, random_state=0))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sorted(os.path.basename(path) for path in export_factors(model, folder))
+    ['item_factors.npy', 'item_ids.npy', 'user_factors.npy', 'user_ids.npy']
     """
     check_choice("format", format, ("npy", "parquet"))
     target = Path(folder)

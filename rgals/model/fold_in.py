@@ -76,6 +76,14 @@ class FoldIn(FactorRanker):
         ------
         ShapeError
             The number of users is not that of the fit.
+
+        Examples
+        --------
+        >>> from rgals import RGALS
+        >>> from rgals.datasets import make_implicit
+        >>> X = make_implicit(200, 100, random_state=0).matrix
+        >>> RGALS(K=16, random_state=0).fit(X).transform_items(X[:, :2]).shape
+        (2, 16)
         """
         state = cast(FittedState, self._state())
         columns = _columns(X_cols, state)

@@ -315,12 +315,32 @@ class RGALSCV(RGALS):
 
     @classmethod
     def load(cls, path: str | os.PathLike, *, loss: type[Loss] | None = None) -> RGALS:
-        """Read a model that `save` wrote: an `RGALS`, as `RGALS.load` does."""
+        """Read a model that `save` wrote: an `RGALS`, as `RGALS.load` does.
+
+        Parameters
+        ----------
+        path, loss
+            As there.
+
+        Returns
+        -------
+        RGALS
+        """
         return RGALS.load(path, loss=loss)
 
     @classmethod
     def from_implicit(cls, model: Any, X: Any, **options: Any) -> RGALS:  # type: ignore[override]
-        """An `RGALS` that recommends as one of implicit's models does: see `RGALS.from_implicit`."""
+        """An `RGALS` that recommends as one of implicit's models does: see `RGALS.from_implicit`.
+
+        Parameters
+        ----------
+        model, X, **options
+            As there.
+
+        Returns
+        -------
+        RGALS
+        """
         return RGALS.from_implicit(model, X, **options)
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:

@@ -30,13 +30,42 @@ _ALONE = 1 << 22
 
 
 def useful_jobs(n_jobs: int | None, work: int) -> int:
-    """Threads for ``n_jobs``, or 1 for so little work (multiplications) that more of them cost time."""
+    """Threads for ``n_jobs``, or 1 for so little work (multiplications) that more of them cost time.
+
+    Parameters
+    ----------
+    n_jobs : int or None
+        None or -1 for all.
+    work : int
+        Multiplications.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from rgals.scoring import useful_jobs
+    >>> useful_jobs(None, 1000)
+    1
+    """
     threads = n_threads(n_jobs)
     return 1 if work < _ALONE else threads
 
 
 def require_lists(n_queries: int, n: int, bytes_each: int) -> None:
-    """Raise `InsufficientMemoryError` where lists of ``n`` entries of ``bytes_each`` do not fit."""
+    """Raise `InsufficientMemoryError` where lists of ``n`` entries of ``bytes_each`` do not fit.
+
+    Parameters
+    ----------
+    n_queries, n, bytes_each : int
+        Lists, entries of a list, bytes of an entry.
+
+    Examples
+    --------
+    >>> from rgals.scoring import require_lists
+    >>> require_lists(1000, 10, 8)  # they do
+    """
     needed = n_queries * n * bytes_each
     if needed > _LARGE:
         _memory.require(
@@ -47,7 +76,30 @@ def require_lists(n_queries: int, n: int, bytes_each: int) -> None:
 def as_factors(
     queries: Any, items: Any, names: tuple[str, str] = ("queries", "items")
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Two C-ordered, read-only factor matrices of one floating dtype and one number of columns."""
+    """Two C-ordered, read-only factor matrices of one floating dtype and one number of columns.
+
+    Parameters
+    ----------
+    queries, items : array-like, shapes (B, K) and (N, K)
+    names : (str, str), default ("queries", "items")
+        For errors.
+
+    Returns
+    -------
+    queries, items : ndarray
+        float32 where both are, else float64.
+
+    Raises
+    ------
+    InputTypeError, ShapeError
+        They hold no numbers, or do not fit each other.
+
+    Examples
+    --------
+    >>> from rgals.scoring import as_factors
+    >>> [factors.dtype.name for factors in as_factors([[1, 2]], [[3, 4], [5, 6]])]
+    ['float64', 'float64']
+    """
     pair = [np.asarray(queries), np.asarray(items)]
     for name, array in zip(names, pair, strict=True):
         if array.dtype.kind not in "fiu":
@@ -251,6 +303,11 @@ def topk_dense(
     -------
     ids : ndarray of int32, shape (B, n)
     scores : ndarray, shape (B, n)
+
+    Raises
+    ------
+    InputTypeError, ShapeError
+        The scores are no such array, or the pairs to exclude have another shape.
 
     Examples
     --------

@@ -100,6 +100,11 @@ class SGD(Optimizer):
     Parameters
     ----------
     momentum : float in [0, 1), default 0
+
+    Examples
+    --------
+    >>> from rgals.sgd import SGDRanker, SGD
+    >>> model = SGDRanker(optimizer=SGD(momentum=0.9))
     """
 
     momentum: float = 0.0
@@ -122,6 +127,11 @@ class Adagrad(Optimizer):
     Parameters
     ----------
     eps : float, default 1e-10
+
+    Examples
+    --------
+    >>> from rgals.sgd import SGDRanker, Adagrad
+    >>> model = SGDRanker(optimizer=Adagrad(eps=1e-8))
     """
 
     eps: float = 1e-10
@@ -144,6 +154,11 @@ class Adam(Optimizer):
     ----------
     beta1, beta2 : float, default 0.9, 0.999
     eps : float, default 1e-8
+
+    Examples
+    --------
+    >>> from rgals.sgd import SGDRanker, Adam
+    >>> model = SGDRanker(optimizer=Adam(beta2=0.99))
     """
 
     beta1: float = 0.9
@@ -165,6 +180,11 @@ class LazyAdam(Adam):
     ----------
     beta1, beta2 : float, default 0.9, 0.999
     eps : float, default 1e-8
+
+    Examples
+    --------
+    >>> from rgals.sgd import SGDRanker, LazyAdam
+    >>> model = SGDRanker(optimizer=LazyAdam(beta2=0.99))
     """
 
     lazy: ClassVar[bool] = True

@@ -67,7 +67,7 @@ class Updated(FoldIn):
 
         Parameters
         ----------
-        X : Interactions or frame; or sparse matrix or array of shape (n, n_features_in_)
+        X : Interactions or frame; or sparse matrix or array of shape (n, N)
             New interactions, as `fit` takes them. A table may bring new users and items: those of its ids
             with interactions. The rows of a matrix are the users 0 to n - 1; rows past the last user are new
             users, where the model has no ids.

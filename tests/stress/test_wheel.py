@@ -65,7 +65,7 @@ def test_the_quick_start_runs_in_an_empty_environment(built, tmp_path):
     said = call(
         empty.python,
         "-c",
-        blocks("python")[0] + "\nimport rgals; print(rgals.__file__)",
+        "\n".join([*blocks("python")[:2], "import rgals; print(rgals.__file__)"]),
         cwd=tmp_path / "work",
     )
     assert "ndcg@10" in said

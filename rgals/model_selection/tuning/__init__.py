@@ -100,6 +100,8 @@ class TuneResult:
         ``cost`` (in default fits), ``seconds``, ``error``.
     test : dict or None
         Metric of the refitted model on the test part, where the protocol has one.
+    gain : float
+        What was gained over the middle of the space, which is the rule by default, relatively.
     """
 
     model: RGALS
@@ -111,7 +113,7 @@ class TuneResult:
     finished: bool
     trials: list[dict[str, Any]]
     test: dict[str, float] | None
-    gain: float = 0.0  # over the middle of the space, which is the rule by default; relative
+    gain: float = 0.0
 
     def table(self, n: int = 10) -> str:
         """The best n settings at full cost, as a Markdown table.

@@ -78,7 +78,28 @@ LOSSES: dict[str, type] = {
 
 
 def get_loss(loss: Any) -> Any:
-    """The loss object that a name or an object stands for."""
+    """The loss object that a name or an object stands for.
+
+    Parameters
+    ----------
+    loss : str or loss object
+        A key of `LOSSES`, or what is returned as it is.
+
+    Returns
+    -------
+    loss object
+
+    Raises
+    ------
+    InputTypeError, ParameterError
+        It is neither, or no such name.
+
+    Examples
+    --------
+    >>> from rgals.sgd.losses import get_loss
+    >>> get_loss("bpr").kind
+    'sampled'
+    """
     if isinstance(loss, str):
         return LOSSES[check_choice("loss", loss, tuple(LOSSES))]()
     if isinstance(loss, type) or getattr(loss, "kind", None) not in KINDS:

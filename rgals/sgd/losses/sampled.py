@@ -77,6 +77,12 @@ class SampledSoftmax(SampledCCE):
     ----------
     with_positive : bool, default True
         As in `SampledCCE`.
+
+    Examples
+    --------
+    >>> from rgals.sgd.losses import SampledSoftmax
+    >>> SampledSoftmax().corrects_proposal
+    True
     """
 
     corrects_proposal: ClassVar[bool] = True

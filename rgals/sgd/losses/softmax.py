@@ -112,6 +112,12 @@ class SoftmaxAtK(Full):
     weight_temperature : float > 0, default 12.5
         In units of the scores that the loss sees, divided by ``temperature`` (12.5 is the paper's 2.5 at
         temperature 0.2). As it grows all weights approach 1/2 and the loss half of `Softmax`.
+
+    Examples
+    --------
+    >>> from rgals.sgd import SGDRanker
+    >>> from rgals.sgd.losses import SoftmaxAtK
+    >>> model = SGDRanker(loss=SoftmaxAtK(k=10))
     """
 
     k: int = 20

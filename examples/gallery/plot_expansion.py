@@ -1,0 +1,32 @@
+"""
+Softmax and its expansion
+=========================
+
+RG2 and RGx are softmax cross-entropy, expanded to second order at scores of 0. One user with one known
+item and 49 others. Left, the score of the known item moves and the others stay at 0. Right, all scores
+move together: softmax does not change at all, RGx does not either, and RG2 charges for it.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+N = 50
+score = np.linspace(-3, 5, 200)
+softmax = np.log(np.exp(score) + N - 1) - score
+first = np.log(N) - score + score / N  # to first order
+rg2 = first + score**2 / (2 * N)
+rgx = rg2 - score**2 / (2 * N**2)
+
+fig, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+left.plot(score, softmax, label="softmax", color="black")
+left.plot(score, rg2, label="RG2", linestyle="--")
+left.plot(score, rgx, label="RGx", linestyle=":")
+left.set(xlabel="score of the known item", ylabel="loss", title="One known item")
+left.legend(frameon=False)
+
+shift = np.linspace(-3, 3, 200)
+right.plot(shift, np.full_like(shift, np.log(N)), label="softmax", color="black")
+right.plot(shift, np.log(N) + shift**2 / 2, label="RG2", linestyle="--")
+right.plot(shift, np.log(N) + shift**2 / 2 - shift**2 / 2, label="RGx", linestyle=":")
+right.set(xlabel="added to every score", title="All scores shifted")
+right.legend(frameon=False)

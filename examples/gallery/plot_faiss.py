@@ -1,0 +1,43 @@
+"""
+Export to faiss
+===============
+
+An index of the items for approximate search: how many of the exact ten does it find, and what does it
+not know?
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from rgals import RGALS, Positions
+from rgals.datasets import make_implicit
+from rgals.model.export import augment_queries, export_index
+
+data = make_implicit(1000, 3000, n_clusters=64, random_state=0)
+model = RGALS(K=32, random_state=0).fit(data)
+exact = model.recommend(Positions(np.arange(data.n_users)), n=10, exclude=None)[0]  # columns, as faiss has
+
+flat = export_index(model)  # inner products, exact
+_, found = flat.search(model.user_factors_, 10)
+print("of the exact ten, flat finds", np.mean([len({*a} & {*b}) / 10 for a, b in zip(exact, found)]))
+
+# %%
+# A graph is approximate; ``efSearch`` trades time for what it finds. Distances of augmented vectors
+# rank as inner products do.
+
+graph = export_index(model, kind="hnsw", space="l2")
+queries = augment_queries(model.user_factors_)
+efforts = [8, 16, 32, 64, 128, 256]
+shares = []
+for effort in efforts:
+    graph.hnsw.efSearch = effort
+    _, found = graph.search(queries, 10)
+    shares.append(np.mean([len({*a} & {*b}) / 10 for a, b in zip(exact, found)]))
+
+fig, ax = plt.subplots(layout="constrained")
+ax.plot(efforts, shares, marker="o")
+ax.set(xscale="log", xlabel="efSearch", ylabel="share of the exact ten that is found", ylim=(None, 1.01))
+
+# %%
+# An index knows no filters: ask for more than needed, and drop what a user has. ``recommend_all``
+# filters exactly.

@@ -1,0 +1,36 @@
+"""
+Popularity bias
+===============
+
+How often are items recommended, beside how often they occur? A line at 1 recommends as the data are; one
+that rises recommends what is popular anyway. Two settings move it: ``item_exponent`` in training,
+``readout_exponent`` after it.
+"""
+
+import matplotlib.pyplot as plt
+
+from rgals import RG2, RGALS, plots
+from rgals.baselines import Popularity
+from rgals.datasets import make_implicit
+from rgals.metrics import evaluate
+from rgals.model_selection import split_interactions
+
+train, test = split_interactions(make_implicit(1200, 800, random_state=0), (0.8, 0.2), random_state=0)
+models = {
+    "popularity": Popularity(),
+    "RG2": RGALS(K=32, random_state=0),
+    "RG2, readout_exponent=-0.3": RGALS(K=32, readout_exponent=-0.3, random_state=0),
+    "RG2, item_exponent=-0.5": RGALS(K=32, loss=RG2(alpha=0.05, item_exponent=-0.5), random_state=0),
+}
+for model in models.values():
+    model.fit(train)
+fig, ax = plt.subplots(layout="constrained")
+plots.popularity_bias(models, train, ax=ax)
+
+# %%
+# What it costs, and what it buys: coverage is the share of the catalogue that is recommended to
+# anybody.
+
+for name, model in models.items():
+    figures = evaluate(model, train, test, ("ndcg@10", "coverage@10", "arp@10"))
+    print(f"{name:28}", {metric: round(float(value), 3) for metric, value in figures.items()})
