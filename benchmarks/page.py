@@ -5,9 +5,9 @@ A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; the rest of
 
 from __future__ import annotations
 
-import importlib
 import io
 import re
+import runpy
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -88,7 +88,7 @@ def printed(script: str, *arguments: str) -> list[str]:
     """What another script prints of its recorded lines, paragraph by paragraph."""
     out = io.StringIO()
     with redirect_stdout(out), patch.object(sys, "argv", [script, *arguments]):
-        importlib.import_module(script).main()
+        runpy.run_path(str(ROOT / "benchmarks" / f"{script}.py"), run_name="__main__")
     return out.getvalue().strip().split("\n\n")
 
 
