@@ -16,21 +16,8 @@ from rgals.runtime.errors import InputTypeError, ParameterError
 
 LOSSES: dict[str, type[Loss]] = {"rg2": RG2, "rgx": RGX, "wrmf": WRMF, "ials": IALS}
 
-__all__ = [
-    "AUTO",
-    "IALS",
-    "LOSSES",
-    "RG2",
-    "RGX",
-    "WRMF",
-    "Coefficients",
-    "Degrees",
-    "Loss",
-    "Side",
-    "get_loss",
-    "rule",
-    "spectral_edge",
-]
+__all__ = ["AUTO", "IALS", "LOSSES", "RG2", "RGX", "WRMF", "Coefficients", "Degrees", "Loss", "Side"]
+__all__ += ["get_loss", "rule", "spectral_edge"]
 
 
 def rule(loss: Loss | type[Loss], X: Any, K: int = 64, nnz: int | None = None) -> dict[str, float]:

@@ -42,13 +42,16 @@ ndarray of float64, shape (B,)
     In [0, 1]; NaN for users without relevant items.
 
 """
+_EXAMPLES = "Examples\n--------\n"
 
 
 def _documented(metric: _Metric) -> _Metric:
     """Put the sections that all these metrics share before those of a docstring's own."""
     text = inspect.getdoc(metric) or ""
     shared = _LISTS + (_PERSISTENCE if "p" in inspect.signature(metric).parameters else "") + _RETURNS
-    metric.__doc__ = re.sub(r"^(?=[A-Z][\w ]*\n-+$)", lambda _: shared, text, count=1, flags=re.MULTILINE)
+    text = re.sub(r"^(?=[A-Z][\w ]*\n-+$)", lambda _: shared, text, count=1, flags=re.MULTILINE)
+    imports = f">>> from scipy.sparse import csr_array\n>>> from rgals.metrics import {metric.__name__}\n"
+    metric.__doc__ = text.replace(_EXAMPLES, _EXAMPLES + imports)
     return metric
 
 
@@ -85,8 +88,6 @@ def ndcg(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import ndcg
     >>> ndcg([[2, 0, 1]], csr_array([[1, 0, 0]]), k=2).round(4)  # 1 / log2(3)
     array([0.6309])
     """
@@ -104,8 +105,6 @@ def mrr(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import mrr
     >>> mrr([[2, 1, 0], [0, 1, 2]], csr_array([[1, 1, 0], [0, 0, 1]]), k=2)
     array([0.5, 0. ])
     """
@@ -132,8 +131,6 @@ def average_precision(ranked: Any, truth: Any = None, k: int | None = None) -> n
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import average_precision
     >>> average_precision([[2, 0, 1, 3]], csr_array([[1, 0, 0, 1]]), k=4)  # (1/2 + 2/4) / 2
     array([0.5])
     """
@@ -147,8 +144,6 @@ def capped_average_precision(ranked: Any, truth: Any = None, k: int | None = Non
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import capped_average_precision
     >>> capped_average_precision([[0]], csr_array([[1, 1]]), k=1)
     array([1.])
     """
@@ -166,8 +161,6 @@ def recall(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import recall
     >>> recall([[0, 1]], csr_array([[1, 0, 1, 1]]), k=2).round(4)
     array([0.3333])
     """
@@ -185,8 +178,6 @@ def capped_recall(ranked: Any, truth: Any = None, k: int | None = None) -> np.nd
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import capped_recall
     >>> capped_recall([[0, 1]], csr_array([[1, 0, 1, 1]]), k=2)
     array([0.5])
     """
@@ -200,8 +191,6 @@ def precision(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarra
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import precision
     >>> precision([[0, 1, -1, -1]], csr_array([[1, 0]]), k=4)
     array([0.25])
     """
@@ -219,8 +208,6 @@ def f1(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import f1
     >>> f1([[0, 1]], csr_array([[1, 0, 1, 1]]), k=2)  # precision 1/2, recall 1/3
     array([0.4])
     """
@@ -234,8 +221,6 @@ def hit_rate(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import hit_rate
     >>> hit_rate([[0, 1], [1, 0]], csr_array([[1, 0], [1, 0]]), k=1)
     array([1., 0.])
     """
@@ -257,8 +242,6 @@ def rbp(ranked: Any, truth: Any = None, k: int | None = None, p: float = 0.8) ->
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import rbp
     >>> rbp([[2, 0, 1]], csr_array([[1, 1, 0]]), k=3, p=0.5)  # 0.5 * (0.5 + 0.25)
     array([0.375])
     """
@@ -275,8 +258,6 @@ def nrbp(ranked: Any, truth: Any = None, k: int | None = None, p: float = 0.8) -
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import nrbp
     >>> nrbp([[2, 0, 1]], csr_array([[1, 1, 0]]), k=3, p=0.5)  # (0.5 + 0.25) / (1 + 0.5)
     array([0.5])
     """

@@ -70,6 +70,12 @@ class _Loss(BaseEstimator):
     #: Whether the loss has temperatures or margins of its own and takes no ``temperature`` but 1.
     raw_scores: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Both may stand beside the bases of a class: ``class Own(Sampled, score="dot")``."""
+        for name in {"score", "raw_scores"} & options.keys():
+            setattr(cls, name, options.pop(name))
+        super().__init_subclass__(**options)
+
 
 class Full(_Loss):
     """Base of the losses over the whole catalogue.

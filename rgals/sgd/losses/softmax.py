@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -44,7 +43,7 @@ class Softmax(Full):
         return value, scores
 
 
-class Sparsemax(Full):
+class Sparsemax(Full, score="dot"):
     """Sparsemax loss: like softmax, but most items get probability zero.
 
     ``L_x = sum_{y in I_x} v_xy [ -o_xy + 1/2 sum_{y' in S} (o_xy'^2 - tau^2) + 1/2 ]`` with
@@ -62,8 +61,6 @@ class Sparsemax(Full):
     >>> value.tolist(), grad.tolist()
     ([0.0], [[0.0, 0.0, 0.0]])
     """
-
-    score: ClassVar[str] = "dot"
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
         """Values (B,) and gradient (B, N); ``scores`` is overwritten by the gradient."""

@@ -132,7 +132,7 @@ class SampledSoftmaxAtK(_Thresholds):
 
 
 @dataclass(eq=False, repr=False)
-class SampledTalos(_Thresholds):
+class SampledTalos(_Thresholds, raw_scores=True):
     """Talos: a ratio of bounded scores above a learned threshold, for Precision@K.
 
     ``l = log(1 + exp(beta_u - s_+)) / t + log sum_j (1 + exp(beta_u - s_j))^(-1/t)``
@@ -155,8 +155,6 @@ class SampledTalos(_Thresholds):
     with_positive : bool, default False
         Whether the positive has a term in the sum.
     """
-
-    raw_scores: ClassVar[bool] = True
 
     k: int = 20
     temperature: float = 0.1
@@ -185,7 +183,7 @@ class SampledTalos(_Thresholds):
 
 
 @dataclass(eq=False, repr=False)
-class SampledAATP(_Thresholds):
+class SampledAATP(_Thresholds, raw_scores=True):
     """Accuracy at the top: hinges of positives and negatives on a learned threshold.
 
     ``l = [1 + beta_u - s_+]_+ + mean_j [1 + s_j - beta_u]_+``
@@ -199,8 +197,6 @@ class SampledAATP(_Thresholds):
     threshold_lr : float >= 0, default 1e-3
     start : {"exact", "sampled"} or float, default "exact"
     """
-
-    raw_scores: ClassVar[bool] = True
 
     k: int = 20
     threshold_lr: float = 1e-3
@@ -218,10 +214,9 @@ class SampledAATP(_Thresholds):
         return value, -dpos, dneg, quantile_gradient(pos, neg, rows, k)
 
 
-class _FullThresholds(Full):
+class _FullThresholds(Full, raw_scores=True):
     """Exact thresholds at every step."""
 
-    raw_scores: ClassVar[bool] = True
     k: int
 
     def thresholds(self, scores: np.ndarray) -> np.ndarray:
@@ -311,7 +306,7 @@ class AATP(_FullThresholds):
 
 
 @dataclass(eq=False, repr=False)
-class RSAtK(Sampled):
+class RSAtK(Sampled, raw_scores=True):
     """Recall surrogate: a smooth rank, and a smooth step at K.
 
     ``l = 1 - sigmoid((K - 1 - r) / t2)``, ``r = sum_j sigmoid((s_j - s_+) / t1)``
@@ -330,7 +325,6 @@ class RSAtK(Sampled):
         Whether the rank among the n sampled negatives stands for that among all N items.
     """
 
-    raw_scores: ClassVar[bool] = True
     takes_rows: ClassVar[bool] = True
 
     k: int = 20
@@ -356,7 +350,7 @@ class RSAtK(Sampled):
 
 
 @dataclass(eq=False, repr=False)
-class SmoothIAtK(Sampled):
+class SmoothIAtK(Sampled, raw_scores=True):
     """Smooth rank indicators, for Precision@K: K softmaxes that peel off one rank after the other.
 
     ``l = 1 - 1/K sum_k I^k_+``, ``I^k = softmax_j(x_j prod_{l<k} (1 - I^l_j - delta) / t)`` over the positive
@@ -373,8 +367,6 @@ class SmoothIAtK(Sampled):
     published : bool, default False
         The variant of the public code.
     """
-
-    raw_scores: ClassVar[bool] = True
 
     k: int = 20
     temperature: float = 0.2
@@ -412,7 +404,7 @@ class SmoothIAtK(Sampled):
 
 
 @dataclass(eq=False, repr=False)
-class LLPAUC(Sampled):
+class LLPAUC(Sampled, raw_scores=True):
     """Lower-left partial AUC: positives of low and negatives of high score, by a minimax over seven scalars.
 
     With ``P = sigmoid(s_+)``, ``Q_j = sigmoid(s_j)``, ``r(x) = log(1 + exp(5 x)) / 5``::
@@ -433,8 +425,6 @@ class LLPAUC(Sampled):
     ascend : bool, default True
         Whether s1 and g go up.
     """
-
-    raw_scores: ClassVar[bool] = True
 
     alpha: float = 0.7
     beta: float = 0.1
