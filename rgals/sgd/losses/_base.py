@@ -18,6 +18,20 @@ class State:
 
     The trainer owns it: it steps it with the optimiser of the fit along the gradient that the loss returns,
     clips it to ``[low, high]``, and stores it in checkpoints. It starts afresh with every fit.
+
+    Attributes
+    ----------
+    name : str
+    scope : {"user", "model"}, default "user"
+    start, low, high : float, default 0, -inf, inf
+    ascend : bool, default False
+        Step upwards.
+    lr : float or None, default None
+        None: that of the factors; 0: never stepped, only refreshed.
+    rate : float, default 1
+        Factor of the learning rate.
+    drift : float, default 0
+        Weight of its mean over all users in the loss: it acts on everybody at every step.
     """
 
     name: str
@@ -25,10 +39,10 @@ class State:
     start: float = 0.0
     low: float = -np.inf
     high: float = np.inf
-    ascend: bool = False  # step upwards
-    lr: float | None = None  # None: that of the factors; 0: never stepped, only refreshed
-    rate: float = 1.0  # factor of the learning rate
-    drift: float = 0.0  # weight of its mean over all users in the loss: it acts on everybody at every step
+    ascend: bool = False
+    lr: float | None = None
+    rate: float = 1.0
+    drift: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -37,12 +51,20 @@ class Adversary:
 
     In every ``every``-th epoch the trainer steps that pair alone, upwards along the gradient that the loss
     returns for its scores; in the others the model alone.
+
+    Attributes
+    ----------
+    every : int
+    lr : float
+    score : {"cosine", "dot"}, default "cosine"
+    epochs : int or None, default None
+        At most so many epochs of the adversary; None: no limit.
     """
 
     every: int
     lr: float
     score: Literal["cosine", "dot"] = "cosine"
-    epochs: int | None = None  # at most so many epochs of the adversary; None: no limit
+    epochs: int | None = None
 
     def turn(self, epoch: int) -> bool:
         """Whether it steps in this epoch, counted from 0."""
@@ -52,12 +74,23 @@ class Adversary:
 
 @dataclass
 class Rows:
-    """What a loss may know of B rows besides their scores."""
+    """What a loss may know of B rows besides their scores.
 
-    count: np.ndarray  # (B,) positives of the row's user
+    Attributes
+    ----------
+    count : ndarray of int, shape (B,)
+        Positives of the row's user.
+    n_items : int
+    state : ndarray, shape (B, s)
+        What the loss keeps, in the order of its ``state``.
+    adversary : ndarray, shape (B, n), or None
+        Scores of the negatives by the second pair of factors.
+    """
+
+    count: np.ndarray
     n_items: int
-    state: np.ndarray  # (B, s) what the loss keeps, in the order of its ``state``
-    adversary: np.ndarray | None = None  # (B, n) scores of the negatives by the second pair of factors
+    state: np.ndarray
+    adversary: np.ndarray | None = None
 
     def __getitem__(self, rows: slice) -> Rows:
         scores = None if self.adversary is None else self.adversary[rows]
