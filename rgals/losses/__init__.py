@@ -85,9 +85,8 @@ def get_loss(loss: str | Loss) -> Loss:
     """
     if isinstance(loss, str):
         if loss.lower() not in LOSSES:
-            raise ParameterError(
-                "loss", loss, "choose one of " + ", ".join(map(repr, LOSSES)) + " or an object"
-            )
+            advice = f"choose one of {', '.join(map(repr, LOSSES))} or an object"
+            raise ParameterError("loss", loss, advice)
         loss = LOSSES[loss.lower()]()
     if isinstance(loss, type) and issubclass(loss, Loss):
         raise InputTypeError(f"loss must be an instance: write {loss.__name__}() with brackets")

@@ -113,10 +113,8 @@ def judge(ranked: Any, truth: Any, *, n_jobs: int | None = None) -> Judged:
     bad = np.argwhere((ids < -1) | (ids >= relevant.n_cols))
     if len(bad):
         row, rank = bad[0]
-        raise InputError(
-            f"ranked: row {row} holds item {ids[row, rank]} at rank {rank + 1}, "
-            f"outside -1..{relevant.n_cols - 1}"
-        )
+        what = f"ranked: row {row} holds item {ids[row, rank]} at rank {rank + 1}"
+        raise InputError(f"{what}, outside -1..{relevant.n_cols - 1}")
     ids = np.ascontiguousarray(ids, np.int32)
     ordered = np.sort(ids, axis=1)
     twice = np.argwhere((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0))

@@ -70,10 +70,8 @@ class Epochs:
         how = getattr(loss, "adversary", None)
         if how is None:
             return None
-        rng, optimizer = (
-            np.random.default_rng([seed, 3]),
-            get_optimizer(self.model.optimizer, self.model.momentum),
-        )
+        rng = np.random.default_rng([seed, 3])
+        optimizer = get_optimizer(self.model.optimizer, self.model.momentum)
         drawn = ((self.model.init_scale * rng.standard_normal(p.shape)).astype(p.dtype) for p in start)
         users, items = (SideState(param, how.score == "cosine", optimizer, n_threads) for param in drawn)
         return users, items
@@ -88,10 +86,9 @@ class Epochs:
                 if len(bad):
                     raise NumericalError(f"the factors of {side} {bad[0]} are not finite: training diverged")
         except NumericalError as error:
-            raise NumericalError(
-                f"epoch {iteration}: {error} (loss={self.model.loss!r}, lr={self.model.lr:g}). Lower lr or "
-                "raise the temperature; the model is what it was before this fit"
-            ) from None
+            what = f"epoch {iteration}: {error} (loss={self.model.loss!r}, lr={self.model.lr:g})"
+            advice = "Lower lr or raise the temperature; the model is what it was before this fit"
+            raise NumericalError(f"{what}. {advice}") from None
         return objective
 
     def user_factors(self) -> np.ndarray:
@@ -104,11 +101,8 @@ class Epochs:
 
     def state(self) -> dict[str, np.ndarray]:
         """SideState before they are scaled for scoring, the optimiser's moments, what the loss keeps."""
-        found = {
-            f"{side}_{name}": array
-            for side, factors in self.sides.items()
-            for name, array in factors.arrays().items()
-        }
+        sides = self.sides.items()
+        found = {f"{side}_{name}": array for side, of in sides for name, array in of.arrays().items()}
         for name in self.kept[0].arrays() if self.kept else ():
             found[f"kept_{name}"] = np.concatenate([side.arrays()[name].ravel() for side in self.kept])
         return found
@@ -118,10 +112,8 @@ class Epochs:
         for name, array in self.state().items():
             stored = state.get(name, np.empty(0))
             if (stored.shape, stored.dtype) != (array.shape, array.dtype):
-                raise ModelFileError(
-                    f"the checkpoint holds {name} of shape {stored.shape} and type {stored.dtype}; this "
-                    f"fit keeps shape {array.shape} and type {array.dtype}"
-                )
+                what = f"the checkpoint holds {name} of shape {stored.shape} and type {stored.dtype}"
+                raise ModelFileError(f"{what}; this fit keeps shape {array.shape} and type {array.dtype}")
             if not name.startswith("kept_"):
                 array[...] = stored
                 continue

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from rgals.matrix.csr import CSR
+from rgals.runtime.checks import check_int
 from rgals.runtime.errors import ShapeError
 
 
@@ -126,6 +127,16 @@ class Full(_Loss):
         return None
 
 
+class FullThresholds(Full):
+    """With the exact threshold of every user, at every step."""
+
+    k: int
+
+    def thresholds(self, scores: np.ndarray) -> np.ndarray:
+        """The K-th largest score of each row (the smallest, where there are fewer items), (B,)."""
+        return kth_largest(scores, self.k)
+
+
 class Sampled(_Loss):
     """Base of the losses of one positive against sampled negatives.
 
@@ -181,9 +192,8 @@ def checked(loss: Any, answer: tuple, *like: np.ndarray, n: int | None = None) -
     shapes = [(len(like[0]) if n is None else n,), *(part.shape for part in like)]
     found = [np.shape(part) for part in answer]
     if found != shapes:
-        raise ShapeError(
-            f"{type(loss).__name__}.value_and_grad returned arrays of the shapes {found}; {shapes} are needed"
-        )
+        what = f"{type(loss).__name__}.value_and_grad returned arrays of the shapes"
+        raise ShapeError(f"{what} {found}; {shapes} are needed")
     return answer
 
 
@@ -243,6 +253,15 @@ def row_softmax(
         total += np.exp(np.maximum(beside - top, -_FLAT * temperature) / x.dtype.type(temperature))
     x /= total[:, None]
     return high + np.log(total.astype(np.float64)), x
+
+
+def kth_largest(scores: np.ndarray, k: int) -> np.ndarray:
+    """K-th largest score of each row, (B,); the smallest, where there are fewer; -inf is absent."""
+    k = min(check_int("k", k, 1), scores.shape[1])
+    found = np.partition(scores, scores.shape[1] - k, axis=1)[:, scores.shape[1] - k]
+    short = found == -np.inf
+    found[short] = np.where(scores[short] > -np.inf, scores[short], np.inf).min(axis=1)
+    return np.where(np.isinf(found), found.dtype.type(0), found)
 
 
 def weights_of(positives: CSR) -> np.ndarray | float:

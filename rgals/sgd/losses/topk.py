@@ -11,10 +11,11 @@ import numpy as np
 from rgals.matrix.csr import CSR
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.sgd.losses._base import (
-    Full,
+    FullThresholds,
     Rows,
     Sampled,
     State,
+    kth_largest,
     logistic,
     row_softmax,
     row_totals,
@@ -27,15 +28,6 @@ from rgals.sgd.losses.sampled import present
 
 #: Where thresholds are estimated: among all items, or among positives and sampled negatives.
 ESTIMATES = ("exact", "sampled")
-
-
-def kth_largest(scores: np.ndarray, k: int) -> np.ndarray:
-    """K-th largest score of each row, (B,); the smallest, where there are fewer; -inf is absent."""
-    k = min(check_int("k", k, 1), scores.shape[1])
-    found = np.partition(scores, scores.shape[1] - k, axis=1)[:, scores.shape[1] - k]
-    short = found == -np.inf
-    found[short] = np.where(scores[short] > -np.inf, scores[short], np.inf).min(axis=1)
-    return np.where(np.isinf(found), found.dtype.type(0), found)
 
 
 def quantile_gradient(pos: np.ndarray, neg: np.ndarray, rows: Rows, k: int) -> np.ndarray:
@@ -214,18 +206,8 @@ class SampledAATP(_Thresholds, raw_scores=True):
         return value, -dpos, dneg, quantile_gradient(pos, neg, rows, k)
 
 
-class _FullThresholds(Full, raw_scores=True):
-    """Exact thresholds at every step."""
-
-    k: int
-
-    def thresholds(self, scores: np.ndarray) -> np.ndarray:
-        """The K-th largest score of each row (the smallest, where there are fewer items), (B,)."""
-        return kth_largest(scores, self.k)
-
-
 @dataclass(eq=False, repr=False)
-class Talos(_FullThresholds):
+class Talos(FullThresholds, raw_scores=True):
     """Talos over the catalogue, with the exact threshold at every step.
 
     Eq. 3.7: ``L_x = sum_{y in I_x} v_xy [ log(1 + exp(beta_x - s_xy)) / t + log Z_x ]``; Eq. 3.6:
@@ -278,7 +260,7 @@ class Talos(_FullThresholds):
 
 
 @dataclass(eq=False, repr=False)
-class AATP(_FullThresholds):
+class AATP(FullThresholds, raw_scores=True):
     """`SampledAATP` over the catalogue, with the exact threshold at every step.
 
     ``L_x = sum_{y in I_x} v_xy ( [1 + beta_x - s_xy]_+ + mean_{j not in I_x} [1 + s_xj - beta_x]_+ )``
