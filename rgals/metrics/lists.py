@@ -8,51 +8,19 @@ the number of the user's relevant items.
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from rgals.metrics._judged import top
+from rgals.metrics._judged import documented, top
 from rgals.runtime.checks import check_real
 from rgals.runtime.errors import ParameterError
 
-_Metric = TypeVar("_Metric", bound=Callable[..., np.ndarray])
-
-_LISTS = """\
-Parameters
-----------
-ranked : array of int, shape (B, n), or Judged
-    Items of each user, best first, -1 as padding; or the result of `judge`.
-truth : sparse matrix, shape (B, N), optional
-    Relevant items; not needed with `Judged`.
-k : int, optional
-    Cutoff; by default the length of the lists.
-"""
-_PERSISTENCE = """\
-p : float, default 0.8
-    Persistence, 0 < p < 1. In a name: ``"rbp(0.95)@50"``.
-"""
-_RETURNS = """
-Returns
--------
-ndarray of float64, shape (B,)
-    In [0, 1]; NaN for users without relevant items.
-
-"""
-_EXAMPLES = "Examples\n--------\n"
-
-
-def _documented(metric: _Metric) -> _Metric:
-    """Put the sections that all these metrics share before those of a docstring's own."""
-    text = inspect.getdoc(metric) or ""
-    shared = _LISTS + (_PERSISTENCE if "p" in inspect.signature(metric).parameters else "") + _RETURNS
-    text = re.sub(r"^(?=[A-Z][\w ]*\n-+$)", lambda _: shared, text, count=1, flags=re.MULTILINE)
-    imports = f">>> from scipy.sparse import csr_array\n>>> from rgals.metrics import {metric.__name__}\n"
-    metric.__doc__ = text.replace(_EXAMPLES, _EXAMPLES + imports)
-    return metric
+_documented = documented(
+    "ndarray of float64, shape (B,)\n    In [0, 1]; NaN for users without relevant items.",
+    "from scipy.sparse import csr_array",
+)
 
 
 def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:

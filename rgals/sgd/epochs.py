@@ -57,24 +57,15 @@ class Epochs:
         with workers(model.n_jobs) as n_threads:
             cosine = model.score == "cosine"
             users, items = (SideState(param, cosine, optimizer, n_threads) for param in start)
-            adversaries = self._adversaries(loss, start, n_threads, seed)
+            adversaries, adversary = [], getattr(loss, "adversary", None)
+            if adversary is not None:  # a second pair of factors, drawn as the first was
+                rng, cosine = np.random.default_rng([seed, 3]), adversary.score == "cosine"
+                drawn = ((model.init_scale * rng.standard_normal(p.shape)).astype(p.dtype) for p in start)
+                adversaries = [SideState(param, cosine, optimizer, n_threads) for param in drawn]
         self.sides = {"user": users, "item": items}
         self.trainer = Trainer(X, users, items, settings, sampler, n_threads, adversaries)
         #: What the loss keeps beside the factors; one array of each kind in a checkpoint.
-        self.kept = [*self.trainer.kept.sides, *(adversaries or ())]
-
-    def _adversaries(
-        self, loss: Any, start: Sequence[np.ndarray], n_threads: int, seed: int
-    ) -> tuple[SideState, SideState] | None:
-        """The second pair of factors of a loss that has one, drawn as the first was."""
-        how = getattr(loss, "adversary", None)
-        if how is None:
-            return None
-        rng = np.random.default_rng([seed, 3])
-        optimizer = get_optimizer(self.model.optimizer, self.model.momentum)
-        drawn = ((self.model.init_scale * rng.standard_normal(p.shape)).astype(p.dtype) for p in start)
-        users, items = (SideState(param, how.score == "cosine", optimizer, n_threads) for param in drawn)
-        return users, items
+        self.kept = [*self.trainer.kept.sides, *adversaries]
 
     def step(self, iteration: int) -> float:
         """One epoch; the mean loss of its batches. What diverges is an error that names batch or row."""

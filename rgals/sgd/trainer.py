@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +74,7 @@ class Trainer:
         settings: Settings,
         sampler: Sampler | None = None,
         n_threads: int = 1,
-        adversaries: tuple[SideState, SideState] | None = None,
+        adversaries: Sequence[SideState] = (),
     ) -> None:
         self.X, self.users, self.items, self.settings = X, users, items, settings
         self.sampler: Any = sampler
@@ -84,10 +84,10 @@ class Trainer:
         self._buffer = np.empty(0, self.dtype)
         self._correction = None
         loss = settings.loss
-        self.adversaries: Any = adversaries
+        self.adversaries = adversaries
         self.kept = Kept(getattr(loss, "state", ()), X.n_rows, self.dtype, users.optimizer)
         # Losses from outside need no base class, only a kind.
-        self._takes_rows = bool(self.kept.states) or adversaries is not None
+        self._takes_rows = bool(self.kept.states) or len(adversaries) > 0
         self._takes_rows = self._takes_rows or getattr(loss, "takes_rows", False)
         # A subclass may compute something else; double precision is for checking, not for speed.
         self._fused = type(loss) is Softmax and self.dtype == np.float32
@@ -291,7 +291,7 @@ class Trainer:
         grads = self._pair_scores(scaled, self.items, items)
         if self._correction is not None:
             grads[:, 1:] -= self._correction[items[:, 1:]]
-        if batch.rows is not None and self.adversaries is not None:
+        if batch.rows is not None and self.adversaries:
             own, theirs = self.adversaries
             negatives = np.ascontiguousarray(items[:, 1:])
             batch.rows.adversary = self._pair_scores(own.effective[users], theirs, negatives)

@@ -48,7 +48,7 @@ def trainer(
     settings = Settings(loss, temperature, lr, get_schedule("constant"), batch_size, 5, 0.0, 0.0, 3)
     optimizer = optimizer or SGD()
     sides = [SideState(F.copy(), score == "cosine", optimizer) for F in (P, Q)]
-    adversary = None
+    adversary = ()
     if getattr(loss, "adversary", None):
         rng = np.random.default_rng(2)
         drawn = [rng.standard_normal(F.shape) for F in (P, Q)]

@@ -149,17 +149,12 @@ class PSL(Sampled, raw_scores=True):
         temperature = check_real("temperature", self.temperature, 0, open_min=True)
         activation = ACTIVATIONS[check_choice("activation", self.activation, tuple(ACTIVATIONS))]
         logits, slope = activation(neg - pos[:, None])
-        any_left = self._leave_absent(neg, logits)
+        logits[neg == -np.inf] = -np.inf
+        any_left = np.any(logits > -np.inf, axis=1)
         rest, dneg = row_softmax(logits, temperature, 0.0 if self.with_positive else None)
         dneg *= slope
         dneg /= dneg.dtype.type(temperature)
         return np.where(any_left, present(rest), 0.0), -dneg.sum(axis=1), dneg
-
-    @staticmethod
-    def _leave_absent(neg: np.ndarray, logits: np.ndarray) -> np.ndarray:
-        """Absent negatives leave the sum; whether any is left in each row."""
-        logits[neg == -np.inf] = -np.inf
-        return np.any(logits > -np.inf, axis=1)
 
 
 @dataclass(eq=False, repr=False)
