@@ -16,21 +16,8 @@ from rgals.runtime.errors import InputTypeError, ParameterError
 
 LOSSES: dict[str, type[Loss]] = {"rg2": RG2, "rgx": RGX, "wrmf": WRMF, "ials": IALS}
 
-__all__ = [
-    "AUTO",
-    "IALS",
-    "LOSSES",
-    "RG2",
-    "RGX",
-    "WRMF",
-    "Coefficients",
-    "Degrees",
-    "Loss",
-    "Side",
-    "get_loss",
-    "rule",
-    "spectral_edge",
-]
+__all__ = ["AUTO", "IALS", "LOSSES", "RG2", "RGX", "WRMF", "Coefficients", "Degrees", "Loss", "Side"]
+__all__ += ["get_loss", "rule", "spectral_edge"]
 
 
 def rule(loss: Loss | type[Loss], X: Any, K: int = 64, nnz: int | None = None) -> dict[str, float]:
@@ -98,9 +85,8 @@ def get_loss(loss: str | Loss) -> Loss:
     """
     if isinstance(loss, str):
         if loss.lower() not in LOSSES:
-            raise ParameterError(
-                "loss", loss, "choose one of " + ", ".join(map(repr, LOSSES)) + " or an object"
-            )
+            advice = f"choose one of {', '.join(map(repr, LOSSES))} or an object"
+            raise ParameterError("loss", loss, advice)
         loss = LOSSES[loss.lower()]()
     if isinstance(loss, type) and issubclass(loss, Loss):
         raise InputTypeError(f"loss must be an instance: write {loss.__name__}() with brackets")

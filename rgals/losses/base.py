@@ -91,13 +91,8 @@ class Side:
 
     def take_rows(self, at: np.ndarray | slice) -> Side:
         """The side of some of its rows."""
-        return replace(
-            self,
-            scale=self.scale[at],
-            linear=self.linear[at],
-            ridge=self.ridge[at],
-            row_terms=self.row_terms[at],
-        )
+        by_row = {name: getattr(self, name)[at] for name in ("scale", "linear", "ridge", "row_terms")}
+        return replace(self, **by_row)
 
 
 @dataclass(frozen=True)
@@ -340,9 +335,8 @@ class Loss(BaseEstimator):
         found = self.defaults(degrees, K) if unset else {}
         for name in unset:
             if name not in found:
-                raise ParameterError(
-                    f"{self.name}.{name}", AUTO, "the loss has no rule for it; give a number"
-                )
+                advice = "the loss has no rule for it; give a number"
+                raise ParameterError(f"{self.name}.{name}", AUTO, advice)
             params[name] = found[name]
         return type(self)(**params)
 

@@ -34,37 +34,8 @@ from rgals.metrics.significance import (
     standard_error,
 )
 
-__all__ = [
-    "Comparison",
-    "Evaluation",
-    "Judged",
-    "Outranked",
-    "auc",
-    "average_popularity",
-    "average_precision",
-    "bootstrap_interval",
-    "capped_average_precision",
-    "capped_recall",
-    "compare",
-    "coverage",
-    "effect_size",
-    "evaluate",
-    "evaluate_segments",
-    "evaluate_sampled",
-    "exposure",
-    "f1",
-    "gini",
-    "hit_rate",
-    "holm",
-    "judge",
-    "mrr",
-    "ndcg",
-    "novelty",
-    "nrbp",
-    "paired_test",
-    "partial_auc",
-    "precision",
-    "rbp",
-    "recall",
-    "standard_error",
-]
+__all__ = ["Evaluation", "Judged", "Outranked", "evaluate", "evaluate_sampled", "evaluate_segments", "judge"]
+__all__ += ["average_precision", "capped_average_precision", "capped_recall", "f1", "hit_rate", "mrr"]
+__all__ += ["ndcg", "nrbp", "precision", "rbp", "recall", "auc", "partial_auc"]
+__all__ += ["average_popularity", "coverage", "exposure", "gini", "novelty", "standard_error"]
+__all__ += ["Comparison", "bootstrap_interval", "compare", "effect_size", "holm", "paired_test"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,6 +17,8 @@ from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, InputTypeError, ShapeError
 from rgals.runtime.threads import workers
 from rgals.scoring import useful_jobs
+
+_Metric = TypeVar("_Metric", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -113,10 +118,8 @@ def judge(ranked: Any, truth: Any, *, n_jobs: int | None = None) -> Judged:
     bad = np.argwhere((ids < -1) | (ids >= relevant.n_cols))
     if len(bad):
         row, rank = bad[0]
-        raise InputError(
-            f"ranked: row {row} holds item {ids[row, rank]} at rank {rank + 1}, "
-            f"outside -1..{relevant.n_cols - 1}"
-        )
+        what = f"ranked: row {row} holds item {ids[row, rank]} at rank {rank + 1}"
+        raise InputError(f"{what}, outside -1..{relevant.n_cols - 1}")
     ids = np.ascontiguousarray(ids, np.int32)
     ordered = np.sort(ids, axis=1)
     twice = np.argwhere((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0))
@@ -131,3 +134,42 @@ def top(ranked: Any, truth: Any, k: int | None) -> tuple[np.ndarray, np.ndarray,
     judged = ranked if isinstance(ranked, Judged) else judge(ranked, truth)
     k = judged.hits.shape[1] if k is None else check_int("k", k, 1)
     return judged.hits[:, :k], judged.n_truth, k
+
+
+#: What the docstrings of many metrics share, by parameter.
+_PARAMETERS = {
+    "ranked": """array of int, shape (B, n), or Judged
+    Items of each user, best first, -1 as padding; or the result of `judge`.""",
+    "truth": """sparse matrix, shape (B, N), optional
+    Relevant items; not needed with `Judged`.""",
+    "exposures": """ndarray of int, shape (N,)
+    From `exposure`.""",
+    "counts": """array of int, shape (N,)
+    Users who know each item, from the training data.""",
+    "n_users": """int
+    Users in the training data.""",
+    "n_items": """int
+    Size of the catalogue.""",
+    "k": """int, optional
+    Cutoff; by default the length of the lists.""",
+    "p": """float, default 0.8
+    Persistence, 0 < p < 1. In a name: ``"rbp(0.95)@50"``.""",
+}
+_EXAMPLES = "Examples\n--------\n"
+
+
+def documented(returns: str, *imports: str) -> Callable[[_Metric], _Metric]:
+    """Put Parameters and Returns before the sections of a docstring's own, and imports into its examples."""
+
+    def complete(metric: _Metric) -> _Metric:
+        parameters = "".join(
+            f"{name} : {_PARAMETERS[name]}\n" for name in inspect.signature(metric).parameters
+        )
+        shared = f"Parameters\n----------\n{parameters}\nReturns\n-------\n{returns}\n\n"
+        text = inspect.getdoc(metric) or ""
+        text = re.sub(r"^(?=[A-Z][\w ]*\n-+$)", lambda _: shared, text, count=1, flags=re.MULTILINE)
+        lines = [*imports, f"from rgals.metrics import {metric.__name__}"]
+        metric.__doc__ = text.replace(_EXAMPLES, _EXAMPLES + "".join(f">>> {line}\n" for line in lines))
+        return metric
+
+    return complete

@@ -65,14 +65,14 @@ class Served:
         """Positions in ``users`` and their scores, a pair of factors or an array; others get nothing."""
         if isinstance(self.source, tuple):
             rows = np.flatnonzero(~self.silent[users])
-            out: list[tuple[np.ndarray, Any]] = [(rows, (self.source[0][users[rows]], self.source[1]))]
+            scores: Any = self.source[0][users[rows]], self.source[1]
         else:
             rows = np.flatnonzero(users < self.n_known)
             scores = _scores(self.source, users[rows], self.seen.n_cols, self.user_ids)
             # A function that says the same of every item has nothing to say about somebody it does not know.
             kept = ~self.cold[users[rows]] | (scores != scores[:, :1]).any(axis=1)
             rows, scores = (rows, scores) if kept.all() else (rows[kept], scores[kept])
-            out = [(rows, scores)]
+        out = [(rows, scores)]
         others = np.setdiff1d(np.arange(len(users)), rows)
         if self.serve_popular:
             out.append((others, (np.ones((len(others), 1)), self.popularity.astype(np.float64)[:, None])))
@@ -127,10 +127,8 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
     laid_out, *unknown = beside(found, users, items, name="test", grow=True)
     if items is not None and len(unknown[1]) == found.matrix.shape[1] > 0:
         strange, own = unknown[1][:1].tolist()[0], items.labels[:1].tolist()[0]
-        raise InputError(
-            f"test: none of its items, for example {strange!r}, is known to the model, which knows {own!r}; "
-            "give interactions with ids as in training"
-        )
+        what = f"test: none of its items, for example {strange!r}, is known to the model, which knows {own!r}"
+        raise InputError(f"{what}; give interactions with ids as in training")
     n_users = len(users) if users is not None and n_users is None else n_users
     n_items = len(items) if items is not None and n_items is None else n_items
     if (
@@ -212,9 +210,7 @@ def source_of(model: Any) -> tuple[Scores, tuple[int | None, int | None]]:
         model = model.scores
     if isinstance(model, tuple | list):
         if len(model) != 2:
-            raise InputTypeError(
-                f"model: a tuple must be (user_factors, item_factors), not {len(model)} things"
-            )
+            raise InputTypeError(f"model: a pair is (user_factors, item_factors), not {len(model)} things")
         pair = as_factors(model[0], model[1], ("user factors", "item factors"))
         return pair, (len(pair[0]), len(pair[1]))
     if callable(model):
@@ -229,19 +225,16 @@ def _scores(source: Callable, users: np.ndarray, n_items: int, ids: np.ndarray |
     """A private, C-ordered array of the scores that a callable gives."""
     given = np.asarray(source(users))
     if given.shape != (len(users), n_items):
-        raise ShapeError(
-            f"the model's scores have shape {given.shape}, expected ({len(users)}, {n_items}): users x items"
-        )
+        expected = f"expected ({len(users)}, {n_items}): users x items"
+        raise ShapeError(f"the model's scores have shape {given.shape}, {expected}")
     if given.dtype.kind not in "fiu":
         raise InputTypeError(f"the model's scores must be real numbers, not {given.dtype}")
     if given.dtype.kind == "f" and n_items:
         doubtful = np.flatnonzero(np.isnan(given[:, 0]))
         for row in doubtful[np.isnan(given[doubtful]).all(axis=1)]:
             user = int(users[row]) if ids is None else ids[users[row] : users[row] + 1].tolist()[0]
-            raise InputError(
-                f"the model's scores of user {user!r} are all NaN, which rank nothing; give -inf to items "
-                "that nobody gets"
-            )
+            what = f"the model's scores of user {user!r} are all NaN, which rank nothing"
+            raise InputError(f"{what}; give -inf to items that nobody gets")
     return np.array(given, np.float32 if given.dtype == np.float32 else np.float64, order="C")
 
 

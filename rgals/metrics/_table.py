@@ -75,9 +75,7 @@ def parse(name: Any) -> Metric:
     row = METRICS[kind]
     _, parameter, cutoff = match.groups()
     if row.needs == WHOLE and cutoff is not None:
-        raise ParameterError(
-            "metrics", name, f"{match[1]} is computed from the whole ranking; give no cutoff"
-        )
+        raise ParameterError("metrics", name, f"{match[1]} is of the whole ranking; give no cutoff")
     if row.needs != WHOLE and (cutoff is None or int(cutoff) < 1):
         raise ParameterError("metrics", name, f"give a cutoff >= 1, for instance '{match[1]}@10'")
     options = {}

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from rgals.metrics._judged import Judged
+from rgals.metrics._judged import Judged, documented
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, ShapeError
+
+_OF_LISTS = "ndarray of float64, shape (B,)\n    NaN for empty lists. Padding does not count."
 
 
 def _lists(ranked: Any, k: int | None) -> np.ndarray:
@@ -18,21 +20,9 @@ def _lists(ranked: Any, k: int | None) -> np.ndarray:
     return ids if k is None else ids[:, : check_int("k", k, 1)]
 
 
+@documented("ndarray of int64, shape (n_items,)")
 def exposure(ranked: Any, n_items: int, k: int | None = None) -> np.ndarray:
     """How many of the lists hold each item among the first k.
-
-    Parameters
-    ----------
-    ranked : array of int, shape (B, n), or Judged
-        Items of each user, best first, -1 as padding.
-    n_items : int
-        Size of the catalogue.
-    k : int, optional
-        Cutoff; by default the length of the lists.
-
-    Returns
-    -------
-    ndarray of int64, shape (n_items,)
 
     Raises
     ------
@@ -41,7 +31,6 @@ def exposure(ranked: Any, n_items: int, k: int | None = None) -> np.ndarray:
 
     Examples
     --------
-    >>> from rgals.metrics import exposure
     >>> exposure([[0, 1], [0, -1]], 4)
     array([2, 1, 0, 0])
     """
@@ -52,17 +41,9 @@ def exposure(ranked: Any, n_items: int, k: int | None = None) -> np.ndarray:
     return np.bincount(shown, minlength=n_items)
 
 
+@documented("float", "import numpy as np")
 def coverage(exposures: np.ndarray) -> float:
     """Share of the catalogue that is in at least one list (``"coverage@k"``).
-
-    Parameters
-    ----------
-    exposures : ndarray of int, shape (N,)
-        From `exposure`.
-
-    Returns
-    -------
-    float
 
     References
     ----------
@@ -71,28 +52,17 @@ def coverage(exposures: np.ndarray) -> float:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from rgals.metrics import coverage
     >>> coverage(np.array([2, 1, 0, 0]))
     0.5
     """
     return float(np.count_nonzero(exposures) / len(exposures))
 
 
+@documented("float\n    NaN where nothing is shown or the catalogue has a single item.", "import numpy as np")
 def gini(exposures: np.ndarray) -> float:
     """Gini index of the exposure (``"gini@k"``): 0 if all items are shown equally often, 1 if only one is.
 
     ``sum_j (2 j - N - 1) x_j / ((N - 1) sum x)`` with ``x_1 <= ... <= x_N``.
-
-    Parameters
-    ----------
-    exposures : ndarray of int, shape (N,)
-        From `exposure`.
-
-    Returns
-    -------
-    float
-        NaN where nothing is shown or the catalogue has a single item.
 
     References
     ----------
@@ -100,8 +70,6 @@ def gini(exposures: np.ndarray) -> float:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from rgals.metrics import gini
     >>> gini(np.array([0, 3, 0])), gini(np.array([3, 3, 3]))
     (1.0, 0.0)
     """
@@ -112,27 +80,12 @@ def gini(exposures: np.ndarray) -> float:
     return float((ordered * (2.0 * np.arange(1, n + 1) - n - 1)).sum() / ((n - 1) * total))
 
 
+@documented(_OF_LISTS)
 def novelty(ranked: Any, counts: np.ndarray, n_users: int, k: int | None = None) -> np.ndarray:
     """Mean self-information of the first k items, in bits (``"novelty@k"``).
 
     ``mean_i log2(n_users / max(counts[i], 1))`` over the items of the list: an item that half of the users
     know carries 1 bit; one that nobody knows counts like one that a single user knows.
-
-    Parameters
-    ----------
-    ranked : array of int, shape (B, n), or Judged
-        Items of each user, best first, -1 as padding, which does not count.
-    counts : array of int, shape (N,)
-        Users who know each item, from the training data.
-    n_users : int
-        Users in the training data.
-    k : int, optional
-        Cutoff; by default the length of the lists.
-
-    Returns
-    -------
-    ndarray of float64, shape (B,)
-        NaN for empty lists.
 
     References
     ----------
@@ -140,7 +93,6 @@ def novelty(ranked: Any, counts: np.ndarray, n_users: int, k: int | None = None)
 
     Examples
     --------
-    >>> from rgals.metrics import novelty
     >>> novelty([[0, 1], [1, -1]], [4, 1], n_users=4)
     array([1., 2.])
     """
@@ -148,24 +100,11 @@ def novelty(ranked: Any, counts: np.ndarray, n_users: int, k: int | None = None)
     return _mean_of_lists(ranked, np.log2(check_int("n_users", n_users, 1)) - np.log2(known), k)
 
 
+@documented(_OF_LISTS)
 def average_popularity(ranked: Any, counts: np.ndarray, k: int | None = None) -> np.ndarray:
     """Average recommendation popularity: mean training interactions of the first k items (``"arp@k"``).
 
     ``mean_i counts[i]`` over the items of the list.
-
-    Parameters
-    ----------
-    ranked : array of int, shape (B, n), or Judged
-        Items of each user, best first, -1 as padding, which does not count.
-    counts : array of int, shape (N,)
-        Users who know each item, from the training data.
-    k : int, optional
-        Cutoff; by default the length of the lists.
-
-    Returns
-    -------
-    ndarray of float64, shape (B,)
-        NaN for empty lists.
 
     References
     ----------
@@ -174,7 +113,6 @@ def average_popularity(ranked: Any, counts: np.ndarray, k: int | None = None) ->
 
     Examples
     --------
-    >>> from rgals.metrics import average_popularity
     >>> average_popularity([[0, 1], [1, -1]], [4, 1])
     array([2.5, 1. ])
     """

@@ -171,16 +171,12 @@ def figures(
         blocks.append(_block(wanted, judged, part, hidden, known, totals, n_jobs))
         kept.append(part)
     if dropped:
-        warnings.warn(
-            f"{dropped} test interactions are also in train: they cannot be recommended and were dropped",
-            UserWarning,
-            stacklevel=3,
-        )
+        what = f"{dropped} test interactions are also in train"
+        warnings.warn(f"{what}: they cannot be recommended and were dropped", UserWarning, stacklevel=3)
     everybody = np.concatenate(kept) if kept else np.empty(0, np.int64)
     if len(everybody) == 0:
-        raise InputError(
-            f"test (shape {truth.shape}) holds no interaction outside train of the users asked for"
-        )
+        what = f"test (shape {truth.shape}) holds no interaction"
+        raise InputError(f"{what} outside train of the users asked for")
     counts = len(everybody), int(judged.cold[everybody].sum()), n_interactions
     arrays = {m.name: np.concatenate([b[m.name] for b in blocks]) for m in wanted if m.needs != EXPOSURE}
     if per_user:
@@ -191,7 +187,8 @@ def figures(
         if metric.needs == EXPOSURE:
             means[metric.name] = metric.function(totals[metric.name])
         else:
-            defined = arrays[metric.name][~np.isnan(arrays[metric.name])]
+            values = arrays[metric.name]
+            defined = values[~np.isnan(values)]
             means[metric.name] = float(defined.mean()) if len(defined) else float("nan")
     return means
 
@@ -224,11 +221,8 @@ def _block(
     n = min(max((m.k for m in wanted if m.k is not None), default=0), seen.n_cols)
     whole = any(m.needs == WHOLE for m in wanted)
     answers = judged.answers(users)
-    lists = counts = None
-    if n:
-        lists = judge_trusted(judged.lists(answers, seen, n, whole, n_jobs), truth, n_jobs)
-    if whole:
-        counts = judged.outranked(answers, truth, seen, n_jobs)
+    lists = judge_trusted(judged.lists(answers, seen, n, whole, n_jobs), truth, n_jobs) if n else None
+    counts = judged.outranked(answers, truth, seen, n_jobs) if whole else None
     out = {}
     for metric in wanted:
         if metric.needs == LISTS:

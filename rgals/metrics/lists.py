@@ -8,48 +8,19 @@ the number of the user's relevant items.
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from rgals.metrics._judged import top
+from rgals.metrics._judged import documented, top
 from rgals.runtime.checks import check_real
 from rgals.runtime.errors import ParameterError
 
-_Metric = TypeVar("_Metric", bound=Callable[..., np.ndarray])
-
-_LISTS = """\
-Parameters
-----------
-ranked : array of int, shape (B, n), or Judged
-    Items of each user, best first, -1 as padding; or the result of `judge`.
-truth : sparse matrix, shape (B, N), optional
-    Relevant items; not needed with `Judged`.
-k : int, optional
-    Cutoff; by default the length of the lists.
-"""
-_PERSISTENCE = """\
-p : float, default 0.8
-    Persistence, 0 < p < 1. In a name: ``"rbp(0.95)@50"``.
-"""
-_RETURNS = """
-Returns
--------
-ndarray of float64, shape (B,)
-    In [0, 1]; NaN for users without relevant items.
-
-"""
-
-
-def _documented(metric: _Metric) -> _Metric:
-    """Put the sections that all these metrics share before those of a docstring's own."""
-    text = inspect.getdoc(metric) or ""
-    shared = _LISTS + (_PERSISTENCE if "p" in inspect.signature(metric).parameters else "") + _RETURNS
-    metric.__doc__ = re.sub(r"^(?=[A-Z][\w ]*\n-+$)", lambda _: shared, text, count=1, flags=re.MULTILINE)
-    return metric
+_documented = documented(
+    "ndarray of float64, shape (B,)\n    In [0, 1]; NaN for users without relevant items.",
+    "from scipy.sparse import csr_array",
+)
 
 
 def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
@@ -85,8 +56,6 @@ def ndcg(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import ndcg
     >>> ndcg([[2, 0, 1]], csr_array([[1, 0, 0]]), k=2).round(4)  # 1 / log2(3)
     array([0.6309])
     """
@@ -104,8 +73,6 @@ def mrr(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import mrr
     >>> mrr([[2, 1, 0], [0, 1, 2]], csr_array([[1, 1, 0], [0, 0, 1]]), k=2)
     array([0.5, 0. ])
     """
@@ -132,8 +99,6 @@ def average_precision(ranked: Any, truth: Any = None, k: int | None = None) -> n
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import average_precision
     >>> average_precision([[2, 0, 1, 3]], csr_array([[1, 0, 0, 1]]), k=4)  # (1/2 + 2/4) / 2
     array([0.5])
     """
@@ -147,8 +112,6 @@ def capped_average_precision(ranked: Any, truth: Any = None, k: int | None = Non
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import capped_average_precision
     >>> capped_average_precision([[0]], csr_array([[1, 1]]), k=1)
     array([1.])
     """
@@ -166,8 +129,6 @@ def recall(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import recall
     >>> recall([[0, 1]], csr_array([[1, 0, 1, 1]]), k=2).round(4)
     array([0.3333])
     """
@@ -185,8 +146,6 @@ def capped_recall(ranked: Any, truth: Any = None, k: int | None = None) -> np.nd
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import capped_recall
     >>> capped_recall([[0, 1]], csr_array([[1, 0, 1, 1]]), k=2)
     array([0.5])
     """
@@ -200,8 +159,6 @@ def precision(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarra
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import precision
     >>> precision([[0, 1, -1, -1]], csr_array([[1, 0]]), k=4)
     array([0.25])
     """
@@ -219,8 +176,6 @@ def f1(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import f1
     >>> f1([[0, 1]], csr_array([[1, 0, 1, 1]]), k=2)  # precision 1/2, recall 1/3
     array([0.4])
     """
@@ -234,8 +189,6 @@ def hit_rate(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import hit_rate
     >>> hit_rate([[0, 1], [1, 0]], csr_array([[1, 0], [1, 0]]), k=1)
     array([1., 0.])
     """
@@ -257,8 +210,6 @@ def rbp(ranked: Any, truth: Any = None, k: int | None = None, p: float = 0.8) ->
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import rbp
     >>> rbp([[2, 0, 1]], csr_array([[1, 1, 0]]), k=3, p=0.5)  # 0.5 * (0.5 + 0.25)
     array([0.375])
     """
@@ -275,8 +226,6 @@ def nrbp(ranked: Any, truth: Any = None, k: int | None = None, p: float = 0.8) -
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> from rgals.metrics import nrbp
     >>> nrbp([[2, 0, 1]], csr_array([[1, 1, 0]]), k=3, p=0.5)  # (0.5 + 0.25) / (1 + 0.5)
     array([0.5])
     """

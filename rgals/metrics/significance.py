@@ -23,6 +23,19 @@ def _as_values(name: str, values: Any) -> np.ndarray:
     return array.astype(np.float64)
 
 
+def _known(name: str, values: Any) -> np.ndarray:
+    array = _as_values(name, values)
+    return array[~np.isnan(array)]
+
+
+def _differences(a: Any, b: Any) -> np.ndarray:
+    """Of the users for whom neither figure is NaN."""
+    first, second = _as_values("a", a), _as_values("b", b)
+    if len(first) != len(second):
+        raise ShapeError(f"a has {len(first)} users and b {len(second)}; paired figures have the same users")
+    return _known("a - b", first - second)
+
+
 def standard_error(values: Any) -> float:
     """Standard error of the mean over users: ``s / sqrt(n)`` with the sample deviation s.
 
@@ -42,8 +55,7 @@ def standard_error(values: Any) -> float:
     >>> standard_error([1.0, 3.0])
     1.0
     """
-    array = _as_values("values", values)
-    array = array[~np.isnan(array)]
+    array = _known("values", values)
     return float(array.std(ddof=1) / np.sqrt(len(array))) if len(array) > 1 else float("nan")
 
 
@@ -78,8 +90,7 @@ def bootstrap_interval(
     >>> bootstrap_interval([2.0, 2.0, 2.0])
     (2.0, 2.0)
     """
-    array = _as_values("values", values)
-    array = array[~np.isnan(array)]
+    array = _known("values", values)
     level = check_real("level", level, 0.0, 1.0, open_min=True)
     n_resamples = check_int("n_resamples", n_resamples, 1)
     rng = np.random.default_rng(check_int("random_state", random_state, 0))
@@ -161,13 +172,9 @@ def paired_test(
     check_choice("method", method, METHODS)
     n_resamples = check_int("n_resamples", n_resamples, 1)
     rng = np.random.default_rng(check_int("random_state", random_state, 0))
-    first, second = _as_values("a", a), _as_values("b", b)
-    if len(first) != len(second):
-        raise ShapeError(f"a has {len(first)} users and b {len(second)}; a paired test needs the same users")
+    difference = _differences(a, b)
     from scipy import stats  # costly to import, and only tests need it
 
-    difference = first - second
-    difference = difference[~np.isnan(difference)]
     if not np.isfinite(difference).all():
         raise InputError("a and b must be finite where they are not NaN")
     if len(difference) < 2:
@@ -256,11 +263,7 @@ def effect_size(a: Any, b: Any) -> float:
     >>> effect_size([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
     2.0
     """
-    first, second = _as_values("a", a), _as_values("b", b)
-    if len(first) != len(second):
-        raise ShapeError(f"a has {len(first)} users and b {len(second)}; paired figures have the same users")
-    difference = first - second
-    difference = difference[~np.isnan(difference)]
+    difference = _differences(a, b)
     if len(difference) < 2:
         return float("nan")
     mean, spread = float(difference.mean()), float(difference.std(ddof=1))

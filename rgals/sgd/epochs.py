@@ -57,26 +57,15 @@ class Epochs:
         with workers(model.n_jobs) as n_threads:
             cosine = model.score == "cosine"
             users, items = (SideState(param, cosine, optimizer, n_threads) for param in start)
-            adversaries = self._adversaries(loss, start, n_threads, seed)
+            adversaries, adversary = [], getattr(loss, "adversary", None)
+            if adversary is not None:  # a second pair of factors, drawn as the first was
+                rng, cosine = np.random.default_rng([seed, 3]), adversary.score == "cosine"
+                drawn = ((model.init_scale * rng.standard_normal(p.shape)).astype(p.dtype) for p in start)
+                adversaries = [SideState(param, cosine, optimizer, n_threads) for param in drawn]
         self.sides = {"user": users, "item": items}
         self.trainer = Trainer(X, users, items, settings, sampler, n_threads, adversaries)
         #: What the loss keeps beside the factors; one array of each kind in a checkpoint.
-        self.kept = [*self.trainer.kept.sides, *(adversaries or ())]
-
-    def _adversaries(
-        self, loss: Any, start: Sequence[np.ndarray], n_threads: int, seed: int
-    ) -> tuple[SideState, SideState] | None:
-        """The second pair of factors of a loss that has one, drawn as the first was."""
-        how = getattr(loss, "adversary", None)
-        if how is None:
-            return None
-        rng, optimizer = (
-            np.random.default_rng([seed, 3]),
-            get_optimizer(self.model.optimizer, self.model.momentum),
-        )
-        drawn = ((self.model.init_scale * rng.standard_normal(p.shape)).astype(p.dtype) for p in start)
-        users, items = (SideState(param, how.score == "cosine", optimizer, n_threads) for param in drawn)
-        return users, items
+        self.kept = [*self.trainer.kept.sides, *adversaries]
 
     def step(self, iteration: int) -> float:
         """One epoch; the mean loss of its batches. What diverges is an error that names batch or row."""
@@ -88,10 +77,9 @@ class Epochs:
                 if len(bad):
                     raise NumericalError(f"the factors of {side} {bad[0]} are not finite: training diverged")
         except NumericalError as error:
-            raise NumericalError(
-                f"epoch {iteration}: {error} (loss={self.model.loss!r}, lr={self.model.lr:g}). Lower lr or "
-                "raise the temperature; the model is what it was before this fit"
-            ) from None
+            what = f"epoch {iteration}: {error} (loss={self.model.loss!r}, lr={self.model.lr:g})"
+            advice = "Lower lr or raise the temperature; the model is what it was before this fit"
+            raise NumericalError(f"{what}. {advice}") from None
         return objective
 
     def user_factors(self) -> np.ndarray:
@@ -104,11 +92,8 @@ class Epochs:
 
     def state(self) -> dict[str, np.ndarray]:
         """SideState before they are scaled for scoring, the optimiser's moments, what the loss keeps."""
-        found = {
-            f"{side}_{name}": array
-            for side, factors in self.sides.items()
-            for name, array in factors.arrays().items()
-        }
+        sides = self.sides.items()
+        found = {f"{side}_{name}": array for side, of in sides for name, array in of.arrays().items()}
         for name in self.kept[0].arrays() if self.kept else ():
             found[f"kept_{name}"] = np.concatenate([side.arrays()[name].ravel() for side in self.kept])
         return found
@@ -118,10 +103,8 @@ class Epochs:
         for name, array in self.state().items():
             stored = state.get(name, np.empty(0))
             if (stored.shape, stored.dtype) != (array.shape, array.dtype):
-                raise ModelFileError(
-                    f"the checkpoint holds {name} of shape {stored.shape} and type {stored.dtype}; this "
-                    f"fit keeps shape {array.shape} and type {array.dtype}"
-                )
+                what = f"the checkpoint holds {name} of shape {stored.shape} and type {stored.dtype}"
+                raise ModelFileError(f"{what}; this fit keeps shape {array.shape} and type {array.dtype}")
             if not name.startswith("kept_"):
                 array[...] = stored
                 continue

@@ -241,31 +241,24 @@ class SGDRanker(Trained, BaseEstimator):
         check_real("gamma", self.gamma)
         check_real("weight_decay", self.weight_decay, 0)
         check_below_one("warmup", self.warmup)
-        check_choice("score", self.score, SCORES)
-        check_choice("sampler", self.sampler, SAMPLERS)
-        check_choice("decay", self.decay, DECAYS)
+        for name, choices in (("score", SCORES), ("sampler", SAMPLERS), ("decay", DECAYS)):
+            check_choice(name, getattr(self, name), choices)
         check_choice("dtype", dtype_name(self.dtype), ("float32", "float64"))
         get_optimizer(self.optimizer, self.momentum)
         get_schedule(self.schedule, self.warmup)
         loss = get_loss(self.loss)
+        own = type(loss).__name__
         if getattr(loss, "raw_scores", False) and self.temperature not in (AUTO, 1):
-            raise ParameterError(
-                "temperature", self.temperature, f"{type(loss).__name__} has its own; give 1, or 'auto'"
-            )
+            raise ParameterError("temperature", self.temperature, f"{own} has its own; give 1, or 'auto'")
         apart = loss.kind == "list" or getattr(loss, "adversary", None) is not None
         if apart and (self.shared_negatives or self.sampler == "in_batch"):
             name = "shared_negatives" if self.shared_negatives else "sampler"
-            raise ParameterError(
-                name, getattr(self, name), f"{type(loss).__name__} draws negatives of its own for every row"
-            )
+            raise ParameterError(name, getattr(self, name), f"{own} draws its own negatives for every row")
         if loss.kind != "full" and self.decay == "frequency":
-            raise ParameterError(
-                "decay", self.decay, "losses with sampled negatives take 'coupled' or 'decoupled'"
-            )
+            raise ParameterError("decay", self.decay, "losses with negatives take 'coupled' or 'decoupled'")
         if checkpoint is not None and not isinstance(self.schedule, str):
-            raise ParameterError(
-                "schedule", self.schedule, "a checkpoint cannot hold a function; give the name of a schedule"
-            )
+            advice = "a checkpoint cannot hold a function; give the name of a schedule"
+            raise ParameterError("schedule", self.schedule, advice)
         return np.dtype(self.dtype)
 
     @property
@@ -281,10 +274,8 @@ class SGDRanker(Trained, BaseEstimator):
         text = super().__repr__(N_CHAR_MAX)
         history = getattr(self, "history_", None)
         found = {name: history[0][name] for name in AUTOMATIC if name in history[0]} if history else {}
-        shown = ", ".join(
-            f"{name}={repr(x) if isinstance(x, str) else format(x, '.4g')}" for name, x in found.items()
-        )
-        return f"{text}  # fitted with {shown}" if shown else text
+        shown = [f"{name}={x!r}" if isinstance(x, str) else f"{name}={x:.4g}" for name, x in found.items()]
+        return f"{text}  # fitted with {', '.join(shown)}" if shown else text
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> SGDRanker:

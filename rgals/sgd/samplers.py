@@ -95,9 +95,8 @@ class Sampler:
             room = n_drawable - taken
             if self.n > room:
                 whose = "for the user with most positives" if taken > 1 else "of the catalogue"
-                raise ParameterError(
-                    "n_negatives", self.n, f"without replacement only {room} items {whose} can be drawn"
-                )
+                advice = f"without replacement only {room} items {whose} can be drawn"
+                raise ParameterError("n_negatives", self.n, advice)
         elif self.exclude_positives and (self.X.row_counts >= self.X.n_cols).any():
             user = int(np.argmax(self.X.row_counts))
             raise InputError(
@@ -120,7 +119,6 @@ class Sampler:
         than twice what they need. ``distinct``: whatever ``replacement`` says.
         """
         distinct = distinct or not self.replacement
-        known = users, self.X.indptr, self.X.indices
         block = self.X.take_rows(users)
         count = block.row_counts
         needed = np.broadcast_to(needed, count.shape)
@@ -133,10 +131,9 @@ class Sampler:
             some = np.flatnonzero(groups == group)
             width = int(needed[some].max())
             drawn = np.full((len(some), 1 + width), -1, np.int32)
-            how = True, distinct
             own = np.uint64((int(key) + int(group)) % (1 << 64))
-            rows = known[0][some], *known[1:], self.X.n_cols
-            kernel.draw(0, len(some), own, *rows, *self._table, *how, drawn)
+            rows = users[some], self.X.indptr, self.X.indices, self.X.n_cols
+            kernel.draw(0, len(some), own, *rows, *self._table, True, distinct, drawn)
             row, at = np.nonzero(np.arange(width) < needed[some][:, None])
             items[some[row], count[some][row] + at] = drawn[row, 1 + at]
         return items

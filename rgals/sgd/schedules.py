@@ -44,9 +44,8 @@ def get_schedule(schedule: Any, warmup: float = 0.0) -> Schedule:
     [0.0, 0.5, 1.0, 0.5]
     """
     if not callable(schedule) and schedule not in SCHEDULES:
-        raise ParameterError(
-            "schedule", schedule, "choose one of " + ", ".join(map(repr, SCHEDULES)) + " or give a function"
-        )
+        advice = f"choose one of {', '.join(map(repr, SCHEDULES))} or give a function"
+        raise ParameterError("schedule", schedule, advice)
     curve = schedule if callable(schedule) else SCHEDULES[schedule]
 
     def factor(progress: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,21 @@ class Settings:
     frequency: float = 0.0
 
 
+#: Ids of users and their gradients, ids of items (None: all) and theirs.
+Gradients = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]
+
+
+@dataclass
+class Pairs:
+    """A batch of users and positives, the key of its draws, and what the loss is told besides."""
+
+    key: np.uint64
+    users: np.ndarray
+    positives: np.ndarray
+    weights: np.ndarray | None = None
+    rows: Rows | None = None
+
+
 class Trainer:
     """Runs epochs over a training matrix, updating the factors in place.
 
@@ -59,9 +74,10 @@ class Trainer:
         settings: Settings,
         sampler: Sampler | None = None,
         n_threads: int = 1,
-        adversaries: tuple[SideState, SideState] | None = None,
+        adversaries: Sequence[SideState] = (),
     ) -> None:
-        self.X, self.users, self.items, self.settings, self.sampler = X, users, items, settings, sampler
+        self.X, self.users, self.items, self.settings = X, users, items, settings
+        self.sampler: Any = sampler
         self.n_threads = n_threads
         self.dtype = users.param.dtype
         self.inverse_t = self.dtype.type(1 / settings.temperature)
@@ -71,7 +87,7 @@ class Trainer:
         self.adversaries = adversaries
         self.kept = Kept(getattr(loss, "state", ()), X.n_rows, self.dtype, users.optimizer)
         # Losses from outside need no base class, only a kind.
-        self._takes_rows = bool(self.kept.states) or adversaries is not None
+        self._takes_rows = bool(self.kept.states) or len(adversaries) > 0
         self._takes_rows = self._takes_rows or getattr(loss, "takes_rows", False)
         # A subclass may compute something else; double precision is for checking, not for speed.
         self._fused = type(loss) is Softmax and self.dtype == np.float32
@@ -99,9 +115,6 @@ class Trainer:
         spread(some, len(starts), self.n_threads)
         return results
 
-    def _order(self, epoch: int, n: int) -> np.ndarray:
-        return np.random.default_rng([self.settings.seed, epoch]).permutation(n)
-
     def epoch(self, epoch: int) -> float:
         """Run one epoch (counted from 0) and return the mean loss per unit of positive weight.
 
@@ -111,7 +124,11 @@ class Trainer:
         if hasattr(self.settings.loss, "refresh"):
             self._refresh(epoch)
         kinds = {"full": self._full_batches, "sampled": self._sampled_batches, "list": self._list_batches}
-        return self._mean(kinds[self.settings.loss.kind](epoch))
+        value = weight = 0.0
+        for batch_value, batch_weight in kinds[self.settings.loss.kind](epoch):
+            value += batch_value
+            weight += batch_weight
+        return value / weight if weight else 0.0
 
     @property
     def _compiled_threads(self) -> int:
@@ -121,35 +138,28 @@ class Trainer:
         width = 2 if self.sampler.shared else 1 + self.sampler.n
         return self.n_threads if self.settings.batch_size * width >= _SMALL else 1
 
-    @staticmethod
-    def _mean(batches: Iterator[tuple[float, float]]) -> float:
-        value = weight = 0.0
-        for batch_value, batch_weight in batches:
-            value += batch_value
-            weight += batch_weight
-        return value / weight if weight else 0.0
+    def _keys(self, epoch: int, purpose: int, n: int) -> np.ndarray:
+        return np.random.SeedSequence([self.settings.seed, epoch, purpose]).generate_state(n, np.uint64)
 
-    def _lr(self, epoch: int, batch: int, n_batches: int) -> float:
-        progress = (epoch + batch / n_batches) / max(self.settings.n_epochs, 1)
-        return self.settings.lr * self.settings.schedule(min(progress, 1.0))
+    def _batches(self, epoch: int, n: int) -> Iterator[tuple[int, float, np.uint64, np.ndarray]]:
+        """Number, learning rate and key of every batch of an epoch, and which of n things are in it."""
+        settings = self.settings
+        order = np.random.default_rng([settings.seed, epoch]).permutation(n)
+        starts = range(0, n, settings.batch_size)
+        keys = self._keys(epoch, 1, len(starts))
+        for batch, start in enumerate(starts):
+            progress = (epoch + batch / len(starts)) / max(settings.n_epochs, 1)
+            lr = settings.lr * settings.schedule(min(progress, 1.0))
+            yield batch, lr, keys[batch], order[start : start + settings.batch_size]
 
     def _check(self, values: np.ndarray, users: np.ndarray, batch: int) -> None:
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
-            raise NumericalError(
-                f"the loss of user {users[bad[0]]} became {values[bad[0]]} in batch {batch}: training "
-                "diverged"
-            )
+            what = f"the loss of user {users[bad[0]]} became {values[bad[0]]} in batch {batch}"
+            raise NumericalError(f"{what}: training diverged")
 
-    def _step(
-        self,
-        lr: float,
-        weight: float,
-        users: np.ndarray,
-        user_grad: np.ndarray,
-        items: np.ndarray | None,
-        item_grad: np.ndarray,
-    ) -> None:
+    def _step(self, lr: float, weight: float, gradients: Gradients) -> None:
+        users, user_grad, items, item_grad = gradients
         common = {"coupled": self.settings.coupled, "decoupled": self.settings.decoupled}
         common["grad_scale"] = 1.0 / weight
         if self._ridge is None:
@@ -166,16 +176,13 @@ class Trainer:
 
     def _full_batches(self, epoch: int) -> Iterator[tuple[float, float]]:
         active = np.flatnonzero(self.X.row_counts)
-        active = active[self._order(epoch, len(active))]
-        size = self.settings.batch_size
-        starts = range(0, len(active), size)
-        for batch, start in enumerate(starts):
-            users = np.sort(active[start : start + size])
+        for batch, lr, _, which in self._batches(epoch, len(active)):
+            users = np.sort(active[which])
             block = self.X.take_rows(users)
             weight = float(block.row_sums.sum())
             values, user_grad, item_grad = self.full_gradient(users, block)
             self._check(values, users, batch)
-            self._step(self._lr(epoch, batch, len(starts)), weight, users, user_grad, None, item_grad)
+            self._step(lr, weight, (users, user_grad, None, item_grad))
             yield float(values.sum()), weight
 
     def full_gradient(self, users: np.ndarray, block: CSR) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -219,119 +226,83 @@ class Trainer:
     # Losses with sampled negatives.
 
     def _sampled_batches(self, epoch: int) -> Iterator[tuple[float, float]]:
-        assert self.sampler is not None
         adversary: Any = getattr(self.settings.loss, "adversary", None)
         turn = adversary is not None and adversary.turn(epoch)
-        order = self._order(epoch, self.X.nnz)
-        size = self.settings.batch_size
-        starts = range(0, self.X.nnz, size)
-        keys = np.random.SeedSequence([self.settings.seed, epoch, 1]).generate_state(len(starts), np.uint64)
-        for batch, start in enumerate(starts):
-            where = order[start : start + size]
+        gradient = self.shared_gradient if self.sampler.shared else self.sampled_gradient
+        for number, lr, key, where in self._batches(epoch, self.X.nnz):
             users, positives = self.sampler.users[where], self.X.indices[where]
             weights = None if self.X.is_binary else self.X.values[where].astype(self.dtype)
-            rows = self._rows(users)
-            given = keys[batch], users, positives, weights, rows
-            gradient = self.shared_gradient if self.sampler.shared else self.sampled_gradient
-            values, found = self._against(*given) if turn else gradient(*given)
-            self._check(values, users, batch)
+            batch = Pairs(key, users, positives, weights)
+            if self._takes_rows:
+                batch.rows = Rows(self.X.row_counts[users], self.X.n_cols, self.kept.of(users))
+            values, found = self._against(batch) if turn else gradient(batch)
+            self._check(values, users, number)
             total = float(len(where) if weights is None else weights.sum(dtype=np.float64))
-            lr = self._lr(epoch, batch, len(starts))
             if turn:
-                assert self.adversaries is not None
                 for side, ids, grad in zip(self.adversaries, found[::2], found[1::2], strict=True):
                     side.step(grad, adversary.lr, ids, grad_scale=-1.0 / total)
             else:
-                self._step(lr, total, *found)
-            if rows is not None:  # the state has received its gradients
-                self.kept.step(rows.state, users, lr, total)
+                self._step(lr, total, found)
+            if batch.rows is not None:  # the state has received its gradients
+                self.kept.step(batch.rows.state, users, lr, total)
             yield float(values.sum()), total
 
-    def _rows(self, users: np.ndarray) -> Rows | None:
-        """What a loss that asks for it knows of the rows."""
-        if not self._takes_rows:
-            return None
-        return Rows(self.X.row_counts[users], self.X.n_cols, self.kept.of(users))
-
     def _loss(
-        self, pos: np.ndarray, neg: np.ndarray, weights: np.ndarray | None, rows: Rows | None
+        self, batch: Pairs, some: slice, pos: np.ndarray, neg: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Values and the gradient of ``pos``; ``neg`` and what there is in ``rows`` receive their own."""
+        """Values and the gradient of ``pos`` of some rows; ``neg`` and the batch's rows receive their own."""
         loss, others = self.settings.loss, []
-        if rows is None:
+        if batch.rows is None:
             answer = loss.value_and_grad(pos, neg)
         else:
+            rows = batch.rows[some]
             answer = loss.value_and_grad(pos, neg, rows)
             others = [rows.state] if self.kept.states else []
             others += [] if rows.adversary is None else [rows.adversary]
         values, dpos, *grads = checked(loss, answer, pos, neg, *others)
-        if weights is not None:
+        if batch.weights is not None:
+            weights = batch.weights[some]
             values, dpos = values * weights, dpos * weights
             grads = [grad * weights[:, None] for grad in grads]
         for out, grad in zip((neg, *others), grads, strict=True):
             out[:] = grad
         return values, dpos
 
-    def _losses(
-        self, pos: np.ndarray, neg: np.ndarray, weights: np.ndarray | None, rows: Rows | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """`_loss` of all rows, in cache-sized pieces."""
-        dpos, values = np.empty_like(pos), np.empty(len(pos))
-        size = max(1, min(_ROWS, _ROWS * 128 // max(neg.shape[1], 1)))
+    def sampled_gradient(self, batch: Pairs) -> tuple[np.ndarray, Gradients]:
+        """Values (B,) and gradients, negatives drawn for every row."""
+        items, scaled, grads, values = self._sampled_rows(batch)
+        return values, self._pair_gradients(batch.users, scaled, self.items, items, grads, self.inverse_t)
 
-        def piece(start: int) -> None:
-            s = slice(start, start + size)
-            weight = None if weights is None else weights[s]
-            values[s], dpos[s] = self._loss(pos[s], neg[s], weight, None if rows is None else rows[s])
-
-        self._map(piece, range(0, len(pos), size))
-        return values, dpos
-
-    def sampled_gradient(
-        self,
-        key: np.uint64,
-        users: np.ndarray,
-        positives: np.ndarray,
-        weights: np.ndarray | None,
-        rows: Rows | None = None,
-    ) -> tuple[np.ndarray, tuple]:
-        """Values (B,) and (user ids, their gradients, item ids, their gradients), negatives drawn per row."""
-        items, scaled, grads, values = self._sampled_rows(key, users, positives, weights, rows)
-        user_grad, *found = self._pair_gradients(users, scaled, self.items, items, grads)
-        return values, (user_grad[0], user_grad[1] * self.inverse_t, *found)
-
-    def _against(self, key: np.uint64, users: np.ndarray, *given: Any) -> tuple[np.ndarray, tuple]:
+    def _against(self, batch: Pairs) -> tuple[np.ndarray, Gradients]:
         """`sampled_gradient` of the adversary."""
-        assert self.adversaries is not None
-        items, _, _, values = self._sampled_rows(key, users, *given)
-        own, theirs = self.adversaries
-        rows = own.effective[users], theirs, np.ascontiguousarray(items[:, 1:])
-        user_grad, *found = self._pair_gradients(users, *rows, given[-1].adversary)
-        return values, (*user_grad, *found)
+        items, _, _, values = self._sampled_rows(batch)
+        (own, theirs), rows = self.adversaries, batch.rows
+        assert rows is not None and rows.adversary is not None
+        pairs = own.effective[batch.users], theirs, np.ascontiguousarray(items[:, 1:]), rows.adversary
+        return values, self._pair_gradients(batch.users, *pairs, self.dtype.type(1))
 
-    def _sampled_rows(
-        self,
-        key: np.uint64,
-        users: np.ndarray,
-        positives: np.ndarray,
-        weights: np.ndarray | None,
-        rows: Rows | None,
-    ) -> tuple[np.ndarray, ...]:
-        """Drawn items (B, 1 + n), the users' rows, gradients of the scores, values; more goes to ``rows``."""
-        assert self.sampler is not None
-        items = np.empty((len(users), 1 + self.sampler.n), np.int32)
-        items[:, 0] = positives
-        self.sampler.draw(key, users, items, self._compiled_threads)
+    def _sampled_rows(self, batch: Pairs) -> tuple[np.ndarray, ...]:
+        """Drawn items (B, 1 + n), the users' rows, gradients of the scores, values; the batch's rows too."""
+        users, n = batch.users, self.sampler.n
+        items = np.empty((len(users), 1 + n), np.int32)
+        items[:, 0] = batch.positives
+        self.sampler.draw(batch.key, users, items, self._compiled_threads)
         scaled = self.users.effective[users] * self.inverse_t
         grads = self._pair_scores(scaled, self.items, items)
         if self._correction is not None:
             grads[:, 1:] -= self._correction[items[:, 1:]]
-        if rows is not None and self.adversaries is not None:
+        if batch.rows is not None and self.adversaries:
             own, theirs = self.adversaries
             negatives = np.ascontiguousarray(items[:, 1:])
-            rows.adversary = self._pair_scores(own.effective[users], theirs, negatives)
-        values, dpos = self._losses(grads[:, 0].copy(), grads[:, 1:], weights, rows)
-        grads[:, 0] = dpos
+            batch.rows.adversary = self._pair_scores(own.effective[users], theirs, negatives)
+        values, pos = np.empty(len(users)), grads[:, 0].copy()
+        size = max(1, min(_ROWS, _ROWS * 128 // max(n, 1)))  # in cache-sized pieces
+
+        def piece(start: int) -> None:
+            s = slice(start, start + size)
+            values[s], grads[s, 0] = self._loss(batch, s, pos[s], grads[s, 1:])
+
+        self._map(piece, range(0, len(users), size))
         return items, scaled, grads, values
 
     def _pair_scores(self, rows: np.ndarray, side: SideState, items: np.ndarray) -> np.ndarray:
@@ -341,15 +312,21 @@ class Trainer:
         return out
 
     def _pair_gradients(
-        self, users: np.ndarray, rows: np.ndarray, side: SideState, items: np.ndarray, grads: np.ndarray
-    ) -> tuple:
-        """What follows from the gradients of `_pair_scores`: (user ids, gradients), item ids, gradients."""
+        self,
+        users: np.ndarray,
+        rows: np.ndarray,
+        side: SideState,
+        items: np.ndarray,
+        grads: np.ndarray,
+        scale: np.floating,
+    ) -> Gradients:
+        """What follows from the gradients of `_pair_scores`; those of the users times ``scale``."""
         by_row = np.empty_like(rows)
         given = grads, items, side.effective
         spread(kernel.user_gradients, len(users), self._compiled_threads, *given, by_row)
-        of_users = self._sum_by_id(users, self.X.n_rows, None, 1, by_row)
+        ids, of_users = self._sum_by_id(users, self.X.n_rows, None, 1, by_row)
         flat = items.reshape(-1), self.X.n_cols, grads.reshape(-1), items.shape[1]
-        return of_users, *self._sum_by_id(*flat, rows)
+        return ids, of_users * scale, *self._sum_by_id(*flat, rows)
 
     # What a loss keeps per user.
 
@@ -361,7 +338,7 @@ class Trainer:
             return
         users = np.flatnonzero(self.X.row_counts).astype(np.int32)
         starts = range(0, len(users), _CHUNK)
-        keys = np.random.SeedSequence([self.settings.seed, epoch, 2]).generate_state(len(starts), np.uint64)
+        keys = self._keys(epoch, 2, len(starts))
         estimates = np.empty((len(users), len(self.kept.states)))
 
         def some(start: int) -> None:
@@ -370,7 +347,6 @@ class Trainer:
             if source == "exact":
                 scores = rows @ self.items.effective.T
             else:
-                assert self.sampler is not None
                 # An item drawn twice could lift the K-th largest score above that of all items.
                 key = keys[start // _CHUNK]
                 items = self.sampler.lists(key, chosen, self.sampler.n, distinct=True)
@@ -385,20 +361,15 @@ class Trainer:
 
     def _list_batches(self, epoch: int) -> Iterator[tuple[float, float]]:
         active = np.flatnonzero(self.X.row_counts).astype(np.int32)
-        active = active[self._order(epoch, len(active))]
-        size = self.settings.batch_size
-        starts = range(0, len(active), size)
-        keys = np.random.SeedSequence([self.settings.seed, epoch, 1]).generate_state(len(starts), np.uint64)
-        for batch, start in enumerate(starts):
-            users = np.sort(active[start : start + size])
-            values, found = self.list_gradient(keys[batch], users)
+        for batch, lr, key, which in self._batches(epoch, len(active)):
+            users = np.sort(active[which])
+            values, found = self.list_gradient(key, users)
             self._check(values, users, batch)
-            self._step(self._lr(epoch, batch, len(starts)), float(len(users)), *found)
+            self._step(lr, float(len(users)), found)
             yield float(values.sum()), float(len(users))
 
-    def list_gradient(self, key: np.uint64, users: np.ndarray) -> tuple[np.ndarray, tuple]:
-        """Values (B,) and (user ids, their gradients, item ids, their gradients), a list for each user."""
-        assert self.sampler is not None
+    def list_gradient(self, key: np.uint64, users: np.ndarray) -> tuple[np.ndarray, Gradients]:
+        """Values (B,) and gradients, a list for each user."""
         loss, count = self.settings.loss, self.X.row_counts[users]
         items = self.sampler.lists(key, users, self.sampler.n * count)
         there, values = items >= 0, np.empty(len(users))
@@ -417,20 +388,12 @@ class Trainer:
 
         self._map(piece, range(0, len(users), _LISTS))
         grads[~there] = 0
-        user_grad, *found = self._pair_gradients(users, scaled, self.items, items, grads)
-        return values, (user_grad[0], user_grad[1] * self.inverse_t, *found)
+        return values, self._pair_gradients(users, scaled, self.items, items, grads, self.inverse_t)
 
-    def shared_gradient(
-        self,
-        key: np.uint64,
-        users: np.ndarray,
-        positives: np.ndarray,
-        weights: np.ndarray | None,
-        rows: Rows | None = None,
-    ) -> tuple[np.ndarray, tuple]:
+    def shared_gradient(self, batch: Pairs) -> tuple[np.ndarray, Gradients]:
         """The same with one set of negatives for the whole batch: one matrix product scores them."""
-        assert self.sampler is not None
-        shared = self.sampler.draw_shared(key, positives)
+        users, positives = batch.users, batch.positives
+        shared = self.sampler.draw_shared(batch.key, positives)
         starts_of, order = _group(shared, self.X.n_cols)
         scaled = self.users.effective[users] * self.inverse_t
         item_rows, own = self.items.effective[shared], self.items.effective[positives]
@@ -447,8 +410,7 @@ class Trainer:
         def losses(start: int) -> None:
             s = slice(start, start + _CHUNK)
             pos = np.einsum("bk,bk->b", scaled[s], own[s])
-            weight, known = None if weights is None else weights[s], None if rows is None else rows[s]
-            values[s], dpos[s] = self._loss(pos, neg[s], weight, known)
+            values[s], dpos[s] = self._loss(batch, s, pos, neg[s])
             np.matmul(neg[s], item_rows, out=by_row[s])
             by_row[s] += dpos[s][:, None] * own[s]
 
@@ -468,10 +430,9 @@ class Trainer:
         self._map(columns, range(0, len(shared), _ITEMS))
         ids = np.concatenate([shared, positives])
         factors = np.concatenate([np.ones(len(shared), self.dtype), dpos])
-        user_ids, user_grad = self._sum_by_id(users, len(self.users.param), None, 1, by_row)
+        of_users = self._sum_by_id(users, len(self.users.param), None, 1, by_row)
         vectors = np.concatenate([shared_grad, scaled])
-        item_ids, item_grad = self._sum_by_id(ids, self.X.n_cols, factors, 1, vectors)
-        return values, (user_ids, user_grad, item_ids, item_grad)
+        return values, (*of_users, *self._sum_by_id(ids, self.X.n_cols, factors, 1, vectors))
 
     def _sum_by_id(
         self, ids: np.ndarray, n: int, factors: np.ndarray | None, width: int, vectors: np.ndarray

@@ -25,7 +25,7 @@ from rgals.sgd.optimizers import SGD, Adagrad, Adam, LazyAdam, get_optimizer
 from rgals.sgd.samplers import Sampler, alias_table
 from rgals.sgd.schedules import get_schedule
 from rgals.sgd.sides import SideState
-from rgals.sgd.trainer import Settings, Trainer
+from rgals.sgd.trainer import Pairs, Settings, Trainer
 
 
 def matrix(rng, n_users=12, n_items=9, valued=False, density=0.35):
@@ -48,7 +48,7 @@ def trainer(
     settings = Settings(loss, temperature, lr, get_schedule("constant"), batch_size, 5, 0.0, 0.0, 3)
     optimizer = optimizer or SGD()
     sides = [SideState(F.copy(), score == "cosine", optimizer) for F in (P, Q)]
-    adversary = None
+    adversary = ()
     if getattr(loss, "adversary", None):
         rng = np.random.default_rng(2)
         drawn = [rng.standard_normal(F.shape) for F in (P, Q)]
@@ -446,7 +446,7 @@ def test_in_batch_negatives_never_hold_the_own_positive(rng):
     P, Q = rng.standard_normal((12, 4)), rng.standard_normal((9, 4))
     run = trainer(X, P, Q, "sampled_cce", sampler="in_batch")
     users, positives = run.sampler.users, X.indices
-    values, _ = run.shared_gradient(np.uint64(0), users, positives, None)
+    values, _ = run.shared_gradient(Pairs(np.uint64(0), users, positives))
     scores = P @ Q.T / 0.7
     for value, user, item in zip(values, users, positives, strict=True):
         others = scores[user, positives[positives != item]]

@@ -107,50 +107,9 @@ def get_loss(loss: Any) -> Any:
     return loss
 
 
-__all__ = [
-    "AATP",
-    "BCE",
-    "BPR",
-    "BSL",
-    "LLPAUC",
-    "LOSSES",
-    "MSE",
-    "PSL",
-    "RG2",
-    "RGX",
-    "SL",
-    "SML",
-    "UIB",
-    "AdvInfoNCE",
-    "Adversary",
-    "Full",
-    "FullBCE",
-    "FullBPR",
-    "FullBSL",
-    "FullLambdaLoss",
-    "FullLambdaRank",
-    "FullLoss",
-    "LambdaLoss",
-    "LambdaRank",
-    "List",
-    "ListAP",
-    "ListNDCG",
-    "ListNRBP",
-    "ListRR",
-    "RSAtK",
-    "Rows",
-    "Sampled",
-    "SampledAATP",
-    "SampledCCE",
-    "SampledLoss",
-    "SampledSoftmax",
-    "SampledSoftmaxAtK",
-    "SampledTalos",
-    "SmoothIAtK",
-    "Softmax",
-    "SoftmaxAtK",
-    "Sparsemax",
-    "State",
-    "Talos",
-    "get_loss",
-]
+__all__ = ["LOSSES", "get_loss", "Adversary", "Rows", "State", "Full", "FullLoss", "Sampled", "SampledLoss"]
+__all__ += ["List", "Softmax", "SoftmaxAtK", "Sparsemax", "RG2", "RGX", "FullBSL", "FullBPR", "FullBCE"]
+__all__ += ["Talos", "AATP", "FullLambdaRank", "FullLambdaLoss", "SampledSoftmax", "SampledCCE", "SL", "BPR"]
+__all__ += ["MSE", "BSL", "PSL", "AdvInfoNCE", "SampledSoftmaxAtK", "SampledTalos", "SampledAATP", "RSAtK"]
+__all__ += ["SmoothIAtK", "LLPAUC", "UIB", "SML", "ListNDCG", "ListAP", "ListRR", "ListNRBP", "LambdaRank"]
+__all__ += ["LambdaLoss", "BCE"]

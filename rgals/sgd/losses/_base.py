@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from rgals.matrix.csr import CSR
+from rgals.runtime.checks import check_int
 from rgals.runtime.errors import ShapeError
 
 
@@ -18,6 +19,20 @@ class State:
 
     The trainer owns it: it steps it with the optimiser of the fit along the gradient that the loss returns,
     clips it to ``[low, high]``, and stores it in checkpoints. It starts afresh with every fit.
+
+    Attributes
+    ----------
+    name : str
+    scope : {"user", "model"}, default "user"
+    start, low, high : float, default 0, -inf, inf
+    ascend : bool, default False
+        Step upwards.
+    lr : float or None, default None
+        None: that of the factors; 0: never stepped, only refreshed.
+    rate : float, default 1
+        Factor of the learning rate.
+    drift : float, default 0
+        Weight of its mean over all users in the loss: it acts on everybody at every step.
     """
 
     name: str
@@ -25,10 +40,10 @@ class State:
     start: float = 0.0
     low: float = -np.inf
     high: float = np.inf
-    ascend: bool = False  # step upwards
-    lr: float | None = None  # None: that of the factors; 0: never stepped, only refreshed
-    rate: float = 1.0  # factor of the learning rate
-    drift: float = 0.0  # weight of its mean over all users in the loss: it acts on everybody at every step
+    ascend: bool = False
+    lr: float | None = None
+    rate: float = 1.0
+    drift: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -37,12 +52,20 @@ class Adversary:
 
     In every ``every``-th epoch the trainer steps that pair alone, upwards along the gradient that the loss
     returns for its scores; in the others the model alone.
+
+    Attributes
+    ----------
+    every : int
+    lr : float
+    score : {"cosine", "dot"}, default "cosine"
+    epochs : int or None, default None
+        At most so many epochs of the adversary; None: no limit.
     """
 
     every: int
     lr: float
     score: Literal["cosine", "dot"] = "cosine"
-    epochs: int | None = None  # at most so many epochs of the adversary; None: no limit
+    epochs: int | None = None
 
     def turn(self, epoch: int) -> bool:
         """Whether it steps in this epoch, counted from 0."""
@@ -52,12 +75,23 @@ class Adversary:
 
 @dataclass
 class Rows:
-    """What a loss may know of B rows besides their scores."""
+    """What a loss may know of B rows besides their scores.
 
-    count: np.ndarray  # (B,) positives of the row's user
+    Attributes
+    ----------
+    count : ndarray of int, shape (B,)
+        Positives of the row's user.
+    n_items : int
+    state : ndarray, shape (B, s)
+        What the loss keeps, in the order of its ``state``.
+    adversary : ndarray, shape (B, n), or None
+        Scores of the negatives by the second pair of factors.
+    """
+
+    count: np.ndarray
     n_items: int
-    state: np.ndarray  # (B, s) what the loss keeps, in the order of its ``state``
-    adversary: np.ndarray | None = None  # (B, n) scores of the negatives by the second pair of factors
+    state: np.ndarray
+    adversary: np.ndarray | None = None
 
     def __getitem__(self, rows: slice) -> Rows:
         scores = None if self.adversary is None else self.adversary[rows]
@@ -69,6 +103,12 @@ class _Loss(BaseEstimator):
     score: ClassVar[str] = "cosine"
     #: Whether the loss has temperatures or margins of its own and takes no ``temperature`` but 1.
     raw_scores: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Both may stand beside the bases of a class: ``class Own(Sampled, score="dot")``."""
+        for name in {"score", "raw_scores"} & options.keys():
+            setattr(cls, name, options.pop(name))
+        super().__init_subclass__(**options)
 
 
 class Full(_Loss):
@@ -85,6 +125,16 @@ class Full(_Loss):
     def penalties(self, X: CSR) -> tuple[np.ndarray, np.ndarray] | None:
         """Weights of the squared norms of user and item factors that belong to the loss, or None."""
         return None
+
+
+class FullThresholds(Full):
+    """With the exact threshold of every user, at every step."""
+
+    k: int
+
+    def thresholds(self, scores: np.ndarray) -> np.ndarray:
+        """The K-th largest score of each row (the smallest, where there are fewer items), (B,)."""
+        return kth_largest(scores, self.k)
 
 
 class Sampled(_Loss):
@@ -142,9 +192,8 @@ def checked(loss: Any, answer: tuple, *like: np.ndarray, n: int | None = None) -
     shapes = [(len(like[0]) if n is None else n,), *(part.shape for part in like)]
     found = [np.shape(part) for part in answer]
     if found != shapes:
-        raise ShapeError(
-            f"{type(loss).__name__}.value_and_grad returned arrays of the shapes {found}; {shapes} are needed"
-        )
+        what = f"{type(loss).__name__}.value_and_grad returned arrays of the shapes"
+        raise ShapeError(f"{what} {found}; {shapes} are needed")
     return answer
 
 
@@ -204,6 +253,15 @@ def row_softmax(
         total += np.exp(np.maximum(beside - top, -_FLAT * temperature) / x.dtype.type(temperature))
     x /= total[:, None]
     return high + np.log(total.astype(np.float64)), x
+
+
+def kth_largest(scores: np.ndarray, k: int) -> np.ndarray:
+    """K-th largest score of each row, (B,); the smallest, where there are fewer; -inf is absent."""
+    k = min(check_int("k", k, 1), scores.shape[1])
+    found = np.partition(scores, scores.shape[1] - k, axis=1)[:, scores.shape[1] - k]
+    short = found == -np.inf
+    found[short] = np.where(scores[short] > -np.inf, scores[short], np.inf).min(axis=1)
+    return np.where(np.isinf(found), found.dtype.type(0), found)
 
 
 def weights_of(positives: CSR) -> np.ndarray | float:

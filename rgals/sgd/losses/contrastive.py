@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from rgals.sgd.losses.sampled import present
 
 
 @dataclass(eq=False, repr=False)
-class BSL(Sampled):
+class BSL(Sampled, raw_scores=True):
     """Bilateral softmax loss: temperatures of their own for the positive and for the negatives.
 
     ``l = -s_+ / t1 + (t2 / t1) log sum_j exp(s_j / t2)``
@@ -40,8 +39,6 @@ class BSL(Sampled):
     with_positive : bool, default False
         Whether the positive has a term in the sum.
     """
-
-    raw_scores: ClassVar[bool] = True
 
     positive_temperature: float = 0.2
     negative_temperature: float = 0.2
@@ -126,7 +123,7 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = 
 
 
 @dataclass(eq=False, repr=False)
-class PSL(Sampled):
+class PSL(Sampled, raw_scores=True):
     """Pairwise softmax loss: another activation in place of the exponential.
 
     ``l = log sum_j exp(a(s_j - s_+) / t)`` with ``a(d) = log(1 + tanh(d/2))``, ``log(1 + atan(d/2))``,
@@ -143,8 +140,6 @@ class PSL(Sampled):
         Whether the positive has a term in the sum, which is 1: a(0) = 0.
     """
 
-    raw_scores: ClassVar[bool] = True
-
     temperature: float = 0.1
     activation: str = "tanh"
     with_positive: bool = False
@@ -154,21 +149,16 @@ class PSL(Sampled):
         temperature = check_real("temperature", self.temperature, 0, open_min=True)
         activation = ACTIVATIONS[check_choice("activation", self.activation, tuple(ACTIVATIONS))]
         logits, slope = activation(neg - pos[:, None])
-        any_left = self._leave_absent(neg, logits)
+        logits[neg == -np.inf] = -np.inf
+        any_left = np.any(logits > -np.inf, axis=1)
         rest, dneg = row_softmax(logits, temperature, 0.0 if self.with_positive else None)
         dneg *= slope
         dneg /= dneg.dtype.type(temperature)
         return np.where(any_left, present(rest), 0.0), -dneg.sum(axis=1), dneg
 
-    @staticmethod
-    def _leave_absent(neg: np.ndarray, logits: np.ndarray) -> np.ndarray:
-        """Absent negatives leave the sum; whether any is left in each row."""
-        logits[neg == -np.inf] = -np.inf
-        return np.any(logits > -np.inf, axis=1)
-
 
 @dataclass(eq=False, repr=False)
-class AdvInfoNCE(Sampled):
+class AdvInfoNCE(Sampled, raw_scores=True):
     """Softmax whose negatives are weighted by an adversary, a second pair of factors.
 
     ``l = log [ 1 + sum_j exp((s_j - s_+) / t) k n q_j ]``, ``q = softmax(g)`` over the row's n negatives, g
@@ -190,8 +180,6 @@ class AdvInfoNCE(Sampled):
         At most so many epochs of the adversary; None for no limit.
     adversary_score : {"cosine", "dot"}, default "cosine"
     """
-
-    raw_scores: ClassVar[bool] = True
 
     temperature: float = 0.2
     weight: float = 64.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -18,7 +17,7 @@ def hinge(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @dataclass(eq=False, repr=False)
-class UIB(Sampled):
+class UIB(Sampled, raw_scores=True, score="dot"):
     """User interest boundary: a score per user that positives shall exceed and negatives shall not.
 
     ``l = phi(b_u - s_+) + sum_j phi(s_j - b_u)``, ``phi(x) = [x + margin]_+``
@@ -31,8 +30,6 @@ class UIB(Sampled):
     margin : float >= 0, default 1
     """
 
-    raw_scores: ClassVar[bool] = True
-    score: ClassVar[str] = "dot"
     state = (State("boundary"),)
 
     margin: float = 1.0
@@ -48,7 +45,7 @@ class UIB(Sampled):
 
 
 @dataclass(eq=False, repr=False)
-class SML(Sampled):
+class SML(Sampled, raw_scores=True):
     """Symmetric metric learning without its item-item term (lambda = 0): margins learned per user.
 
     ``l = sum_j [ D(u, i) - D(u, j) + m_u ]_+ - gamma mean_u m_u``, ``m_u in (0, limit]``; on unit rows
@@ -64,8 +61,6 @@ class SML(Sampled):
     limit : float > 0, default 1
         Largest margin, and the first.
     """
-
-    raw_scores: ClassVar[bool] = True
 
     gamma: float = 0.1
     limit: float = 1.0

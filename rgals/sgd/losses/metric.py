@@ -371,10 +371,8 @@ class LambdaLoss(_Lambda):
         return weight / np.where(beyond, 1 - (1 / lower if self.published else _discount(lower)), 1)
 
 
-class _OnCatalogue(Full):
+class _OnCatalogue(Full, score="dot"):
     """A list loss whose lists are the whole catalogue: before it in the bases of a class."""
-
-    score: ClassVar[str] = "dot"
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
         """Values (B,) and gradient (B, N); ``scores`` is overwritten by the gradient."""

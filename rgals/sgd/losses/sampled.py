@@ -109,7 +109,7 @@ class BPR(Sampled):
         return value.sum(axis=1, dtype=np.float64), -dneg.sum(axis=1), dneg
 
 
-class BCE(Sampled):
+class BCE(Sampled, score="dot"):
     """Binary cross-entropy of the positive and its negatives.
 
     ``l = -log sigmoid(o_+) - sum_j log(1 - sigmoid(o_j))``
@@ -124,8 +124,6 @@ class BCE(Sampled):
     ([1.3863], [-0.5], [[0.5]])
     """
 
-    score: ClassVar[str] = "dot"
-
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Values (B,) and gradients (B,), (B, n)."""
         first, slope = softplus(-pos)
@@ -133,7 +131,7 @@ class BCE(Sampled):
         return first + rest.sum(axis=1, dtype=np.float64), -slope, dneg
 
 
-class MSE(Sampled):
+class MSE(Sampled, score="dot"):
     """Squared error: 1 for the positive, 0 for its negatives.
 
     ``l = (o_+ - 1)^2 + sum_j o_j^2``
@@ -148,8 +146,6 @@ class MSE(Sampled):
     ([2.0], [-2.0], [[2.0]])
     """
 
-    score: ClassVar[str] = "dot"
-
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Values (B,) and gradients (B,), (B, n)."""
         rest = np.where(neg == -np.inf, neg.dtype.type(0), neg)
@@ -158,15 +154,13 @@ class MSE(Sampled):
         return value, 2 * error, 2 * rest
 
 
-class FullBCE(Full):
+class FullBCE(Full, score="dot"):
     """`BCE` with all items that are no positives of the user, every positive with its own copy of them.
 
     ``L_x = sum_{i in I} v_xi log(1 + exp(-s_i)) + sum_{i in I} v_xi sum_{j not in I} log(1 + exp(s_j))``
 
     Di Teodoro et al., Eq. 1. Pu et al., appendix B.2, count a user's negatives once.
     """
-
-    score: ClassVar[str] = "dot"
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
         """Values (B,) and gradient (B, N)."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from rgals.matrix.csr import CSR
-from rgals.runtime.checks import check_int, check_real
-from rgals.sgd.losses._base import Full, row_totals, softplus, weights_of
+from rgals.runtime.checks import check_real
+from rgals.sgd.losses._base import Full, FullThresholds, row_totals, softplus, weights_of
 
 
 class Softmax(Full):
@@ -44,7 +43,7 @@ class Softmax(Full):
         return value, scores
 
 
-class Sparsemax(Full):
+class Sparsemax(Full, score="dot"):
     """Sparsemax loss: like softmax, but most items get probability zero.
 
     ``L_x = sum_{y in I_x} v_xy [ -o_xy + 1/2 sum_{y' in S} (o_xy'^2 - tau^2) + 1/2 ]`` with
@@ -62,8 +61,6 @@ class Sparsemax(Full):
     >>> value.tolist(), grad.tolist()
     ([0.0], [[0.0, 0.0, 0.0]])
     """
-
-    score: ClassVar[str] = "dot"
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
         """Values (B,) and gradient (B, N); ``scores`` is overwritten by the gradient."""
@@ -96,7 +93,7 @@ class Sparsemax(Full):
 
 
 @dataclass(eq=False, repr=False)
-class SoftmaxAtK(Full):
+class SoftmaxAtK(FullThresholds):
     """SoftmaxLoss@K (SL@K): softmax weighted towards positives near or inside the user's top K.
 
     ``L_x = sum_{y in I_x} v_xy w_xy [ log sum_{y'} exp(o_xy') - o_xy ]`` with
@@ -122,12 +119,6 @@ class SoftmaxAtK(Full):
 
     k: int = 20
     weight_temperature: float = 12.5
-
-    def thresholds(self, scores: np.ndarray) -> np.ndarray:
-        """The K-th largest score of each row (the smallest, where there are fewer items), (B,)."""
-        n = scores.shape[1]
-        k = min(check_int("k", self.k, 1), n)
-        return np.partition(scores, n - k, axis=1)[:, n - k]
 
     def value_and_grad(
         self, scores: np.ndarray, positives: CSR, thresholds: np.ndarray | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from rgals.sgd.losses._base import Full, row_totals, weights_of
 
 
 @dataclass(eq=False, repr=False)
-class RGX(Full):
+class RGX(Full, score="dot"):
     """RGx loss with positive weight alpha, interaction strength beta and frequency-scaled ridge.
 
     ``L_x = c_x/2N sum_y (o_xy^2 + 2 o_xy) - beta c_x/2N^2 (sum_y o_xy)^2
@@ -32,7 +31,6 @@ class RGX(Full):
     reg_exponent : float, default 1
     """
 
-    score: ClassVar[str] = "dot"
     alpha: float = 0.05
     beta: float = 1.0
     reg: float = 0.05

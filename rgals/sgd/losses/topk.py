@@ -11,10 +11,11 @@ import numpy as np
 from rgals.matrix.csr import CSR
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.sgd.losses._base import (
-    Full,
+    FullThresholds,
     Rows,
     Sampled,
     State,
+    kth_largest,
     logistic,
     row_softmax,
     row_totals,
@@ -27,15 +28,6 @@ from rgals.sgd.losses.sampled import present
 
 #: Where thresholds are estimated: among all items, or among positives and sampled negatives.
 ESTIMATES = ("exact", "sampled")
-
-
-def kth_largest(scores: np.ndarray, k: int) -> np.ndarray:
-    """K-th largest score of each row, (B,); the smallest, where there are fewer; -inf is absent."""
-    k = min(check_int("k", k, 1), scores.shape[1])
-    found = np.partition(scores, scores.shape[1] - k, axis=1)[:, scores.shape[1] - k]
-    short = found == -np.inf
-    found[short] = np.where(scores[short] > -np.inf, scores[short], np.inf).min(axis=1)
-    return np.where(np.isinf(found), found.dtype.type(0), found)
 
 
 def quantile_gradient(pos: np.ndarray, neg: np.ndarray, rows: Rows, k: int) -> np.ndarray:
@@ -132,7 +124,7 @@ class SampledSoftmaxAtK(_Thresholds):
 
 
 @dataclass(eq=False, repr=False)
-class SampledTalos(_Thresholds):
+class SampledTalos(_Thresholds, raw_scores=True):
     """Talos: a ratio of bounded scores above a learned threshold, for Precision@K.
 
     ``l = log(1 + exp(beta_u - s_+)) / t + log sum_j (1 + exp(beta_u - s_j))^(-1/t)``
@@ -155,8 +147,6 @@ class SampledTalos(_Thresholds):
     with_positive : bool, default False
         Whether the positive has a term in the sum.
     """
-
-    raw_scores: ClassVar[bool] = True
 
     k: int = 20
     temperature: float = 0.1
@@ -185,7 +175,7 @@ class SampledTalos(_Thresholds):
 
 
 @dataclass(eq=False, repr=False)
-class SampledAATP(_Thresholds):
+class SampledAATP(_Thresholds, raw_scores=True):
     """Accuracy at the top: hinges of positives and negatives on a learned threshold.
 
     ``l = [1 + beta_u - s_+]_+ + mean_j [1 + s_j - beta_u]_+``
@@ -199,8 +189,6 @@ class SampledAATP(_Thresholds):
     threshold_lr : float >= 0, default 1e-3
     start : {"exact", "sampled"} or float, default "exact"
     """
-
-    raw_scores: ClassVar[bool] = True
 
     k: int = 20
     threshold_lr: float = 1e-3
@@ -218,19 +206,8 @@ class SampledAATP(_Thresholds):
         return value, -dpos, dneg, quantile_gradient(pos, neg, rows, k)
 
 
-class _FullThresholds(Full):
-    """Exact thresholds at every step."""
-
-    raw_scores: ClassVar[bool] = True
-    k: int
-
-    def thresholds(self, scores: np.ndarray) -> np.ndarray:
-        """The K-th largest score of each row (the smallest, where there are fewer items), (B,)."""
-        return kth_largest(scores, self.k)
-
-
 @dataclass(eq=False, repr=False)
-class Talos(_FullThresholds):
+class Talos(FullThresholds, raw_scores=True):
     """Talos over the catalogue, with the exact threshold at every step.
 
     Eq. 3.7: ``L_x = sum_{y in I_x} v_xy [ log(1 + exp(beta_x - s_xy)) / t + log Z_x ]``; Eq. 3.6:
@@ -283,7 +260,7 @@ class Talos(_FullThresholds):
 
 
 @dataclass(eq=False, repr=False)
-class AATP(_FullThresholds):
+class AATP(FullThresholds, raw_scores=True):
     """`SampledAATP` over the catalogue, with the exact threshold at every step.
 
     ``L_x = sum_{y in I_x} v_xy ( [1 + beta_x - s_xy]_+ + mean_{j not in I_x} [1 + s_xj - beta_x]_+ )``
@@ -311,7 +288,7 @@ class AATP(_FullThresholds):
 
 
 @dataclass(eq=False, repr=False)
-class RSAtK(Sampled):
+class RSAtK(Sampled, raw_scores=True):
     """Recall surrogate: a smooth rank, and a smooth step at K.
 
     ``l = 1 - sigmoid((K - 1 - r) / t2)``, ``r = sum_j sigmoid((s_j - s_+) / t1)``
@@ -330,7 +307,6 @@ class RSAtK(Sampled):
         Whether the rank among the n sampled negatives stands for that among all N items.
     """
 
-    raw_scores: ClassVar[bool] = True
     takes_rows: ClassVar[bool] = True
 
     k: int = 20
@@ -356,7 +332,7 @@ class RSAtK(Sampled):
 
 
 @dataclass(eq=False, repr=False)
-class SmoothIAtK(Sampled):
+class SmoothIAtK(Sampled, raw_scores=True):
     """Smooth rank indicators, for Precision@K: K softmaxes that peel off one rank after the other.
 
     ``l = 1 - 1/K sum_k I^k_+``, ``I^k = softmax_j(x_j prod_{l<k} (1 - I^l_j - delta) / t)`` over the positive
@@ -373,8 +349,6 @@ class SmoothIAtK(Sampled):
     published : bool, default False
         The variant of the public code.
     """
-
-    raw_scores: ClassVar[bool] = True
 
     k: int = 20
     temperature: float = 0.2
@@ -412,7 +386,7 @@ class SmoothIAtK(Sampled):
 
 
 @dataclass(eq=False, repr=False)
-class LLPAUC(Sampled):
+class LLPAUC(Sampled, raw_scores=True):
     """Lower-left partial AUC: positives of low and negatives of high score, by a minimax over seven scalars.
 
     With ``P = sigmoid(s_+)``, ``Q_j = sigmoid(s_j)``, ``r(x) = log(1 + exp(5 x)) / 5``::
@@ -433,8 +407,6 @@ class LLPAUC(Sampled):
     ascend : bool, default True
         Whether s1 and g go up.
     """
-
-    raw_scores: ClassVar[bool] = True
 
     alpha: float = 0.7
     beta: float = 0.1
