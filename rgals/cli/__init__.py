@@ -1,7 +1,7 @@
 """The command line: ``rgals COMMAND``, as `COMMANDS` lists them.
 
-A command is a module with ``configure(parser)`` and ``run(args) -> int``; adding one is that module and a row
-in `COMMANDS`. Results go to standard output, everything else to standard error.
+A command is a module with ``configure(parser)`` and ``run(args) -> int``; adding one is that module and its
+place in `COMMANDS`. Results go to standard output, everything else to standard error.
 """
 
 from __future__ import annotations
@@ -15,22 +15,15 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 from rgals.cli import compare, demo, evaluate, fit, info, metrics, paper, recommend, tune, warmup
 from rgals.runtime.errors import RgalsError
 from rgals.runtime.version import __version__
 
 COMMANDS: dict[str, ModuleType] = {
-    "demo": demo,
-    "fit": fit,
-    "info": info,
-    "evaluate": evaluate,
-    "metrics": metrics,
-    "recommend": recommend,
-    "compare": compare,
-    "paper": paper,
-    "tune": tune,
-    "warmup": warmup,
+    module.__name__.rpartition(".")[2]: module
+    for module in (demo, fit, info, evaluate, metrics, recommend, compare, paper, tune, warmup)
 }
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -50,13 +43,8 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, module in COMMANDS.items():
         summary, _, details = (module.__doc__ or "").partition("\n")
-        command = commands.add_parser(
-            name,
-            help=summary.rstrip("."),
-            description=summary,
-            epilog=details.strip(),
-            formatter_class=layout,
-        )
+        about: dict[str, Any] = {"description": summary, "epilog": details.strip()}
+        command = commands.add_parser(name, help=summary.rstrip("."), formatter_class=layout, **about)
         module.configure(command)
         command.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")

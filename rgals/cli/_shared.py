@@ -7,6 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import scipy.sparse as sp
@@ -22,6 +23,13 @@ from rgals.sgd import SGDRanker
 #: A parameter that a command takes as an option: its name, type, place holder and help.
 Option = tuple[str, Callable[[str], Any], str, str]
 JOBS: Option = ("n_jobs", int, "N", "threads; all if not given")
+VALUES: Option = ("values", str, "KIND", "what a value weighs: auto, raw, log1p, binary or bm25")
+#: Options of `rgals.compare.Effort`.
+EFFORT: tuple[Option, ...] = (
+    ("max_trials", int, "N", "fits to tune a method"),
+    ("time_limit", float, "S", "training seconds of a fit"),
+    ("validation_users", int, "N", "watch so many users instead of all, on large data"),
+)
 
 _COLUMNS = {"user": "users: a name, or a position from 0", "item": "items"}
 _COLUMNS |= {"value": "ratings, counts or weights", "timestamp": "times"}
@@ -83,10 +91,8 @@ def load(path: str) -> Any:
         return RGALS.load(path)
     except ModelFileError:
         for kind in (SGDRanker, Popularity, EASE):
-            try:
+            with suppress(ModelFileError):
                 return kind.load(path)
-            except ModelFileError:
-                continue
         raise
 
 
@@ -111,7 +117,7 @@ FIT: tuple[Option, ...] = (
     ("K", int, "N", "number of factors"),
     ("reg", _reg, "R", "strength of the regularisation; auto follows the data"),
     ("reg_exponent", float, "NU", "1 scales it with the weight of a row, 0 is plain"),
-    ("values", str, "KIND", "what a value weighs: auto, raw, log1p, binary or bm25"),
+    VALUES,
     ("n_iter", _n_iter, "N", "iterations; auto ends when the objective settles"),
     ("init", str, "NAME", "start: auto, random or spectral"),
     ("readout_exponent", float, "E", "items' factors times their popularity to this power, after the fit"),
@@ -141,20 +147,18 @@ def parse_loss(text: str) -> Loss:
 
 def value_of(text: str) -> Any:
     """None, a truth value, a number or the text itself."""
-    if text.lower() in ("none", "true", "false"):
-        return {"none": None, "true": True, "false": False}[text.lower()]
+    words = {"none": None, "true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             return kind(text)
-        except ValueError:
-            continue
     return text
 
 
 def labels(model: Any, side: str) -> IdMap:
     """External ids of a model's users or items; row or column numbers where it was fitted without ids."""
-    snapshot = model._state()
-    return snapshot.users if side == "user" else snapshot.items
+    return getattr(model._state(), f"{side}s")
 
 
 def align(data: Interactions, matrix: sp.csr_array, users: IdMap | None, items: IdMap) -> sp.csr_array:
@@ -169,8 +173,7 @@ def align(data: Interactions, matrix: sp.csr_array, users: IdMap | None, items: 
     if not known.all():
         unknown = int((~known).sum())
         say(f"{unknown:,} of {pairs.nnz:,} interactions are of users or items the model does not know")
-    shape = n_rows, len(items)
-    return sp.csr_array((pairs.data[known], (row[known], col[known])), shape=shape)
+    return sp.csr_array((pairs.data[known], (row[known], col[known])), shape=(n_rows, len(items)))
 
 
 def check_output(path: str) -> None:
@@ -198,11 +201,11 @@ def table(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> str:
     cells = [list(header), *([_cell(value) for value in row] for row in rows)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(header))]
     right = [all(_is_number(row[k]) for row in cells[1:]) for k in range(len(header))]
-    lines = []
-    for row in cells:
-        parts = [text.rjust(w) if r else text.ljust(w) for text, w, r in zip(row, widths, right, strict=True)]
-        lines.append("  ".join(parts).rstrip())
-    return "\n".join(lines)
+    aligned = [
+        [text.rjust(w) if r else text.ljust(w) for text, w, r in zip(row, widths, right, strict=True)]
+        for row in cells
+    ]
+    return "\n".join("  ".join(row).rstrip() for row in aligned)
 
 
 def _is_number(cell: str) -> bool:
@@ -210,6 +213,4 @@ def _is_number(cell: str) -> bool:
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -21,31 +21,26 @@ _OPTIONS: tuple[shared.Option, ...] = (
     ("K", int, "N", "number of factors"),
     ("seeds", int, "N", "runs of a tuned method"),
     ("metric", str, "LIST", "what is tuned, drawn and sorted by; after a comma, what is measured too"),
-    ("values", str, "KIND", "what a value weighs: auto, raw, log1p, binary or bm25"),
+    shared.VALUES,
     shared.JOBS,
 )
 _DATA: tuple[shared.Option, ...] = (
     ("core", int, "N", "keep users and items with N or more of each other"),
     ("random_state", int, "N", "of the split"),
 )
-_EFFORT: tuple[shared.Option, ...] = (
-    ("max_trials", int, "N", "fits to tune a method"),
-    ("time_limit", float, "S", "training seconds of a fit"),
-    ("validation_users", int, "N", "watch so many users instead of all, on large data"),
-)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("data", metavar="DATA", help="file of interactions")
-    parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="where the results go")
-    default = ",".join(DEFAULT)
-    known = f"of {', '.join(METHODS)} (default: {default})"
-    parser.add_argument("--methods", default=default, metavar="LIST", help=known)
+    add = parser.add_argument
+    add("data", metavar="DATA", help="file of interactions")
+    add("-o", "--output", required=True, metavar="FOLDER", help="where the results go")
+    known, default = ", ".join(METHODS), ",".join(DEFAULT)
+    add("--methods", default=default, metavar="LIST", help=f"of {known} (default: {default})")
     shared.add_options(parser, compare, _OPTIONS)
     shared.add_options(parser, prepare, _DATA)
-    shared.add_options(parser, Effort, _EFFORT)
-    parser.add_argument(
+    shared.add_options(parser, Effort, shared.EFFORT)
+    add(
         "--tune-only",
         action="store_true",
         help="find parameters and stop; the same command without this does the timed runs, for which the "
@@ -56,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, compare, print the tables."""
-    effort = Effort(tune_only=args.tune_only, **shared.given(args, _EFFORT))
+    effort = Effort(tune_only=args.tune_only, **shared.given(args, shared.EFFORT))
     result = compare(
         prepare(shared.read_data(args), **shared.given(args, _DATA)),
         args.methods,

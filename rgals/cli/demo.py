@@ -35,12 +35,11 @@ HELD_OUT = 0.2
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--data", metavar="FILE", help="interactions; generated if not given")
-    parser.add_argument(
-        "--loss", action="append", metavar="LOSS", help="a loss to fit; may be repeated (default: all four)"
-    )
-    parser.add_argument("--user", metavar="ID", help="whose recommendations are shown (default: any)")
-    parser.add_argument("-n", type=int, default=10, metavar="N", help="how many are shown (default: 10)")
+    add = parser.add_argument
+    add("--data", metavar="FILE", help="interactions; generated if not given")
+    add("--loss", action="append", metavar="LOSS", help="a loss to fit; may be repeated (default: all four)")
+    add("--user", metavar="ID", help="whose recommendations are shown (default: any)")
+    add("-n", type=int, default=10, metavar="N", help="how many are shown (default: 10)")
     shared.add_options(parser.add_argument_group("fitting"), RGALS, shared.FIT)
     shared.add_read_options(parser)
 
@@ -55,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     _warm_up(losses, parameters)
 
     rows: list[list[Any]] = [["popularity", None, *_measure(Popularity().fit(data.train), data), None]]
-    best: tuple[float, str, RGALS] | None = None
+    best: tuple[float, RGALS] | None = None
     for loss in losses:
         if not args.quiet:
             shared.say(f"Fitting {loss!r} ...")
@@ -66,12 +65,10 @@ def run(args: argparse.Namespace) -> int:
         figures = _measure(model, data)
         rows.append([model.loss_.name, _settings(model), *figures, f"{seconds:.2f}"])
         if best is None or figures[0] > best[0]:
-            best = figures[0], model.loss_.name, model
-    print()
-    print(shared.table(rows, ("method", "settings", *METRICS, "fit s")))
+            best = figures[0], model
+    print("\n" + shared.table(rows, ("method", "settings", *METRICS, "fit s")))
     if best is not None:
-        print()
-        print(_one_user(args, data, best[1], best[2]))
+        print("\n" + _one_user(args, data, best[1]))
     return 0
 
 
@@ -116,7 +113,7 @@ def _measure(model: Any, data: Interactions) -> list[float]:
     return [float(figures[name]) for name in METRICS]
 
 
-def _one_user(args: argparse.Namespace, data: Interactions, name: str, model: RGALS) -> str:
+def _one_user(args: argparse.Namespace, data: Interactions, model: RGALS) -> str:
     """What one user had and gets, with a mark at what was held out."""
     users, items = data.users, data.item_ids
     if args.user is not None:
@@ -128,15 +125,15 @@ def _one_user(args: argparse.Namespace, data: Interactions, name: str, model: RG
     past = data.train[[user]].indices
     truth = set(data.test[[user]].indices.tolist())
     ids, scores = model.recommend(Positions([user]), n=args.n)
-    shown = ", ".join(str(label) for label in items[past[:12]].tolist())
+    shown = ", ".join(map(str, items[past[:12]].tolist()))
     more = f" and {len(past) - 12} more" if len(past) > 12 else ""
     rows = [
         [rank, str(items[i]), float(score), "held out" if i in truth else ""]
         for rank, (i, score) in enumerate(zip(ids[0].tolist(), scores[0].tolist(), strict=True), start=1)
         if i >= 0
     ]
+    found = f"{sum(bool(row[3]) for row in rows)} of {len(truth)} held-out items found"
     return (
-        f"User {data.user_ids[user]} had: {shown}{more}\n"
-        f"{name} recommends ({sum(bool(row[3]) for row in rows)} of {len(truth)} held-out items found):\n"
+        f"User {data.user_ids[user]} had: {shown}{more}\n{model.loss_.name} recommends ({found}):\n"
         + shared.table(rows, ("rank", "item", "score", ""))
     )

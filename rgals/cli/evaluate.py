@@ -34,20 +34,15 @@ METRICS = "ndcg@10,recall@20,mrr@10"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("model", metavar="MODEL", help="file of a fitted model of any kind")
-    parser.add_argument("data", metavar="DATA", help="file of held-out interactions")
-    parser.add_argument("--metrics", default=METRICS, metavar="LIST", help=f"default: {METRICS}")
-    parser.add_argument(
-        "--fold-in", type=float, metavar="SHARE", help="hide this share of every user of DATA"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of what --fold-in hides (default: 0)"
-    )
-    parser.add_argument(
-        "--cold", choices=COLD, default="empty", help="what users without history get (default: empty)"
-    )
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="file of a fitted model of any kind")
+    add("data", metavar="DATA", help="file of held-out interactions")
+    add("--metrics", default=METRICS, metavar="LIST", help=f"default: {METRICS}")
+    add("--fold-in", type=float, metavar="SHARE", help="hide this share of every user of DATA")
+    add("--seed", type=int, default=0, metavar="N", help="of what --fold-in hides (default: 0)")
+    add("--cold", choices=COLD, default="empty", help="what users without history get (default: empty)")
     shared.add_options(parser, evaluate, (shared.JOBS,))
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    add("--json", action="store_true", help="print one line of JSON")
     shared.add_read_options(parser)
 
 
@@ -65,9 +60,8 @@ def run(args: argparse.Namespace) -> int:
         shown, truth = split_interactions(rows, (1 - args.fold_in, args.fold_in), random_state=args.seed)
         figures = evaluate(_of_new(model, shown), shown, truth, metrics=metrics, n_jobs=args.n_jobs)
     else:
-        part: Any = Interactions(
-            data.matrix if data.split is None else data.test, data.user_ids, data.item_ids
-        )
+        truth = data.matrix if data.split is None else data.test
+        part: Any = Interactions(truth, data.user_ids, data.item_ids)
         if model.user_ids_ is None and model.item_ids_ is None:  # its rows and columns are the ids
             part = shared.align(data, part.matrix, *(shared.labels(model, side) for side in ("user", "item")))
         figures = evaluate(model, model.seen_, part, metrics=metrics, cold=args.cold, n_jobs=args.n_jobs)

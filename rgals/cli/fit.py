@@ -30,28 +30,21 @@ _STOPPING: tuple[shared.Option, ...] = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("data", metavar="DATA", help="file of interactions")
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where the model goes (npz)")
-    parser.add_argument(
-        "--loss", default="rg2", metavar="LOSS", help="rg2, rgx, wrmf, ials, with parameters (default: rg2)"
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="fit every interaction, whatever DATA marks as test"
-    )
-    parser.add_argument("--hold-out", type=float, metavar="SHARE", help="keep this share of every user apart")
-    parser.add_argument("--held-out", metavar="FILE", help="where that share goes (npz)")
+    add = parser.add_argument
+    add("data", metavar="DATA", help="file of interactions")
+    add("-o", "--output", required=True, metavar="FILE", help="where the model goes (npz)")
+    add("--loss", default="rg2", metavar="LOSS", help="rg2, rgx, wrmf, ials, with parameters (default: rg2)")
+    add("--all", action="store_true", help="fit every interaction, whatever DATA marks as test")
+    add("--hold-out", type=float, metavar="SHARE", help="keep this share of every user apart")
+    add("--held-out", metavar="FILE", help="where that share goes (npz)")
     shared.add_options(parser.add_argument_group("fitting"), RGALS, shared.FIT)
     keep = parser.add_argument_group("checkpoints", "The same command goes on from where a killed one was.")
-    keep.add_argument(
-        "--checkpoint", metavar="FOLDER", help="write down how far the fit is, into this folder"
-    )
-    keep.add_argument(
-        "--checkpoint-every", type=int, metavar="N", help="iterations between two checkpoints (default: 1)"
-    )
+    keep.add_argument("--checkpoint", metavar="FOLDER", help="write into this folder how far the fit is")
+    between = "iterations between two checkpoints (default: 1)"
+    keep.add_argument("--checkpoint-every", type=int, metavar="N", help=between)
     stop = parser.add_argument_group("early stopping")
-    stop.add_argument(
-        "--early-stopping", action="store_true", help="stop when held-out quality no longer rises"
-    )
+    rises = "stop when held-out quality no longer rises"
+    stop.add_argument("--early-stopping", action="store_true", help=rises)
     shared.add_options(stop, RGALS, _STOPPING)
     shared.add_read_options(parser)
 
@@ -66,9 +59,8 @@ def run(args: argparse.Namespace) -> int:
         raise ParameterError("held_out", args.held_out, "give a name that ends in .npz")
     checkpoint = None
     if args.checkpoint is not None or args.checkpoint_every is not None:
-        checkpoint = Checkpoint(
-            args.checkpoint, 1 if args.checkpoint_every is None else args.checkpoint_every
-        )
+        every = 1 if args.checkpoint_every is None else args.checkpoint_every
+        checkpoint = Checkpoint(args.checkpoint, every)
     for path in filter(None, (args.output, args.held_out)):
         shared.check_output(path)
     model = RGALS(
@@ -78,9 +70,7 @@ def run(args: argparse.Namespace) -> int:
         **shared.given(args, (*shared.FIT, *_STOPPING)),
     )
     data = shared.read_data(args)
-    train = data.matrix
-    validation = None
-    held_out = None
+    train, validation, held_out = data.matrix, None, None
     if data.split is not None and not args.all:
         train = data.train
         if args.early_stopping and data.validation.nnz:

@@ -22,11 +22,6 @@ from rgals.datasets.paper import RECIPES
 from rgals.runtime.errors import InputError
 
 _OPTIONS: tuple[shared.Option, ...] = (("seeds", int, "N", "runs of a tuned method"), shared.JOBS)
-_EFFORT: tuple[shared.Option, ...] = (
-    ("max_trials", int, "N", "fits to tune a method"),
-    ("time_limit", float, "S", "training seconds of a fit"),
-    ("validation_users", int, "N", "watch so many users instead of all, on large data"),
-)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", metavar="FOLDER", help="where the data lie, for example as ml-1m.npz")
     parser.add_argument("-o", "--output", metavar="FOLDER", help="where the results go; fig1 needs it")
     shared.add_options(parser, compare, _OPTIONS)
-    shared.add_options(parser, Effort, _EFFORT)
+    shared.add_options(parser, Effort, shared.EFFORT)
 
 
 def _raw(folder: str | None, name: str) -> Interactions | None:
@@ -55,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     if args.table == "fig1" and args.output is None:
         raise InputError("a picture needs a folder: rgals paper fig1 -o FOLDER")
     data = prepare_paper(args.data, _raw(args.data_dir, args.data))
-    effort = Effort(**shared.given(args, _EFFORT))
+    effort = Effort(**shared.given(args, shared.EFFORT))
     if args.table != "table2":
         effort = replace(effort, objective_iterations=0)
     first, second = paper.metrics_of(args.data)

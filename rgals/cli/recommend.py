@@ -30,19 +30,14 @@ _AT_ONCE = 8192
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("model", metavar="MODEL", help="file that `rgals fit` wrote")
-    parser.add_argument(
-        "-o",
-        "--output",
-        default="-",
-        metavar="FILE",
-        help="parquet, csv, tsv, jsonl or npz; - prints csv (default)",
-    )
-    parser.add_argument("-n", type=int, default=10, metavar="N", help="items for each user (default: 10)")
-    parser.add_argument(
-        "--batch-size", type=int, default=_AT_ONCE, metavar="N", help=f"users at once (default: {_AT_ONCE})"
-    )
-    parser.add_argument("--anew", action="store_true", help="do not go on where a stopped run was")
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="file that `rgals fit` wrote")
+    forms = "parquet, csv, tsv, jsonl or npz; - prints csv (default)"
+    add("-o", "--output", default="-", metavar="FILE", help=forms)
+    add("-n", type=int, default=10, metavar="N", help="items for each user (default: 10)")
+    at_once = f"users at once (default: {_AT_ONCE})"
+    add("--batch-size", type=int, default=_AT_ONCE, metavar="N", help=at_once)
+    add("--anew", action="store_true", help="do not go on where a stopped run was")
     who = parser.add_argument_group("which users", "By default all.").add_mutually_exclusive_group()
     who.add_argument("--user", action="append", metavar="ID", help="this user; may be repeated")
     who.add_argument("--users-from", metavar="FILE", help="the users of a text file, one id a line")
@@ -102,11 +97,8 @@ def _who(args: argparse.Namespace, model: RGALS, items: IdMap) -> tuple[Any, Any
     if args.new_users is not None:
         data = shared.read_data(args, args.new_users)
         return None, shared.align(data, data.matrix, None, items), data.user_ids
-    if args.user is not None:
-        return Positions(shared.labels(model, "user").parse(args.user)), None, None
-    if args.users_from is not None:
-        return Positions(shared.labels(model, "user").parse(shared.read_lines(args.users_from))), None, None
-    return None, None, None
+    wanted = args.user if args.users_from is None else shared.read_lines(args.users_from)
+    return None if wanted is None else Positions(shared.labels(model, "user").parse(wanted)), None, None
 
 
 def _batches(task: Task, size: int) -> Iterator[Batch]:

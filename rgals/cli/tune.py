@@ -24,7 +24,7 @@ _OPTIONS: tuple[shared.Option, ...] = (
     ("budget", float, "B", "in default fits, evaluation and refit included"),
     ("protocol", str, "NAME", "training, validation and test parts; one of " + "; ".join(PROTOCOLS)),
     ("metric", str, "METRIC", "what is maximised"),
-    ("values", str, "KIND", "what a value weighs: auto, raw, log1p, binary or bm25"),
+    shared.VALUES,
     ("journal", str, "FILE", "keeps every fit, to go on after an interruption"),
     ("random_state", int, "N", "of splits, search, fits"),
     shared.JOBS,
@@ -39,29 +39,18 @@ _SEARCH: tuple[shared.Option, ...] = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("data", metavar="DATA", help="file of interactions")
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where the model goes (npz)")
-    parser.add_argument(
-        "--loss",
-        default="rg2",
-        metavar="LIST",
-        help="of rg2, rgx, wrmf, ials, separated by commas; one alone may have parameters (default: rg2)",
-    )
-    parser.add_argument(
-        "--K",
-        metavar="LIST",
-        help="number of factors, ascending ones to try while they pay (64,128,256), or auto",
-    )
-    parser.add_argument(
-        "--space",
-        action="append",
-        default=[],
-        metavar="NAME=V",
-        help="range LOW:HIGH, choices A,B,C or one value of a parameter; may be repeated",
-    )
+    add = parser.add_argument
+    add("data", metavar="DATA", help="file of interactions")
+    add("-o", "--output", required=True, metavar="FILE", help="where the model goes (npz)")
+    losses = "of rg2, rgx, wrmf, ials, separated by commas; one alone may have parameters (default: rg2)"
+    add("--loss", default="rg2", metavar="LIST", help=losses)
+    several = "number of factors, ascending ones to try while they pay (64,128,256), or auto"
+    add("--K", metavar="LIST", help=several)
+    ranges = "range LOW:HIGH, choices A,B,C or one value of a parameter; may be repeated"
+    add("--space", action="append", default=[], metavar="NAME=V", help=ranges)
     shared.add_options(parser, tune, _OPTIONS)
     shared.add_options(parser, Search, _SEARCH)
-    parser.add_argument("--show", type=int, default=10, metavar="N", help="settings to print (default: 10)")
+    add("--show", type=int, default=10, metavar="N", help="settings to print (default: 10)")
     shared.add_read_options(parser)
 
 
@@ -107,8 +96,7 @@ def _entry(text: str) -> tuple[str, Any]:
     if not equals or not value:
         raise ParameterError("space", text, "write NAME=LOW:HIGH, NAME=A,B,C or NAME=VALUE")
     if ":" in value:
-        parts = [shared.value_of(part) for part in value.split(":")]
-        return name.strip(), tuple(parts)
+        return name.strip(), tuple(map(shared.value_of, value.split(":")))
     return name.strip(), _values(value, name)
 
 

@@ -17,9 +17,8 @@ from rgals.warm import warmup
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    shared.add_options(
-        parser, warmup, [("n_jobs", int, "N", "processes; as many as processors if not given")]
-    )
+    jobs = "n_jobs", int, "N", "processes; as many as processors if not given"
+    shared.add_options(parser, warmup, [jobs])
 
 
 def run(args: argparse.Namespace) -> int:

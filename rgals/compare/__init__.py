@@ -152,7 +152,8 @@ def compare(
     metrics = tuple(parse_all([*asked, *TEST_METRICS]))
     options = Options(K, seeds, metrics, effort, values, n_jobs, verbose)
     many = isinstance(data, Mapping)
-    sets = dict(data) if many else {name or _name_of(data): data}
+    default = Path(data).stem if isinstance(data, str | os.PathLike) else "comparison"
+    sets = dict(data) if many else {name or default: data}
     named = all(key and Path(str(key)).name == str(key) for key in sets)
     if many and (name is not None or not sets or not named):
         raise ParameterError("data", list(sets), "the keys are names of data sets and of folders for them")
@@ -173,10 +174,6 @@ def compare(
             if out is not None and not effort.tune_only:
                 write(found[key], place)
     return found if many else next(iter(found.values()))
-
-
-def _name_of(data: Any) -> str:
-    return Path(data).stem if isinstance(data, str | os.PathLike) else "comparison"
 
 
 __all__ = [

@@ -91,9 +91,8 @@ def prepare(
     """
     if isinstance(data, Split):
         if (min_value, core, random_state, protocol, columns) != (None, None, 0, None, None):
-            raise ParameterError(
-                "data", "Split(...)", "it is split already; give options where it is prepared"
-            )
+            advice = "it is split already; give options where it is prepared"
+            raise ParameterError("data", "Split(...)", advice)
         return data
     if isinstance(protocol, str):
         if protocol not in PROTOCOLS:

@@ -212,10 +212,8 @@ def _of_loss(loss: Loss) -> Method:
 
 def _of_thing(given: Any) -> Method:
     """An estimator or a function of somebody's own, as it is; in a pair with ladders, tuned on them."""
-    ladders: Mapping[str, Any] = {}
-    thing = given
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping):
-        thing, ladders = given
+    is_pair = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)
+    thing, ladders = given if is_pair else (given, {})
     if isinstance(thing, type) or not (hasattr(thing, "fit") or callable(thing)):
         raise ParameterError(
             "methods",
@@ -246,16 +244,15 @@ def _of_thing(given: Any) -> Method:
 
 
 def _method(given: Any, name: str | None) -> Method:
-    if isinstance(given, str) and given.strip() not in METHODS:
-        raise ParameterError(
-            "methods", given, "give a Loss, an estimator, a function, or choose from " + ", ".join(METHODS)
-        )
-    found = given if isinstance(given, Method) else None
     if isinstance(given, str):
+        if given.strip() not in METHODS:
+            advice = "give a Loss, an estimator, a function, or choose from " + ", ".join(METHODS)
+            raise ParameterError("methods", given, advice)
         found = METHODS[given.strip()]
-    elif isinstance(given, Loss):
-        found = _of_loss(given)
-    found = found or _of_thing(given)
+    elif isinstance(given, Method):
+        found = given
+    else:
+        found = _of_loss(given) if isinstance(given, Loss) else _of_thing(given)
     return found if name in (None, found.name) else replace(found, name=str(name), label=str(name))
 
 

@@ -155,8 +155,11 @@ def page(result: Comparison, svg: str) -> str:
         parts.append(f"<p class='note'>{html.escape(rates)}</p>")
     errors = [f"{row.label}: {error}" for row in result.rows for error in row.errors]
     if errors:
-        items = "".join(f"<li>{html.escape(error)}</li>" for error in errors)
-        parts.append(f"<h2>Runs that failed</h2><ul>{items}</ul>")
+        parts += [
+            "<h2>Runs that failed</h2><ul>",
+            *(f"<li>{html.escape(one)}</li>" for one in errors),
+            "</ul>",
+        ]
     return "".join([*parts, "</body></html>\n"])
 
 

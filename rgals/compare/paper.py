@@ -12,11 +12,8 @@ from rgals.compare.report import Comparison
 from rgals.runtime.errors import ParameterError
 
 TABLES = ("table2", "table3", "fig1")
-_SET = {
-    "amazon-electronics": "Electronics",
-    "steam": "Steam",
-    "simplewiki-links": "Wiki",
-}  # others: MovieLens
+# Others are MovieLens.
+_SET = {"amazon-electronics": "Electronics", "steam": "Steam", "simplewiki-links": "Wiki"}
 _MEASURED = {"Wiki": ("mrr@10", "map@10")}  # others: MRR@10 and NDCG@10
 #: The paper's name of a method and ours, None for what is not here (UIB and SML); the last two are the best.
 METHODS: dict[str, str | None] = {
@@ -60,11 +57,6 @@ def set_of(data: str) -> str:
     return _SET.get(data, "MovieLens")
 
 
-def is_the_papers(data: str) -> bool:
-    """Whether the paper has this data set, and not only one like it."""
-    return data in _SET or data == "ml-10m"
-
-
 def metrics_of(data: str) -> tuple[str, str]:
     """What the paper measures on a data set; the second is what it tunes by."""
     return _MEASURED.get(set_of(data), ("mrr@10", "ndcg@10"))
@@ -80,7 +72,7 @@ def methods_of(table: str) -> list[str]:
 def words_on(data: str) -> str:
     """Where the data differ from the paper's."""
     known = set_of(data)
-    if is_the_papers(data):
+    if data in _SET or data == "ml-10m":
         return f"{data}: the paper's {known}; it does not publish its split"
     return f"{data}: NOT in the paper, prepared like its {known}, of which the printed figures are"
 

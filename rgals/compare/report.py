@@ -183,19 +183,13 @@ class Comparison:
         except ImportError as error:
             raise MissingDependencyError("to_frame needs pandas: pip install pandas") from error
         rows = sorted(self.rows, key=lambda row: _worth(row, metric))
-        others = {}
-        if any(metric in row.users for row in rows):
-            others = self.against(reference, metric, test)
+        judged = any(metric in row.users for row in rows)
+        others = self.against(reference, metric, test) if judged else {}
         none = Against(math.nan, math.nan, math.nan, math.nan)
         lines = []
         for place, row in enumerate(rows):
-            line: dict[str, Any] = {
-                "data": self.name,
-                "method": row.method,
-                "label": row.label,
-                "family": row.family,
-            }
-            line |= {"parameters": _tuned(row), "seeds": len(row.curves)}
+            line: dict[str, Any] = {"data": self.name, "method": row.method, "label": row.label}
+            line |= {"family": row.family, "parameters": _tuned(row), "seeds": len(row.curves)}
             for name in self.metrics:
                 line[name], line[f"{name}_std"] = row.test.get(name, (math.nan, math.nan))
             found = others.get(row.method, none)
@@ -227,8 +221,7 @@ class Comparison:
         return "\n".join(lines)
 
     def _tables(self) -> list[tuple[list[str], list[list[str]]]]:
-        ran = any(row.curves or row.errors for row in self.rows)
-        if not ran:
+        if not any(row.curves or row.errors for row in self.rows):
             return [_tuning_table(self)]
         return [quality_table(self), significance_table(self), rate_table(self)]
 
@@ -307,7 +300,7 @@ def summarise(
     rows.sort(key=lambda row: _worth(row, setting["metric"]))
     if user_ids is not None and "users" in records:
         user_ids = user_ids[unpacked(records["users"]["rows"]).astype(np.int64)]
-    compiled = records.get("compile", {"seconds": math.nan})["seconds"]
+    compiled = records.get("compile", {}).get("seconds", math.nan)
     objectives = _objectives(records, methods)
     metrics = tuple(metrics)
     return Comparison(name, setting, setting["metric"], best, rows, objectives, compiled, metrics, user_ids)

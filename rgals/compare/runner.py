@@ -55,13 +55,11 @@ def machine(n_jobs: int | None) -> dict[str, Any]:
     import numba
 
     blas = [info for info in threadpool_info() if info.get("user_api") == "blas"]
-    described = sorted(
-        {f"{i.get('internal_api')} {i.get('version')} ({i.get('architecture')})" for i in blas}
-    )
+    described = {f"{i.get('internal_api')} {i.get('version')} ({i.get('architecture')})" for i in blas}
     return {
         "threads": n_threads(n_jobs),
         "cpu": platform.processor() or platform.machine(),
-        "blas": ", ".join(described),
+        "blas": ", ".join(sorted(described)),
         "numba": numba.__version__,
         "numpy": np.__version__,
         "rgals": __version__,
@@ -224,13 +222,10 @@ class Runner:
                 chosen[method.name] = self._tuned(method, bar)["params"]
             if effort.tune_only:
                 return
-            jobs = [
-                (f"{m.name}, seed {seed}", partial(self._final, m, chosen[m.name], seed)) for m, seed in runs
-            ]
+            jobs = [(f"{m.name}, seed {k}", partial(self._final, m, chosen[m.name], k)) for m, k in runs]
             jobs += [(f"objective of {m.name}", partial(self._objective, m, chosen[m.name])) for m in als]
-            for lr in self._rates():
-                job = partial(self._gradient_objective, chosen["rg2"], lr)
-                jobs.append((f"objective by gradient, lr={lr:g}", job))
+            follow = partial(self._gradient_objective, chosen.get("rg2", {}))
+            jobs += [(f"objective by gradient, lr={lr:g}", partial(follow, lr)) for lr in self._rates()]
             for name, job in jobs:
                 bar.set_postfix_str(name)
                 job()
@@ -238,18 +233,11 @@ class Runner:
 
     def _one_machine(self) -> None:
         """Seconds that are compared come from one machine and one limit; tuning may be done anywhere."""
-        now = json.loads(
-            json.dumps({**machine(self.options.n_jobs), "time_limit": self.options.effort.time_limit})
-        )
-        record = self.journal.get("timing")
-        if record is None:
-            self.journal.add("timing", {"timing": now})
-        elif record["timing"] != now:
-            differ = [
-                f"{k}: {record['timing'].get(k)} then, {v} now"
-                for k, v in now.items()
-                if record["timing"].get(k) != v
-            ]
+        timing = {**machine(self.options.n_jobs), "time_limit": self.options.effort.time_limit}
+        now = json.loads(json.dumps(timing))
+        then = (self.journal.get("timing") or self.journal.add("timing", {"timing": timing}))["timing"]
+        if then != now:
+            differ = [f"{k}: {then.get(k)} then, {v} now" for k, v in now.items() if then.get(k) != v]
             raise InputError(
                 f"{self.journal.path} holds runs that were timed otherwise ({'; '.join(differ)}); choose "
                 "another folder"
@@ -276,11 +264,10 @@ class Runner:
 
     def _once(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The record of a key: what the journal holds, or what is measured now."""
-        found = self.journal.get(key)
-        if found is None:
-            self._warm()
-            found = self.journal.add(key, measure())
-        return found
+        if (found := self.journal.get(key)) is not None:
+            return found
+        self._warm()
+        return self.journal.add(key, measure())
 
     def _warm(self) -> None:
         """Before the first fit of this process, fit every method briefly: no clock sees a compilation."""
@@ -296,10 +283,8 @@ class Runner:
                 if method.family == "ALS":
                     model.set_params(dtype="float64").fit(part, callbacks=lambda now: True)
         if self._rates():
-            reference = SGDRanker(
-                K=2, loss="rg2", score="dot", n_epochs=1, values="raw", n_jobs=self.options.n_jobs
-            )
-            reference.fit(part)
+            jobs = self.options.n_jobs
+            SGDRanker(K=2, loss="rg2", score="dot", n_epochs=1, values="raw", n_jobs=jobs).fit(part)
         self._is_warm = True
         if self.journal.get("compile") is None:
             self.journal.add("compile", {"seconds": time.perf_counter() - started})
@@ -336,10 +321,9 @@ class Runner:
                         warnings.simplefilter("ignore", ValuesWarning)
                     model = outside.fitted(model, X)
                 seconds = time.perf_counter() - started
-                judged = self._judged(model, self.split.train)
-                figures = evaluate(
-                    judged, self.split.train, self.watched, options.metric, n_jobs=options.n_jobs
-                )
+                train = self.split.train
+                judged = self._judged(model, train)
+                figures = evaluate(judged, train, self.watched, options.metric, n_jobs=options.n_jobs)
             return model, [{"seconds": seconds, **figures}], ""
         except (NumericalError, InsufficientMemoryError) as error:
             return None, history, str(error)
@@ -429,13 +413,12 @@ class Runner:
     def _gradient_objective(self, params: Mapping[str, float], lr: float) -> None:
         """The objective of RG2, the same one, under gradient descent (Adam)."""
         reference = RG2(alpha=params["alpha"])
-        values: list[float] = []
-        seconds: list[float] = []
+        curves: dict[str, list[float]] = {"objective": [], "seconds": []}
 
         def watch(now: Any) -> bool:
             factors = now.user_factors, now.item_factors
-            values.append(reference.objective(self.weighted, *factors, params["reg"], 1.0))
-            seconds.append(now.seconds)
+            curves["objective"].append(reference.objective(self.weighted, *factors, params["reg"], 1.0))
+            curves["seconds"].append(now.seconds)
             return now.seconds > self.options.effort.time_limit
 
         def measure() -> dict[str, Any]:
@@ -455,7 +438,6 @@ class Runner:
                 model.fit(self.weighted, callbacks=watch)
             except NumericalError as problem:
                 error = str(problem)
-            curves = {"objective": values, "seconds": seconds}
             return {"method": "rg2 by gradient", "lr": lr, **curves, "error": error}
 
         self._once(f"objective gradient {params_text(params)} {lr:g}", measure)

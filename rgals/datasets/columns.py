@@ -93,7 +93,7 @@ def choose(
 
 
 def _guess(role: str, names: Sequence[str], origin: str) -> int | None:
-    plain = [plain_name(name) for name in names]
+    plain = list(map(plain_name, names))
     best = next((known for known in KNOWN_NAMES[role] if known in plain), None)
     return None if best is None else _only(plain, best, role, origin)
 

@@ -62,10 +62,8 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _ask(url: str, headers: dict[str, str]) -> Any:
-    opener = urllib.request.build_opener(_NoDowngrade)
-    return opener.open(
-        urllib.request.Request(url, headers={"User-Agent": _AGENT, **headers}), timeout=_TIMEOUT
-    )
+    request = urllib.request.Request(url, headers={"User-Agent": _AGENT, **headers})
+    return urllib.request.build_opener(_NoDowngrade).open(request, timeout=_TIMEOUT)
 
 
 def _tag(meta: Path, url: str) -> str:

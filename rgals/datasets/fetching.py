@@ -16,6 +16,8 @@ from rgals.datasets.sources import parse
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import DownloadError, FileFormatError, ParameterError
 
+_SIZE = "{} users, {} items and {} interactions".format
+
 
 def cache_folder(folder: str | os.PathLike | None = None) -> Path:
     """Where data sets are kept.
@@ -122,15 +124,11 @@ def fetch(
     got = (data.n_users, data.n_items, data.nnz)
     if verify and source.size is not None and got != source.size:
         raise FileFormatError(
-            f"{', '.join(map(str, paths))}: {_in_words(got)}, but {name} has {_in_words(source.size)}; "
+            f"{', '.join(map(str, paths))}: {_SIZE(*got)}, but {name} has {_SIZE(*source.size)}; "
             "remove the file to fetch it again, or give verify=False"
         )
     data.save(kept)
     return data
-
-
-def _in_words(size: tuple[int, int, int]) -> str:
-    return f"{size[0]} users, {size[1]} items and {size[2]} interactions"
 
 
 def _with_urls(source: Source, url: str | tuple[str, ...] | None) -> tuple[RemoteFile, ...]:

@@ -86,11 +86,8 @@ def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:
 
 def _columns(given: dict[str, Any], where: Callable[[int], str]) -> Columns:
     """Columns of what holds each role; None, or no such role, where nothing does."""
-    numbers = {
-        role: _number_column(given[role], role, where)
-        for role in ("value", "split")
-        if given.get(role) is not None
-    }
+    told = [role for role in ("value", "split") if given.get(role) is not None]
+    numbers = {role: _number_column(given[role], role, where) for role in told}
     time = None if given.get("timestamp") is None else _time_column(given["timestamp"], where)
     user, item = (_id_column(given[role], role, where) for role in ("user", "item"))
     return Columns(*user, *item, numbers.get("value"), time, numbers.get("split"), where)
@@ -102,9 +99,8 @@ def parquet_columns(path: Path, wanted: dict[str, Any]) -> Columns:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise MissingDependencyError(
-            f'{path}: reading parquet needs pyarrow: pip install "rgals[parquet]"'
-        ) from error
+        needed = 'reading parquet needs pyarrow: pip install "rgals[parquet]"'
+        raise MissingDependencyError(f"{path}: {needed}") from error
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names

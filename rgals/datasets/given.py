@@ -116,9 +116,8 @@ def given(X: Any, columns: Any = None, name: str = "X") -> Given:
     if hasattr(X, "collect_schema") and hasattr(X, "collect"):
         raise InputTypeError(f"{name} is a lazy frame, which holds no rows yet; give {name}.collect()")
     if isinstance(columns, Mapping):
-        raise ParameterError(
-            "columns", columns, f"they are those of a frame, and {name} is a {type(X).__name__}"
-        )
+        problem = f"they are those of a frame, and {name} is a {type(X).__name__}"
+        raise ParameterError("columns", columns, problem)
     if columns != "matrix":
         _refuse_lists(X, name)
     return Given(X)
@@ -287,9 +286,8 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
     elif roles:
         role = next(iter(roles))
         a = "an" if role == "item" else "a"
-        why = (
-            f"the column {roles[role][0]!r} of {name} is called like {a} {role}, and no two are user and item"
-        )
+        called = f"the column {roles[role][0]!r} of {name} is called like {a} {role}"
+        why = f"{called}, and no two are user and item"
     else:
         why = f"the column {names[kinds.index('O')]!r} of {name} does not hold numbers"
     raise InputError(f"{why}; {_lines(names, roles, numeric, name)}")
@@ -346,9 +344,8 @@ def _refuse_lists(X: Any, name: str) -> None:
         raise InputTypeError(f'{must}, not {type(X).__name__}; give {_READ}("{text}") if that names a file')
     if isinstance(X, Mapping):
         columns = _columns(list(X), name) if len(X) > 1 else "users, items"
-        raise InputTypeError(
-            f"{must}, not {type(X).__name__}; give {_READ}(({columns})) if that holds columns"
-        )
+        give = f"give {_READ}(({columns})) if that holds columns"
+        raise InputTypeError(f"{must}, not {type(X).__name__}; {give}")
     if hasattr(X, "reset_index") and getattr(X, "ndim", 0) == 1:  # a pandas Series
         raise ShapeError(
             f"{name} is one column, a Series, and not a 2D matrix; give {name}.reset_index() if its index "
@@ -367,9 +364,8 @@ def _refuse_lists(X: Any, name: str) -> None:
     if isinstance(first, Mapping):
         raise InputError(f"{name} is a list of records; give pandas.DataFrame({name})")
     if isinstance(first, list | tuple) and any(isinstance(field, str | bytes) for field in first):
-        raise InputError(
-            f"{name} is a list of records, not of numeric rows; give {_READ}(tuple(zip(*{name})))"
-        )
+        give = f"give {_READ}(tuple(zip(*{name})))"
+        raise InputError(f"{name} is a list of records, not of numeric rows; {give}")
     if fields := getattr(getattr(X, "dtype", None), "names", None):
         raise InputTypeError(f"{name} is a structured array; give {_READ}(({_columns(list(fields), name)}))")
     if isinstance(X, np.ndarray) and X.ndim == 2 and X.size and isinstance(X[0, 0], str | bytes):

@@ -177,9 +177,8 @@ class Positions:
     def __init__(self, numbers: Any) -> None:
         array = np.atleast_1d(np.asarray(numbers))
         if array.ndim != 1 or (array.dtype.kind not in "iu" and len(array)):
-            raise InputTypeError(
-                f"positions must be integers in one dimension, not {array.dtype} of shape {array.shape}"
-            )
+            given = f"{array.dtype} of shape {array.shape}"
+            raise InputTypeError(f"positions must be integers in one dimension, not {given}")
         self.numbers = array.astype(np.int64)
 
     def __len__(self) -> int:
@@ -247,10 +246,8 @@ class IdMap:
 
     def _twice(self, label: int | str) -> InputError:
         first, second = [k for k, other in enumerate(self.labels.tolist()) if other == label][:2]
-        return InputError(
-            f"{self.what} {label!r} occurs twice in the labels, at positions {first} and {second}; each must "
-            "occur once"
-        )
+        places = f"at positions {first} and {second}"
+        return InputError(f"{self.what} {label!r} occurs twice in the labels, {places}; each must occur once")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -293,7 +290,11 @@ class IdMap:
         if missing not in ("error", "mark"):
             raise ParameterError("missing", missing, "choose 'error' or 'mark'")
         if isinstance(ids, Positions):
-            return self._check(ids.numbers, missing)
+            outside = (ids.numbers < 0) | (ids.numbers >= len(self))
+            if outside.any() and missing == "error":
+                at = f"position {ids.numbers[outside][0]}: they run from 0 to {len(self) - 1}"
+                raise UnknownIdError(f"there is no {self.what} at {at}")
+            return np.where(outside, -1, ids.numbers)
         if isinstance(ids, str | bytes | int | np.generic | uuid.UUID | date):
             ids = [ids]
         query = as_labels(ids)
@@ -302,16 +303,6 @@ class IdMap:
         if len(bad) and missing == "error":
             raise UnknownIdError(self._unknown(query[bad[0]], len(bad)))
         return found
-
-    def _check(self, numbers: np.ndarray, missing: str) -> np.ndarray:
-        """Row numbers that there are; -1 for others, or an error."""
-        outside = (numbers < 0) | (numbers >= len(self))
-        if outside.any() and missing == "error":
-            raise UnknownIdError(
-                f"there is no {self.what} at position {numbers[outside][0]}: they run from 0 to "
-                f"{len(self) - 1}"
-            )
-        return np.where(outside, -1, numbers)
 
     def parse(self, text: str | Sequence[str], *, missing: str = "error") -> np.ndarray:
         """Row numbers of labels typed as text, as on a command line: ``"7"`` finds the integer label 7.

@@ -61,12 +61,9 @@ class Interactions:
 
     def __repr__(self) -> str:
         n_users, n_items = self.matrix.shape
-        more = [name for name in ("timestamp", "split") if getattr(self, name) is not None]
-        return (
-            f"{type(self).__name__}({n_users:,} users x {n_items:,} items, {self.matrix.nnz:,} interactions"
-            + "".join(f", {name}" for name in more)
-            + ")"
-        )
+        more = [f", {name}" for name in ("timestamp", "split") if getattr(self, name) is not None]
+        size = f"{n_users:,} users x {n_items:,} items, {self.nnz:,} interactions"
+        return f"{type(self).__name__}({size}{''.join(more)})"
 
     def __post_init__(self) -> None:
         if (len(self.user_ids), len(self.item_ids)) != self.matrix.shape:
@@ -83,9 +80,7 @@ class Interactions:
         for name in ("timestamp", "split"):
             array = getattr(self, name)
             if array is not None and array.shape != (self.matrix.nnz,):
-                raise ShapeError(
-                    f"{name} has shape {array.shape}; the matrix stores {self.matrix.nnz} entries"
-                )
+                raise ShapeError(f"{name} has shape {array.shape}; the matrix stores {self.nnz} entries")
 
     @property
     def n_users(self) -> int:
@@ -134,9 +129,8 @@ class Interactions:
 
     def _part(self, which: int) -> sp.csr_array:
         if self.split is None:
-            raise InputError(
-                "these data come without a split; make one with rgals.model_selection.split_interactions"
-            )
+            make = "make one with rgals.model_selection.split_interactions"
+            raise InputError(f"these data come without a split; {make}")
         return entries(self.matrix, self.split == which)
 
     def take(self, users: np.ndarray, items: np.ndarray) -> Interactions:
@@ -221,10 +215,8 @@ def _check_values(columns: Columns, threshold: float | None) -> None:
     refuse(np.isnan(value), columns.where, "the value is NaN; values must be finite and >= 0")
     refuse(np.isinf(value), columns.where, "the value is infinite; values must be finite and >= 0")
     if threshold is None:
-        problem = (
-            "the value {:g} is negative; values must be >= 0 (or give min_value to keep only the rows from "
-        )
-        refuse(value < 0, columns.where, problem + "that value on)", value)
+        advice = "values must be >= 0 (or give min_value to keep only the rows from that value on)"
+        refuse(value < 0, columns.where, "the value {:g} is negative; " + advice, value)
 
 
 def refuse(bad: Any, where: Callable[[int], str], problem: str, column: Any = None) -> None:

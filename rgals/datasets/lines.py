@@ -4,32 +4,40 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rgals.datasets.columns import ROLES, choose
-from rgals.datasets.ids import first_seen, text_to_labels
+from rgals.datasets.columns import choose
+from rgals.datasets.ids import text_to_labels
 from rgals.datasets.interactions import Columns, text_timestamps
 from rgals.datasets.layout import known_encoding, open_bytes, sample, shown
 from rgals.runtime.errors import FileFormatError
 
-_MAX_LINE = 1 << 26  # bytes; lists of items can be long
+# Bytes. Lists of items can be long; mysqldump writes statements of up to 16 MiB, each on its line.
+_MAX_LINE = 1 << 26
+
+
+def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines of a file that may be packed."""
+    with open_bytes(path) as file:
+        for number, line in enumerate(iter(partial(file.readline, _MAX_LINE), b""), 1):
+            if len(line) == _MAX_LINE:
+                raise FileFormatError(f"{path}, line {number}: the line is longer than {_MAX_LINE} bytes")
+            yield number, line
 
 
 def _lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:
     """Numbered lines that are not blank."""
-    with open_bytes(path) as file:
-        for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE), b""), 1):
-            if len(line) == _MAX_LINE:
-                raise FileFormatError(f"{path}, line {number}: the line is longer than {_MAX_LINE} bytes")
-            try:
-                text = line.decode(encoding).strip("\ufeff\r\n\t ")
-            except UnicodeDecodeError as error:
-                raise FileFormatError(f"{path}, line {number}: {error}; give the right encoding") from error
-            if text:
-                yield number, text
+    for number, line in numbered(path):
+        try:
+            text = line.decode(encoding).strip("\ufeff\r\n\t ")
+        except UnicodeDecodeError as error:
+            raise FileFormatError(f"{path}, line {number}: {error}; give the right encoding") from error
+        if text:
+            yield number, text
 
 
 def _columns(users: list, items: list, rest: dict[str, list], numbers: list[int], path: Path) -> Columns:
@@ -39,20 +47,10 @@ def _columns(users: list, items: list, rest: dict[str, list], numbers: list[int]
     def where(k: int) -> str:
         return f"{path}, line {numbers[k]}"
 
-    sides = []
-    for texts in (users, items):
-        known: dict[str, int] = {}
-        codes = first_seen(texts, known)
-        sides.append(text_to_labels(codes, list(known)))
-    value, time, split = (rest.get(role) for role in ROLES[2:])
-    return Columns(
-        *sides[0],
-        *sides[1],
-        None if value is None else np.array(value, np.float64),
-        None if time is None else text_timestamps(time, where),
-        None if split is None else np.array(split, np.float64),
-        where,
-    )
+    user, item = (text_to_labels(np.arange(len(texts)), texts) for texts in (users, items))
+    time = text_timestamps(rest["timestamp"], where) if "timestamp" in rest else None
+    numbers_of = {role: np.array(rest[role], np.float64) for role in ("value", "split") if role in rest}
+    return Columns(*user, *item, numbers_of.get("value"), time, numbers_of.get("split"), where)
 
 
 def is_jsonl(start: bytes) -> bool:
@@ -91,9 +89,7 @@ def _field(record: dict, role: str, key: str, where: str, line: str) -> Any:
         raise FileFormatError(f"{where}: the {role} ({key!r}) is missing: {shown(line)}")
     is_number = isinstance(field, int | float) and not isinstance(field, bool)
     if role in ("user", "item"):
-        if (not isinstance(field, str) and not (is_number and isinstance(field, int))) or not str(
-            field
-        ).strip():
+        if isinstance(field, bool) or not isinstance(field, int | str) or not str(field).strip():
             raise FileFormatError(f"{where}: the {role} must be a text or an integer: {shown(line)}")
         return str(field)
     if role == "timestamp":
@@ -109,9 +105,7 @@ def is_lists(path: Path, encoding: str) -> bool:
     """Whether every line is a user and its items: different integers first, lines of different lengths."""
     rows = [line.split() for line in sample(path, known_encoding(encoding)) if line.strip()]
     whole = all(field.isascii() and field.isdigit() for row in rows for field in row)
-    if not whole or len({row[0] for row in rows}) < len(rows):
-        return False
-    return len(set(map(len, rows))) > 1
+    return whole and len({row[0] for row in rows}) == len(rows) and len(set(map(len, rows))) > 1
 
 
 def list_columns(path: Path, encoding: str = "utf-8") -> Columns:

@@ -109,9 +109,8 @@ def prepare_paper(
             f"{name}, prepared as in the paper, has users, items and interactions {got}, but Table 5 states "
             f"{recipe.size}. Give check=False to use it all the same"
         )
-    matrix = sp.csr_array(
-        (np.ones(data.nnz, np.float32), data.matrix.indices, data.matrix.indptr), shape=data.matrix.shape
-    )
+    ones = np.ones(data.nnz, np.float32)
+    matrix = sp.csr_array((ones, data.matrix.indices, data.matrix.indptr), shape=data.shape)
     part = random_parts(matrix, np.array([0.8, 0.1, 0.1]), check_random_state(random_state))
     split = np.array([TRAIN, VALIDATION, TEST], np.int8)[part]
     return Interactions(matrix, data.user_ids, data.item_ids, data.timestamp, split)

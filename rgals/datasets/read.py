@@ -192,12 +192,7 @@ def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: 
 def _refuse_suffix(path: Path) -> None:
     """Refuse by name what is neither text nor any other form that is read here."""
     suffix = path.suffix.lower()
-    if suffix not in _READERS:
-        return
-    reader = _READERS[suffix]
-    line = (
-        f'; give read_interactions({reader}("{path}"))'
-        if reader
-        else "; give its content as csv, jsonl or parquet"
-    )
-    raise FileFormatError(f"{path}: files of the kind {suffix} are not read here{line}")
+    if suffix in _READERS:
+        reader = _READERS[suffix]
+        line = f'read_interactions({reader}("{path}"))' if reader else "its content as csv, jsonl or parquet"
+        raise FileFormatError(f"{path}: files of the kind {suffix} are not read here; give {line}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 _MOVIELENS = (
     "GroupLens MovieLens: research use only, no redistribution and no commercial use without permission, no "
@@ -51,23 +50,14 @@ class Source:
     size: tuple[int, int, int] | None = None  # published users, items, interactions; checked
 
 
-def _one_file(
-    name: str,
-    form: str,
-    licence: str,
-    *urls: str,
-    md5: str | None = None,
-    sums: str | None = None,
-    **more: Any,
-) -> Source:
-    """A data set of one file, which keeps its published name."""
-    file = RemoteFile(urls[0].rpartition("/")[2], urls, md5, sums)
-    return Source(name, (file,), form, licence, **more)
+def _file(*urls: str, md5: str | None = None, sums_url: str | None = None) -> tuple[RemoteFile]:
+    """The one file of a data set, which keeps its published name."""
+    return (RemoteFile(urls[0].rpartition("/")[2], urls, md5, sums_url),)
 
 
 def _movielens(name: str, member: str, md5: str, size: tuple[int, int, int]) -> Source:
-    url = f"https://files.grouplens.org/datasets/movielens/{name}.zip"
-    return _one_file(name, "zip", _MOVIELENS, url, md5=md5, member=member, size=size)
+    files = _file(f"https://files.grouplens.org/datasets/movielens/{name}.zip", md5=md5)
+    return Source(name, files, "zip", _MOVIELENS, member, size)
 
 
 def _lightgcn(name: str, origin: str, size: tuple[int, int, int]) -> Source:
@@ -95,9 +85,9 @@ _RATINGS = {
 }
 _ALL = (
     *(_movielens(name, *row) for name, row in _RATINGS.items()),
-    _one_file("amazon-electronics", "json", _AMAZON, _REVIEWS, size=(192_403, 63_001, 1_689_188)),
-    _one_file("steam", "literal", _STEAM, *_STEAM_PLACES),
-    _one_file("simplewiki-links", "pagelinks", _WIKI, _LINKS, sums=_SUMS),
+    Source("amazon-electronics", _file(_REVIEWS), "json", _AMAZON, size=(192_403, 63_001, 1_689_188)),
+    Source("steam", _file(*_STEAM_PLACES), "literal", _STEAM),
+    Source("simplewiki-links", _file(_LINKS, sums_url=_SUMS), "pagelinks", _WIKI),
     _lightgcn("gowalla", "Gowalla check-ins, SNAP", (29_858, 40_981, 1_027_370)),
     _lightgcn("yelp2018", "Yelp Open Dataset", (31_668, 38_048, 1_561_406)),
     _lightgcn("amazon-book", "Amazon product data, UCSD", (52_643, 91_599, 2_984_108)),

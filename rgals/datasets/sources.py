@@ -22,26 +22,20 @@ import numpy as np
 
 from rgals.datasets.ids import sort_codes
 from rgals.datasets.interactions import TEST, TRAIN, Columns, text_timestamps
-from rgals.datasets.layout import open_bytes, shown
+from rgals.datasets.layout import shown
+from rgals.datasets.lines import numbered
 from rgals.datasets.registry import Source
 from rgals.datasets.text import read_text
 from rgals.runtime.bars import Bar
 from rgals.runtime.errors import FileFormatError
 
-# mysqldump writes statements of up to 16 MiB, each on its line; reviews are far shorter.
-_MAX_LINE = 1 << 26
 _EVERY = dict.fromkeys(("user", "item", "value", "timestamp"), "auto") | {"split": None}
 
 
 def _lines(path: Path, progress: bool) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines of a file that may be gzipped."""
-    with (
-        open_bytes(path) as file,
-        Bar(unit=" lines", unit_scale=True, desc=path.name, disable=not progress, leave=False) as bar,
-    ):
-        for number, line in enumerate(iter(partial(file.readline, _MAX_LINE), b""), 1):
-            if len(line) == _MAX_LINE:
-                raise FileFormatError(f"{path}, line {number}: the line is longer than {_MAX_LINE} bytes")
+    """Numbered lines of a file, with a bar."""
+    with Bar(unit=" lines", unit_scale=True, desc=path.name, disable=not progress, leave=False) as bar:
+        for number, line in numbered(path):
             yield number, line
             if number % 10_000 == 0:
                 bar.update(10_000)

@@ -221,9 +221,8 @@ def _cuts(cut: Any, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     dates = [is_moment(point) for point in points]
     dated = times.dtype.kind == "M"
     if any(dates) != all(dates) or (dated and not all(dates)):
-        raise ParameterError(
-            "cut", cut, f"give a time in the unit of the timestamps ({times.dtype}), or dates"
-        )
+        advice = f"give a time in the unit of the timestamps ({times.dtype}), or dates"
+        raise ParameterError("cut", cut, advice)
     if dated:
         times = times.astype("datetime64[ns]").astype(np.int64)
     try:

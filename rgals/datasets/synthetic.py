@@ -21,6 +21,7 @@ _GENRES = (
 )  # fmt: skip
 _EPOCH, _YEAR = 1_600_000_000, 365 * 86_400
 _MIN_DEGREE, _ROUNDS = 5, 30
+_SIGMA = 0.9  # of the logarithm of the number of interactions
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -115,9 +116,8 @@ def make_implicit(
     check_real("noise", noise, 0.0, 1.0)
     check_choice("labels", labels, ("text", "int"))
     if mean_interactions > n_items / 2:
-        raise ParameterError(
-            "mean_interactions", mean_interactions, f"give at most n_items / 2 = {n_items / 2}"
-        )
+        advice = f"give at most n_items / 2 = {n_items / 2}"
+        raise ParameterError("mean_interactions", mean_interactions, advice)
     rng = check_random_state(random_state)
 
     popularity = (rng.permutation(n_items) + 10.0) ** -popularity_exponent
@@ -128,14 +128,15 @@ def make_implicit(
     tastes = 0.4 * rng.dirichlet(np.full(n_clusters, 0.3), n_users)
     tastes[np.arange(n_users), user_clusters] += 0.6
 
-    degrees = _degrees(n_users, mean_interactions, n_items // 2, rng)
+    raw = rng.lognormal(-(_SIGMA**2) / 2, _SIGMA, n_users)
+    degrees = np.rint(_MIN_DEGREE + (mean_interactions - _MIN_DEGREE) * raw)
+    degrees = np.clip(degrees, _MIN_DEGREE, n_items // 2).astype(np.int64)
     keys = _draw(degrees, tastes, popularity, item_clusters, noise, rng)
     users, items = np.divmod(keys, n_items)
     indptr = np.concatenate([[0], np.cumsum(np.bincount(users, minlength=n_users), dtype=np.int64)])
     values = np.ones(len(keys), np.float32)
     if valued:
-        liking = tastes[users, item_clusters[items]]
-        values += rng.poisson(6.0 * liking * rng.gamma(0.7, size=len(keys)))
+        values += rng.poisson(6.0 * tastes[users, item_clusters[items]] * rng.gamma(0.7, size=len(keys)))
     matrix = sp.csr_array((values, items.astype(np.int32), indptr), shape=(n_users, n_items))
     return SyntheticInteractions(
         matrix,
@@ -147,12 +148,6 @@ def make_implicit(
         user_tastes=tastes,
         item_popularity=popularity,
     )
-
-
-def _degrees(n: int, mean: float, most: int, rng: np.random.RandomState) -> np.ndarray:
-    sigma = 0.9
-    raw = rng.lognormal(-(sigma**2) / 2, sigma, n)
-    return np.clip(np.rint(_MIN_DEGREE + (mean - _MIN_DEGREE) * raw), _MIN_DEGREE, most).astype(np.int64)
 
 
 def _draw(
@@ -198,13 +193,12 @@ def _draw(
 
 
 def _times(users: np.ndarray, indptr: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
-    n_users = len(indptr) - 1
     # The order of the items says nothing about time: gaps go to a random order of each user's entries.
     shuffled = rng.permutation(len(users))
-    order = shuffled[group(users[shuffled], n_users)]
+    order = shuffled[group(users[shuffled], len(indptr) - 1)]
     gaps = np.cumsum(1.0 + rng.exponential(86_400.0 * 2, len(users)))
     before = np.concatenate([[0.0], gaps])[indptr[:-1]]
-    joined = rng.randint(0, _YEAR, n_users)
+    joined = rng.randint(0, _YEAR, len(indptr) - 1)
     times = np.empty(len(users), np.int64)
     times[order] = (_EPOCH + joined[users] + gaps - before[users]).astype(np.int64)
     return times

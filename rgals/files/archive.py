@@ -116,9 +116,8 @@ def save_npz(
 def _plain(name: str, array: np.ndarray) -> np.ndarray:
     array = np.asarray(array)
     if array.dtype.hasobject or array.dtype.names is not None:
-        raise InputTypeError(
-            f"array {name!r} holds {array.dtype} values; only numbers and text can be stored"
-        )
+        problem = f"array {name!r} holds {array.dtype} values"
+        raise InputTypeError(f"{problem}; only numbers and text can be stored")
     if array.dtype.itemsize == 0:  # text of width 0, which numpy widens whenever it allocates
         array = array.astype("U1")
     return np.asarray(array, array.dtype.newbyteorder("<"), order="C")
@@ -208,8 +207,7 @@ def _read(
             entries = _entries(archive, size, expected)
             header = _read_meta(archive, entries.pop(META), expected)
             layouts = {key: _read_layout(archive, entry) for key, entry in entries.items()}
-            fault = _layout_fault(layouts, expected)
-            if fault:
+            if fault := _layout_fault(layouts, expected):
                 raise _Fault(fault)
             if any(length > size for _, shape in layouts.values() for length in shape):
                 raise _Fault("an empty array declares a dimension larger than the file")
@@ -221,8 +219,7 @@ def _read(
                 arrays[key] = array = _read_array(archive, entry)
                 if _digest(array) != checksums[key]:
                     raise _Fault(f"array {key!r} does not match its checksum")
-                fault = _content_fault(key, array, expected.arrays[key])
-                if fault:
+                if fault := _content_fault(key, array, expected.arrays[key]):
                     raise _Fault(fault)
             return arrays, header["content"]
     except _Fault as fault_found:
