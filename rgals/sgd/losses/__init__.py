@@ -1,4 +1,23 @@
-"""Ranking losses in score space, one small class a formula, and the table that names them."""
+"""Ranking losses in score space, one small class a formula, and the table that names them.
+
+A name stands for a loss with the settings of its paper, an object may have others.
+
+Examples
+--------
+>>> from rgals.sgd import losses
+>>> losses.SL(with_positive=True), losses.BSL(negative_temperature=0.1), losses.FullBSL()
+(SL(with_positive=True), BSL(negative_temperature=0.1), FullBSL())
+>>> losses.PSL(activation="relu"), losses.LLPAUC(ascend=False), losses.AdvInfoNCE(weight=32)
+(PSL(activation='relu'), LLPAUC(ascend=False), AdvInfoNCE(weight=32))
+>>> losses.Talos(k=10), losses.SampledTalos(k=10), losses.AATP(k=10), losses.SampledAATP(k=10)
+(Talos(k=10), SampledTalos(k=10), AATP(k=10), SampledAATP(k=10))
+>>> losses.SampledSoftmaxAtK(k=10), losses.RSAtK(k=10), losses.SmoothIAtK(published=True)
+(SampledSoftmaxAtK(k=10), RSAtK(k=10), SmoothIAtK(published=True))
+>>> losses.LambdaRank(metric="ap"), losses.LambdaLoss(k=10), losses.FullLambdaLoss(k=10)
+(LambdaRank(metric='ap'), LambdaLoss(k=10), FullLambdaLoss(k=10))
+>>> losses.FullLambdaRank(), losses.ListNRBP(), losses.UIB(), losses.SML()
+(FullLambdaRank(), ListNRBP(), UIB(), SML())
+"""
 
 from __future__ import annotations
 
