@@ -72,14 +72,7 @@ class CPUBackend:
             return float(np.sum(factors.gramian(ridge, n_threads) * metric(factors.basis, n_threads)))
 
     def half_step(
-        self,
-        rows: CSR,
-        fixed: Any,
-        side: Side,
-        *,
-        rotate: bool = False,
-        out: Any = None,
-        warm: bool = False,
+        self, rows: CSR, fixed: Any, side: Side, *, rotate: bool = False, out: Any = None, warm: bool = False
     ) -> HalfStep:
         """See `Backend.half_step`; ``rotate`` needs factors from `upload`."""
         if not rotate:

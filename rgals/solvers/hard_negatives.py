@@ -183,12 +183,7 @@ class Blocks:
 
 
 def draw(
-    users: np.ndarray,
-    items: np.ndarray,
-    rows: CSR,
-    blocks: Blocks,
-    rng: np.random.Generator,
-    n_threads: int,
+    users: np.ndarray, items: np.ndarray, rows: CSR, blocks: Blocks, rng: np.random.Generator, n_threads: int
 ) -> CSR:
     """The best item of every group of the user's block, without those in ``rows``."""
     lists = np.full((len(users), blocks.n), -1, np.int32)

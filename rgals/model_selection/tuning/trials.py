@@ -254,13 +254,7 @@ class Measurement:
         return self._price(self.prepared.others, K, K, [self.iterations[-1]] * n, [2] * n)
 
     def _price(
-        self,
-        splits: list[Fold],
-        K: int,
-        width: int,
-        n_iter: list[int],
-        looks: list[int],
-        weight: float = 0.0,
+        self, splits: list[Fold], K: int, width: int, n_iter: list[int], looks: list[int], weight: float = 0.0
     ) -> float:
         """Of fits with so many factors and iterations that are judged so many times."""
         total = 0.0

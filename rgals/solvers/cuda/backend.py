@@ -74,14 +74,7 @@ class CuPyBackend:
     # ------------------------------------------------------------------ half-step
 
     def half_step(
-        self,
-        rows: CSR,
-        fixed: Any,
-        side: Side,
-        *,
-        rotate: bool = False,
-        out: Any = None,
-        warm: bool = False,
+        self, rows: CSR, fixed: Any, side: Side, *, rotate: bool = False, out: Any = None, warm: bool = False
     ) -> HalfStep:
         """See `Backend.half_step`; factors may be arrays of the device, and are then left there.
 

@@ -16,17 +16,7 @@ from rgals.kernels.row import DIAGONAL, DUAL
 from rgals.losses.base import Side
 from rgals.matrix.csr import CSR
 from rgals.solvers.cuda import Device, Room
-from rgals.solvers.cuda.plan import (
-    COLUMNS,
-    PIECE,
-    SEGMENT,
-    SIGNED,
-    UNWEIGHTED,
-    VALUED,
-    Bucket,
-    buckets,
-    cut,
-)
+from rgals.solvers.cuda.plan import COLUMNS, PIECE, SEGMENT, SIGNED, UNWEIGHTED, VALUED, Bucket, buckets, cut
 from rgals.solvers.plan import GPU, classify, common_ratio, rows_of, weigh
 
 
