@@ -62,9 +62,8 @@ class DeviceSide:
         self.bucket_arrays = [
             (up(b.rows), up(host.indptr[b.rows]), up(counts[b.rows].astype(np.int32))) for b in self.buckets
         ]
-        self.any_negative = bool(n_negative.any())
-        self.all_free = len(self.free) == host.n_rows
-        self.ratio = common_ratio(side.ridge, side.scale, solved) if self.all_free else None
+        all_free = len(self.free) == host.n_rows
+        self.ratio = common_ratio(side.ridge, side.scale, solved) if all_free else None
         self.uniform = bool(len(side.gram_weight) and (side.gram_weight == side.gram_weight[0]).all())
 
 
