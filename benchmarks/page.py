@@ -24,7 +24,7 @@ from rgals.files.journal import Journal
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md"]
-PAGES += [ROOT / "docs" / f"{name}.md" for name in ("quality", "speed", "hard-negatives")]
+PAGES += [ROOT / "docs" / f"{name}.md" for name in ("quality", "speed", "hard-negatives", "losses")]
 #: Columns of the first table: as they come, and tuned.
 FIRST = ("popularity", "default RG2", "default RGx", "default iALS", "default WRMF", "implicit default")
 FIRST += ("irspack default", "RGALSCV RG2", "RGALSCV iALS", "RGALSCV K=auto", "EASE", "implicit ALS")
@@ -97,8 +97,11 @@ def tables() -> dict[str, str]:
     """All tables, by name."""
     record = Journal(RESULTS, {"metric": TUNED})
     days = ("amazon-beauty-10core", "amazon-book-kgat", "amazon-videogames-sasrec")
-    hard, cost = printed("hard_negatives", *hard_negatives.SETS, "amazon-book-kgat", "--table")
+    hard, cost = printed(
+        "hard_negatives", *hard_negatives.SETS, "amazon-book-kgat", "--K", "64,256", "--table"
+    )
     found, _, grid, *_ = printed("sgd_quality", "--tables")
+    _, health, _, small, *_ = printed("losses", "--tables")
     return {
         "methods": methods(record, lambda row: cell(row, None)),
         "short": complete(methods(record, lambda row: cell(row, None), SHORT)),
@@ -110,6 +113,8 @@ def tables() -> dict[str, str]:
         "daily": printed("daily", *days, "--table")[0],
         "hard": hard,
         "hard cost": cost,
+        "losses health": health,
+        "losses ml-100k": small,
         "levers": printed("levers", "--table")[0],
         "sgd": found,
         "sgd grid": grid,

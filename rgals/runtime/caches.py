@@ -15,6 +15,7 @@ import hashlib
 import inspect
 import os
 import re
+import signal
 import tempfile
 import threading
 import time
@@ -122,17 +123,20 @@ def _processor() -> str:
 
 
 def _get_numba_ready() -> None:
-    """Have numba read its registries, once: what Ctrl-C interrupted there would be lost for good.
-
-    Only the main thread hears of Ctrl-C, so another one reads them.
-    """
-    thread = threading.Thread(target=cpu_target.target_context.refresh)
-    thread.start()
+    """Have numba read its registries, once. What Ctrl-C interrupted there would be lost for good: it waits."""
+    told: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    # Other threads do not hear of Ctrl-C, and a handler that is not Python's interrupts nothing of Python.
+    waits = before is not None and threading.current_thread() is threading.main_thread()
+    if waits:
+        signal.signal(signal.SIGINT, lambda number, _: told.append(number))
     try:
-        thread.join()
-    except KeyboardInterrupt:
-        thread.join()
-        raise
+        cpu_target.target_context.refresh()
+    finally:
+        if waits:
+            signal.signal(signal.SIGINT, before)
+    if told:
+        signal.raise_signal(signal.SIGINT)
 
 
 class Entries:
