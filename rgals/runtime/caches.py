@@ -123,7 +123,7 @@ def _processor() -> str:
 
 
 def _get_numba_ready() -> None:
-    """Have numba read its registries, once. What Ctrl-C interrupted there would be lost for good: it waits."""
+    """Have numba read its registries, once. Ctrl-C waits: what it interrupted would be lost for good."""
     told: list[int] = []
     before = signal.getsignal(signal.SIGINT)
     # Other threads do not hear of Ctrl-C, and a handler that is not Python's interrupts nothing of Python.
