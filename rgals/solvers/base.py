@@ -67,7 +67,6 @@ def raise_for_rows(info: np.ndarray, dtype: np.dtype) -> None:
     row, code = int(bad[0]), int(info[bad[0]])
     more = f" (and {len(bad) - 1} more rows)" if len(bad) > 1 else ""
     advice = "raise reg" if dtype == np.float64 else "raise reg or use dtype='float64'"
-    what = {-1: "its diagonal is not positive and finite", -2: "its solution is not finite"}.get(
-        code, f"pivot {code} is not positive"
-    )
+    known = {-1: "its diagonal is not positive and finite", -2: "its solution is not finite"}
+    what = known.get(code, f"pivot {code} is not positive")
     raise NumericalError(f"the system of row {row} is not positive definite: {what}{more}; {advice}")
