@@ -202,11 +202,8 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     def _train(self, task: Task) -> tuple[FittedState, list[dict[str, Any]], str]:
         train = task.train
         if self.solver == "svd" and task.watchers:
-            raise ParameterError(
-                "solver",
-                "svd",
-                "it has no iterations for validation, callbacks or early_stopping to watch: leave them out",
-            )
+            why = "it has no iterations for validation, callbacks or early_stopping to watch: leave them out"
+            raise ParameterError("solver", "svd", why)
         # BLAS's threads, once woken, spin beside ours for a tenth of a second: only its work may wake them.
         with nullcontext() if self.solver == "svd" else workers(self.n_jobs):
             degrees = Degrees.of(train)
@@ -230,9 +227,8 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
                 shown = with_scale(found, scored)
             else:
                 if task.store is not None:
-                    task.store.description = describe_fit(
-                        self, loss, solver, init, task.matrix, task.held_out
-                    )
+                    parts = task.matrix, task.held_out
+                    task.store.description = describe_fit(self, loss, solver, init, *parts)
                 began = time.perf_counter()
                 factors, history = run(
                     # Named nowhere, so that its factors are gone before the last half-step makes others.
@@ -343,18 +339,14 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         history = getattr(self, "history_", None)
         if not history:
             return text
-        found = {
-            name: history[0][name]
-            for name in (*get_loss(self.loss).get_params(), "reg", "init")
-            if name in history[0]
-        }
+        names = *get_loss(self.loss).get_params(), "reg", "init"
+        found = {name: history[0][name] for name in names if name in history[0]}
         if self.n_iter == AUTO:
             found["n_iter"] = len(history)
         if self.values == AUTO and self.params_["values"] != "raw":
             found["values"] = self.params_["values"]
-        shown = ", ".join(
-            f"{k}={repr(x) if isinstance(x, str) else format(x, '.4g')}" for k, x in found.items()
-        )
+        texts = {k: repr(x) if isinstance(x, str) else format(x, ".4g") for k, x in found.items()}
+        shown = ", ".join(f"{k}={text}" for k, text in texts.items())
         return f"{text}  # fitted with {shown}" if shown else text
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
@@ -441,9 +433,8 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         matrix = as_csr(X, dtype=np.float64, n_rows=n_users, n_cols=len(state.item_factors))
         matrix = state.weighting.rows(matrix)
         with workers():
-            return state.loss.objective(
-                matrix, state.user_factors, state.solved_items, state.reg, state.reg_exponent
-            )
+            factors = state.user_factors, state.solved_items
+            return state.loss.objective(matrix, *factors, state.reg, state.reg_exponent)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Ranking quality for users the model may never have seen, for searches and cross-validation.
@@ -464,10 +455,8 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         fixed, state, rows = self._read(X)
         shown, hidden = hold_out(rows, _HIDDEN, seed=0)
         users = fixed._fold_in(state, shown)
-        figures = evaluate(
-            (users, state.item_factors), shown, hidden, metrics=(fixed.metric,), n_jobs=fixed.n_jobs
-        )
-        return float(figures[fixed.metric])
+        factors = users, state.item_factors
+        return float(evaluate(factors, shown, hidden, fixed.metric, n_jobs=fixed.n_jobs)[fixed.metric])
 
     # ------------------------------------------------------------------ files
 

@@ -81,8 +81,7 @@ class Baseline(FactorRanker, BaseEstimator):
             return super().predict(users, items)
         fixed = copy(self)
         dtype, n_items = fixed._state().item_factors.dtype, fixed.n_features_in_
-        rows = check_matrix(fixed, users, dtype, n_items=n_items)
-        return fixed.recommend_new(rows, n=1)[0][:, 0]
+        return fixed.recommend_new(check_matrix(fixed, users, dtype, n_items=n_items), n=1)[0][:, 0]
 
     def score(self, X: Any, y: Any = None) -> float:
         """NDCG@10 for users the model may never have seen, as in `rgals.RGALS.score`.
@@ -110,14 +109,11 @@ class Baseline(FactorRanker, BaseEstimator):
         rows = check_matrix(fixed, X, snapshot.item_factors.dtype, n_items=fixed.n_features_in_)
         shown, hidden = hold_out(rows, _HIDDEN, seed=0)
         queries: Any = fixed._fold_in(snapshot, shown)
-        figures = evaluate(
-            lambda users: fixed._dense(snapshot.item_factors, queries[users]),
-            shown,
-            hidden,
-            _METRIC,
-            n_jobs=fixed.n_jobs,
-        )
-        return float(figures[_METRIC])
+
+        def scores(users: Any) -> np.ndarray:
+            return fixed._dense(snapshot.item_factors, queries[users])
+
+        return float(evaluate(scores, shown, hidden, _METRIC, n_jobs=fixed.n_jobs)[_METRIC])
 
     def _neighbours(self, what: str, *_: Any) -> NoReturn:
         raise InputError(f"{type(self).__name__} has no factors by which {what}s could be compared")

@@ -27,7 +27,6 @@ from rgals.training.data import dtype_name, weigh
 
 _BLOCK = 1 << 26  # bytes of the square matrix, or of scores, that are made at once
 _TILE = 128  # of what is mirrored at once
-_PAIRS = 1 << 12  # whose histories are gathered at once
 # Mean sums of squares of a user's weights: what reg="auto" is. The best of a grid lies at 2.5 (anime) to 6
 # (MovieLens 1M) of them, over six sets of 700 to 7,400 items; at half or twice the best, 1 to 3 % are lost.
 _OF_A_USER = 4.0
@@ -118,6 +117,7 @@ class EASE(Baseline):
     n_jobs: int | None = None
 
     _format: ClassVar[ModelFormat] = ModelFormat("EASE", _SPEC, FITTED, dict, dict)
+    _pairs_at_once: ClassVar[int] = 1 << 12  # whose histories are gathered
 
     @memory.typed_errors
     def fit(self, X: Any, y: Any = None, *, user_ids: Any = None, item_ids: Any = None) -> Self:
@@ -196,31 +196,12 @@ class EASE(Baseline):
     def _dense(self, items: np.ndarray, queries: Any) -> np.ndarray:
         return np.ascontiguousarray(queries.matrix.to_scipy(items.dtype) @ items)
 
-    def predict(self, users: Any, items: Any = None) -> np.ndarray:
-        """As in the base, with scores ``x B`` of pairs.
-
-        Parameters
-        ----------
-        users, items
-            As there.
-
-        Returns
-        -------
-        ndarray
-        """
-        if items is None:
-            return super().predict(users)
-        snapshot = self._state()
+    def _scores_of(self, snapshot: Snapshot, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
         histories: Any = snapshot.user_factors
-        rows, cols = self._pairs(snapshot, users, items)
-        out = np.empty(len(rows), snapshot.item_factors.dtype)
-        for start in range(0, len(rows), _PAIRS):
-            part = slice(start, start + _PAIRS)
-            past = histories[rows[part]].matrix
-            added = snapshot.item_factors[past.indices, cols[part][past.rows]]
-            added = added if past.is_binary else added * past.values
-            out[part] = np.bincount(past.rows, added, minlength=past.n_rows)
-        return out
+        past = histories[rows].matrix
+        added = snapshot.item_factors[past.indices, cols[past.rows]]
+        added = added if past.is_binary else added * past.values
+        return np.bincount(past.rows, added, minlength=past.n_rows)
 
     def _topk(self, queries: Any, items: np.ndarray, n: int, **filters: Any) -> tuple:
         if not isinstance(queries, Histories):  # by popularity

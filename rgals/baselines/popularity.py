@@ -53,9 +53,7 @@ class Popularity(Baseline):
     _: KW_ONLY
     n_jobs: int | None = None
 
-    _format: ClassVar[ModelFormat] = ModelFormat(
-        "Popularity", model_spec("rgals-popularity", 1), FITTED, dict, dict
-    )
+    _format: ClassVar = ModelFormat("Popularity", model_spec("rgals-popularity", 1), FITTED, dict, dict)
     _needs_history: ClassVar[bool] = False
 
     def fit(self, X: Any, y: Any = None, *, user_ids: Any = None, item_ids: Any = None) -> Self:
@@ -88,9 +86,8 @@ class Popularity(Baseline):
             half_life = check_real("half_life", self.half_life, 0.0, open_min=True)
             times = X.timestamp
             if times is None:
-                raise ParameterError(
-                    "half_life", self.half_life, "give Interactions with timestamps, or half_life=None"
-                )
+                advice = "give Interactions with timestamps, or half_life=None"
+                raise ParameterError("half_life", self.half_life, advice)
             age = np.exp2((times - times.max()) / half_life)
         counts = np.bincount(matrix.indices, np.broadcast_to(age, matrix.nnz), minlength=matrix.n_cols)
         # Counts are exact in float32, for which other models have compiled the kernels; ages need the range.

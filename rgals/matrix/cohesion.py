@@ -21,17 +21,8 @@ def cohesion(matrix: CSR) -> float:
     powers of the singular values of ``D_u^-1/2 R D_i^-1/2``, without what a single user or a single item
     gives: 1 for the direction of popularity, and what communities add. A random matrix of n interactions has
     ``((1 - M / n) (1 - N / n))^2``, c separate parts of it c times as much; data sets have 1 to 25. Where the
-    matrix is large, every k-th user by length stands for all.
-
-    Parameters
-    ----------
-    matrix : CSR
-        Values are not looked at.
-
-    Returns
-    -------
-    float
-        NaN where fewer than two users have interactions.
+    matrix is large, every k-th user by length stands for all. Values are not looked at. NaN where fewer than
+    two users have interactions.
     """
     counts, popularity = matrix.row_counts, matrix.col_counts.astype(np.float64)
     every = max(1, int(np.ceil(np.sqrt(np.square(popularity).sum() / _PATHS))))
@@ -63,21 +54,10 @@ def largest_pull(matrix: CSR, alpha: float, enough: float) -> float:
     """Strength of the regularisation that leaves nothing of a fit of RG2, or any that is at least ``enough``.
 
     The largest singular value of what pulls the scores from 0, ``(1/2 + alpha) R - c_x / 2N``, in units of
-    the square roots of the ridges of its row and column at ``reg=1``, by the power method. With more, factors
-    of zero are the minimum: all items tie.
-
-    Parameters
-    ----------
-    matrix : CSR
-        Values are not looked at. Where it is large, every k-th user by length stands for all.
-    alpha : float
-        Of `rgals.RG2`.
-    enough : float
-
-    Returns
-    -------
-    float
-        At most the largest singular value; infinite for a matrix without interactions.
+    the square roots of the ridges of its row and column at ``reg=1``, by the power method, which gives at
+    most that. With more, factors of zero are the minimum: all items tie. ``alpha`` is that of `rgals.RG2`.
+    Values are not looked at; where the matrix is large, every k-th user by length stands for all. Infinite
+    for a matrix without interactions.
     """
     popularity = matrix.col_counts.astype(np.float64)
     rows = matrix.take_rows(_every(matrix.row_counts, -(-matrix.nnz // _ENTRIES) or 1))

@@ -22,8 +22,7 @@ def group(codes: np.ndarray, n: int) -> np.ndarray:
 
 def entries(matrix: sp.csr_array, mask: np.ndarray) -> sp.csr_array:
     """The entries of a CSR matrix where ``mask`` is true; the shape stays."""
-    ends = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])
-    indptr = ends[matrix.indptr]
+    indptr = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])[matrix.indptr]
     return sp.csr_array((matrix.data[mask], matrix.indices[mask], indptr), shape=matrix.shape)
 
 

@@ -138,12 +138,7 @@ def _dense_to_sparse(X: Any, name: str) -> sp.csr_array:
 
 
 def as_csr(
-    X: Any,
-    *,
-    name: str = "X",
-    dtype: Any = np.float32,
-    n_rows: int | None = None,
-    n_cols: int | None = None,
+    X: Any, *, name: str = "X", dtype: Any = np.float32, n_rows: int | None = None, n_cols: int | None = None
 ) -> CSR:
     """Check a matrix (scipy, ndarray, `CSR`) and bring it into the form that rgals computes with.
 

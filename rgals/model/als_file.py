@@ -104,14 +104,13 @@ def load(kind: type, path: str | os.PathLike, own: type[Loss] | None = None) -> 
         scale = arrays.get("item_scale")
         if scale is not None and not (scale > 0).all():
             raise ValueError("the read-out's scale of an item is not positive")
-        exponent = 0.0 if scale is None else check_readout(meta["readout_exponent"])
         return FittedState(
             **fields,
             loss=loss,
             reg=check_real("reg", meta["reg"], 0.0),
             reg_exponent=check_real("reg_exponent", meta["reg_exponent"], -4.0, 4.0),
             degrees=Degrees(reference=None, matrix=None, **degrees),
-            readout_exponent=exponent,
+            readout_exponent=0.0 if scale is None else check_readout(meta["readout_exponent"]),
             item_scale=scale,
             hard_negatives=read_hard_negatives(_unpack_hard(meta.get("hard_negatives"))),
         )

@@ -73,10 +73,8 @@ def explain(state: FittedState, user: int, item: int, n: int | None) -> Explanat
             first = _solve(system, linear @ past + side.linear[0] * pull)
             found = state.hard_negatives.best_of(state.solved_items @ first, row.indices)
             users, items = pair_terms(coefficients, state.hard_negatives.weight)
-            hard, (weight, hard_linear) = (
-                state.solved_items[found].astype(np.float64),
-                (users * items[found]).T,
-            )
+            hard = state.solved_items[found].astype(np.float64)
+            weight, hard_linear = (users * items[found]).T
             system += (hard * weight[:, None]).T @ hard
         w = _solve(system, state.item_factors[item].astype(np.float64))
         parts, all_pairs = linear * (past @ w), float(side.linear[0] * (w @ pull))

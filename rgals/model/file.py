@@ -119,8 +119,7 @@ class ModelFormat:
             name = os.fspath(path)
             raise ModelFileError(f"{name}: the description of the model is damaged: {error}") from error
         how = fitted["history_"], fitted["n_iter_"], fitted.get("solver_", "")
-        record = FitRecord(parameters_of(model), *how, merged=updates)
-        model._snapshot = replace(state, record=record)
+        model._snapshot = replace(state, record=FitRecord(parameters_of(model), *how, merged=updates))
         return model
 
     def _parameters(self, meta: Mapping[str, Any], kind: type) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from rgals.scoring._topk import is_matrix
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 COLD = ("empty", "popular")
-_PAIRS_AT_ONCE = 1 << 16
 
 __all__ = ["COLD", "FactorRanker", "Recommendations", "Snapshot"]
 
@@ -105,6 +104,7 @@ class FactorRanker(Fitted):
 
     n_jobs: int | None
     _needs_history: ClassVar[bool] = True  # of a user, to say anything
+    _pairs_at_once: ClassVar[int] = 1 << 16  # of `predict`
 
     def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
         """Factors of new users against the items of ``snapshot``.
@@ -135,9 +135,8 @@ class FactorRanker(Fitted):
             return _aligned("exclude", exclude, n_rows, snapshot)
         check_choice("exclude", exclude, (seen[0],))
         if seen[1] is None:
-            raise ParameterError(
-                "exclude", exclude, "this model carries no training interactions; give a matrix or None"
-            )
+            why = "this model carries no training interactions; give a matrix or None"
+            raise ParameterError("exclude", exclude, why)
         return seen[1]
 
     def _rank(
@@ -162,21 +161,14 @@ class FactorRanker(Fitted):
         if not len(rows):
             return ids, scores
         if cold == "popular" and snapshot.seen is not None:
-            mine = {
-                name: value.take_rows(rows) if isinstance(value, CSR) else value
-                for name, value in filters.items()
-            }
+            mine = {k: v.take_rows(rows) if isinstance(v, CSR) else v for k, v in filters.items()}
             alike = np.ones((len(rows), 1), snapshot.popularity.dtype)
             ids[rows], scores[rows] = self._topk(alike, snapshot.popularity, n, **mine)
             return ids, scores
         ids[rows], scores[rows] = -1, -np.inf
         why = "training interactions" if seen[0] == "train" else "interactions"
-        warnings.warn(
-            f"{len(rows)} of {len(ids)} users have no {why}: they get no recommendations (ids -1, scores "
-            "-inf)",
-            UserWarning,
-            stacklevel=3,
-        )
+        got = "they get no recommendations (ids -1, scores -inf)"
+        warnings.warn(f"{len(rows)} of {len(ids)} users have no {why}: {got}", UserWarning, stacklevel=3)
         return ids, scores
 
     def recommend(
@@ -304,10 +296,8 @@ class FactorRanker(Fitted):
         scores = np.full((len(rows), n), -np.inf, found_scores.dtype)
         ids[known], scores[known] = found, found_scores
         if unknown == "popular" and not known.all():
-            popularity = snapshot.popularity
-            ids[~known], scores[~known] = fixed._topk(
-                np.ones((1, 1), popularity.dtype), popularity, n, **filters
-            )
+            anyone = np.ones((1, 1), snapshot.popularity.dtype)
+            ids[~known], scores[~known] = fixed._topk(anyone, snapshot.popularity, n, **filters)
         items = np.full(ids.shape, None, object)
         items[ids >= 0] = snapshot.items.labels[ids[ids >= 0]].astype(object)
         whose = snapshot.named("user", rows)
@@ -436,13 +426,16 @@ class FactorRanker(Fitted):
             Two lengths that do not fit.
         """
         snapshot = self._state()
-        P, Q = snapshot.user_factors, snapshot.item_factors
         rows, cols = self._pairs(snapshot, users, items)
-        out = np.empty(len(rows), np.result_type(P, Q))
-        for start in range(0, len(rows), _PAIRS_AT_ONCE):
-            part = slice(start, start + _PAIRS_AT_ONCE)
-            np.einsum("ij,ij->i", P[rows[part]], Q[cols[part]], out=out[part])
+        out = np.empty(len(rows), np.result_type(snapshot.user_factors.dtype, snapshot.item_factors.dtype))
+        for start in range(0, len(rows), self._pairs_at_once):
+            part = slice(start, start + self._pairs_at_once)
+            out[part] = self._scores_of(snapshot, rows[part], cols[part])
         return out
+
+    def _scores_of(self, snapshot: Snapshot, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
+        """Scores of pairs, given by row and column."""
+        return np.einsum("ij,ij->i", snapshot.user_factors[rows], snapshot.item_factors[cols])
 
     def _pairs(self, snapshot: Snapshot, users: Any, items: Any) -> tuple[np.ndarray, np.ndarray]:
         """Rows and columns of pairs, checked, of one length."""

@@ -18,14 +18,8 @@ from rgals.estimator import RGALS
 from rgals.files.journal import Journal
 from rgals.losses import Loss
 from rgals.matrix.weighting import VALUES
-from rgals.model_selection.tuning.engine import (
-    Found,
-    Question,
-    find,
-    of_estimator,
-    read_losses,
-    settle_values,
-)
+from rgals.model_selection.tuning import engine
+from rgals.model_selection.tuning.engine import Found, Question, find, of_estimator, read_losses
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.hard import WEIGHTS
 from rgals.model_selection.tuning.trials import Prepared, split_for_tuning
@@ -149,8 +143,7 @@ class RGALSCV(RGALS):
     ) -> None:
         self.K, self.loss, self.budget, self.space, self.metric = K, loss, budget, space, metric
         self.n_iter, self.min_gain, self.n_splits = n_iter, min_gain, n_splits
-        self.validation_users, self.values = validation_users, values
-        self.dtype, self.device = dtype, device
+        self.validation_users, self.values, self.dtype, self.device = validation_users, values, dtype, device
         self.n_jobs, self.random_state, self.verbose = n_jobs, random_state, verbose
 
     @typed_errors
@@ -208,7 +201,7 @@ class RGALSCV(RGALS):
             known = None if validation is None else given(validation, columns)
             data = Given(whole, *labels), None, known
             prepared = split_for_tuning(*data, n_splits, self.validation_users, seed)
-            values = settle_values(self.values, prepared, losses, self._space(losses), depth=3)
+            values = engine.settle_values(self.values, prepared, losses, self._space(losses), depth=3)
             found = find(self._question(losses, prepared, values, seed, folder))
             params = {"values": values, **found.choice.of_estimator()}
             whole = prepared.final
@@ -276,17 +269,9 @@ class RGALSCV(RGALS):
             setting = {"data": prepared.fingerprint(), "metric": self.metric, "random_state": seed}
             setting |= {"values": values, "dtype": dtype_name(self.dtype)}
             journal = Journal(Path(folder) / "search.jsonl", setting)
-        return Question(
-            losses,
-            prepared,
-            space,
-            {**self._common(seed), "values": values},
-            self.metric,
-            self.budget,
-            self.min_gain,
-            journal=journal,
-            verbose=self.verbose,
-        )
+        common = {**self._common(seed), "values": values}
+        asked = losses, prepared, space, common, self.metric, self.budget, self.min_gain
+        return Question(*asked, journal=journal, verbose=self.verbose)
 
     def _publish(self, found: Found | None, params: dict[str, Any], n_splits: int) -> None:
         self.best_params_, self.n_splits_ = params, n_splits
@@ -313,35 +298,9 @@ class RGALSCV(RGALS):
         model._snapshot = state
         return model
 
-    @classmethod
-    def load(cls, path: str | os.PathLike, *, loss: type[Loss] | None = None) -> RGALS:
-        """Read a model that `save` wrote: an `RGALS`, as `RGALS.load` does.
-
-        Parameters
-        ----------
-        path, loss
-            As there.
-
-        Returns
-        -------
-        RGALS
-        """
-        return RGALS.load(path, loss=loss)
-
-    @classmethod
-    def from_implicit(cls, model: Any, X: Any, **options: Any) -> RGALS:  # type: ignore[override]
-        """An `RGALS` that recommends as one of implicit's models does: see `RGALS.from_implicit`.
-
-        Parameters
-        ----------
-        model, X, **options
-            As there.
-
-        Returns
-        -------
-        RGALS
-        """
-        return RGALS.from_implicit(model, X, **options)
+    # These make an `RGALS`: neither a file nor another package's model holds a search.
+    load = staticmethod(RGALS.load)  # type: ignore[assignment]
+    from_implicit = staticmethod(RGALS.from_implicit)  # type: ignore[assignment]
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """The parameters that were set and, once fitted, what was found."""
@@ -366,12 +325,12 @@ def results(
         for a, b in zip(levels, scores, strict=True)
     ]
     out: dict[str, Any] = {"params": [of_estimator(losses[row["loss"]], row["params"]) for row in rows]}
-    names = list(dict.fromkeys(name for row in rows for name in row["params"]))
-    for name in ("loss", *names):
+    settings = [{"loss": row["loss"], **row["params"]} for row in rows]
+    for name in dict.fromkeys(("loss", *(name for setting in settings for name in setting))):
         column = np.ma.masked_all(len(rows), object)
-        for n, row in enumerate(rows):
-            if name == "loss" or name in row["params"]:
-                column[n] = row["loss"] if name == "loss" else row["params"][name]
+        for n, setting in enumerate(settings):
+            if name in setting:
+                column[n] = setting[name]
         out[f"param_{name}"] = column
     out |= {f"split{k}_test_score": splits[:, k] for k in range(n_splits)}
     out |= {"mean_test_score": scores, "std_test_score": np.array([np.std(row["splits"]) for row in rows])}

@@ -118,9 +118,8 @@ class UserSplit:
         else:
             size = check_int("test_size", self.test_size, 1)
         if size >= n_users:
-            raise ParameterError(
-                "test_size", self.test_size, f"leave some of the {n_users} users for training"
-            )
+            why = f"leave some of the {n_users} users for training"
+            raise ParameterError("test_size", self.test_size, why)
         return ShuffleSplit(self.n_splits, test_size=size, random_state=rng)
 
 

@@ -214,8 +214,7 @@ class Protocol:
         elif self.split == "leave_last":
             train, validation, test = leave_last_out(matrix, marks, n=(1, 1))
         elif self.split == "temporal":
-            shares = np.cumsum(self.ratios[:2]).tolist()
-            cuts = np.quantile(np.asarray(marks), shares, method="higher")
+            cuts = np.quantile(np.asarray(marks), np.cumsum(self.ratios[:2]).tolist(), method="higher")
             if not cuts[0] < cuts[1]:
                 raise InputError("too many interactions share one timestamp for a split by time")
             train, validation, test = temporal_split(matrix, cuts, marks)
@@ -231,9 +230,8 @@ class Protocol:
             return train, entries(matrix, given == _VALIDATION), test
         if self.validation == 0:
             return train, entries(matrix, np.zeros(matrix.nnz, bool)), test
-        train, validation = split_interactions(
-            train, (1 - self.validation, self.validation), random_state=rng
-        )
+        shares = 1 - self.validation, self.validation
+        train, validation = split_interactions(train, shares, random_state=rng)
         return train, validation, test
 
     def _held_out_users(

@@ -64,21 +64,18 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
         popularity, shown = _exposure(model, train, n, columns)
         edges = np.geomspace(1, popularity.max() + 1, _BINS + 1)
         bin_of = np.clip(np.searchsorted(edges, popularity, "right") - 1, 0, _BINS - 1)
-        items, interactions, lists = (
-            np.bincount(bin_of, weights, _BINS) for weights in (None, popularity, shown)
-        )
+        sums = (np.bincount(bin_of, weights, _BINS) for weights in (None, popularity, shown))
+        items, interactions, lists = sums
         full = items > 0
         ratio = lists[full] / interactions[full] * (popularity.sum() / max(shown.sum(), 1))
         at = interactions[full] / items[full]
         style = {"markersize": 4, "label": name or None, "color": COLORS[k % len(COLORS)]}
         ax.plot(at, np.maximum(ratio, _LEAST), "o-", **style)
     ax.axhline(1, color="#999999", linewidth=0.8, linestyle=":")
-    ax.set_xscale("log")
-    ax.set_yscale("log")
+    ax.set(xlabel="training interactions of an item", ylabel="recommended, over in proportion")
+    ax.set(xscale="log", yscale="log")
     ax.xaxis.set_major_formatter("{x:g}")
     ax.yaxis.set_major_formatter("{x:g}")
-    ax.set_xlabel("training interactions of an item")
-    ax.set_ylabel("recommended, over in proportion")
     legend(ax)
     return ax
 
@@ -135,9 +132,7 @@ def spectrum(models: Any, *, ax: Any = None) -> Any:
         found = singular_values(*_factors(model))
         at = np.arange(1, len(found) + 1)
         ax.plot(at, found, ".-", markersize=4, label=name or None, color=COLORS[k % len(COLORS)])
-    ax.set_yscale("log")
-    ax.set_xlabel("number")
-    ax.set_ylabel("singular value of the scores")
+    ax.set(yscale="log", xlabel="number", ylabel="singular value of the scores")
     legend(ax)
     return ax
 

@@ -35,8 +35,7 @@ def _history(fit: Any) -> list[dict[str, Any]]:
 
 def _drawn(histories: Iterable[list[dict[str, Any]]], y: str | None) -> str:
     """What is drawn: the metric that every fit measured, or else the objective, unless it is named."""
-    have = [{name for row in history for name in row} for history in histories]
-    shared = set.intersection(*have)
+    shared = set.intersection(*({name for row in history for name in row} for history in histories))
     if y is None:
         return min(filter(_is_metric, shared), default="objective")
     if y not in shared:
@@ -148,8 +147,7 @@ def time_to_quality(models: Any, y: str | None = None, *, ax: Any = None) -> Any
     fits = named(models, "models")
     ax, y, values = _draw(fits, "seconds", y, ax)
     ax.set_xlabel("seconds of training")
-    seconds = [row["seconds"] for fit in fits.values() for row in _history(fit)]
-    if spans_decades(seconds):
+    if spans_decades([row["seconds"] for fit in fits.values() for row in _history(fit)]):
         ax.set_xscale("log")
         ax.xaxis.set_major_formatter("{x:g}")
     if _is_metric(y):

@@ -18,23 +18,11 @@ from rgals.runtime.errors import ParameterError
 
 
 def n_threads(n_jobs: int | None) -> int:
-    """Number of threads that ``n_jobs`` asks for.
+    """Number of threads that ``n_jobs`` asks for: at least 1, at most what ``None`` gives.
 
-    Parameters
-    ----------
-    n_jobs : int or None
-        ``None`` or ``-1``: as many as ``NUMBA_NUM_THREADS`` says, or else as the processors that this process
-        may run on and that its control group gives it the time of. ``-2``: one fewer, and so on.
-
-    Returns
-    -------
-    int
-        At least 1, at most what ``None`` gives.
-
-    Raises
-    ------
-    ParameterError
-        If ``n_jobs`` is 0 or not an integer.
+    ``None`` or ``-1``: as many as ``NUMBA_NUM_THREADS`` says, or else as the processors that this process may
+    run on and that its control group gives it the time of. ``-2``: one fewer, and so on. 0 and what is no
+    integer raise a `ParameterError`.
     """
     available = numba.config.NUMBA_NUM_THREADS
     if "NUMBA_NUM_THREADS" not in os.environ:
@@ -210,20 +198,10 @@ if hasattr(os, "register_at_fork"):  # Windows has no forks
 
 @contextmanager
 def workers(n_jobs: int | None = None) -> Iterator[int]:
-    """Hold BLAS at one thread, for threads that `rgals.kernels.queue.launch` starts.
+    """Hold BLAS at one thread, for those that `rgals.kernels.queue.launch` starts: as many as it yields.
 
     Whichever thread is the first sets the limits of the process, whichever is the last restores them. Where a
     library has a limit for each thread (MKL, OpenBLAS with OpenMP), that of this thread is held, too.
-
-    Parameters
-    ----------
-    n_jobs : int or None
-        See `n_threads`.
-
-    Yields
-    ------
-    int
-        The number of threads.
     """
     threads = n_threads(n_jobs)
     with _holding(_Holder(1)):
@@ -232,18 +210,7 @@ def workers(n_jobs: int | None = None) -> Iterator[int]:
 
 @contextmanager
 def blas_workers(n_jobs: int | None = None) -> Iterator[int]:
-    """Give BLAS itself so many threads, for LAPACK on large matrices; one while `workers` hold it at one.
-
-    Parameters
-    ----------
-    n_jobs : int or None
-        See `n_threads`.
-
-    Yields
-    ------
-    int
-        The number of threads.
-    """
+    """Give BLAS itself so many threads, for LAPACK on large matrices; one while `workers` hold it at one."""
     threads = n_threads(n_jobs)
     with _holding(_Holder(threads)):
         yield threads

@@ -193,12 +193,9 @@ def recommend_all(
             raise
         scratch.remove()
     if served < len(task):
-        warnings.warn(
-            f"{len(task) - served} of {len(task)} users have no recommendations: nothing is known of them, "
-            "or the filters left nothing",
-            UserWarning,
-            stacklevel=2,
-        )
+        why = "nothing is known of them, or the filters left nothing"
+        said = f"{len(task) - served} of {len(task)} users have no recommendations: {why}"
+        warnings.warn(said, UserWarning, stacklevel=2)
     seconds = time.perf_counter() - started
     LOG.info("lists of %d of %d users written to %s in %.3g s", served, len(task), os.fspath(out), seconds)
     return Written(os.fspath(out), len(task), served, n_rows, resumed, seconds)
@@ -237,9 +234,8 @@ class Task:
         ids = self.model.item_ids_
         self.items = np.arange(len(item_factors)) if ids is None else ids
         self._state = state
-        self.filters = {
-            name: self._filter(name, value, (len(self), len(item_factors))) for name, value in filters.items()
-        }
+        shape = len(self), len(item_factors)
+        self.filters = {name: self._filter(name, value, shape) for name, value in filters.items()}
         # What is wrong with the filters shows here, before anything is written.
         self.score(0, min(1, len(self)))
 
@@ -265,15 +261,12 @@ class Task:
     def score(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Lists of the users from ``start`` on, before ``stop``; those who get nothing raise no warning."""
         parts = {name: _part(value, start, stop) for name, value in self.filters.items()}
-        options = {
-            name: Positions(part) if isinstance(part, np.ndarray) else part for name, part in parts.items()
-        }
+        options = {k: Positions(part) if isinstance(part, np.ndarray) else part for k, part in parts.items()}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"\d+ of \d+ users have no", UserWarning)
             if self.new is not None:
-                return self.model.recommend_new(
-                    _part(self.new, start, stop), self.n, cold=self.cold, **options
-                )
+                rows = _part(self.new, start, stop)
+                return self.model.recommend_new(rows, self.n, cold=self.cold, **options)
             rows = np.arange(start, stop) if self.rows is None else self.rows[start:stop]
             return self.model.recommend(Positions(rows), self.n, cold=self.cold, **options)
 

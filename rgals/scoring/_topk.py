@@ -22,7 +22,6 @@ from rgals.solvers.cuda import open_device
 _PIECES = 16
 _TILES_IN_A_PIECE = 16
 
-
 _LARGE = 1 << 26  # bytes of lists from which the memory for them is looked at first
 
 # Multiplications that one thread does in about the time that it takes to start the others on a busy machine.
@@ -49,7 +48,7 @@ def useful_jobs(n_jobs: int | None, work: int) -> int:
     >>> useful_jobs(None, 1000)
     1
     """
-    threads = n_threads(n_jobs)
+    threads = n_threads(n_jobs)  # which also checks it
     return 1 if work < _ALONE else threads
 
 
@@ -68,9 +67,8 @@ def require_lists(n_queries: int, n: int, bytes_each: int) -> None:
     """
     needed = n_queries * n * bytes_each
     if needed > _LARGE:
-        _memory.require(
-            needed, f"a table of {n_queries:,} lists with n={n:,}", "lower n or ask for fewer lists at once"
-        )
+        what = f"a table of {n_queries:,} lists with n={n:,}"
+        _memory.require(needed, what, "lower n or ask for fewer lists at once")
 
 
 def as_factors(
@@ -234,18 +232,8 @@ def topk(
         kept = allowed.where(~np.isin(allowed.indices, blocked)) if len(blocked) else allowed
         ids, scores = np.empty((n_queries, n), np.int32), np.empty((n_queries, n), queries.dtype)
         with workers(useful_jobs(n_jobs, allowed.nnz * queries.shape[1])) as threads:
-            kernel.topk_lists(
-                queries,
-                items,
-                scale,
-                kept.indptr,
-                kept.indices,
-                pairs.indptr,
-                pairs.indices,
-                threads,
-                ids,
-                scores,
-            )
+            lists = kept.indptr, kept.indices, pairs.indptr, pairs.indices
+            kernel.topk_lists(queries, items, scale, *lists, threads, ids, scores)
         return ids, scores
 
     names = np.empty(0, np.int32)
@@ -324,7 +312,6 @@ def topk_dense(
     pairs = as_csr(exclude, name="exclude", n_rows=len(scores), n_cols=scores.shape[1])
     require_lists(len(scores), n, 4 + scores.dtype.itemsize)
     ids, best = np.empty((len(scores), n), np.int32), np.empty((len(scores), n), scores.dtype)
-    filters = pairs.indptr, pairs.indices
     with workers(useful_jobs(n_jobs, scores.size)) as threads:
-        kernel.topk_dense(scores, *filters, threads, ids, best)
+        kernel.topk_dense(scores, pairs.indptr, pairs.indices, threads, ids, best)
     return ids, best

@@ -90,10 +90,8 @@ class ALS:
         self._users, self._items = backend.upload(user_factors, None), backend.upload(item_factors, None)
         if sampler is not None:
             users, items = sampler.user_terms, sampler.item_terms
-            self._with_pairs = (
-                self._user_side.with_pairs(users, items),
-                self._item_side.with_pairs(items, users),
-            )
+            by_user = self._user_side.with_pairs(users, items)
+            self._with_pairs = by_user, self._item_side.with_pairs(items, users)
 
     def step(self, iteration: int) -> float:
         """One iteration; the loss's stated objective, with hard negatives at those of the iteration."""

@@ -45,41 +45,17 @@ class Backend(Protocol):
         """``sum_r ridge_r |f_r|^2`` of factors that `upload` or `half_step` returned."""
 
     def half_step(
-        self,
-        rows: CSR,
-        fixed: np.ndarray,
-        side: Side,
-        *,
-        rotate: bool = False,
-        out: np.ndarray | None = None,
-        warm: bool = False,
+        self, rows: CSR, fixed: Any, side: Side, *, rotate: bool = False, out: Any = None, warm: bool = False
     ) -> HalfStep:
-        """Minimise over the factors of ``rows``, given those of the other side.
+        """Minimise over the factors of ``rows``, (n_rows, n_fixed), given ``fixed``, (n_fixed, K).
 
-        Parameters
-        ----------
-        rows : CSR, shape (n_rows, n_fixed)
-        fixed : ndarray, shape (n_fixed, K)
-        side : Side
-        rotate : bool, default=False
-            Permit the backend to turn ``fixed`` in place (``F <- F T``) and to return the result in the
-            basis that belongs to it (``P T^-T``); ``fixed`` and ``out`` then come from `upload` or an earlier
-            half-step. Scores do not change, and `download` turns factors back. It saves a product per
-            half-step.
-        out : ndarray, shape (n_rows, K), optional
-            Memory that the backend may use for the result.
-        warm : bool, default=False
-            ``out`` holds the rows' current factors (in the basis of ``fixed``): an iterative backend starts
-            there. It starts from zero otherwise.
+        ``rotate`` permits the backend to turn ``fixed`` in place (``F <- F T``) and to return the result in
+        the basis that belongs to it (``P T^-T``); ``fixed`` and ``out`` then come from `upload` or an earlier
+        half-step. Scores do not change, and `download` turns factors back. It saves a product per half-step.
+        ``out`` (n_rows, K) is memory that the backend may use for the result. ``warm``: it holds the rows'
+        current factors (in the basis of ``fixed``), where an iterative backend starts, otherwise from zero.
 
-        Returns
-        -------
-        HalfStep
-
-        Raises
-        ------
-        NumericalError
-            A row's system is not positive definite or its solution not finite; the message names the row.
+        A `NumericalError` names a row whose system is not positive definite or whose solution is not finite.
         """
 
 
@@ -91,8 +67,6 @@ def raise_for_rows(info: np.ndarray, dtype: np.dtype) -> None:
     row, code = int(bad[0]), int(info[bad[0]])
     more = f" (and {len(bad) - 1} more rows)" if len(bad) > 1 else ""
     advice = "raise reg" if dtype == np.float64 else "raise reg or use dtype='float64'"
-    what = {
-        -1: "its diagonal is not positive and finite",
-        -2: "its solution is not finite",
-    }.get(code, f"pivot {code} is not positive")
+    known = {-1: "its diagonal is not positive and finite", -2: "its solution is not finite"}
+    what = known.get(code, f"pivot {code} is not positive")
     raise NumericalError(f"the system of row {row} is not positive definite: {what}{more}; {advice}")

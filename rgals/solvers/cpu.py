@@ -31,20 +31,15 @@ _AT_ONCE = 4096  # rows of a table of n_rows x K numbers that is never held as a
 class CPUBackend:
     """Exact half-steps in numba, parallel over rows; bitwise independent of the number of threads.
 
-    Parameters
-    ----------
-    n_jobs : int or None, default=None
-        Threads; ``None`` for all.
-    steps : int or None, default=None
-        Solve rows approximately, by that many conjugate gradient steps, instead of exactly; with more than
-        128 factors all but those of few positives, whose exact solution costs less.
+    ``n_jobs``: threads, None for all. With ``steps`` rows are solved approximately, by that many conjugate
+    gradient steps; with more than 128 factors all but those of few positives, whose exact solution costs
+    less.
     """
 
     name = "exact"
 
     def __init__(self, n_jobs: int | None = None, steps: int | None = None) -> None:
-        self.n_jobs = n_jobs
-        self.steps = steps
+        self.n_jobs, self.steps = n_jobs, steps
         self._plans: list[Plan] = []  # of the two sides of a fit
 
     def upload(self, factors: np.ndarray, basis: np.ndarray | None = None) -> Factors:
@@ -72,14 +67,7 @@ class CPUBackend:
             return float(np.sum(factors.gramian(ridge, n_threads) * metric(factors.basis, n_threads)))
 
     def half_step(
-        self,
-        rows: CSR,
-        fixed: Any,
-        side: Side,
-        *,
-        rotate: bool = False,
-        out: Any = None,
-        warm: bool = False,
+        self, rows: CSR, fixed: Any, side: Side, *, rotate: bool = False, out: Any = None, warm: bool = False
     ) -> HalfStep:
         """See `Backend.half_step`; ``rotate`` needs factors from `upload`."""
         if not rotate:
@@ -104,14 +92,9 @@ class _HalfStep:
     """One half-step: the arrays that its phases share."""
 
     def __init__(self, plan: Plan, fixed: Factors, out: Factors, n_threads: int) -> None:
-        self.plan, self.side, self.steps = plan, plan.side, plan.steps
-        self.n_threads = n_threads
-        self.fixed = fixed
-        self.solved = out
-        self.out = out.array
-        self.n_rows = plan.matrix.n_rows
-        self.k = self.out.shape[1]
-        self.kp = plan.kp
+        self.plan, self.side, self.steps, self.n_threads = plan, plan.side, plan.steps, n_threads
+        self.fixed, self.solved, self.out = fixed, out, out.array
+        self.n_rows, self.k, self.kp = plan.matrix.n_rows, self.out.shape[1], plan.kp
 
     def run(self, rotate: bool, warm: bool) -> HalfStep:
         change = self._find_basis(rotate)
@@ -229,8 +212,7 @@ class _HalfStep:
         """
         k = self.k
         B, solutions = np.zeros((k, k)), np.zeros(k)
-        for add in (self._sums_of_weighted, self._sums_of_diagonal):
-            inverses, pulled = add()
+        for inverses, pulled in (self._sums_of_weighted(), self._sums_of_diagonal()):
             B += inverses
             solutions += pulled
         H = self.side.interaction * self.d[:k]
@@ -244,9 +226,8 @@ class _HalfStep:
         plan, k, result = self.plan, self.k, self._result()
         if not len(plan.coupled.order):
             return np.zeros((k, k)), np.zeros(k)
-        B, solutions = rows.coupling_sums(
-            plan.coupled, plan.rows, self._basis(self.s), result, self.n_threads
-        )
+        work = plan.coupled, plan.rows, self._basis(self.s), result
+        B, solutions = rows.coupling_sums(*work, self.n_threads)
         raise_for_rows(result.info, self.out.dtype)
         return B[:k, :k], solutions[:k]
 
@@ -255,9 +236,8 @@ class _HalfStep:
         plan, side, k, result = self.plan, self.side, self.k, self._result()
         total = np.zeros(k)
         others = np.concatenate([plan.empty, plan.diagonal.order])
-        others = others[
-            side.scale[others] != 0
-        ]  # rows with scale 0 add nothing, and may have no ridge either
+        # Rows with scale 0 add nothing, and may have no ridge either.
+        others = others[side.scale[others] != 0]
         for start in range(0, len(others), _AT_ONCE):
             some = others[start : start + _AT_ONCE]
             D = np.outer(side.scale[some], self.d[:k]) + side.ridge[some, None]

@@ -183,12 +183,7 @@ class Blocks:
 
 
 def draw(
-    users: np.ndarray,
-    items: np.ndarray,
-    rows: CSR,
-    blocks: Blocks,
-    rng: np.random.Generator,
-    n_threads: int,
+    users: np.ndarray, items: np.ndarray, rows: CSR, blocks: Blocks, rng: np.random.Generator, n_threads: int
 ) -> CSR:
     """The best item of every group of the user's block, without those in ``rows``."""
     lists = np.full((len(users), blocks.n), -1, np.int32)
@@ -265,10 +260,8 @@ class Sampler:
                 n = self.users.nnz + len(self.blocks.users) * self.blocks.n
                 self._room = [(np.empty(n, np.int32), np.empty(n, users.dtype)) for _ in range(2)]
             sides = (self.users, pairs), (self.items, _transposed(pairs))
-            by_user, by_item = (
-                merge(*side, users.dtype, n_threads, room)
-                for side, room in zip(sides, self._room, strict=True)
-            )
+            zipped = zip(sides, self._room, strict=True)
+            by_user, by_item = (merge(*side, users.dtype, n_threads, room) for side, room in zipped)
         return Drawn(by_user, by_item, constant)
 
 

@@ -54,21 +54,11 @@ SAME = 1e-12  # rounding of what is meant to be one number
 
 @dataclass(frozen=True)
 class Kinds:
-    """The kinds of rows that a backend has.
+    """The kinds of rows that a backend has."""
 
-    Attributes
-    ----------
-    padding : int
-        Factors are padded to a multiple of this.
-    iterates : bool
-        Whether there is `CG`.
-    dual_to_k : bool
-        Whether the dual takes rows of up to K positives, instead of somewhat fewer.
-    """
-
-    padding: int
-    iterates: bool
-    dual_to_k: bool
+    padding: int  # factors are padded to a multiple of this
+    iterates: bool  # there is `CG`
+    dual_to_k: bool  # the dual takes rows of up to K positives, instead of somewhat fewer
 
 
 CPU = {np.dtype(t): Kinds(LINE // np.dtype(t).itemsize, True, False) for t in (np.float32, np.float64)}
@@ -103,9 +93,8 @@ def steps_worth(n: np.ndarray, kp: int) -> np.ndarray:
 
 def expected_steps(heaviest: np.ndarray, scale: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """CG steps to rounding: they grow with the logarithm of the condition, at most 1 + weight / scale."""
-    condition = 1.0 + np.divide(
-        np.maximum(heaviest, 0.0), scale, out=np.full(len(scale), np.inf), where=scale > 0
-    )
+    heaviest, most = np.maximum(heaviest, 0.0), np.full(len(scale), np.inf)
+    condition = 1.0 + np.divide(heaviest, scale, out=most, where=scale > 0)
     digits = -np.log10(CLOSE * np.finfo(dtype).eps)
     return (STEPS + STEPS_TENFOLD * np.log10(condition)) * digits / DIGITS
 
@@ -121,25 +110,11 @@ def classify(
     dtype: np.dtype,
     kinds: Kinds,
 ) -> np.ndarray:
-    """The kind of every row.
+    """The kind of every row, int8: `EMPTY`, `DIAGONAL`, `DUAL`, `PRIMAL`, these two with `CG` if tried first.
 
-    Parameters
-    ----------
-    n, n_zero, n_negative : ndarray of int64, shape (n_rows,)
-        Positives; those without weight; those of negative weight.
-    heaviest : ndarray of float64, shape (n_rows,)
-        The largest weight, or an estimate.
-    linear, scale : ndarray of float64, shape (n_rows,)
-        Coefficients of the all-pairs terms.
-    K : int
-    dtype : dtype
-    kinds : Kinds
-        What the backend has.
-
-    Returns
-    -------
-    ndarray of int8, shape (n_rows,)
-        `EMPTY`, `DIAGONAL`, `DUAL`, `PRIMAL`, the last two with the flag `CG` where it is tried first.
+    Of every row: ``n``, ``n_zero``, ``n_negative``: positives; those without weight; those of negative
+    weight. ``heaviest``: the largest weight, or an estimate. ``linear``, ``scale``: coefficients of the
+    all-pairs terms. ``kinds``: what the backend has.
     """
     kp = padded(K, kinds.padding)
     kind = np.where((n_negative > 0) | (n > dual_most(kp, kinds)), PRIMAL, DUAL)
@@ -157,14 +132,9 @@ def classify(
 
 
 def fold_terms(side: Side, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients of rows and columns; where all columns count alike their terms move to the rows.
+    """Coefficients of rows, (n_rows, 4), and of columns, (n_fixed, 4); (0, 4) where all columns count alike.
 
-    Kernels then read nothing per positive.
-
-    Returns
-    -------
-    row_terms : ndarray, shape (n_rows, 4)
-    col_terms : ndarray, shape (n_fixed, 4), or (0, 4)
+    Their terms move to the rows then, and kernels read nothing per positive.
     """
     row_terms, col_terms = side.row_terms, side.col_terms
     if len(col_terms) and (col_terms == col_terms[0]).all():
@@ -209,33 +179,8 @@ def pieces(n: np.ndarray) -> np.ndarray:
 class Plan:
     """What the half-steps of a side share: its rows as records, their kinds, and the work in its order.
 
-    Parameters
-    ----------
-    matrix : CSR
-    side : Side
-    dtype : dtype
-        Of the factors.
-    K : int
-        Number of factors.
-    steps : int or None, default=None
-        Improve rows by so many steps of CG instead of solving them; those without weights and those of few
-        positives are solved all the same.
-    n_threads : int, default=1
-
-    Attributes
-    ----------
-    rows : Rows
-    kind : ndarray of int8, shape (n_rows,)
-        See `classify`.
-    empty : ndarray of int64
-        The rows whose solution is zero.
-    diagonal, exact, iterated : Work
-        The rows by how they are solved: without weights; by CG, dual or primal; improved by ``steps``.
-    coupled : Work
-        The rows of RGx's item side that `rgals.kernels.rows.coupling_sums` adds up.
-    ratio : float or None
-        What the scale of every row that has a system is of its ridge, where that is one number and rows are
-        not coupled.
+    ``steps``: improve rows by so many steps of CG instead of solving them; those without weights and those of
+    few positives are solved all the same.
     """
 
     def __init__(
@@ -246,10 +191,12 @@ class Plan:
         n = matrix.row_counts
         n_zero, n_negative, heaviest = weigh(self.rows, n_threads)
         kinds = CPU[self.dtype]
+        # See `classify`.
         self.kind = classify(n, n_zero, n_negative, heaviest, side.linear, side.scale, K, self.dtype, kinds)
         self.kp = padded(K, kinds.padding)
         self._worth = steps_worth(n, self.kp)
         self._heaviest = heaviest.astype(np.float32)  # for `__str__`
+        #: The rows whose solution is zero.
         self.empty = np.flatnonzero(self.kind == EMPTY)
         longest_first = np.argsort(-n, kind="stable")
         weighted = longest_first[self.kind[longest_first] & FACTORED >= DUAL]
@@ -257,13 +204,15 @@ class Plan:
         self.steps = steps if len(weighted) else None
         few = len(weighted) if self.steps is None else int((n[weighted] <= direct_most(self.kp)).sum())
         iterated, exact = np.split(weighted, [len(weighted) - few])
+        #: The rows by how they are solved: improved by ``steps``; by CG, dual or primal; without weights.
         self.iterated, self.exact = self._work(iterated), self._work(exact)
         self.diagonal = self._diagonal_work(np.flatnonzero(self.kind == DIAGONAL))
+        #: The rows of RGx's item side that `rgals.kernels.rows.coupling_sums` adds up.
         self.coupled = self._dealt_work(weighted[side.scale[weighted] != 0])
         is_coupled = side.coupled and side.interaction  # its rows are solved together, in an eigenbasis
-        self.ratio = (
-            None if is_coupled else common_ratio(side.scale, side.ridge, (n > 0) | (side.linear != 0))
-        )
+        has_system = (n > 0) | (side.linear != 0)
+        #: What the scale of every row that has a system is of its ridge, where that is one number.
+        self.ratio = None if is_coupled else common_ratio(side.scale, side.ridge, has_system)
 
     @property
     def _n(self) -> np.ndarray:
@@ -308,13 +257,8 @@ class Plan:
         if cg.any():
             steps = expected_steps(self._heaviest[cg], self.side.scale[cg], self.dtype)
             found.append((int(cg.sum()), f"by CG ({np.median(np.ceil(steps)):.0f} steps)"))
-        names = {
-            -1: f"by {self.steps} CG steps",
-            DUAL: "dual",
-            PRIMAL: "primal",
-            DIAGONAL: "diagonal",
-            EMPTY: "empty",
-        }
+        names = {-1: f"by {self.steps} CG steps", DUAL: "dual", PRIMAL: "primal"}
+        names |= {DIAGONAL: "diagonal", EMPTY: "empty"}
         found += [(int((kind == code).sum()), name) for code, name in names.items()]
         parts = [f"{number:,} {name}" for number, name in found if number]
         return ", ".join([parts[0].replace(" ", " rows ", 1), *parts[1:]]) if parts else "no rows"

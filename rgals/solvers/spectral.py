@@ -40,27 +40,8 @@ def user_factors(
 
     The subspace of the shorter side is that of ``(A^T A)^2`` times a random matrix of some more columns than
     factors, which ``rng`` draws first. The singular vectors are those of A within it (Halko, Martinsson,
-    Tropp 2011). Columns beyond the rank are random and small.
-
-    Parameters
-    ----------
-    users : CSR, shape (n_users, n_items)
-    items : CSR, shape (n_items, n_users)
-        The transpose.
-    n_factors : int
-    rng : Generator
-    dtype : dtype
-    n_threads : int
-        The result does not depend on it.
-
-    Returns
-    -------
-    ndarray, shape (n_users, n_factors)
-
-    Raises
-    ------
-    NumericalError
-        The values overflow in this precision.
+    Tropp 2011). Columns beyond the rank are random and small. The result does not depend on ``n_threads``. A
+    `NumericalError` says that the values overflow in this precision.
     """
     dtype = np.dtype(dtype)
     tall = users.n_rows > users.n_cols
@@ -93,8 +74,7 @@ def user_factors(
     _turn(table, vectors * lengths, n_threads)
     # What lies beyond the factors goes back to the system.
     memory: Any = table.base
-    n_rows = len(table)
-    begin = table.ctypes.data - memory.ctypes.data
+    n_rows, begin = len(table), table.ctypes.data - memory.ctypes.data
     _pack(table, n_factors)
     del table
     memory.resize(begin + n_rows * n_factors * dtype.itemsize, refcheck=False)
@@ -121,10 +101,8 @@ class _Product:
         """``out = diag(left) R diag(right) table``."""
         n, nothing = len(out), np.zeros(table.shape[1], table.dtype)
         out[self.empty] = 0.0
-        basis, result = (
-            Basis(table.reshape(-1), nothing, nothing),
-            Result(out, np.zeros(n), np.zeros(n, np.int32)),
-        )
+        basis = Basis(table.reshape(-1), nothing, nothing)
+        result = Result(out, np.zeros(n), np.zeros(n, np.int32))
         diagonal.solve(self.work, self.rows, basis, result, n_threads)
 
 

@@ -136,8 +136,7 @@ class Updated(FoldIn):
             counts = events.col_counts[seen.n_cols :]
             weighting = old.weighting.with_counts(new_items, counts)
             state = with_history(old, replace_rows(known, touched, rows), labels, weighting, len(at))
-            state = self._solve(old, state, users, items, sweeps)
-            self._snapshot = state
+            self._snapshot = state = self._solve(old, state, users, items, sweeps)
         LOG.info(
             "update: %d interactions merged, %d users (%d new) and %d items (%d new) solved in %.3g s; since "
             "the fit %.3g %% of the interactions",
@@ -255,8 +254,7 @@ class Updated(FoldIn):
         with PUBLISHING:
             old = cast(FittedState, self._state())
             matrix, users = _histories(given(X_rows, columns, "X_rows"), users, old, "user")
-            dtype = old.item_factors.dtype
-            rows = as_csr(matrix, name="X_rows", dtype=dtype, n_cols=len(old.item_factors))
+            rows = as_csr(matrix, name="X_rows", dtype=old.item_factors.dtype, n_cols=len(old.item_factors))
             at, labels = _places("users", users, old.users, old.user_ids, rows.n_rows)
             seen = replace_rows(seen_of(old), at, rows)
             state = with_history(old, seen, (labels, old.item_ids), old.weighting, rows.nnz)
@@ -310,8 +308,7 @@ class Updated(FoldIn):
             seen = replace_rows(seen_of(old).transpose(), at, rows).transpose()
             weighting = old.weighting.with_counts(at, rows.row_counts)
             state = with_history(old, seen, (old.user_ids, labels), weighting, rows.nnz)
-            everybody = np.arange(n_users if refresh_users else 0)
-            self._snapshot = self._solve(old, state, everybody, at)
+            self._snapshot = self._solve(old, state, np.arange(n_users if refresh_users else 0), at)
         return self
 
     def drift(self) -> Drift:
@@ -345,11 +342,8 @@ class Updated(FoldIn):
         """
         state = cast(FittedState, self._state())
         if state.hard_negatives is not None:
-            raise ParameterError(
-                "hard_negatives",
-                state.hard_negatives,
-                "drift measures the objective without them, which such a fit does not minimise",
-            )
+            why = "drift measures the objective without them, which such a fit does not minimise"
+            raise ParameterError("hard_negatives", state.hard_negatives, why)
         seen = seen_of(state)
         weighted = state.weighting.rows(seen)
         coefficients = state.loss.coefficients_for(Degrees.of(weighted))
@@ -380,11 +374,8 @@ def _admit(state: FittedState, events: CSR) -> None:
     nnz = seen_of(state).nnz + events.nnz
     # Factors and their copies in another basis; positions, values and order of the rows that are merged.
     needed = (n_users + n_items) * (2 * K * state.item_factors.itemsize + 200) + 72 * nnz
-    memory.admit(
-        needed,
-        f"an update of {n_users:,} users, {n_items:,} items and {nnz:,} interactions with K={K}",
-        "update a model of fewer users and items, or lower K",
-    )
+    what = f"an update of {n_users:,} users, {n_items:,} items and {nnz:,} interactions with K={K}"
+    memory.admit(needed, what, "update a model of fewer users and items, or lower K")
 
 
 def with_history(state: FittedState, seen: CSR, labels: _Labels, weighting: Any, changes: int) -> FittedState:
@@ -438,10 +429,7 @@ def _histories(found: Given, ids: Any, state: FittedState, side: str) -> tuple[A
 def _places(name: str, ids: Any, known: IdMap, labels: np.ndarray | None, n: int) -> tuple[np.ndarray, Any]:
     """Where histories go, and the labels of everybody afterwards (None where the model has none)."""
     if isinstance(ids, Positions):
-        if labels is not None:
-            ids = known.labels[known.index(ids)]
-        else:
-            ids = ids.numbers
+        ids = ids.numbers if labels is None else known.labels[known.index(ids)]
     own = IdMap(np.atleast_1d(ids) if np.isscalar(ids) else ids, known.what)
     if len(own) != n:
         raise InputError(f"{len(own)} {name} for {n} histories; give one id each")
@@ -452,10 +440,8 @@ def _places(name: str, ids: Any, known: IdMap, labels: np.ndarray | None, n: int
     if labels is not None:
         at[new] = len(known) + np.arange(len(new))
         return at, joined(labels, own.labels[new])
-    numbers = own.labels[new]
-    if numbers.dtype.kind not in "iu" or not np.array_equal(
-        np.sort(numbers), len(known) + np.arange(len(new))
-    ):
+    numbers, following = own.labels[new], len(known) + np.arange(len(new))
+    if numbers.dtype.kind not in "iu" or not np.array_equal(np.sort(numbers), following):
         raise InputError(
             f"this model has no {known.what} ids, so new {name} are numbered on from {len(known)} without a "
             f"gap, not {numbers[:5].tolist()}"

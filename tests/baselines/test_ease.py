@@ -60,7 +60,7 @@ def test_blocks_change_nothing(X, block, monkeypatch):
     users = np.arange(4, 70)
     lists = whole.recommend(users, n=8)
     monkeypatch.setattr(ease, "_BLOCK", block)
-    monkeypatch.setattr(ease, "_PAIRS", 3)
+    monkeypatch.setattr(ease.EASE, "_pairs_at_once", 3)
     parts = EASE(reg=5.0, dtype="float64").fit(X)
     np.testing.assert_allclose(parts.weights_, whole.weights_, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(parts.recommend(users, n=8)[0], lists[0])

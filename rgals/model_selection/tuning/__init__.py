@@ -267,28 +267,13 @@ def tune(
         setting |= {} if values == "raw" else {"values": values}
         record = Journal(Path(journal), setting)
     deadline = None if search.time_limit is None else time.monotonic() + search.time_limit
-    question = Question(
-        losses,
-        prepared,
-        space,
-        common,
-        metric,
-        budget,
-        search.min_gain,
-        sampler=search.sampler,
-        deadline=deadline,
-        journal=record,
-        verbose=verbose,
-    )
-    found = find(question)
+    asked = losses, prepared, space, common, metric, budget, search.min_gain
+    found = find(Question(*asked, search.sampler, deadline, record, verbose))
     choice = found.choice
     if found.edges:
         values = ", ".join(f"{edge}={choice.params[edge]:.4g}" for edge in found.edges)
-        warnings.warn(
-            f"the best setting lies at the edge of the space: {values}; widen it there (space=...)",
-            EdgeWarning,
-            stacklevel=2,
-        )
+        said = f"the best setting lies at the edge of the space: {values}; widen it there (space=...)"
+        warnings.warn(said, EdgeWarning, stacklevel=2)
     model = RGALS(**{**common, **choice.of_estimator()})
     test = None
     if refit:

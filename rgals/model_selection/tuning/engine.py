@@ -12,16 +12,8 @@ import numpy as np
 from rgals.files.journal import Journal
 from rgals.losses import LOSSES, Loss, get_loss
 from rgals.matrix.weighting import Weighting
-from rgals.model_selection.tuning import hard
-from rgals.model_selection.tuning.halving import (
-    PROPOSERS,
-    SHARE,
-    TOP,
-    OutOfTimeError,
-    Trial,
-    best_trial,
-    search,
-)
+from rgals.model_selection.tuning import halving, hard
+from rgals.model_selection.tuning.halving import SHARE, TOP, OutOfTimeError, Trial, best_trial, search
 from rgals.model_selection.tuning.space import make_space
 from rgals.model_selection.tuning.trials import Measurement, Prepared, beyond_noise, split_params
 from rgals.runtime.bars import Bar
@@ -110,9 +102,8 @@ def find(question: Question) -> Found:
     losses, prepared, metric = question.losses, question.prepared, question.metric
     train = prepared.splits[0].train
     train = Weighting.of(question.common["values"], train).rows(train)
-    spaces = {
-        name: make_space(one, train, _own(question.space, name, losses)) for name, one in losses.items()
-    }
+    given = question.space
+    spaces = {name: make_space(one, train, _own(given, name, losses)) for name, one in losses.items()}
     rows: list[dict[str, Any]] = []
     choices: list[Choice] = []
     finished, fits = True, set[int]()
@@ -129,33 +120,19 @@ def find(question: Question) -> Found:
         def ahead(K: int) -> None:
             if question.verbose and K not in fits:
                 fits.add(K)
-                free = available_bytes()
-                kept = sum(train.shape) * K * 4  # the best of the iterations
+                free, kept = available_bytes(), sum(train.shape) * K * 4  # the best of the iterations
                 needed = readable(fit_bytes(train.shape, train.nnz, K, 4, watched=True) + kept)
                 left = "" if free is None else f" of {readable(free)}"
                 bar.write(f"K={K}: a fit needs about {needed}{left}", file=sys.stderr)
 
-        measures = {
-            name: Measurement(
-                one,
-                name,
-                spaces[name],
-                prepared,
-                metric,
-                question.common,
-                question.journal,
-                question.deadline,
-                say,
-                ahead,
-            )
-            for name, one in losses.items()
-        }
+        same = prepared, metric, question.common, question.journal, question.deadline, say, ahead
+        measures = {name: Measurement(one, name, spaces[name], *same) for name, one in losses.items()}
         # The last fit is paid for by the budget too, and so are the weights of hard negatives.
         kept = max(hard.reserve(measure, SHARE * question.budget) for measure in measures.values())
         share = max(question.budget - 1.0 - kept, 0.0) / len(losses)
         for name, measure in measures.items():
             space, trials = spaces[name], list[Trial]()
-            proposer = PROPOSERS[question.sampler](space, int(question.common["random_state"]))
+            proposer = halving.PROPOSERS[question.sampler](space, int(question.common["random_state"]))
             options: dict[str, Any] = {"cost": measure.cost, "min_gain": question.min_gain, "trials": trials}
             options["climb"] = SHARE * question.budget / len(losses)
             try:
@@ -175,8 +152,7 @@ def find(question: Question) -> Found:
         best = _with_hard_negatives(measures[best.name], best, budget)
     first = next(iter(losses))
     reference = next((c.middle for c in choices if c.name == first and c.middle is not None), None)
-    edges = spaces[best.name].edges({**best.trial.params})
-    return Found(best, reference, edges, finished, rows)
+    return Found(best, reference, spaces[best.name].edges(best.trial.params), finished, rows)
 
 
 def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choice:
@@ -189,7 +165,7 @@ def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choic
     same = [t for t in trials if t.level == best.level and t.params["K"] == best.params["K"]]
     middle = next((t for t in same if t.judged.plain is not None), None)
     last = measure.stops(best.params)[-1]  # the same for all settings of a K
-    plain = {"n_iter": last, "readout_exponent": _nearest(measure.space.readouts)}
+    plain = {"n_iter": last, "readout_exponent": min(measure.space.readouts, key=abs)}
     taken = best.judged.taken if best.level == TOP else plain
     figure, base, row = best.figure, None, best.judged.row
     searched = confirmed = None
@@ -207,8 +183,7 @@ def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choic
                 best, taken, row = trial, judged.taken, judged.row
                 figure = float(np.nanmean(users))
                 searched, confirmed = trial.judged.users, users
-    params = measure.settings(best.params, measure.prepared.whole, best.params["K"])
-    params = {**params, **taken}
+    params = {**measure.settings(best.params, measure.prepared.whole, best.params["K"]), **taken}
     return Choice(measure.name, measure.loss, params, figure, base, best, row, searched, confirmed)
 
 
@@ -231,10 +206,6 @@ def settle_values(
     if all("values" in (_own(space, name, losses) or {}) for name in losses):
         return values
     return weigh(values, prepared.whole, depth=depth + 1).kind
-
-
-def _nearest(exponents: tuple[float, ...]) -> float:
-    return min(exponents, key=abs)
 
 
 def _own(space: Mapping[str, Any] | None, name: str, losses: Mapping[str, Loss]) -> Mapping[str, Any] | None:

@@ -15,17 +15,8 @@ from rgals.matrix.csr import CSR
 from rgals.runtime.errors import ParameterError
 
 #: Parameters of the estimator that a space may name; all others belong to the loss.
-OF_MODEL = (
-    "K",
-    "reg",
-    "reg_exponent",
-    "n_iter",
-    "init",
-    "init_scale",
-    "values",
-    "readout_exponent",
-    "hard_negatives",
-)
+OF_MODEL: tuple[str, ...] = ("K", "reg", "reg_exponent", "n_iter", "init", "init_scale", "values")
+OF_MODEL += ("readout_exponent", "hard_negatives")
 #: Read-out exponents that are judged on the factors of every full fit, outwards from 0 while that pays.
 READOUTS = (-0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
 _FIRST, _MOST = 64, 1 << 13  # factors of K="auto", doubled while that pays
@@ -104,9 +95,8 @@ class Space:
     # values of K, ascending: the search begins with the first and climbs while that pays
     ladder: tuple[int, ...]
     readouts: tuple[float, ...] = (0.0,)  # judged on the factors of every full fit
-    stops: tuple[
-        int, ...
-    ] = ()  # so are the factors after so many iterations, where not those of `Measurement.iterations`
+    # so are the factors after so many iterations, where not those of `Measurement.iterations`
+    stops: tuple[int, ...] = ()
     weights: tuple[float, ...] = (0.0,)  # of hard negatives, tried on what was found
 
     @property
@@ -187,18 +177,13 @@ def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
     """
     small = min(X.shape)
     ladder = [K for K in (64, 128, 256, 512, 1024) if small >= K] or [max(1, small // 2)]
-    centre = rule_for(loss, X, ladder[0])
+    centre = rule(loss, X, ladder[0])
     space: dict[str, Any] = {
         k: _around(v, _REACH.get(k, _FAR)) for k, v in centre.items() if not k.endswith("_exponent")
     }
     known = inspect.signature(type(loss)).parameters
     space |= {name: value for name, value in _EXPONENTS.items() if name in known}
     return {**space, "reg_exponent": 1.0, "readout_exponent": list(READOUTS), "K": ladder}
-
-
-def rule_for(loss: Loss, X: CSR, K: int) -> dict[str, float]:
-    """The rule of a loss for a matrix and so many factors."""
-    return rule(loss, X, K)
 
 
 def _around(centre: float, factor: float) -> tuple[float, float]:
@@ -231,7 +216,7 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any] | None) -> Space:
             dimensions[name] = OneOf(tuple(value))
         else:
             fixed[name] = value
-    centre = rule_for(loss, X, ladder[0])
+    centre = rule(loss, X, ladder[0])
     return Space(dimensions, fixed, centre, ladder, readouts, tuple(int(n) for n in stops), weights)
 
 
@@ -246,11 +231,8 @@ def _listed(name: str, given: Any, low: float, high: float) -> tuple[float, ...]
 def _range(name: str, value: tuple) -> Range:
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in value)
     if len(value) != 2 or not numbers or not all(map(math.isfinite, value)) or value[0] >= value[1]:
-        raise ParameterError(
-            "space",
-            {name: value},
-            "a tuple is a range (low, high) with low < high; give choices as a list, a fixed value bare",
-        )
+        advice = "a tuple is a range (low, high) with low < high; give choices as a list, a fixed value bare"
+        raise ParameterError("space", {name: value}, advice)
     low, high = map(float, value)
     return Range(low, high, log=low > 0)
 

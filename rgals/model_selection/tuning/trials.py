@@ -16,7 +16,7 @@ from rgals.datasets.given import given, known_part
 from rgals.datasets.splits import split_interactions
 from rgals.estimator import RGALS
 from rgals.files.journal import Journal
-from rgals.losses import Degrees, Loss
+from rgals.losses import Degrees, Loss, rule
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import short_digest
 from rgals.matrix.validate import as_csr
@@ -28,7 +28,7 @@ from rgals.model.state import readout_scale, with_scale
 from rgals.model_selection.protocol import PROTOCOLS, Parts, Protocol
 from rgals.model_selection.tuning.cost import LEAST, fit_cost, judge_cost
 from rgals.model_selection.tuning.halving import TOP, Judged, OutOfTimeError, Trial, size
-from rgals.model_selection.tuning.space import OF_MODEL, Space, rule_for
+from rgals.model_selection.tuning.space import OF_MODEL, Space
 from rgals.runtime.errors import InputError, NumericalError, ParameterError, PrecisionWarning
 from rgals.runtime.lazy import cached_property
 from rgals.solvers.hard_negatives import HardNegatives
@@ -101,8 +101,7 @@ def split_for_tuning(
         if protocol not in PROTOCOLS:
             raise ParameterError("protocol", protocol, "choose from " + ", ".join(map(repr, PROTOCOLS)))
         protocol = PROTOCOLS[protocol]
-    parts = None
-    X = given(X)
+    X, parts = given(X), None
     user_ids, item_ids = X.user_ids, X.item_ids
     if protocol is not None:
         parts = protocol.apply(X)
@@ -119,12 +118,8 @@ def split_for_tuning(
         train, held_out = parts.train, parts.validation
     elif validation is not None:
         train = X.csr()
-        held_out = as_csr(
-            known_part(validation, user_ids, item_ids, "validation"),
-            name="validation",
-            n_rows=train.shape[0],
-            n_cols=train.shape[1],
-        ).to_scipy()
+        known, (n_rows, n_cols) = known_part(validation, user_ids, item_ids, "validation"), train.shape
+        held_out = as_csr(known, name="validation", n_rows=n_rows, n_cols=n_cols).to_scipy()
     else:
         train, held_out = split_interactions(X.csr(), _DEFAULT, random_state=seed)
         if held_out.nnz == 0:
@@ -208,18 +203,25 @@ class Measurement:
         """Mean of the metric over the splits; 0 where a system could not be solved."""
         asked = {"params": params, "stops": self.iterations, "readouts": self.space.readouts}
         key = json.dumps([self.name, level, asked if level == TOP else params], sort_keys=True, default=str)
-        row = self.journal.get(key) if self.journal is not None else None
-        if row is None:
+
+        def measure() -> dict[str, Any]:
             if self.deadline is not None and time.monotonic() > self.deadline:
                 raise OutOfTimeError
-            if level == TOP:
-                self.ahead(params["K"])
+            if level < TOP:
+                return self._cheap(params, level)
+            self.ahead(params["K"])
+            return self._in_full(params, self.prepared.searched)
+
+        return self._recorded(key, level, measure)
+
+    def _recorded(self, key: str, level: int, measure: Callable[[], dict[str, Any]]) -> Judged:
+        """What the journal has under a key, or else what is measured, which it has from then on."""
+        row = self.journal.get(key) if self.journal is not None else None
+        if row is None:
             with warnings.catch_warnings():
                 # Of what the search tries, not of what it finds.
                 warnings.simplefilter("ignore", PrecisionWarning)
-                full = level == TOP
-                found = self._in_full(params, self.prepared.searched) if full else self._cheap(params, level)
-            row = {"loss": self.name, "level": level, **found}
+                row = {"loss": self.name, "level": level, **measure()}
             if self.journal is not None:
                 row = self.journal.add(key, row)
         return self._heard(row)
@@ -254,13 +256,7 @@ class Measurement:
         return self._price(self.prepared.others, K, K, [self.iterations[-1]] * n, [2] * n)
 
     def _price(
-        self,
-        splits: list[Fold],
-        K: int,
-        width: int,
-        n_iter: list[int],
-        looks: list[int],
-        weight: float = 0.0,
+        self, splits: list[Fold], K: int, width: int, n_iter: list[int], looks: list[int], weight: float = 0.0
     ) -> float:
         """Of fits with so many factors and iterations that are judged so many times."""
         total = 0.0
@@ -291,7 +287,7 @@ class Measurement:
         key = id(matrix), K
         if key not in self._rules:
             weighted = Weighting.of(self.common["values"], matrix).rows(matrix)
-            self._rules[key] = rule_for(self.loss, weighted, K)
+            self._rules[key] = rule(self.loss, weighted, K)
         return {**self.space.carried(params, self._rules[key]), "K": K}
 
     def _start(self, k: int, params: dict[str, Any]) -> RGALS | None:
@@ -321,9 +317,8 @@ class Measurement:
             except NumericalError as error:
                 figures, fault = [0.0], str(error)
                 break
-            figures.append(
-                float(np.nanmean(each_user(factors_of(model, split), split, self.metric, model.n_jobs)))
-            )
+            of_users = each_user(factors_of(model, split), split, self.metric, model.n_jobs)
+            figures.append(float(np.nanmean(of_users)))
         row = self._row({**shown, "readout_exponent": 0.0}, figures, started, fault)
         return {**row, "cost": self.cost(params["K"], level)}
 
@@ -338,15 +333,8 @@ class Measurement:
     ) -> Judged:
         """A setting with iterations and a read-out that are known, judged by some splits."""
         key = json.dumps([why, self.name, params, taken], sort_keys=True, default=str)
-        row = self.journal.get(key) if self.journal is not None else None
-        if row is None:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", PrecisionWarning)
-                found = self._in_full(params, splits, taken["n_iter"], (taken["readout_exponent"],))
-            row = {"loss": self.name, "level": level, **found}
-            if self.journal is not None:
-                row = self.journal.add(key, row)
-        return self._heard(row)
+        best, exponents = taken["n_iter"], (taken["readout_exponent"],)
+        return self._recorded(key, level, lambda: self._in_full(params, splits, best, exponents))
 
     def _heard(self, row: dict[str, Any]) -> Judged:
         """Report a row; what the search needs of it."""
@@ -387,8 +375,7 @@ class Measurement:
                 look.end(model)
             except NumericalError as error:
                 row = self._row({**shown, "readout_exponent": 0.0}, [0.0], started, str(error))
-                failed = self.hard_cost(params, splits) if weight else self.cost(K, TOP, last)
-                return {**row, "cost": failed}
+                return {**row, "cost": self.hard_cost(params, splits) if weight else self.cost(K, TOP, last)}
             look.read_out(exponents)
             best = look.kept
             looks.append(look)
@@ -466,9 +453,8 @@ class Look:
     def read_out(self, exponents: tuple[float, ...]) -> None:
         """Judge the kept factors with exponents: outwards from the one nearest to 0, while that pays."""
         assert self.factors is not None and self.kept is not None and self.degrees is not None
-        (users, items), kept = self.factors, self.kept
+        (users, items), kept, degrees = self.factors, self.kept, self.degrees
         self.factors = None
-        degrees = self.degrees
 
         def judged(at: int) -> float:
             e = exponents[at]

@@ -23,19 +23,8 @@ from rgals.solvers.cuda.systems import DeviceMatrix, DeviceSide, Systems, gram
 class CuPyBackend:
     """Half-steps on a GPU. Two runs on the same device give the same bits.
 
-    Parameters
-    ----------
-    device : str or Device, default="cuda"
-        See `rgals.solvers.cuda.open_device`.
-    steps : int or None, default=None
-        Solve rows approximately, by that many conjugate gradient steps, instead of exactly.
-
-    Raises
-    ------
-    MissingDependencyError
-        CuPy or CUDA's libraries are not installed.
-    DeviceError
-        There is no device that can be used.
+    ``device`` is as `rgals.solvers.cuda.open_device` takes it, which also raises what may be missing. With
+    ``steps`` rows are solved approximately, by that many conjugate gradient steps, instead of exactly.
     """
 
     name = "cupy"
@@ -74,25 +63,12 @@ class CuPyBackend:
     # ------------------------------------------------------------------ half-step
 
     def half_step(
-        self,
-        rows: CSR,
-        fixed: Any,
-        side: Side,
-        *,
-        rotate: bool = False,
-        out: Any = None,
-        warm: bool = False,
+        self, rows: CSR, fixed: Any, side: Side, *, rotate: bool = False, out: Any = None, warm: bool = False
     ) -> HalfStep:
         """See `Backend.half_step`; factors may be arrays of the device, and are then left there.
 
-        Raises
-        ------
-        NumericalError
-            A row's system is not positive definite or its solution not finite; the message names the row.
-        DeviceMemoryError
-            The device is too small even for the smallest pieces of the work.
-        ParameterError
-            More than 1024 factors.
+        Raises besides a `DeviceMemoryError` where the device is too small even for the smallest pieces of the
+        work, and a `ParameterError` for more than 1024 factors.
         """
         k = fixed.shape[1]
         check_factors(k)

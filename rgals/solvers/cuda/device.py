@@ -54,28 +54,12 @@ def _import_cupy() -> tuple[Any, Any, Any]:
 
 
 def open_device(name: str = "cuda", *, tf32: bool | None = None) -> Device:
-    """The device that ``name`` stands for.
+    """The device that ``name`` stands for: ``"cuda"`` is the first, ``"cuda:1"`` the second.
 
-    Parameters
-    ----------
-    name : str, default "cuda"
-        ``"cuda"`` is the first device, ``"cuda:1"`` the second.
-    tf32 : bool or None, default None
-        Let float32 products run in TF32: about three decimal digits, faster. None: as the environment
-        variable CUPY_TF32 says, off where it is not set.
-
-    Returns
-    -------
-    Device
-
-    Raises
-    ------
-    MissingDependencyError
-        CuPy or CUDA's libraries are not installed; the message holds the line that installs them.
-    DeviceError
-        There is no device, or none that CuPy can use.
-    ParameterError
-        There is no device of that number.
+    ``tf32`` lets float32 products run in TF32: about three decimal digits, faster. None: as the environment
+    variable CUPY_TF32 says, off where it is not set. Raises `MissingDependencyError` with the line that
+    installs CuPy or CUDA's libraries, `DeviceError` where there is no device, or none that CuPy can use, and
+    `ParameterError` where there is none of that number.
     """
     if not is_cuda(name):
         raise ParameterError("device", name, "give 'cpu', 'cuda' or 'cuda:N'")
@@ -103,12 +87,8 @@ def open_device(name: str = "cuda", *, tf32: bool | None = None) -> Device:
 def check_factors(k: int) -> None:
     """Refuse numbers of factors that the kernels cannot hold."""
     if k > LARGEST_K:
-        raise ParameterError(
-            "K",
-            k,
-            f"device='cuda' takes at most {LARGEST_K}: a warp keeps a row's factors in registers; "
-            "set device='cpu'",
-        )
+        why = "a warp keeps a row's factors in registers; set device='cpu'"
+        raise ParameterError("K", k, f"device='cuda' takes at most {LARGEST_K}: {why}")
 
 
 def kernel_source(group: str) -> str:
@@ -119,30 +99,21 @@ def kernel_source(group: str) -> str:
 
 def kernel_options(dtype: np.dtype, k: int) -> tuple[str, ...]:
     """Compiler options for one precision and number of factors."""
-    info = np.finfo(dtype)
-    wide = dtype == np.float64
-    suffix = "" if wide else "f"
-    return (
-        "-std=c++17",
-        f"-DREAL={'double' if wide else 'float'}",
-        f"-DK={k}",
-        f"-DWIDE={int(wide)}",
-        f"-DEPS={float(info.eps)!r}",
-        f"-DTINY={float(info.tiny)!r}{suffix}",
-    )
+    info, wide = np.finfo(dtype), dtype == np.float64
+    real, suffix = ("double", "") if wide else ("float", "f")
+    limits = f"-DEPS={float(info.eps)!r}", f"-DTINY={float(info.tiny)!r}{suffix}"
+    return "-std=c++17", f"-DREAL={real}", f"-DK={k}", f"-DWIDE={int(wide)}", *limits
+
+
+def _letter(array: Any) -> str:
+    """What the names of cuBLAS and cuSOLVER begin with for its type."""
+    return "d" if array.dtype == np.float64 else "s"
 
 
 class Device:
-    """One device: arrays, products, factorisations, kernels.
+    """One device: arrays, products, factorisations, kernels, by CuPy and its bindings.
 
     Matrices are C-ordered; a batch is a three-dimensional array.
-
-    Parameters
-    ----------
-    cp, cublas, cusolver : module
-        CuPy and its bindings.
-    ordinal : int, default 0
-    tf32 : bool, default False
     """
 
     def __init__(self, cp: Any, cublas: Any, cusolver: Any, *, ordinal: int = 0, tf32: bool = False) -> None:
@@ -227,9 +198,7 @@ class Device:
         if batch == 0 or m == 0 or n == 0:
             return out
         # cuBLAS counts down columns: it computes the transposed product, operands exchanged.
-        product = (
-            self._cublas.dgemmStridedBatched if out.dtype == np.float64 else self._cublas.sgemmStridedBatched
-        )
+        product = getattr(self._cublas, f"{_letter(out)}gemmStridedBatched")
         one, zero = np.array(alpha, out.dtype), np.array(beta, out.dtype)
         handle = self.xp.cuda.device.get_cublas_handle()
         self._cublas.setMathMode(handle, _TF32_MATH if self.tf32 else _DEFAULT_MATH)
@@ -244,9 +213,8 @@ class Device:
 
     def _pointers(self, batch: Any) -> Any:
         step = batch.dtype.itemsize * int(np.prod(batch.shape[1:]))
-        return self.xp.arange(batch.shape[0], dtype=np.uint64) * np.uint64(step) + np.uint64(
-            self.pointer(batch)
-        )
+        offsets = self.xp.arange(batch.shape[0], dtype=np.uint64) * np.uint64(step)
+        return offsets + np.uint64(self.pointer(batch))
 
     def cholesky(self, batch: Any) -> Any:
         """Replace the lower triangles of symmetric n x n matrices by L with ``L L^T = A``.
@@ -255,8 +223,7 @@ class Device:
         """
         info = self.xp.zeros(batch.shape[0], np.int32)
         # The upper triangle as cuSOLVER reads it, down columns, is the lower one here.
-        wide = batch.dtype == np.float64
-        factor = self._cusolver.dpotrfBatched if wide else self._cusolver.spotrfBatched
+        factor = getattr(self._cusolver, f"{_letter(batch)}potrfBatched")
         pointers = self._pointers(batch)
         n = batch.shape[1]
         handle = self.xp.cuda.device.get_cusolver_handle()
@@ -265,8 +232,7 @@ class Device:
 
     def cholesky_solve(self, lower: Any, rhs: Any) -> None:
         """Replace each row of ``rhs``, shape (batch, n), by the solution of its ``L L^T z = rhs``."""
-        wide = lower.dtype == np.float64
-        solve = self._cusolver.dpotrsBatched if wide else self._cusolver.spotrsBatched
+        solve = getattr(self._cusolver, f"{_letter(lower)}potrsBatched")
         info = self.xp.zeros(1, np.int32)
         matrices, sides = self._pointers(lower), self._pointers(rhs)
         n = lower.shape[1]
@@ -277,8 +243,7 @@ class Device:
     def lower_solve(self, lower: Any, x: Any) -> None:
         """Replace the n x K matrices of ``x`` by ``L^-1 x``."""
         batch, n, k = x.shape
-        tiles = -(-k // WARP)
-        self.launch("lower_solve", x.dtype, k, batch * tiles, (WARP, 8), np.int32(n), lower, x)
+        self.launch("lower_solve", x.dtype, k, batch * -(-k // WARP), (WARP, 8), np.int32(n), lower, x)
 
     def eigenvectors(self, symmetric: Any) -> Any:
         """Orthogonal V, float64 on the device, that makes ``V^T A V`` diagonal."""

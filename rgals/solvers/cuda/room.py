@@ -16,12 +16,7 @@ class Room:
     The size is a constant of the device, not what happens to be free, so that two runs cut their work alike
     and agree to the last bit. Where even that is not to be had, chunks are halved.
 
-    Parameters
-    ----------
-    size : int
-        Bytes.
-    free : callable
-        Gives unused memory back to the device; called before smaller chunks are tried.
+    ``size`` is in bytes; ``free()`` gives unused memory back to the device, before smaller chunks are tried.
     """
 
     def __init__(self, size: int, free: Callable[[], None]) -> None:
@@ -29,22 +24,10 @@ class Room:
         self.free = free
 
     def chunks(self, n: int, bytes_each: int, work: Callable[[int, int], None], *, most: int = BATCH) -> None:
-        """Call ``work(start, stop)`` for consecutive parts of ``range(n)``.
+        """Call ``work(start, stop)`` for consecutive parts of ``range(n)``, at most ``most`` long.
 
-        Parameters
-        ----------
-        n : int
-        bytes_each : int
-            Temporary memory that one of the n needs.
-        work : callable
-            Must be able to run again for a part that ended for lack of memory.
-        most : int, default 32768
-            Longest part, whatever the memory.
-
-        Raises
-        ------
-        DeviceMemoryError
-            The device has no memory even for one of the n.
+        ``work`` must be able to run again for a part that ended for lack of memory, of which one of the n
+        needs ``bytes_each``. A `DeviceMemoryError` says that there is not even that.
         """
         start = 0
         while start < n:

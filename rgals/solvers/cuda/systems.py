@@ -16,17 +16,7 @@ from rgals.kernels.row import DIAGONAL, DUAL
 from rgals.losses.base import Side
 from rgals.matrix.csr import CSR
 from rgals.solvers.cuda import Device, Room
-from rgals.solvers.cuda.plan import (
-    COLUMNS,
-    PIECE,
-    SEGMENT,
-    SIGNED,
-    UNWEIGHTED,
-    VALUED,
-    Bucket,
-    buckets,
-    cut,
-)
+from rgals.solvers.cuda.plan import COLUMNS, PIECE, SEGMENT, SIGNED, UNWEIGHTED, VALUED, Bucket, buckets, cut
 from rgals.solvers.plan import GPU, classify, common_ratio, rows_of, weigh
 
 
@@ -72,9 +62,8 @@ class DeviceSide:
         self.bucket_arrays = [
             (up(b.rows), up(host.indptr[b.rows]), up(counts[b.rows].astype(np.int32))) for b in self.buckets
         ]
-        self.any_negative = bool(n_negative.any())
-        self.all_free = len(self.free) == host.n_rows
-        self.ratio = common_ratio(side.ridge, side.scale, solved) if self.all_free else None
+        all_free = len(self.free) == host.n_rows
+        self.ratio = common_ratio(side.ridge, side.scale, solved) if all_free else None
         self.uniform = bool(len(side.gram_weight) and (side.gram_weight == side.gram_weight[0]).all())
 
 
@@ -109,9 +98,8 @@ class Systems:
         side, device, k = self.side, self.device, self.k
         partial = device.xp.empty((max(1, side.n_slots), k), self.dtype)
         positives = self._positives(UNWEIGHTED)
-        device.launch_warps(
-            "spmm", self.dtype, k, len(side.pieces[0]), *side.pieces, *positives, out, partial
-        )
+        work = "spmm", self.dtype, k, len(side.pieces[0])
+        device.launch_warps(*work, *side.pieces, *positives, out, partial)
         row, first, count = side.cut_rows
         device.segment_add(row, first, count, partial, out)
 
@@ -177,9 +165,8 @@ class Systems:
         other = xp.empty((n, length, k), self.dtype) if signed else x
         places = np.int32(length), row, local, begin, count
         positives = self._positives(SIGNED if signed else 0)
-        self.device.launch_warps(
-            "gather", self.dtype, k, n * length, *places, *positives, inv_root, x, w, other
-        )
+        work = "gather", self.dtype, k, n * length
+        self.device.launch_warps(*work, *places, *positives, inv_root, x, w, other)
         return x, w, other
 
     def _finish(self, rows: Any, inv_root: Any, x: Any, rhs: Any, info: Any) -> None:
@@ -244,9 +231,8 @@ class Systems:
         device.cholesky_solve(lower, solution)
         if with_inverse:  # A^-1 = Z^T Z with Z = L^-1 D^-1/2
             z = device.xp.zeros((len(rows), k, k), self.dtype)
-            z.reshape(len(rows), -1)[:, :: k + 1] = (
-                inv_root * self.side.scale[rows].astype(self.dtype)[:, None]
-            )
+            scale = self.side.scale[rows].astype(self.dtype)[:, None]
+            z.reshape(len(rows), -1)[:, :: k + 1] = inv_root * scale
             device.lower_solve(lower, z)
             part = gram(device, self.room, z.reshape(-1, k), None)
         self._finish(rows, inv_root, solution, rhs, info)
