@@ -68,7 +68,7 @@ def test_a_killed_update_leaves_yesterdays_model_or_todays(zygote, folder, tally
     zygote.run(f"{ME}:update", path + ".new")  # also compiles
     once = zygote.run(f"{ME}:update", path).seconds
     rng, seen, number = np.random.default_rng(12), set(), 0
-    while number < count.figure or (len(seen) < 2 and number < 4 * count.figure):
+    while number < count.figure or (len(seen) < 2 and number < 32):
         number += 1
         once *= 1.3 if seen == {"old"} else 1.0  # other work slows the update down
         after = (signal.SIGKILL, once * float(rng.uniform(0.5, 3.0)))

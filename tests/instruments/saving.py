@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import numpy as np
 from helpers import interactions
@@ -50,7 +51,9 @@ def update_for_ever(path: str) -> None:
     """The nightly job, again and again from yesterday's model."""
     while True:
         RGALS.load(path + ".old").save(path)
+        began = time.monotonic()
         update(path)
+        time.sleep(time.monotonic() - began)  # today's model is found as often as yesterday's
 
 
 def which(path: str, naive: bool) -> str:
