@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from instruments.scores import central
 
 from rgals.datasets import make_implicit
 from rgals.matrix.validate import as_csr
@@ -54,16 +55,6 @@ def trainer(
         drawn = [rng.standard_normal(F.shape) for F in (P, Q)]
         adversary = tuple(SideState(F, score == "cosine", optimizer) for F in drawn)
     return Trainer(X, *sides, settings, sampler, adversaries=adversary)
-
-
-def central(f, x, h=1e-6):
-    out = np.empty_like(x)
-    for i in np.ndindex(x.shape):
-        up, down = x.copy(), x.copy()
-        up[i] += h
-        down[i] -= h
-        out[i] = (f(up) - f(down)) / (2 * h)
-    return out
 
 
 CASES = [

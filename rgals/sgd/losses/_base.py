@@ -162,7 +162,7 @@ class Sampled(_Loss):
 
     def estimate(self, scores: np.ndarray) -> np.ndarray:
         """The state (B, s) from scores (B, W) of all items, or of positives and a sample; -inf is absent."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.refresh asks for estimates: write `estimate`, too")
 
 
 class List(_Loss):
