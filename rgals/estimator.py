@@ -430,7 +430,8 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         n_users = len(state.user_factors)
         labelled = state.item_ids is not None
         X = in_columns(X, state.items if labelled else None, "X", state.users if labelled else None)
-        matrix = as_csr(X, dtype=np.float64, n_rows=n_users, n_cols=len(state.item_factors))
+        n_items, dislikes = len(state.item_factors), state.loss.dislikes
+        matrix = as_csr(X, dtype=np.float64, n_rows=n_users, n_cols=n_items, dislikes=dislikes)
         matrix = state.weighting.rows(matrix)
         with workers():
             factors = state.user_factors, state.solved_items
@@ -490,6 +491,6 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.input_tags.positive_only = True
+        tags.input_tags.positive_only = not get_loss(self.loss).dislikes
         tags.transformer_tags.preserves_dtype = [dtype_name(self.dtype)]
         return tags

@@ -30,7 +30,7 @@ from sklearn.base import BaseEstimator
 from rgals.losses.degrees import Degrees, power
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
-from rgals.runtime.checks import check_real
+from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import InputError, ParameterError, ShapeError
 
 #: In place of a number: the value that the loss's rule gives for the matrix.
@@ -106,7 +106,7 @@ class Coefficients:
     user_terms : ndarray of float64, shape (n_users, 4)
         ``U``: value and constant part of m, value and constant part of l.
     item_terms : ndarray of float64, shape (n_items, 4)
-        ``V``.
+        ``V``. Where the loss takes dislikes, both have six columns: see `with_dislikes`.
     interaction : float, default 0
         ``i``; at most ``1 / sum_y h_y`` keeps the all-pairs part positive semidefinite.
     removed : float, default 0
@@ -121,6 +121,13 @@ class Coefficients:
     item_terms: np.ndarray
     interaction: float = 0.0
     removed: float = 0.0
+
+    def with_dislikes(self, weight: float) -> Coefficients:
+        """The same with the term ``weight |v_xy| (o_xy + 1)^2`` for every negative value."""
+        users = np.tile([weight, -weight], (len(self.g), 1))
+        terms = (self.user_terms, users), (self.item_terms, np.ones((len(self.h), 2)))
+        user_terms, item_terms = (np.concatenate(both, axis=1) for both in terms)
+        return replace(self, user_terms=user_terms, item_terms=item_terms)
 
     def user_side(self, users: CSR, reg: float, reg_exponent: float) -> Side:
         """The user half-step on ``users`` (users x items)."""
@@ -151,6 +158,11 @@ class Coefficients:
             interaction=self.interaction,
             coupled=True,
         )
+
+
+def takes_dislikes(model: Any) -> bool:
+    """Whether negative values are dislikes to a model, by its loss if it has one."""
+    return bool(getattr(getattr(model, "loss", None), "dislikes", False))
 
 
 def number(exponent: float | str) -> float:
@@ -275,6 +287,8 @@ class Loss(BaseEstimator):
 
     #: What messages and tables call the loss.
     name: str
+    #: Whether a negative value is a dislike; otherwise it is refused.
+    dislikes: bool = False
     _auto: ClassVar[tuple[str, ...]] = ()  # parameters that may be "auto"; all but exponents are >= 0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -348,6 +362,7 @@ class Loss(BaseEstimator):
         ParameterError
             Naming the parameter and its range.
         """
+        check_choice(f"{self.name}.dislikes", self.dislikes, (False, True))
         for name, value in self.get_params().items():
             exponent, auto = name.endswith("_exponent"), name in self._auto
             if auto and isinstance(value, str):
@@ -388,7 +403,8 @@ class Loss(BaseEstimator):
         found = self.coefficients(degrees)
         n_users, n_items = len(degrees.user_sum), len(degrees.item_sum)
         shapes: dict[str, tuple[int, ...]] = {"g": (n_users,), "h": (n_items,), "t": (n_users,)}
-        shapes |= {"user_terms": (n_users, 4), "item_terms": (n_items, 4)}
+        width = 6 if self.dislikes else 4
+        shapes |= {"user_terms": (n_users, width), "item_terms": (n_items, width)}
         for field, shape in shapes.items():
             array = np.asarray(getattr(found, field))
             what = f"the loss {self.name}: its coefficients {field}"
@@ -465,7 +481,7 @@ class Loss(BaseEstimator):
     ) -> tuple[CSR, Coefficients, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Matrix, coefficients and factors, checked and in float64; ridges of users and of items."""
         self.validate()
-        matrix = as_csr(X, dtype=np.float64)
+        matrix = as_csr(X, dtype=np.float64, dislikes=self.dislikes)
         P, Q = np.asarray(P, np.float64), np.asarray(Q, np.float64)
         if P.ndim != 2 or Q.ndim != 2 or (len(P), len(Q)) != matrix.shape or P.shape[1] != Q.shape[1]:
             raise InputError(f"factors of shapes {P.shape} and {Q.shape} do not fit a matrix {matrix.shape}")

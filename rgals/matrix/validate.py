@@ -138,13 +138,20 @@ def _dense_to_sparse(X: Any, name: str) -> sp.csr_array:
 
 
 def as_csr(
-    X: Any, *, name: str = "X", dtype: Any = np.float32, n_rows: int | None = None, n_cols: int | None = None
+    X: Any,
+    *,
+    name: str = "X",
+    dtype: Any = np.float32,
+    n_rows: int | None = None,
+    n_cols: int | None = None,
+    dislikes: bool = False,
 ) -> CSR:
     """Check a matrix (scipy, ndarray, `CSR`) and bring it into the form that rgals computes with.
 
     Duplicates are added, explicit zeros dropped, rows sorted. The caller's matrix is never modified; arrays
     are shared where nothing had to change. Errors call it ``name`` and say which row and column is at fault.
     ``n_rows`` and ``n_cols`` are the shape it must have; a transposed matrix is recognised in the message.
+    ``dislikes`` permits negative values.
     """
     if isinstance(X, CSR):
         out = X
@@ -182,7 +189,7 @@ def as_csr(
     data = data[:nnz]
     with np.errstate(over="ignore"):
         values = read_only(data.astype(dtype, copy=False))
-    bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+    bad = np.flatnonzero(~(np.isfinite(values) & ((values >= 0) | dislikes)))
     if len(bad):
         line, cross = int(np.searchsorted(indptr, bad[0], side="right")) - 1, indices[bad[0]]
         row, column = (cross, line) if by_column else (line, cross)
@@ -195,7 +202,8 @@ def as_csr(
                 "weights must be finite and >= 0"
             )
         raise InputError(
-            f"Negative values in data passed to rgals: {name} holds {what} at {where}; weights must be >= 0"
+            f"Negative values in data passed to rgals: {name} holds {what} at {where}; weights must be >= 0 "
+            "(dislikes are taken by WRMF(dislikes=True) and IALS(dislikes=True))"
         )
     made = CSR(indptr, indices, values, shape[1])
     if by_column:

@@ -44,6 +44,7 @@ class Served:
     history: CSR  # what is known about the users whom the model knows
     n_known: int  # users whom the model knows
     user_ids: np.ndarray | None  # where the test set came with ids
+    disliked: CSR  # test interactions of negative value
     needs_history: bool = True  # whether the model says nothing about the cold
 
     @cached_property
@@ -54,7 +55,7 @@ class Served:
     @cached_property
     def popularity(self) -> np.ndarray:
         """Training interactions of every item."""
-        return self.history.col_counts
+        return self.history.likes.col_counts
 
     @property
     def activity(self) -> np.ndarray:
@@ -139,12 +140,14 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         shape = [
             None if n is None else n + len(new) for n, new in zip((n_users, n_items), unknown, strict=True)
         ]
-        truth = as_csr(laid_out, name="test", n_rows=shape[0], n_cols=shape[1])
+        truth = as_csr(laid_out, name="test", n_rows=shape[0], n_cols=shape[1], dislikes=True)
+    disliked = truth.where(truth.values < 0) if truth.has_dislikes else CSR.empty(*truth.shape)
+    truth = truth.likes
     n_users, n_items = n_users or truth.n_rows, n_items or truth.n_cols
     seen = CSR.empty(n_users, n_items)
     if known is not None:
         matrix = beside(known, users, items, name="train")[0]
-        seen = as_csr(matrix, name="train", n_rows=n_users, n_cols=n_items)
+        seen = as_csr(matrix, name="train", n_rows=n_users, n_cols=n_items, dislikes=True)
     history = state.seen if state is not None and state.seen is not None else seen
     if cold == "popular" and history.nnz == 0:
         raise ParameterError("cold", cold, "popular are the items of the training interactions; give train")
@@ -167,6 +170,7 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         history,
         n_users,
         labels,
+        disliked,
         getattr(model, "_needs_history", True),
     )
 

@@ -169,5 +169,6 @@ class FoldIn(FactorRanker):
 def _columns(X_cols: Any, state: FittedState) -> CSR:
     """Histories of items as rows: items x users."""
     n_users = len(state.user_factors)
-    matrix = as_csr(X_cols, name="X_cols", dtype=state.item_factors.dtype, n_rows=n_users)
+    dtype, dislikes = state.item_factors.dtype, state.loss.dislikes
+    matrix = as_csr(X_cols, name="X_cols", dtype=dtype, n_rows=n_users, dislikes=dislikes)
     return matrix.transpose()

@@ -11,6 +11,7 @@ import numpy as np
 
 from rgals.datasets.given import given, in_columns
 from rgals.datasets.ids import Positions, as_labels
+from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
 from rgals.matrix.validate import as_csr
@@ -76,7 +77,7 @@ def _aligned(name: str, matrix: Any, n_rows: int, snapshot: Snapshot) -> CSR:
             f"{name} has shape {shape}, a row for every user of the model, but it takes one for each of the "
             f"{n_rows} users asked for: give {name}[users]"
         )
-    return as_csr(matrix, name=name, n_rows=n_rows, n_cols=n_items)
+    return as_csr(matrix, name=name, n_rows=n_rows, n_cols=n_items, dislikes=name == "exclude")
 
 
 def _items(snapshot: Snapshot, filters: dict[str, Any], n_rows: int) -> dict[str, Any]:
@@ -350,7 +351,8 @@ class FactorRanker(Fitted):
         n_items = len(snapshot.item_factors)
         found = given(X_rows, name="X_rows")
         X_rows = in_columns(found, snapshot.items if snapshot.item_ids is not None else None, "X_rows")
-        rows = as_csr(X_rows, name="X_rows", dtype=snapshot.item_factors.dtype, n_cols=n_items)
+        dtype, dislikes = snapshot.item_factors.dtype, takes_dislikes(self)
+        rows = as_csr(X_rows, name="X_rows", dtype=dtype, n_cols=n_items, dislikes=dislikes)
         filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
         ids, scores = self._rank(snapshot, self._fold_in(snapshot, rows), ("given", rows), n, cold, filters)
         asked = np.arange(len(ids)) if found.user_ids is None else found.user_ids

@@ -199,7 +199,7 @@ class Snapshot:
     def popularity(self) -> np.ndarray:
         """Training interactions of each item, shape (N, 1): factors that rank by popularity."""
         assert self.seen is not None
-        return self.seen.col_counts.astype(self.item_factors.dtype)[:, None]
+        return self.seen.likes.col_counts.astype(self.item_factors.dtype)[:, None]
 
 
 @dataclass(frozen=True)

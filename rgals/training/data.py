@@ -12,6 +12,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features, _g
 
 from rgals.datasets.given import beside, given, in_columns
 from rgals.datasets.ids import IdMap
+from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import hold_out
 from rgals.matrix.validate import as_csr
@@ -31,7 +32,7 @@ def read(
     """The matrix to fit, the labels of its users and items, and the names of its columns."""
     found = given(X, columns)
     matrix = check_matrix(model, found.matrix, dtype)
-    if matrix.nnz == 0:
+    if matrix.likes.nnz == 0:
         raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
     user_ids = found.user_ids if user_ids is None else user_ids
     item_ids = found.item_ids if item_ids is None else item_ids
@@ -46,6 +47,7 @@ def weigh(values: str, matrix: CSR, *, depth: int) -> Weighting:
     """
     if values != AUTO:
         return Weighting.of(values, matrix)
+    matrix = matrix.likes
     found, taken, said = spread(matrix), "raw", ""
     if found > HEAVY:
         taken = "binary"
@@ -78,7 +80,7 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
     """The matrix in canonical form, with ``n_items`` columns."""
     if sp.issparse(X) or isinstance(X, CSR):
         # A wrong number of items is named by `as_csr`, a right one by nobody.
-        matrix = as_csr(X, dtype=dtype, n_cols=n_items)
+        matrix = as_csr(X, dtype=dtype, n_cols=n_items, dislikes=takes_dislikes(model))
         if matrix.n_rows == 0:
             raise InputError(f"Found array with 0 sample(s) (shape={matrix.shape}): X has no users")
         if matrix.n_cols == 0:
@@ -93,7 +95,7 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
         raise InputError(str(error)) from error
     except TypeError as error:
         raise InputTypeError(str(error)) from error
-    return as_csr(X, dtype=dtype)
+    return as_csr(X, dtype=dtype, dislikes=takes_dislikes(model))
 
 
 def _column_names(X: Any) -> np.ndarray | None:
@@ -119,7 +121,8 @@ def divide(
         laid_out, *unknown = beside(validation, users, items, columns=columns, name="validation", grow=True)
         n_users, n_items = (n + len(new) for n, new in zip(matrix.shape, unknown, strict=True))
         dtype = matrix.values.dtype
-        return matrix, as_csr(laid_out, name="validation", dtype=dtype, n_rows=n_users, n_cols=n_items)
+        shape = {"n_rows": n_users, "n_cols": n_items}
+        return matrix, as_csr(laid_out, name="validation", dtype=dtype, dislikes=True, **shape)
     return hold_out(matrix, HOLD_OUT, seed) if early_stopping else (matrix, None)
 
 

@@ -73,6 +73,8 @@ def check_hard_negatives(model: Any) -> None:
         return
     if model.solver == "svd":
         why = "solver='svd' has no iterations to draw them in"
+    elif get_loss(model.loss).dislikes:
+        why = "they go with no dislikes"
     elif is_cuda(model.device):
         why = "they are drawn on device='cpu' only"
     elif model.tol > 0:
@@ -92,6 +94,8 @@ def check_device(model: Any) -> None:
             raise ParameterError("device", model.device, "N stands for a device's number, as in 'cuda:0'")
         return
     check_factors(model.K)
+    if get_loss(model.loss).dislikes:
+        raise ParameterError("device", model.device, "dislikes are solved on device='cpu' only")
     if model.solver == "dense":
         raise ParameterError("solver", model.solver, "the float64 reference runs on device='cpu' only")
 

@@ -133,7 +133,7 @@ class Updated(FoldIn):
             users = touched[np.bincount(at, minlength=len(touched)) > 0]
             items = np.flatnonzero(np.bincount(items, minlength=events.n_cols))
             new_items = np.arange(seen.n_cols, events.n_cols)
-            counts = events.col_counts[seen.n_cols :]
+            counts = events.likes.col_counts[seen.n_cols :]
             weighting = old.weighting.with_counts(new_items, counts)
             state = with_history(old, replace_rows(known, touched, rows), labels, weighting, len(at))
             self._snapshot = state = self._solve(old, state, users, items, sweeps)
@@ -166,7 +166,7 @@ class Updated(FoldIn):
         if state.user_ids is None or state.item_ids is None:
             raise no_ids("X")
         matrix, *new = found.laid_out(state.users, state.items, grow=True)
-        rows = as_csr(matrix, dtype=dtype)
+        rows = as_csr(matrix, dtype=dtype, dislikes=state.loss.dislikes)
         # Parts of a split name everybody: those count who have interactions.
         users = np.r_[np.ones(n_users, bool), rows.row_counts[n_users:] > 0]
         items = np.r_[np.ones(n_items, bool), rows.col_counts[n_items:] > 0]
@@ -254,7 +254,8 @@ class Updated(FoldIn):
         with PUBLISHING:
             old = cast(FittedState, self._state())
             matrix, users = _histories(given(X_rows, columns, "X_rows"), users, old, "user")
-            rows = as_csr(matrix, name="X_rows", dtype=old.item_factors.dtype, n_cols=len(old.item_factors))
+            (n_items, _), dtype, dislikes = old.item_factors.shape, old.item_factors.dtype, old.loss.dislikes
+            rows = as_csr(matrix, name="X_rows", dtype=dtype, n_cols=n_items, dislikes=dislikes)
             at, labels = _places("users", users, old.users, old.user_ids, rows.n_rows)
             seen = replace_rows(seen_of(old), at, rows)
             state = with_history(old, seen, (labels, old.item_ids), old.weighting, rows.nnz)
@@ -302,11 +303,12 @@ class Updated(FoldIn):
         with PUBLISHING:
             old = cast(FittedState, self._state())
             matrix, items = _histories(given(X_cols, columns, "X_cols"), items, old, "item")
-            n_users, dtype = len(old.user_factors), old.item_factors.dtype
-            rows = as_csr(matrix, name="X_cols", dtype=dtype, n_rows=n_users).transpose()
+            n_users, dtype, dislikes = len(old.user_factors), old.item_factors.dtype, old.loss.dislikes
+            matrix = as_csr(matrix, name="X_cols", dtype=dtype, n_rows=n_users, dislikes=dislikes)
+            rows = matrix.transpose()
             at, labels = _places("items", items, old.items, old.item_ids, rows.n_rows)
             seen = replace_rows(seen_of(old).transpose(), at, rows).transpose()
-            weighting = old.weighting.with_counts(at, rows.row_counts)
+            weighting = old.weighting.with_counts(at, rows.likes.row_counts)
             state = with_history(old, seen, (old.user_ids, labels), weighting, rows.nnz)
             self._snapshot = self._solve(old, state, np.arange(n_users if refresh_users else 0), at)
         return self
