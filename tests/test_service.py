@@ -333,6 +333,7 @@ service.main()
 """
 
 
+@pytest.mark.few(0)
 def test_a_file_that_comes_while_another_is_loaded_is_noticed(models, tmp_path):
     path, item = tmp_path / "model.npz", {"item": models[0].item_ids_[0].item()}
     models[0].save(path)
