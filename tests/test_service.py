@@ -201,6 +201,7 @@ def request_of(words):
     return "GET" if body is None else "POST", address, body, headers
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("client", ["curl", "http.client"])
 @pytest.mark.parametrize("line", QUESTIONS)
 def test_the_documented_lines_do_what_they_say(shop, line, client):
