@@ -36,6 +36,8 @@ from rgals.runtime.errors import InputError, ParameterError, ShapeError
 #: In place of a number: the value that the loss's rule gives for the matrix.
 AUTO = "auto"
 
+Priors = tuple[Any, Any]  # of users and items: a `rgals.solvers.prior.Prior` or None
+
 _CHUNK = 1 << 20  # interactions looked at together in numpy code: bounds temporary memory
 
 
@@ -62,6 +64,9 @@ class Side:
         no positives too: see `with_pairs`.
     interaction : float
     coupled : bool
+    prior : Prior or None
+        Rows are pulled to its predictions instead of to zero, and those without a system of their own are
+        what it predicts.
     """
 
     scale: np.ndarray
@@ -73,6 +78,7 @@ class Side:
     col_terms: np.ndarray
     interaction: float
     coupled: bool
+    prior: Any = None
 
     @property
     def has_weights(self) -> bool:
@@ -92,7 +98,7 @@ class Side:
     def take_rows(self, at: np.ndarray | slice) -> Side:
         """The side of some of its rows."""
         by_row = {name: getattr(self, name)[at] for name in ("scale", "linear", "ridge", "row_terms")}
-        return replace(self, **by_row)
+        return replace(self, **by_row, prior=None if self.prior is None else self.prior.take_rows(at))
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,11 @@ class Coefficients:
         terms = (self.user_terms, users), (self.item_terms, np.ones((len(self.h), 2)))
         user_terms, item_terms = (np.concatenate(both, axis=1) for both in terms)
         return replace(self, user_terms=user_terms, item_terms=item_terms)
+
+    def without(self, users: np.ndarray, items: np.ndarray) -> Coefficients:
+        """The same for who and what takes no part: users and items without interactions, with features."""
+        g, t = (np.where(users, 0.0, array) for array in (self.g, self.t))
+        return replace(self, g=g, t=t, h=np.where(items, 0.0, self.h))
 
     def user_side(self, users: CSR, reg: float, reg_exponent: float) -> Side:
         """The user half-step on ``users`` (users x items)."""
@@ -244,6 +255,22 @@ def _row_sums(matrix: CSR, cols: np.ndarray, valued: bool) -> np.ndarray:
             entries = entries * matrix.values[start:stop]
         out[first:last][filled] += np.add.reduceat(entries, edges[filled])
     return out
+
+
+def with_priors(found: Coefficients, degrees: Degrees, priors: Priors) -> Coefficients:
+    """The coefficients of a fit with features: who has these and no interactions takes no part in the loss.
+
+    What the features predict is then all that there is of them.
+    """
+    if priors == (None, None):
+        return found
+    counts = degrees.user_count, degrees.item_count
+    cold = [np.zeros(len(n), bool) if p is None else (n == 0) & p.described for n, p in zip(counts, priors)]
+    return found.without(cold[0], cold[1])
+
+
+def _predicted(factors: np.ndarray, prior: Any) -> Any:
+    return 0.0 if prior is None else prior.predict(factors.shape[1])
 
 
 class Loss(BaseEstimator):
@@ -371,7 +398,7 @@ class Loss(BaseEstimator):
                     raise ParameterError(f"{self.name}.{name}", value, f"give {number}, or 'auto'")
             elif exponent:
                 check_real(f"{self.name}.{name}", value, -4.0, 4.0)
-            elif auto:
+            elif auto or name == "dislike_weight":
                 check_real(f"{self.name}.{name}", value, 0.0)
 
     def couples_items(self) -> bool:
@@ -423,7 +450,13 @@ class Loss(BaseEstimator):
         return float(all_pairs + weight_sums(matrix, coefficients.user_terms, coefficients.item_terms).sum())
 
     def objective(
-        self, X: object, P: np.ndarray, Q: np.ndarray, reg: float = 0.0, reg_exponent: float = 1.0
+        self,
+        X: object,
+        P: np.ndarray,
+        Q: np.ndarray,
+        reg: float = 0.0,
+        reg_exponent: float = 1.0,
+        priors: Priors = (None, None),
     ) -> float:
         """Value of the regularised objective at any factors, in float64.
 
@@ -434,12 +467,14 @@ class Loss(BaseEstimator):
         Q : ndarray, shape (n_items, K)
         reg, reg_exponent : float
             Strength and exponent ``nu`` of the regularisation.
+        priors : pair of Prior or None
+            Of users and items, as a fit with features has them.
 
         Returns
         -------
         float
         """
-        matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent)
+        matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent, priors)
         quadratic = Q.T @ (Q * coef.h[:, None])
         total = Q.T @ coef.h
         sums = P @ total
@@ -450,11 +485,20 @@ class Loss(BaseEstimator):
             rows, m, linear = positive_coefficients(matrix, coef.user_terms, coef.item_terms, start, stop)
             scores = np.einsum("ij,ij->i", P[rows], Q[matrix.indices[start:stop]])
             value += m @ scores**2 - 2.0 * (linear @ scores)
-        value += users @ np.einsum("ij,ij->i", P, P) + items @ np.einsum("ij,ij->i", Q, Q)
+        for factors, ridge, prior in ((P, users, priors[0]), (Q, items, priors[1])):
+            rest = factors - _predicted(factors, prior)
+            value += ridge @ np.einsum("ij,ij->i", rest, rest)
+            value += 0.0 if prior is None else prior.reg * np.square(prior.weights_of(P.shape[1])).sum()
         return float(value + self.constant(matrix, coef))
 
     def gradient(
-        self, X: object, P: np.ndarray, Q: np.ndarray, reg: float = 0.0, reg_exponent: float = 1.0
+        self,
+        X: object,
+        P: np.ndarray,
+        Q: np.ndarray,
+        reg: float = 0.0,
+        reg_exponent: float = 1.0,
+        priors: Priors = (None, None),
     ) -> tuple[np.ndarray, np.ndarray]:
         """Gradient of `objective` with respect to ``P`` and ``Q``, in float64.
 
@@ -462,13 +506,15 @@ class Loss(BaseEstimator):
         -------
         (dP, dQ) : ndarray, shapes of P and Q
         """
-        matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent)
+        matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent, priors)
         g = coef.g * (1.0 - coef.removed)
         hQ = Q * coef.h[:, None]
         total = hQ.sum(axis=0)
         pull = coef.t + coef.interaction * coef.g * (P @ total)
-        dP = (P @ (Q.T @ hQ)) * g[:, None] - pull[:, None] * total + users[:, None] * P
-        dQ = hQ @ (P.T @ (P * g[:, None])) - np.outer(coef.h, pull @ P) + items[:, None] * Q
+        dP = (P @ (Q.T @ hQ)) * g[:, None] - pull[:, None] * total
+        dP += users[:, None] * (P - _predicted(P, priors[0]))
+        dQ = hQ @ (P.T @ (P * g[:, None])) - np.outer(coef.h, pull @ P)
+        dQ += items[:, None] * (Q - _predicted(Q, priors[1]))
         rows, m, linear = positive_coefficients(matrix, coef.user_terms, coef.item_terms)
         cols = matrix.indices
         slope = (m * np.einsum("ij,ij->i", P[rows], Q[cols]) - linear)[:, None]
@@ -477,7 +523,7 @@ class Loss(BaseEstimator):
         return 2.0 * dP, 2.0 * dQ
 
     def _read(
-        self, X: object, P: np.ndarray, Q: np.ndarray, reg: float, reg_exponent: float
+        self, X: object, P: np.ndarray, Q: np.ndarray, reg: float, reg_exponent: float, priors: Priors
     ) -> tuple[CSR, Coefficients, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Matrix, coefficients and factors, checked and in float64; ridges of users and of items."""
         self.validate()
@@ -487,6 +533,7 @@ class Loss(BaseEstimator):
             raise InputError(f"factors of shapes {P.shape} and {Q.shape} do not fit a matrix {matrix.shape}")
         degrees = Degrees.of(matrix)
         coef = self.resolve(degrees, P.shape[1]).coefficients_for(degrees)
+        coef = with_priors(coef, degrees, priors)
         users = coef.user_side(matrix, reg, reg_exponent)
         items = coef.item_side(matrix.transpose(), reg, reg_exponent)
         return matrix, coef, P, Q, users.ridge, items.ridge

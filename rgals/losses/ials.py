@@ -9,7 +9,6 @@ import numpy as np
 from rgals.losses.base import AUTO, Coefficients, Loss, number
 from rgals.losses.degrees import Degrees
 from rgals.losses.fitted import setting
-from rgals.runtime.checks import check_real
 
 _MOST = 10.0  # of alpha0 by the rule, in mean values: a small dense matrix would ask for more
 
@@ -63,11 +62,6 @@ class IALS(Loss):
     item_exponent: float | str = AUTO
     dislikes: bool = False
     dislike_weight: float = 1.0
-
-    def validate(self) -> None:
-        """Check the parameters (see `Loss.validate`)."""
-        super().validate()
-        check_real(f"{self.name}.dislike_weight", self.dislike_weight, 0.0)
 
     def defaults(self, degrees: Degrees, K: int) -> dict[str, float]:
         """Those of `RG2`, by comparing coefficients at the mean user (see `Loss.defaults`)."""

@@ -10,7 +10,6 @@ from rgals.losses.base import AUTO, Coefficients, Loss, number, weight_sums
 from rgals.losses.degrees import Degrees
 from rgals.losses.ials import IALS
 from rgals.matrix.csr import CSR
-from rgals.runtime.checks import check_real
 
 
 @dataclass(eq=False, repr=False)
@@ -55,11 +54,6 @@ class WRMF(Loss):
     item_exponent: float | str = AUTO
     dislikes: bool = False
     dislike_weight: float = 1.0
-
-    def validate(self) -> None:
-        """Check the parameters (see `Loss.validate`)."""
-        super().validate()
-        check_real(f"{self.name}.dislike_weight", self.dislike_weight, 0.0)
 
     def defaults(self, degrees: Degrees, K: int) -> dict[str, float]:
         """Those of `IALS` in this loss's scale, exactly where all values are equal (see `Loss.defaults`)."""

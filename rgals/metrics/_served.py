@@ -153,6 +153,9 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         raise ParameterError("cold", cold, "popular are the items of the training interactions; give train")
     nothing = np.ones(truth.n_rows, bool)
     nothing[:n_users] = history.row_counts == 0
+    known_users = getattr(state, "known_users", None)
+    if known_users is not None:
+        nothing[:n_users] &= ~known_users
     if history.nnz == 0:  # who is known cannot be told from interactions
         nothing[:n_users] = ~source[0].any(axis=1) if isinstance(source, tuple) else False
     indptr = np.append(seen.indptr, np.full(truth.n_rows - n_users, seen.indptr[-1]))

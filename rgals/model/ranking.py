@@ -158,7 +158,11 @@ class FactorRanker(Fitted):
         filters |= _items(snapshot, filters, len(queries))
         ids, scores = self._topk(queries, snapshot.item_factors, n, **filters)
         known = seen[1] is None or not self._needs_history
-        rows = np.flatnonzero([] if known else seen[1].row_counts == 0)  # type: ignore[union-attr]
+        alone: Any = [] if known else seen[1].row_counts == 0  # type: ignore[union-attr]
+        if not known and getattr(snapshot, "known_users", None) is not None:
+            # Who has features has factors without any interaction.
+            alone = alone & ~queries.any(axis=1)
+        rows = np.flatnonzero(alone)
         if not len(rows):
             return ids, scores
         if cold == "popular" and snapshot.seen is not None:

@@ -32,7 +32,7 @@ class Epochs:
 
     label: ClassVar[str] = "SGD"
     unit: ClassVar[str] = "epoch"
-    outcome: ClassVar[tuple[str, ...]] = ("user_factors", "item_factors")
+    outcome: tuple[str, ...] = ("user_factors", "item_factors")
 
     def __init__(self, model: Any, X: CSR, start: Sequence[np.ndarray], seed: int) -> None:
         self.model = model

@@ -10,11 +10,12 @@ import scipy.sparse as sp
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import _check_feature_names, _check_n_features, _get_feature_names
 
+from rgals.datasets.features import read_features
 from rgals.datasets.given import beside, given, in_columns
 from rgals.datasets.ids import IdMap
 from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
-from rgals.matrix.entries import hold_out
+from rgals.matrix.entries import grown, hold_out
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import AUTO, Weighting, are_ratings, spread
 from rgals.model.state import Snapshot, check_labels
@@ -38,6 +39,24 @@ def read(
     item_ids = found.item_ids if item_ids is None else item_ids
     names = None if found.frame is None else _column_names(found.frame)
     return matrix, check_labels(user_ids, item_ids, matrix.shape), names
+
+
+def with_features(
+    model: Any, matrix: CSR, labels: tuple[Any, Any], both: tuple[Any, Any]
+) -> tuple[CSR, tuple[Any, Any], tuple[Any, Any], tuple[Any, Any]]:
+    """The matrix and its labels with those of whom there are features alone; the features; encodings."""
+    found: list[tuple] = []
+    for side, said in enumerate(both):
+        name = ("user_features", "item_features")[side]
+        if said is None:
+            found.append((None, labels[side], None))
+            continue
+        if not hasattr(model, "feature_reg"):
+            raise ParameterError(name, "given", f"{type(model).__name__} takes no features; leave them out")
+        found.append(read_features(said, matrix.shape[side], labels[side], name))
+    features, ids, encodings = zip(*found, strict=True)
+    shape = (n if f is None else f.shape[0] for n, f in zip(matrix.shape, features, strict=True))
+    return grown(matrix, *shape), (ids[0], ids[1]), (features[0], features[1]), (encodings[0], encodings[1])
 
 
 def weigh(values: str, matrix: CSR, *, depth: int) -> Weighting:

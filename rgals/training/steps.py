@@ -18,7 +18,7 @@ class Steps(Protocol):
     label: ClassVar[str]  # the method,
     unit: ClassVar[str]  # and what it counts, for the progress bar
     # "user_factors" or "item_factors" or both: what a run returns of the last iteration, or of the best
-    outcome: ClassVar[tuple[str, ...]]
+    outcome: tuple[str, ...]
 
     def step(self, iteration: int) -> float:
         """Run one iteration, counted from 1; the objective. Raises NumericalError, which names it."""
