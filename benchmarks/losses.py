@@ -113,6 +113,8 @@ PUBLISHED = {
 }
 #: What is tried beside the published best, by validation.
 NEIGHBOURS: tuple[dict[str, Any], ...] = ({}, {"lr": 0.3}, {"lr": 0.03})
+#: Of dot products, whose scores begin at 8 where factors are from N(0, 1).
+SMALL: tuple[dict[str, Any], ...] = ({}, {"init_scale": 0.1}, {"init_scale": 0.1, "weight_decay": 1e-5})
 #: CiteULike-a: AP, nDCG, RR, unnormalised RBP(.95) at NSR 1, from the result files of Li et al.
 LISTS = {
     "list RR": ({"loss": "list_rr"}, (0.592, 0.801, 0.785, 0.321)),
@@ -139,7 +141,7 @@ def record(path: Path, row: dict[str, Any]) -> None:
         file.write(json.dumps(row, separators=(",", ":"), default=str) + "\n")
 
 
-def fit(params: dict[str, Any], parts: Any, seed: int, epochs: int) -> tuple[float, dict[str, Any]]:
+def fit(params: dict[str, Any], parts: Any, seed: int, epochs: int, looks: int) -> tuple[float, dict]:
     """Best validation NDCG@20 of every 5th epoch, and what that epoch reaches on the test part."""
     best: dict[str, Any] = {"valid": -1.0}
     curve: list[list[float]] = []
@@ -155,7 +157,7 @@ def fit(params: dict[str, Any], parts: Any, seed: int, epochs: int) -> tuple[flo
                 best.update(valid=float(valid), epoch=now.iteration)
                 best["factors"] = [part.copy() for part in factors]
         spent[0] = time.process_time()
-        return now.iteration - best.get("epoch", 0) >= 5 * EVERY  # five looks without a gain
+        return now.iteration - best.get("epoch", 0) >= looks * EVERY  # so many without a gain
 
     size = 1024 if "n_negatives" in params else 128
     common = {"K": 64, "batch_size": size, "n_jobs": 1, "values": "binary"}
@@ -173,11 +175,13 @@ def fit(params: dict[str, Any], parts: Any, seed: int, epochs: int) -> tuple[flo
 def run_loss(name: str, label: str, params: dict[str, Any], args: argparse.Namespace) -> None:
     """All neighbours with the first seed; the best of them with the others."""
     key = {"set": name, "loss": label, "epochs": args.epochs}
+    key |= {"looks": args.looks} if args.looks != 5 else {}
     parts: Any = None
     tried: list[tuple[float, dict[str, Any]]] = []
     for seed in args.seeds:
         first = seed == args.seeds[0]
-        chosen = NEIGHBOURS[: args.neighbours] if first else (max(tried, key=lambda pair: pair[0])[1],)
+        around = SMALL if label in ("BPR", "BCE") else NEIGHBOURS
+        chosen = around[: args.neighbours] if first else (max(tried, key=lambda pair: pair[0])[1],)
         for other in chosen:
             own = {**key, "seed": seed, "neighbour": other}
             done = [row for row in lines(args.out) if own.items() <= row.items()]
@@ -185,7 +189,7 @@ def run_loss(name: str, label: str, params: dict[str, Any], args: argparse.Names
                 if parts is None:
                     parts = PROTOCOLS["given split"].apply(read_interactions(DATA / f"{name}.npz"))
                 scale = {"lr": params["lr"] * other["lr"] / 0.1} if "lr" in other else other
-                record(args.out, {**own, **fit({**params, **scale}, parts, seed, args.epochs)[1]})
+                record(args.out, {**own, **fit({**params, **scale}, parts, seed, args.epochs, args.looks)[1]})
                 done = lines(args.out)[-1:]
                 print({k: v for k, v in done[0].items() if k != "curve"}, flush=True)
             if first:
@@ -337,6 +341,7 @@ def main() -> None:
     parser.add_argument("--losses", nargs="*", default=[], metavar="NAME")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--looks", type=int, default=5, help="without a gain, after which a fit ends")
     parser.add_argument("--neighbours", type=int, default=len(NEIGHBOURS))
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--tables", action="store_true")
