@@ -226,7 +226,9 @@ def test_second_order_expansion_of_softmax_is_exact_rgx(rng):
     # A fourth cumulant on an interval of length r is at most 3/16 r^4 under any distribution.
     bound = count * h**4 * np.ptp(direction, axis=1) ** 4 / 128
     assert (np.abs(rest - third) <= bound + 1e-14).all()
-    assert (bound < 0.01 * count * h**2 * direction.var(axis=1))[1:].all(), "a second-order rest would be seen"
+    assert (bound < 0.01 * count * h**2 * direction.var(axis=1))[1:].all(), (
+        "a second-order rest would be seen"
+    )
 
 
 @pytest.mark.parametrize(

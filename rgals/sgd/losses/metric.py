@@ -380,10 +380,7 @@ class _OnCatalogue(Full, score="dot"):
         rest = np.ones(scores.shape, bool)
         rest.reshape(-1)[positives.positions] = False
         # Of every row its positives, then the other items.
-        own = (positives.slice_rows(b, b + 1).indices for b in range(len(scores)))
-        order = np.concatenate(
-            [np.concatenate([y, np.flatnonzero(rest[b])]) + b * n for b, y in enumerate(own)]
-        )
+        order = (np.argsort(rest, axis=1, kind="stable") + n * np.arange(len(scores))[:, None]).ravel()
         weights = None if positives.is_binary else positives.values
         flat = scores.reshape(-1)
         lists = np.arange(len(scores) + 1) * n, positives.row_counts, weights
