@@ -89,24 +89,23 @@ def settings(n: int, tau: float, bsl: tuple[float, float], k: float, llp: tuple[
     }
 
 
-def negatives(counts: tuple[int, ...] = (1, 10, 100)) -> Rows:
-    """The three losses of Di Teodoro et al. at equal negatives, all else equal, too."""
+def more(counts: tuple[int, ...] = (1, 10, 100)) -> Rows:
+    """The losses of Di Teodoro et al. at equal negatives, and sparsemax by the size of its factors."""
     how = {**DOT, "lr": 1e-2, "init_scale": 0.1}
-    names = ("bce", "bpr", "sampled_cce")
-    return {
-        f"{loss.removeprefix('sampled_').upper()}, {n} negatives": (
-            {**how, "n_negatives": n, "loss": loss},
-            None,
-        )
-        for n in counts
-        for loss in names
-    }
+    rows: Rows = {}
+    for n in counts:
+        for label, loss in (("BCE", "bce"), ("BPR", "bpr"), ("CCE", "sampled_cce")):
+            rows[f"{label}, {n} negatives"] = {**how, "n_negatives": n, "loss": loss}, None
+    for size in (0.1, 0.01):
+        how = {**DOT, "loss": "sparsemax", "lr": 0.3 * size, "init_scale": size}
+        rows[f"sparsemax, factors of {size}"] = how, None
+    return rows
 
 
 SETS: dict[str, Rows] = {
     "amazon-health-10core": settings(1000, 0.2, (0.2, 0.2), 2.5, (0.7, 0.01)),
     "amazon-electronics-10core": settings(1000, 0.2, (0.5, 0.2), 2.25, (0.5, 0.01)),
-    "ml-100k-10core": settings(200, 0.2, (0.2, 0.2), 2.25, (0.7, 0.01)) | negatives(),
+    "ml-100k-10core": settings(200, 0.2, (0.2, 0.2), 2.25, (0.7, 0.01)) | more(),
     "food-10core": settings(1000, 0.2, (0.2, 0.2), 2.25, (0.7, 0.01)),
 }
 #: Recall@20 and NDCG@20 of matrix factorisation: SL@K, Tables 1 and G.10; precision@20: Talos, appendix A.
