@@ -86,6 +86,7 @@ CASES = [
 ]
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("layers", [0, 1, 3])
 @pytest.mark.parametrize("score", ["dot", "cosine"])
 @pytest.mark.parametrize("loss, sampling", CASES, ids=str)
