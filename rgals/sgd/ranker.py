@@ -29,8 +29,8 @@ from rgals.training.checkpoint import describe, plain
 from rgals.training.data import admit, dtype_name, start_factors
 from rgals.training.run import run
 
-SCORES = (AUTO, "cosine", "dot")
-DECAYS = ("coupled", "decoupled", "frequency")
+_CHOICES = {"score": (AUTO, "cosine", "dot"), "encoder": ENCODERS, "sampler": SAMPLERS}
+_CHOICES |= {"decay": ("coupled", "decoupled", "frequency")}
 # Parameters that a checkpoint holds in a form of their own, and those that change no bit.
 _DESCRIBED = {"loss", "optimizer", "momentum", "n_epochs", "dtype", "random_state", "warm_start"}
 _DESCRIBED |= {"early_stopping", "patience", "metric", "encoder", "n_layers"}
@@ -255,12 +255,7 @@ class SGDRanker(Trained, BaseEstimator):
         check_real("weight_decay", self.weight_decay, 0)
         check_below_one("warmup", self.warmup)
         check_int("n_layers", self.n_layers, 1)
-        for name, choices in (
-            ("score", SCORES),
-            ("encoder", ENCODERS),
-            ("sampler", SAMPLERS),
-            ("decay", DECAYS),
-        ):
+        for name, choices in _CHOICES.items():
             check_choice(name, getattr(self, name), choices)
         if self.encoder != "mf" and self.warm_start:
             advice = f"the factors of a fit with encoder={self.encoder!r} are propagated: give False"

@@ -390,24 +390,11 @@ class _OnCatalogue(Full, score="dot"):
 
 
 class FullLambdaRank(_OnCatalogue, LambdaRank):  # type: ignore[misc]
-    """`LambdaRank` with the catalogue as the list of every user, as SL@K's appendix G.1 defines it.
-
-    Parameters
-    ----------
-    metric : {"ndcg", "ap", "rr", "nrbp"}, default "ndcg"
-    p : float in (0, 1), default 0.9
-    smooth : {"logistic", "sigmoid"}, default "logistic"
-    """
+    """`LambdaRank` with the catalogue as the list of every user, as SL@K's appendix G.1 defines it."""
 
 
 class FullLambdaLoss(_OnCatalogue, LambdaLoss):  # type: ignore[misc]
-    """`LambdaLoss` with the catalogue as the list of every user.
-
-    Parameters
-    ----------
-    k : int, optional
-    published : bool, default False
-    """
+    """`LambdaLoss` with the catalogue as the list of every user."""
 
 
 class FullBPR(_OnCatalogue, _Lambda):  # type: ignore[misc]

@@ -74,11 +74,6 @@ class SampledSoftmax(SampledCCE):
 
     Pu et al., Eqs. 8-10. The trainer subtracts ``log(N q_j)``, which is zero for uniform negatives; what is
     left is `SampledCCE`.
-
-    Parameters
-    ----------
-    with_positive : bool, default True
-        As in `SampledCCE`.
     """
 
     corrects_proposal: ClassVar[bool] = True
