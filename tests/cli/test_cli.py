@@ -428,6 +428,7 @@ def test_interrupted_exits_with_130(monkeypatch, capsys):
     assert capsys.readouterr().err.strip() == "rgals: interrupted"
 
 
+@pytest.mark.few(0)
 def test_a_closed_pipe_is_no_traceback(folder):
     command = [sys.executable, "-m", "rgals", "recommend", str(folder / "model.npz"), "-n", "80"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -235,6 +235,7 @@ def test_an_interrupted_comparison_resumes(data, tmp_path, monkeypatch, undrawn)
         compare(data, "rg2", out=tmp_path, **{**OPTIONS, "K": 5})
 
 
+@pytest.mark.few(0)
 def test_tuning_can_be_done_beforehand_with_other_threads_and_times_come_from_one_machine(
     data, tmp_path, undrawn
 ):
@@ -322,6 +323,7 @@ def test_a_start_of_ones_own_is_where_tuning_begins(data, tmp_path):
         found_from({"brp": {"lr": 1}})
 
 
+@pytest.mark.few(0)
 def test_a_method_that_diverges_is_reported_and_does_not_stop_the_rest(data, tmp_path, monkeypatch):
     wild = METHODS["softmax_dot"]
     broken = Method(
