@@ -14,6 +14,7 @@ import scipy.sparse as sp
 
 from rgals.baselines import EASE, Popularity
 from rgals.datasets import IdMap, Interactions, read_interactions
+from rgals.datasets.given import Given
 from rgals.datasets.interactions import DUPLICATES
 from rgals.estimator import RGALS
 from rgals.losses import LOSSES, Loss, get_loss
@@ -104,21 +105,24 @@ def read_data(args: argparse.Namespace, path: str | None = None) -> Interactions
     return read_interactions(args.data if path is None else path, **options)
 
 
-def _reg(text: str) -> float | str:
-    return text if text == "auto" else float(text)
-
-
-def _n_iter(text: str) -> int | str:
-    return text if text == "auto" else int(text)
+def value_of(text: str) -> Any:
+    """None, a truth value, a number or the text itself."""
+    words = {"none": None, "true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 #: Options of `RGALS` except the loss.
 FIT: tuple[Option, ...] = (
     ("K", int, "N", "number of factors"),
-    ("reg", _reg, "R", "strength of the regularisation; auto follows the data"),
+    ("reg", value_of, "R", "strength of the regularisation; auto follows the data"),
     ("reg_exponent", float, "NU", "1 scales it with the weight of a row, 0 is plain"),
     VALUES,
-    ("n_iter", _n_iter, "N", "iterations; auto ends when the objective settles"),
+    ("n_iter", value_of, "N", "iterations; auto ends when the objective settles"),
     ("init", str, "NAME", "start: auto, random or spectral"),
     ("readout_exponent", float, "E", "items' factors times their popularity to this power, after the fit"),
     ("hard_negatives", float, "GAMMA", "weight of pairs that scores put first: 0.5 to 4 where K is small"),
@@ -145,35 +149,13 @@ def parse_loss(text: str) -> Loss:
     return get_loss(kind(**values))
 
 
-def value_of(text: str) -> Any:
-    """None, a truth value, a number or the text itself."""
-    words = {"none": None, "true": True, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text
-
-
-def labels(model: Any, side: str) -> IdMap:
-    """External ids of a model's users or items; row or column numbers where it was fitted without ids."""
-    return getattr(model._state(), f"{side}s")
-
-
 def align(data: Interactions, matrix: sp.csr_array, users: IdMap | None, items: IdMap) -> sp.csr_array:
     """The matrix with the columns (and rows) of a model; says how much does not occur there."""
-    pairs = sp.coo_array(matrix)
-    row, col = pairs.coords
-    col = items.index(data.item_ids, missing="mark")[col]
-    n_rows = data.n_users
-    if users is not None:
-        row, n_rows = users.index(data.user_ids, missing="mark")[row], len(users)
-    known = (row >= 0) & (col >= 0)
-    if not known.all():
-        unknown = int((~known).sum())
-        say(f"{unknown:,} of {pairs.nnz:,} interactions are of users or items the model does not know")
-    return sp.csr_array((pairs.data[known], (row[known], col[known])), shape=(n_rows, len(items)))
+    known = Given(matrix, data.user_ids, data.item_ids).laid_out(users, items)[0]
+    if known.nnz < matrix.nnz:
+        unknown = f"{matrix.nnz - known.nnz:,} of {matrix.nnz:,} interactions"
+        say(f"{unknown} are of users or items the model does not know")
+    return known
 
 
 def check_output(path: str) -> None:

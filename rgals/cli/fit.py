@@ -86,11 +86,7 @@ def run(args: argparse.Namespace) -> int:
         shared.say(f"{data.n_users:,} users, {data.n_items:,} items, {train.nnz:,} interactions to fit")
     started = time.perf_counter()
     model.fit(
-        train,
-        validation=validation,
-        checkpoint=checkpoint,
-        user_ids=data.user_ids,
-        item_ids=data.item_ids,
+        train, validation=validation, checkpoint=checkpoint, user_ids=data.user_ids, item_ids=data.item_ids
     )
     seconds = time.perf_counter() - started
     if held_out is not None:

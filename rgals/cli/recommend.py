@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         shared.check_output(args.output)
         choose_format(args.output)
     model = RGALS.load(args.model)
-    items = shared.labels(model, "item")
+    items = model._state().items
     filters: dict[str, Any] = {"exclude": None if args.keep_seen else "train"}
     for option, name in (("candidates", "candidates"), ("exclude", "exclude_items")):
         path = getattr(args, option)
@@ -98,7 +98,7 @@ def _who(args: argparse.Namespace, model: RGALS, items: IdMap) -> tuple[Any, Any
         data = shared.read_data(args, args.new_users)
         return None, shared.align(data, data.matrix, None, items), data.user_ids
     wanted = args.user if args.users_from is None else shared.read_lines(args.users_from)
-    return None if wanted is None else Positions(shared.labels(model, "user").parse(wanted)), None, None
+    return None if wanted is None else Positions(model._state().users.parse(wanted)), None, None
 
 
 def _batches(task: Task, size: int) -> Iterator[Batch]:

@@ -186,5 +186,5 @@ __all__ = [
     "Method",
     "Split",
     "compare",
-    "prepare",
 ]
+__all__ += ["prepare"]

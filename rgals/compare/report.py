@@ -12,10 +12,10 @@ import numpy as np
 from rgals.compare.analysis import Against, against, linear_rate, mean_and_spread, seconds_to
 from rgals.compare.methods import Method, params_text
 from rgals.compare.runner import TEST_METRICS, unpacked
+from rgals.plots._axes import SHARES
 from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import MissingDependencyError, ParameterError
 
-SHARES = (0.95, 0.99)
 LEVEL = 0.05  # of significance
 
 

@@ -482,13 +482,8 @@ def climb(
                     here, best, moved = point, value(point), True
     edges = [name for name, ladder in method.ladders.items() if here[name] in (0, len(ladder) - 1)]
     params = {name: method.ladders[name][rung] for name, rung in here.items()}
-    return {
-        "params": params,
-        "best": best,
-        "trials": len(tried),
-        "finished": finished and not moved,
-        "edges": edges,
-    }
+    finished = finished and not moved
+    return {"params": params, "best": best, "trials": len(tried), "finished": finished, "edges": edges}
 
 
 def _rung(ladder: tuple[float, ...], value: float) -> int:

@@ -12,17 +12,8 @@ if TYPE_CHECKING:
     from rgals.datasets.read import read_interactions
     from rgals.datasets.synthetic import SyntheticInteractions, make_implicit
 
-__all__ = [
-    "IdMap",
-    "Interactions",
-    "SyntheticInteractions",
-    "available",
-    "cache_folder",
-    "fetch",
-    "make_implicit",
-    "prepare_paper",
-    "read_interactions",
-]
+__all__ = ["IdMap", "Interactions", "SyntheticInteractions", "available", "cache_folder", "fetch"]
+__all__ += ["make_implicit", "prepare_paper", "read_interactions"]
 
 __getattr__, __dir__ = later(
     __name__,

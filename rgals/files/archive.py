@@ -17,6 +17,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -33,15 +34,7 @@ _HEADER = re.compile(
     rb"\{'descr': '([<|][a-zA-Z]\d{1,9})', 'fortran_order': False, 'shape': \(([\d, ]{0,200})\), \} *\n"
 )
 # What zipfile, numpy and json raise on damaged files.
-UNREADABLE = (
-    zipfile.BadZipFile,
-    EOFError,
-    ValueError,
-    LookupError,
-    ArithmeticError,
-    RuntimeError,
-    struct.error,
-)
+UNREADABLE = (BadZipFile, EOFError, ValueError, LookupError, ArithmeticError, RuntimeError, struct.error)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 
 from rgals.metrics._table import parse
-from rgals.plots._axes import COLORS, axes, legend, named, spans_decades
+from rgals.plots._axes import COLORS, axes, legend, mark_shares, named, spans_decades
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
-
-_SHARES = (0.95, 0.99)  # of the best quality, marked where quality is drawn over seconds
 
 
 def _is_metric(name: Any) -> bool:
@@ -151,11 +149,7 @@ def time_to_quality(models: Any, y: str | None = None, *, ax: Any = None) -> Any
         ax.set_xscale("log")
         ax.xaxis.set_major_formatter("{x:g}")
     if _is_metric(y):
-        best = max(values)
-        for share in _SHARES:
-            ax.axhline(share * best, color="#999999", linewidth=0.8, linestyle=":")
-            where = {"xy": (1, share * best), "xycoords": ("axes fraction", "data")}
-            ax.annotate(f"{share:.0%} of best", **where, ha="right", va="top", fontsize=8, color="#777777")
+        mark_shares(ax, max(values))
     legend(ax, loc="lower right" if _is_metric(y) else "upper right")
     return ax
 
