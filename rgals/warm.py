@@ -169,14 +169,15 @@ def compile_once(folder: Path) -> None:
     library.load = lambda real: alone(str(real), load_here, real)
 
 
-def _small() -> tuple[sp.csr_array, sp.csr_array]:
+def small() -> tuple[sp.csr_array, sp.csr_array]:
+    """Two halves of a matrix that is large enough to compile everything."""
     data = make_implicit(80, 60, mean_interactions=8, random_state=0)
     return split_interactions(data.matrix, (0.5, 0.5), random_state=0)
 
 
 def _fit(loss: str) -> None:
     """Fits to matrices of either kind; the model as it is and as it is loaded, and all that these answer."""
-    train, test = _small()
+    train, test = small()
     rated = sp.csr_array(train.toarray() * np.arange(1, 61))  # weights, and indices of 32 bits, not of 64
     # From the start that matrices of some size have.
     RGALS(loss=loss, n_iter=1, init="spectral", random_state=0).fit(rated)
@@ -197,7 +198,7 @@ def _fit(loss: str) -> None:
 
 def _rank() -> None:
     """What needs no fit, which another process compiles meanwhile."""
-    train, test = _small()
+    train, test = small()
     users, items = (np.ones((n, 8), np.float32) for n in train.shape)
     for candidates in (None, [1, 2], test):
         topk(users, items, 3, exclude=train, candidates=candidates)

@@ -27,7 +27,7 @@ from rgals.estimator import RGALS
 from rgals.losses import Loss
 from rgals.matrix.entries import random_parts
 from rgals.metrics import evaluate
-from rgals.model_selection import split_interactions
+from rgals.warm import small
 
 METRICS = ("ndcg@10", "recall@20", "mrr@10")
 HELD_OUT = 0.2
@@ -91,8 +91,7 @@ def _read(args: argparse.Namespace) -> Interactions:
 
 def _warm_up(losses: list[Loss], parameters: dict[str, Any]) -> None:
     """Compile, or load from the cache, everything that is timed later."""
-    small = make_implicit(80, 60, mean_interactions=8, random_state=0).matrix
-    train, test = split_interactions(small, (0.5, 0.5), random_state=0)
+    train, test = small()
     for loss in losses:
         model = RGALS(loss=type(loss)(**loss.get_params()), **{**parameters, "n_iter": 1}).fit(train)
         evaluate(model, train, test, metrics=METRICS)

@@ -354,11 +354,9 @@ def _tuned(row: Row) -> str:
 
 
 def _tuning_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
-    header = ["method", f"validation {result.metric.upper()}", "trials", "parameters"]
-    return header, [
-        [row.label, _figure(row.tuning["best"]), str(row.tuning["trials"]), _tuned(row)]
-        for row in result.rows
-    ]
+    found = [(row, row.tuning["best"], row.tuning["trials"]) for row in result.rows]
+    body = [[row.label, _figure(best), str(trials), _tuned(row)] for row, best, trials in found]
+    return ["method", f"validation {result.metric.upper()}", "trials", "parameters"], body
 
 
 def quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
@@ -381,18 +379,12 @@ def significance_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
     header = [f"test {metric} below the best", "difference", "effect", "p", "p (Holm)", ""]
     if sum(result.metric in row.users for row in result.rows) < 2:
         return header, []
-    labels = {row.method: row.label for row in result.rows}
-    return header, [
-        [
-            labels[name],
-            f"{found.difference:+.4f}",
-            f"{found.effect:+.3f}",
-            f"{found.p_value:.2g}",
-            f"{found.corrected:.2g}",
-            "" if found.corrected < LEVEL else "not significant",
-        ]
-        for name, found in result.against().items()
-    ]
+    labels, body = {row.method: row.label for row in result.rows}, []
+    for name, found in result.against().items():
+        figures = [f"{found.difference:+.4f}", f"{found.effect:+.3f}", f"{found.p_value:.2g}"]
+        verdict = "" if found.corrected < LEVEL else "not significant"
+        body.append([labels[name], *figures, f"{found.corrected:.2g}", verdict])
+    return header, body
 
 
 def rate_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
@@ -401,11 +393,9 @@ def rate_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
     columns |= {"R² of power law": ("power_r2", 3), "power": ("power", 2)}
     body = []
     for label, found in result.objectives.items():
-        rate, fitted = found["rate"], "too few iterations above rounding"
-        figures = ["-"] * len(columns)
+        rate, fitted, figures = found["rate"], "too few iterations above rounding", ["-"] * len(columns)
         if rate is not None:
             fitted = f"iterations {rate['first']} to {rate['last']}"
             figures = [f"{rate[name]:.{digits}f}" for name, digits in columns.values()]
         body.append([label, *figures, fitted])
-    header = ["objective of", *columns, "fitted to"]
-    return header, body
+    return ["objective of", *columns, "fitted to"], body

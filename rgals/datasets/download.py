@@ -77,10 +77,8 @@ def _tag(meta: Path, url: str) -> str:
 
 def _attempt(url: str, part: Path, meta: Path, progress: bool, label: str) -> None:
     """Bring ``part`` to its full length or raise."""
-    done = part.stat().st_size if part.exists() else 0
-    tag = _tag(meta, url)
-    if done and not tag:
-        done = 0  # nothing says that the rest would belong to what is there
+    tag = _tag(meta, url)  # without one, nothing says that the rest would belong to what is there
+    done = part.stat().st_size if tag and part.exists() else 0
     headers = {"Range": f"bytes={done}-", "If-Range": tag} if done else {}
     with _ask(url, headers) as answer:
         if answer.status != 206:
@@ -104,7 +102,7 @@ def _attempt(url: str, part: Path, meta: Path, progress: bool, label: str) -> No
 
 def _check(part: Path, target: Path, md5: str | None) -> None:
     """Raise `_AttemptError` if the finished file is not what was asked for; it is removed then."""
-    magic = next((m for suffix, m in _MAGIC.items() if target.name.endswith(suffix)), b"")
+    magic = _MAGIC.get(target.suffix, b"")
     with open(part, "rb") as file:
         start = file.read(512)
     page = start.lstrip().lower().startswith((b"<!doctype", b"<html"))

@@ -12,6 +12,7 @@ import numpy as np
 from rgals.datasets.columns import choose
 from rgals.datasets.ids import arrow_codes, as_labels, encode, sort_codes
 from rgals.datasets.interactions import Columns, refuse, timestamps
+from rgals.datasets.layout import is_number
 from rgals.datasets.times import is_moment
 from rgals.matrix.entries import entry_rows
 from rgals.matrix.validate import as_csr
@@ -51,16 +52,9 @@ def _number_column(column: Any, role: str, where: Callable[[int], str]) -> np.nd
     array = np.asarray(column)
     if array.dtype.kind in "biuf":
         return array
-    try:
-        return array.astype(np.float64)
-    except (TypeError, ValueError):
-        pass
-    for k, value in enumerate(array.tolist()):
-        try:
-            float(value)
-        except (TypeError, ValueError):
-            raise InputError(f"{where(k)}: the {role} {value!r} is not a number") from None
-    raise InputTypeError(f"{role} must hold numbers, not {array.dtype}")
+    items = array.tolist()
+    refuse([not is_number(item) for item in items], where, f"the {role} {{!r}} is not a number", items)
+    return np.array(items, np.float64)
 
 
 def _time_column(column: Any, where: Callable[[int], str]) -> np.ndarray:

@@ -172,11 +172,9 @@ class Interactions:
         """
         if Path(path).suffix != ".npz":
             raise ParameterError("path", str(path), "give a name that ends in .npz")
-        arrays: dict[str, np.ndarray] = {
-            "user": entry_rows(self.matrix).astype(np.int32),
-            "item": self.matrix.indices.astype(np.int32),
-            "rating": self.matrix.data.astype(np.float32),
-        }
+        arrays = {"user": entry_rows(self.matrix), "item": self.matrix.indices}
+        arrays = {name: array.astype(np.int32) for name, array in arrays.items()}
+        arrays["rating"] = self.matrix.data.astype(np.float32)
         if self.timestamp is not None:
             arrays["timestamp"] = self.timestamp
         if self.split is not None:
@@ -208,17 +206,6 @@ def check_options(min_value: Any, binarize: Any, duplicates: Any) -> tuple[float
     return threshold, threshold is not None if binarize is None else binarize
 
 
-def _check_values(columns: Columns, threshold: float | None) -> None:
-    value = columns.value
-    if value is None:
-        return
-    refuse(np.isnan(value), columns.where, "the value is NaN; values must be finite and >= 0")
-    refuse(np.isinf(value), columns.where, "the value is infinite; values must be finite and >= 0")
-    if threshold is None:
-        advice = "values must be >= 0 (or give min_value to keep only the rows from that value on)"
-        refuse(value < 0, columns.where, "the value {:g} is negative; " + advice, value)
-
-
 def refuse(bad: Any, where: Callable[[int], str], problem: str, column: Any = None) -> None:
     """Raise for the first row that is ``bad``; ``problem`` may show what its ``column`` holds there."""
     rows = np.flatnonzero(bad)
@@ -236,7 +223,12 @@ def build(columns: Columns, *, min_value: Any, binarize: Any, duplicates: str) -
     n_users, n_items = len(columns.user_labels), len(columns.item_labels)
     if max(n_users, n_items) > MAX_INDEX:
         raise ShapeError(f"{n_users} users and {n_items} items: at most {MAX_INDEX} of either are supported")
-    _check_values(columns, threshold)
+    if columns.value is not None:
+        must, value, where = "values must be finite and >= 0", columns.value, columns.where
+        refuse(np.isnan(value), where, f"the value is NaN; {must}")
+        refuse(np.isinf(value), where, f"the value is infinite; {must}")
+        must = "values must be >= 0 (or give min_value to keep only the rows from that value on)"
+        refuse((value < 0) & (threshold is None), where, f"the value {{:g}} is negative; {must}", value)
     order = np.arange(len(columns.user))
     if duplicates == "last" and columns.timestamp is not None:
         order = np.argsort(columns.timestamp, kind="stable")
@@ -244,8 +236,8 @@ def build(columns: Columns, *, min_value: Any, binarize: Any, duplicates: str) -
     order = order[group(columns.user[order], n_users)]
     user, item = columns.user[order], columns.item[order]
     value = np.ones(len(order)) if columns.value is None else columns.value[order].astype(np.float64)
-    marks = (("timestamp", columns.timestamp), ("split", columns.split))
-    rest = {name: array[order] for name, array in marks if array is not None}
+    marks = {"timestamp": columns.timestamp, "split": columns.split}
+    rest = {name: array[order] for name, array in marks.items() if array is not None}
 
     first = np.ones(len(order), bool)
     first[1:] = (user[1:] != user[:-1]) | (item[1:] != item[:-1])

@@ -214,13 +214,13 @@ def _sniff_delimiter(lines: list[str], quote: str | None, path: Path) -> str:
     return best
 
 
-def is_number(text: str) -> bool:
-    """Whether a text is a number; ``1_000``, which Python would take, is none."""
+def is_number(item: Any) -> bool:
+    """Whether something is a number, or a text of one; ``1_000``, which Python would take, is none."""
     try:
-        float(text)
-    except ValueError:
+        float(item)
+    except (ValueError, TypeError):
         return False
-    return "_" not in text
+    return "_" not in str(item)
 
 
 def _has_header(rows: list[list[str]], wanted: dict[str, Any]) -> bool:

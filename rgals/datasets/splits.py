@@ -98,11 +98,9 @@ def split_interactions(
 
 def _with_timestamp(X: Any, timestamp: Any, columns: Any) -> tuple[Given, sp.csr_array, np.ndarray]:
     found = given(X, columns)
+    timestamp, X = found.timestamp if timestamp is None else timestamp, found.matrix
     if timestamp is None:
-        timestamp = found.timestamp
-        if timestamp is None:
-            raise InputError("these interactions have no timestamps; give timestamp= one for every entry")
-    X = found.matrix
+        raise InputError("these interactions have no timestamps; give timestamp= one for every entry")
     if not sp.issparse(X) and not isinstance(X, CSR):
         raise InputTypeError("give a sparse CSR matrix, so that timestamps can belong to its stored entries")
     matrix = found.csr()
