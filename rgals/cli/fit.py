@@ -75,10 +75,8 @@ def run(args: argparse.Namespace) -> int:
         train = data.train
         if args.early_stopping and data.validation.nnz:
             validation = data.validation
-        shared.say(
-            f"{args.data} comes with a split: fitting its training part, {train.nnz:,} of {data.nnz:,} "
-            "interactions"
-        )
+        part = f"its training part, {train.nnz:,} of {data.nnz:,} interactions"
+        shared.say(f"{args.data} comes with a split: fitting {part}")
     if args.hold_out is not None:
         seed = 0 if args.random_state is None else args.random_state
         train, held_out = split_interactions(train, (1 - args.hold_out, args.hold_out), random_state=seed)
@@ -94,8 +92,6 @@ def run(args: argparse.Namespace) -> int:
     model.save(args.output)
     if not args.quiet:
         last = model.history_[-1]
-        shared.say(
-            f"{model!r}\n{model.n_iter_} iterations ({model.solver_}), objective {last['objective']:.6g}, "
-            f"{seconds:.1f} s with compilation, saved to {args.output}"
-        )
+        done = f"{model.n_iter_} iterations ({model.solver_}), objective {last['objective']:.6g}"
+        shared.say(f"{model!r}\n{done}, {seconds:.1f} s with compilation, saved to {args.output}")
     return 0

@@ -46,9 +46,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--candidates", metavar="FILE", help="only the items of a text file, one id a line")
     what.add_argument("--exclude", metavar="FILE", help="none of the items of a text file, one id a line")
     what.add_argument("--keep-seen", action="store_true", help="items a user already has may come again")
-    what.add_argument(
-        "--popular", action="store_true", help="users without interactions get the most popular items"
-    )
+    popular = "users without interactions get the most popular items"
+    what.add_argument("--popular", action="store_true", help=popular)
     shared.add_read_options(parser)
 
 
@@ -69,26 +68,15 @@ def run(args: argparse.Namespace) -> int:
         task = Task(model, args.n, users, new, new_ids, filters, cold)
         write_text(sys.stdout, ",", _batches(task, args.batch_size), task.items)
         return 0
-    written = recommend_all(
-        model,
-        args.output,
-        args.n,
-        users=users,
-        X_new=new,
-        new_ids=new_ids,
-        batch_size=args.batch_size,
-        cold=cold,
-        resume=not args.anew,
-        verbose=shared.progress(args),
-        **filters,
-    )
+    how: dict[str, Any] = {"batch_size": args.batch_size, "resume": not args.anew, **filters}
+    who: dict[str, Any] = {"users": users, "X_new": new, "new_ids": new_ids, "cold": cold}
+    written = recommend_all(model, args.output, args.n, **who, **how, verbose=shared.progress(args))
     if not args.quiet:
         if written.resumed:
             shared.say(f"went on after {written.resumed:,} of {written.users:,} users")
-        shared.say(
-            f"{written.rows:,} recommendations for {written.served:,} users written to {args.output} "
-            f"({written.users / max(written.seconds, 1e-9):,.0f} users/s)"
-        )
+        what = f"{written.rows:,} recommendations for {written.served:,} users"
+        rate = written.users / max(written.seconds, 1e-9)
+        shared.say(f"{what} written to {args.output} ({rate:,.0f} users/s)")
     return 0
 
 

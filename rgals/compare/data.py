@@ -36,9 +36,7 @@ class Split:
     @property
     def known(self) -> CSR:
         """Training and validation together: what is left out of the ranking on test."""
-        together = union([self.train, self.validation])
-        assert together is not None
-        return together
+        return union([self.train, self.validation]) or self.train
 
 
 def prepare(

@@ -98,12 +98,8 @@ def rankings(model: Any, X: sp.csr_matrix, known: CSR, n: int | None) -> Any:
         return lambda users: _dense(model.get_score(users))
     if hasattr(model, "recommend"):
         if n is None:
-            raise ParameterError(
-                "metric",
-                "auc",
-                f"{type(model).__name__} recommends lists, which do not rank all items; give metrics with a "
-                "cutoff, such as 'ndcg@10'",
-            )
+            problem = f"{type(model).__name__} recommends lists, which do not rank all items"
+            raise ParameterError("metric", "auc", f"{problem}; give metrics with a cutoff, such as 'ndcg@10'")
         return Lists(model.recommend, X, known, n)
     if hasattr(model, "predict"):
         return lambda users: _dense(model.predict(X[users]))

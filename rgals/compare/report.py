@@ -267,10 +267,8 @@ def summarise(
     for method in methods:
         run = f"run {method.key(records[f'tuned {method.key()}']['params'])}"
         runs[method.name] = [records[f"{run} {k}"] for k in range(seeds) if f"{run} {k}" in records]
-    peaks = {
-        m: [max(value for _, value in r["curve"]) for r in found if r["curve"] and not r["error"]]
-        for m, found in runs.items()
-    }
+    good_ones = {m: [r for r in found if r["curve"] and not r["error"]] for m, found in runs.items()}
+    peaks = {m: [max(v for _, v in r["curve"]) for r in found] for m, found in good_ones.items()}
     best = max((float(np.mean(values)) for values in peaks.values() if values), default=0.0)
     rows = []
     for method in methods:

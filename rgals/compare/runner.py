@@ -230,11 +230,11 @@ class Runner:
         now = json.loads(json.dumps(timing))
         then = (self.journal.get("timing") or self.journal.add("timing", {"timing": timing}))["timing"]
         if then != now:
-            differ = [f"{k}: {then.get(k)} then, {v} now" for k, v in now.items() if then.get(k) != v]
-            raise InputError(
-                f"{self.journal.path} holds runs that were timed otherwise ({'; '.join(differ)}); choose "
-                "another folder"
+            differ = "; ".join(
+                f"{k}: {then.get(k)} then, {v} now" for k, v in now.items() if then.get(k) != v
             )
+            problem = f"runs that were timed otherwise ({differ}); choose another folder"
+            raise InputError(f"{self.journal.path} holds {problem}")
 
     def _tuned(self, method: Method, bar: Bar) -> dict[str, Any]:
         """What tuning found, now or before; a larger budget goes on where a smaller one was spent."""

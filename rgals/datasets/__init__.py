@@ -15,14 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["IdMap", "Interactions", "SyntheticInteractions", "available", "cache_folder", "fetch"]
 __all__ += ["make_implicit", "prepare_paper", "read_interactions"]
 
-__getattr__, __dir__ = later(
-    __name__,
-    {
-        "fetching": "available cache_folder fetch",
-        "ids": "IdMap",
-        "interactions": "Interactions",
-        "paper": "prepare_paper",
-        "read": "read_interactions",
-        "synthetic": "SyntheticInteractions make_implicit",
-    },
-)
+_MODULES = {"fetching": "available cache_folder fetch", "ids": "IdMap", "interactions": "Interactions"}
+_MODULES |= {"paper": "prepare_paper", "read": "read_interactions"}
+_MODULES |= {"synthetic": "SyntheticInteractions make_implicit"}
+__getattr__, __dir__ = later(__name__, _MODULES)

@@ -82,10 +82,8 @@ def choose(
     seen: dict[int, str] = {}
     for role in ROLES:
         if role in needed and role not in found:
-            raise InputError(
-                f"{origin}: no column is called like {role}_id; give {role}=NAME or a position. "
-                f"{_there_are(names, n_columns)}"
-            )
+            give = f"give {role}=NAME or a position. {_there_are(names, n_columns)}"
+            raise InputError(f"{origin}: no column is called like {role}_id; {give}")
         if role in found and seen.setdefault(found[role], role) != role:
             both = f"{seen[found[role]]} and {role}"
             raise InputError(f"{origin}: column {found[role]} is asked for as both {both}")

@@ -166,10 +166,8 @@ def download(
                     meta.unlink(missing_ok=True)
                     return
             faults.append(f"{url}: {fault}")
-    raise DownloadError(
-        f"{target.name} cannot be fetched ({'; '.join(faults)}). Without a connection, get the file "
-        f"elsewhere, put it at {target} and call again"
-    )
+    advice = f"Without a connection, get the file elsewhere, put it at {target} and call again"
+    raise DownloadError(f"{target.name} cannot be fetched ({'; '.join(faults)}). {advice}")
 
 
 def published_md5(sums_url: str, url: str) -> str | None:

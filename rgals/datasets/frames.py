@@ -114,10 +114,8 @@ def parquet_columns(path: Path, wanted: dict[str, Any]) -> Columns:
 def array_columns(source: tuple, wanted: dict[str, Any]) -> Columns:
     """Columns given one by one: (users, items[, values[, timestamps]])."""
     if not 2 <= len(source) <= 4:
-        raise InputError(
-            f"give (users, items), (users, items, values) or (users, items, values, timestamps), not "
-            f"{len(source)} arrays"
-        )
+        columns = "(users, items), (users, items, values) or (users, items, values, timestamps)"
+        raise InputError(f"give {columns}, not {len(source)} arrays")
     sizes = [len(column) for column in source if column is not None]
     if len(set(sizes)) > 1:
         raise ShapeError(f"the arrays must have the same length; they have {sizes}")
@@ -140,6 +138,5 @@ def matrix_columns(X: Any) -> Columns:
     def where(k: int) -> str:
         return f"row {user[k]}, column {item[k]}"
 
-    return Columns(
-        user, np.arange(matrix.shape[0]), item, np.arange(matrix.shape[1]), matrix.data, None, None, where
-    )
+    users, items = map(np.arange, matrix.shape)
+    return Columns(user, users, item, items, matrix.data, None, None, where)

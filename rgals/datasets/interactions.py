@@ -67,16 +67,12 @@ class Interactions:
 
     def __post_init__(self) -> None:
         if (len(self.user_ids), len(self.item_ids)) != self.matrix.shape:
-            raise ShapeError(
-                f"the matrix has shape {self.matrix.shape}, but there are {len(self.user_ids)} user ids and "
-                f"{len(self.item_ids)} item ids"
-            )
+            problem = f"there are {len(self.user_ids)} user ids and {len(self.item_ids)} item ids"
+            raise ShapeError(f"the matrix has shape {self.matrix.shape}, but {problem}")
         aligned = self.timestamp is not None or self.split is not None
         if aligned and not (self.matrix.has_canonical_format and self.matrix.data.all()):
-            raise InputError(
-                "timestamps and splits belong to stored entries, so the matrix must have sorted rows, no "
-                "duplicates and no stored zeros"
-            )
+            reason = "the matrix must have sorted rows, no duplicates and no stored zeros"
+            raise InputError(f"timestamps and splits belong to stored entries, so {reason}")
         for name in ("timestamp", "split"):
             array = getattr(self, name)
             if array is not None and array.shape != (self.matrix.nnz,):
@@ -148,9 +144,8 @@ class Interactions:
         Interactions
             Of shape (m, n).
         """
-        position = sp.csr_array(
-            (np.arange(1, self.nnz + 1), self.matrix.indices, self.matrix.indptr), shape=self.matrix.shape
-        )
+        numbers = np.arange(1, self.nnz + 1)
+        position = sp.csr_array((numbers, self.matrix.indices, self.matrix.indptr), shape=self.shape)
         position = position[users][:, items].tocsr()
         position.sort_indices()
         at = position.data - 1
@@ -272,9 +267,9 @@ def build(columns: Columns, *, min_value: Any, binarize: Any, duplicates: str) -
         data = np.ones(len(data), np.float32)
     elif not np.isfinite(data).all() or (data < 0).any():
         k = int(np.flatnonzero(~np.isfinite(data) | (data < 0))[0])
+        problem = f"the value {data[k]:g} is not usable; values must be >= 0 and fit float32"
         raise InputError(
-            f"user {columns.user_labels[user[k]]}, item {columns.item_labels[item[k]]}: the value "
-            f"{data[k]:g} is not usable; values must be >= 0 and fit float32"
+            f"user {columns.user_labels[user[k]]}, item {columns.item_labels[item[k]]}: {problem}"
         )
     user, user_ids = _compact(user, columns.user_labels)
     item, item_ids = _compact(item, columns.item_labels)
@@ -320,10 +315,8 @@ def text_timestamps(items: list, where: Callable[[int], str]) -> np.ndarray:
         bad = next(k for k, item in enumerate(items) if _numbers([item], float) is None)
     else:
         bad = next((k for k, item in enumerate(items) if not _is_date(item)), 0)
-    raise FileFormatError(
-        f"{where(bad)}: the timestamp {str(items[bad])[:60]!r} is neither a number nor a date such as "
-        f"2024-01-31 or 2024-01-31T12:00:00 ({reason[:80]})"
-    )
+    neither = f"neither a number nor a date such as 2024-01-31 or 2024-01-31T12:00:00 ({reason[:80]})"
+    raise FileFormatError(f"{where(bad)}: the timestamp {str(items[bad])[:60]!r} is {neither}")
 
 
 def _is_date(item: Any) -> bool:

@@ -80,10 +80,8 @@ def open_lines(path: Path, encoding: str, longest: int = _MAX_LINE) -> Iterator[
 
 
 def _too_long(path: Path, number: int, line: str) -> FileFormatError:
-    return FileFormatError(
-        f"{path}, line {number}: the line is longer than {_MAX_LINE} characters; this is no table of "
-        f"interactions: {shown(line)}"
-    )
+    advice = f"this is no table of interactions: {shown(line)}"
+    return FileFormatError(f"{path}, line {number}: the line is longer than {_MAX_LINE} characters; {advice}")
 
 
 def cut(lines: Iterable[str], delimiter: str, quote: str | None) -> Iterator[tuple[int, list[str]]]:
@@ -121,9 +119,8 @@ def rows(layout: Layout) -> Iterator[tuple[int, list[str]]]:
                 is_header &= not row
                 before = number
     except csv.Error as error:
-        raise FileFormatError(
-            f"{layout.path}, line {before + 1}: {error}; is a quote opened and never closed?"
-        ) from error
+        problem = f"{error}; is a quote opened and never closed?"
+        raise FileFormatError(f"{layout.path}, line {before + 1}: {problem}") from error
     except UnicodeError as error:
         raise _undecodable(layout.path, layout.encoding, error) from error
 
@@ -207,10 +204,9 @@ def _sniff_delimiter(lines: list[str], quote: str | None, path: Path) -> str:
 
     best = max(_DELIMITERS, key=n_alike)  # the first of those that cut most lines alike
     if n_alike(best) == 0:
-        raise FileFormatError(
-            f"{path}, line 1: no delimiter found (tab, comma, semicolon, '|', space or '::'); give "
-            f"delimiter=...: {shown(lines[0])}"
-        )
+        tried = "tab, comma, semicolon, '|', space or '::'"
+        problem = f"no delimiter found ({tried}); give delimiter=...: {shown(lines[0])}"
+        raise FileFormatError(f"{path}, line 1: {problem}")
     return best
 
 
@@ -257,9 +253,8 @@ def detect(
         first = [row for line in lines for _, row in cut([line], delimiter, quote) if row]
     except csv.Error as error:
         longest = max(lines, key=len)
-        raise FileFormatError(
-            f"{path}, line {start.index(longest) + 1}: {error}; is this delimiter right? {shown(longest)}"
-        ) from error
+        line, problem = start.index(longest) + 1, f"{error}; is this delimiter right?"
+        raise FileFormatError(f"{path}, line {line}: {problem} {shown(longest)}") from error
     if header is None:
         header = _has_header(first, wanted)
     if header and len(first) < 2:

@@ -105,10 +105,8 @@ def prepare_paper(
     if data.nnz == 0:
         raise InputError(f"{name}: nothing is left, no users and items have {recipe.core} interactions each")
     if check and recipe.size is not None and got != recipe.size:
-        raise InputError(
-            f"{name}, prepared as in the paper, has users, items and interactions {got}, but Table 5 states "
-            f"{recipe.size}. Give check=False to use it all the same"
-        )
+        but = f"but Table 5 states {recipe.size}. Give check=False to use it all the same"
+        raise InputError(f"{name}, prepared as in the paper, has users, items and interactions {got}, {but}")
     ones = np.ones(data.nnz, np.float32)
     matrix = sp.csr_array((ones, data.matrix.indices, data.matrix.indptr), shape=data.shape)
     part = random_parts(matrix, np.array([0.8, 0.1, 0.1]), check_random_state(random_state))

@@ -167,10 +167,8 @@ def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: 
         with open_bytes(path) as packed:
             first = packed.read(1 << 10)
         if path.suffix.lower() == ".json" and first.lstrip()[:1] == b"[":
-            raise FileFormatError(
-                f"{path} is one JSON document, not a line for each interaction; give "
-                f'read_interactions(pandas.read_json("{path}"))'
-            )
+            advice = f'give read_interactions(pandas.read_json("{path}"))'
+            raise FileFormatError(f"{path} is one JSON document, not a line for each interaction; {advice}")
         if form == "jsonl" or (form == "auto" and is_jsonl(first)):
             return jsonl_columns(path, wanted, text["encoding"])
         said = text["delimiter"] not in (None, " ", "\t") or text["header"] or wanted["user"] is not None
@@ -183,10 +181,8 @@ def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: 
         return frame_columns(source, wanted, "the table")
     if isinstance(source, tuple | list):
         return array_columns(tuple(source), wanted)
-    raise InputTypeError(
-        "give a path, a DataFrame, an arrow table, arrays (users, items[, values[, timestamps]]) or a sparse "
-        f"matrix, not {type(source).__name__}"
-    )
+    arrays = "arrays (users, items[, values[, timestamps]]) or a sparse matrix"
+    raise InputTypeError(f"give a path, a DataFrame, an arrow table, {arrays}, not {type(source).__name__}")
 
 
 def _refuse_suffix(path: Path) -> None:

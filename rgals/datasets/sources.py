@@ -68,10 +68,8 @@ def _link(kinds: dict[str, str], path: Path) -> tuple[re.Pattern[bytes], list[in
     with_title = {"pl_title", "pl_namespace"} <= kinds.keys()
     wanted = ("pl_from", "pl_namespace", "pl_title") if with_title else ("pl_from", "pl_target_id")
     if not kinds.keys() >= set(wanted):
-        raise FileFormatError(
-            f"{path}: the table pagelinks needs pl_from and pl_target_id (or pl_namespace and pl_title); "
-            f"it has {', '.join(kinds)}"
-        )
+        needed = "pl_from and pl_target_id (or pl_namespace and pl_title)"
+        raise FileFormatError(f"{path}: the table pagelinks needs {needed}; it has {', '.join(kinds)}")
     fields = [b"(%b|NULL)" % (_NUMBER if "int" in kind else _TEXT) for kind in kinds.values()]
     row = re.compile(rb"\s*\(" + b",".join(fields) + rb"\)\s*")
     return row, [1 + list(kinds).index(name) for name in wanted]

@@ -23,9 +23,8 @@ def _is_metric(name: Any) -> bool:
 def _history(fit: Any) -> list[dict[str, Any]]:
     history = getattr(fit, "history_", fit)
     if not isinstance(history, Sequence) or not all(isinstance(row, Mapping) for row in history):
-        raise InputTypeError(
-            f"a fitted model or its history_ is needed, or a dict of them by name, not {type(fit).__name__}"
-        )
+        needed = "a fitted model or its history_ is needed, or a dict of them by name"
+        raise InputTypeError(f"{needed}, not {type(fit).__name__}")
     if not history:
         raise InputError("the history is empty: there is nothing to draw")
     return [dict(row) for row in history]
@@ -38,9 +37,8 @@ def _drawn(histories: Iterable[list[dict[str, Any]]], y: str | None) -> str:
         return min(filter(_is_metric, shared), default="objective")
     if y not in shared:
         known = ", ".join(sorted(name for name in shared if name == "objective" or _is_metric(name)))
-        raise ParameterError(
-            "y", y, f"the history has {known}; a metric is there after fit(..., validation=)"
-        )
+        problem = f"the history has {known}; a metric is there after fit(..., validation=)"
+        raise ParameterError("y", y, problem)
     return y
 
 
@@ -215,9 +213,8 @@ def _trials(search: Any, parameter: str) -> tuple[np.ndarray, np.ndarray, np.nda
     """Numbers that a parameter had, and the mean and the standard deviation of the scores."""
     found = getattr(search, "cv_results_", search)
     if not isinstance(found, Mapping) or not found:
-        raise InputTypeError(
-            f"a fitted search, its cv_results_ or a dict of scores is needed, not {type(search).__name__}"
-        )
+        needed = "a fitted search, its cv_results_ or a dict of scores is needed"
+        raise InputTypeError(f"{needed}, not {type(search).__name__}")
     if "mean_test_score" not in found:
         numbers = np.array([_number(value) for value in found])
         scores = np.array([float(score) for score in found.values()])
