@@ -74,16 +74,14 @@ def given(args: argparse.Namespace, options: Iterable[Option]) -> dict[str, Any]
 
 def add_read_options(parser: argparse.ArgumentParser) -> None:
     """Options that say how a data file is to be read; see `read_data`."""
-    group = parser.add_argument_group(
-        "reading", "DATA: npz, csv, tsv, MovieLens '::', parquet; columns with usual names are found."
-    )
+    forms = "DATA: npz, csv, tsv, MovieLens '::', parquet; columns with usual names are found."
+    group = parser.add_argument_group("reading", forms)
     for name, text in _COLUMNS.items():
         group.add_argument(f"--{name}-column", type=column, metavar="COLUMN", help=f"column of {text}")
     add_options(group, read_interactions, _READ)
     group.add_argument("--duplicates", choices=DUPLICATES, help="what a repeated pair becomes (default: sum)")
-    group.add_argument(
-        "--header", action=argparse.BooleanOptionalAction, help="the first line holds names (default: found)"
-    )
+    header = "the first line holds names (default: found)"
+    group.add_argument("--header", action=argparse.BooleanOptionalAction, help=header)
 
 
 def load(path: str) -> Any:
@@ -183,11 +181,8 @@ def table(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> str:
     cells = [list(header), *([_cell(value) for value in row] for row in rows)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(header))]
     right = [all(_is_number(row[k]) for row in cells[1:]) for k in range(len(header))]
-    aligned = [
-        [text.rjust(w) if r else text.ljust(w) for text, w, r in zip(row, widths, right, strict=True)]
-        for row in cells
-    ]
-    return "\n".join("  ".join(row).rstrip() for row in aligned)
+    form = "  ".join(f"{{:{'>' if to_right else '<'}{w}}}" for w, to_right in zip(widths, right, strict=True))
+    return "\n".join(form.format(*row).rstrip() for row in cells)
 
 
 def _is_number(cell: str) -> bool:

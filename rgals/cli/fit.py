@@ -63,12 +63,8 @@ def run(args: argparse.Namespace) -> int:
         checkpoint = Checkpoint(args.checkpoint, every)
     for path in filter(None, (args.output, args.held_out)):
         shared.check_output(path)
-    model = RGALS(
-        loss=shared.parse_loss(args.loss),
-        early_stopping=args.early_stopping,
-        verbose=shared.progress(args),
-        **shared.given(args, (*shared.FIT, *_STOPPING)),
-    )
+    how = {"early_stopping": args.early_stopping, **shared.given(args, (*shared.FIT, *_STOPPING))}
+    model = RGALS(loss=shared.parse_loss(args.loss), verbose=shared.progress(args), **how)
     data = shared.read_data(args)
     train, validation, held_out = data.matrix, None, None
     if data.split is not None and not args.all:

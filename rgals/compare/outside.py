@@ -146,10 +146,9 @@ class Lists:
         told = found[1] if isinstance(found, tuple) and len(found) == 2 else None
         ids = _as_table(found if told is None else found[0])
         if len(ids) != len(users) or ids.max(initial=-1) >= n_items:
-            raise ShapeError(
-                f"recommend gave {len(ids)} lists for {len(users)} users, with items up to "
-                f"{ids.max(initial=-1)} of {n_items}; give the best items of each user, as column numbers"
-            )
+            lists = f"{len(ids)} lists for {len(users)} users, with items up to {ids.max(initial=-1)}"
+            advice = "give the best items of each user, as column numbers"
+            raise ShapeError(f"recommend gave {lists} of {n_items}; {advice}")
         scores = np.full((len(ids), n_items), -np.inf, np.float32)
         rows = np.broadcast_to(np.arange(len(ids))[:, None], ids.shape)
         worth = np.broadcast_to(np.arange(ids.shape[1], 0, -1), ids.shape)

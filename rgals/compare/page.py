@@ -30,9 +30,8 @@ def draw(result: Comparison) -> Any:
     values = [v for row in result.rows for curve in row.curves for _, v in curve]
     if values:
         left.set_ylim(min(0.5 * result.best, max(0.0, np.quantile(values, 0.05))), max(values) * 1.04)
-    left.set_xscale("log")
+    left.set(xscale="log", xlabel="training seconds (evaluation excluded), log scale")
     left.xaxis.set_major_formatter("{x:g}")
-    left.set_xlabel("training seconds (evaluation excluded), log scale")
     left.set_ylabel(f"validation {result.metric.upper()}")
     left.set_title(f"{result.name}, K={result.setting['K']}, {result.setting['machine']['threads']} threads")
     left.grid(alpha=0.25)
@@ -50,10 +49,8 @@ def draw(result: Comparison) -> Any:
             shown &= t <= (len(gap) + 1) // 2
         style = {"color": color.get(label, "#000000"), "linewidth": 1.4, "label": label}
         right.plot(t[shown], gap[shown], "--" if "same_as" in found else "-", **style)
-    right.set_yscale("log")
-    right.set_xlabel("iterations or epochs")
+    right.set(yscale="log", xlabel="iterations or epochs", title="convergence of the objective")
     right.set_ylabel("objective minus its smallest value, relative")
-    right.set_title("convergence of the objective")
     right.grid(alpha=0.25)
     if result.objectives:
         right.legend(fontsize=8)

@@ -22,19 +22,11 @@ from rgals.runtime.errors import FileFormatError, InputTypeError
 _PARQUET = b"PAR1"
 FORMS = ("auto", "table", "jsonl", "lists")
 # What reads files that are none of interactions; rgals takes the frame.
-_READERS = {
-    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), "pandas.read_excel"),
-    **dict.fromkeys((".feather", ".arrow", ".ipc"), "pandas.read_feather"),
-    **dict.fromkeys((".h5", ".hdf", ".hdf5"), "pandas.read_hdf"),
-    ".orc": "pandas.read_orc",
-    ".dta": "pandas.read_stata",
-    ".sav": "pandas.read_spss",
-    ".npy": "numpy.load",
-    ".mat": "scipy.io.loadmat",
-    ".mtx": "scipy.io.mmread",
-    **dict.fromkeys((".pkl", ".pickle", ".joblib"), None),
-    **dict.fromkeys((".zip", ".7z", ".rar", ".tar", ".tgz", ".zst", ".db", ".sqlite", ".pdf"), None),
-}
+_READERS = {"pandas.read_excel": ".xlsx .xls .xlsm .ods", "pandas.read_feather": ".feather .arrow .ipc"}
+_READERS |= {"pandas.read_hdf": ".h5 .hdf .hdf5", "pandas.read_orc": ".orc", "pandas.read_stata": ".dta"}
+_READERS |= {"pandas.read_spss": ".sav", "numpy.load": ".npy", "scipy.io.loadmat": ".mat"}
+_READERS |= {"scipy.io.mmread": ".mtx"}
+_OTHERS = ".pkl .pickle .joblib .zip .7z .rar .tar .tgz .zst .db .sqlite .pdf"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 
 
@@ -188,7 +180,7 @@ def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: 
 def _refuse_suffix(path: Path) -> None:
     """Refuse by name what is neither text nor any other form that is read here."""
     suffix = path.suffix.lower()
-    if suffix in _READERS:
-        reader = _READERS[suffix]
+    reader = next((reader for reader, ends in _READERS.items() if suffix in ends.split()), None)
+    if reader or suffix in _OTHERS.split():
         line = f'read_interactions({reader}("{path}"))' if reader else "its content as csv, jsonl or parquet"
         raise FileFormatError(f"{path}: files of the kind {suffix} are not read here; give {line}")

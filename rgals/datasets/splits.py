@@ -158,7 +158,7 @@ def leave_last_out(
     >>> train.toarray(), test.toarray()
     (array([[1., 0., 1.]]), array([[0., 1., 0.]]))
     """
-    held = (n,) if not isinstance(n, tuple | list) else tuple(n)
+    held = tuple(n) if isinstance(n, tuple | list) else (n,)
     if len(held) > 2:
         raise ParameterError("n", n, "give one number, or two for validation and test")
     for k in held:

@@ -143,16 +143,9 @@ def make_implicit(
     if labels == "text":
         width = max(4, len(str(n_users - 1)))
         user_ids, item_ids = np.array([f"user-{k:0{width}d}" for k in user_ids]), _item_labels(item_clusters)
-    return SyntheticInteractions(
-        matrix,
-        user_ids,
-        item_ids,
-        _times(users, indptr, rng) if timestamps else None,
-        user_clusters=user_clusters,
-        item_clusters=item_clusters,
-        user_tastes=tastes,
-        item_popularity=popularity,
-    )
+    times = _times(users, indptr, rng) if timestamps else None
+    truth = user_clusters, item_clusters, tastes, popularity
+    return SyntheticInteractions(matrix, user_ids, item_ids, times, None, *truth)
 
 
 def _draw(
