@@ -3,8 +3,6 @@
 They are plain commands, which need neither semaphores nor a main module that can be imported again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

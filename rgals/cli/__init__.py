@@ -4,8 +4,6 @@ A command is a module with ``configure(parser)`` and ``run(args) -> int``; addin
 place in `COMMANDS`. Results go to standard output, everything else to standard error.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import io

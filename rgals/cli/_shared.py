@@ -1,7 +1,5 @@
 """What several commands share: options for reading and fitting, losses as text, tables, messages."""
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import os

@@ -9,8 +9,6 @@ convergence.png and report.html; the same command goes on where an interrupted o
 pip install 'rgals[plot]'.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

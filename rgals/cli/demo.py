@@ -11,8 +11,6 @@ What is not given follows from the shape and density of the data. Seconds are th
 compilation.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from typing import Any

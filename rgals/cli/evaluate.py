@@ -11,8 +11,6 @@ would be served, --cold; items that it does not know count as missed. With --fol
 be known: that share of every user's interactions in DATA is the truth, and the rest makes the user's factors.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from typing import Any

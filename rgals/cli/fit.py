@@ -10,8 +10,6 @@ A loss is NAME or NAME:PARAMETER=VALUE,... with NAME rg2, rgx, wrmf or ials. Whe
 validation part, only the training part is fitted (--all fits everything).
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 

@@ -5,8 +5,6 @@ For example:
   rgals metrics hr ndcg
 """
 
-from __future__ import annotations
-
 import argparse
 import textwrap
 

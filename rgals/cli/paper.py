@@ -9,8 +9,6 @@ Every method is tuned on validation, then runs with several seeds; K is 64 as in
 gets everything measured, and the same command goes on there where an interrupted one stopped.
 """
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from pathlib import Path

@@ -11,8 +11,6 @@ the file becomes follows from its name: .parquet, .csv, .tsv, .jsonl or .npz. It
 If the run is stopped, the same command goes on where it was, from FILE.partial.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator

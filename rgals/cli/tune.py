@@ -10,8 +10,6 @@ stopped if it has a journal. Where DATA marks a test or validation part, that is
 validation part judges the settings, otherwise a tenth of every user's interactions does.
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

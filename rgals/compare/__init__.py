@@ -1,7 +1,5 @@
 """Methods compared on the same data, split and metric: quality, its significance, and time to quality."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What methods are compared on: training, validation and test interactions."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from typing import Any

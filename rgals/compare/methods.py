@@ -1,7 +1,5 @@
 """The methods that can be compared: how each is built, and the ladders that its parameters are tuned on."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace

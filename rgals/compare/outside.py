@@ -1,7 +1,5 @@
 """Estimators and functions from elsewhere: copied for a run, fitted, and asked for rankings."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

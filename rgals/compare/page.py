@@ -1,7 +1,5 @@
 """The picture of a comparison, and one HTML page."""
 
-from __future__ import annotations
-
 import html
 import io
 import math

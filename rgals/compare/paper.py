@@ -4,8 +4,6 @@ Table 2 states the convergence of algorithms, Table 3 (Table 4 for links) the qu
 draws quality over seconds.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from rgals.compare.report import Comparison

@@ -1,7 +1,5 @@
 """What a comparison found, from its journal: figures, tests, tables."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field

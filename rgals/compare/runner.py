@@ -1,7 +1,5 @@
 """Running a comparison: split, tune every method on validation, run the seeds, follow the objective."""
 
-from __future__ import annotations
-
 import base64
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Which column of a table holds the users, the items, the values and the timestamps."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

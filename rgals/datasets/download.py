@@ -1,7 +1,5 @@
 """Fetching one file over HTTP: resumed, verified, and in place only when it is whole."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

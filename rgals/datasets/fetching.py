@@ -1,7 +1,5 @@
 """`fetch`: a public data set by name, from its official place or from the cache."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace

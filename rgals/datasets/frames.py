@@ -1,7 +1,5 @@
 """Columns of data frames, arrow tables, parquet files, arrays and matrices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

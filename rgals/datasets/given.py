@@ -3,8 +3,6 @@
 A table of users and items comes out as a matrix with ids; it is never taken for numbers of a matrix.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

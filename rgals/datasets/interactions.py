@@ -1,7 +1,5 @@
 """Interactions: the matrix with its labels, and how it is made from pairs."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
@@ -129,7 +127,7 @@ class Interactions:
             raise InputError(f"these data come without a split; {make}")
         return entries(self.matrix, self.split == which)
 
-    def take(self, users: np.ndarray, items: np.ndarray) -> Interactions:
+    def take(self, users: np.ndarray, items: np.ndarray) -> "Interactions":
         """The given rows and columns, with their ids, timestamps and split.
 
         Parameters
@@ -153,7 +151,7 @@ class Interactions:
         marks = (None if mark is None else mark[at] for mark in (self.timestamp, self.split))
         return Interactions(matrix, self.user_ids[users], self.item_ids[items], *marks)
 
-    def replace(self, **changes: Any) -> Interactions:
+    def replace(self, **changes: Any) -> "Interactions":
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 

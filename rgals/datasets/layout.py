@@ -3,8 +3,6 @@
 The rules are those of Python's csv module; `rows` names the line of whatever breaks them.
 """
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import csv

@@ -1,7 +1,5 @@
 """Text files that are no tables: a record (a JSON object) a line, and a user with a list of items a line."""
 
-from __future__ import annotations
-
 import json
 from array import array
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Interactions in npz files: checked before anything is loaded, never with pickle."""
 
-from __future__ import annotations
-
 import errno
 import math
 import struct

@@ -1,7 +1,5 @@
 """The data preparation of the RG-loss paper: threshold, k-core, per-user 80/10/10."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """`read_interactions`: one entry for every source of interactions."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

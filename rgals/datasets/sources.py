@@ -3,8 +3,6 @@
 Each returns `Columns`; what cannot be understood is a `FileFormatError` that names the line.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import shutil

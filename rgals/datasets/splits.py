@@ -1,7 +1,5 @@
 """Dividing interactions into training, validation and test parts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

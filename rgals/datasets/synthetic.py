@@ -1,7 +1,5 @@
 """Implicit feedback made on purpose, with a structure that is known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any

@@ -4,8 +4,6 @@ What pyarrow, where it is installed, and `numpy.loadtxt` read is what Python's c
 raise a ValueError at anything unusual; the csv module then reads the file, and accepts it or names the line.
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 from collections.abc import Callable, Iterable, Iterator

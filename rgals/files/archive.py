@@ -4,8 +4,6 @@ A file is described once, by a `FileSpec`. `save_npz` writes exactly what the sp
 `load_npz` reads nothing else.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """The record of long work: one JSON object a line, appended as results arrive, read again to resume."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

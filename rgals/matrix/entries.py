@@ -1,7 +1,5 @@
 """Rearranging, dividing and thinning out the entries of scipy matrices in linear time, without a sort."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

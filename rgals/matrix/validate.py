@@ -1,7 +1,5 @@
 """The boundary: every matrix from outside passes here before anything else sees it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Axes, colours and labels that all plots share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a fit went through, and what a search found."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
