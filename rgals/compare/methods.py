@@ -159,11 +159,15 @@ def _dot(loss: str, label: str, **fixed: Any) -> Method:
     return _sgd(f"{loss}_dot", f"{label}, dot", loss, tuned, score="dot", temperature=1.0, **fixed)
 
 
-def _baseline(name: str, label: str, family: str, kind: Callable[..., Any], **tuned: Any) -> Method:
+def _baseline(
+    name: str, label: str, family: str, kind: Callable[..., Any], tuned: Tuned, rule: Any
+) -> Method:
+    """A method that is fitted at once, without random choices; ``tuned`` are parameters of its class."""
+
     def build(params: Params, n_jobs: int | None = None, **_: Any) -> Any:
         return kind(**params, n_jobs=n_jobs)
 
-    return Method(name, label, family, build, **tuned, seeded=False)
+    return Method(name, label, family, build, *_ladders_and_start(tuned), rule, seeded=False)
 
 
 _RG = {"alpha": (_SMALL, 0.05), "reg": (_REG, 0.1)}
@@ -171,11 +175,6 @@ _RG = {"alpha": (_SMALL, 0.05), "reg": (_REG, 0.1)}
 _GRAMIAN = {**_RG, "beta": (_BETA[:-1], 0.5)}
 _FREQUENCY_SCALED = {"alpha": (_ALPHA, 7.0), "reg": (_REG, 0.01)}
 _PLAIN = {"alpha": (_ALPHA, 3.0), "reg": (_rungs(0.1, 1000), 50.0)}
-_RIDGES: dict[str, Any] = {
-    "ladders": {"reg": _rungs(1, 7e5)},
-    "start": {"reg": 300.0},
-    "rule": _ridge_of_ease,
-}
 _ALL = (
     _als("rg2", "RG2", RG2, RG2, _RG),
     _als("rgx", "RGx", RGX, RGX, {**_RG, "beta": (_BETA, 1.0)}),
@@ -193,8 +192,8 @@ _ALL = (
     _dot("bpr", "BPR", n_negatives=10),
     _dot("bce", "BCE", n_negatives=10),
     _dot("sparsemax", "Sparsemax", decay="frequency"),
-    _baseline("ease", "EASE", "closed form", EASE, **_RIDGES),
-    _baseline("popularity", "Popularity", "counts", Popularity),
+    _baseline("ease", "EASE", "closed form", EASE, {"reg": (_rungs(1, 7e5), 300.0)}, _ridge_of_ease),
+    _baseline("popularity", "Popularity", "counts", Popularity, {}, None),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}
 DEFAULT = ("rg2", "rgx", "ials", "wrmf", "wrmf_plain", "softmax", "softmax_dot", "sampled_softmax", "bpr_dot")

@@ -87,10 +87,8 @@ def page(result: Comparison, svg: str) -> str:
     )
     shares = [row.cpu_share for row in result.rows if math.isfinite(row.cpu_share)]
     if shares:
-        facts += (
-            f" The timed runs got {min(shares):.0%} or more of the CPU time of their threads; other work on "
-            "the machine, and parts on one thread, lower this."
-        )
+        share = f"got {min(shares):.0%} or more of the CPU time of their threads"
+        facts += f" The timed runs {share}; other work on the machine, and parts on one thread, lower this."
     how = (
         "Methods with ladders of parameters climb them on validation "
         f"{result.metric.upper()} (seed 0), others run as they were given; those with random choices run "

@@ -29,14 +29,8 @@ from rgals.metrics._table import EXPOSURE, Metric
 from rgals.metrics.evaluation import evaluate
 from rgals.model.ranking import FactorRanker
 from rgals.runtime.bars import Bar
-from rgals.runtime.checks import check_int, check_real
-from rgals.runtime.errors import (
-    InputError,
-    InsufficientMemoryError,
-    NumericalError,
-    ParameterError,
-    ValuesWarning,
-)
+from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.errors import InputError, InsufficientMemoryError, NumericalError, ValuesWarning
 from rgals.runtime.lazy import cached_property
 from rgals.runtime.threads import n_threads
 from rgals.runtime.version import __version__
@@ -115,8 +109,7 @@ class Effort:
         for name, params in self.start.items():
             known = (ladders[name] if name in ladders else get_methods([name])[0].ladders).keys()
             for param, value in params.items():
-                if param not in known:
-                    raise ParameterError("start", f"{name}: {param}", "choose from " + ", ".join(known))
+                check_choice(f"start of {name}", param, tuple(known))
                 check_real(f"start of {name}: {param}", value, 0)
 
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from rgals.datasets.columns import choose
 from rgals.datasets.ids import arrow_codes, as_labels, encode, sort_codes
-from rgals.datasets.interactions import Columns, refuse, timestamps
-from rgals.datasets.layout import is_number
+from rgals.datasets.interactions import Columns, is_number, refuse, timestamps
 from rgals.datasets.times import is_moment
 from rgals.matrix.entries import entry_rows
 from rgals.matrix.validate import as_csr

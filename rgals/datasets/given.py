@@ -311,12 +311,9 @@ def _table(frame: Any, wanted: dict[str, Any], name: str) -> Given:
     used = [column for group in roles.values() for column in group] + list(wanted.values())
     unused = [n for n, kind in zip(names, kinds, strict=True) if kind in "if" and n not in used]
     if "value" not in roles and "value" not in wanted and unused:
-        warnings.warn(
-            f"no column of {name} is called like a value, so that every interaction has the weight 1; "
-            f'columns={{"value": {_quoted(unused[0])}}} takes that column, columns={{"value": None}} none',
-            UserWarning,
-            stacklevel=4,
-        )
+        why = f"no column of {name} is called like a value, so that every interaction has the weight 1"
+        lines = f'columns={{"value": {_quoted(unused[0])}}} takes that column, columns={{"value": None}} none'
+        warnings.warn(f"{why}; {lines}", UserWarning, stacklevel=4)
     return given(data)
 
 

@@ -339,3 +339,12 @@ def numbers(items: Sequence[str], kind: type = float) -> np.ndarray:
     if any("_" in text for text in items):
         raise ValueError("not a number")
     return np.array([kind(text) for text in items], np.int64 if kind is int else np.float64)
+
+
+def is_number(item: Any) -> bool:
+    """Whether something is a number, or a text of one; ``1_000``, which Python would take, is none."""
+    try:
+        float(item)
+    except (ValueError, TypeError):
+        return False
+    return "_" not in str(item)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rgals.datasets.columns import choose, looks_like_header
+from rgals.datasets.interactions import is_number
 from rgals.runtime.errors import FileFormatError, ParameterError
 
 _SNIFF_BYTES = 1 << 20
@@ -206,15 +207,6 @@ def _sniff_delimiter(lines: list[str], quote: str | None, path: Path) -> str:
         problem = f"no delimiter found ({tried}); give delimiter=...: {shown(lines[0])}"
         raise FileFormatError(f"{path}, line 1: {problem}")
     return best
-
-
-def is_number(item: Any) -> bool:
-    """Whether something is a number, or a text of one; ``1_000``, which Python would take, is none."""
-    try:
-        float(item)
-    except (ValueError, TypeError):
-        return False
-    return "_" not in str(item)
 
 
 def _has_header(rows: list[list[str]], wanted: dict[str, Any]) -> bool:

@@ -26,16 +26,12 @@ class Recipe:
 
 # The paper says that ratings below 3 are no positives of Electronics either. The numbers of its Table 5 are
 # those of the published 5-core file with all its ratings, though, so nothing can have been removed from it.
-RECIPES: dict[str, Recipe] = {
-    "ml-100k": Recipe(3.0, 5),
-    "ml-1m": Recipe(3.0, 5),
-    "ml-10m": Recipe(3.0, 5, (69_815, 9_888, 8_240_192)),
-    "ml-20m": Recipe(3.0, 5),
-    "ml-25m": Recipe(3.0, 5),
-    "amazon-electronics": Recipe(None, 5, (192_403, 63_001, 1_689_188)),
-    "steam": Recipe(None, 5, (281_204, 11_961, 3_484_497)),
-    "simplewiki-links": Recipe(None, 20, (129_404, 129_432, 13_715_724)),
-}
+_SIZES = ("100k", "1m", "10m", "20m", "25m")
+RECIPES: dict[str, Recipe] = dict.fromkeys([f"ml-{size}" for size in _SIZES], Recipe(3.0, 5))
+RECIPES["ml-10m"] = Recipe(3.0, 5, (69_815, 9_888, 8_240_192))
+RECIPES["amazon-electronics"] = Recipe(None, 5, (192_403, 63_001, 1_689_188))
+RECIPES["steam"] = Recipe(None, 5, (281_204, 11_961, 3_484_497))
+RECIPES["simplewiki-links"] = Recipe(None, 20, (129_404, 129_432, 13_715_724))
 
 
 def prepare_paper(

@@ -15,19 +15,8 @@ from typing import Any
 import numpy as np
 
 from rgals.datasets.ids import arrow_codes, first_seen, text_to_labels
-from rgals.datasets.interactions import Columns, numbers, text_timestamps
-from rgals.datasets.layout import (
-    DOUBLED,
-    Layout,
-    complain,
-    cut,
-    detect,
-    is_number,
-    locate,
-    open_bytes,
-    open_lines,
-    rows,
-)
+from rgals.datasets.interactions import Columns, is_number, numbers, text_timestamps
+from rgals.datasets.layout import DOUBLED, Layout, complain, cut, detect, locate, open_bytes, open_lines, rows
 from rgals.runtime.errors import FileFormatError
 
 _CHUNK, _BATCH = 1 << 10, 1 << 18  # rows

@@ -106,10 +106,9 @@ def on_host(X: Any) -> Any:
 
 def _dense_to_sparse(X: Any, name: str) -> sp.csr_array:
     if is_frame(X):
-        raise InputTypeError(
-            f"{name} is a frame and must be a matrix here; give {name}.to_numpy() if its columns are items, "
-            f"rgals.datasets.read_interactions({name}).matrix if its rows are interactions"
-        )
+        interactions = f"rgals.datasets.read_interactions({name}).matrix if its rows are interactions"
+        advice = f"give {name}.to_numpy() if its columns are items, {interactions}"
+        raise InputTypeError(f"{name} is a frame and must be a matrix here; {advice}")
     try:
         array = np.asarray(X)
     except Exception as error:
