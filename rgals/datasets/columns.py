@@ -60,9 +60,11 @@ def choose(
     needed = dict.fromkeys(("user", "item"), "auto")
     wanted = {role: needed.get(role) if wanted[role] is None else wanted[role] for role in ROLES}
     found: dict[str, int] = {}
+    plain = list(map(plain_name, names or ()))
     for role, want in wanted.items():
         if want == "auto" and "auto" not in (names or ()):
-            at = _guess(role, names or (), origin)
+            best = next((known for known in KNOWN_NAMES[role] if known in plain), None)
+            at = None if best is None else _only(plain, best, role, origin)
         else:
             at = None if want is None else _locate(role, want, names, n_columns, origin)
         if at is not None:
@@ -86,12 +88,6 @@ def choose(
             both = f"{seen[found[role]]} and {role}"
             raise InputError(f"{origin}: column {found[role]} is asked for as both {both}")
     return found
-
-
-def _guess(role: str, names: Sequence[str], origin: str) -> int | None:
-    plain = list(map(plain_name, names))
-    best = next((known for known in KNOWN_NAMES[role] if known in plain), None)
-    return None if best is None else _only(plain, best, role, origin)
 
 
 def _only(names: list[str], name: str, role: str, origin: str) -> int:
