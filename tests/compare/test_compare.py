@@ -317,7 +317,7 @@ def test_a_start_of_ones_own_is_where_tuning_begins(data, tmp_path):
     assert '"trial ' not in (tmp_path / "results.jsonl").read_text()
     found = {row.method: row.params for row in result.rows}
     assert found["ials"]["alpha0"] == 0.3 and found["bpr"] == {"lr": 0.1, "temperature": 0.5}
-    with pytest.raises(ParameterError, match=r"'bpr: reg'.*choose from temperature, lr"):
+    with pytest.raises(ParameterError, match=r"start of bpr='reg'.*choose one of 'temperature', 'lr'"):
         found_from({"bpr": {"reg": 1}})
     with pytest.raises(ParameterError, match="'brp'"):
         found_from({"brp": {"lr": 1}})
