@@ -63,7 +63,7 @@ LOSSES_BY_FEATURE = Table(
         "partial_fit_items": _UPDATED,
         "partial_fit": "the users it touches minimise the objective of the merged matrix; others stay",
         "fit(checkpoint=...)": "an interrupted fit goes on and ends with the bytes of one that was not",
-        'device="cuda"': "the objectives of the CPU, but for rounding (tried on an emulator, never on a device)",
+        'device="cuda"': "the objectives of the CPU, but for rounding (on an emulator, never on a device)",
         'solver="pcg"': "the objective never rises; many steps solve rows exactly (for RGX, those of users)",
         'solver="svd"': "no fit ends lower",
     },
@@ -105,7 +105,7 @@ def page() -> str:
     """The whole page."""
     return f"""# What goes with what
 
-Everything that can be asked for goes with every loss and every solver, or is refused with a `ParameterError` before
+What can be asked for goes with every loss and every solver, or is refused with a `ParameterError` before
 anything is computed; `tests/solvers/test_contract_losses.py` tries each pair. Written by
 `python docs/what_goes_with_what.py`.
 
@@ -115,8 +115,8 @@ anything is computed; `tests/solvers/test_contract_losses.py` tries each pair. W
 
 {LOSSES_BY_FEATURE}
 
-Refused: {"; ".join(sorted(set(LOSSES_BY_FEATURE.refused.values())))}. `values="auto"`, the default, takes one of
-the four kinds by a rule: [values and counts](guides/values.md).
+Refused: {"; ".join(sorted(set(LOSSES_BY_FEATURE.refused.values())))}. `values="auto"`, the default,
+takes one of the four kinds by a rule: [values and counts](guides/values.md).
 
 ## Solvers
 
