@@ -121,6 +121,7 @@ def tables() -> dict[str, str]:
         "sgd grid": grid,
         "start": printed("start", "--table", "--K", "64")[0],
         "values": printed("values", "--table")[0],
+        "published": "\n\n".join(printed("published", "--table")[1:]),
         **speed_tables.tables(),
     }
 

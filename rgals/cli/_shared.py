@@ -122,7 +122,7 @@ FIT: tuple[Option, ...] = (
     ("init", str, "NAME", "start: auto, random or spectral"),
     ("readout_exponent", float, "E", "items' factors times their popularity to this power, after the fit"),
     ("hard_negatives", float, "GAMMA", "weight of pairs that scores put first: 0.5 to 4 where K is small"),
-    ("solver", str, "NAME", "auto, exact, svd or dense"),
+    ("solver", str, "NAME", "auto, exact, pcg, svd or dense"),
     ("dtype", str, "TYPE", "float32 or float64"),
     ("tol", float, "T", "stop when the objective falls by less than this share"),
     JOBS,
