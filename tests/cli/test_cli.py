@@ -416,7 +416,6 @@ def test_help_names_every_solver(capsys):
     assert all(name in said for name in solvers.replace('"', "").split(", "))
 
 
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_has_examples(name, capsys):
     with pytest.raises(SystemExit) as stop:
