@@ -9,9 +9,9 @@ from instruments.bad_inputs import CASES
 SECONDS = 2.0
 
 
-def test_bad_inputs(zygote, tally):
-    count = tally("bad inputs", len(CASES) // 3, 150)
-    chosen = range(len(CASES)) if count.figure == 150 else range(0, len(CASES), 3)
+def test_bad_inputs(zygote, tally, amount):
+    chosen = range(0, len(CASES), amount(5, 1))
+    count = tally("bad inputs", len(chosen), 150)
     assert len(CASES) >= 150
     for number in chosen:
         name, _, pattern = CASES[number]

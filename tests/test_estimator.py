@@ -52,6 +52,7 @@ def model(X):
     return RGALS(K=8, n_iter=4, random_state=0).fit(X)
 
 
+@pytest.mark.few(48)
 @parametrize_with_checks([RGALS(K=4, n_iter=3), RGALS(K=3, loss=IALS(), n_iter=2, dtype="float64")])
 @pytest.mark.filterwarnings("ignore:.*have no interactions")
 def test_scikit_learns_checks(estimator, check):

@@ -74,6 +74,7 @@ def test_movies_without_a_file(monkeypatch, capsys):
         run("movies.py", monkeypatch, capsys, "only one argument")
 
 
+@pytest.mark.few(0)
 def test_grid_search(monkeypatch, capsys):
     out = run("grid_search.py", monkeypatch, capsys)
     means = [float(value) for value in re.findall(r"([\d.]+) \+-", out)]

@@ -23,6 +23,7 @@ def fit(data_set, method, train):
     return RGALS(64, loss, n_iter=16, init="random", random_state=0, **of_model).fit(train)
 
 
+@pytest.mark.few(2)
 @pytest.mark.realdata
 @pytest.mark.parametrize(
     ("data_set", "floor"), [("amazon-health-10core", 0.143), ("amazon-electronics-10core", 0.056)]

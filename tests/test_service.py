@@ -201,6 +201,7 @@ def request_of(words):
     return "GET" if body is None else "POST", address, body, headers
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("client", ["curl", "http.client"])
 @pytest.mark.parametrize("line", QUESTIONS)
 def test_the_documented_lines_do_what_they_say(shop, line, client):
@@ -333,6 +334,7 @@ service.main()
 """
 
 
+@pytest.mark.few(0)
 def test_a_file_that_comes_while_another_is_loaded_is_noticed(models, tmp_path):
     path, item = tmp_path / "model.npz", {"item": models[0].item_ids_[0].item()}
     models[0].save(path)

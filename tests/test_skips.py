@@ -43,6 +43,7 @@ def test_a_test_that_runs_nowhere_is_named(tmp_path):
     assert check(tmp_path, {"b": ("pandas is missing", [])})[0] == 1, "a job in which nothing ran"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("processes", [0, 2])
 def test_the_record_is_written(tmp_path, processes):
     for name in ("one", "two"):

@@ -11,6 +11,7 @@ from instruments.harness import python
 JOURNEY = str(Path(__file__).parent / "instruments" / "journey.py")
 
 
+@pytest.mark.few(0)
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="plays other systems on Linux")
 def test_the_whole_package_works_elsewhere_and_writes_the_same_bytes(tmp_path):
     done = python(JOURNEY, str(tmp_path), NUMBA_NUM_THREADS=2)

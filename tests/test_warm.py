@@ -60,6 +60,7 @@ def first_of_a_process(folder, **changes) -> list[str]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.few(0)
 def test_after_it_a_new_process_compiles_nothing(tmp_path):
     # From a script without the guard that multiprocessing asks for; a second time in tests/stress.
     script = tmp_path / "script.py"
@@ -105,6 +106,7 @@ def test_no_two_processes_compile_the_same_and_the_bar_ends_full(package, monkey
     assert 0 < found.compiled[reports[0]] < 100
 
 
+@pytest.mark.few(0)
 def test_a_process_that_fails_is_quoted(package, monkeypatch):
     toy(package, monkeypatch, CALL)
     with pytest.raises(RgalsError, match="ended with 1: ValueError: this one fails"):

@@ -43,8 +43,8 @@ class Rows(NamedTuple):
 
     ``values`` is empty for ones. ``scale, linear, ridge`` are float64 (n_rows,). ``row_terms`` U (n_rows, 4)
     and ``col_terms`` V (n_fixed, 4), or (0, 4) for ones, give the weight ``m = v U_0 V_0 + U_1 V_1`` and the
-    linear coefficient ``l = v U_2 V_2 + U_3 V_3`` of a positive of value v. Where ``pairs`` is not None, both
-    have six columns, and a value below 0 marks a pair with ``m = -v U_4 V_4`` and ``l = -v U_5 V_5``.
+    linear coefficient ``l = v U_2 V_2 + U_3 V_3`` of a positive of value v. Where both have six
+    columns, a value below 0 marks a pair with ``m = -v U_4 V_4`` and ``l = -v U_5 V_5``.
     """
 
     indptr: np.ndarray
@@ -55,7 +55,6 @@ class Rows(NamedTuple):
     ridge: np.ndarray
     row_terms: np.ndarray
     col_terms: np.ndarray
-    pairs: bool | None = None
 
 
 class Basis(NamedTuple):
@@ -226,10 +225,10 @@ def coefficients(k, number, rows):
     v = rows.values[k] if len(rows.values) else m.dtype.type(1.0)
     if len(rows.col_terms):
         col = rows.col_terms[rows.indices[k]]
-        if rows.pairs is not None and v < 0.0:  # a pair with terms of its own
+        if v < 0.0 and len(m) > 4:  # a pair with terms of its own
             return -v * (m[4] * col[4]), -v * (m[5] * col[5])
         return v * (m[0] * col[0]) + m[1] * col[1], v * (m[2] * col[2]) + m[3] * col[3]
-    if rows.pairs is not None and v < 0.0:
+    if v < 0.0 and len(m) > 4:
         return -v * m[4], -v * m[5]
     return v * m[0] + m[1], v * m[2] + m[3]
 

@@ -146,8 +146,7 @@ def rows_of(matrix: CSR, side: Side, dtype: np.dtype) -> Rows:
     """The record that kernels read, in the factors' precision."""
     values = read_only(matrix.values.astype(dtype, copy=False))
     parts = matrix.indptr, matrix.indices, values, side.scale, side.linear, side.ridge
-    # Without pairs the record has None, for which numba leaves out what they need.
-    return Rows(*parts, *fold_terms(side, dtype), True if side.row_terms.shape[1] == 6 else None)
+    return Rows(*parts, *fold_terms(side, dtype))
 
 
 def weigh(rows: Rows, n_threads: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

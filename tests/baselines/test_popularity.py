@@ -22,6 +22,7 @@ def data():
     return make_implicit(150, 60, mean_interactions=9, timestamps=True, valued=True, random_state=0)
 
 
+@pytest.mark.few(63)
 @parametrize_with_checks([Popularity(), EASE(reg=1.0), EASE(reg=1.0, dtype="float64")])
 @pytest.mark.filterwarnings("ignore:.*have no interactions")
 def test_scikit_learns_checks(estimator, check):

@@ -327,6 +327,7 @@ def test_demo_on_a_file(folder, capsys):
 # --------------------------------------------------------------------------------------------- compare
 
 
+@pytest.mark.few(0)
 def test_compare_writes_its_report(folder, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     out = tmp_path / "comparison"

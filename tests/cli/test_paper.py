@@ -54,6 +54,7 @@ def test_table_3_has_our_figures_beside_the_printed_ones(folder, capsys, monkeyp
     assert found["RG2"][::2] != found["WRMF"][::2]
 
 
+@pytest.mark.few(0)
 def test_table_2_says_which_line_the_gap_follows(folder, capsys):
     assert main(["paper", "table2", "--data-dir", str(folder), *FAST]) == 0
     out = capsys.readouterr().out

@@ -91,6 +91,7 @@ def test_bad_files(tally, tmp_path, capsys, amount):
     count.check()
 
 
+@pytest.mark.few(0)
 @LINUX
 def test_a_line_of_100_mb_needs_little_memory(zygote, tmp_path):
     endless(tmp_path / "long.csv")

@@ -205,6 +205,7 @@ def test_a_comparison_from_one_call(data, tmp_path):
         assert "key" in json.loads(line)
 
 
+@pytest.mark.few(0)
 def test_an_interrupted_comparison_resumes(data, tmp_path, monkeypatch, undrawn):
     """Stopped in the middle and started again, it fits exactly what was missing."""
     fits = []

@@ -586,6 +586,7 @@ MANY = "".join(f"u{k % 50},i{k % 31},{k % 5 + 1},note {k}\n" for k in range(20_0
 HEAD = "user,item,rating,note\n"
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("content", "words"),
     [

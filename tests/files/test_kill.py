@@ -87,7 +87,7 @@ def test_a_naive_save_is_caught(zygote, folder):
 
 
 def test_kill_while_fitting(zygote, tmp_path, tally):
-    count = tally("kill -9 while fitting", 9, 100)
+    count = tally("kill -9 while fitting", 6, 100)
     rng = np.random.default_rng(10)
     wanted = [zygote.run(f"{ME}:fit", kind, None) for kind in range(len(saving.SETTINGS))]
     assert all(outcome.returned for outcome in wanted), wanted

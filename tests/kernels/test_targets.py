@@ -52,6 +52,6 @@ def check(real: str, triple: str, cpu: str) -> None:
     ("real", "triple", "cpu"),
     [("float64", *SYSTEMS[0]), ("float64", "x86_64-pc-windows-msvc", "haswell")],
 )
-@pytest.mark.few(1)
+@pytest.mark.few(0)
 def test_kernels_become_object_code_for_other_systems(real, triple, cpu):
     check(real, triple, cpu)

@@ -65,6 +65,7 @@ def test_cohesion_is_one_by_chance_and_counts_communities(rng):
     assert cohesion(as_csr(sp.block_diag(parts))) == pytest.approx(5 * by_chance(parts[0]), rel=0.15)
 
 
+@pytest.mark.few(0)
 def test_cohesion_of_a_part_of_the_users_is_that_of_all(monkeypatch):
     large = as_csr(make_implicit(4000, 800, n_clusters=8, random_state=0).matrix)
     whole = cohesion(large)
@@ -100,6 +101,7 @@ def dense_pull(matrix, alpha):
     return np.linalg.svd(pull / np.sqrt(np.outer(rows, columns)), compute_uv=False)[0]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("alpha", "share"), [(0.024, 1.02), (0.2, 1.02), (0.024, 0.9)])
 def test_more_than_the_largest_pull_leaves_nothing_and_less_does(alpha, share):
     X = make_implicit(60, 40, mean_interactions=9, random_state=0).matrix

@@ -18,7 +18,7 @@ BATCH = 500
 
 
 def test_mutants_of_csr(zygote, tally):
-    count = tally("CSR mutants", 1000, 10_000)
+    count = tally("CSR mutants", 500, 10_000)
     totals = np.zeros(2, int)
     for start in range(0, count.figure, BATCH):
         outcome = zygote.run("instruments.mutants:batch", start, start + BATCH)

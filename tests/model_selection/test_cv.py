@@ -59,7 +59,7 @@ def model(data):
 
 @parametrize_with_checks([RGALSCV(K=3, budget=0.5, n_iter=2, n_splits=2)])
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.few(16)
+@pytest.mark.few(8)
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
@@ -267,6 +267,7 @@ def test_a_fit_ends_where_it_has_become_worse_beyond_noise(data, monkeypatch, pa
 # K.
 
 
+@pytest.mark.few(0)
 def test_a_larger_k_takes_no_more_iterations_than_were_best(data):
     model = RGALSCV(K=[2, 4], budget=3, n_iter=8, n_splits=2, min_gain=0.0, random_state=0).fit(data)
     found = model.cv_results_
@@ -327,6 +328,7 @@ def test_weights_are_tried_last_and_are_those_of_the_model(sparse):
     assert model.best_score_ == pytest.approx(figure, rel=0.01)
 
 
+@pytest.mark.few(0)
 def test_no_weights_are_tried_where_none_are_asked_for_or_paid_for(sparse):
     options = {"K": 8, "n_splits": 2, "random_state": 0}
     for more in (
@@ -548,6 +550,7 @@ def test_killed_searches_end_as_if_nothing_had_happened(data, tmp_path, amount):
 # Values.
 
 
+@pytest.mark.few(0)
 def test_heavy_tailed_values_are_settled_once_for_all_fits(data):
     counts = data.matrix.copy()
     counts.data = np.random.default_rng(0).lognormal(2.0, 2.0, counts.nnz).astype(np.float32)

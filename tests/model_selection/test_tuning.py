@@ -496,6 +496,7 @@ def ratings(data, tmp_path):
     return path
 
 
+@pytest.mark.few(0)
 def test_the_command_tunes_saves_and_goes_on(ratings, tmp_path, capsys):
     model, journal = tmp_path / "model.npz", tmp_path / "trials.jsonl"
     options = ["--K", "4,8", "--space", "user_exponent=0", "--space", "item_exponent=-0.2,0,0.1"]

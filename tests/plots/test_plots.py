@@ -74,6 +74,7 @@ def test_a_sweep_runs_through_the_best_of_each_value(X):
         plots.sweep({"auto": 0.3}, "reg")
 
 
+@pytest.mark.few(0)
 def test_a_sweep_compares_trials_of_one_scale_only(X):
     search = RGALSCV(K=8, budget=2, random_state=0).fit(X)
     levels = search.cv_results_["level"]

@@ -91,6 +91,7 @@ def test_every_answer_comes_from_one_snapshot(zygote, tally, amount):
     count.check()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("what", ["als", "sgd"])
 def test_every_file_saved_during_refits_is_one_of_the_fits(zygote, tally, what):
     count = tally(f"saves during refits ({what})", 80, 5000)
@@ -147,6 +148,7 @@ def test_forks(zygote, tally, amount):
     assert count.worst < PATIENCE
 
 
+@pytest.mark.few(0)
 @LINUX
 def test_soak(zygote, tally):
     count = tally("soak: fits without growth", 100, 1000)

@@ -76,6 +76,7 @@ def test_code_is_compiled_no_folder_made_where_the_process_stands_and_one_warnin
     assert done.stderr.count("RuntimeWarning: ") == 1 and "NUMBA_CACHE_DIR" in done.stderr, done.stderr
 
 
+@pytest.mark.few(0)
 def test_a_cache_that_lacks_something_is_told_of_once(warm):
     done = run(warm, ENTRY.replace("[[3, 4]], np.int32", "[[3, 4]], np.int16"))
     assert (done.returncode, done.stdout) == (0, "[[True, False]]\n"), done.stderr

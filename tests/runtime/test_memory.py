@@ -89,6 +89,7 @@ def peak_of(call) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("shape", [(60_000, 100), (100, 60_000)], ids=["tall", "wide"])
 def test_the_closed_form_takes_what_is_predicted(shape):
     X = matrix(min(shape) * 600, 100, 5)
@@ -205,6 +206,7 @@ def test_an_sgd_fit_that_does_not_fit_is_refused_before_it_allocates(monkeypatch
     assert (model.item_factors_ == before).all()
 
 
+@pytest.mark.few(0)
 @LINUX
 def test_a_limit_of_the_address_space_gives_a_typed_error():
     # Not by the zygote: the stacks of its threads are address space that its children fill.

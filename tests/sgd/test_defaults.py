@@ -159,6 +159,7 @@ class WithoutPredict(SGDRanker):
 CALLING_SCORE = ("check_fit_score_takes_y", "check_n_features_in_after_fitting", "check_pipeline_consistency")
 
 
+@pytest.mark.few(24)
 @parametrize_with_checks(
     [WithoutPredict(K=4), WithoutPredict(K=3, loss="sampled_softmax", n_epochs=2)],
     expected_failed_checks=lambda _: dict.fromkeys(CALLING_SCORE, "score is a parameter"),

@@ -45,6 +45,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.few(18)
 @pytest.mark.parametrize("loss", list(LOSSES))
 def test_every_loss_learns_the_groups(loss):
     X, group = two_worlds()

@@ -73,6 +73,7 @@ CASES = [
 ]
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("score", ["dot", "cosine"])
 @pytest.mark.parametrize("loss, sampling", CASES, ids=str)
 def test_one_step_follows_the_gradient_of_the_whole_objective(loss, sampling, score, rng):

@@ -55,6 +55,7 @@ class KilledError(Exception):
     pass
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_an_interrupted_fit_resumes_to_the_same_bytes(name, X, tmp_path):
     settings = SETTINGS[name]

@@ -276,7 +276,7 @@ def test_an_update_without_memory_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("valued", [False, True])
-@pytest.mark.few(1)
+@pytest.mark.few(0)
 def test_an_update_takes_no_more_memory_than_it_says(valued, monkeypatch):
     X = make_implicit(4000, 2000, mean_interactions=60, valued=valued, random_state=0).matrix
     model = fitted("ials", X, "float32", n_iter=1, values="bm25" if valued else "raw")

@@ -54,6 +54,7 @@ def lengths_around(K):
     return sp.csr_array(X)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("K", [1, 7, 64, 130])
 @pytest.mark.parametrize("name", ["rg2", "rgx-half", "ials", "rg2-signed"])
 def test_row_lengths_around_the_number_of_factors(name, K, numpy_device):
@@ -64,6 +65,7 @@ def test_row_lengths_around_the_number_of_factors(name, K, numpy_device):
             compare(CuPyBackend(numpy_device), rows, fixed, coefficients, tolerance)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("segment", [7, 12])
 @pytest.mark.parametrize("name", ["rg2", "rgx-half", "ials", "rg2-signed"])
 def test_rows_longer_than_a_segment_are_cut(name, segment, device, monkeypatch):
@@ -79,6 +81,7 @@ def test_rows_longer_than_a_segment_are_cut(name, segment, device, monkeypatch):
         assert any(b.length == 0 and len(b.rows) > 1 for b in backend._sides[0].buckets)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", ["rg2", "rg2-row-only", "rgx-half", "rg2-signed"])
 @pytest.mark.parametrize("size", [1, 3_000, 40_000])
 def test_the_result_does_not_depend_on_the_memory_budget(name, size, numpy_device):
@@ -115,7 +118,7 @@ def test_a_device_that_is_too_small_says_so():
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.few(10)
+@pytest.mark.few(3)
 def test_the_objective_never_rises_and_factors_stay_on_the_device(name, device):
     loss = LOSSES[name]
     X = interactions(valued=True)
@@ -155,6 +158,7 @@ def test_the_objective_never_rises_and_factors_stay_on_the_device(name, device):
         np.testing.assert_allclose(Q @ Q.T, cpu @ cpu.T, atol=tolerance * np.abs(cpu @ cpu.T).max())
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", ["rg2", "rgx", "ials"])
 def test_conjugate_gradients_agree_with_the_cpu_in_a_fit(name, device):
     loss = LOSSES[name]
@@ -212,6 +216,7 @@ def test_more_factors_than_a_warp_can_hold_are_refused(numpy_device):
         CuPyBackend(numpy_device).half_step(rows, fixed, coefficients)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["rg2", "rg2-row-only"])
 def test_1024_factors(name, numpy_device):
     X = interactions()[:2]  # the oracle takes a second a row

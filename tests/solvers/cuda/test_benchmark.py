@@ -34,6 +34,7 @@ def test_without_a_device_it_says_so(benchmark, monkeypatch, capsys):
     assert said.out == ""
 
 
+@pytest.mark.few(0)
 def test_every_table_is_made(benchmark, monkeypatch, capsys, tmp_path, numpy_device):
     monkeypatch.setattr(cuda_device, "_import_cupy", lambda: (numpy_device.xp, None, None))
     monkeypatch.setattr(cuda_device, "_OPEN", {(0, False): numpy_device})

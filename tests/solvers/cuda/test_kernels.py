@@ -118,7 +118,7 @@ def problem(dtype, k, *, valued, columns, seed=0, n_rows=9, n_fixed=300):
 @pytest.mark.parametrize(("columns", "valued"), [(False, False), (True, True)], ids=["binary", "valued"])
 @pytest.mark.parametrize("k", [7, 64, 128, 160])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_sums_and_packed_rows(dtype, k, columns, valued):
     both = Both(dtype, k)
     counts, indptr, indices, values, row_terms, col_terms, factors, flags = problem(
@@ -155,7 +155,7 @@ def test_sums_and_packed_rows(dtype, k, columns, valued):
 @needs_compiler
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (5, 7), (32, 64), (33, 33), (100, 64), (64, 128)])
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 def test_triangular_solves(n, k, dtype):
     rng = np.random.default_rng(0)
     a = rng.standard_normal((3, n, n)) / np.sqrt(n)
@@ -205,7 +205,7 @@ def test_segments_diagonals_and_column_sums(dtype):
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
 @pytest.mark.parametrize("k", [1, 33, 64, 128, 600])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_conjugate_gradients(dtype, k, columns):
     rng = np.random.default_rng(0)
     both = Both(dtype, k)

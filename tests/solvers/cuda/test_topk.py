@@ -32,6 +32,7 @@ def same(ours, theirs, dtype):
     assert ours[0].dtype == theirs[0].dtype and ours[1].dtype == theirs[1].dtype
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("filters", ["none", "exclude", "items", "candidates", "scale", "all"])
 def test_the_lists_are_those_of_the_cpu(on, dtype, filters):
@@ -100,6 +101,7 @@ def test_a_full_device_takes_fewer_queries(monkeypatch):
     assert device.xp.refused > 1
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("solver", ["auto", "pcg", "svd"])
 def test_the_estimator_runs_on_the_device(monkeypatch, device, solver):
     """The whole surface: fit, fold-in, recommendations, neighbours."""
