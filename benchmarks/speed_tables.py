@@ -1,11 +1,21 @@
 """Tables of speed, memory and exactness for README.md and docs/speed.md, from ``speed_results.jsonl``.
 
-What writes the lines, one command a table:
+What writes the lines, on two threads and a machine at rest; `page.py` then writes the pages:
 
-    python benchmarks/speed.py douban-book-music --K 32 64 128 256 512 --methods ... --record
-    python benchmarks/speed.py douban-book-music --K 64 256 --memory --methods ... --record
+    python benchmarks/speed.py douban-book-music --K 32 64 128 256 512 --record --methods \
+        "rgals iALS exact" "rgals RG2 exact" "rgals RG2 pcg" "rgals RG2 shared" "implicit CG(3)" "irspack CG(3)"
+    python benchmarks/speed.py douban-book-music --K 64 128 256 --record --methods "rgals RGx exact"
+    python benchmarks/speed.py douban-book-music --K 64 --record --methods "implicit Cholesky" "irspack Cholesky"
+    python benchmarks/speed.py amazon-book-kgat --K 1024 --iterations 2 --record --methods \
+        "rgals RG2 exact" "implicit CG(3)"
+    python benchmarks/speed.py ml-10m-shaped --K 64 --iterations 2 --record --methods \
+        "rgals RG2 exact" "implicit CG(3)" "irspack CG(3)"
+    python benchmarks/speed.py --jsonl benchmarks/speed_results.jsonl --plot docs/speed.png
+    python benchmarks/speed.py douban-book-music --K 64 256 --memory --record --methods \
+        "rgals RG2 exact" "implicit CG(3)" "irspack CG(3)"
     python benchmarks/limits.py douban-book-music --K 64 128 256 --record
     python benchmarks/batch.py --record
+    python benchmarks/batch.py --large --record
     python benchmarks/cg_error.py ml-1m --K 32 64 128 256 512 1024 --record
 
 A measurement that is repeated replaces the earlier one. A table of which nothing is recorded stays as it is.

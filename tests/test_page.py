@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -62,3 +63,12 @@ def test_what_is_recorded_of_speed_is_written_and_the_rest_stays(page, monkeypat
         file.write(json.dumps({**rows[-1], "K": 256, "machine": "another"}) + "\n")
     with pytest.raises(AssertionError, match="different machines"):
         tables.tables()
+
+
+def test_the_wait_of_a_first_fit_is_what_was_recorded():
+    docs = BENCHMARKS.parent / "docs"
+    text = (docs / "startup.md").read_text(encoding="utf-8")
+    recorded = re.search(r"^\| empty \| fit \| ([\d.]+)", text, re.MULTILINE)
+    for page in (BENCHMARKS.parent / "README.md", docs / "start" / "install.md"):
+        said = re.search(r"about (\d+) (?:CPU )?seconds", page.read_text(encoding="utf-8"))
+        assert abs(int(said[1]) - float(recorded[1])) < 1, page.name

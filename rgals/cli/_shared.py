@@ -74,7 +74,7 @@ def given(args: argparse.Namespace, options: Iterable[Option]) -> dict[str, Any]
 def add_read_options(parser: argparse.ArgumentParser) -> None:
     """Options that say how a data file is to be read; see `read_data`."""
     group = parser.add_argument_group(
-        "reading", "DATA: npz, csv, tsv, MovieLens '::', parquet; columns with usual names are found."
+        "reading", "DATA: npz, csv, tsv, jsonl, '::', .inter, parquet; columns with usual names are found."
     )
     for name, text in _COLUMNS.items():
         group.add_argument(f"--{name}-column", type=column, metavar="COLUMN", help=f"column of {text}")
