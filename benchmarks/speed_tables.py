@@ -1,11 +1,12 @@
-"""Tables of speed, memory and exactness for README.md and docs/speed.md, from ``speed_results.jsonl``.
+r"""Tables of speed, memory and exactness for README.md and docs/speed.md, from ``speed_results.jsonl``.
 
 What writes the lines, on two threads and a machine at rest; `page.py` then writes the pages:
 
-    python benchmarks/speed.py douban-book-music --K 32 64 128 256 512 --record --methods \
-        "rgals iALS exact" "rgals RG2 exact" "rgals RG2 pcg" "rgals RG2 shared" "implicit CG(3)" "irspack CG(3)"
+    python benchmarks/speed.py douban-book-music --K 32 64 128 256 512 --record --methods "rgals iALS exact" \
+        "rgals RG2 exact" "rgals RG2 pcg" "rgals RG2 shared" "implicit CG(3)" "irspack CG(3)"
     python benchmarks/speed.py douban-book-music --K 64 128 256 --record --methods "rgals RGx exact"
-    python benchmarks/speed.py douban-book-music --K 64 --record --methods "implicit Cholesky" "irspack Cholesky"
+    python benchmarks/speed.py douban-book-music --K 64 --record --methods \
+        "implicit Cholesky" "irspack Cholesky"
     python benchmarks/speed.py amazon-book-kgat --K 1024 --iterations 2 --record --methods \
         "rgals RG2 exact" "implicit CG(3)"
     python benchmarks/speed.py ml-10m-shaped --K 64 --iterations 2 --record --methods \
