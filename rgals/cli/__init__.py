@@ -46,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
         module.configure(command)
         command.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=module.run, usage_error=command.error)
     return parser
 
 
@@ -56,7 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     The exit code is 0 where it is done, 1 after an error of rgals or of the system, and 130 where it was
     interrupted. Wrong usage ends the process with 2, as argparse does.
     """
-    args = build_parser().parse_args(argv)
+    args, unknown = build_parser().parse_known_args(argv)
+    if unknown:
+        args.usage_error(f"unrecognized arguments: {' '.join(unknown)}")
     if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8")  # as all files are; Windows's code pages lack most ids
     try:

@@ -72,7 +72,7 @@ def given(args: argparse.Namespace, options: Iterable[Option]) -> dict[str, Any]
 
 def add_read_options(parser: argparse.ArgumentParser) -> None:
     """Options that say how a data file is to be read; see `read_data`."""
-    forms = "DATA: npz, csv, tsv, MovieLens '::', parquet; columns with usual names are found."
+    forms = "DATA: npz, csv, tsv, jsonl, '::', .inter, parquet; columns with usual names are found."
     group = parser.add_argument_group("reading", forms)
     for name, text in _COLUMNS.items():
         group.add_argument(f"--{name}-column", type=column, metavar="COLUMN", help=f"column of {text}")
@@ -122,7 +122,7 @@ FIT: tuple[Option, ...] = (
     ("init", str, "NAME", "start: auto, random or spectral"),
     ("readout_exponent", float, "E", "items' factors times their popularity to this power, after the fit"),
     ("hard_negatives", float, "GAMMA", "weight of pairs that scores put first: 0.5 to 4 where K is small"),
-    ("solver", str, "NAME", "auto, exact, svd or dense"),
+    ("solver", str, "NAME", "auto, exact, pcg, svd or dense"),
     ("dtype", str, "TYPE", "float32 or float64"),
     ("tol", float, "T", "stop when the objective falls by less than this share"),
     JOBS,

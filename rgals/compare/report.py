@@ -159,19 +159,25 @@ class Comparison:
         >>> data = {f"set_{seed}": make_implicit(200, 100, random_state=seed) for seed in (0, 1)}
         >>> result = compare(data, "popularity,ease", effort=Effort(max_trials=0), verbose=0)
         >>> frame = result.to_frame().replace(r"([#$%&_{}])", r"\\\1", regex=True)  # as LaTeX reads names
+        >>> frame = frame.replace(r"([\^~])", r"\\\1{}", regex=True)
         >>> frame["cell"] = [
         ...     rf"\textbf{{{value:.3f}}}" if best else rf"{value:.3f}" + r"$^\dagger$" * tied
         ...     for value, best, tied in zip(frame["ndcg@10"], frame["best"], frame["tied"])
         ... ]
         >>> table = frame.pivot(index="label", columns="data", values="cell").fillna("--")
+        >>> table = table.loc[frame["label"].unique()]  # the best of the first set first
         >>> rows = [["method", *table.columns], *map(list, table.itertuples())]
-        >>> body = [" & ".join(row) + r" \\" for row in rows]
-        >>> columns = "l" + "r" * table.shape[1]
-        >>> print("\n".join([rf"\begin{{tabular}}{{{columns}}}", *body, r"\end{tabular}"]))
-        \begin{tabular}{lrr}
+        >>> head, *body = [" & ".join(row) + r" \\" for row in rows]
+        >>> lines = [r"\hline", head, r"\hline", *body, r"\hline"]
+        >>> columns = "l" * (1 + table.shape[1])  # digits stand below each other, daggers behind
+        >>> print("\n".join([rf"\begin{{tabular}}{{{columns}}}", *lines, r"\end{tabular}"]))
+        \begin{tabular}{lll}
+        \hline
         method & set\_0 & set\_1 \\
+        \hline
         EASE & \textbf{0...} & \textbf{0...} \\
         Popularity & 0... & 0... \\
+        \hline
         \end{tabular}
         """
         check_real("level", level, 0.0, 1.0)

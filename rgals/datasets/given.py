@@ -347,7 +347,9 @@ def _refuse_lists(X: Any, name: str) -> None:
         raise InputError(f"{name} is a list of records; give pandas.DataFrame({name})")
     if isinstance(first, list | tuple) and any(isinstance(field, str | bytes) for field in first):
         give = f"give {_READ}(tuple(zip(*{name})))"
-        raise InputError(f"{name} is a list of records, not of numeric rows; {give}")
+        if isinstance(X, tuple):
+            give = f"give {_READ}({name}) if it holds columns, {_READ}(tuple(zip(*{name}))) if records"
+        raise InputError(f"{name} is a {type(X).__name__} of records, not of numeric rows; {give}")
     if fields := getattr(getattr(X, "dtype", None), "names", None):
         raise InputTypeError(f"{name} is a structured array; give {_READ}(({_columns(list(fields), name)}))")
     if isinstance(X, np.ndarray) and X.ndim == 2 and X.size and isinstance(X[0, 0], str | bytes):
