@@ -20,6 +20,7 @@ from unittest.mock import patch
 import hard_negatives
 import losses
 import rgalscv
+import speed_tables
 from quality import RESULTS, SETS, TUNED, cell, ladder, names_of, rows_of, summary
 
 from rgals.files.journal import Journal
@@ -143,6 +144,8 @@ def tables() -> dict[str, str]:
         "sgd grid": grid,
         "start": printed("start", "--table", "--K", "64")[0],
         "values": printed("values", "--table")[0],
+        "published": "\n\n".join(printed("published", "--table")[1:]),
+        **speed_tables.tables(),
     }
 
 
