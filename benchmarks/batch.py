@@ -1,4 +1,4 @@
-"""Recommendations for everybody: rate and memory: `python benchmarks/batch.py [--large] [--out FILE.jsonl]`.
+"""Recommendations for everybody: rate and memory: `python benchmarks/batch.py [--large] [--record]`.
 
 Every method finds the 10 best unseen items of the same users from the same float32 factors, in turns on the
 same number of threads; the table gives the median over the rounds. `recommend_all` also writes the lists,
@@ -14,7 +14,6 @@ the model.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import statistics
@@ -27,6 +26,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 from implicit.cpu.als import AlternatingLeastSquares
+from peers import record
 from threadpoolctl import threadpool_limits
 from topk import CHUNK, amazon_book, environment, factors, with_numpy
 
@@ -152,7 +152,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=None)
     parser.add_argument("--large", action="store_true", help="a million users, 100,000 items")
     parser.add_argument("--users", type=int, help="a part of them (default: all)")
-    parser.add_argument("--out", type=Path, help="append JSON lines to this file")
+    parser.add_argument(
+        "--record", action="store_true", help="keep the rates for README.md and docs/speed.md"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -179,10 +181,9 @@ def main() -> None:
         for r in records:
             rates = " | ".join(f"{r[key]:,.0f}" for key in ("users_per_second", "slowest", "fastest"))
             print(f"| {r['method']} | {rates} | {r['cpu_us_per_user']:.0f} |")
-    if args.out:
-        with args.out.open("a") as file:
-            for record in records:
-                file.write(json.dumps({**setting, **record, "load": os.getloadavg()[0]}) + "\n")
+    if args.record:
+        what = {"what": "lists of many users" if args.large else "lists", "load": os.getloadavg()[0]}
+        record([{**what, **row} for row in records], n_threads(args.jobs))
 
 
 if __name__ == "__main__":

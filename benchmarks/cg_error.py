@@ -14,12 +14,13 @@ import argparse
 
 import numpy as np
 from implicit.cpu._als import least_squares, least_squares_cg
-from peers import describe, load
+from peers import describe, load, record
 from threadpoolctl import threadpool_limits
 
 from rgals import WRMF
 from rgals.losses import Degrees
 from rgals.matrix.validate import as_csr
+from rgals.runtime.threads import n_threads
 from rgals.solvers.als import Problem
 from rgals.solvers.cpu import CPUBackend
 
@@ -61,8 +62,10 @@ def main() -> None:
     )
     parser.add_argument("data", nargs="?", default="ml-1m")
     parser.add_argument("--K", type=int, nargs="*", default=[32, 64, 128, 256])
+    parser.add_argument("--record", action="store_true", help="keep them for docs/speed.md")
     args = parser.parse_args()
-    print(describe(0))
+    threads = n_threads(None)
+    print(describe(threads))
     X = load(args.data)
     print(f"\n{args.data}, WRMF alpha={ALPHA:g}, reg={REG:g}, {STEPS} steps\n")
     names: list[str] = []
@@ -74,6 +77,9 @@ def main() -> None:
                 print("| K | after iteration | " + " | ".join(names) + " |\n|---|---|" + "---|" * len(names))
             cells = [f"{row[name]:.2e}" if name in row else "" for name in names]
             print(f"| {K} | {iterations} | " + " | ".join(cells) + " |", flush=True)
+            if args.record:
+                key = {"what": "error", "data": args.data, "K": K, "iteration": iterations}
+                record([{**key, "method": name, "error": error} for name, error in row.items()], threads)
 
 
 if __name__ == "__main__":

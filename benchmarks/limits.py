@@ -30,7 +30,7 @@ import numba
 import numpy as np
 import scipy.sparse as sp
 from numba import njit
-from peers import METHODS, describe, load
+from peers import METHODS, describe, load, record
 from threadpoolctl import threadpool_limits
 
 from rgals.kernels import diagonal
@@ -136,7 +136,7 @@ def time_solver(
     for _ in range(repeats):
         with stopwatch(diagonal, "solve") as seconds:
             iterations.append(METHODS[method](X, K, threads, _ITERATIONS)[-1])
-        if seconds:
+        if SOLVERS[method] == "shared":  # elsewhere rows without interactions are of this kind
             # A fit ends with the users that belong to the last items: not of any iteration.
             assert len(seconds) == 2 * _ITERATIONS + 1
             products.append(sum(seconds[-3:-1]))
@@ -243,6 +243,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=numba.config.NUMBA_NUM_THREADS)
     parser.add_argument("--jsonl", help="append every figure to this file")
+    parser.add_argument("--record", action="store_true", help="keep the fractions for docs/speed.md")
     parser.add_argument("--plot", metavar="PNG")
     args = parser.parse_args()
     print(describe(args.threads))
@@ -254,6 +255,8 @@ def main() -> None:
             scoring(X, max(args.K), args.threads)
     if args.scaling:
         rows += scaling(args.threads, args.repeats)
+    if args.record:
+        record([row for row in rows if row["what"] == "limit"], args.threads)
     if args.jsonl:
         with open(args.jsonl, "a") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)

@@ -7,6 +7,7 @@ iteration; the first of them may hold compilation and first allocations, and cac
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import time
@@ -24,6 +25,8 @@ from rgals import IALS, RG2, RGALS, RGX
 from rgals.datasets import read_interactions
 
 DATA = Path(os.environ.get("RGALS_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+#: Recorded lines, from which `page.py` writes README.md and docs/speed.md.
+RECORD = Path(__file__).with_name("speed_results.jsonl")
 Method = Callable[[sp.csr_matrix, int, int, int], list[float]]
 
 
@@ -206,3 +209,10 @@ def describe(threads: int) -> str:
         f"rgals {rgals.__version__}, numba {numba.__version__}, numpy {np.__version__}, {', '.join(found)}\n"
         f"{processor()}, {threads} threads, BLAS {', '.join(blas)}, float32"
     )
+
+
+def record(rows: list[dict], threads: int) -> None:
+    """Append measurements, with versions and machine; which BLAS are loaded depends on what ran before."""
+    machine = describe(threads).partition(", BLAS")[0]
+    with RECORD.open("a") as file:
+        file.writelines(json.dumps({**row, "machine": machine}) + "\n" for row in rows)

@@ -109,15 +109,14 @@ def measure(name: str, args: argparse.Namespace, record: Journal) -> None:
 def table(name: str, record: Journal) -> str:
     """Our rows of a set and the published ones."""
     metrics = METRICS.get(name, RANKED)
-    lines = [f"| {name} | K | " + " | ".join(metrics) + " | CPU s |", "|" + "---|" * (len(metrics) + 3)]
+    lines = [f"| {name} | K | " + " | ".join(metrics) + " |", "|" + "---|" * (len(metrics) + 2)]
     for method, figures in PUBLISHED.get(name, {}).items():
-        lines.append(f"| {method} (published) | | " + " | ".join(f"{f:.4f}" for f in figures) + " | |")
+        lines.append(f"| {method} (published) | | " + " | ".join(f"{f:.4f}" for f in figures) + " |")
     mine = [row for row in record.records.values() if row.get("set") == name]
     for method in dict.fromkeys(row["method"] for row in mine):
         rows = [row for row in mine if row["method"] == method]
         cells = " | ".join(f"{np.mean([row[metric] for row in rows]):.4f}" for metric in metrics)
-        spent_ = np.median([row["cpu_seconds"] for row in rows])
-        lines.append(f"| {method} | {rows[0]['K']} | {cells} | {spent_:.1f} |")
+        lines.append(f"| {method} | {rows[0]['K']} | {cells} |")
     return "\n".join(lines)
 
 

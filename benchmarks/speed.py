@@ -9,7 +9,7 @@
 A figure is the median over the repeats of the last iteration of a fit of four, so that compilation, first
 allocations and cold caches do not count (``--iterations 2`` spares time where an iteration takes seconds).
 Packages that are not installed are left out by name. ``--jsonl`` keeps every repeat; ``--plot`` draws what
-the file holds.
+the file holds. ``--record`` keeps figures for README.md and docs/speed.md, which `page.py` writes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import time
 
 import numba
 import numpy as np
-from peers import METHODS, SAMPLED, describe, load
+from peers import METHODS, SAMPLED, describe, load, record
 
 from rgals import RGALS
 
@@ -75,12 +75,13 @@ def whole_fits(data: str, K: int, repeats: int, threads: int) -> dict[str, list[
 def peak_memory(data: str, K: int, method: str, threads: int) -> float | None:
     """Growth of the resident memory at a method's peak, in MB, in a fresh process that holds the matrix."""
     code = (
-        "import sys, peers\n"
+        "import ctypes, gc, sys, peers\n"
         "def kib(name): return int(open('/proc/self/status').read().split(name + ':')[1].split()[0])\n"
         "data, K, method, threads = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])\n"
         "X = peers.load(data)\n"
         "small = X[:200]\n"
         "peers.METHODS[method](small[:, small.getnnz(0) > 0].tocsr(), 16, threads, 2)\n"
+        "gc.collect(), ctypes.CDLL(None).malloc_trim(0)  # what reading left free is no room for the fit\n"
         "open('/proc/self/clear_refs', 'w').write('5')  # the high-water mark starts anew\n"
         "before = kib('VmRSS')\n"
         "peers.METHODS[method](X, K, threads, 2)\n"
@@ -171,6 +172,7 @@ def main() -> None:
     parser.add_argument("--fit", action="store_true", help="whole fits of 16 iterations instead")
     parser.add_argument("--memory", action="store_true", help="peak memory instead (Linux)")
     parser.add_argument("--jsonl", help="append every figure to this file")
+    parser.add_argument("--record", action="store_true", help="keep iterations or memory for the pages")
     parser.add_argument("--plot", metavar="PNG", help="draw the file given by --jsonl and stop")
     args = parser.parse_args()
     if args.plot:
@@ -191,6 +193,9 @@ def main() -> None:
                 bound = predicted_memory(name, K, args.threads)
                 for method in methods:
                     peak = peak_memory(name, K, method, args.threads)
+                    if args.record and peak is not None:
+                        row = {"what": "memory", "data": name, "K": K, "method": method, "mb": peak}
+                        record([row | {"bound": bound}], args.threads)
                     text = "failed | " if peak is None else f"{peak:.0f} | {peak / bound:.2f}"
                     print(f"| {method} | {text} |", flush=True)
                 print(f"\nbound: 2 CSR + 2 (M + N) K b + threads K^2 b = {bound:.0f} MB")
@@ -202,11 +207,16 @@ def main() -> None:
             else:
                 seconds = measure(name, K, methods, args.repeats, args.threads, args.iterations)
             show(seconds)
+            rows = [
+                {"data": name, "K": K, "method": method, "seconds": values, "what": what}
+                for method, values in seconds.items()
+                if values
+            ]
+            if args.record and not args.fit:
+                record(rows, args.threads)
             if args.jsonl:
                 with open(args.jsonl, "a") as file:
-                    for method, values in seconds.items():
-                        row = {"data": name, "K": K, "method": method, "seconds": values, "what": what}
-                        file.write(json.dumps(row | {"threads": args.threads}) + "\n")
+                    file.writelines(json.dumps(row | {"threads": args.threads}) + "\n" for row in rows)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"\npeak memory of this process: {peak:.0f} MB")
 

@@ -23,14 +23,17 @@ class Table:
     refused: dict[tuple[str, str], str] = field(default_factory=dict)  # (row, column): words of the error
 
     def __str__(self) -> str:
-        """Markdown."""
-        head = ["", *(f"`{column}`" if "(" in column or "=" in column else column for column in self.columns)]
-        head.append("what is promised")
-        lines = [head, ["---"] * len(head)]
+        """Markdown: three columns, so that a line is read at once on any screen."""
+        lines = ["| asked for | refused with | what is promised |", "| --- | --- | --- |"]
         for row, promise in self.rows.items():
-            cells = ["refused" if (row, column) in self.refused else "yes" for column in self.columns]
-            lines.append([f"`{row}`", *cells, promise])
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+            without = ", ".join(code(column) for column in self.columns if (row, column) in self.refused)
+            lines.append(f"| `{row}` | {without or 'none'} | {promise} |")
+        return "\n".join(lines)
+
+
+def code(name: str) -> str:
+    """A parameter or call as code, a name as it is."""
+    return f"`{name}`" if "(" in name or "=" in name else name
 
 
 FORMS = (
@@ -60,7 +63,7 @@ LOSSES_BY_FEATURE = Table(
         "partial_fit_items": _UPDATED,
         "partial_fit": "the users it touches minimise the objective of the merged matrix; others stay",
         "fit(checkpoint=...)": "an interrupted fit goes on and ends with the bytes of one that was not",
-        'device="cuda"': "the objectives of the CPU, but for rounding",
+        'device="cuda"': "the objectives of the CPU, but for rounding (on an emulator, never on a device)",
         'solver="pcg"': "the objective never rises; many steps solve rows exactly (for RGX, those of users)",
         'solver="svd"': "no fit ends lower",
     },
@@ -102,18 +105,22 @@ def page() -> str:
     """The whole page."""
     return f"""# What goes with what
 
-Every cell works as promised or is refused with a `ParameterError` before anything is computed;
-`tests/solvers/test_contract_losses.py` tries each. Written by `python docs/what_goes_with_what.py`.
+What can be asked for goes with every loss and every solver, or is refused with a `ParameterError` before
+anything is computed; `tests/solvers/test_contract_losses.py` tries each pair. Written by
+`python docs/what_goes_with_what.py`.
 
 ## Losses
+
+{", ".join(map(code, LOSSES_BY_FEATURE.columns))} (any subclass of `rgals.losses.Loss`):
 
 {LOSSES_BY_FEATURE}
 
 Refused: {"; ".join(sorted(set(LOSSES_BY_FEATURE.refused.values())))}. `values="auto"`, the default,
-takes one of the four kinds by a rule (`RGALS` states it). A loss of one's own is any
-subclass of `rgals.losses.Loss`.
+takes one of the four kinds by a rule: [values and counts](guides/values.md).
 
 ## Solvers
+
+{", ".join(map(code, SOLVERS_BY_FEATURE.columns))}:
 
 {SOLVERS_BY_FEATURE}
 

@@ -290,7 +290,10 @@ def main() -> None:
     )
     parser.add_argument("--most", type=int, default=1000, help="connections and requests at once")
     args = parser.parse_args()
-    app = make_app(args.model, args.poll)
+    try:
+        app = make_app(args.model, args.poll)
+    except (RgalsError, OSError) as error:
+        parser.exit(1, f"{args.model}: {error}\n")
     listener = socket.create_server((args.host, args.port), backlog=2048)
     print(f"http://{args.host}:{listener.getsockname()[1]} serves {app.state.loaded.name}", flush=True)
     config = uvicorn.Config(app, ws="none", access_log=False, log_level="info", limit_concurrency=args.most)

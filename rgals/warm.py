@@ -3,8 +3,6 @@
 They are plain commands, which need neither semaphores nor a main module that can be imported again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -85,10 +83,8 @@ def warmup(*, n_jobs: int | None = None, verbose: int = 0, jobs: Sequence[Job] =
     """
     folder = rows._run._cache.cache_path
     if folder is None or not os.access(folder, os.W_OK):
-        raise RgalsError(
-            f"compiled kernels cannot be kept: {folder or 'no folder'} can be written; set NUMBA_CACHE_DIR "
-            "to a folder that can, before Python starts, here and where rgals runs"
-        )
+        advice = "set NUMBA_CACHE_DIR to a folder that can, before Python starts, here and where rgals runs"
+        raise RgalsError(f"compiled kernels cannot be kept: {folder or 'no folder'} can be written; {advice}")
     compiled: dict[str, float] = {}
     n_processes = min(n_threads(n_jobs), len(jobs))
     with (
@@ -169,14 +165,15 @@ def compile_once(folder: Path) -> None:
     library.load = lambda real: alone(str(real), load_here, real)
 
 
-def _small() -> tuple[sp.csr_array, sp.csr_array]:
+def small() -> tuple[sp.csr_array, sp.csr_array]:
+    """Two halves of a matrix that is large enough to compile everything."""
     data = make_implicit(80, 60, mean_interactions=8, random_state=0)
     return split_interactions(data.matrix, (0.5, 0.5), random_state=0)
 
 
 def _fit(loss: str) -> None:
     """Fits to matrices of either kind; the model as it is and as it is loaded, and all that these answer."""
-    train, test = _small()
+    train, test = small()
     rated = sp.csr_array(train.toarray() * np.arange(1, 61))  # weights, and indices of 32 bits, not of 64
     # From the start that matrices of some size have.
     RGALS(loss=loss, n_iter=1, init="spectral", random_state=0).fit(rated)
@@ -197,7 +194,7 @@ def _fit(loss: str) -> None:
 
 def _rank() -> None:
     """What needs no fit, which another process compiles meanwhile."""
-    train, test = _small()
+    train, test = small()
     users, items = (np.ones((n, 8), np.float32) for n in train.shape)
     for candidates in (None, [1, 2], test):
         topk(users, items, 3, exclude=train, candidates=candidates)

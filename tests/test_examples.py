@@ -109,6 +109,7 @@ def test_convergence(monkeypatch, capsys, tmp_path):
     }
 
 
+@pytest.mark.few(0)
 def test_shop(monkeypatch, capsys, tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "shop.png"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import re
 import sys
 from pathlib import Path
 
@@ -22,8 +24,51 @@ def page(monkeypatch):
 
 
 def test_tables_of_the_pages_are_those_of_the_recorded_lines(page):
-    for path, tables in zip(page.PAGES, (1, 11, 1, 2, 2), strict=True):
+    for path, tables in zip(page.PAGES, (2, 12, 7, 2, 4), strict=True):
         text = path.read_text(encoding="utf-8")
         assert page.written(text) == text, "run python benchmarks/page.py"
         assert text.count("<!-- table ") == text.count("<!-- end -->") == tables
         assert page.written(text.replace("0.1146", "0.9146")) == text
+
+
+def test_what_is_recorded_of_speed_is_written_and_the_rest_stays(page, monkeypatch, tmp_path):
+    """A table of which nothing is recorded keeps its words; of repeated lines the last counts."""
+    tables = importlib.import_module("speed_tables")
+    monkeypatch.setattr(tables, "RECORD", tmp_path / "lines.jsonl")
+    assert tables.tables() == {}
+    machine = {"machine": "rgals 9.9.9, numba 1\nprocessor, 2 threads"}
+    methods = {"rgals iALS exact": 0.25, "irspack CG(3)": 0.5, "implicit CG(3)": 0.75}
+    rows = [
+        {"what": "iteration", "data": tables.MAIN, "K": 128, "method": name, "seconds": [9, *[seconds] * 3]}
+        for name, seconds in [*methods.items(), ("rgals iALS exact", 0.125)]
+    ]
+    served = {
+        "rgals recommend": 3000.0,
+        "implicit recommend": 1000.0,
+        "implicit recommend, BLAS at 1": 2000.0,
+    }
+    rows += [
+        {"what": "lists", "data": "set", "K": 64, "method": name, "users_per_second": rate}
+        | {"slowest": rate - 1, "fastest": rate + 1}
+        for name, rate in served.items()
+    ]
+    rows += [{"what": "memory", "data": "set", "K": 64, "method": "rgals", "mb": 30.0, "bound": 40.0}]
+    tables.RECORD.write_text("".join(json.dumps({**row, **machine}) + "\n" for row in rows))
+    found = tables.tables()
+    assert set(found) == {"iteration", "lists", "memory", "figures"}
+    assert "| rgals iALS exact | 0.1250 |\n| irspack CG(3) | 0.5000 |" in found["iteration"]
+    assert "0.125 s" in found["figures"] and "rgals 9.9.9" in found["figures"] and "3,000" in found["figures"]
+    assert "30 MB, 0.75" in found["memory"] and found["lists"].endswith("processor, 2 threads.")
+    with tables.RECORD.open("a") as file:
+        file.write(json.dumps({**rows[-1], "K": 256, "machine": "another"}) + "\n")
+    with pytest.raises(AssertionError, match="different machines"):
+        tables.tables()
+
+
+def test_the_wait_of_a_first_fit_is_what_was_recorded():
+    docs = BENCHMARKS.parent / "docs"
+    text = (docs / "startup.md").read_text(encoding="utf-8")
+    recorded = re.search(r"^\| empty \| fit \| ([\d.]+)", text, re.MULTILINE)
+    for page in (BENCHMARKS.parent / "README.md", docs / "start" / "install.md"):
+        said = re.search(r"about (\d+) (?:CPU )?seconds", page.read_text(encoding="utf-8"))
+        assert abs(int(said[1]) - float(recorded[1])) < 1, page.name

@@ -385,6 +385,13 @@ def test_a_file_that_is_no_model_changes_nothing(service, models):
     serve(service, models[1])
 
 
+def test_without_a_model_the_service_says_so_in_a_line(tmp_path):
+    script = Path(__file__).resolve().parent.parent / "examples" / "service.py"
+    command = [sys.executable, script, tmp_path / "absent.npz"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "absent.npz" in done.stderr
+
+
 def test_a_client_that_hangs_up_hurts_nobody(service, models):
     port = serve(service, models[0])
     for part in (

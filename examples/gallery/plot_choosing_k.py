@@ -26,4 +26,5 @@ fig, ax = plt.subplots(layout="constrained")
 plots.spectrum(model, ax=ax)
 
 # %%
-# ``RGALSCV(K=[16, 32, 64])`` climbs such a list while it pays; ``K="auto"`` doubles from 64.
+# Here every step pays, so the list is too short. ``RGALSCV(K=[64, 128, 256])`` climbs a list while it
+# pays; ``K="auto"`` doubles from 64.

@@ -2,7 +2,7 @@
 Daily updates
 =============
 
-A month of days: the model takes in each with ``partial_fit``, another one is left as it was fitted, a
+Twenty days: the model takes in each with ``partial_fit``, another one is left as it was fitted, a
 third is refitted every night. The next day judges all three.
 """
 

@@ -4,8 +4,6 @@ A command is a module with ``configure(parser)`` and ``run(args) -> int``; addin
 place in `COMMANDS`. Results go to standard output, everything else to standard error.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import io
@@ -48,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
         module.configure(command)
         command.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=module.run, usage_error=command.error)
     return parser
 
 
@@ -58,17 +56,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     The exit code is 0 where it is done, 1 after an error of rgals or of the system, and 130 where it was
     interrupted. Wrong usage ends the process with 2, as argparse does.
     """
-    args = build_parser().parse_args(argv)
+    args, unknown = build_parser().parse_known_args(argv)
+    if unknown:
+        args.usage_error(f"unrecognized arguments: {' '.join(unknown)}")
     if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8")  # as all files are; Windows's code pages lack most ids
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning  # type: ignore[assignment]
+            warnings.showwarning = lambda message, *_, **__: _say(f"warning: {message}")
             code = args.run(args)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        print("rgals: interrupted", file=sys.stderr)
+        _say("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader has gone, as in `rgals demo | head`. Python must not fail again when it flushes at exit.
@@ -77,17 +77,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (RgalsError, OSError) as error:
         if args.debug:
             traceback.print_exc()
-        print(f"rgals: error: {_one_line(error)}", file=sys.stderr)
+        text = str(error)
+        if isinstance(error, OSError) and error.strerror and not isinstance(error, RgalsError):
+            text = f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+        _say(f"error: {text}")
         return FAILED
 
 
-def _show_warning(message: Warning | str, *_: object) -> None:
-    print(f"rgals: warning: {' '.join(str(message).split())}", file=sys.stderr)
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror and not isinstance(error, RgalsError):
-        text = f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
-    else:
-        text = str(error)
-    return " ".join(text.split())
+def _say(text: str) -> None:
+    print("rgals:", " ".join(text.split()), file=sys.stderr)

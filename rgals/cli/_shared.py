@@ -1,7 +1,5 @@
 """What several commands share: options for reading and fitting, losses as text, tables, messages."""
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import os
@@ -14,6 +12,7 @@ import scipy.sparse as sp
 
 from rgals.baselines import EASE, Popularity
 from rgals.datasets import IdMap, Interactions, read_interactions
+from rgals.datasets.given import Given
 from rgals.datasets.interactions import DUPLICATES
 from rgals.estimator import RGALS
 from rgals.losses import LOSSES, Loss, get_loss
@@ -73,16 +72,14 @@ def given(args: argparse.Namespace, options: Iterable[Option]) -> dict[str, Any]
 
 def add_read_options(parser: argparse.ArgumentParser) -> None:
     """Options that say how a data file is to be read; see `read_data`."""
-    group = parser.add_argument_group(
-        "reading", "DATA: npz, csv, tsv, MovieLens '::', parquet; columns with usual names are found."
-    )
+    forms = "DATA: npz, csv, tsv, jsonl, '::', .inter, parquet; columns with usual names are found."
+    group = parser.add_argument_group("reading", forms)
     for name, text in _COLUMNS.items():
         group.add_argument(f"--{name}-column", type=column, metavar="COLUMN", help=f"column of {text}")
     add_options(group, read_interactions, _READ)
     group.add_argument("--duplicates", choices=DUPLICATES, help="what a repeated pair becomes (default: sum)")
-    group.add_argument(
-        "--header", action=argparse.BooleanOptionalAction, help="the first line holds names (default: found)"
-    )
+    header = "the first line holds names (default: found)"
+    group.add_argument("--header", action=argparse.BooleanOptionalAction, help=header)
 
 
 def load(path: str) -> Any:
@@ -104,25 +101,28 @@ def read_data(args: argparse.Namespace, path: str | None = None) -> Interactions
     return read_interactions(args.data if path is None else path, **options)
 
 
-def _reg(text: str) -> float | str:
-    return text if text == "auto" else float(text)
-
-
-def _n_iter(text: str) -> int | str:
-    return text if text == "auto" else int(text)
+def value_of(text: str) -> Any:
+    """None, a truth value, a number or the text itself."""
+    words = {"none": None, "true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 #: Options of `RGALS` except the loss.
 FIT: tuple[Option, ...] = (
     ("K", int, "N", "number of factors"),
-    ("reg", _reg, "R", "strength of the regularisation; auto follows the data"),
+    ("reg", value_of, "R", "strength of the regularisation; auto follows the data"),
     ("reg_exponent", float, "NU", "1 scales it with the weight of a row, 0 is plain"),
     VALUES,
-    ("n_iter", _n_iter, "N", "iterations; auto ends when the objective settles"),
+    ("n_iter", value_of, "N", "iterations; auto ends when the objective settles"),
     ("init", str, "NAME", "start: auto, random or spectral"),
     ("readout_exponent", float, "E", "items' factors times their popularity to this power, after the fit"),
     ("hard_negatives", float, "GAMMA", "weight of pairs that scores put first: 0.5 to 4 where K is small"),
-    ("solver", str, "NAME", "auto, exact, svd or dense"),
+    ("solver", str, "NAME", "auto, exact, pcg, svd or dense"),
     ("dtype", str, "TYPE", "float32 or float64"),
     ("tol", float, "T", "stop when the objective falls by less than this share"),
     JOBS,
@@ -145,35 +145,13 @@ def parse_loss(text: str) -> Loss:
     return get_loss(kind(**values))
 
 
-def value_of(text: str) -> Any:
-    """None, a truth value, a number or the text itself."""
-    words = {"none": None, "true": True, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text
-
-
-def labels(model: Any, side: str) -> IdMap:
-    """External ids of a model's users or items; row or column numbers where it was fitted without ids."""
-    return getattr(model._state(), f"{side}s")
-
-
 def align(data: Interactions, matrix: sp.csr_array, users: IdMap | None, items: IdMap) -> sp.csr_array:
     """The matrix with the columns (and rows) of a model; says how much does not occur there."""
-    pairs = sp.coo_array(matrix)
-    row, col = pairs.coords
-    col = items.index(data.item_ids, missing="mark")[col]
-    n_rows = data.n_users
-    if users is not None:
-        row, n_rows = users.index(data.user_ids, missing="mark")[row], len(users)
-    known = (row >= 0) & (col >= 0)
-    if not known.all():
-        unknown = int((~known).sum())
-        say(f"{unknown:,} of {pairs.nnz:,} interactions are of users or items the model does not know")
-    return sp.csr_array((pairs.data[known], (row[known], col[known])), shape=(n_rows, len(items)))
+    known = Given(matrix, data.user_ids, data.item_ids).laid_out(users, items)[0]
+    if known.nnz < matrix.nnz:
+        unknown = f"{matrix.nnz - known.nnz:,} of {matrix.nnz:,} interactions"
+        say(f"{unknown} are of users or items the model does not know")
+    return known
 
 
 def check_output(path: str) -> None:
@@ -201,11 +179,8 @@ def table(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> str:
     cells = [list(header), *([_cell(value) for value in row] for row in rows)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(header))]
     right = [all(_is_number(row[k]) for row in cells[1:]) for k in range(len(header))]
-    aligned = [
-        [text.rjust(w) if r else text.ljust(w) for text, w, r in zip(row, widths, right, strict=True)]
-        for row in cells
-    ]
-    return "\n".join("  ".join(row).rstrip() for row in aligned)
+    form = "  ".join(f"{{:{'>' if to_right else '<'}{w}}}" for w, to_right in zip(widths, right, strict=True))
+    return "\n".join(form.format(*row).rstrip() for row in cells)
 
 
 def _is_number(cell: str) -> bool:

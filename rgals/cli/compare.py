@@ -9,8 +9,6 @@ convergence.png and report.html; the same command goes on where an interrupted o
 pip install 'rgals[plot]'.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 
@@ -40,27 +38,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     shared.add_options(parser, compare, _OPTIONS)
     shared.add_options(parser, prepare, _DATA)
     shared.add_options(parser, Effort, shared.EFFORT)
-    add(
-        "--tune-only",
-        action="store_true",
-        help="find parameters and stop; the same command without this does the timed runs, for which the "
-        "machine should be at rest",
-    )
+    later = "the same command without this does the timed runs, for which the machine should be at rest"
+    add("--tune-only", action="store_true", help=f"find parameters and stop; {later}")
     shared.add_read_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, compare, print the tables."""
     effort = Effort(tune_only=args.tune_only, **shared.given(args, shared.EFFORT))
-    result = compare(
-        prepare(shared.read_data(args), **shared.given(args, _DATA)),
-        args.methods,
-        out=args.output,
-        name=Path(args.data).stem,
-        effort=effort,
-        verbose=shared.progress(args),
-        **shared.given(args, _OPTIONS),
-    )
+    split = prepare(shared.read_data(args), **shared.given(args, _DATA))
+    how = {"effort": effort, "verbose": shared.progress(args), **shared.given(args, _OPTIONS)}
+    result = compare(split, args.methods, out=args.output, name=Path(args.data).stem, **how)
     print(result.text())
     if not args.quiet and not args.tune_only:
         shared.say(f"written to {args.output}: results.jsonl, convergence.png, report.html")

@@ -11,8 +11,6 @@ What is not given follows from the shape and density of the data. Seconds are th
 compilation.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from typing import Any
@@ -27,7 +25,7 @@ from rgals.estimator import RGALS
 from rgals.losses import Loss
 from rgals.matrix.entries import random_parts
 from rgals.metrics import evaluate
-from rgals.model_selection import split_interactions
+from rgals.warm import small
 
 METRICS = ("ndcg@10", "recall@20", "mrr@10")
 HELD_OUT = 0.2
@@ -81,18 +79,14 @@ def _read(args: argparse.Namespace) -> Interactions:
         ratios = np.array([1 - HELD_OUT, HELD_OUT])
         data = data.replace(split=random_parts(data.matrix, ratios, np.random.RandomState(0)))
         how = "a random fifth of every user's"
-    print(
-        f"{name}: {data.n_users:,} users, {data.n_items:,} items, {data.nnz:,} interactions\n"
-        f"Fitted to {data.train.nnz:,}, measured on {data.test.nnz:,} held out ({how})",
-        flush=True,
-    )
+    print(f"{name}: {data.n_users:,} users, {data.n_items:,} items, {data.nnz:,} interactions")
+    print(f"Fitted to {data.train.nnz:,}, measured on {data.test.nnz:,} held out ({how})", flush=True)
     return data
 
 
 def _warm_up(losses: list[Loss], parameters: dict[str, Any]) -> None:
     """Compile, or load from the cache, everything that is timed later."""
-    small = make_implicit(80, 60, mean_interactions=8, random_state=0).matrix
-    train, test = split_interactions(small, (0.5, 0.5), random_state=0)
+    train, test = small()
     for loss in losses:
         model = RGALS(loss=type(loss)(**loss.get_params()), **{**parameters, "n_iter": 1}).fit(train)
         evaluate(model, train, test, metrics=METRICS)
@@ -103,9 +97,8 @@ def _warm_up(losses: list[Loss], parameters: dict[str, Any]) -> None:
 def _settings(model: RGALS) -> str:
     """Numbers of the loss and the regularisation, given or found."""
     numbers = {**model.loss_.get_params(), "reg": model.reg_}
-    return ", ".join(
-        f"{name}={value:.3g}" for name, value in numbers.items() if isinstance(value, float) and value
-    )
+    told = {name: value for name, value in numbers.items() if isinstance(value, float) and value}
+    return ", ".join(f"{name}={value:.3g}" for name, value in told.items())
 
 
 def _measure(model: Any, data: Interactions) -> list[float]:
@@ -127,13 +120,9 @@ def _one_user(args: argparse.Namespace, data: Interactions, model: RGALS) -> str
     ids, scores = model.recommend(Positions([user]), n=args.n)
     shown = ", ".join(map(str, items[past[:12]].tolist()))
     more = f" and {len(past) - 12} more" if len(past) > 12 else ""
-    rows = [
-        [rank, str(items[i]), float(score), "held out" if i in truth else ""]
-        for rank, (i, score) in enumerate(zip(ids[0].tolist(), scores[0].tolist(), strict=True), start=1)
-        if i >= 0
-    ]
+    ranked = enumerate(zip(ids[0].tolist(), scores[0].tolist(), strict=True), start=1)
+    marks = dict.fromkeys(truth, "held out")
+    rows = [[rank, str(items[i]), score, marks.get(i, "")] for rank, (i, score) in ranked if i >= 0]
     found = f"{sum(bool(row[3]) for row in rows)} of {len(truth)} held-out items found"
-    return (
-        f"User {data.user_ids[user]} had: {shown}{more}\n{model.loss_.name} recommends ({found}):\n"
-        + shared.table(rows, ("rank", "item", "score", ""))
-    )
+    head = f"User {data.user_ids[user]} had: {shown}{more}\n{model.loss_.name} recommends ({found}):\n"
+    return head + shared.table(rows, ("rank", "item", "score", ""))

@@ -11,8 +11,6 @@ would be served, --cold; items that it does not know count as missed. With --fol
 be known: that share of every user's interactions in DATA is the truth, and the rest makes the user's factors.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from typing import Any
@@ -56,14 +54,14 @@ def run(args: argparse.Namespace) -> int:
         raise ParameterError("fold_in", args.fold_in, "an SGDRanker has no factors of new users")
     data = shared.read_data(args)
     if args.fold_in is not None:
-        rows = shared.align(data, data.matrix, None, shared.labels(model, "item"))
+        rows = shared.align(data, data.matrix, None, model._state().items)
         shown, truth = split_interactions(rows, (1 - args.fold_in, args.fold_in), random_state=args.seed)
         figures = evaluate(_of_new(model, shown), shown, truth, metrics=metrics, n_jobs=args.n_jobs)
     else:
         truth = data.matrix if data.split is None else data.test
         part: Any = Interactions(truth, data.user_ids, data.item_ids)
         if model.user_ids_ is None and model.item_ids_ is None:  # its rows and columns are the ids
-            part = shared.align(data, part.matrix, *(shared.labels(model, side) for side in ("user", "item")))
+            part = shared.align(data, truth, model._state().users, model._state().items)
         figures = evaluate(model, model.seen_, part, metrics=metrics, cold=args.cold, n_jobs=args.n_jobs)
     values = {name: float(figures[name]) for name in metrics}
     counts = {"users": figures.n_users, "cold": figures.n_cold, "interactions": figures.n_interactions}

@@ -10,8 +10,6 @@ A loss is NAME or NAME:PARAMETER=VALUE,... with NAME rg2, rgx, wrmf or ials. Whe
 validation part, only the training part is fitted (--all fits everything).
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 
@@ -63,22 +61,16 @@ def run(args: argparse.Namespace) -> int:
         checkpoint = Checkpoint(args.checkpoint, every)
     for path in filter(None, (args.output, args.held_out)):
         shared.check_output(path)
-    model = RGALS(
-        loss=shared.parse_loss(args.loss),
-        early_stopping=args.early_stopping,
-        verbose=shared.progress(args),
-        **shared.given(args, (*shared.FIT, *_STOPPING)),
-    )
+    how = {"early_stopping": args.early_stopping, **shared.given(args, (*shared.FIT, *_STOPPING))}
+    model = RGALS(loss=shared.parse_loss(args.loss), verbose=shared.progress(args), **how)
     data = shared.read_data(args)
     train, validation, held_out = data.matrix, None, None
     if data.split is not None and not args.all:
         train = data.train
         if args.early_stopping and data.validation.nnz:
             validation = data.validation
-        shared.say(
-            f"{args.data} comes with a split: fitting its training part, {train.nnz:,} of {data.nnz:,} "
-            "interactions"
-        )
+        part = f"its training part, {train.nnz:,} of {data.nnz:,} interactions"
+        shared.say(f"{args.data} comes with a split: fitting {part}")
     if args.hold_out is not None:
         seed = 0 if args.random_state is None else args.random_state
         train, held_out = split_interactions(train, (1 - args.hold_out, args.hold_out), random_state=seed)
@@ -86,11 +78,7 @@ def run(args: argparse.Namespace) -> int:
         shared.say(f"{data.n_users:,} users, {data.n_items:,} items, {train.nnz:,} interactions to fit")
     started = time.perf_counter()
     model.fit(
-        train,
-        validation=validation,
-        checkpoint=checkpoint,
-        user_ids=data.user_ids,
-        item_ids=data.item_ids,
+        train, validation=validation, checkpoint=checkpoint, user_ids=data.user_ids, item_ids=data.item_ids
     )
     seconds = time.perf_counter() - started
     if held_out is not None:
@@ -98,8 +86,6 @@ def run(args: argparse.Namespace) -> int:
     model.save(args.output)
     if not args.quiet:
         last = model.history_[-1]
-        shared.say(
-            f"{model!r}\n{model.n_iter_} iterations ({model.solver_}), objective {last['objective']:.6g}, "
-            f"{seconds:.1f} s with compilation, saved to {args.output}"
-        )
+        done = f"{model.n_iter_} iterations ({model.solver_}), objective {last['objective']:.6g}"
+        shared.say(f"{model!r}\n{done}, {seconds:.1f} s with compilation, saved to {args.output}")
     return 0

@@ -4,8 +4,6 @@ For example:
   rgals info model.npz
 """
 
-from __future__ import annotations
-
 import argparse
 
 from rgals.cli import _shared as shared

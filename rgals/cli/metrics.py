@@ -5,8 +5,6 @@ For example:
   rgals metrics hr ndcg
 """
 
-from __future__ import annotations
-
 import argparse
 import textwrap
 
@@ -26,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
             print(form + (f"  (also {', '.join(also)})" if also else ""))
             print(textwrap.indent(text, "    ") + "\n")
     print(
-        "h_i is 1 where the item at rank i is relevant, else 0; T is the number of a user's relevant items.\n"
-        "Figures are means over the users with test items."
+        "h_i is 1 where the item at rank i is relevant, else 0; T is the number of a user's relevant items."
     )
+    print("Figures are means over the users with test items.")
     return 0

@@ -9,8 +9,6 @@ Every method is tuned on validation, then runs with several seeds; K is 64 as in
 gets everything measured, and the same command goes on there where an interrupted one stopped.
 """
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from pathlib import Path
@@ -54,16 +52,9 @@ def run(args: argparse.Namespace) -> int:
     if args.table != "table2":
         effort = replace(effort, objective_iterations=0)
     first, second = paper.metrics_of(args.data)
-    result = compare(
-        data,
-        paper.methods_of(args.table),
-        out=args.output,
-        name=args.data,
-        metric=(second, first),
-        effort=effort,
-        verbose=shared.progress(args),
-        **shared.given(args, _OPTIONS),
-    )
+    how = {"metric": (second, first), "effort": effort, **shared.given(args, _OPTIONS)}
+    methods, verbose = paper.methods_of(args.table), shared.progress(args)
+    result = compare(data, methods, out=args.output, name=args.data, verbose=verbose, **how)
     print(paper.words_on(args.data))
     print(f"{data.n_users:,} users, {data.n_items:,} items, {data.nnz:,} interactions\n")
     header, rows = paper.rates(result) if args.table == "table2" else paper.quality(result, args.data)

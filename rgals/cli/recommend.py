@@ -11,8 +11,6 @@ the file becomes follows from its name: .parquet, .csv, .tsv, .jsonl or .npz. It
 If the run is stopped, the same command goes on where it was, from FILE.partial.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator
@@ -46,9 +44,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--candidates", metavar="FILE", help="only the items of a text file, one id a line")
     what.add_argument("--exclude", metavar="FILE", help="none of the items of a text file, one id a line")
     what.add_argument("--keep-seen", action="store_true", help="items a user already has may come again")
-    what.add_argument(
-        "--popular", action="store_true", help="users without interactions get the most popular items"
-    )
+    popular = "users without interactions get the most popular items"
+    what.add_argument("--popular", action="store_true", help=popular)
     shared.add_read_options(parser)
 
 
@@ -58,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         shared.check_output(args.output)
         choose_format(args.output)
     model = RGALS.load(args.model)
-    items = shared.labels(model, "item")
+    items = model._state().items
     filters: dict[str, Any] = {"exclude": None if args.keep_seen else "train"}
     for option, name in (("candidates", "candidates"), ("exclude", "exclude_items")):
         path = getattr(args, option)
@@ -69,26 +66,15 @@ def run(args: argparse.Namespace) -> int:
         task = Task(model, args.n, users, new, new_ids, filters, cold)
         write_text(sys.stdout, ",", _batches(task, args.batch_size), task.items)
         return 0
-    written = recommend_all(
-        model,
-        args.output,
-        args.n,
-        users=users,
-        X_new=new,
-        new_ids=new_ids,
-        batch_size=args.batch_size,
-        cold=cold,
-        resume=not args.anew,
-        verbose=shared.progress(args),
-        **filters,
-    )
+    how: dict[str, Any] = {"batch_size": args.batch_size, "resume": not args.anew, **filters}
+    who: dict[str, Any] = {"users": users, "X_new": new, "new_ids": new_ids, "cold": cold}
+    written = recommend_all(model, args.output, args.n, **who, **how, verbose=shared.progress(args))
     if not args.quiet:
         if written.resumed:
             shared.say(f"went on after {written.resumed:,} of {written.users:,} users")
-        shared.say(
-            f"{written.rows:,} recommendations for {written.served:,} users written to {args.output} "
-            f"({written.users / max(written.seconds, 1e-9):,.0f} users/s)"
-        )
+        what = f"{written.rows:,} recommendations for {written.served:,} users"
+        rate = written.users / max(written.seconds, 1e-9)
+        shared.say(f"{what} written to {args.output} ({rate:,.0f} users/s)")
     return 0
 
 
@@ -98,7 +84,7 @@ def _who(args: argparse.Namespace, model: RGALS, items: IdMap) -> tuple[Any, Any
         data = shared.read_data(args, args.new_users)
         return None, shared.align(data, data.matrix, None, items), data.user_ids
     wanted = args.user if args.users_from is None else shared.read_lines(args.users_from)
-    return None if wanted is None else Positions(shared.labels(model, "user").parse(wanted)), None, None
+    return None if wanted is None else Positions(model._state().users.parse(wanted)), None, None
 
 
 def _batches(task: Task, size: int) -> Iterator[Batch]:

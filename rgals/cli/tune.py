@@ -10,8 +10,6 @@ stopped if it has a journal. Where DATA marks a test or validation part, that is
 validation part judges the settings, otherwise a tenth of every user's interactions does.
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 
@@ -70,24 +68,17 @@ def run(args: argparse.Namespace) -> int:
         validation = data.validation if data.validation.nnz else None
         if not args.quiet:
             shared.say(f"{args.data} comes with a split: its test part is left alone")
-    found = tune(
-        [shared.parse_loss(text) for text in losses],
-        X,
-        space,
-        validation=validation,
-        search=Search(**shared.given(args, _SEARCH)),
-        verbose=shared.progress(args),
-        **shared.given(args, _OPTIONS),
-    )
+    how = {"validation": validation, "verbose": shared.progress(args), **shared.given(args, _OPTIONS)}
+    how["search"] = Search(**shared.given(args, _SEARCH))
+    found = tune([shared.parse_loss(text) for text in losses], X, space, **how)
     found.model.save(args.output)
     print(found.table(args.show))
     if not args.quiet:
         test = "" if found.test is None else f", test {found.metric} {found.test[found.metric]:.4f}"
-        shared.say(
-            f"{len(found.trials)} fits{'' if found.finished else ' (the time limit ended the search)'}; "
-            f"validation {found.metric} {found.figure:.4f}, {100 * found.gain:+.1f} % over the rule{test}\n"
-            f"{found.model!r}\nsaved to {args.output}"
-        )
+        ended = "" if found.finished else " (the time limit ended the search)"
+        figure = f"{found.metric} {found.figure:.4f}, {100 * found.gain:+.1f} % over the rule{test}"
+        shared.say(f"{len(found.trials)} fits{ended}; validation {figure}")
+        shared.say(f"{found.model!r}\nsaved to {args.output}")
     return 0
 
 

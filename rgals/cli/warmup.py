@@ -7,8 +7,6 @@ For example:
 Without it, the first fit compiles what it needs. Prints the seconds of every function and where they lie.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from rgals.cli import _shared as shared

@@ -1,7 +1,5 @@
 """Methods compared on the same data, split and metric: quality, its significance, and time to quality."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Mapping
@@ -136,12 +134,9 @@ def compare(
     preparation = {key: moved.pop(key) for key in _OF_DATA if key in moved}
     if preparation:
         given = ", ".join(f"{key}={value!r}" for key, value in preparation.items())
-        warnings.warn(
-            f"{', '.join(preparation)} of compare will go with the next release; write "
-            f"compare(prepare(data, {given}), ...)",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        advice = f"write compare(prepare(data, {given}), ...)"
+        said = f"{', '.join(preparation)} of compare will go with the next release; {advice}"
+        warnings.warn(said, DeprecationWarning, stacklevel=2)
     effort = moved_to(effort or Effort(), moved, "compare", "effort")
     chosen = get_methods(methods)
     effort.check(chosen)
@@ -176,15 +171,5 @@ def compare(
     return found if many else next(iter(found.values()))
 
 
-__all__ = [
-    "DEFAULT",
-    "METHODS",
-    "Against",
-    "Comparison",
-    "Comparisons",
-    "Effort",
-    "Method",
-    "Split",
-    "compare",
-    "prepare",
-]
+__all__ = ["DEFAULT", "METHODS", "Against", "Comparison", "Comparisons", "Effort", "Method", "Split"]
+__all__ += ["compare", "prepare"]

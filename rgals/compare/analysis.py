@@ -1,7 +1,5 @@
 """What the curves say: seconds to a quality, rates of convergence, means over seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

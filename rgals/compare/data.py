@@ -1,7 +1,5 @@
 """What methods are compared on: training, validation and test interactions."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -36,9 +34,7 @@ class Split:
     @property
     def known(self) -> CSR:
         """Training and validation together: what is left out of the ranking on test."""
-        together = union([self.train, self.validation])
-        assert together is not None
-        return together
+        return union([self.train, self.validation]) or self.train
 
 
 def prepare(

@@ -1,7 +1,5 @@
 """The methods that can be compared: how each is built, and the ladders that its parameters are tuned on."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -140,6 +138,7 @@ def _sgd(name: str, label: str, loss: str, tuned: Tuned, **fixed: Any) -> Method
         found = setting(build({}, K=K), degrees)
         if fixed.get("decay") == "frequency":
             found["weight_decay"] = _SOFTMAX_RIDGE * rule(RG2, train, K)["reg"]
+        found["lr"] *= fixed.get("init_scale", 0.1) / 0.1  # steps as small as the factors
         return found
 
     return Method(name, f"{label} (SGD)", "SGD", build, *_ladders_and_start(tuned), known, stops=True)
@@ -161,24 +160,22 @@ def _dot(loss: str, label: str, **fixed: Any) -> Method:
     return _sgd(f"{loss}_dot", f"{label}, dot", loss, tuned, score="dot", temperature=1.0, **fixed)
 
 
+def _baseline(
+    name: str, label: str, family: str, kind: Callable[..., Any], tuned: Tuned, rule: Any
+) -> Method:
+    """A method that is fitted at once, without random choices; ``tuned`` are parameters of its class."""
+
+    def build(params: Params, n_jobs: int | None = None, **_: Any) -> Any:
+        return kind(**params, n_jobs=n_jobs)
+
+    return Method(name, label, family, build, *_ladders_and_start(tuned), rule, seeded=False)
+
+
 _RG = {"alpha": (_SMALL, 0.05), "reg": (_REG, 0.1)}
 # At beta = 1 nothing holds the scores of what was not observed in the published form.
 _GRAMIAN = {**_RG, "beta": (_BETA[:-1], 0.5)}
 _FREQUENCY_SCALED = {"alpha": (_ALPHA, 7.0), "reg": (_REG, 0.01)}
 _PLAIN = {"alpha": (_ALPHA, 3.0), "reg": (_rungs(0.1, 1000), 50.0)}
-_EASE = Method(
-    "ease",
-    "EASE",
-    "closed form",
-    lambda params, n_jobs=None, **_: EASE(reg=params["reg"], n_jobs=n_jobs),
-    {"reg": _rungs(1, 7e5)},
-    {"reg": 300.0},
-    _ridge_of_ease,
-    seeded=False,
-)
-_POPULARITY = Method(
-    "popularity", "Popularity", "counts", lambda _, n_jobs=None, **__: Popularity(n_jobs=n_jobs), seeded=False
-)
 _ALL = (
     _als("rg2", "RG2", RG2, RG2, _RG),
     _als("rgx", "RGx", RGX, RGX, {**_RG, "beta": (_BETA, 1.0)}),
@@ -195,9 +192,9 @@ _ALL = (
     _dot("sampled_softmax", "Sampled softmax", n_negatives=100),
     _dot("bpr", "BPR", n_negatives=10),
     _dot("bce", "BCE", n_negatives=10),
-    _dot("sparsemax", "Sparsemax", decay="frequency"),
-    _EASE,
-    _POPULARITY,
+    _dot("sparsemax", "Sparsemax", decay="frequency", init_scale=0.01),
+    _baseline("ease", "EASE", "closed form", EASE, {"reg": (_rungs(1, 7e5), 300.0)}, _ridge_of_ease),
+    _baseline("popularity", "Popularity", "counts", Popularity, {}, None),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}
 DEFAULT = ("rg2", "rgx", "ials", "wrmf", "wrmf_plain", "softmax", "softmax_dot", "sampled_softmax", "bpr_dot")
@@ -215,12 +212,9 @@ def _of_thing(given: Any) -> Method:
     is_pair = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)
     thing, ladders = given if is_pair else (given, {})
     if isinstance(thing, type) or not (hasattr(thing, "fit") or callable(thing)):
-        raise ParameterError(
-            "methods",
-            given,
-            "give a name, a Loss, an estimator with fit and recommend or predict (an object, not its class), "
-            "a function of the training matrix, or a pair of one of these and its ladders",
-        )
+        estimator = "an estimator with fit and recommend or predict (an object, not its class)"
+        function = "a function of the training matrix, or a pair of one of these and its ladders"
+        raise ParameterError("methods", given, f"give a name, a Loss, {estimator}, {function}")
     own = outside.settings_of(thing) if ladders else {}
     rungs, start = {}, {}
     for name, values in ladders.items():

@@ -1,7 +1,5 @@
 """Estimators and functions from elsewhere: copied for a run, fitted, and asked for rankings."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json
@@ -98,12 +96,8 @@ def rankings(model: Any, X: sp.csr_matrix, known: CSR, n: int | None) -> Any:
         return lambda users: _dense(model.get_score(users))
     if hasattr(model, "recommend"):
         if n is None:
-            raise ParameterError(
-                "metric",
-                "auc",
-                f"{type(model).__name__} recommends lists, which do not rank all items; give metrics with a "
-                "cutoff, such as 'ndcg@10'",
-            )
+            problem = f"{type(model).__name__} recommends lists, which do not rank all items"
+            raise ParameterError("metric", "auc", f"{problem}; give metrics with a cutoff, such as 'ndcg@10'")
         return Lists(model.recommend, X, known, n)
     if hasattr(model, "predict"):
         return lambda users: _dense(model.predict(X[users]))
@@ -150,10 +144,9 @@ class Lists:
         told = found[1] if isinstance(found, tuple) and len(found) == 2 else None
         ids = _as_table(found if told is None else found[0])
         if len(ids) != len(users) or ids.max(initial=-1) >= n_items:
-            raise ShapeError(
-                f"recommend gave {len(ids)} lists for {len(users)} users, with items up to "
-                f"{ids.max(initial=-1)} of {n_items}; give the best items of each user, as column numbers"
-            )
+            lists = f"{len(ids)} lists for {len(users)} users, with items up to {ids.max(initial=-1)}"
+            advice = "give the best items of each user, as column numbers"
+            raise ShapeError(f"recommend gave {lists} of {n_items}; {advice}")
         scores = np.full((len(ids), n_items), -np.inf, np.float32)
         rows = np.broadcast_to(np.arange(len(ids))[:, None], ids.shape)
         worth = np.broadcast_to(np.arange(ids.shape[1], 0, -1), ids.shape)

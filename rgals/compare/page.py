@@ -1,7 +1,5 @@
 """The picture of a comparison, and one HTML page."""
 
-from __future__ import annotations
-
 import html
 import io
 import math
@@ -10,50 +8,28 @@ from typing import Any
 
 import numpy as np
 
-from rgals.compare.report import LEVEL, SHARES, Comparison, quality_table, rate_table, significance_table
+from rgals.compare.report import LEVEL, Comparison, quality_table, rate_table, significance_table
 from rgals.files.atomic import atomic_file
-from rgals.runtime.errors import MissingDependencyError
-
-_COLORS = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#555555",
-    "#A05A2C", "#1B9E77", "#E7298A", "#66A61E", "#A6761D", "#444499", "#994455",
-)  # fmt: skip
+from rgals.plots._axes import COLORS, mark_shares, new_figure
 
 
 def draw(result: Comparison) -> Any:
     """A figure with two panels: quality against training time, and objective gaps against iterations."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingDependencyError("plots need matplotlib: pip install 'rgals[plot]'") from error
-    matplotlib.rcParams["svg.hashsalt"] = "rgals"  # the same page for the same results
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13, 5.2), layout="constrained")
+    figure = new_figure(13, 5.2)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     order = sorted(result.rows, key=lambda row: row.method)
-    color = {row.label: _COLORS[i % len(_COLORS)] for i, row in enumerate(order)}
+    color = {row.label: COLORS[i % len(COLORS)] for i, row in enumerate(order)}
     for row in result.rows:
+        style: dict[str, Any] = {"color": color[row.label], "linestyle": "-" if row.family == "ALS" else "--"}
         for k, curve in enumerate(row.curves):
-            left.plot(
-                *zip(*curve, strict=True),
-                "-" if row.family == "ALS" else "--",
-                marker="." if len(curve) == 1 else None,
-                color=color[row.label],
-                linewidth=1.4,
-                label=row.label if k == 0 else None,
-            )
-    for share in SHARES:
-        left.axhline(share * result.best, color="#999999", linewidth=0.7, linestyle=":")
-        style = {"ha": "left", "va": "bottom", "fontsize": 7, "color": "#777777"}
-        at = (0, share * result.best)
-        left.annotate(f" {share:.0%} of best", at, xycoords=("axes fraction", "data"), **style)
+            style |= {"label": row.label if k == 0 else None, "marker": "." if len(curve) == 1 else None}
+            left.plot(*zip(*curve, strict=True), **style, linewidth=1.4)
+    mark_shares(left, result.best)
     values = [v for row in result.rows for curve in row.curves for _, v in curve]
     if values:
         left.set_ylim(min(0.5 * result.best, max(0.0, np.quantile(values, 0.05))), max(values) * 1.04)
-    left.set_xscale("log")
+    left.set(xscale="log", xlabel="training seconds (evaluation excluded), log scale")
     left.xaxis.set_major_formatter("{x:g}")
-    left.set_xlabel("training seconds (evaluation excluded), log scale")
     left.set_ylabel(f"validation {result.metric.upper()}")
     left.set_title(f"{result.name}, K={result.setting['K']}, {result.setting['machine']['threads']} threads")
     left.grid(alpha=0.25)
@@ -71,10 +47,8 @@ def draw(result: Comparison) -> Any:
             shown &= t <= (len(gap) + 1) // 2
         style = {"color": color.get(label, "#000000"), "linewidth": 1.4, "label": label}
         right.plot(t[shown], gap[shown], "--" if "same_as" in found else "-", **style)
-    right.set_yscale("log")
-    right.set_xlabel("iterations or epochs")
+    right.set(yscale="log", xlabel="iterations or epochs", title="convergence of the objective")
     right.set_ylabel("objective minus its smallest value, relative")
-    right.set_title("convergence of the objective")
     right.grid(alpha=0.25)
     if result.objectives:
         right.legend(fontsize=8)
@@ -113,10 +87,8 @@ def page(result: Comparison, svg: str) -> str:
     )
     shares = [row.cpu_share for row in result.rows if math.isfinite(row.cpu_share)]
     if shares:
-        facts += (
-            f" The timed runs got {min(shares):.0%} or more of the CPU time of their threads; other work on "
-            "the machine, and parts on one thread, lower this."
-        )
+        share = f"got {min(shares):.0%} or more of the CPU time of their threads"
+        facts += f" The timed runs {share}; other work on the machine, and parts on one thread, lower this."
     how = (
         "Methods with ladders of parameters climb them on validation "
         f"{result.metric.upper()} (seed 0), others run as they were given; those with random choices run "
@@ -155,11 +127,8 @@ def page(result: Comparison, svg: str) -> str:
         parts.append(f"<p class='note'>{html.escape(rates)}</p>")
     errors = [f"{row.label}: {error}" for row in result.rows for error in row.errors]
     if errors:
-        parts += [
-            "<h2>Runs that failed</h2><ul>",
-            *(f"<li>{html.escape(one)}</li>" for one in errors),
-            "</ul>",
-        ]
+        lines = "".join(f"<li>{html.escape(one)}</li>" for one in errors)
+        parts.append(f"<h2>Runs that failed</h2><ul>{lines}</ul>")
     return "".join([*parts, "</body></html>\n"])
 
 
@@ -168,7 +137,10 @@ def write(result: Comparison, folder: Path) -> None:
     figure = draw(result)
     png, svg = io.BytesIO(), io.StringIO()
     figure.savefig(png, format="png", dpi=130, metadata={"Software": None})
-    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "rgals"}):  # the same page for the same results
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     picture = svg.getvalue()
     picture = picture[picture.index("<svg") :]  # without the XML declaration, which HTML does not have
     contents = {"convergence.png": png.getvalue(), "report.html": page(result, picture).encode()}

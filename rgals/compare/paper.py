@@ -4,8 +4,6 @@ Table 2 states the convergence of algorithms, Table 3 (Table 4 for links) the qu
 draws quality over seconds.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from rgals.compare.report import Comparison
@@ -16,18 +14,9 @@ TABLES = ("table2", "table3", "fig1")
 _SET = {"amazon-electronics": "Electronics", "steam": "Steam", "simplewiki-links": "Wiki"}
 _MEASURED = {"Wiki": ("mrr@10", "map@10")}  # others: MRR@10 and NDCG@10
 #: The paper's name of a method and ours, None for what is not here (UIB and SML); the last two are the best.
-METHODS: dict[str, str | None] = {
-    "BPR": "bpr_dot",
-    "BCE": "bce_dot",
-    "SSM": "sampled_softmax",
-    "Sparsemax": "sparsemax_dot",
-    "UIB": None,
-    "SML": None,
-    "WRMF": "wrmf_plain",
-    "SM": "softmax",
-    "RG2": "rg2",
-    "RGx": "rgx",
-}
+METHODS: dict[str, str | None] = {"BPR": "bpr_dot", "BCE": "bce_dot", "SSM": "sampled_softmax"}
+METHODS |= {"Sparsemax": "sparsemax_dot", "UIB": None, "SML": None, "WRMF": "wrmf_plain", "SM": "softmax"}
+METHODS |= {"RG2": "rg2", "RGx": "rgx"}
 #: Tables 3 and 4: figures by data set in the order of `METHODS`; None where none is printed.
 _PRINTED: dict[str, tuple[tuple[float | None, float | None], ...]] = {
     "MovieLens": (

@@ -1,7 +1,5 @@
 """What a comparison found, from its journal: figures, tests, tables."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,10 +10,10 @@ import numpy as np
 from rgals.compare.analysis import Against, against, linear_rate, mean_and_spread, seconds_to
 from rgals.compare.methods import Method, params_text
 from rgals.compare.runner import TEST_METRICS, unpacked
+from rgals.plots._axes import SHARES
 from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import MissingDependencyError, ParameterError
 
-SHARES = (0.95, 0.99)
 LEVEL = 0.05  # of significance
 
 
@@ -161,19 +159,25 @@ class Comparison:
         >>> data = {f"set_{seed}": make_implicit(200, 100, random_state=seed) for seed in (0, 1)}
         >>> result = compare(data, "popularity,ease", effort=Effort(max_trials=0), verbose=0)
         >>> frame = result.to_frame().replace(r"([#$%&_{}])", r"\\\1", regex=True)  # as LaTeX reads names
+        >>> frame = frame.replace(r"([\^~])", r"\\\1{}", regex=True)
         >>> frame["cell"] = [
         ...     rf"\textbf{{{value:.3f}}}" if best else rf"{value:.3f}" + r"$^\dagger$" * tied
         ...     for value, best, tied in zip(frame["ndcg@10"], frame["best"], frame["tied"])
         ... ]
         >>> table = frame.pivot(index="label", columns="data", values="cell").fillna("--")
+        >>> table = table.loc[frame["label"].unique()]  # the best of the first set first
         >>> rows = [["method", *table.columns], *map(list, table.itertuples())]
-        >>> body = [" & ".join(row) + r" \\" for row in rows]
-        >>> columns = "l" + "r" * table.shape[1]
-        >>> print("\n".join([rf"\begin{{tabular}}{{{columns}}}", *body, r"\end{tabular}"]))
-        \begin{tabular}{lrr}
+        >>> head, *body = [" & ".join(row) + r" \\" for row in rows]
+        >>> lines = [r"\hline", head, r"\hline", *body, r"\hline"]
+        >>> columns = "l" * (1 + table.shape[1])  # digits stand below each other, daggers behind
+        >>> print("\n".join([rf"\begin{{tabular}}{{{columns}}}", *lines, r"\end{tabular}"]))
+        \begin{tabular}{lll}
+        \hline
         method & set\_0 & set\_1 \\
+        \hline
         EASE & \textbf{0...} & \textbf{0...} \\
         Popularity & 0... & 0... \\
+        \hline
         \end{tabular}
         """
         check_real("level", level, 0.0, 1.0)
@@ -267,10 +271,8 @@ def summarise(
     for method in methods:
         run = f"run {method.key(records[f'tuned {method.key()}']['params'])}"
         runs[method.name] = [records[f"{run} {k}"] for k in range(seeds) if f"{run} {k}" in records]
-    peaks = {
-        m: [max(value for _, value in r["curve"]) for r in found if r["curve"] and not r["error"]]
-        for m, found in runs.items()
-    }
+    good_ones = {m: [r for r in found if r["curve"] and not r["error"]] for m, found in runs.items()}
+    peaks = {m: [max(v for _, v in r["curve"]) for r in found] for m, found in good_ones.items()}
     best = max((float(np.mean(values)) for values in peaks.values() if values), default=0.0)
     rows = []
     for method in methods:
@@ -354,11 +356,9 @@ def _tuned(row: Row) -> str:
 
 
 def _tuning_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
-    header = ["method", f"validation {result.metric.upper()}", "trials", "parameters"]
-    return header, [
-        [row.label, _figure(row.tuning["best"]), str(row.tuning["trials"]), _tuned(row)]
-        for row in result.rows
-    ]
+    found = [(row, row.tuning["best"], row.tuning["trials"]) for row in result.rows]
+    body = [[row.label, _figure(best), str(trials), _tuned(row)] for row, best, trials in found]
+    return ["method", f"validation {result.metric.upper()}", "trials", "parameters"], body
 
 
 def quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
@@ -381,18 +381,12 @@ def significance_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
     header = [f"test {metric} below the best", "difference", "effect", "p", "p (Holm)", ""]
     if sum(result.metric in row.users for row in result.rows) < 2:
         return header, []
-    labels = {row.method: row.label for row in result.rows}
-    return header, [
-        [
-            labels[name],
-            f"{found.difference:+.4f}",
-            f"{found.effect:+.3f}",
-            f"{found.p_value:.2g}",
-            f"{found.corrected:.2g}",
-            "" if found.corrected < LEVEL else "not significant",
-        ]
-        for name, found in result.against().items()
-    ]
+    labels, body = {row.method: row.label for row in result.rows}, []
+    for name, found in result.against().items():
+        figures = [f"{found.difference:+.4f}", f"{found.effect:+.3f}", f"{found.p_value:.2g}"]
+        verdict = "" if found.corrected < LEVEL else "not significant"
+        body.append([labels[name], *figures, f"{found.corrected:.2g}", verdict])
+    return header, body
 
 
 def rate_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
@@ -401,11 +395,9 @@ def rate_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
     columns |= {"R² of power law": ("power_r2", 3), "power": ("power", 2)}
     body = []
     for label, found in result.objectives.items():
-        rate, fitted = found["rate"], "too few iterations above rounding"
-        figures = ["-"] * len(columns)
+        rate, fitted, figures = found["rate"], "too few iterations above rounding", ["-"] * len(columns)
         if rate is not None:
             fitted = f"iterations {rate['first']} to {rate['last']}"
             figures = [f"{rate[name]:.{digits}f}" for name, digits in columns.values()]
         body.append([label, *figures, fitted])
-    header = ["objective of", *columns, "fitted to"]
-    return header, body
+    return ["objective of", *columns, "fitted to"], body

@@ -1,7 +1,5 @@
 """Running a comparison: split, tune every method on validation, run the seeds, follow the objective."""
 
-from __future__ import annotations
-
 import base64
 import inspect
 import json
@@ -31,14 +29,8 @@ from rgals.metrics._table import EXPOSURE, Metric
 from rgals.metrics.evaluation import evaluate
 from rgals.model.ranking import FactorRanker
 from rgals.runtime.bars import Bar
-from rgals.runtime.checks import check_int, check_real
-from rgals.runtime.errors import (
-    InputError,
-    InsufficientMemoryError,
-    NumericalError,
-    ParameterError,
-    ValuesWarning,
-)
+from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.errors import InputError, InsufficientMemoryError, NumericalError, ValuesWarning
 from rgals.runtime.lazy import cached_property
 from rgals.runtime.threads import n_threads
 from rgals.runtime.version import __version__
@@ -56,14 +48,9 @@ def machine(n_jobs: int | None) -> dict[str, Any]:
 
     blas = [info for info in threadpool_info() if info.get("user_api") == "blas"]
     described = {f"{i.get('internal_api')} {i.get('version')} ({i.get('architecture')})" for i in blas}
-    return {
-        "threads": n_threads(n_jobs),
-        "cpu": platform.processor() or platform.machine(),
-        "blas": ", ".join(sorted(described)),
-        "numba": numba.__version__,
-        "numpy": np.__version__,
-        "rgals": __version__,
-    }
+    found = {"threads": n_threads(n_jobs), "cpu": platform.processor() or platform.machine()}
+    versions = {"numba": numba.__version__, "numpy": np.__version__, "rgals": __version__}
+    return {**found, "blas": ", ".join(sorted(described)), **versions}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +109,7 @@ class Effort:
         for name, params in self.start.items():
             known = (ladders[name] if name in ladders else get_methods([name])[0].ladders).keys()
             for param, value in params.items():
-                if param not in known:
-                    raise ParameterError("start", f"{name}: {param}", "choose from " + ", ".join(known))
+                check_choice(f"start of {name}", param, tuple(known))
                 check_real(f"start of {name}: {param}", value, 0)
 
 
@@ -187,16 +173,14 @@ class Runner:
         weighting = weigh(options.values, split.train, depth=depth + 1)
         self.values, self.weighted = weighting.kind, weighting.rows(split.train)
         self._is_warm = False
-        setting = {
+        setting: dict[str, Any] = {
             "data": short_digest(split.train, split.validation, split.test),
             "shape": list(split.train.shape),
             "interactions": [split.train.nnz, split.validation.nnz, split.test.nnz],
-            "K": options.K,
-            "metric": options.metric,
-            "patience": effort.patience,
-            "objective_iterations": effort.objective_iterations,
-            "validation_users": int(np.count_nonzero(self.watched.row_counts)),
         }
+        setting |= {"K": options.K, "metric": options.metric, "patience": effort.patience}
+        setting["objective_iterations"] = effort.objective_iterations
+        setting["validation_users"] = int(np.count_nonzero(self.watched.row_counts))
         names = [metric.name for metric in options.metrics]
         if set(names) - {options.metric} - set(TEST_METRICS):
             setting["metrics"] = names
@@ -237,11 +221,11 @@ class Runner:
         now = json.loads(json.dumps(timing))
         then = (self.journal.get("timing") or self.journal.add("timing", {"timing": timing}))["timing"]
         if then != now:
-            differ = [f"{k}: {then.get(k)} then, {v} now" for k, v in now.items() if then.get(k) != v]
-            raise InputError(
-                f"{self.journal.path} holds runs that were timed otherwise ({'; '.join(differ)}); choose "
-                "another folder"
+            differ = "; ".join(
+                f"{k}: {then.get(k)} then, {v} now" for k, v in now.items() if then.get(k) != v
             )
+            problem = f"runs that were timed otherwise ({differ}); choose another folder"
+            raise InputError(f"{self.journal.path} holds {problem}")
 
     def _tuned(self, method: Method, bar: Bar) -> dict[str, Any]:
         """What tuning found, now or before; a larger budget goes on where a smaller one was spent."""
@@ -253,7 +237,7 @@ class Runner:
             return found
         start = method.start_for(self.weighted, self.options.K)
         start |= effort.start.get(method.name, {})
-        result = climb(method, most, self._trial(method, bar), start)
+        result = climb(method, most, partial(self._trial, method, bar), start)
         bar.update(most - result["trials"])  # found before the budget was spent
         return self.journal.add(key, result)
 
@@ -266,13 +250,12 @@ class Runner:
         """The record of a key: what the journal holds, or what is measured now."""
         if (found := self.journal.get(key)) is not None:
             return found
-        self._warm()
+        if not self._is_warm:  # before the first fit of this process
+            self._warm()
         return self.journal.add(key, measure())
 
     def _warm(self) -> None:
-        """Before the first fit of this process, fit every method briefly: no clock sees a compilation."""
-        if self._is_warm:
-            return
+        """Fit every method briefly: no clock sees a compilation."""
         started = time.perf_counter()
         users = np.flatnonzero(self.split.train.row_counts)[:50]
         part = self.split.train.take_rows(users)
@@ -283,8 +266,7 @@ class Runner:
                 if method.family == "ALS":
                     model.set_params(dtype="float64").fit(part, callbacks=lambda now: True)
         if self._rates():
-            jobs = self.options.n_jobs
-            SGDRanker(K=2, loss="rg2", score="dot", n_epochs=1, values="raw", n_jobs=jobs).fit(part)
+            self._by_gradient(K=2, loss="rg2", n_epochs=1).fit(part)
         self._is_warm = True
         if self.journal.get("compile") is None:
             self.journal.add("compile", {"seconds": time.perf_counter() - started})
@@ -362,20 +344,17 @@ class Runner:
     def _curve(self, history: list[dict[str, Any]]) -> list[list[float]]:
         return [[record["seconds"], record[self.options.metric]] for record in history]
 
-    def _trial(self, method: Method, bar: Bar) -> Callable[[dict[str, float]], float]:
-        def trial(params: dict[str, float]) -> float:
-            def measure() -> dict[str, Any]:
-                _, history, error = self._fit(method, params, seed=0)
-                curve = self._curve(history)
-                best = max((value for _, value in curve), default=0.0) if not error else 0.0
-                seconds = curve[-1][0] if curve else 0.0
-                return {"best": best, "seconds": seconds, "epochs": len(curve), "error": error}
+    def _trial(self, method: Method, bar: Bar, params: dict[str, float]) -> float:
+        def measure() -> dict[str, Any]:
+            _, history, error = self._fit(method, params, seed=0)
+            curve = self._curve(history)
+            best = max((value for _, value in curve), default=0.0) if not error else 0.0
+            seconds = curve[-1][0] if curve else 0.0
+            return {"best": best, "seconds": seconds, "epochs": len(curve), "error": error}
 
-            record = self._once(f"trial {method.key(params)}", measure)
-            bar.update()
-            return record["best"]
-
-        return trial
+        record = self._once(f"trial {method.key(params)}", measure)
+        bar.update()
+        return record["best"]
 
     def _final(self, method: Method, params: Mapping[str, float], seed: int) -> None:
         def measure() -> dict[str, Any]:
@@ -383,17 +362,10 @@ class Runner:
             model, history, error = self._fit(method, params, seed)
             wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]
             test, users = ({}, {}) if model is None else self._on_test(method, model)
-            return {
-                "method": method.name,
-                "seed": seed,
-                "params": dict(params),
-                "curve": self._curve(history),
-                "objective": [record["objective"] for record in history if "objective" in record],
-                "test": test,
-                "users": users,
-                "error": error,
-                "cpu_share": cpu / wall / n_threads(self.options.n_jobs),
-            }
+            objective = [record["objective"] for record in history if "objective" in record]
+            found = {"method": method.name, "seed": seed, "params": dict(params)}
+            found |= {"curve": self._curve(history), "objective": objective, "test": test, "users": users}
+            return {**found, "error": error, "cpu_share": cpu / wall / n_threads(self.options.n_jobs)}
 
         self._once(f"run {method.key(params)} {seed}", measure)
 
@@ -422,25 +394,20 @@ class Runner:
             return now.seconds > self.options.effort.time_limit
 
         def measure() -> dict[str, Any]:
-            model = SGDRanker(
-                K=self.options.K,
-                loss=sgd_losses.RG2(alpha=params["alpha"], reg=params["reg"]),
-                score="dot",
-                temperature=1.0,
-                lr=lr,
-                n_epochs=self.options.effort.objective_iterations,
-                values="raw",
-                n_jobs=self.options.n_jobs,
-                random_state=0,
-            )
-            error = ""
+            loss = sgd_losses.RG2(alpha=params["alpha"], reg=params["reg"])
+            epochs, error = self.options.effort.objective_iterations, ""
             try:
+                model = self._by_gradient(K=self.options.K, loss=loss, lr=lr, n_epochs=epochs)
                 model.fit(self.weighted, callbacks=watch)
             except NumericalError as problem:
                 error = str(problem)
             return {"method": "rg2 by gradient", "lr": lr, **curves, "error": error}
 
         self._once(f"objective gradient {params_text(params)} {lr:g}", measure)
+
+    def _by_gradient(self, **params: Any) -> SGDRanker:
+        jobs = self.options.n_jobs
+        return SGDRanker(**params, score="dot", temperature=1.0, values="raw", n_jobs=jobs, random_state=0)
 
 
 def climb(
@@ -482,13 +449,8 @@ def climb(
                     here, best, moved = point, value(point), True
     edges = [name for name, ladder in method.ladders.items() if here[name] in (0, len(ladder) - 1)]
     params = {name: method.ladders[name][rung] for name, rung in here.items()}
-    return {
-        "params": params,
-        "best": best,
-        "trials": len(tried),
-        "finished": finished and not moved,
-        "edges": edges,
-    }
+    finished = finished and not moved
+    return {"params": params, "best": best, "trials": len(tried), "finished": finished, "edges": edges}
 
 
 def _rung(ladder: tuple[float, ...], value: float) -> int:

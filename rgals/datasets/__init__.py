@@ -12,26 +12,10 @@ if TYPE_CHECKING:
     from rgals.datasets.read import read_interactions
     from rgals.datasets.synthetic import SyntheticInteractions, make_implicit
 
-__all__ = [
-    "IdMap",
-    "Interactions",
-    "SyntheticInteractions",
-    "available",
-    "cache_folder",
-    "fetch",
-    "make_implicit",
-    "prepare_paper",
-    "read_interactions",
-]
+__all__ = ["IdMap", "Interactions", "SyntheticInteractions", "available", "cache_folder", "fetch"]
+__all__ += ["make_implicit", "prepare_paper", "read_interactions"]
 
-__getattr__, __dir__ = later(
-    __name__,
-    {
-        "fetching": "available cache_folder fetch",
-        "ids": "IdMap",
-        "interactions": "Interactions",
-        "paper": "prepare_paper",
-        "read": "read_interactions",
-        "synthetic": "SyntheticInteractions make_implicit",
-    },
-)
+_MODULES = {"fetching": "available cache_folder fetch", "ids": "IdMap", "interactions": "Interactions"}
+_MODULES |= {"paper": "prepare_paper", "read": "read_interactions"}
+_MODULES |= {"synthetic": "SyntheticInteractions make_implicit"}
+__getattr__, __dir__ = later(__name__, _MODULES)

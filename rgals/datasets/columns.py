@@ -1,7 +1,5 @@
 """Which column of a table holds the users, the items, the values and the timestamps."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 
@@ -62,9 +60,11 @@ def choose(
     needed = dict.fromkeys(("user", "item"), "auto")
     wanted = {role: needed.get(role) if wanted[role] is None else wanted[role] for role in ROLES}
     found: dict[str, int] = {}
+    plain = list(map(plain_name, names or ()))
     for role, want in wanted.items():
         if want == "auto" and "auto" not in (names or ()):
-            at = _guess(role, names or (), origin)
+            best = next((known for known in KNOWN_NAMES[role] if known in plain), None)
+            at = None if best is None else _only(plain, best, role, origin)
         else:
             at = None if want is None else _locate(role, want, names, n_columns, origin)
         if at is not None:
@@ -82,20 +82,12 @@ def choose(
     seen: dict[int, str] = {}
     for role in ROLES:
         if role in needed and role not in found:
-            raise InputError(
-                f"{origin}: no column is called like {role}_id; give {role}=NAME or a position. "
-                f"{_there_are(names, n_columns)}"
-            )
+            give = f"give {role}=NAME or a position. {_there_are(names, n_columns)}"
+            raise InputError(f"{origin}: no column is called like {role}_id; {give}")
         if role in found and seen.setdefault(found[role], role) != role:
             both = f"{seen[found[role]]} and {role}"
             raise InputError(f"{origin}: column {found[role]} is asked for as both {both}")
     return found
-
-
-def _guess(role: str, names: Sequence[str], origin: str) -> int | None:
-    plain = list(map(plain_name, names))
-    best = next((known for known in KNOWN_NAMES[role] if known in plain), None)
-    return None if best is None else _only(plain, best, role, origin)
 
 
 def _only(names: list[str], name: str, role: str, origin: str) -> int:

@@ -1,7 +1,5 @@
 """Fetching one file over HTTP: resumed, verified, and in place only when it is whole."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -77,10 +75,8 @@ def _tag(meta: Path, url: str) -> str:
 
 def _attempt(url: str, part: Path, meta: Path, progress: bool, label: str) -> None:
     """Bring ``part`` to its full length or raise."""
-    done = part.stat().st_size if part.exists() else 0
-    tag = _tag(meta, url)
-    if done and not tag:
-        done = 0  # nothing says that the rest would belong to what is there
+    tag = _tag(meta, url)  # without one, nothing says that the rest would belong to what is there
+    done = part.stat().st_size if tag and part.exists() else 0
     headers = {"Range": f"bytes={done}-", "If-Range": tag} if done else {}
     with _ask(url, headers) as answer:
         if answer.status != 206:
@@ -104,7 +100,7 @@ def _attempt(url: str, part: Path, meta: Path, progress: bool, label: str) -> No
 
 def _check(part: Path, target: Path, md5: str | None) -> None:
     """Raise `_AttemptError` if the finished file is not what was asked for; it is removed then."""
-    magic = next((m for suffix, m in _MAGIC.items() if target.name.endswith(suffix)), b"")
+    magic = _MAGIC.get(target.suffix, b"")
     with open(part, "rb") as file:
         start = file.read(512)
     page = start.lstrip().lower().startswith((b"<!doctype", b"<html"))
@@ -168,10 +164,8 @@ def download(
                     meta.unlink(missing_ok=True)
                     return
             faults.append(f"{url}: {fault}")
-    raise DownloadError(
-        f"{target.name} cannot be fetched ({'; '.join(faults)}). Without a connection, get the file "
-        f"elsewhere, put it at {target} and call again"
-    )
+    advice = f"Without a connection, get the file elsewhere, put it at {target} and call again"
+    raise DownloadError(f"{target.name} cannot be fetched ({'; '.join(faults)}). {advice}")
 
 
 def published_md5(sums_url: str, url: str) -> str | None:

@@ -1,7 +1,5 @@
 """Features of users or items: a matrix in the rows of the interactions, whatever form they are given in."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

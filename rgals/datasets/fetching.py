@@ -1,7 +1,5 @@
 """`fetch`: a public data set by name, from its official place or from the cache."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace
@@ -123,10 +121,8 @@ def fetch(
     data = build(parse(source, paths, progress), min_value=None, binarize=None, duplicates="last")
     got = (data.n_users, data.n_items, data.nnz)
     if verify and source.size is not None and got != source.size:
-        raise FileFormatError(
-            f"{', '.join(map(str, paths))}: {_SIZE(*got)}, but {name} has {_SIZE(*source.size)}; "
-            "remove the file to fetch it again, or give verify=False"
-        )
+        problem = f"{name} has {_SIZE(*source.size)}; remove the file to fetch it again, or give verify=False"
+        raise FileFormatError(f"{', '.join(map(str, paths))}: {_SIZE(*got)}, but {problem}")
     data.save(kept)
     return data
 
@@ -169,8 +165,6 @@ def _obtain(source: Source, file: RemoteFile, place: Path, verify: bool, progres
     if wanted is None:
         record.write_text(f"{got}  {path.name}\n")
     elif got != wanted:
-        raise FileFormatError(
-            f"{path} has the {kind} {got}, but {wanted} {why}: it is damaged or another version; "
-            "remove it to fetch it again, or give verify=False"
-        )
+        problem = "it is damaged or another version; remove it to fetch it again, or give verify=False"
+        raise FileFormatError(f"{path} has the {kind} {got}, but {wanted} {why}: {problem}")
     return path

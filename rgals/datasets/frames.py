@@ -1,7 +1,5 @@
 """Columns of data frames, arrow tables, parquet files, arrays and matrices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,7 +9,7 @@ import numpy as np
 
 from rgals.datasets.columns import choose
 from rgals.datasets.ids import arrow_codes, as_labels, encode, sort_codes
-from rgals.datasets.interactions import Columns, refuse, timestamps
+from rgals.datasets.interactions import Columns, is_number, refuse, timestamps
 from rgals.datasets.times import is_moment
 from rgals.matrix.entries import entry_rows
 from rgals.matrix.validate import as_csr
@@ -51,16 +49,9 @@ def _number_column(column: Any, role: str, where: Callable[[int], str]) -> np.nd
     array = np.asarray(column)
     if array.dtype.kind in "biuf":
         return array
-    try:
-        return array.astype(np.float64)
-    except (TypeError, ValueError):
-        pass
-    for k, value in enumerate(array.tolist()):
-        try:
-            float(value)
-        except (TypeError, ValueError):
-            raise InputError(f"{where(k)}: the {role} {value!r} is not a number") from None
-    raise InputTypeError(f"{role} must hold numbers, not {array.dtype}")
+    items = array.tolist()
+    refuse([not is_number(item) for item in items], where, f"the {role} {{!r}} is not a number", items)
+    return np.array(items, np.float64)
 
 
 def _time_column(column: Any, where: Callable[[int], str]) -> np.ndarray:
@@ -120,10 +111,8 @@ def parquet_columns(path: Path, wanted: dict[str, Any]) -> Columns:
 def array_columns(source: tuple, wanted: dict[str, Any]) -> Columns:
     """Columns given one by one: (users, items[, values[, timestamps]])."""
     if not 2 <= len(source) <= 4:
-        raise InputError(
-            f"give (users, items), (users, items, values) or (users, items, values, timestamps), not "
-            f"{len(source)} arrays"
-        )
+        columns = "(users, items), (users, items, values) or (users, items, values, timestamps)"
+        raise InputError(f"give {columns}, not {len(source)} arrays")
     sizes = [len(column) for column in source if column is not None]
     if len(set(sizes)) > 1:
         raise ShapeError(f"the arrays must have the same length; they have {sizes}")
@@ -146,6 +135,5 @@ def matrix_columns(X: Any) -> Columns:
     def where(k: int) -> str:
         return f"row {user[k]}, column {item[k]}"
 
-    return Columns(
-        user, np.arange(matrix.shape[0]), item, np.arange(matrix.shape[1]), matrix.data, None, None, where
-    )
+    users, items = map(np.arange, matrix.shape)
+    return Columns(user, users, item, items, matrix.data, None, None, where)

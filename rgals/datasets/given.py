@@ -3,8 +3,6 @@
 A table of users and items comes out as a matrix with ids; it is never taken for numbers of a matrix.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -137,12 +135,9 @@ def beside(
         raise no_ids(name)
     matrix, *unknown = found.laid_out(users, items, grow=grow)
     if grow and (len(unknown[0]) or len(unknown[1])):
-        warnings.warn(
-            f"{name} has {len(unknown[0])} users and {len(unknown[1])} items that the model does not know: "
-            "the users count as cold, the items as missed",
-            UserWarning,
-            stacklevel=4,
-        )
+        new = f"{len(unknown[0])} users and {len(unknown[1])} items that the model does not know"
+        said = f"{name} has {new}: the users count as cold, the items as missed"
+        warnings.warn(said, UserWarning, stacklevel=4)
     return matrix, *unknown
 
 
@@ -159,12 +154,10 @@ def known_part(X: Any, user_ids: Any, item_ids: Any, name: str) -> Any:
     users, items = (None if ids is None else IdMap(ids) for ids in (user_ids, item_ids))
     matrix, *unknown = beside(X, users, items, name=name)
     if len(unknown[0]) or len(unknown[1]):
-        warnings.warn(
-            f"{name} has {len(unknown[0])} users and {len(unknown[1])} items that the training interactions "
-            "do not have; their interactions were left out",
-            UserWarning,
-            stacklevel=4,
+        new = (
+            f"{len(unknown[0])} users and {len(unknown[1])} items that the training interactions do not have"
         )
+        warnings.warn(f"{name} has {new}; their interactions were left out", UserWarning, stacklevel=4)
     return matrix
 
 
@@ -199,12 +192,8 @@ def _check(columns: Any) -> dict[str, Any]:
         wanted = {_ALIASES.get(str(role), str(role)): column for role, column in columns.items()}
         if wanted.keys() <= set(ROLES) and len(wanted) == len(columns):
             return wanted
-    raise ParameterError(
-        "columns",
-        columns,
-        'give a dict such as {"user": "who", "item": "what"} (also value, timestamp and split), or "matrix" '
-        "if rows are users and columns items",
-    )
+    advice = 'give a dict such as {"user": "who", "item": "what"} (also value, timestamp and split)'
+    raise ParameterError("columns", columns, f'{advice}, or "matrix" if rows are users and columns items')
 
 
 # ------------------------------------------------------------------ frames
@@ -257,11 +246,9 @@ def _roles(names: list) -> dict[str, list]:
 
     plain = [plain_name(name) if isinstance(name, str) else "" for name in names]
     told = [name if len(name) > 1 or len(names) <= _FEW else "" for name in plain]
-    return {
-        role: found
-        for role, known in KNOWN_NAMES.items()
-        if (found := [name for name, text in zip(names, told, strict=True) if text in known])
-    }
+    pairs = list(zip(names, told, strict=True))
+    found = {role: [name for name, text in pairs if text in known] for role, known in KNOWN_NAMES.items()}
+    return {role: columns for role, columns in found.items() if columns}
 
 
 def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
@@ -324,12 +311,9 @@ def _table(frame: Any, wanted: dict[str, Any], name: str) -> Given:
     used = [column for group in roles.values() for column in group] + list(wanted.values())
     unused = [n for n, kind in zip(names, kinds, strict=True) if kind in "if" and n not in used]
     if "value" not in roles and "value" not in wanted and unused:
-        warnings.warn(
-            f"no column of {name} is called like a value, so that every interaction has the weight 1; "
-            f'columns={{"value": {_quoted(unused[0])}}} takes that column, columns={{"value": None}} none',
-            UserWarning,
-            stacklevel=4,
-        )
+        why = f"no column of {name} is called like a value, so that every interaction has the weight 1"
+        lines = f'columns={{"value": {_quoted(unused[0])}}} takes that column, columns={{"value": None}} none'
+        warnings.warn(f"{why}; {lines}", UserWarning, stacklevel=4)
     return given(data)
 
 
@@ -347,10 +331,8 @@ def _refuse_lists(X: Any, name: str) -> None:
         give = f"give {_READ}(({columns})) if that holds columns"
         raise InputTypeError(f"{must}, not {type(X).__name__}; {give}")
     if hasattr(X, "reset_index") and getattr(X, "ndim", 0) == 1:  # a pandas Series
-        raise ShapeError(
-            f"{name} is one column, a Series, and not a 2D matrix; give {name}.reset_index() if its index "
-            "holds the users and items"
-        )
+        advice = f"give {name}.reset_index() if its index holds the users and items"
+        raise ShapeError(f"{name} is one column, a Series, and not a 2D matrix; {advice}")
     if isinstance(X, tuple) and len(X) in _TABLE and all(getattr(c, "ndim", 0) == 1 for c in X):
         raise InputTypeError(
             f"{name} is a tuple of {len(X)} arrays; give {_READ}({name}) if they are users and items (values "
@@ -365,14 +347,14 @@ def _refuse_lists(X: Any, name: str) -> None:
         raise InputError(f"{name} is a list of records; give pandas.DataFrame({name})")
     if isinstance(first, list | tuple) and any(isinstance(field, str | bytes) for field in first):
         give = f"give {_READ}(tuple(zip(*{name})))"
-        raise InputError(f"{name} is a list of records, not of numeric rows; {give}")
+        if isinstance(X, tuple):
+            give = f"give {_READ}({name}) if it holds columns, {_READ}(tuple(zip(*{name}))) if records"
+        raise InputError(f"{name} is a {type(X).__name__} of records, not of numeric rows; {give}")
     if fields := getattr(getattr(X, "dtype", None), "names", None):
         raise InputTypeError(f"{name} is a structured array; give {_READ}(({_columns(list(fields), name)}))")
     if isinstance(X, np.ndarray) and X.ndim == 2 and X.size and isinstance(X[0, 0], str | bytes):
-        raise InputTypeError(
-            f"{name} is an array of text, not of numbers; give {_READ}(tuple({name}.T)) if each row is an "
-            "interaction"
-        )
+        advice = f"give {_READ}(tuple({name}.T)) if each row is an interaction"
+        raise InputTypeError(f"{name} is an array of text, not of numbers; {advice}")
     if isinstance(X, np.ndarray) and X.dtype.kind in "iuf" and X.ndim == 2 and _holds_ids(X):
         raise InputError(
             f"the first columns of {name} hold integers up to {X[:, :2].max():g}, which look like ids; give "

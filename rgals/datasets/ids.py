@@ -1,7 +1,5 @@
 """External labels of users and items: finding them, coding them, storing them without pickle."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -386,7 +384,7 @@ class IdMap:
         return arrays
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray], prefix: str = "", what: str = "id") -> IdMap:
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], prefix: str = "", what: str = "id") -> "IdMap":
         """The map that `to_arrays` wrote.
 
         Parameters

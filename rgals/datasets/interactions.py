@@ -1,7 +1,5 @@
 """Interactions: the matrix with its labels, and how it is made from pairs."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
@@ -68,16 +66,12 @@ class Interactions:
 
     def __post_init__(self) -> None:
         if (len(self.user_ids), len(self.item_ids)) != self.matrix.shape:
-            raise ShapeError(
-                f"the matrix has shape {self.matrix.shape}, but there are {len(self.user_ids)} user ids and "
-                f"{len(self.item_ids)} item ids"
-            )
+            problem = f"there are {len(self.user_ids)} user ids and {len(self.item_ids)} item ids"
+            raise ShapeError(f"the matrix has shape {self.matrix.shape}, but {problem}")
         aligned = self.timestamp is not None or self.split is not None
         if aligned and not (self.matrix.has_canonical_format and self.matrix.data.all()):
-            raise InputError(
-                "timestamps and splits belong to stored entries, so the matrix must have sorted rows, no "
-                "duplicates and no stored zeros"
-            )
+            reason = "the matrix must have sorted rows, no duplicates and no stored zeros"
+            raise InputError(f"timestamps and splits belong to stored entries, so {reason}")
         for name in ("timestamp", "split"):
             array = getattr(self, name)
             if array is not None and array.shape != (self.matrix.nnz,):
@@ -134,7 +128,7 @@ class Interactions:
             raise InputError(f"these data come without a split; {make}")
         return entries(self.matrix, self.split == which)
 
-    def take(self, users: np.ndarray, items: np.ndarray) -> Interactions:
+    def take(self, users: np.ndarray, items: np.ndarray) -> "Interactions":
         """The given rows and columns, with their ids, timestamps and split.
 
         Parameters
@@ -149,9 +143,8 @@ class Interactions:
         Interactions
             Of shape (m, n).
         """
-        position = sp.csr_array(
-            (np.arange(1, self.nnz + 1), self.matrix.indices, self.matrix.indptr), shape=self.matrix.shape
-        )
+        numbers = np.arange(1, self.nnz + 1)
+        position = sp.csr_array((numbers, self.matrix.indices, self.matrix.indptr), shape=self.shape)
         position = position[users][:, items].tocsr()
         position.sort_indices()
         at = position.data - 1
@@ -159,7 +152,7 @@ class Interactions:
         marks = (None if mark is None else mark[at] for mark in (self.timestamp, self.split))
         return Interactions(matrix, self.user_ids[users], self.item_ids[items], *marks)
 
-    def replace(self, **changes: Any) -> Interactions:
+    def replace(self, **changes: Any) -> "Interactions":
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
@@ -173,11 +166,9 @@ class Interactions:
         """
         if Path(path).suffix != ".npz":
             raise ParameterError("path", str(path), "give a name that ends in .npz")
-        arrays: dict[str, np.ndarray] = {
-            "user": entry_rows(self.matrix).astype(np.int32),
-            "item": self.matrix.indices.astype(np.int32),
-            "rating": self.matrix.data.astype(np.float32),
-        }
+        arrays = {"user": entry_rows(self.matrix), "item": self.matrix.indices}
+        arrays = {name: array.astype(np.int32) for name, array in arrays.items()}
+        arrays["rating"] = self.matrix.data.astype(np.float32)
         if self.timestamp is not None:
             arrays["timestamp"] = self.timestamp
         if self.split is not None:
@@ -213,20 +204,6 @@ def check_options(
     return threshold, threshold is not None if binarize is None else binarize
 
 
-def _check_values(columns: Columns, signed: bool) -> None:
-    value = columns.value
-    if value is None:
-        return
-    refuse(np.isnan(value), columns.where, "the value is NaN; values must be finite and >= 0")
-    refuse(np.isinf(value), columns.where, "the value is infinite; values must be finite and >= 0")
-    if not signed:
-        advice = (
-            "values must be >= 0 (or give min_value to keep only the rows from that value on, or "
-            "dislike_below=0 to take negative ones as dislikes)"
-        )
-        refuse(value < 0, columns.where, "the value {:g} is negative; " + advice, value)
-
-
 def refuse(bad: Any, where: Callable[[int], str], problem: str, column: Any = None) -> None:
     """Raise for the first row that is ``bad``; ``problem`` may show what its ``column`` holds there."""
     rows = np.flatnonzero(bad)
@@ -248,7 +225,20 @@ def build(
     n_users, n_items = len(columns.user_labels), len(columns.item_labels)
     if max(n_users, n_items) > MAX_INDEX:
         raise ShapeError(f"{n_users} users and {n_items} items: at most {MAX_INDEX} of either are supported")
-    _check_values(columns, threshold is not None or dislike_below is not None)
+    if columns.value is not None:
+        must, value, where = "values must be finite and >= 0", columns.value, columns.where
+        refuse(np.isnan(value), where, f"the value is NaN; {must}")
+        refuse(np.isinf(value), where, f"the value is infinite; {must}")
+        must = (
+            "values must be >= 0 (or give min_value to keep only the rows from that value on, or "
+            "dislike_below=0 to take negative ones as dislikes)"
+        )
+        refuse(
+            (value < 0) & (threshold is None and dislike_below is None),
+            where,
+            f"the value {{:g}} is negative; {must}",
+            value,
+        )
     order = np.arange(len(columns.user))
     if duplicates == "last" and columns.timestamp is not None:
         order = np.argsort(columns.timestamp, kind="stable")
@@ -256,8 +246,8 @@ def build(
     order = order[group(columns.user[order], n_users)]
     user, item = columns.user[order], columns.item[order]
     value = np.ones(len(order)) if columns.value is None else columns.value[order].astype(np.float64)
-    marks = (("timestamp", columns.timestamp), ("split", columns.split))
-    rest = {name: array[order] for name, array in marks if array is not None}
+    marks = {"timestamp": columns.timestamp, "split": columns.split}
+    rest = {name: array[order] for name, array in marks.items() if array is not None}
 
     first = np.ones(len(order), bool)
     first[1:] = (user[1:] != user[:-1]) | (item[1:] != item[:-1])
@@ -295,9 +285,9 @@ def build(
     data[disliked] = -1
     if not np.isfinite(data).all() or ((data < 0) & ~disliked).any():
         k = int(np.flatnonzero(~np.isfinite(data) | ((data < 0) & ~disliked))[0])
+        problem = f"the value {data[k]:g} is not usable; values must be >= 0 and fit float32"
         raise InputError(
-            f"user {columns.user_labels[user[k]]}, item {columns.item_labels[item[k]]}: the value "
-            f"{data[k]:g} is not usable; values must be >= 0 and fit float32"
+            f"user {columns.user_labels[user[k]]}, item {columns.item_labels[item[k]]}: {problem}"
         )
     user, user_ids = _compact(user, columns.user_labels)
     item, item_ids = _compact(item, columns.item_labels)
@@ -343,10 +333,8 @@ def text_timestamps(items: list, where: Callable[[int], str]) -> np.ndarray:
         bad = next(k for k, item in enumerate(items) if _numbers([item], float) is None)
     else:
         bad = next((k for k, item in enumerate(items) if not _is_date(item)), 0)
-    raise FileFormatError(
-        f"{where(bad)}: the timestamp {str(items[bad])[:60]!r} is neither a number nor a date such as "
-        f"2024-01-31 or 2024-01-31T12:00:00 ({reason[:80]})"
-    )
+    neither = f"neither a number nor a date such as 2024-01-31 or 2024-01-31T12:00:00 ({reason[:80]})"
+    raise FileFormatError(f"{where(bad)}: the timestamp {str(items[bad])[:60]!r} is {neither}")
 
 
 def _is_date(item: Any) -> bool:
@@ -371,3 +359,12 @@ def numbers(items: Sequence[str], kind: type = float) -> np.ndarray:
     if any("_" in text for text in items):
         raise ValueError("not a number")
     return np.array([kind(text) for text in items], np.int64 if kind is int else np.float64)
+
+
+def is_number(item: Any) -> bool:
+    """Whether something is a number, or a text of one; ``1_000``, which Python would take, is none."""
+    try:
+        float(item)
+    except (ValueError, TypeError):
+        return False
+    return "_" not in str(item)

@@ -3,8 +3,6 @@
 The rules are those of Python's csv module; `rows` names the line of whatever breaks them.
 """
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import csv
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rgals.datasets.columns import choose, looks_like_header
+from rgals.datasets.interactions import is_number
 from rgals.runtime.errors import FileFormatError, ParameterError
 
 _SNIFF_BYTES = 1 << 20
@@ -80,10 +79,8 @@ def open_lines(path: Path, encoding: str, longest: int = _MAX_LINE) -> Iterator[
 
 
 def _too_long(path: Path, number: int, line: str) -> FileFormatError:
-    return FileFormatError(
-        f"{path}, line {number}: the line is longer than {_MAX_LINE} characters; this is no table of "
-        f"interactions: {shown(line)}"
-    )
+    advice = f"this is no table of interactions: {shown(line)}"
+    return FileFormatError(f"{path}, line {number}: the line is longer than {_MAX_LINE} characters; {advice}")
 
 
 def cut(lines: Iterable[str], delimiter: str, quote: str | None) -> Iterator[tuple[int, list[str]]]:
@@ -121,9 +118,8 @@ def rows(layout: Layout) -> Iterator[tuple[int, list[str]]]:
                 is_header &= not row
                 before = number
     except csv.Error as error:
-        raise FileFormatError(
-            f"{layout.path}, line {before + 1}: {error}; is a quote opened and never closed?"
-        ) from error
+        problem = f"{error}; is a quote opened and never closed?"
+        raise FileFormatError(f"{layout.path}, line {before + 1}: {problem}") from error
     except UnicodeError as error:
         raise _undecodable(layout.path, layout.encoding, error) from error
 
@@ -207,20 +203,10 @@ def _sniff_delimiter(lines: list[str], quote: str | None, path: Path) -> str:
 
     best = max(_DELIMITERS, key=n_alike)  # the first of those that cut most lines alike
     if n_alike(best) == 0:
-        raise FileFormatError(
-            f"{path}, line 1: no delimiter found (tab, comma, semicolon, '|', space or '::'); give "
-            f"delimiter=...: {shown(lines[0])}"
-        )
+        tried = "tab, comma, semicolon, '|', space or '::'"
+        problem = f"no delimiter found ({tried}); give delimiter=...: {shown(lines[0])}"
+        raise FileFormatError(f"{path}, line 1: {problem}")
     return best
-
-
-def is_number(text: str) -> bool:
-    """Whether a text is a number; ``1_000``, which Python would take, is none."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "_" not in text
 
 
 def _has_header(rows: list[list[str]], wanted: dict[str, Any]) -> bool:
@@ -257,9 +243,8 @@ def detect(
         first = [row for line in lines for _, row in cut([line], delimiter, quote) if row]
     except csv.Error as error:
         longest = max(lines, key=len)
-        raise FileFormatError(
-            f"{path}, line {start.index(longest) + 1}: {error}; is this delimiter right? {shown(longest)}"
-        ) from error
+        line, problem = start.index(longest) + 1, f"{error}; is this delimiter right?"
+        raise FileFormatError(f"{path}, line {line}: {problem} {shown(longest)}") from error
     if header is None:
         header = _has_header(first, wanted)
     if header and len(first) < 2:

@@ -1,9 +1,8 @@
-"""Text files that are no tables: a JSON object a line, and a user with a list of items a line."""
-
-from __future__ import annotations
+"""Text files that are no tables: a record (a JSON object) a line, and a user with a list of items a line."""
 
 import json
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,26 +11,35 @@ import numpy as np
 
 from rgals.datasets.columns import choose
 from rgals.datasets.ids import text_to_labels
-from rgals.datasets.interactions import Columns, text_timestamps
+from rgals.datasets.interactions import TEST, TRAIN, Columns, text_timestamps
 from rgals.datasets.layout import known_encoding, open_bytes, sample, shown
+from rgals.runtime.bars import Bar
 from rgals.runtime.errors import FileFormatError
 
 # Bytes. Lists of items can be long; mysqldump writes statements of up to 16 MiB, each on its line.
 _MAX_LINE = 1 << 26
+_FIELDS: dict[str, tuple[Any, str]] = dict.fromkeys(("user", "item"), (int | str, "a text or an integer"))
+_FIELDS |= {"timestamp": (int | float | str, "a number or a text")}
+_FIELDS |= dict.fromkeys(("value", "split"), (int | float, "a number"))
+Pair = tuple[int, dict[str, Any]]  # the number of a line, and what it says of an interaction by role
+Labels = Callable[[np.ndarray, Any], tuple[np.ndarray, np.ndarray]]  # sorts distinct ids and their codes
 
 
-def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines of a file that may be packed."""
-    with open_bytes(path) as file:
+def numbered(path: Path, progress: bool = False) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines of a file that may be packed, with a bar if there is to be progress."""
+    bar = Bar(unit=" lines", unit_scale=True, desc=path.name, disable=not progress, leave=False)
+    with open_bytes(path) as file, bar:
         for number, line in enumerate(iter(partial(file.readline, _MAX_LINE), b""), 1):
             if len(line) == _MAX_LINE:
                 raise FileFormatError(f"{path}, line {number}: the line is longer than {_MAX_LINE} bytes")
             yield number, line
+            if number % 10_000 == 0:
+                bar.update(10_000)
 
 
-def _lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:
+def _texts(path: Path, encoding: str, progress: bool = False) -> Iterator[tuple[int, str]]:
     """Numbered lines that are not blank."""
-    for number, line in numbered(path):
+    for number, line in numbered(path, progress):
         try:
             text = line.decode(encoding).strip("\ufeff\r\n\t ")
         except UnicodeDecodeError as error:
@@ -40,17 +48,69 @@ def _lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:
             yield number, text
 
 
-def _columns(users: list, items: list, rest: dict[str, list], numbers: list[int], path: Path) -> Columns:
-    if not users:
-        raise FileFormatError(f"{path} holds no interactions")
+def gathered(
+    read: Callable[[Path], Iterator[Pair]], paths: list[Path], labels: Labels = text_to_labels
+) -> Columns:
+    """Columns of the pairs of one file, or of a training and a test file.
+
+    Ids are coded as they come, so that 8 million names cost little; ``labels`` sorts them.
+    """
+    known: dict[str, dict[str | int, int]] = {"user": {}, "item": {}}
+    found: dict[str, Any] = {role: array("d" if role in ("value", "split") else "q") for role in _FIELDS}
+    found["timestamp"] = []
+    file, line = array("b"), array("q")
+    for part, path in zip((TRAIN, TEST), paths, strict=False):
+        for number, pair in read(path):
+            file.append(part)
+            line.append(number)
+            for role, field in pair.items():
+                codes = known.get(role)
+                found[role].append(field if codes is None else codes.setdefault(field, len(codes)))
+        if part not in file[-1:]:
+            raise FileFormatError(f"{path} holds no interactions")
 
     def where(k: int) -> str:
-        return f"{path}, line {numbers[k]}"
+        return f"{paths[file[k]]}, line {line[k]}"
 
-    user, item = (text_to_labels(np.arange(len(texts)), texts) for texts in (users, items))
-    time = text_timestamps(rest["timestamp"], where) if "timestamp" in rest else None
-    numbers_of = {role: np.array(rest[role], np.float64) for role in ("value", "split") if role in rest}
-    return Columns(*user, *item, numbers_of.get("value"), time, numbers_of.get("split"), where)
+    user, item = (labels(np.array(found[role]), list(codes)) for role, codes in known.items())
+    time = text_timestamps(found["timestamp"], where) if found["timestamp"] else None
+    value, split = (np.array(found[role]) if found[role] else None for role in ("value", "split"))
+    split = np.array(file) if len(paths) > 1 else split
+    return Columns(*user, *item, value, time, split, where)
+
+
+def bad(path: Path, number: int, problem: str, line: str | bytes) -> FileFormatError:
+    """The error for a line that cannot be understood."""
+    text = line if isinstance(line, str) else line.decode("utf-8", "backslashreplace").strip()
+    return FileFormatError(f"{path}, line {number}: {problem}: {shown(text)}")
+
+
+def records(
+    path: Path,
+    keys_of: Callable[[list[str]], dict[str, str]],
+    *,
+    parse: Callable[[str], Any] = json.loads,
+    form: str = "JSON object",
+    encoding: str = "utf-8",
+    progress: bool = False,
+) -> Iterator[Pair]:
+    """The pairs of a file with a record a line; ``keys_of`` finds the key of each role in the first one."""
+    keys: dict[str, str] = {}
+    for number, line in _texts(path, encoding, progress):
+        try:
+            record = parse(line)
+        except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+            raise bad(path, number, f"this is no {form} ({type(error).__name__})", line) from error
+        if not isinstance(record, dict):
+            raise bad(path, number, f"this is no {form}", line)
+        keys = keys or keys_of(list(record))
+        for role, key in keys.items():
+            field, (kinds, what) = record.get(key), _FIELDS[role]
+            if field is None:
+                raise bad(path, number, f"the {role} ({key!r}) is missing", line)
+            if isinstance(field, bool) or not isinstance(field, kinds) or not str(field).strip():
+                raise bad(path, number, f"the {role} must be {what}", line)
+        yield number, {r: record[k] if r in ("value", "split") else str(record[k]) for r, k in keys.items()}
 
 
 def is_jsonl(start: bytes) -> bool:
@@ -60,45 +120,12 @@ def is_jsonl(start: bytes) -> bool:
 
 def jsonl_columns(path: Path, wanted: dict[str, Any], encoding: str = "utf-8") -> Columns:
     """Columns of a file with a JSON object a line; the keys of the first are the names of the columns."""
-    keys: dict[str, str] = {}
-    found: dict[str, list] = {}
-    numbers: list[int] = []
-    for number, line in _lines(path, encoding):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            record = None
-        if not isinstance(record, dict):
-            raise FileFormatError(f"{path}, line {number}: this is no JSON object: {shown(line)}")
-        if not keys:
-            names = list(record)
-            at = choose(names, len(names), wanted, [True] * len(names), str(path))
-            keys = {role: names[position] for role, position in at.items()}
-            found = {role: [] for role in keys}
-        for role, key in keys.items():
-            found[role].append(_field(record, role, key, f"{path}, line {number}", line))
-        numbers.append(number)
-    users, items = (found.pop(role, []) for role in ("user", "item"))
-    return _columns(users, items, found, numbers, path)
 
+    def keys_of(names: list[str]) -> dict[str, str]:
+        at = choose(names, len(names), wanted, [True] * len(names), str(path))
+        return {role: names[position] for role, position in at.items()}
 
-def _field(record: dict, role: str, key: str, where: str, line: str) -> Any:
-    """The value of a key, as its role needs it."""
-    field = record.get(key)
-    if field is None:
-        raise FileFormatError(f"{where}: the {role} ({key!r}) is missing: {shown(line)}")
-    is_number = isinstance(field, int | float) and not isinstance(field, bool)
-    if role in ("user", "item"):
-        if isinstance(field, bool) or not isinstance(field, int | str) or not str(field).strip():
-            raise FileFormatError(f"{where}: the {role} must be a text or an integer: {shown(line)}")
-        return str(field)
-    if role == "timestamp":
-        if not is_number and not isinstance(field, str):
-            raise FileFormatError(f"{where}: the timestamp must be a number or a text: {shown(line)}")
-        return str(field)
-    if not is_number:
-        raise FileFormatError(f"{where}: the {role} {field!r} is not a number: {shown(line)}")
-    return field
+    return gathered(partial(records, keys_of=keys_of, encoding=encoding), [path])
 
 
 def is_lists(path: Path, encoding: str) -> bool:
@@ -110,12 +137,10 @@ def is_lists(path: Path, encoding: str) -> bool:
 
 def list_columns(path: Path, encoding: str = "utf-8") -> Columns:
     """Columns of a file with a user and its items a line, as LightGCN's, divided by spaces or tabs."""
-    users: list[str] = []
-    items: list[str] = []
-    numbers: list[int] = []
-    for number, line in _lines(path, encoding):
-        user, *mine = line.split()
-        users += [user] * len(mine)
-        items += mine
-        numbers += [number] * len(mine)
-    return _columns(users, items, {}, numbers, path)
+
+    def read(path: Path) -> Iterator[Pair]:
+        for number, line in _texts(path, encoding):
+            user, *items = line.split()
+            yield from ((number, {"user": user, "item": item}) for item in items)
+
+    return gathered(read, [path])

@@ -1,7 +1,5 @@
 """Interactions in npz files: checked before anything is loaded, never with pickle."""
 
-from __future__ import annotations
-
 import errno
 import math
 import struct
@@ -39,27 +37,21 @@ def _header(archive: zipfile.ZipFile, key: str, path: Path) -> tuple[tuple[int, 
     if dtype.hasobject:
         raise FileFormatError(f"{path}: {key} holds Python objects; only plain numbers are read")
     if needed != info.file_size:
-        raise FileFormatError(
-            f"{path}: {key} declares shape {shape} of {dtype}, which needs {needed} bytes, but "
-            f"{info.file_size} are stored"
-        )
+        problem = f"which needs {needed} bytes, but {info.file_size} are stored"
+        raise FileFormatError(f"{path}: {key} declares shape {shape} of {dtype}, {problem}")
     return shape, dtype
 
 
 def _refuse_hidden(archive: zipfile.ZipFile, path: Path) -> None:
     """Members must lie one behind the other: a damaged directory must not make an array disappear."""
     assert archive.fp is not None
-    end = 0
+    end, gaps = 0, []
     for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
-        _refuse_gap(info.header_offset - end, path)
+        gaps.append(info.header_offset - end)
         archive.open(info).close()  # compares the name in the directory with that before the data
         archive.fp.seek(info.header_offset + 26)  # lengths of the name and of the rest of the local header
         end = info.header_offset + 30 + sum(struct.unpack("<HH", archive.fp.read(4))) + info.compress_size
-    _refuse_gap(archive.start_dir - end, path)
-
-
-def _refuse_gap(size: int, path: Path) -> None:
-    if not 0 <= size <= 24:  # some writers put the sizes behind the data
+    if not all(0 <= gap <= 24 for gap in (*gaps, archive.start_dir - end)):  # sizes may be behind the data
         raise FileFormatError(f"{path} is damaged: the members of the archive do not lie side by side")
 
 
@@ -75,10 +67,9 @@ def _load(path: Path) -> dict[str, np.ndarray]:
         elif set(_SPARSE) <= set(keys):
             wanted = list(_SPARSE)
         else:
-            raise FileFormatError(
-                f"{path} needs the arrays user and item (and may hold rating, timestamp, split), or a matrix "
-                f"written by scipy.sparse.save_npz; it holds: {', '.join(keys) or 'nothing'}"
-            )
+            needed = "the arrays user and item (and may hold rating, timestamp, split)"
+            matrix = f"a matrix written by scipy.sparse.save_npz; it holds: {', '.join(keys) or 'nothing'}"
+            raise FileFormatError(f"{path} needs {needed}, or {matrix}")
         headers = {key: _header(archive, key, path) for key in wanted}
     for key, kinds in _COLUMNS.items():
         if key not in headers:
@@ -88,9 +79,8 @@ def _load(path: Path) -> dict[str, np.ndarray]:
             what = "integers" if kinds.startswith("iu") and "f" not in kinds else "numbers"
             raise FileFormatError(f"{path}: {key} must hold {what}, not {dtype}")
         if len(shape) != 1 or shape != headers["user"][0]:
-            raise FileFormatError(
-                f"{path}: {key} has shape {shape}; all arrays must be as long as user, {headers['user'][0]}"
-            )
+            advice = f"all arrays must be as long as user, {headers['user'][0]}"
+            raise FileFormatError(f"{path}: {key} has shape {shape}; {advice}")
     with np.load(path, allow_pickle=False) as file:
         return {key: file[key] for key in wanted}
 

@@ -1,7 +1,5 @@
 """The data preparation of the RG-loss paper: threshold, k-core, per-user 80/10/10."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -28,16 +26,12 @@ class Recipe:
 
 # The paper says that ratings below 3 are no positives of Electronics either. The numbers of its Table 5 are
 # those of the published 5-core file with all its ratings, though, so nothing can have been removed from it.
-RECIPES: dict[str, Recipe] = {
-    "ml-100k": Recipe(3.0, 5),
-    "ml-1m": Recipe(3.0, 5),
-    "ml-10m": Recipe(3.0, 5, (69_815, 9_888, 8_240_192)),
-    "ml-20m": Recipe(3.0, 5),
-    "ml-25m": Recipe(3.0, 5),
-    "amazon-electronics": Recipe(None, 5, (192_403, 63_001, 1_689_188)),
-    "steam": Recipe(None, 5, (281_204, 11_961, 3_484_497)),
-    "simplewiki-links": Recipe(None, 20, (129_404, 129_432, 13_715_724)),
-}
+_SIZES = ("100k", "1m", "10m", "20m", "25m")
+RECIPES: dict[str, Recipe] = dict.fromkeys([f"ml-{size}" for size in _SIZES], Recipe(3.0, 5))
+RECIPES["ml-10m"] = Recipe(3.0, 5, (69_815, 9_888, 8_240_192))
+RECIPES["amazon-electronics"] = Recipe(None, 5, (192_403, 63_001, 1_689_188))
+RECIPES["steam"] = Recipe(None, 5, (281_204, 11_961, 3_484_497))
+RECIPES["simplewiki-links"] = Recipe(None, 20, (129_404, 129_432, 13_715_724))
 
 
 def prepare_paper(
@@ -105,10 +99,8 @@ def prepare_paper(
     if data.nnz == 0:
         raise InputError(f"{name}: nothing is left, no users and items have {recipe.core} interactions each")
     if check and recipe.size is not None and got != recipe.size:
-        raise InputError(
-            f"{name}, prepared as in the paper, has users, items and interactions {got}, but Table 5 states "
-            f"{recipe.size}. Give check=False to use it all the same"
-        )
+        but = f"but Table 5 states {recipe.size}. Give check=False to use it all the same"
+        raise InputError(f"{name}, prepared as in the paper, has users, items and interactions {got}, {but}")
     ones = np.ones(data.nnz, np.float32)
     matrix = sp.csr_array((ones, data.matrix.indices, data.matrix.indptr), shape=data.shape)
     part = random_parts(matrix, np.array([0.8, 0.1, 0.1]), check_random_state(random_state))

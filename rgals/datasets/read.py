@@ -1,7 +1,5 @@
 """`read_interactions`: one entry for every source of interactions."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -22,19 +20,11 @@ from rgals.runtime.errors import FileFormatError, InputTypeError
 _PARQUET = b"PAR1"
 FORMS = ("auto", "table", "jsonl", "lists")
 # What reads files that are none of interactions; rgals takes the frame.
-_READERS = {
-    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), "pandas.read_excel"),
-    **dict.fromkeys((".feather", ".arrow", ".ipc"), "pandas.read_feather"),
-    **dict.fromkeys((".h5", ".hdf", ".hdf5"), "pandas.read_hdf"),
-    ".orc": "pandas.read_orc",
-    ".dta": "pandas.read_stata",
-    ".sav": "pandas.read_spss",
-    ".npy": "numpy.load",
-    ".mat": "scipy.io.loadmat",
-    ".mtx": "scipy.io.mmread",
-    **dict.fromkeys((".pkl", ".pickle", ".joblib"), None),
-    **dict.fromkeys((".zip", ".7z", ".rar", ".tar", ".tgz", ".zst", ".db", ".sqlite", ".pdf"), None),
-}
+_READERS = {"pandas.read_excel": ".xlsx .xls .xlsm .ods", "pandas.read_feather": ".feather .arrow .ipc"}
+_READERS |= {"pandas.read_hdf": ".h5 .hdf .hdf5", "pandas.read_orc": ".orc", "pandas.read_stata": ".dta"}
+_READERS |= {"pandas.read_spss": ".sav", "numpy.load": ".npy", "scipy.io.loadmat": ".mat"}
+_READERS |= {"scipy.io.mmread": ".mtx"}
+_OTHERS = ".pkl .pickle .joblib .zip .7z .rar .tar .tgz .zst .db .sqlite .pdf"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 
 
@@ -172,10 +162,8 @@ def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: 
         with open_bytes(path) as packed:
             first = packed.read(1 << 10)
         if path.suffix.lower() == ".json" and first.lstrip()[:1] == b"[":
-            raise FileFormatError(
-                f"{path} is one JSON document, not a line for each interaction; give "
-                f'read_interactions(pandas.read_json("{path}"))'
-            )
+            advice = f'give read_interactions(pandas.read_json("{path}"))'
+            raise FileFormatError(f"{path} is one JSON document, not a line for each interaction; {advice}")
         if form == "jsonl" or (form == "auto" and is_jsonl(first)):
             return jsonl_columns(path, wanted, text["encoding"])
         said = text["delimiter"] not in (None, " ", "\t") or text["header"] or wanted["user"] is not None
@@ -188,16 +176,14 @@ def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: 
         return frame_columns(source, wanted, "the table")
     if isinstance(source, tuple | list):
         return array_columns(tuple(source), wanted)
-    raise InputTypeError(
-        "give a path, a DataFrame, an arrow table, arrays (users, items[, values[, timestamps]]) or a sparse "
-        f"matrix, not {type(source).__name__}"
-    )
+    arrays = "arrays (users, items[, values[, timestamps]]) or a sparse matrix"
+    raise InputTypeError(f"give a path, a DataFrame, an arrow table, {arrays}, not {type(source).__name__}")
 
 
 def _refuse_suffix(path: Path) -> None:
     """Refuse by name what is neither text nor any other form that is read here."""
     suffix = path.suffix.lower()
-    if suffix in _READERS:
-        reader = _READERS[suffix]
+    reader = next((reader for reader, ends in _READERS.items() if suffix in ends.split()), None)
+    if reader or suffix in _OTHERS.split():
         line = f'read_interactions({reader}("{path}"))' if reader else "its content as csv, jsonl or parquet"
         raise FileFormatError(f"{path}: files of the kind {suffix} are not read here; give {line}")

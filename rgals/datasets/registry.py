@@ -1,7 +1,5 @@
 """The public data sets that `fetch` knows: where they come from, in what form, under what terms."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 _MOVIELENS = (

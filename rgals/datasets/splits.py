@@ -1,7 +1,5 @@
 """Dividing interactions into training, validation and test parts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -98,11 +96,9 @@ def split_interactions(
 
 def _with_timestamp(X: Any, timestamp: Any, columns: Any) -> tuple[Given, sp.csr_array, np.ndarray]:
     found = given(X, columns)
+    timestamp, X = found.timestamp if timestamp is None else timestamp, found.matrix
     if timestamp is None:
-        timestamp = found.timestamp
-        if timestamp is None:
-            raise InputError("these interactions have no timestamps; give timestamp= one for every entry")
-    X = found.matrix
+        raise InputError("these interactions have no timestamps; give timestamp= one for every entry")
     if not sp.issparse(X) and not isinstance(X, CSR):
         raise InputTypeError("give a sparse CSR matrix, so that timestamps can belong to its stored entries")
     matrix = found.csr()
@@ -160,7 +156,7 @@ def leave_last_out(
     >>> train.toarray(), test.toarray()
     (array([[1., 0., 1.]]), array([[0., 1., 0.]]))
     """
-    held = (n,) if not isinstance(n, tuple | list) else tuple(n)
+    held = tuple(n) if isinstance(n, tuple | list) else (n,)
     if len(held) > 2:
         raise ParameterError("n", n, "give one number, or two for validation and test")
     for k in held:

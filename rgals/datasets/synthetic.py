@@ -1,9 +1,8 @@
 """Implicit feedback made on purpose, with a structure that is known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -138,16 +137,13 @@ def make_implicit(
     if valued:
         values += rng.poisson(6.0 * tastes[users, item_clusters[items]] * rng.gamma(0.7, size=len(keys)))
     matrix = sp.csr_array((values, items.astype(np.int32), indptr), shape=(n_users, n_items))
-    return SyntheticInteractions(
-        matrix,
-        _user_labels(n_users) if labels == "text" else np.arange(n_users),
-        _item_labels(item_clusters) if labels == "text" else np.arange(n_items),
-        _times(users, indptr, rng) if timestamps else None,
-        user_clusters=user_clusters,
-        item_clusters=item_clusters,
-        user_tastes=tastes,
-        item_popularity=popularity,
-    )
+    user_ids, item_ids = np.arange(n_users), np.arange(n_items)
+    if labels == "text":
+        width = max(4, len(str(n_users - 1)))
+        user_ids, item_ids = np.array([f"user-{k:0{width}d}" for k in user_ids]), _item_labels(item_clusters)
+    times = _times(users, indptr, rng) if timestamps else None
+    truth = user_clusters, item_clusters, tastes, popularity
+    return SyntheticInteractions(matrix, user_ids, item_ids, times, None, *truth)
 
 
 def _draw(
@@ -156,7 +152,7 @@ def _draw(
     popularity: np.ndarray,
     clusters: np.ndarray,
     noise: float,
-    rng: np.random.RandomState,
+    rng: Any,
 ) -> np.ndarray:
     """Distinct pairs as sorted keys ``user * n_items + item``, about ``degrees`` of each user."""
     n_users, n_clusters = tastes.shape
@@ -202,11 +198,6 @@ def _times(users: np.ndarray, indptr: np.ndarray, rng: np.random.RandomState) ->
     times = np.empty(len(users), np.int64)
     times[order] = (_EPOCH + joined[users] + gaps - before[users]).astype(np.int64)
     return times
-
-
-def _user_labels(n: int) -> np.ndarray:
-    width = max(4, len(str(n - 1)))
-    return np.array([f"user-{k:0{width}d}" for k in range(n)])
 
 
 def _item_labels(clusters: np.ndarray) -> np.ndarray:

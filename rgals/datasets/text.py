@@ -4,8 +4,6 @@ What pyarrow, where it is installed, and `numpy.loadtxt` read is what Python's c
 raise a ValueError at anything unusual; the csv module then reads the file, and accepts it or names the line.
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 from collections.abc import Callable, Iterable, Iterator
@@ -17,19 +15,8 @@ from typing import Any
 import numpy as np
 
 from rgals.datasets.ids import arrow_codes, first_seen, text_to_labels
-from rgals.datasets.interactions import Columns, numbers, text_timestamps
-from rgals.datasets.layout import (
-    DOUBLED,
-    Layout,
-    complain,
-    cut,
-    detect,
-    is_number,
-    locate,
-    open_bytes,
-    open_lines,
-    rows,
-)
+from rgals.datasets.interactions import Columns, is_number, numbers, text_timestamps
+from rgals.datasets.layout import DOUBLED, Layout, complain, cut, detect, locate, open_bytes, open_lines, rows
 from rgals.runtime.errors import FileFormatError
 
 _CHUNK, _BATCH = 1 << 10, 1 << 18  # rows
@@ -107,7 +94,7 @@ def _numpy_batches(layout: Layout) -> Iterator[dict[str, Any]]:
     kinds = dict.fromkeys(range(layout.n_fields), "U1")
     kinds |= {at: "f8" if role in _NUMBERS else "O" for role, at in layout.at.items()}
     dtype = np.dtype([(f"f{k}", kind) for k, kind in kinds.items()])
-    doubled = layout.delimiter == "::"
+    doubled, quote = layout.delimiter == "::", layout.quote
     delimiter = DOUBLED if doubled else layout.delimiter
     # The bound is that of csv, which refuses longer fields.
     with open_lines(layout.path, layout.encoding, csv.field_size_limit()) as within:
@@ -115,9 +102,7 @@ def _numpy_batches(layout: Layout) -> Iterator[dict[str, Any]]:
         if layout.names is not None:
             _refuse_open(next(lines), layout)
         while batch := list(islice(lines, _BATCH)):
-            table = np.loadtxt(
-                batch, dtype, comments=None, delimiter=delimiter, quotechar=layout.quote, ndmin=1
-            )
+            table = np.loadtxt(batch, dtype, comments=None, delimiter=delimiter, quotechar=quote, ndmin=1)
             # Fewer rows than lines: a quoted field holds a line end. In the last line that does not show.
             if len(table) != len(batch):
                 raise ValueError("a quoted field holds a line end")
@@ -183,20 +168,13 @@ def _arrow_columns(layout: Layout) -> Columns:
     types = dict.fromkeys(between, pa.null())
     types |= {at[role]: pa.dictionary(pa.int32(), pa.string()) for role in _IDS}
     types |= {at[role]: pa.float64() for role in _NUMBERS if role in at}
+    has_header, used, nulls = int(layout.names is not None), [*at.values(), *between], [""] if between else []
+    read = pa_csv.ReadOptions(column_names=names, skip_rows=has_header, block_size=1 << 24)
+    parse = pa_csv.ParseOptions(delimiter=layout.delimiter[0], quote_char=layout.quote or False)
+    convert = pa_csv.ConvertOptions(column_types=types, include_columns=used, null_values=nulls)
     try:
         with open_bytes(layout.path) as raw:
-            table = pa_csv.read_csv(
-                raw,
-                pa_csv.ReadOptions(
-                    column_names=names, skip_rows=int(layout.names is not None), block_size=1 << 24
-                ),
-                pa_csv.ParseOptions(delimiter=layout.delimiter[0], quote_char=layout.quote or False),
-                pa_csv.ConvertOptions(
-                    column_types=types,
-                    include_columns=[*at.values(), *between],
-                    null_values=[""] if between else [],
-                ),
-            )
+            table = pa_csv.read_csv(raw, read, parse, convert)
     except (pa.ArrowKeyError, pa.ArrowNotImplementedError, OSError) as error:
         raise ValueError(str(error)) from error
     columns = {role: table[name] for role, name in at.items()}

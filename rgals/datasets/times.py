@@ -1,7 +1,5 @@
 """Points in time in their usual forms, as nanoseconds since 1970 (UTC)."""
 
-from __future__ import annotations
-
 import re
 from datetime import date
 from typing import Any

@@ -4,8 +4,6 @@ A file is described once, by a `FileSpec`. `save_npz` writes exactly what the sp
 `load_npz` reads nothing else.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -17,6 +15,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -33,15 +32,7 @@ _HEADER = re.compile(
     rb"\{'descr': '([<|][a-zA-Z]\d{1,9})', 'fortran_order': False, 'shape': \(([\d, ]{0,200})\), \} *\n"
 )
 # What zipfile, numpy and json raise on damaged files.
-UNREADABLE = (
-    zipfile.BadZipFile,
-    EOFError,
-    ValueError,
-    LookupError,
-    ArithmeticError,
-    RuntimeError,
-    struct.error,
-)
+UNREADABLE = (BadZipFile, EOFError, ValueError, LookupError, ArithmeticError, RuntimeError, struct.error)
 
 
 @dataclass(frozen=True)
@@ -88,23 +79,15 @@ def save_npz(
         fault = fault or _content_fault(name, array, spec.arrays[name])
     if fault:
         raise InputError(f"{fault}; nothing was written to {os.fspath(path)}")
-    header = {
-        "format": spec.format,
-        "format_version": spec.version,
-        "rgals_version": __version__,
-        "checksums": {name: _digest(array) for name, array in stored.items()},
-        "content": dict(meta),
-    }
+    header = {"format": spec.format, "format_version": spec.version, "rgals_version": __version__}
+    header |= {"checksums": {name: _digest(array) for name, array in stored.items()}, "content": dict(meta)}
     try:
         text = json.dumps(header, cls=_Json).encode()
     except (TypeError, ValueError) as error:
         raise InputTypeError(f"metadata cannot be stored as JSON: {error}") from error
     if len(text) > MAX_META_BYTES:
         raise InputError(f"metadata are {len(text)} bytes long; at most {MAX_META_BYTES} can be stored")
-    with (
-        atomic_file(path) as file,
-        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
-    ):
+    with atomic_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, array in {META: np.frombuffer(text, np.uint8), **stored}.items():
             entry = zipfile.ZipInfo(f"{name}.npy")  # its date is fixed: same content, same bytes
             entry.create_system = 3  # and on every system
@@ -171,13 +154,12 @@ def _content_fault(name: str, array: np.ndarray, wanted: ArraySpec) -> str | Non
         part = flat[start : start + _CHUNK]
         if array.dtype.kind == "U" and array.dtype.itemsize:
             good = (part.view(np.uint32) <= 0x10FFFF).reshape(len(part), -1).all(axis=1)
-            what = "text that is not Unicode"
         elif array.dtype.kind in "fc" and wanted.finite:
             good = np.isfinite(part)
-            what = "a value that is not finite"
         else:
             return None
         if not good.all():
+            what = "text that is not Unicode" if array.dtype.kind == "U" else "a value that is not finite"
             where = np.unravel_index(start + int(np.argmin(good)), array.shape)
             return f"array {name!r} holds {what} at {tuple(int(i) for i in where)}"
     return None
@@ -198,9 +180,7 @@ def load_npz(path: str | os.PathLike, *, expected: FileSpec) -> tuple[dict[str, 
         return _read(file, os.fstat(file.fileno()).st_size, name, expected)
 
 
-def _read(
-    file: BinaryIO, size: int, name: str, expected: FileSpec
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def _read(file: BinaryIO, size: int, name: str, expected: FileSpec) -> tuple[dict[str, np.ndarray], dict]:
     try:
         _check_end(file, size)
         with zipfile.ZipFile(file) as archive:
@@ -287,10 +267,9 @@ def _read_meta(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, expected: FileS
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise _Fault(f"{str(version)[:80]!r} is not a format version")
     if version > expected.version:
-        raise _Fault(
-            f"written by rgals {str(header.get('rgals_version'))[:40]} in format version {version}; "
-            f"this rgals {__version__} reads up to version {expected.version}: upgrade rgals"
-        )
+        writer = str(header.get("rgals_version"))[:40]
+        reads = f"this rgals {__version__} reads up to version {expected.version}"
+        raise _Fault(f"written by rgals {writer} in format version {version}; {reads}: upgrade rgals")
     if "checksums" not in header:
         raise _Fault("the metadata hold no checksums")
     return header

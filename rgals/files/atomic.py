@@ -1,7 +1,5 @@
 """Atomic writing: a file appears under its name when it is complete, or not at all."""
 
-from __future__ import annotations
-
 import errno
 import importlib
 import os

@@ -1,7 +1,5 @@
 """The record of long work: one JSON object a line, appended as results arrive, read again to resume."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -35,9 +33,8 @@ class Journal:
                 record = json.loads(line)
                 self.records[record["key"]] = record
             except (ValueError, KeyError, TypeError) as error:
-                raise InputError(
-                    f"{self.path}, line {number} is damaged ({error}); remove the file to start again"
-                ) from error
+                problem = f"line {number} is damaged ({error}); remove the file to start again"
+                raise InputError(f"{self.path}, {problem}") from error
         if torn:
             os.truncate(self.path, len(content) - len(torn))
         if not self.records:
@@ -45,11 +42,9 @@ class Journal:
         found = self.records.get("setting", {}).get("setting")
         if found != setting:
             found = found if isinstance(found, dict) else {}
-            differ = [k for k in {**setting, **found} if found.get(k, ...) != setting.get(k, ...)]
-            raise InputError(
-                f"{self.path} holds results of other settings ({', '.join(differ)}); choose another place or "
-                "remove it"
-            )
+            differ = ", ".join(k for k in {**setting, **found} if found.get(k, ...) != setting.get(k, ...))
+            problem = f"results of other settings ({differ}); choose another place or remove it"
+            raise InputError(f"{self.path} holds {problem}")
         return True
 
     def get(self, key: str) -> dict[str, Any] | None:

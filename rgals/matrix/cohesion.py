@@ -1,7 +1,5 @@
 """What a rule asks of a matrix besides its margins, in milliseconds."""
 
-from __future__ import annotations
-
 import numpy as np
 import scipy.sparse as sp
 

@@ -1,7 +1,5 @@
 """The one matrix type inside rgals: canonical CSR with int64 indptr, int32 indices and optional values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +33,7 @@ class CSR:
             object.__setattr__(self, name, view)
 
     @classmethod
-    def empty(cls, n_rows: int, n_cols: int) -> CSR:
+    def empty(cls, n_rows: int, n_cols: int) -> "CSR":
         """A matrix without entries."""
         return cls(np.zeros(n_rows + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), n_cols)
 
@@ -60,7 +58,7 @@ class CSR:
         return len(self.values) == 0
 
     @property
-    def likes(self) -> CSR:
+    def likes(self) -> "CSR":
         """The matrix without dislikes."""
         return self.where(self.values > 0) if self.has_dislikes else self
 
@@ -115,7 +113,7 @@ class CSR:
             np.add.at(sums, self.indices[start:stop].astype(np.intp), self.values[start:stop].astype(float))
         return sums
 
-    def transpose(self, *, give_back: bool = True) -> CSR:
+    def transpose(self, *, give_back: bool = True) -> "CSR":
         """The transposed matrix, in the same canonical form.
 
         ``give_back=False`` keeps freed memory with the process, where it is soon used again.
@@ -138,7 +136,7 @@ class CSR:
         rises[self.indptr[:-1][self.row_counts > 0]] = True
         return rises
 
-    def take_rows(self, rows: np.ndarray) -> CSR:
+    def take_rows(self, rows: np.ndarray) -> "CSR":
         """The matrix of the given rows, in the given order."""
         counts = self.indptr[rows + 1] - self.indptr[rows]  # of these rows only: few are often asked for
         indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
@@ -146,13 +144,13 @@ class CSR:
         values = self.values if self.is_binary else self.values[where]
         return CSR(indptr, self.indices[where], values, self.n_cols)
 
-    def slice_rows(self, start: int, stop: int) -> CSR:
+    def slice_rows(self, start: int, stop: int) -> "CSR":
         """The matrix of the rows from ``start`` on, before ``stop``; nothing is copied."""
         a, b = self.indptr[start], self.indptr[stop]
         values = self.values if self.is_binary else self.values[a:b]
         return CSR(self.indptr[start : stop + 1] - a, self.indices[a:b], values, self.n_cols)
 
-    def where(self, mask: np.ndarray) -> CSR:
+    def where(self, mask: np.ndarray) -> "CSR":
         """The matrix of the stored entries for which ``mask`` is true."""
         indptr = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])[self.indptr]
         values = self.values if self.is_binary else self.values[mask]

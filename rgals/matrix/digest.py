@@ -1,7 +1,5 @@
 """Digests: of everything that an answer depends on, and of the data that figures belong to."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import fields, is_dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Rearranging, dividing and thinning out the entries of scipy matrices in linear time, without a sort."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -105,11 +103,9 @@ def merged(known: CSR, new: CSR, how: str) -> tuple[CSR, np.ndarray, np.ndarray]
 def core_members(matrix: sp.csr_array, k_user: int, k_item: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows and columns of the largest part whose rows have ``k_user`` entries and its columns ``k_item``."""
     n_users, n_items = matrix.shape
-    columns = sp.csr_array(
-        (np.ones(matrix.nnz, np.int8), matrix.indices, matrix.indptr), shape=matrix.shape
-    ).tocsc()
-    user_counts = np.diff(matrix.indptr).astype(np.int64)
-    item_counts = np.diff(columns.indptr).astype(np.int64)
+    ones = np.ones(matrix.nnz, np.int8)
+    columns = sp.csr_array((ones, matrix.indices, matrix.indptr), shape=matrix.shape).tocsc()
+    user_counts, item_counts = (np.diff(m.indptr).astype(np.int64) for m in (matrix, columns))
     user_alive, item_alive = np.ones(n_users, bool), np.ones(n_items, bool)
     # Only what was just removed is looked at again, so that the work is linear in the interactions.
     while True:

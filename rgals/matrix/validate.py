@@ -1,7 +1,5 @@
 """The boundary: every matrix from outside passes here before anything else sees it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -22,14 +20,12 @@ def check_ids(name: str, ids: Any, n: int, what: str) -> np.ndarray:
     if array.size == 0:
         return np.empty(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InputTypeError(
-            f"{name} must be integers in one dimension, not {array.dtype} of shape {array.shape}"
-        )
+        given = f"{array.dtype} of shape {array.shape}"
+        raise InputTypeError(f"{name} must be integers in one dimension, not {given}")
     bad = np.flatnonzero((array < 0) | (array >= n))
     if len(bad):
-        raise UnknownIdError(
-            f"{name}[{bad[0]}]={array[bad[0]]} is not a {what} of this model: they run from 0 to {n - 1}"
-        )
+        problem = f"they run from 0 to {n - 1}"
+        raise UnknownIdError(f"{name}[{bad[0]}]={array[bad[0]]} is not a {what} of this model: {problem}")
     return array.astype(np.int64)
 
 
@@ -52,9 +48,8 @@ def _raw_arrays(X: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
         for axis, index, size in (("row", row, X.shape[0]), ("column", col, X.shape[1])):
             bad = np.flatnonzero((index < 0) | (index >= size))
             if len(bad):
-                raise InputError(
-                    f"{name}: entry {bad[0]} has {axis} index {index[bad[0]]}, outside 0..{size - 1}"
-                )
+                at = f"{axis} index {index[bad[0]]}, outside 0..{size - 1}"
+                raise InputError(f"{name}: entry {bad[0]} has {at}")
     X = X.tocsr()
     return X.indptr, X.indices, X.data, X.shape, False
 
@@ -111,10 +106,9 @@ def on_host(X: Any) -> Any:
 
 def _dense_to_sparse(X: Any, name: str) -> sp.csr_array:
     if is_frame(X):
-        raise InputTypeError(
-            f"{name} is a frame and must be a matrix here; give {name}.to_numpy() if its columns are items, "
-            f"rgals.datasets.read_interactions({name}).matrix if its rows are interactions"
-        )
+        interactions = f"rgals.datasets.read_interactions({name}).matrix if its rows are interactions"
+        advice = f"give {name}.to_numpy() if its columns are items, {interactions}"
+        raise InputTypeError(f"{name} is a frame and must be a matrix here; {advice}")
     try:
         array = np.asarray(X)
     except Exception as error:
@@ -123,15 +117,13 @@ def _dense_to_sparse(X: Any, name: str) -> sp.csr_array:
         try:
             array = array.astype(np.float64)
         except (TypeError, ValueError) as error:
-            raise InputTypeError(
-                f"{name} must be a sparse matrix or a numeric array, users x items, not {type(X).__name__}"
-            ) from error
+            must = f"{name} must be a sparse matrix or a numeric array, users x items"
+            raise InputTypeError(f"{must}, not {type(X).__name__}") from error
     _check_kind(array.dtype, name)
     if array.ndim != 2:
-        raise ShapeError(
-            f"{name}: Expected 2D array, users x items, got {array.ndim}D. Reshape your data: for one user's "
-            "row use X.reshape(1, -1), for one item's column X.reshape(-1, 1)"
-        )
+        advice = "for one user's row use X.reshape(1, -1), for one item's column X.reshape(-1, 1)"
+        found = f"Expected 2D array, users x items, got {array.ndim}D"
+        raise ShapeError(f"{name}: {found}. Reshape your data: {advice}")
     if array.dtype == np.float16:  # of which scipy has no sparse matrices
         array = array.astype(np.float32)
     return sp.csr_array(array)
@@ -167,17 +159,15 @@ def as_csr(
     if max(shape) > MAX_INDEX:
         raise ShapeError(f"{name} has shape {X.shape}; at most {MAX_INDEX} rows and columns are supported")
     if raw_indptr.ndim != 1 or len(raw_indptr) != shape[0] + 1:
-        raise InputError(
-            f"{name}: indptr has {raw_indptr.size} entries; shape {X.shape} needs {shape[0] + 1}"
-        )
+        wanted = f"shape {X.shape} needs {shape[0] + 1}"
+        raise InputError(f"{name}: indptr has {raw_indptr.size} entries; {wanted}")
     if raw_indptr.dtype.kind not in "iu" or raw_indices.dtype.kind not in "iu":
         raise InputTypeError(f"{name}: indptr and indices must be integers")
     if len(raw_indices) > _LARGE:
         # At worst: narrower indices, values in another type, masks, and twice the matrix while it is sorted.
         needed = len(raw_indices) * (3 * (4 + np.dtype(dtype).itemsize) + 4)
-        _memory.require(
-            needed, f"checking {name} with {len(raw_indices):,} interactions", "give fewer of them at once"
-        )
+        work = f"checking {name} with {len(raw_indices):,} interactions"
+        _memory.require(needed, work, "give fewer of them at once")
     raw_indptr, raw_indices = read_only(raw_indptr), read_only(raw_indices)
     wrong = fault(raw_indptr, raw_indices, len(data), shape[1], by_column)
     if wrong:
@@ -197,14 +187,10 @@ def as_csr(
         if np.isnan(values[bad[0]]):
             raise InputError(f"{name}: NaN at {where}; weights must be finite and >= 0")
         if np.isinf(values[bad[0]]):
-            raise InputError(
-                f"{name}: value {what} at {where} is infinity or too large for {np.dtype(dtype)}; "
-                "weights must be finite and >= 0"
-            )
-        raise InputError(
-            f"Negative values in data passed to rgals: {name} holds {what} at {where}; weights must be >= 0 "
-            "(dislikes are taken by WRMF(dislikes=True) and IALS(dislikes=True))"
-        )
+            problem = f"is infinity or too large for {np.dtype(dtype)}; weights must be finite and >= 0"
+            raise InputError(f"{name}: value {what} at {where} {problem}")
+        advice = "weights must be >= 0, or dislikes, for WRMF(dislikes=True) and IALS(dislikes=True)"
+        raise InputError(f"Negative values in data passed to rgals: {name} holds {what} at {where}; {advice}")
     made = CSR(indptr, indices, values, shape[1])
     if by_column:
         made = made.transpose()

@@ -1,7 +1,5 @@
 """Values to weights: what a fit makes of counts, hours or money before a loss sees them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -42,7 +40,7 @@ class Weighting:
     idf: np.ndarray | None = None  # float64, shape (n_items,)
 
     @classmethod
-    def of(cls, kind: str, matrix: CSR) -> Weighting:
+    def of(cls, kind: str, matrix: CSR) -> "Weighting":
         """The weighting of a kind (one of `VALUES` but "auto") for the matrix that is fitted."""
         matrix = matrix.likes
         if kind in ("raw", "binary"):
@@ -76,7 +74,7 @@ class Weighting:
         own = replace(self, idf=_idf(matrix.row_counts, self.n_users))
         return own._weighted(matrix, self._norms(users), by_item=True)
 
-    def with_counts(self, at: np.ndarray, counts: np.ndarray) -> Weighting:
+    def with_counts(self, at: np.ndarray, counts: np.ndarray) -> "Weighting":
         """The same with the items ``at`` new, or with new histories, of so many users."""
         if self.idf is None:
             return self

@@ -1,7 +1,5 @@
 """Axes, colours and labels that all plots share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,19 +7,33 @@ import numpy as np
 
 from rgals.runtime.errors import InputError, MissingDependencyError
 
-#: Colours that the colour-blind can tell apart (Okabe and Ito, 2008), dark enough for thin lines.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#555555")
+#: Colours for thin lines; the first eight can be told apart by the colour-blind (Okabe and Ito, 2008).
+COLORS: tuple[str, ...] = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D")
+COLORS += ("#555555", "#A05A2C", "#1B9E77", "#E7298A", "#66A61E", "#A6761D", "#444499", "#994455")
+SHARES = (0.95, 0.99)  # of the best quality, marked where quality is drawn over seconds
+
+
+def new_figure(width: float = 7, height: float = 4.3) -> Any:
+    """A figure of some inches."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError("plots need matplotlib: pip install 'rgals[plot]'") from error
+    # Not by pyplot, which keeps every figure alive; a notebook shows this one when asked for it.
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def mark_shares(ax: Any, best: float) -> None:
+    """Lines at shares of the best quality."""
+    for share in SHARES:
+        ax.axhline(share * best, color="#999999", linewidth=0.8, linestyle=":")
+        where = {"xy": (1, share * best), "xycoords": ("axes fraction", "data")}
+        ax.annotate(f"{share:.0%} of best", **where, ha="right", va="top", fontsize=8, color="#777777")
 
 
 def axes(ax: Any) -> Any:
     """The given axes, or those of a new figure, without the frame at the top and at the right."""
-    if ax is None:
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise MissingDependencyError("plots need matplotlib: pip install 'rgals[plot]'") from error
-        # Not by pyplot, which keeps every figure alive; a notebook shows this one when asked for it.
-        ax = Figure(figsize=(7, 4.3), layout="constrained").subplots()
+    ax = new_figure().subplots() if ax is None else ax
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25)
     return ax

@@ -1,7 +1,5 @@
 """What recommendations do to the catalogue, and what factors hold."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

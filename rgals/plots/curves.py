@@ -1,17 +1,13 @@
 """What a fit went through, and what a search found."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rgals.metrics._table import parse
-from rgals.plots._axes import COLORS, axes, legend, named, spans_decades
+from rgals.plots._axes import COLORS, axes, legend, mark_shares, named, spans_decades
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
-
-_SHARES = (0.95, 0.99)  # of the best quality, marked where quality is drawn over seconds
 
 
 def _is_metric(name: Any) -> bool:
@@ -25,9 +21,8 @@ def _is_metric(name: Any) -> bool:
 def _history(fit: Any) -> list[dict[str, Any]]:
     history = getattr(fit, "history_", fit)
     if not isinstance(history, Sequence) or not all(isinstance(row, Mapping) for row in history):
-        raise InputTypeError(
-            f"a fitted model or its history_ is needed, or a dict of them by name, not {type(fit).__name__}"
-        )
+        needed = "a fitted model or its history_ is needed, or a dict of them by name"
+        raise InputTypeError(f"{needed}, not {type(fit).__name__}")
     if not history:
         raise InputError("the history is empty: there is nothing to draw")
     return [dict(row) for row in history]
@@ -40,9 +35,8 @@ def _drawn(histories: Iterable[list[dict[str, Any]]], y: str | None) -> str:
         return min(filter(_is_metric, shared), default="objective")
     if y not in shared:
         known = ", ".join(sorted(name for name in shared if name == "objective" or _is_metric(name)))
-        raise ParameterError(
-            "y", y, f"the history has {known}; a metric is there after fit(..., validation=)"
-        )
+        problem = f"the history has {known}; a metric is there after fit(..., validation=)"
+        raise ParameterError("y", y, problem)
     return y
 
 
@@ -151,11 +145,7 @@ def time_to_quality(models: Any, y: str | None = None, *, ax: Any = None) -> Any
         ax.set_xscale("log")
         ax.xaxis.set_major_formatter("{x:g}")
     if _is_metric(y):
-        best = max(values)
-        for share in _SHARES:
-            ax.axhline(share * best, color="#999999", linewidth=0.8, linestyle=":")
-            where = {"xy": (1, share * best), "xycoords": ("axes fraction", "data")}
-            ax.annotate(f"{share:.0%} of best", **where, ha="right", va="top", fontsize=8, color="#777777")
+        mark_shares(ax, max(values))
     legend(ax, loc="lower right" if _is_metric(y) else "upper right")
     return ax
 
@@ -221,9 +211,8 @@ def _trials(search: Any, parameter: str) -> tuple[np.ndarray, np.ndarray, np.nda
     """Numbers that a parameter had, and the mean and the standard deviation of the scores."""
     found = getattr(search, "cv_results_", search)
     if not isinstance(found, Mapping) or not found:
-        raise InputTypeError(
-            f"a fitted search, its cv_results_ or a dict of scores is needed, not {type(search).__name__}"
-        )
+        needed = "a fitted search, its cv_results_ or a dict of scores is needed"
+        raise InputTypeError(f"{needed}, not {type(search).__name__}")
     if "mean_test_score" not in found:
         numbers = np.array([_number(value) for value in found])
         scores = np.array([float(score) for score in found.values()])

@@ -5,8 +5,6 @@ features). Given the factors, W is a ridge regression; given W, every row has ``
 right of its system. Either is the exact minimiser, so that the objective never rises.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,12 +36,12 @@ class Prior:
         """Of every row, whether it has a feature."""
         return np.diff(self.features.indptr) > 0
 
-    def take_rows(self, at: Any) -> Prior:
+    def take_rows(self, at: Any) -> "Prior":
         """The prior of some of its rows."""
         ridge = None if self.ridge is None else self.ridge[at]
         return Prior(self.features[at], self.reg, ridge, self.weights)
 
-    def grown(self, n_rows: int) -> Prior:
+    def grown(self, n_rows: int) -> "Prior":
         """The prior without what only a fit needs, and with rows without features at the end."""
         more = np.full(n_rows - self.features.shape[0], self.features.indptr[-1])
         indptr = np.concatenate([self.features.indptr, more])

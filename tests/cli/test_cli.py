@@ -400,6 +400,23 @@ def test_wrong_usage_exits_with_2(arguments, capsys):
     assert "usage: rgals" in capsys.readouterr().err
 
 
+def test_what_a_command_does_not_know_is_answered_with_its_own_usage(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["recommend", "model.npz", "--user", "ann", "bob"])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert "usage: rgals recommend" in said and "[--user ID" in said
+    assert "rgals recommend: error: unrecognized arguments: bob" in said
+
+
+def test_help_names_every_solver(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    solvers = re.search(r"solver : \{(.*?)\}", RGALS.__doc__)[1]
+    assert all(name in said for name in solvers.replace('"', "").split(", "))
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_has_examples(name, capsys):
     with pytest.raises(SystemExit) as stop:
@@ -428,6 +445,7 @@ def test_interrupted_exits_with_130(monkeypatch, capsys):
     assert capsys.readouterr().err.strip() == "rgals: interrupted"
 
 
+@pytest.mark.few(0)
 def test_a_closed_pipe_is_no_traceback(folder):
     command = [sys.executable, "-m", "rgals", "recommend", str(folder / "model.npz"), "-n", "80"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

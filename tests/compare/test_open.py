@@ -478,16 +478,24 @@ def test_the_recipe_makes_a_table_of_latex(split, tmp_path):
     data = {
         f"set_{seed}": make_implicit(100, 60, mean_interactions=10, random_state=seed) for seed in (0, 1, 2)
     }
-    methods = {"my_knn & 100 %": Neighbours(), "knn_again {#1}": Neighbours(19), "popularity": "popularity"}
+    methods = {
+        "my_knn & 100 %": Neighbours(),
+        "knn_again {#1} ~^": Neighbours(19),
+        "popularity": "popularity",
+    }
     told = []
     names = {"result": compare(data, methods, **ONE), "print": told.append}
     exec("\n".join(example[start:]), names)
     table = told[0]
-    head, *body, end = table.splitlines()
-    assert head == r"\begin{tabular}{lrrr}" and end == r"\end{tabular}"
+    start, *lines, end = table.splitlines()
+    assert start == r"\begin{tabular}{llll}" and end == r"\end{tabular}"  # a dagger moves no digit
+    body = [line for line in lines if line != r"\hline"]
+    assert [lines[k] for k in (0, 2, -1)] == [r"\hline"] * 3 and len(lines) == len(body) + 3
     assert len(body) == 4 and all(line.endswith(r" \\") for line in body)
     assert all(len(re.findall(r"(?<!\\)&", line)) == 3 for line in body)
-    assert table.count("{") == table.count("}") and not re.search(r"(?<!\\)[_#%]", table)
+    assert table.count("{") == table.count("}") and not re.search(r"(?<!\\)[_#%~]", table)
+    best_first = [row.label[:2] for row in names["result"]["set_0"].rows]
+    assert [line[:2] for line in body[1:]] == best_first
     bold, daggers = table.count(r"\textbf{"), table.count(r"$^\dagger$")
     frame = names["result"].to_frame()
     assert bold == 3 == frame["best"].sum() and daggers == frame["tied"].sum() > 0

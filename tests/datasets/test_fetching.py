@@ -480,19 +480,19 @@ def sql(values: str, columns=NEW) -> str:
 
 LINE = '{"reviewerID": "a", "asin": "b", "overall": 5, "unixReviewTime": 3}\n'
 FAULTS = {
-    "json": ("json", LINE + "{'reviewerID': 'a'}\n", r"line 2: this is not a JSON object \(JSONDec"),
-    "json list": ("json", "[1]\n", r"line 1: this is not a JSON object: '\[1\]'"),
-    "json key": ("json", LINE + '{"asin": "b"}\n', r"line 2: the record has no 'reviewerID'"),
-    "json value": ("json", LINE.replace("5", '"5"'), r"line 1: 'overall' must be a number"),
-    "json null": ("json", LINE.replace('"b"', "null"), r"line 1: 'reviewerID' and 'asin' must be"),
+    "json": ("json", LINE + "{'reviewerID': 'a'}\n", r"line 2: this is no JSON object \(JSONDec"),
+    "json list": ("json", "[1]\n", r"line 1: this is no JSON object: '\[1\]'"),
+    "json key": ("json", LINE + '{"asin": "b"}\n', r"line 2: the user \('reviewerID'\) is missing"),
+    "json value": ("json", LINE.replace("5", '"5"'), r"line 1: the value must be a number"),
+    "json null": ("json", LINE.replace('"b"', "null"), r"line 1: the item \('asin'\) is missing"),
     "json NaN": ("json", LINE.replace("5", "NaN"), r"line 1: the value is NaN"),
-    "json deep": ("json", "[" * 100_000 + "\n", r"line 1: this is not a JSON object"),
-    "json empty": ("json", "\n", "holds no records"),
-    "json latin": ("json", LINE.replace('"b"', '"\udce9"'), r"line 1: this is not a JSON object \(Uni"),
-    "code": ("literal", "__import__('os').abort()\n", r"line 1: this is not a Python dictionary \(V"),
-    "code inside": ("literal", "{'username': open('/etc/passwd')}\n", r"line 1: this is not a Python dict"),
-    "nested": ("literal", "(" * 10_000 + "\n", r"line 1: this is not a Python dictionary"),
-    "cut": ("literal", "{u'username': u'a', u'produ\n", r"line 1: this is not a Python dictionary \(Syntax"),
+    "json deep": ("json", "[" * 100_000 + "\n", r"line 1: this is no JSON object"),
+    "json empty": ("json", "\n", "holds no interactions"),
+    "json latin": ("json", LINE.replace('"b"', '"\udce9"'), r"line 1: 'utf-8' codec can't decode byte 0xe9"),
+    "code": ("literal", "__import__('os').abort()\n", r"line 1: this is no Python dictionary \(V"),
+    "code inside": ("literal", "{'username': open('/etc/passwd')}\n", r"line 1: this is no Python dict"),
+    "nested": ("literal", "(" * 10_000 + "\n", r"line 1: this is no Python dictionary"),
+    "cut": ("literal", "{u'username': u'a', u'produ\n", r"line 1: this is no Python dictionary \(Syntax"),
     "sql cut": ("pagelinks", sql("(1,0,2),")[:-60] + "\n", "cut off|no rows"),
     "sql row": ("pagelinks", sql("(1,0,2),(1,0)"), r"line \d+: no row of 3 values"),
     "sql split": ("pagelinks", sql("(1,0),(5,1,0,6)"), r"no row of 3 values"),
@@ -503,7 +503,7 @@ FAULTS = {
     "sql head": ("pagelinks", "INSERT INTO `pagelinks` VALUES (1,0,2);\n", "INSERT before CREATE TABLE"),
     "sql none": ("pagelinks", "-- nothing\n", "holds no rows of a table pagelinks"),
     "adjacency": ("adjacency", "0 1 2\n1 x\n", r"line 2: expected a user and items"),
-    "adjacency negative": ("adjacency", "0 -1\n", r"line 1: ids must be integers from 0"),
+    "adjacency negative": ("adjacency", "0 -1\n", r"line 1: expected a user .* integers from 0"),
 }  # fmt: skip
 
 

@@ -328,6 +328,17 @@ def test_no_wrong_input_is_trained_in_silence(number, call):
         calls[call]()
 
 
+def test_columns_of_ids_in_a_tuple_get_the_line_that_takes_them():
+    """`partial_fit((users, items))`: columns are not records; a list of records still is one."""
+    columns = ["ann", "bob", "eve"], ["tea", "rum", "tea"]
+    model = RGALS(K=2, n_iter=2, random_state=0).fit(read_interactions(columns))
+    with pytest.raises(InputError, match=r"give rgals\.datasets\.read_interactions\(X\) if it holds columns"):
+        model.partial_fit(columns)
+    with pytest.raises(InputError, match=r"list of records.*give .*tuple\(zip\(\*X\)\)"):
+        model.partial_fit(list(zip(*columns, strict=True)))
+    model.partial_fit(read_interactions(columns))
+
+
 def test_filters_take_no_frame_for_a_matrix():
     frame = pd.DataFrame({"user": USERS, "item": ITEMS})
     fitted = model().fit(frame)

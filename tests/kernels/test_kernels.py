@@ -300,6 +300,7 @@ def works_as_another_processor(name, features, code, cache):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
+@pytest.mark.few(0)
 def test_a_kernel_compiles_for_a_smaller_processor(tmp_path):
     """What numba is told counts, not what this processor has: LLVM ends the process otherwise."""
     if platform.machine() not in ("x86_64", "AMD64"):

@@ -227,6 +227,7 @@ def test_an_edited_kernel_file_is_seen_by_the_next_process(tmp_path, name, place
     check(Installation(tmp_path, place), name, stamps_alone=False)
 
 
+@pytest.mark.few(0)
 def test_a_cache_that_does_not_read_the_sources_is_caught(tmp_path):
     installed = Installation(tmp_path, "NUMBA_CACHE_DIR")
     caches = installed.site / "rgals" / "runtime" / "caches.py"

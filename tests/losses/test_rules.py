@@ -185,6 +185,7 @@ def extremes():
     yield "counts up to a million", counts
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize(
     ("what", "X"), list(extremes()), ids=lambda value: value if isinstance(value, str) else ""
 )

@@ -143,6 +143,7 @@ def test_the_rule_is_among_the_candidates_and_what_was_gained_is_said(data, caps
     assert "RGALSCV: " in said and "K=6: a fit needs about" in said
 
 
+@pytest.mark.few(0)
 def test_the_budget_is_kept(data):
     for budget in (3, 8):
         found = RGALSCV(K=16, budget=budget, n_splits=2, random_state=0).fit(data.matrix).cv_results_

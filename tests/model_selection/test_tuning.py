@@ -140,6 +140,7 @@ def bowl(peak, collapse=False):
     return measure
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("collapse", [False, True])
 @pytest.mark.parametrize("proposer", [GaussianProcess, Optuna])
 def test_the_search_finds_the_top_of_a_bowl(proposer, collapse):

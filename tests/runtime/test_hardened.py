@@ -83,6 +83,7 @@ def test_a_cache_that_lacks_something_is_told_of_once(warm):
     assert done.stderr.count("RuntimeWarning: ") == 1 and "NUMBA_CACHE_DIR" in done.stderr, done.stderr
 
 
+@pytest.mark.few(0)
 def test_a_cache_that_was_named_is_read_where_it_cannot_be_written(warm):
     """As in the image of examples/Dockerfile."""
     kernels = warm / "site" / "rgals" / "kernels"

@@ -200,6 +200,7 @@ def test_what_another_call_left_behind_is_not_used(model, matrix, tmp_path, monk
     assert recommend_all(model, out, **options).resumed == M
 
 
+@pytest.mark.few(0)
 @POSIX
 def test_killed_by_the_system_at_any_moment(zygote, tmp_path):
     """kill -9 at random moments, then a run that ends: the file is that of a run that was never killed."""

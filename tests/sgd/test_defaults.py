@@ -131,6 +131,7 @@ def test_an_interrupted_fit_by_the_rule_resumes_to_the_same_bytes(loss, X, tmp_p
 SHAPES = [(500, 400, 20), (1500, 150, 10), (250, 1000, 30)]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("loss", ["softmax", "sampled_softmax"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_defaults_rank_above_popularity(shape, loss):

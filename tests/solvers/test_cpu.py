@@ -114,6 +114,7 @@ def test_equal_shares_of_scale_and_ridge_take_no_eigenvectors():
         assert whitened(RGX(0.05), 0.0, 12, dtype)[0] is False
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("steps", [None, 2], ids=["exact", "pcg"])
 @pytest.mark.parametrize("nu", [0.0, 1.0], ids=["plain", "frequency"])
 @pytest.mark.parametrize("name", LOSSES)
@@ -187,6 +188,7 @@ def test_conjugate_gradients_start_from_the_current_factors():
     assert np.abs(warm - exact).max() < 0.05 * np.abs(cold - exact).max()
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("few", [0, 8])
 def test_the_objective_never_rises_with_conjugate_gradients(name, few, monkeypatch):

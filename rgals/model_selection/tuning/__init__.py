@@ -272,7 +272,8 @@ def tune(
     choice = found.choice
     if found.edges:
         values = ", ".join(f"{edge}={choice.params[edge]:.4g}" for edge in found.edges)
-        said = f"the best setting lies at the edge of the space: {values}; widen it there (space=...)"
+        said = f"the best setting lies at the edge of the space: {values}; widen it there (space=..., or "
+        said += "--space and --K on the command line)"
         warnings.warn(said, EdgeWarning, stacklevel=2)
     model = RGALS(**{**common, **choice.of_estimator()})
     test = None
