@@ -1,7 +1,5 @@
 """Stochastic gradient descent, epoch by epoch, from the parameters of an `SGDRanker`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
