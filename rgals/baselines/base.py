@@ -1,7 +1,5 @@
 """What the baselines share: they are fitted at once and rank as every model does."""
 
-from __future__ import annotations
-
 import os
 from abc import abstractmethod
 from copy import copy

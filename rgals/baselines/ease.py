@@ -1,7 +1,5 @@
 """EASE: the item-item model with a closed form."""
 
-from __future__ import annotations
-
 import time
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
@@ -41,7 +39,7 @@ class Histories:
     def __len__(self) -> int:
         return self.matrix.n_rows
 
-    def __getitem__(self, rows: np.ndarray) -> Histories:
+    def __getitem__(self, rows: np.ndarray) -> "Histories":
         return Histories(self.matrix.take_rows(rows))
 
     @property

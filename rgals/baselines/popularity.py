@@ -1,7 +1,5 @@
 """Popularity: the same list for everybody, without what they have."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 

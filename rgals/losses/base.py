@@ -17,8 +17,6 @@ The coefficients of the positives are separable, so that they need no array as l
 Solvers see these arrays only; a new loss is one class with one method.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
@@ -79,7 +77,7 @@ class Side:
         """Whether any positive carries extra weight (m is not identically 0)."""
         return bool(self.row_terms[:, :2].any() and self.col_terms[:, :2].any())
 
-    def with_pairs(self, rows: np.ndarray, cols: np.ndarray) -> Side:
+    def with_pairs(self, rows: np.ndarray, cols: np.ndarray) -> "Side":
         """The side of a matrix whose values below 0 are pairs with a weight and a target of their own.
 
         Such a pair of value v has ``m = -v rows_0 cols_0`` and ``l = -v rows_1 cols_1`` beside what all pairs
@@ -89,7 +87,7 @@ class Side:
         row_terms, col_terms = (np.concatenate(both, axis=1) for both in terms)
         return replace(self, row_terms=row_terms, col_terms=col_terms)
 
-    def take_rows(self, at: np.ndarray | slice) -> Side:
+    def take_rows(self, at: np.ndarray | slice) -> "Side":
         """The side of some of its rows."""
         by_row = {name: getattr(self, name)[at] for name in ("scale", "linear", "ridge", "row_terms")}
         return replace(self, **by_row)

@@ -1,7 +1,5 @@
 """Rankings compared with the truth: the one form that every metric is computed from."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable

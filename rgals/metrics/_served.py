@@ -1,7 +1,5 @@
 """What is judged: the answers that a model would serve to the users of a test set."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace

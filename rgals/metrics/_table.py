@@ -1,7 +1,5 @@
 """The names of the metrics. Adding one is a function and a row of `METRICS`."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Metrics of the whole ranking, from the exact number of irrelevant items above each relevant one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

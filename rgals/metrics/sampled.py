@@ -1,7 +1,5 @@
 """The sampled-negative protocol: each test item ranked among a few random others. For comparison only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Figures of groups: of users by what they did, of items by how well they are known."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any

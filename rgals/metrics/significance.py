@@ -1,7 +1,5 @@
 """How sure a mean over users is, and whether two models differ: errors, intervals, paired tests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The file of a fitted RGALS model: its loss, regularisation and margins beside what every model stores."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

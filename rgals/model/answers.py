@@ -1,7 +1,5 @@
 """What a model answers with: lists, their scores, and who asked."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,7 +42,7 @@ class Recommendations(_Lists):
     @classmethod
     def of(
         cls, ids: np.ndarray, scores: np.ndarray, asked: np.ndarray, columns: tuple[str, str]
-    ) -> Recommendations:
+    ) -> "Recommendations":
         """Lists of those who asked."""
         made = cls(ids, scores)
         made.asked, made.columns = asked, columns

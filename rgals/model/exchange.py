@@ -1,7 +1,5 @@
 """Models of the package implicit, in both directions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Self, cast
 

@@ -1,7 +1,5 @@
 """Explanations: a score taken apart into what each past interaction and the all-pairs part gave to it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Factors for other programs: npy, parquet, and nearest-neighbour indexes."""
 
-from __future__ import annotations
-
 import copy
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the files of all fitted factor models share: the state, the parameters, the record of the fit."""
 
-from __future__ import annotations
-
 import inspect
 import os
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """What every fitted factor model tells of its fit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a fitted model is, in lines for people."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import fields, is_dataclass
 from typing import Any

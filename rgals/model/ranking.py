@@ -1,7 +1,5 @@
 """What every fitted factor model can answer: recommendations, neighbours, scores of pairs."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable

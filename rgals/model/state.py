@@ -1,7 +1,5 @@
 """The fitted state of a factor model: one object that never changes, and what follows from it."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, field
 from typing import Any

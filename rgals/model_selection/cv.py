@@ -1,7 +1,5 @@
 """`RGALSCV`: the estimator that tunes itself."""
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings

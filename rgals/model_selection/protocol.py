@@ -1,7 +1,5 @@
 """A named, seeded way from interactions to training, validation and test parts."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections.abc import Mapping
@@ -156,7 +154,7 @@ class Protocol:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Protocol:
+    def from_dict(cls, values: Mapping[str, Any]) -> "Protocol":
         """The protocol that `to_dict` described, also after a way through JSON."""
         known = {part.name for part in dataclasses.fields(cls)}
         unknown = set(values) - known
@@ -164,7 +162,7 @@ class Protocol:
             raise ParameterError("values", sorted(unknown), f"a protocol has only {sorted(known)}")
         return cls(**values)
 
-    def with_seed(self, seed: int) -> Protocol:
+    def with_seed(self, seed: int) -> "Protocol":
         """The same protocol with another seed."""
         return dataclasses.replace(self, seed=seed)
 

@@ -8,8 +8,6 @@ numba's settings, the processor, and numba's own key. No process runs stale code
 wherever the cache lies and however many processes share it.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import inspect

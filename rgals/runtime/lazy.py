@@ -1,7 +1,5 @@
 """What is made when it is asked for: names of a package, properties of an object."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable

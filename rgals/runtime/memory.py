@@ -1,7 +1,5 @@
 """Memory: how much there is, how much a fit needs, and a refusal before anything is allocated."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -1,7 +1,5 @@
 """The progress bar of a fit: the figures of the last iteration; and what numba compiles meanwhile."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -33,9 +31,9 @@ class ProgressBar(Listener):
         self.label, self.total = label, total
         self.listens = False
         if shown:
-            from rgals.runtime.bars import Bar
+            from rgals.runtime import bars
 
-            self.bar = Bar(total=total, desc=label, unit=unit)
+            self.bar = bars.Bar(total=total, desc=label, unit=unit)
 
     def begin(self, done: int = 0) -> None:
         """Count ``done`` iterations of an earlier run, and listen to numba until `advance` or `close`."""

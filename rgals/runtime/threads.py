@@ -1,7 +1,5 @@
 """Threads: how many; BLAS is held at one beside them, and restored; forks are survived."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -1,7 +1,5 @@
 """Top-K on a GPU: tiles of scores by one product, a selection per query; results leave meanwhile."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rgals.matrix.csr import CSR

@@ -1,7 +1,5 @@
 """A scratch file of finished batches: what a killed run leaves behind, and the next one goes on from."""
 
-from __future__ import annotations
-
 import os
 import stat
 import struct
@@ -53,7 +51,7 @@ class Scratch:
                 self._file.close()
             raise
 
-    def __enter__(self) -> Scratch:
+    def __enter__(self) -> "Scratch":
         return self
 
     def __exit__(self, *error: object) -> None:

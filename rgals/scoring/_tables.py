@@ -1,7 +1,5 @@
 """Tables of recommendations as files: csv, tsv, jsonl, parquet, npz; the same lists give the same bytes."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

@@ -1,7 +1,5 @@
 """The best items of each query: checked input around the compiled kernels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

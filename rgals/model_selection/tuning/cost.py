@@ -1,7 +1,5 @@
 """What fits and judging them cost, in multiplications of a factorisation: budgets count these, no clock."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rgals.matrix.csr import CSR

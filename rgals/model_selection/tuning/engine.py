@@ -1,7 +1,5 @@
 """The one search behind `tune`, `RGALSCV` and the command line: losses, their settings, and which to take."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Successive halving over cheap fits, then refinement at full cost, guided by a Gaussian process."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -94,7 +92,7 @@ def search(
     space: Space,
     measure: Measure,
     budget: float,
-    proposer: GaussianProcess | Optuna,
+    proposer: "GaussianProcess | Optuna",
     *,
     cost: Cost = nominal,
     min_gain: float = 0.0,

@@ -1,7 +1,5 @@
 """What is searched: ranges and choices by parameter, and the defaults of each loss, which follow the data."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Mapping

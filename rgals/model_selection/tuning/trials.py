@@ -1,7 +1,5 @@
 """Measuring one setting: fits on the training part of every split, quality on its validation part."""
 
-from __future__ import annotations
-
 import json
 import time
 import warnings

@@ -6,8 +6,6 @@ no positive carries weight and all rows share one matrix up to a factor, that ma
 nothing is rotated. The matrix, the coefficients and both sides' factors stay on the device for a whole fit.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A CUDA device: what rgals needs of CuPy, cuBLAS and cuSOLVER, and the errors where it is missing."""
 
-from __future__ import annotations
-
 import os
 import re
 from importlib import resources
@@ -23,7 +21,7 @@ _WORKSPACE = 2 << 30  # bytes, where the device has eight times as much
 _UPPER, _NO_TRANSPOSE, _TRANSPOSE = 1, 0, 1  # cuBLAS names
 _DEFAULT_MATH, _TF32_MATH = 0, 3
 
-_OPEN: dict[tuple[int, bool], Device] = {}  # devices keep their compiled kernels
+_OPEN: dict[tuple[int, bool], "Device"] = {}  # devices keep their compiled kernels
 _INSTALL = "pip install 'rgals[cuda13]' (or 'rgals[cuda12]', by the CUDA version that nvidia-smi shows)"
 
 
@@ -53,7 +51,7 @@ def _import_cupy() -> tuple[Any, Any, Any]:
     return cupy, cublas, cusolver
 
 
-def open_device(name: str = "cuda", *, tf32: bool | None = None) -> Device:
+def open_device(name: str = "cuda", *, tf32: bool | None = None) -> "Device":
     """The device that ``name`` stands for: ``"cuda"`` is the first, ``"cuda:1"`` the second.
 
     ``tf32`` lets float32 products run in TF32: about three decimal digits, faster. None: as the environment

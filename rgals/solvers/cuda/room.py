@@ -1,7 +1,5 @@
 """Work in chunks that fit the memory of a device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from rgals.runtime.errors import DeviceMemoryError

@@ -6,8 +6,6 @@ row's system is ``(I + X^T S X) x = X^T w + c`` and ``p = D^-1/2 x``. Where no w
 it is solved in the dual, ``(I + X X^T) z = w - X c``, ``x = c + X^T z``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
