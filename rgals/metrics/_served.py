@@ -129,14 +129,12 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         raise InputError(f"{what}; give interactions with ids as in training")
     n_users = len(users) if users is not None and n_users is None else n_users
     n_items = len(items) if items is not None and n_items is None else n_items
-    if (
-        isinstance(laid_out, CSR) and laid_out.n_rows >= (n_users or 0) and laid_out.n_cols >= (n_items or 0)
-    ):  # of a fit that has laid it out, unknown users and items behind the others
+    sizes = n_users, n_items
+    # Of a fit that has laid it out, unknown users and items behind the others.
+    if isinstance(laid_out, CSR) and all(n >= (m or 0) for n, m in zip(laid_out.shape, sizes)):
         truth = laid_out
     else:
-        shape = [
-            None if n is None else n + len(new) for n, new in zip((n_users, n_items), unknown, strict=True)
-        ]
+        shape = [None if n is None else n + len(new) for n, new in zip(sizes, unknown, strict=True)]
         truth = as_csr(laid_out, name="test", n_rows=shape[0], n_cols=shape[1])
     n_users, n_items = n_users or truth.n_rows, n_items or truth.n_cols
     seen = CSR.empty(n_users, n_items)
@@ -156,17 +154,8 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         labels = users.labels
         if len(unknown[0]):
             labels = joined(labels, as_labels(unknown[0]))
-    return Served(
-        source,
-        truth,
-        replace(seen, indptr=indptr),
-        nothing,
-        cold == "popular",
-        history,
-        n_users,
-        labels,
-        getattr(model, "_needs_history", True),
-    )
+    known_of = cold == "popular", history, n_users, labels, getattr(model, "_needs_history", True)
+    return Served(source, truth, replace(seen, indptr=indptr), nothing, *known_of)
 
 
 def _ids_of(state: Any, train: Given | None) -> tuple[IdMap | None, IdMap | None]:

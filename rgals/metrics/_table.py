@@ -40,9 +40,7 @@ METRICS = {
     "rbp": Metric(lists.rbp, parameter="p", check=lists.check_persistence),
     "nrbp": Metric(lists.nrbp, parameter="p", check=lists.check_persistence),
     "auc": Metric(full.auc, WHOLE, also=("roc_auc", "auroc")),
-    "pauc": Metric(
-        full.partial_auc, WHOLE, also=("partial_auc",), parameter="max_fpr", check=full.check_rate
-    ),
+    "pauc": Metric(full.partial_auc, WHOLE, ("partial_auc",), "max_fpr", full.check_rate),
     "coverage": Metric(
         catalogue.coverage, EXPOSURE, also=("item_coverage", "catalog_coverage", "catalogue_coverage")
     ),
