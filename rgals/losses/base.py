@@ -283,45 +283,18 @@ class Loss(BaseEstimator):
 
     @abstractmethod
     def coefficients(self, degrees: Degrees) -> Coefficients:
-        """The coefficient arrays for a matrix with the given margins.
-
-        Parameters
-        ----------
-        degrees : Degrees
-
-        Returns
-        -------
-        Coefficients
-        """
+        """The coefficient arrays for a matrix with the given margins."""
 
     def defaults(self, degrees: Degrees, K: int) -> dict[str, float]:
-        """What ``"auto"`` stands for: parameters of this loss, and ``reg`` at ``reg_exponent=1``.
+        """What ``"auto"`` stands for in a fit with K factors, given the margins of the training matrix.
 
-        Parameters
-        ----------
-        degrees : Degrees
-            Margins of the training matrix.
-        K : int
-            Number of factors of the fit.
-
-        Returns
-        -------
-        dict of str to float
-            ``reg`` at least: by default `spectral_edge`.
+        Parameters of this loss by name, and ``reg`` at ``reg_exponent=1``: at least that, by default
+        `spectral_edge`.
         """
         return {"reg": spectral_edge(*degrees.shape, degrees.nnz)}
 
     def resolve(self, degrees: Degrees, K: int) -> Self:
-        """A copy in which every ``"auto"`` is the number that `defaults` gives.
-
-        Parameters
-        ----------
-        degrees : Degrees
-        K : int
-
-        Returns
-        -------
-        Loss
+        """A copy in which every ``"auto"`` is the number that `defaults` gives for K factors.
 
         Raises
         ------
@@ -368,14 +341,6 @@ class Loss(BaseEstimator):
     def coefficients_for(self, degrees: Degrees) -> Coefficients:
         """`coefficients`, with the shapes and numbers checked.
 
-        Parameters
-        ----------
-        degrees : Degrees
-
-        Returns
-        -------
-        Coefficients
-
         Raises
         ------
         ShapeError
@@ -416,10 +381,6 @@ class Loss(BaseEstimator):
         Q : ndarray, shape (n_items, K)
         reg, reg_exponent : float
             Strength and exponent ``nu`` of the regularisation.
-
-        Returns
-        -------
-        float
         """
         matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent)
         quadratic = Q.T @ (Q * coef.h[:, None])
@@ -438,12 +399,7 @@ class Loss(BaseEstimator):
     def gradient(
         self, X: object, P: np.ndarray, Q: np.ndarray, reg: float = 0.0, reg_exponent: float = 1.0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Gradient of `objective` with respect to ``P`` and ``Q``, in float64.
-
-        Returns
-        -------
-        (dP, dQ) : ndarray, shapes of P and Q
-        """
+        """Gradient of `objective` with respect to ``P`` and ``Q``, in their shapes and float64."""
         matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent)
         g = coef.g * (1.0 - coef.removed)
         hQ = Q * coef.h[:, None]
