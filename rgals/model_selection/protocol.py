@@ -236,14 +236,13 @@ class Protocol:
         self, matrix: sp.csr_array, users: np.ndarray, items: np.ndarray, rng: np.random.RandomState
     ) -> Parts:
         sizes = part_sizes(np.array([matrix.shape[0]]), np.array(self.ratios))[0]
-        train, validation, test = (
-            np.sort(part) for part in np.split(rng.permutation(matrix.shape[0]), np.cumsum(sizes)[:-1])
-        )
+        parts = np.split(rng.permutation(matrix.shape[0]), np.cumsum(sizes)[:-1])
+        train, validation, test = map(np.sort, parts)
         shares = (self.fold_in, 1 - self.fold_in)
         validation_in, validation_out = split_interactions(matrix[validation], shares, random_state=rng)
         test_in, test_out = split_interactions(matrix[test], shares, random_state=rng)
-        parts = matrix[train], validation_out, test_out
-        return Parts(*parts, users, items, validation_in, test_in, train, validation, test)
+        matrices = matrix[train], validation_out, test_out
+        return Parts(*matrices, users, items, validation_in, test_in, train, validation, test)
 
 
 # Each name says what it does; a benchmark names one and its seed.
