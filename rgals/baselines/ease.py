@@ -233,10 +233,9 @@ def _weights(X: CSR, reg: float | str, dtype: np.dtype) -> tuple[np.ndarray, flo
     if info == 0:
         factor, info = potri(factor, lower=1, overwrite_c=1)
     if info != 0 or not np.isfinite(diagonal).all() or not (diagonal > 0).all():
-        raise NumericalError(
-            f"X^T X + {reg:g} I of {n:,} items is not positive definite in {dtype.name}: raise reg"
-            + (" or use dtype='float64'" if dtype.itemsize == 4 else "")
-        )
+        advice = "raise reg" + (" or use dtype='float64'" if dtype.itemsize == 4 else "")
+        what = f"X^T X + {reg:g} I of {n:,} items is not positive definite in {dtype.name}"
+        raise NumericalError(f"{what}: {advice}")
     A = factor.T
     scale = -1.0 / A.diagonal()
     for start in range(0, n, _TILE):

@@ -25,6 +25,7 @@ _ROWS = 128
 _WIDE = 16  # columns of a product that BLAS rounds alike; behind the last whole group it may round otherwise
 
 Scores = Callable[[np.ndarray], np.ndarray] | tuple[np.ndarray, np.ndarray]
+Answers = list[tuple[np.ndarray, Any]]  # rows of a batch, and a pair of factors or scores of all items
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Served:
         """Training interactions of every user."""
         return np.append(self.history.row_counts, np.zeros(self.truth.n_rows - self.n_known, np.int64))
 
-    def answers(self, users: np.ndarray) -> list[tuple[np.ndarray, Any]]:
+    def answers(self, users: np.ndarray) -> Answers:
         """Positions in ``users`` and their scores, a pair of factors or an array; others get nothing."""
         if isinstance(self.source, tuple):
             rows = np.flatnonzero(~self.silent[users])
@@ -76,9 +77,7 @@ class Served:
             out.append((others, (np.ones((len(others), 1)), self.popularity.astype(np.float64)[:, None])))
         return [answer for answer in out if len(answer[0])]
 
-    def lists(
-        self, answers: list[tuple[np.ndarray, Any]], seen: CSR, n: int, keep: bool, n_jobs: int | None
-    ) -> np.ndarray:
+    def lists(self, answers: Answers, seen: CSR, n: int, keep: bool, n_jobs: int | None) -> np.ndarray:
         """Best items of a batch of users, -1 where there is none; ``keep``: scores are needed once more."""
         ids = np.full((seen.n_rows, n), -1, np.int32)
         for rows, scores in answers:
@@ -89,9 +88,7 @@ class Served:
                 ids[rows] = topk_dense(scores.copy() if keep else scores, n, exclude=known, n_jobs=n_jobs)[0]
         return ids
 
-    def outranked(
-        self, answers: list[tuple[np.ndarray, Any]], truth: CSR, seen: CSR, n_jobs: int | None
-    ) -> Outranked:
+    def outranked(self, answers: Answers, truth: CSR, seen: CSR, n_jobs: int | None) -> Outranked:
         """What outranks each relevant item: for who gets nothing, all items are tied."""
         n_items = seen.n_cols
         ranked = truth.indices < n_items
@@ -202,10 +199,8 @@ def source_of(model: Any) -> tuple[Scores, tuple[int | None, int | None]]:
         return pair, (len(pair[0]), len(pair[1]))
     if callable(model):
         return model, (None, None)
-    raise InputTypeError(
-        "model must be fitted and have user_factors_ and item_factors_, or be a pair of factor matrices or a "
-        f"function that scores users, not {type(model).__name__}"
-    )
+    what = "model must be fitted and have user_factors_ and item_factors_, or be a pair of factor matrices"
+    raise InputTypeError(f"{what} or a function that scores users, not {type(model).__name__}")
 
 
 def _scores(source: Callable, users: np.ndarray, n_items: int, ids: np.ndarray | None) -> np.ndarray:

@@ -50,15 +50,11 @@ class ProgressBar(Listener):
         self._stop_listening()
         if self.bar is None and not LOG.isEnabledFor(logging.INFO):
             return
-        figures = {
-            key: f"{value:.5g}"
-            for key, value in record.items()
-            if key not in _NOT_SHOWN and isinstance(value, float)
-        }
+        reals = {key: value for key, value in record.items() if isinstance(value, float)}
+        figures = {key: f"{value:.5g}" for key, value in reals.items() if key not in _NOT_SHOWN}
         shown = ", ".join(f"{key}={value}" for key, value in figures.items())
-        LOG.info(
-            "%s %d/%d, %.3g s: %s", self.label, record["iteration"], self.total, record["seconds"], shown
-        )
+        done = record["iteration"], self.total, record["seconds"]
+        LOG.info("%s %d/%d, %.3g s: %s", self.label, *done, shown)
         if self.bar is not None:
             self.bar.set_postfix(figures, refresh=False)
             self.bar.update()

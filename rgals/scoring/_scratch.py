@@ -5,6 +5,7 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -26,14 +27,7 @@ class Scratch:
     """
 
     def __init__(
-        self,
-        path: str,
-        key: bytes,
-        n_users: int,
-        batch_size: int,
-        n: int,
-        dtype: np.dtype,
-        resume: bool = True,
+        self, path: str, key: bytes, n_users: int, batch_size: int, n: int, dtype: Any, resume: bool = True
     ) -> None:
         self.path = path
         self.n_users, self.batch_size, self.n, self.dtype = n_users, batch_size, n, np.dtype(dtype)
@@ -131,9 +125,8 @@ def _open_locked(path: str) -> int:
         descriptor = os.open(path, OPEN | os.O_CREAT, 0o666)
         try:
             if lock(descriptor) is False:
-                raise InputError(
-                    f"{path} is being written by another process; wait for it or choose another output"
-                )
+                advice = "wait for it or choose another output"
+                raise InputError(f"{path} is being written by another process; {advice}")
             mine, there = os.fstat(descriptor), os.stat(path)
         except FileNotFoundError:  # the run that had it has just finished and removed it
             os.close(descriptor)
