@@ -63,6 +63,7 @@ def settings(n: int, tau: float, bsl: tuple[float, float], k: float, llp: tuple[
     """The losses by name, with their best settings: negatives, temperatures, shares of LLPAUC."""
     many = {"n_negatives": n}
     at_k = SampledSoftmaxAtK(20, k / tau, every=5)
+    graph = {"encoder": "lightgcn"}
     return {
         "SL": ({**COSINE, **many, "loss": "sl", "temperature": tau}, None),
         "BSL": ({**RAW, **many, "loss": BSL(*bsl)}, None),
@@ -81,13 +82,32 @@ def settings(n: int, tau: float, bsl: tuple[float, float], k: float, llp: tuple[
         "full SL@20": ({**COSINE, "loss": "softmax_at_k", "temperature": tau}, None),
         "full Talos": ({**RAW, "loss": "talos"}, None),
         "LambdaLoss@20": ({**DOT, "loss": "full_lambda_loss", "lr": 1e-2, "init_scale": 0.1}, None),
+        "SL, LightGCN": ({**COSINE, **many, **graph, "loss": "sl", "temperature": tau}, None),
+        "SL@20, LightGCN": ({**COSINE, **many, **graph, "loss": at_k, "temperature": tau}, None),
+        "full softmax, LightGCN": ({**COSINE, **graph, "loss": "softmax", "temperature": tau}, None),
+        "full SL@20, LightGCN": ({**COSINE, **graph, "loss": "softmax_at_k", "temperature": tau}, None),
     }
+
+
+def more(counts: tuple[int, ...] = (1, 10, 100)) -> Rows:
+    """The losses of Di Teodoro et al. at equal negatives, and sparsemax by the size of its factors."""
+    how = {**DOT, "lr": 1e-3, "init_scale": 0.1}
+    rows: Rows = {}
+    for n in counts:
+        for label, loss in (("BCE", "bce"), ("BPR", "bpr"), ("CCE", "sampled_cce")):
+            rows[f"{label}, {n} negatives"] = {**how, "n_negatives": n, "loss": loss}, None
+    held = {**DOT, "decay": "frequency", "weight_decay": 0.11}  # 0.6 times the ridge that RG2 takes
+    for size in (0.1, 0.01):
+        how = {**held, "loss": "sparsemax", "lr": 0.3 * size, "init_scale": size}
+        rows[f"sparsemax, factors of {size}"] = how, None
+    rows["softmax, dot products"] = {**held, "loss": "softmax", "lr": 0.03, "init_scale": 0.1}, None
+    return rows
 
 
 SETS: dict[str, Rows] = {
     "amazon-health-10core": settings(1000, 0.2, (0.2, 0.2), 2.5, (0.7, 0.01)),
     "amazon-electronics-10core": settings(1000, 0.2, (0.5, 0.2), 2.25, (0.5, 0.01)),
-    "ml-100k-10core": settings(200, 0.2, (0.2, 0.2), 2.25, (0.7, 0.01)),
+    "ml-100k-10core": settings(200, 0.2, (0.2, 0.2), 2.25, (0.7, 0.01)) | more(),
     "food-10core": settings(1000, 0.2, (0.2, 0.2), 2.25, (0.7, 0.01)),
 }
 #: Recall@20 and NDCG@20 of matrix factorisation: SL@K, Tables 1 and G.10; precision@20: Talos, appendix A.
@@ -99,6 +119,8 @@ PUBLISHED = {
         "AdvInfoNCE": (0.1660, 0.1236),
         "BSL": (0.1737, 0.1264),
         "SL@20": (0.1804, 0.1373),
+        "SL, LightGCN": (0.1691, 0.1235),
+        "SL@20, LightGCN": (0.1791, 0.1369),
     },
     "amazon-electronics-10core": {
         "BPR": (0.0816, 0.0527),
@@ -113,6 +135,8 @@ PUBLISHED = {
 }
 #: What is tried beside the published best, by validation.
 NEIGHBOURS: tuple[dict[str, Any], ...] = ({}, {"lr": 0.3}, {"lr": 0.03})
+#: Of dot products, whose scores begin at 8 where factors are from N(0, 1).
+SMALL: tuple[dict[str, Any], ...] = ({}, {"init_scale": 0.1}, {"init_scale": 0.1, "weight_decay": 1e-5})
 #: CiteULike-a: AP, nDCG, RR, unnormalised RBP(.95) at NSR 1, from the result files of Li et al.
 LISTS = {
     "list RR": ({"loss": "list_rr"}, (0.592, 0.801, 0.785, 0.321)),
@@ -139,7 +163,7 @@ def record(path: Path, row: dict[str, Any]) -> None:
         file.write(json.dumps(row, separators=(",", ":"), default=str) + "\n")
 
 
-def fit(params: dict[str, Any], parts: Any, seed: int, epochs: int) -> tuple[float, dict[str, Any]]:
+def fit(params: dict[str, Any], parts: Any, seed: int, epochs: int, looks: int) -> tuple[float, dict]:
     """Best validation NDCG@20 of every 5th epoch, and what that epoch reaches on the test part."""
     best: dict[str, Any] = {"valid": -1.0}
     curve: list[list[float]] = []
@@ -155,7 +179,7 @@ def fit(params: dict[str, Any], parts: Any, seed: int, epochs: int) -> tuple[flo
                 best.update(valid=float(valid), epoch=now.iteration)
                 best["factors"] = [part.copy() for part in factors]
         spent[0] = time.process_time()
-        return now.iteration - best.get("epoch", 0) >= 5 * EVERY  # five looks without a gain
+        return now.iteration - best.get("epoch", 0) >= looks * EVERY  # so many without a gain
 
     size = 1024 if "n_negatives" in params else 128
     common = {"K": 64, "batch_size": size, "n_jobs": 1, "values": "binary"}
@@ -173,11 +197,13 @@ def fit(params: dict[str, Any], parts: Any, seed: int, epochs: int) -> tuple[flo
 def run_loss(name: str, label: str, params: dict[str, Any], args: argparse.Namespace) -> None:
     """All neighbours with the first seed; the best of them with the others."""
     key = {"set": name, "loss": label, "epochs": args.epochs}
+    key |= {"looks": args.looks} if args.looks != 5 else {}
     parts: Any = None
     tried: list[tuple[float, dict[str, Any]]] = []
     for seed in args.seeds:
         first = seed == args.seeds[0]
-        chosen = NEIGHBOURS[: args.neighbours] if first else (max(tried, key=lambda pair: pair[0])[1],)
+        around = SMALL if label == "BPR" else NEIGHBOURS
+        chosen = around[: args.neighbours] if first else (max(tried, key=lambda pair: pair[0])[1],)
         for other in chosen:
             own = {**key, "seed": seed, "neighbour": other}
             done = [row for row in lines(args.out) if own.items() <= row.items()]
@@ -185,7 +211,7 @@ def run_loss(name: str, label: str, params: dict[str, Any], args: argparse.Names
                 if parts is None:
                     parts = PROTOCOLS["given split"].apply(read_interactions(DATA / f"{name}.npz"))
                 scale = {"lr": params["lr"] * other["lr"] / 0.1} if "lr" in other else other
-                record(args.out, {**own, **fit({**params, **scale}, parts, seed, args.epochs)[1]})
+                record(args.out, {**own, **fit({**params, **scale}, parts, seed, args.epochs, args.looks)[1]})
                 done = lines(args.out)[-1:]
                 print({k: v for k, v in done[0].items() if k != "curve"}, flush=True)
             if first:
@@ -195,18 +221,18 @@ def run_loss(name: str, label: str, params: dict[str, Any], args: argparse.Names
 def run_als(name: str, args: argparse.Namespace) -> None:
     """RG2, RGx and iALS by their defaults, and the best of a grid around them by validation."""
     parts: Any = None
-    for loss in ("rg2", "rgx", "ials"):
+    for K, loss in ((64, "rg2"), (64, "rgx"), (64, "ials"), (256, "rg2"), (256, "ials")):
         for tuned in (False, True):
-            key = {"set": name, "loss": f"ALS {loss}", "tuned": tuned}
+            key = {"set": name, "loss": f"ALS {loss}" + (f", K={K}" if K != 64 else ""), "tuned": tuned}
             if any(key.items() <= row.items() for row in lines(args.out)):
                 continue
             parts = parts or PROTOCOLS["given split"].apply(read_interactions(DATA / f"{name}.npz"))
-            default = RGALS(64, loss=loss, random_state=0, n_jobs=1, values="binary").fit(parts.train)
+            default = RGALS(K, loss=loss, random_state=0, n_jobs=1, values="binary").fit(parts.train)
             reg = float(default.params_["reg"])
             found: list[tuple[float, float, RGALS, float]] = []
             for factor in (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8) if tuned else (None,):
                 started = time.process_time()
-                model = RGALS(64, loss=loss, random_state=0, n_jobs=1, values="binary")
+                model = RGALS(K, loss=loss, random_state=0, n_jobs=1, values="binary")
                 if factor is not None:
                     model.set_params(reg=reg * factor)
                 model.fit(parts.train)
@@ -275,58 +301,226 @@ def run_lists(args: argparse.Namespace) -> None:
             print({k: v for k, v in row.items() if k != "curve"}, flush=True)
 
 
+def groups(rows: list[dict[str, Any]], name: str) -> dict[str, list[dict[str, Any]]]:
+    """Lines of a set by loss, at the neighbour that validation chose with the first seed."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    own = [row for row in rows if row["set"] == name and "neighbour" in row]
+    for label in dict.fromkeys(row["loss"] for row in own):
+        group = [row for row in own if row["loss"] == label]
+        longest = max((row["epochs"], row.get("looks", 5)) for row in group)
+        group = [row for row in group if (row["epochs"], row.get("looks", 5)) == longest]
+        chosen = max((row for row in group if row["seed"] == group[0]["seed"]), key=lambda row: row["valid"])
+        found[label] = [row for row in group if row["neighbour"] == chosen["neighbour"]]
+    return found
+
+
+def set_table(rows: list[dict[str, Any]], name: str) -> list[str]:
+    """The losses of a set from the best to the worst, exact ALS among them."""
+    found: list[tuple[float, str]] = []
+    for label, group in groups(rows, name).items():
+        recall, ndcg = (float(np.mean([row[m] for row in group])) for m in METRICS[:2])
+        told = PUBLISHED[name].get(label)
+        theirs = "| |" if told is None else f"{told[0]:.4f} / {told[1]:.4f} | {ndcg / told[1] - 1:+.1%} |"
+        title = ", ".join([label, *(f"{k}={v:g}" for k, v in group[0]["neighbour"].items())])
+        rest = f"{len(group)} | {group[0]['epoch']} | {np.mean([row['cpu'] for row in group]):.0f} |"
+        found.append((ndcg, f"| {title} | {recall:.4f} | {ndcg:.4f} | {theirs} {rest}"))
+    for row in rows:
+        if row["set"] == name and "tuned" in row:
+            title = f"{row['loss']}, {'tuned' if row['tuned'] else 'defaults'}"
+            figures = f"{row['recall@20']:.4f} | {row['ndcg@20']:.4f}"
+            found.append((row["ndcg@20"], f"| {title} | {figures} | | | 1 | | {row['cpu']} |"))
+    head = ["| loss | R@20 | N@20 | published | N@20 over it | seeds | epoch | CPU s |", "|" + "---|" * 8]
+    return [*head, *(line for _, line in sorted(found, key=lambda pair: -pair[0]))]
+
+
+#: What the papers say: the claim, a set, the loss that is said to be better, the other, and the metric.
+_H, _M, _E = "amazon-health-10core", "ml-100k-10core", "amazon-electronics-10core"
+CLAIMS = [
+    ("SL@K over SL", _H, "SL@20", "SL", "ndcg@20"),
+    ("SL@K over SL", _H, "full SL@20", "full softmax", "ndcg@20"),
+    ("SL@K over SL", _M, "SL@20", "SL", "ndcg@20"),
+    ("SL@K over SL", _M, "full SL@20", "full softmax", "ndcg@20"),
+    ("SL@K over SL", _E, "SL@20", "SL", "ndcg@20"),
+    ("SL@K over SL", _E, "full SL@20", "full softmax", "ndcg@20"),
+    ("Talos over SL@K", _M, "Talos", "SL@20", "precision@20"),
+    ("Talos over SL@K", _M, "full Talos", "full SL@20", "precision@20"),
+    ("Talos over SL@K", _H, "full Talos", "full SL@20", "precision@20"),
+    ("Talos over SL", _M, "Talos", "SL", "precision@20"),
+    ("PSL over SL", _M, "PSL", "SL", "ndcg@20"),
+    ("SmoothI@K far below SL", _M, "SL", "SmoothI@20, published", "ndcg@20"),
+    ("RS@K the worst", _M, "SmoothI@20, published", "RS@20", "ndcg@20"),
+    ("SL over BPR", _H, "SL", "BPR", "ndcg@20"),
+    ("LightGCN over MF", _H, "full softmax, LightGCN", "full softmax", "ndcg@20"),
+    ("LightGCN over MF", _H, "full SL@20, LightGCN", "full SL@20", "ndcg@20"),
+    ("softmax over sparsemax", _M, "softmax, dot products", "sparsemax, factors of 0.01", "ndcg@20"),
+    *(("CCE over BPR", _M, f"CCE, {n} negatives", f"BPR, {n} negatives", "ndcg@20") for n in (1, 10, 100)),
+    *(("BPR over BCE", _M, f"BPR, {n} negatives", f"BCE, {n} negatives", "ndcg@20") for n in (1, 10, 100)),
+    ("more negatives are better", _M, "BCE, 100 negatives", "BCE, 1 negatives", "ndcg@20"),
+    ("more negatives are better", _M, "CCE, 10 negatives", "CCE, 1 negatives", "ndcg@20"),
+    ("more negatives are better", _M, "CCE, 100 negatives", "CCE, 10 negatives", "ndcg@20"),
+]
+
+
+def claims_table(rows: list[dict[str, Any]]) -> list[str]:
+    """Yes or no where the means differ by more than two standard errors, by the spread over seeds on the set.
+
+    A claim whose lines are not recorded is left out.
+    """
+    found = {name: groups(rows, name) for name in (_H, _M, _E)}
+    head = ["| claim | set | better | worse | metric | figures | difference | seeds | holds |"]
+    table = [*head, "|" + "---|" * 9]
+    for claim, name, better, worse, metric in CLAIMS:
+        if better not in found[name] or worse not in found[name]:
+            continue
+        many = [[row[metric] for row in group] for group in found[name].values() if len(group) > 2]
+        spread = np.sqrt(np.mean([np.var(values, ddof=1) for values in many])) if many else np.inf
+        sides = [[row[metric] for row in found[name][label]] for label in (better, worse)]
+        a, b = map(np.mean, sides)
+        error = spread * np.sqrt(sum(1 / len(side) for side in sides))
+        holds = (
+            "one seed"
+            if not many
+            else "yes"
+            if a - b > 2 * error
+            else "**no**"
+            if b - a > 2 * error
+            else "neither"
+        )
+        seeds = " / ".join(str(len(side)) for side in sides)
+        words = f"{claim} | {name} | {better} | {worse} | {metric}"
+        table.append(f"| {words} | {a:.4f} / {b:.4f} | {a / b - 1:+.1%} | {seeds} | {holds} |")
+    return table
+
+
+def advice_table(rows: list[dict[str, Any]]) -> list[str]:
+    """Which loss to take when, in plain words, with the figures that say so."""
+    found: dict[str, tuple[float, float]] = {}
+    for mark, name in (("H", _H), ("M", _M), ("E", _E)):
+        for label, group in groups(rows, name).items():
+            mean = [float(np.mean([row[what] for row in group])) for what in ("ndcg@20", "cpu")]
+            found[f"{mark} {label}"] = mean[0], mean[1]
+        for row in rows:
+            if row["set"] == name and "tuned" in row:
+                how = "" if row["tuned"] else " defaults"
+                found[f"{mark} {row['loss']}{how}"] = row["ndcg@20"], row["cpu"]
+
+    def n(*labels: str) -> str:
+        return " against ".join(f"{found[label][0]:.3f}" for label in labels)
+
+    def n4(label: str) -> str:
+        return f"{found[label][0]:.4f}"
+
+    def cost(*labels: str) -> str:
+        return " against ".join(f"{found[label][1]:.{int(found[label][1] < 2)}f} s" for label in labels)
+
+    lines = [
+        (
+            "the best ranking for the seconds is all that counts",
+            "no gradient at all: `RGALS`",
+            f"dense: {n('M ALS rg2 defaults', 'M PSL')} of PSL, {cost('M ALS rg2 defaults', 'M PSL')}; "
+            f"sparse: iALS {n('H ALS ials defaults', 'H SL@20')} of the best in {cost('H SL@20')}",
+        ),
+        (
+            "K is 64 and not more, and the catalogue is sparse",
+            "a threshold; where K is free, `RGALS(K=256)`",
+            f"sparse: SL@20 {n('H SL@20', 'H ALS ials')} of iALS, at K=256 {n('H ALS ials, K=256')} in "
+            f"{cost('H ALS ials, K=256')}; Electronics: {PUBLISHED[_E]['SL@20'][1]:.4f} published, "
+            f"RG2 {n4('E ALS rg2')}, at K=256 {n4('E ALS rg2, K=256')} in {cost('E ALS rg2, K=256')}",
+        ),
+        (
+            "the catalogue has thousands of items, not millions",
+            "a loss over all items, not over samples",
+            f"dense: {n('M full softmax', 'M SL')} in {cost('M full softmax', 'M SL')}; "
+            f"sparse: {n('H full softmax', 'H SL')} in {cost('H full softmax', 'H SL')}",
+        ),
+        (
+            "a sparse catalogue, and the first K places count",
+            '`"softmax_at_k"`, sampled: `"sampled_softmax_at_k"`',
+            f"sparse: {n('H full SL@20', 'H full softmax')} of softmax; sampled {n('H SL@20', 'H SL')} of SL",
+        ),
+        (
+            "long histories, a small catalogue",
+            '`"softmax"` or `"sl"`, without thresholds',
+            f"dense: softmax {n('M full softmax', 'M full SL@20')} of SL@20, {n('M full Talos')} of Talos; "
+            f"SL, PSL, Talos: {n('M SL')}, {n('M PSL')}, {n('M Talos')}",
+        ),
+        (
+            "few negatives must do",
+            '`"sampled_cce"`, and as many as time allows',
+            f"dense, dot products: 1 negative {n('M CCE, 1 negatives')}, 10 {n('M CCE, 10 negatives')}, "
+            f"100 {n('M CCE, 100 negatives')}; BCE {n('M BCE, 1 negatives')} to {n('M BCE, 100 negatives')}",
+        ),
+        (
+            "an adversary, or a partial AUC, is at hand",
+            "nothing of it: SL",
+            f"sparse: AdvInfoNCE {n('H AdvInfoNCE')}, LLPAUC {n('H LLPAUC')}, SL {n('H SL')}",
+        ),
+        (
+            "a smooth rank is tempting",
+            "nothing of it: SL",
+            f"dense: SmoothI@20 {n('M SmoothI@20, published')}, RS@20 {n('M RS@20')}, SL {n('M SL')}",
+        ),
+        (
+            "the graph of users and items is tempting",
+            '`encoder="mf"`',
+            f"sparse: softmax {n('H full softmax, LightGCN', 'H full softmax')} without, "
+            f"SL@20 {n('H full SL@20, LightGCN', 'H full SL@20')}",
+        ),
+        (
+            "sparse probabilities are wanted",
+            '`"sparsemax"` with `init_scale=0.01`',
+            f"dense, dot products: {n('M sparsemax, factors of 0.01')}, {n('M sparsemax, factors of 0.1')} "
+            f"with 0.1; softmax {n('M softmax, dot products')}",
+        ),
+    ]
+    head = ["| when | take | NDCG@20 (sparse: Health, dense: ml-100k) |", "|---|---|---|"]
+    return [*head, *(f"| {' | '.join(line)} |" for line in lines)]
+
+
 def print_tables(rows: list[dict[str, Any]]) -> None:
-    """What is recorded, a set after the other."""
+    """What is recorded, a set after the other, then the claims."""
     for name in SETS:
-        own = [row for row in rows if row["set"] == name]
-        if own:
-            print(f"\n{name}\n\n| loss | R@20 | N@20 | published | N@20 over it | seeds | epoch | CPU s |")
-            print("|" + "---|" * 8)
-        for label in dict.fromkeys(row["loss"] for row in own):
-            group = [row for row in own if row["loss"] == label]
-            if "tuned" in group[0]:
-                for row in group:
-                    title = f"{label}, {'tuned' if row['tuned'] else 'defaults'}"
-                    figures = f"{row['recall@20']:.4f} | {row['ndcg@20']:.4f}"
-                    print(f"| {title} | {figures} | | | 1 | | {row['cpu']} |")
-                continue
-            first = [row for row in group if row["seed"] == group[0]["seed"]]
-            chosen = max(first, key=lambda row: row["valid"])["neighbour"]
-            group = [row for row in group if row["neighbour"] == chosen]
-            recall, ndcg = (np.mean([row[m] for row in group]) for m in METRICS[:2])
-            told = PUBLISHED[name].get(label)
-            theirs = "| |" if told is None else f"{told[0]:.4f} / {told[1]:.4f} | {ndcg / told[1] - 1:+.1%} |"
-            rest = f"{len(group)} | {group[0]['epoch']} | {np.mean([row['cpu'] for row in group]):.0f} |"
-            print(f"| {label} {chosen or ''} | {recall:.4f} | {ndcg:.4f} | {theirs} {rest}")
+        if any(row["set"] == name for row in rows):
+            print(f"\n{name}\n", *set_table(rows, name), sep="\n")
     lists = [row for row in rows if row["set"] == "citeulike-a"]
     if lists:
         print("\nciteulike-a, NSR 1: AP / nDCG / RR / RBP.95\n")
-        print("| loss | ours | published | CPU s |\n|---|---|---|---|")
+        print("| loss | ours | published | seeds | CPU s |\n|---|---|---|---|---|")
     for label, (_, told) in LISTS.items():
         group = [row for row in lists if row["loss"] == label]
         if group:
             ours = " / ".join(f"{x:.3f}" for x in np.mean([row["best"] for row in group], axis=0))
-            print(f"| {label} | {ours} | {' / '.join(f'{x:.3f}' for x in told)} | {group[0]['cpu']:.0f} |")
+            theirs = " / ".join(f"{x:.3f}" for x in told)
+            print(f"| {label} | {ours} | {theirs} | {len(group)} | {group[0]['cpu']:.0f} |")
+    print("\nclaims\n", *claims_table(rows), sep="\n")
+    print("\nadvice\n", *advice_table(rows), sep="\n")
 
 
-def plot(rows: list[dict[str, Any]], folder: Path) -> None:
-    """Validation NDCG@20 over CPU seconds, a line a loss, a file a set."""
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """The best validation NDCG@20 so far over CPU seconds: a panel a set, a line a loss, a point an ALS."""
     import matplotlib.pyplot as plt
 
-    for name in SETS:
-        own = [row for row in rows if row["set"] == name and row.get("curve") and row["seed"] == 0]
-        if not own:
-            continue
-        figure, axes = plt.subplots(figsize=(8, 5))
-        for row in sorted(own, key=lambda row: -row["valid"]):
-            if not row["neighbour"]:
-                axes.plot(*np.array(row["curve"]).T, label=row["loss"])
-        for row in rows:
-            if row["set"] == name and row.get("tuned"):
-                axes.plot(row["cpu"], row["valid"], "o", label=row["loss"])
-        axes.set(xscale="log", xlabel="CPU seconds", ylabel="validation NDCG@20", title=name)
-        axes.legend(fontsize=7, ncol=2)
-        figure.savefig(folder / f"losses-{name}.png", dpi=120, bbox_inches="tight")
+    names = [name for name in SETS if len(groups(rows, name)) > 5]
+    figure, panels = plt.subplots(len(names), 1, figsize=(8, 5 * len(names)), squeeze=False)
+    colours = plt.get_cmap("tab20").colors + plt.get_cmap("Dark2").colors
+    figure.subplots_adjust(hspace=0.3)
+    labels = dict.fromkeys(label for name in names for label in groups(rows, name))
+    colour_of = {label: colours[k % len(colours)] for k, label in enumerate(labels)}
+    for name, axes in zip(names, panels[:, 0], strict=True):
+        lines = [group[0] for label, group in groups(rows, name).items() if "negatives" not in label]
+        for row in sorted(lines, key=lambda row: -row["valid"]):
+            seconds, figures = np.array(row["curve"]).T
+            style = ":" if "LightGCN" in row["loss"] else "--" if row["loss"].startswith("full") else "-"
+            how = {"color": colour_of[row["loss"]], "linestyle": style, "label": row["loss"]}
+            axes.plot(seconds, np.maximum.accumulate(figures), **how)
+            axes.plot(seconds[-1], figures.max(), ".", color=how["color"])
+        for row, mark in zip([r for r in rows if r["set"] == name and r.get("tuned")], "osD", strict=False):
+            axes.plot(row["cpu"], row["valid"], mark, color="black", label=row["loss"])
+        axes.set(xscale="log", xlabel="CPU seconds of training", title=name)
+        axes.set_ylabel("best validation NDCG@20 so far")
+        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=110, bbox_inches="tight")
 
 
 def main() -> None:
@@ -337,6 +531,7 @@ def main() -> None:
     parser.add_argument("--losses", nargs="*", default=[], metavar="NAME")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--looks", type=int, default=5, help="without a gain, after which a fit ends")
     parser.add_argument("--neighbours", type=int, default=len(NEIGHBOURS))
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--tables", action="store_true")
@@ -345,7 +540,7 @@ def main() -> None:
     if args.tables:
         return print_tables(lines(args.out))
     if args.plot:
-        return plot(lines(args.out), args.out.parent)
+        return plot(lines(args.out), Path(__file__).resolve().parents[1] / "docs" / "losses.png")
     for name in args.data:
         if name == "citeulike-a":
             run_lists(args)

@@ -1,6 +1,7 @@
 """Tables of README.md and the site from recorded lines: `python benchmarks/page.py` measures nothing.
 
 A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; the rest of a page stays.
+The plot of the losses is drawn from the same lines.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from typing import Any
 from unittest.mock import patch
 
 import hard_negatives
+import losses
 import rgalscv
 import speed_tables
 from quality import RESULTS, SETS, TUNED, cell, ladder, names_of, rows_of, summary
 
 from rgals.files.journal import Journal
+from rgals.sgd.losses import LOSSES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md"]
@@ -85,6 +88,21 @@ def regret() -> str:
     return rgalscv.table(rows, rgalscv.grid(rgalscv.GRID))
 
 
+def kinds_of_losses() -> str:
+    """The names of the losses by what they see."""
+    words = {"full": "all items at once", "sampled": "a positive and sampled negatives"}
+    words |= {"user": "the same, and a number per user", "model": "the same, and numbers of the model"}
+    words |= {"adversary": "the same, and a second pair of factors"}
+    words |= {"list": "a user's positives and negatives together"}
+    found: dict[str, list[str]] = {kind: [] for kind in words}
+    for name, loss in LOSSES.items():
+        kept = getattr(loss(), "state", ())
+        kind = "adversary" if getattr(loss(), "adversary", None) else kept[0].scope if kept else loss.kind
+        found[kind].append(f"`{name}`")
+    lines = [f"| {words[kind]} | {', '.join(names)} |" for kind, names in found.items()]
+    return "\n".join(["| what a loss sees | losses |", "|---|---|", *lines])
+
+
 def printed(script: str, *arguments: str) -> list[str]:
     """What another script prints of its recorded lines, paragraph by paragraph."""
     out = io.StringIO()
@@ -102,7 +120,8 @@ def tables() -> dict[str, str]:
         "hard_negatives", *hard_negatives.SETS, "amazon-book-kgat", "--K", "64,256", "--table"
     )
     found, _, grid, *_ = printed("sgd_quality", "--tables")
-    _, health, _, small, *_ = printed("losses", "--tables")
+    said = printed("losses", "--tables")
+    of_losses = dict(zip(said[::2], said[1::2], strict=True))
     return {
         "methods": methods(record, lambda row: cell(row, None)),
         "short": complete(methods(record, lambda row: cell(row, None), SHORT)),
@@ -114,8 +133,12 @@ def tables() -> dict[str, str]:
         "daily": printed("daily", *days, "--table")[0],
         "hard": hard,
         "hard cost": cost,
-        "losses health": health,
-        "losses ml-100k": small,
+        "losses kinds": kinds_of_losses(),
+        "losses sets": "\n\n".join(
+            f"**{name}**\n\n{of_losses[name]}" for name in losses.SETS if name in of_losses
+        ),
+        "losses advice": of_losses["advice"],
+        "losses claims": of_losses["claims"],
         "levers": printed("levers", "--table")[0],
         "sgd": found,
         "sgd grid": grid,
@@ -142,6 +165,7 @@ def written(text: str) -> str:
 def main() -> None:
     for page in PAGES:
         page.write_text(written(page.read_text()))
+    losses.plot(losses.lines(losses.OUT), ROOT / "docs" / "losses.png")
 
 
 if __name__ == "__main__":

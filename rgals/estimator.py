@@ -489,7 +489,5 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.positive_only = True
         tags.transformer_tags.preserves_dtype = [dtype_name(self.dtype)]
         return tags

@@ -138,6 +138,7 @@ def _sgd(name: str, label: str, loss: str, tuned: Tuned, **fixed: Any) -> Method
         found = setting(build({}, K=K), degrees)
         if fixed.get("decay") == "frequency":
             found["weight_decay"] = _SOFTMAX_RIDGE * rule(RG2, train, K)["reg"]
+        found["lr"] *= fixed.get("init_scale", 0.1) / 0.1  # steps as small as the factors
         return found
 
     return Method(name, f"{label} (SGD)", "SGD", build, *_ladders_and_start(tuned), known, stops=True)
@@ -191,7 +192,7 @@ _ALL = (
     _dot("sampled_softmax", "Sampled softmax", n_negatives=100),
     _dot("bpr", "BPR", n_negatives=10),
     _dot("bce", "BCE", n_negatives=10),
-    _dot("sparsemax", "Sparsemax", decay="frequency"),
+    _dot("sparsemax", "Sparsemax", decay="frequency", init_scale=0.01),
     _baseline("ease", "EASE", "closed form", EASE, {"reg": (_rungs(1, 7e5), 300.0)}, _ridge_of_ease),
     _baseline("popularity", "Popularity", "counts", Popularity, {}, None),
 )

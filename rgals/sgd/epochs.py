@@ -11,6 +11,7 @@ from rgals.files.archive import ArraySpec
 from rgals.matrix.csr import CSR
 from rgals.runtime.errors import ModelFileError, NumericalError
 from rgals.runtime.threads import workers
+from rgals.sgd.graph import LightGCN
 from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import get_optimizer
 from rgals.sgd.samplers import Sampler
@@ -55,15 +56,18 @@ class Epochs:
         )
         optimizer = get_optimizer(model.optimizer, model.momentum)
         with workers(model.n_jobs) as n_threads:
-            cosine = model.score == "cosine"
-            users, items = (SideState(param, cosine, optimizer, n_threads) for param in start)
+            cosine, graph = model.score == "cosine", model.encoder == "lightgcn"
+            users, items = (SideState(p, cosine and not graph, optimizer, n_threads) for p in start)
+            self.encoder = None
+            if graph:
+                self.encoder = LightGCN(X, (users, items), cosine, model.n_layers, n_threads)
             adversaries, adversary = [], getattr(loss, "adversary", None)
             if adversary is not None:  # a second pair of factors, drawn as the first was
                 rng, cosine = np.random.default_rng([seed, 3]), adversary.score == "cosine"
                 drawn = ((model.init_scale * rng.standard_normal(p.shape)).astype(p.dtype) for p in start)
                 adversaries = [SideState(param, cosine, optimizer, n_threads) for param in drawn]
         self.sides = {"user": users, "item": items}
-        self.trainer = Trainer(X, users, items, settings, sampler, n_threads, adversaries)
+        self.trainer = Trainer(X, users, items, settings, sampler, n_threads, adversaries, self.encoder)
         #: What the loss keeps beside the factors; one array of each kind in a checkpoint.
         self.kept = [*self.trainer.kept.sides, *adversaries]
 
@@ -115,6 +119,8 @@ class Epochs:
         with workers(self.model.n_jobs):
             for factors in (*self.sides.values(), *self.kept):
                 factors.refresh()
+            if self.encoder is not None:
+                self.encoder.encode()
 
 
 _REAL = ("f4", "f8")

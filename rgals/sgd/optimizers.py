@@ -1,4 +1,9 @@
-"""First-order optimisers: an optimiser is data (kind and numbers) with an `init` and an `update`."""
+"""First-order optimisers: an optimiser is data (kind and numbers) with an `init` and an `update`.
+
+>>> from rgals.sgd import SGDRanker, SGD, Adagrad, Adam, LazyAdam
+>>> optimizers = SGD(momentum=0.9), Adagrad(eps=1e-8), Adam(beta2=0.99), LazyAdam(beta2=0.99)
+>>> models = [SGDRanker(optimizer=optimizer) for optimizer in optimizers]
+"""
 
 from __future__ import annotations
 
@@ -100,11 +105,6 @@ class SGD(Optimizer):
     Parameters
     ----------
     momentum : float in [0, 1), default 0
-
-    Examples
-    --------
-    >>> from rgals.sgd import SGDRanker, SGD
-    >>> model = SGDRanker(optimizer=SGD(momentum=0.9))
     """
 
     momentum: float = 0.0
@@ -127,11 +127,6 @@ class Adagrad(Optimizer):
     Parameters
     ----------
     eps : float, default 1e-10
-
-    Examples
-    --------
-    >>> from rgals.sgd import SGDRanker, Adagrad
-    >>> model = SGDRanker(optimizer=Adagrad(eps=1e-8))
     """
 
     eps: float = 1e-10
@@ -154,11 +149,6 @@ class Adam(Optimizer):
     ----------
     beta1, beta2 : float, default 0.9, 0.999
     eps : float, default 1e-8
-
-    Examples
-    --------
-    >>> from rgals.sgd import SGDRanker, Adam
-    >>> model = SGDRanker(optimizer=Adam(beta2=0.99))
     """
 
     beta1: float = 0.9
@@ -178,13 +168,7 @@ class LazyAdam(Adam):
 
     Parameters
     ----------
-    beta1, beta2 : float, default 0.9, 0.999
-    eps : float, default 1e-8
-
-    Examples
-    --------
-    >>> from rgals.sgd import SGDRanker, LazyAdam
-    >>> model = SGDRanker(optimizer=LazyAdam(beta2=0.99))
+    beta1, beta2, eps : float, default 0.9, 0.999, 1e-8
     """
 
     lazy: ClassVar[bool] = True

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import Tags
 
 from rgals.matrix.csr import CSR
 from rgals.matrix.weighting import AUTO
@@ -20,6 +18,7 @@ from rgals.runtime.threads import workers
 from rgals.sgd import file as sgd_file
 from rgals.sgd.defaults import AUTOMATIC, choose, is_auto
 from rgals.sgd.epochs import BATCH, CHECKPOINT, Epochs
+from rgals.sgd.graph import ENCODERS
 from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import check_below_one, get_optimizer
 from rgals.sgd.samplers import SAMPLERS
@@ -30,11 +29,11 @@ from rgals.training.checkpoint import describe, plain
 from rgals.training.data import admit, dtype_name, start_factors
 from rgals.training.run import run
 
-SCORES = (AUTO, "cosine", "dot")
-DECAYS = ("coupled", "decoupled", "frequency")
+_CHOICES = {"score": (AUTO, "cosine", "dot"), "encoder": ENCODERS, "sampler": SAMPLERS}
+_CHOICES |= {"decay": ("coupled", "decoupled", "frequency")}
 # Parameters that a checkpoint holds in a form of their own, and those that change no bit.
 _DESCRIBED = {"loss", "optimizer", "momentum", "n_epochs", "dtype", "random_state", "warm_start"}
-_DESCRIBED |= {"early_stopping", "patience", "metric"}
+_DESCRIBED |= {"early_stopping", "patience", "metric", "encoder", "n_layers"}
 _FREE = {"n_jobs", "verbose"}
 
 
@@ -62,6 +61,13 @@ class SGDRanker(Trained, BaseEstimator):
         that have temperatures or margins of their own (``raw_scores``) take 1 alone. What
         "auto" stands for, here and below, follows from the matrix, K and the loss
         (`rgals.sgd.defaults.setting`); ``params_`` tells what was taken.
+    encoder : {"mf", "lightgcn"}, default="mf"
+        What is scored: the factors themselves, or the mean of them and of their propagations over the graph
+        of users and items (He et al. 2020), in which all interactions weigh the same. With the latter every
+        step updates all rows, ``user_factors_`` and ``item_factors_`` are propagated, and ``warm_start`` is
+        refused. The adversary of ``"adv_info_nce"`` is not propagated.
+    n_layers : int, default=2
+        Propagations of ``encoder="lightgcn"``.
     n_negatives : int or "auto", default="auto"
         Per positive, also of a list, or per batch when shared; not used for in-batch negatives and full
         losses.
@@ -86,7 +92,7 @@ class SGDRanker(Trained, BaseEstimator):
         ``weight_decay * sum_x c_x |p_x|^2 + weight_decay * sum_y (c_y + D/N)/2 |q_y|^2`` to the total loss,
         c being degrees and D their sum: a row is held in proportion to how often it takes part.
     schedule : {"constant", "linear", "cosine", "sqrt"} or callable, default="constant"
-        Factor of the learning rate; see `rgals.sgd.schedules.get_schedule`.
+        Factor of the learning rate. A callable takes the share of the training that is done, in [0, 1).
     warmup : float in [0, 1), default=0
         Share of the training during which the learning rate rises from 0.
     batch_size : int, "auto" or None, default="auto"
@@ -141,6 +147,8 @@ class SGDRanker(Trained, BaseEstimator):
     _: KW_ONLY
     score: str = AUTO
     temperature: float | str = AUTO
+    encoder: str = "mf"
+    n_layers: int = 2
     n_negatives: int | str = AUTO
     sampler: str = "uniform"
     gamma: float = 0.75
@@ -182,12 +190,15 @@ class SGDRanker(Trained, BaseEstimator):
         if loss.kind == "list":
             negatives = min((1 + negatives) * int(matrix.row_counts.max(initial=0)), matrix.n_cols)
         data, batch = scratch_bytes(loss, matrix.shape, matrix.nnz, self.K, dtype.itemsize, size, negatives)
+        graph = self.encoder != "mf"
+        if graph:  # its edges in both directions; gradients, layers and sums of all rows
+            data += 8 * matrix.nnz + sum(matrix.shape) * (16 + 5 * self.K * dtype.itemsize)
         needed = sgd_bytes(
             matrix.shape,
             self.K,
             dtype.itemsize,
             n_moments=get_optimizer(self.optimizer, self.momentum).n_moments,
-            cosine=self.score == "cosine",
+            cosine=graph or self.score == "cosine",
             best=self.early_stopping,
             data=data,
             batch=batch,
@@ -218,8 +229,10 @@ class SGDRanker(Trained, BaseEstimator):
         optimizer = get_optimizer(self.optimizer, self.momentum)
         constant = self.schedule == "constant" and self.warmup == 0
         decisive = sorted(set(self.get_params(deep=False)) - _DESCRIBED - _FREE)
+        encoder = [self.encoder, self.n_layers]
         return {
             **describe(self, get_loss(self.loss), decisive, 2, matrix, held_out),
+            **({} if encoder == ["mf", 2] else {"encoder": encoder}),  # there was none in 0.2
             "optimizer": [type(optimizer).__name__, plain(asdict(optimizer))],
             "n_epochs": None if constant else self.n_epochs,  # schedules go by the share of the epochs
         }
@@ -241,8 +254,12 @@ class SGDRanker(Trained, BaseEstimator):
         check_real("gamma", self.gamma)
         check_real("weight_decay", self.weight_decay, 0)
         check_below_one("warmup", self.warmup)
-        for name, choices in (("score", SCORES), ("sampler", SAMPLERS), ("decay", DECAYS)):
+        check_int("n_layers", self.n_layers, 1)
+        for name, choices in _CHOICES.items():
             check_choice(name, getattr(self, name), choices)
+        if self.encoder != "mf" and self.warm_start:
+            advice = f"the factors of a fit with encoder={self.encoder!r} are propagated: give False"
+            raise ParameterError("warm_start", True, advice)
         check_choice("dtype", dtype_name(self.dtype), ("float32", "float64"))
         get_optimizer(self.optimizer, self.momentum)
         get_schedule(self.schedule, self.warmup)
@@ -276,28 +293,3 @@ class SGDRanker(Trained, BaseEstimator):
         found = {name: history[0][name] for name in AUTOMATIC if name in history[0]} if history else {}
         shown = [f"{name}={x!r}" if isinstance(x, str) else f"{name}={x:.4g}" for name, x in found.items()]
         return f"{text}  # fitted with {', '.join(shown)}" if shown else text
-
-    @classmethod
-    def load(cls, path: str | os.PathLike) -> SGDRanker:
-        """Read a model that `save` wrote.
-
-        Parameters
-        ----------
-        path : str or path
-
-        Returns
-        -------
-        SGDRanker
-
-        Raises
-        ------
-        ModelFileError
-            The file is damaged, of a newer version or not a model of this kind.
-        """
-        return sgd_file.load(cls, path)
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.positive_only = True
-        return tags

@@ -20,26 +20,9 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def get_schedule(schedule: Any, warmup: float = 0.0) -> Schedule:
-    """The factor as a function of progress in [0, 1).
+    """The factor as a function of the progress in [0, 1), as a callable ``schedule`` is one.
 
-    Parameters
-    ----------
-    schedule : {"constant", "linear", "cosine", "sqrt"} or callable
-        A callable takes the progress, a float in [0, 1), and returns the factor.
-    warmup : float in [0, 1), default 0
-        Part of the training during which the factor rises linearly from 0 first.
-
-    Returns
-    -------
-    callable
-
-    Raises
-    ------
-    ParameterError
-
-    Examples
-    --------
-    >>> factor = get_schedule("linear", warmup=0.1)
+    >>> factor = get_schedule("linear", warmup=0.1)  # in which it rises from 0
     >>> [round(factor(p), 2) for p in (0.0, 0.05, 0.1, 0.55)]
     [0.0, 0.5, 1.0, 0.5]
     """

@@ -14,6 +14,7 @@ from rgals.kernels.queue import spread
 from rgals.kernels.softmax import softmax_batch
 from rgals.matrix.csr import CSR
 from rgals.runtime.errors import NumericalError
+from rgals.sgd.graph import LightGCN, SideGradient
 from rgals.sgd.losses import Softmax
 from rgals.sgd.losses._base import Rows, checked
 from rgals.sgd.samplers import Sampler
@@ -75,8 +76,10 @@ class Trainer:
         sampler: Sampler | None = None,
         n_threads: int = 1,
         adversaries: Sequence[SideState] = (),
+        encoder: LightGCN | None = None,
     ) -> None:
         self.X, self.users, self.items, self.settings = X, users, items, settings
+        self.encoder = encoder
         self.sampler: Any = sampler
         self.n_threads = n_threads
         self.dtype = users.param.dtype
@@ -159,18 +162,23 @@ class Trainer:
             raise NumericalError(f"{what}: training diverged")
 
     def _step(self, lr: float, weight: float, gradients: Gradients) -> None:
-        users, user_grad, items, item_grad = gradients
-        common = {"coupled": self.settings.coupled, "decoupled": self.settings.decoupled}
+        held = gradients[0]
+        common: dict[str, Any] = {"coupled": self.settings.coupled, "decoupled": self.settings.decoupled}
         common["grad_scale"] = 1.0 / weight
-        if self._ridge is None:
-            self.users.step(user_grad, lr, users, **common)
-            self.items.step(item_grad, lr, items, **common)
-            return
-        # Users of the batch carry their whole ridge, items the part of theirs that the batch stands for.
-        ridge = np.zeros(len(self.users.param), self.dtype)
-        ridge[users] = self._ridge[0][users]
-        self.users.step(user_grad, lr, users, **common, ridge=ridge, ridge_scale=2.0 / weight)
-        self.items.step(item_grad, lr, items, **common, ridge=self._ridge[1], ridge_scale=2.0 / self._total)
+        own = theirs = common
+        if self._ridge is not None:
+            # Users of the batch carry their whole ridge, items the part of theirs that the batch stands for.
+            ridge = np.zeros(len(self.users.param), self.dtype)
+            ridge[held] = self._ridge[0][held]
+            own = {**common, "ridge": ridge, "ridge_scale": 2.0 / weight}
+            theirs = {**common, "ridge": self._ridge[1], "ridge_scale": 2.0 / self._total}
+        sides: tuple[SideGradient, SideGradient] = gradients[:2], gradients[2:]
+        if self.encoder is not None:
+            sides = self.encoder.chain(*sides)
+        self.users.step(sides[0][1], lr, sides[0][0], **own)
+        self.items.step(sides[1][1], lr, sides[1][0], **theirs)
+        if self.encoder is not None:
+            self.encoder.encode()
 
     # Losses over the whole catalogue: three matrix products per block of users.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from sklearn.utils import Tags
 
 from rgals.files.archive import FileSpec
 from rgals.matrix.csr import CSR
@@ -184,3 +185,28 @@ class Trained(FactorRanker):
             A file cannot hold the loss, optimiser or schedule: an object of the caller's.
         """
         self._file.save(self._state(), path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> Self:
+        """Read a model that `save` wrote.
+
+        Parameters
+        ----------
+        path : str or path
+
+        Returns
+        -------
+        Self
+
+        Raises
+        ------
+        ModelFileError
+            The file is damaged, of a newer version or not a model of this kind.
+        """
+        return cls._file.load(cls, path)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        return tags

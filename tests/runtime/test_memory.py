@@ -54,6 +54,7 @@ OTHERS = [
     ("svd", 20_000, 60_000, 20, False, {"K": 64}),
     ("sgd", 100_000, 20_000, 20, False, {"K": 64, "loss": "softmax"}),
     ("sgd", 100_000, 20_000, 20, False, {"K": 64, "loss": "bpr", "n_negatives": 10}),
+    ("sgd", 100_000, 20_000, 20, False, {"K": 64, "loss": "softmax", "encoder": "lightgcn"}),
     ("sgd", 100_000, 3_000, 20, False, {"K": 64, "loss": "rg2", "dtype": "float64", "score": "dot"}),
 ]
 

@@ -87,6 +87,8 @@ def test_every_optimizer_lowers_the_loss(optimizer, loss):
         {"loss": LLPAUC(), "optimizer": "adam"},
         {"loss": AdvInfoNCE(every=2)},
         {"loss": "lambda_rank"},
+        {"encoder": "lightgcn"},
+        {"encoder": "lightgcn", "loss": AdvInfoNCE(every=2), "n_layers": 3},
     ],
 )
 def test_the_seed_decides_everything_and_threads_nothing(options):
@@ -152,6 +154,9 @@ BAD = [
     ({"loss": SampledTalos(temperature=0)}, ParameterError, "temperature=0"),
     ({"loss": SampledTalos(start="soon")}, ParameterError, "start='soon'"),
     ({"loss": "list_ap", "decay": "frequency"}, ParameterError, "decay='frequency'"),
+    ({"encoder": "xsimgcl"}, ParameterError, "encoder='xsimgcl'.*'lightgcn'"),
+    ({"encoder": "lightgcn", "n_layers": 0}, ParameterError, "n_layers=0"),
+    ({"encoder": "lightgcn", "warm_start": True}, ParameterError, "warm_start=True.*propagated"),
     ({"sampler": "hard"}, ParameterError, "sampler='hard'"),
     ({"optimizer": "lion"}, ParameterError, "optimizer='lion'"),
     ({"optimizer": "sgd", "momentum": 1.0}, ParameterError, "momentum=1.0"),
@@ -267,6 +272,7 @@ def test_recommendations_leave_training_items_out():
         {"loss": SampledTalos(k=3, start="sampled")},
         {"loss": AdvInfoNCE(every=1)},
         {"loss": "list_ndcg"},
+        {"encoder": "lightgcn", "n_layers": 1},
     ],
 )
 def test_save_and_load(options, tmp_path):

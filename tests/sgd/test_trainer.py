@@ -11,6 +11,7 @@ from rgals.datasets import make_implicit
 from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import InputError, NumericalError, ParameterError, ShapeError
 from rgals.sgd import SGDRanker
+from rgals.sgd.graph import LightGCN
 from rgals.sgd.losses import (
     LLPAUC,
     SML,
@@ -39,7 +40,18 @@ def matrix(rng, n_users=12, n_items=9, valued=False, density=0.35):
 
 
 def trainer(
-    X, P, Q, loss, score="dot", *, temperature=0.7, optimizer=None, batch_size=64, lr=0.5, **sampling
+    X,
+    P,
+    Q,
+    loss,
+    score="dot",
+    *,
+    temperature=0.7,
+    optimizer=None,
+    batch_size=64,
+    lr=0.5,
+    layers=0,
+    **sampling,
 ):
     loss = get_loss(loss)
     sampler = None
@@ -48,13 +60,14 @@ def trainer(
         sampler = Sampler(X, sampling.pop("sampler", "uniform"), sampling.pop("n", 4), **sampling)
     settings = Settings(loss, temperature, lr, get_schedule("constant"), batch_size, 5, 0.0, 0.0, 3)
     optimizer = optimizer or SGD()
-    sides = [SideState(F.copy(), score == "cosine", optimizer) for F in (P, Q)]
+    sides = [SideState(F.copy(), score == "cosine" and not layers, optimizer) for F in (P, Q)]
+    encoder = LightGCN(X, sides, score == "cosine", layers) if layers else None
     adversary = ()
     if getattr(loss, "adversary", None):
         rng = np.random.default_rng(2)
         drawn = [rng.standard_normal(F.shape) for F in (P, Q)]
         adversary = tuple(SideState(F, score == "cosine", optimizer) for F in drawn)
-    return Trainer(X, *sides, settings, sampler, adversaries=adversary)
+    return Trainer(X, *sides, settings, sampler, adversaries=adversary, encoder=encoder)
 
 
 CASES = [
@@ -74,15 +87,16 @@ CASES = [
 
 
 @pytest.mark.few(12)
+@pytest.mark.parametrize("layers", [0, 1, 3])
 @pytest.mark.parametrize("score", ["dot", "cosine"])
 @pytest.mark.parametrize("loss, sampling", CASES, ids=str)
-def test_one_step_follows_the_gradient_of_the_whole_objective(loss, sampling, score, rng):
+def test_one_step_follows_the_gradient_of_the_whole_objective(loss, sampling, score, layers, rng):
     """A step of plain SGD is -lr times the central differences of the mean loss, down to the factors."""
     X = matrix(rng, valued=True)
     P, Q = rng.standard_normal((12, 4)), rng.standard_normal((9, 4))
 
     def mean_loss(P, Q):
-        run = trainer(X, P, Q, loss, score, **dict(sampling))
+        run = trainer(X, P, Q, loss, score, layers=layers, **dict(sampling))
         value = run.epoch(0)  # one batch: the value before the step
         ridge = getattr(run.settings.loss, "penalties", lambda X: None)(X)
         if ridge is not None:
@@ -90,7 +104,7 @@ def test_one_step_follows_the_gradient_of_the_whole_objective(loss, sampling, sc
             value += weighted / X.row_sums.sum()
         return value
 
-    stepped = trainer(X, P, Q, loss, score, **dict(sampling))
+    stepped = trainer(X, P, Q, loss, score, layers=layers, **dict(sampling))
     stepped.epoch(0)
     for before, after, numeric in (
         (P, stepped.users.param, central(lambda F: mean_loss(F, Q), P)),
@@ -98,6 +112,24 @@ def test_one_step_follows_the_gradient_of_the_whole_objective(loss, sampling, sc
     ):
         assert np.abs(numeric).max() > 1e-3
         np.testing.assert_allclose((before - after) / 0.5, numeric, rtol=2e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("cosine", [False, True])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_propagated_factors_are_the_mean_over_powers_of_the_normalised_graph(layers, cosine, rng):
+    X = matrix(rng, valued=True)  # with a user and items that nobody is connected to
+    sides = [SideState(rng.standard_normal((n, 4)), False, SGD()) for n in X.shape]
+    LightGCN(X, sides, cosine, layers)
+    pattern = (X.to_scipy(np.float64).toarray() > 0).astype(float)
+    graph = np.block([[np.zeros((12, 12)), pattern], [pattern.T, np.zeros((9, 9))]])
+    root = np.maximum(graph.sum(axis=1), 1) ** -0.5
+    graph *= root[:, None] * root
+    powers = sum(np.linalg.matrix_power(graph, power) for power in range(layers + 1))
+    expected = powers @ np.concatenate([side.param for side in sides]) / (layers + 1)
+    if cosine:
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    found = np.concatenate([side.effective for side in sides])
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("score", ["dot", "cosine"])

@@ -33,6 +33,7 @@ SETTINGS = {
     "adversary": {"loss": AdvInfoNCE(every=2), "n_negatives": 4},
     "lists": {"loss": "lambda_rank", "n_negatives": 2, "batch_size": 16},
     "no seed": {"random_state": None},
+    "lightgcn": {"encoder": "lightgcn", "optimizer": "adam"},
 }
 
 
@@ -140,7 +141,7 @@ def test_every_parameter_that_changes_a_bit_is_written_down(name, X):
     """Those of sampled negatives too, where the loss takes none: nobody has to know which loss reads what."""
     other = {"loss": "bpr", "score": "dot", "sampler": "in_batch", "optimizer": "adam", "decay": "decoupled"}
     other |= {"schedule": "cosine", "batch_size": 9, "metric": "ndcg@3", "dtype": "float64", "n_epochs": 9}
-    other |= {"values": "log1p", "temperature": 0.3, "lr": 0.1, "n_negatives": 9}
+    other |= {"values": "log1p", "temperature": 0.3, "lr": 0.1, "n_negatives": 9, "encoder": "lightgcn"}
     model = make(early_stopping=True, warmup=0.1, optimizer="sgd" if name == "momentum" else "lazy_adam")
     model.fit(X)
     matrix = as_csr(X)

@@ -15,12 +15,15 @@ Examples
 (SampledSoftmaxAtK(k=10), RSAtK(k=10), SmoothIAtK(published=True))
 >>> losses.LambdaRank(metric="ap"), losses.LambdaLoss(k=10), losses.FullLambdaLoss(k=10)
 (LambdaRank(metric='ap'), LambdaLoss(k=10), FullLambdaLoss(k=10))
->>> losses.FullLambdaRank(), losses.ListNRBP(), losses.UIB(), losses.SML()
-(FullLambdaRank(), ListNRBP(), UIB(), SML())
+>>> losses.FullLambdaRank(), losses.ListNRBP(), losses.UIB(), losses.SML(), losses.SoftmaxAtK(k=10)
+(FullLambdaRank(), ListNRBP(), UIB(), SML(), SoftmaxAtK(k=10))
+>>> losses.SampledCCE(), losses.SampledSoftmax().corrects_proposal
+(SampledCCE(), True)
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from rgals.runtime.checks import check_choice
@@ -54,46 +57,15 @@ from rgals.sgd.losses.topk import (
 )
 
 FullLoss, SampledLoss = Full, Sampled  # their names in 0.1
-LOSSES: dict[str, type] = {
-    # over the whole catalogue
-    "softmax": Softmax,
-    "softmax_at_k": SoftmaxAtK,
-    "sparsemax": Sparsemax,
-    "rg2": RG2,
-    "rgx": RGX,
-    "full_bsl": FullBSL,
-    "full_bpr": FullBPR,
-    "full_bce": FullBCE,
-    "talos": Talos,
-    "aatp": AATP,
-    "full_lambda_rank": FullLambdaRank,
-    "full_lambda_loss": FullLambdaLoss,
-    # one positive against sampled negatives
-    "sampled_softmax": SampledSoftmax,
-    "sampled_cce": SampledCCE,
-    "sl": SL,
-    "bpr": BPR,
-    "bce": BCE,
-    "mse": MSE,
-    "bsl": BSL,
-    "psl": PSL,
-    "adv_info_nce": AdvInfoNCE,
-    "sampled_softmax_at_k": SampledSoftmaxAtK,
-    "sampled_talos": SampledTalos,
-    "sampled_aatp": SampledAATP,
-    "rs_at_k": RSAtK,
-    "smooth_i_at_k": SmoothIAtK,
-    "llpauc": LLPAUC,
-    "uib": UIB,
-    "sml": SML,
-    # a user's positives and sampled negatives together
-    "list_ndcg": ListNDCG,
-    "list_ap": ListAP,
-    "list_rr": ListRR,
-    "list_nrbp": ListNRBP,
-    "lambda_rank": LambdaRank,
-    "lambda_loss": LambdaLoss,
-}
+# Over the whole catalogue; one positive against sampled negatives; a user's positives and negatives together.
+_ALL: tuple[type, ...] = (Softmax, SoftmaxAtK, Sparsemax, RG2, RGX, FullBSL, FullBPR, FullBCE, Talos, AATP)
+_ALL += (FullLambdaRank, FullLambdaLoss)
+_ALL += (SampledSoftmax, SampledCCE, SL, BPR, BCE, MSE, BSL, PSL, AdvInfoNCE, SampledSoftmaxAtK, SampledTalos)
+_ALL += (SampledAATP, RSAtK, SmoothIAtK, LLPAUC, UIB, SML)
+_ALL += (ListNDCG, ListAP, ListRR, ListNRBP, LambdaRank, LambdaLoss)
+_WORD = re.compile("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+#: The losses by name, which is that of the class in lower case: `SoftmaxAtK` is "softmax_at_k".
+LOSSES: dict[str, type] = {_WORD.sub("_", kind.__name__).lower(): kind for kind in _ALL}
 
 
 def get_loss(loss: Any) -> Any:

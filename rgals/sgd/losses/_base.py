@@ -105,10 +105,17 @@ class _Loss(BaseEstimator):
     raw_scores: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Both may stand beside the bases of a class: ``class Own(Sampled, score="dot")``."""
+        """Both may stand beside the bases of a class: ``class Own(Sampled, score="dot")``.
+
+        Parameters are described where they are introduced: a class that says nothing of its own has the text.
+        """
         for name in {"score", "raw_scores"} & options.keys():
             setattr(cls, name, options.pop(name))
         super().__init_subclass__(**options)
+        found = (str(base.__doc__).partition("\n\n    Parameters\n") for base in cls.__mro__)
+        text = next(("".join(parts[1:]) for parts in found if parts[1]), "")
+        if cls.__doc__ and text not in cls.__doc__ and "__init__" not in vars(cls):
+            cls.__doc__ = cls.__doc__.rstrip() + text
 
 
 class Full(_Loss):

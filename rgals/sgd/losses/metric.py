@@ -380,10 +380,7 @@ class _OnCatalogue(Full, score="dot"):
         rest = np.ones(scores.shape, bool)
         rest.reshape(-1)[positives.positions] = False
         # Of every row its positives, then the other items.
-        own = (positives.slice_rows(b, b + 1).indices for b in range(len(scores)))
-        order = np.concatenate(
-            [np.concatenate([y, np.flatnonzero(rest[b])]) + b * n for b, y in enumerate(own)]
-        )
+        order = (np.argsort(rest, axis=1, kind="stable") + n * np.arange(len(scores))[:, None]).ravel()
         weights = None if positives.is_binary else positives.values
         flat = scores.reshape(-1)
         lists = np.arange(len(scores) + 1) * n, positives.row_counts, weights
@@ -393,24 +390,11 @@ class _OnCatalogue(Full, score="dot"):
 
 
 class FullLambdaRank(_OnCatalogue, LambdaRank):  # type: ignore[misc]
-    """`LambdaRank` with the catalogue as the list of every user, as SL@K's appendix G.1 defines it.
-
-    Parameters
-    ----------
-    metric : {"ndcg", "ap", "rr", "nrbp"}, default "ndcg"
-    p : float in (0, 1), default 0.9
-    smooth : {"logistic", "sigmoid"}, default "logistic"
-    """
+    """`LambdaRank` with the catalogue as the list of every user, as SL@K's appendix G.1 defines it."""
 
 
 class FullLambdaLoss(_OnCatalogue, LambdaLoss):  # type: ignore[misc]
-    """`LambdaLoss` with the catalogue as the list of every user.
-
-    Parameters
-    ----------
-    k : int, optional
-    published : bool, default False
-    """
+    """`LambdaLoss` with the catalogue as the list of every user."""
 
 
 class FullBPR(_OnCatalogue, _Lambda):  # type: ignore[misc]

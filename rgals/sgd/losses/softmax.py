@@ -50,16 +50,10 @@ class Sparsemax(Full, score="dot"):
     ``S = {y' : o_xy' > tau}`` and tau such that ``sum_S (o - tau) = 1``.
 
     Martins & Astudillo (2016), Eq. 21; Pu et al., appendix B.2. The latter prints ``(o - tau)^2``, whose
-    gradient is not sparsemax minus the indicator; the original form is used here.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from rgals.matrix.csr import CSR
-    >>> one = CSR(np.array([0, 1]), np.array([1], np.int32), np.empty(0), 3)
-    >>> value, grad = Sparsemax().value_and_grad(np.array([[0.0, 3.0, 1.0]]), one)
-    >>> value.tolist(), grad.tolist()
-    ([0.0], [[0.0, 0.0, 0.0]])
+    gradient is not sparsemax minus the indicator; the original form is used here. Its probabilities are
+    differences of scores, 1/c of a user with c positives at best, where random factors of 0.1 are .08 apart:
+    it needs factors and steps a tenth as long as softmax, ``init_scale=0.01, lr=0.003``
+    (``benchmarks/losses.py``: NDCG@20 .350 and .304 on ml-100k, softmax .367).
     """
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
@@ -109,12 +103,6 @@ class SoftmaxAtK(FullThresholds):
     weight_temperature : float > 0, default 12.5
         In units of the scores that the loss sees, divided by ``temperature`` (12.5 is the paper's 2.5 at
         temperature 0.2). As it grows all weights approach 1/2 and the loss half of `Softmax`.
-
-    Examples
-    --------
-    >>> from rgals.sgd import SGDRanker
-    >>> from rgals.sgd.losses import SoftmaxAtK
-    >>> model = SGDRanker(loss=SoftmaxAtK(k=10))
     """
 
     k: int = 20
