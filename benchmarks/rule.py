@@ -38,7 +38,7 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.metrics._served import sample_users
-from rgals.model_selection.tuning.trials import Fold, judge
+from rgals.model_selection.tuning.trials import Fold, factors_of
 
 OUT = Path(__file__).with_name("rule_results.jsonl")
 STEPS = np.log(2.5), np.log(1.8)
@@ -84,7 +84,13 @@ def figures(parts: list[Fold], loss: str, setting: fitted.Setting, **model: Any)
         alpha0 = train.nnz / (2 * np.count_nonzero(train.row_counts) * train.n_cols * alpha)
         chosen, reg = IALS(alpha0, item_exponent=setting.item_exponent), reg * 2 * alpha / (1 + 2 * alpha)
     fit = RGALS(loss=chosen, reg=reg, n_jobs=1, **model).fit(train)
-    return [round(1e5 * judge(fit, part, (METRIC,))[METRIC]) for part in parts]
+    return [round(1e5 * judge(fit, part)) for part in parts]
+
+
+def judge(model: RGALS, split: Fold) -> float:
+    """Quality of a fitted model on the judged users of a split."""
+    factors = factors_of(model, split)
+    return evaluate(factors, split.told, split.hidden, METRIC, users=split.users, n_jobs=model.n_jobs)[METRIC]
 
 
 def origin(train: CSR) -> tuple[float, float]:
@@ -146,7 +152,7 @@ def measure_popularity(args: argparse.Namespace) -> None:
                 ones = np.ones((train.n_rows, 1)), train.col_counts[:, None].astype(float)
                 popular = evaluate(ones, train, hidden, (METRIC,), users=fold.users)[METRIC]
             model = RGALS(args.K, loss, random_state=0, n_jobs=1).fit(train)
-            row |= {"ndcg": round(judge(model, fold, (METRIC,))[METRIC], 5), "popularity": round(popular, 5)}
+            row |= {"ndcg": round(judge(model, fold), 5), "popularity": round(popular, 5)}
             record(args.out, row)
             print(f"{path.stem} {loss} {args.K}: {row['ndcg'] / popular:.2f} times popularity", flush=True)
 

@@ -1,7 +1,5 @@
 """What the baselines share: they are fitted at once and rank as every model does."""
 
-from __future__ import annotations
-
 import os
 from abc import abstractmethod
 from copy import copy
@@ -19,6 +17,8 @@ from rgals.model.file import ModelFormat
 from rgals.model.ranking import FactorRanker
 from rgals.model.state import FitRecord, Snapshot, parameters_of
 from rgals.runtime.errors import InputError
+from rgals.runtime.memory import typed_errors
+from rgals.runtime.threads import n_threads
 from rgals.training.data import check_matrix, read
 
 #: Fitted attributes of a file.
@@ -30,6 +30,41 @@ class Baseline(FactorRanker, BaseEstimator):
     """A model that is fitted at once; a base of estimators, which say how."""
 
     _format: ClassVar[ModelFormat]
+    n_jobs: int | None
+
+    @typed_errors
+    def fit(self, X: Any, y: Any = None, *, user_ids: Any = None, item_ids: Any = None) -> Self:
+        """Fit the interactions.
+
+        Parameters
+        ----------
+        X : sparse matrix, array or Interactions, shape (n_users, n_items)
+        y : ignored
+        user_ids, item_ids : array of distinct labels, optional
+            As in `rgals.RGALS.fit`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ParameterError
+            A parameter is out of range; ``half_life`` of interactions that have no times.
+        InputError, InputTypeError, ShapeError
+            The matrix cannot be used.
+        InsufficientMemoryError
+            The fit needs more than ``max_memory``, or than there is; raised before it is allocated.
+        NumericalError
+            The system of `EASE` cannot be solved in this precision: raise ``reg``.
+        """
+        n_threads(self.n_jobs)
+        self._snapshot = copy(self)._fitted(X, user_ids, item_ids)
+        return self
+
+    @abstractmethod
+    def _fitted(self, X: Any, user_ids: Any, item_ids: Any) -> Snapshot:
+        """What a fit publishes, by parameters that stay as they are."""
 
     @abstractmethod
     def _dense(self, items: np.ndarray, queries: Any) -> np.ndarray:

@@ -1,11 +1,8 @@
 """EASE: the item-item model with a closed form."""
 
-from __future__ import annotations
-
 import time
-from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import scipy.linalg
@@ -20,7 +17,7 @@ from rgals.model.state import Snapshot
 from rgals.runtime import memory
 from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import InsufficientMemoryError, NumericalError
-from rgals.runtime.threads import blas_workers, n_threads
+from rgals.runtime.threads import blas_workers
 from rgals.scoring import require_lists, topk_dense
 from rgals.scoring._topk import is_matrix
 from rgals.training.data import dtype_name, weigh
@@ -41,7 +38,7 @@ class Histories:
     def __len__(self) -> int:
         return self.matrix.n_rows
 
-    def __getitem__(self, rows: np.ndarray) -> Histories:
+    def __getitem__(self, rows: np.ndarray) -> "Histories":
         return Histories(self.matrix.take_rows(rows))
 
     @property
@@ -53,11 +50,6 @@ class Histories:
     def dtype(self) -> np.dtype:
         """Of the weights of the interactions."""
         return self.matrix.values.dtype
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the interactions."""
-        return self.matrix.indptr.nbytes + self.matrix.indices.nbytes + self.matrix.values.nbytes
 
 
 _PARTS = model_spec("rgals-ease", 1)
@@ -119,54 +111,26 @@ class EASE(Baseline):
     _format: ClassVar[ModelFormat] = ModelFormat("EASE", _SPEC, FITTED, dict, dict)
     _pairs_at_once: ClassVar[int] = 1 << 12  # whose histories are gathered
 
-    @memory.typed_errors
-    def fit(self, X: Any, y: Any = None, *, user_ids: Any = None, item_ids: Any = None) -> Self:
-        """Solve for the weights.
-
-        Parameters
-        ----------
-        X : sparse matrix, array or Interactions, shape (n_users, n_items)
-        y : ignored
-        user_ids, item_ids : array of distinct labels, optional
-            As in `rgals.RGALS.fit`.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        ParameterError
-            A parameter is out of range.
-        InputError, InputTypeError, ShapeError
-            The matrix cannot be used.
-        InsufficientMemoryError
-            The fit needs more than ``max_memory``, or than there is; raised before it is allocated.
-        NumericalError
-            The system cannot be solved in this precision: raise ``reg``.
-        """
-        given = copy(self)
-        dtype = np.dtype(check_choice("dtype", dtype_name(given.dtype), ("float32", "float64")))
-        check_choice("values", given.values, VALUES)
-        if isinstance(given.reg, str):
-            check_choice("reg", given.reg, (AUTO,))
+    def _fitted(self, X: Any, user_ids: Any, item_ids: Any) -> Snapshot:
+        dtype = np.dtype(check_choice("dtype", dtype_name(self.dtype), ("float32", "float64")))
+        check_choice("values", self.values, VALUES)
+        if isinstance(self.reg, str):
+            check_choice("reg", self.reg, (AUTO,))
         else:
-            check_real("reg", given.reg, 0.0, open_min=True)
-        if given.max_memory is not None:
-            check_real("max_memory", given.max_memory, 0.0)
-        n_threads(given.n_jobs)
-        matrix, fields = given._read(X, dtype, user_ids, item_ids)
-        weighting = weigh(given.values, matrix, depth=4)
-        _admit(matrix, weighting.bytes(matrix), dtype, given.max_memory)
+            check_real("reg", self.reg, 0.0, open_min=True)
+        if self.max_memory is not None:
+            check_real("max_memory", self.max_memory, 0.0)
+        matrix, fields = self._read(X, dtype, user_ids, item_ids)
+        weighting = weigh(self.values, matrix, depth=5)
+        _admit(matrix, weighting.bytes(matrix), dtype, self.max_memory)
         weighted = weighting.rows(matrix)
         started = time.perf_counter()
-        with blas_workers(given.n_jobs):
-            weights, reg, objective = _weights(weighted, given.reg, dtype)
+        with blas_workers(self.n_jobs):
+            weights, reg, objective = _weights(weighted, self.reg, dtype)
         seconds = time.perf_counter() - started
         history = [{"iteration": 1, "seconds": seconds, "objective": objective, "reg": reg}]
         fields["record"] = replace(fields["record"], history=history, n_iter=1)
-        self._snapshot = Snapshot(Histories(weighted), weights, weighting=weighting, **fields)  # type: ignore[arg-type]
-        return self
+        return Snapshot(Histories(weighted), weights, weighting=weighting, **fields)  # type: ignore[arg-type]
 
     @property
     def weights_(self) -> np.ndarray:
@@ -240,10 +204,9 @@ def _admit(matrix: CSR, weights: int, dtype: np.dtype, most: float | None) -> No
     what = f"EASE of {n:,} items in {dtype.name}"
     advice = "fit fewer items" + (", or dtype='float32'" if dtype.itemsize == 8 else "")
     if most is not None and needed > most:
-        raise InsufficientMemoryError(
-            f"{what} needs about {memory.readable(needed)} of memory, but max_memory allows "
-            f"{memory.readable(int(most))}; {advice}, or raise max_memory"
-        )
+        what += f" needs about {memory.readable(needed)} of memory"
+        allowed = f"but max_memory allows {memory.readable(int(most))}"
+        raise InsufficientMemoryError(f"{what}, {allowed}; {advice}, or raise max_memory")
     memory.admit(needed, what, advice)
 
 
@@ -270,10 +233,9 @@ def _weights(X: CSR, reg: float | str, dtype: np.dtype) -> tuple[np.ndarray, flo
     if info == 0:
         factor, info = potri(factor, lower=1, overwrite_c=1)
     if info != 0 or not np.isfinite(diagonal).all() or not (diagonal > 0).all():
-        raise NumericalError(
-            f"X^T X + {reg:g} I of {n:,} items is not positive definite in {dtype.name}: raise reg"
-            + (" or use dtype='float64'" if dtype.itemsize == 4 else "")
-        )
+        advice = "raise reg" + (" or use dtype='float64'" if dtype.itemsize == 4 else "")
+        what = f"X^T X + {reg:g} I of {n:,} items is not positive definite in {dtype.name}"
+        raise NumericalError(f"{what}: {advice}")
     A = factor.T
     scale = -1.0 / A.diagonal()
     for start in range(0, n, _TILE):

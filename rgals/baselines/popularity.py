@@ -1,9 +1,7 @@
 """Popularity: the same list for everybody, without what they have."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,12 +12,13 @@ from rgals.model.file import ModelFormat, model_spec
 from rgals.model.state import Snapshot
 from rgals.runtime.checks import check_real
 from rgals.runtime.errors import ParameterError
-from rgals.runtime.threads import n_threads
 
 
 @dataclass(eq=False, repr=False)
 class Popularity(Baseline):
     """Ranks items by how many users have them, lately if so wanted: what no model may fall below.
+
+    Any value but 0 is an interaction; what it is does not count.
 
     Parameters
     ----------
@@ -56,29 +55,7 @@ class Popularity(Baseline):
     _format: ClassVar = ModelFormat("Popularity", model_spec("rgals-popularity", 1), FITTED, dict, dict)
     _needs_history: ClassVar[bool] = False
 
-    def fit(self, X: Any, y: Any = None, *, user_ids: Any = None, item_ids: Any = None) -> Self:
-        """Count.
-
-        Parameters
-        ----------
-        X : sparse matrix, array or Interactions, shape (n_users, n_items)
-            Any value but 0 is an interaction; what it is does not count.
-        y : ignored
-        user_ids, item_ids : array of distinct labels, optional
-            As in `rgals.RGALS.fit`.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        ParameterError
-            ``half_life`` is no number > 0, or the interactions have no times.
-        InputError, InputTypeError, ShapeError
-            The matrix cannot be used.
-        """
-        n_threads(self.n_jobs)
+    def _fitted(self, X: Any, user_ids: Any, item_ids: Any) -> Snapshot:
         X = given(X)
         matrix, fields = self._read(X, np.float64, user_ids, item_ids)
         age = 1.0
@@ -93,8 +70,7 @@ class Popularity(Baseline):
         # Counts are exact in float32, for which other models have compiled the kernels; ages need the range.
         exact = self.half_life is None and matrix.n_rows <= 1 << 24
         factors = counts[:, None].astype(np.float32 if exact else np.float64)
-        self._snapshot = Snapshot(np.ones((matrix.n_rows, 1), factors.dtype), factors, **fields)
-        return self
+        return Snapshot(np.ones((matrix.n_rows, 1), factors.dtype), factors, **fields)
 
     def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
         return np.ones((rows.n_rows, 1), snapshot.item_factors.dtype)

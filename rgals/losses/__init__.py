@@ -1,7 +1,5 @@
 """The losses, and the table of their names. A new loss is one file and one row here."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

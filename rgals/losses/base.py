@@ -17,8 +17,6 @@ The coefficients of the positives are separable, so that they need no array as l
 Solvers see these arrays only; a new loss is one class with one method.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
@@ -85,7 +83,7 @@ class Side:
         """Whether any positive carries extra weight (m is not identically 0)."""
         return bool(self.row_terms[:, :2].any() and self.col_terms[:, :2].any())
 
-    def with_pairs(self, rows: np.ndarray, cols: np.ndarray) -> Side:
+    def with_pairs(self, rows: np.ndarray, cols: np.ndarray) -> "Side":
         """The side of a matrix whose values below 0 are pairs with a weight and a target of their own.
 
         Such a pair of value v has ``m = -v rows_0 cols_0`` and ``l = -v rows_1 cols_1`` beside what all pairs
@@ -95,7 +93,7 @@ class Side:
         row_terms, col_terms = (np.concatenate(both, axis=1) for both in terms)
         return replace(self, row_terms=row_terms, col_terms=col_terms)
 
-    def take_rows(self, at: np.ndarray | slice) -> Side:
+    def take_rows(self, at: np.ndarray | slice) -> "Side":
         """The side of some of its rows."""
         by_row = {name: getattr(self, name)[at] for name in ("scale", "linear", "ridge", "row_terms")}
         return replace(self, **by_row, prior=None if self.prior is None else self.prior.take_rows(at))
@@ -128,14 +126,14 @@ class Coefficients:
     interaction: float = 0.0
     removed: float = 0.0
 
-    def with_dislikes(self, weight: float) -> Coefficients:
+    def with_dislikes(self, weight: float) -> "Coefficients":
         """The same with the term ``weight |v_xy| (o_xy + 1)^2`` for every negative value."""
         users = np.tile([weight, -weight], (len(self.g), 1))
         terms = (self.user_terms, users), (self.item_terms, np.ones((len(self.h), 2)))
         user_terms, item_terms = (np.concatenate(both, axis=1) for both in terms)
         return replace(self, user_terms=user_terms, item_terms=item_terms)
 
-    def without(self, users: np.ndarray, items: np.ndarray) -> Coefficients:
+    def without(self, users: np.ndarray, items: np.ndarray) -> "Coefficients":
         """The same for who and what takes no part: users and items without interactions, with features."""
         g, t = (np.where(users, 0.0, array) for array in (self.g, self.t))
         return replace(self, g=g, t=t, h=np.where(items, 0.0, self.h))
@@ -257,7 +255,7 @@ def _row_sums(matrix: CSR, cols: np.ndarray, valued: bool) -> np.ndarray:
     return out
 
 
-def with_priors(found: Coefficients, degrees: Degrees, priors: Priors) -> Coefficients:
+def with_priors(found: Coefficients, degrees: Degrees, priors: Priors) -> "Coefficients":
     """The coefficients of a fit with features: who has these and no interactions takes no part in the loss.
 
     What the features predict is then all that there is of them.
@@ -325,46 +323,19 @@ class Loss(BaseEstimator):
             cls.name = cls.__name__
 
     @abstractmethod
-    def coefficients(self, degrees: Degrees) -> Coefficients:
-        """The coefficient arrays for a matrix with the given margins.
-
-        Parameters
-        ----------
-        degrees : Degrees
-
-        Returns
-        -------
-        Coefficients
-        """
+    def coefficients(self, degrees: Degrees) -> "Coefficients":
+        """The coefficient arrays for a matrix with the given margins."""
 
     def defaults(self, degrees: Degrees, K: int) -> dict[str, float]:
-        """What ``"auto"`` stands for: parameters of this loss, and ``reg`` at ``reg_exponent=1``.
+        """What ``"auto"`` stands for in a fit with K factors, given the margins of the training matrix.
 
-        Parameters
-        ----------
-        degrees : Degrees
-            Margins of the training matrix.
-        K : int
-            Number of factors of the fit.
-
-        Returns
-        -------
-        dict of str to float
-            ``reg`` at least: by default `spectral_edge`.
+        Parameters of this loss by name, and ``reg`` at ``reg_exponent=1``: at least that, by default
+        `spectral_edge`.
         """
         return {"reg": spectral_edge(*degrees.shape, degrees.nnz)}
 
     def resolve(self, degrees: Degrees, K: int) -> Self:
-        """A copy in which every ``"auto"`` is the number that `defaults` gives.
-
-        Parameters
-        ----------
-        degrees : Degrees
-        K : int
-
-        Returns
-        -------
-        Loss
+        """A copy in which every ``"auto"`` is the number that `defaults` gives for K factors.
 
         Raises
         ------
@@ -409,16 +380,8 @@ class Loss(BaseEstimator):
         """Why ``solver="svd"`` cannot minimise this loss; None where it can."""
         return f"{self.name} has no closed form"
 
-    def coefficients_for(self, degrees: Degrees) -> Coefficients:
+    def coefficients_for(self, degrees: Degrees) -> "Coefficients":
         """`coefficients`, with the shapes and numbers checked.
-
-        Parameters
-        ----------
-        degrees : Degrees
-
-        Returns
-        -------
-        Coefficients
 
         Raises
         ------
@@ -469,10 +432,6 @@ class Loss(BaseEstimator):
             Strength and exponent ``nu`` of the regularisation.
         priors : pair of Prior or None
             Of users and items, as a fit with features has them.
-
-        Returns
-        -------
-        float
         """
         matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent, priors)
         quadratic = Q.T @ (Q * coef.h[:, None])
@@ -500,12 +459,7 @@ class Loss(BaseEstimator):
         reg_exponent: float = 1.0,
         priors: Priors = (None, None),
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Gradient of `objective` with respect to ``P`` and ``Q``, in float64.
-
-        Returns
-        -------
-        (dP, dQ) : ndarray, shapes of P and Q
-        """
+        """Gradient of `objective` with respect to ``P`` and ``Q``, in their shapes and float64."""
         matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent, priors)
         g = coef.g * (1.0 - coef.removed)
         hQ = Q * coef.h[:, None]

@@ -1,7 +1,5 @@
 """What a loss may know of a matrix: its margins, weights that follow from them, and its cohesion."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -32,17 +30,17 @@ class Degrees:
     item_sum: np.ndarray
     user_count: np.ndarray
     item_count: np.ndarray
-    reference: Degrees | None = None
+    reference: "Degrees | None" = None
     matrix: CSR | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def of(cls, matrix: CSR) -> Degrees:
+    def of(cls, matrix: CSR) -> "Degrees":
         """Margins of a matrix, without its dislikes."""
         matrix = matrix.likes
         return cls(matrix.row_sums, matrix.col_sums, matrix.row_counts, matrix.col_counts, matrix=matrix)
 
     @classmethod
-    def even(cls, n_users: int, n_items: int, nnz: int) -> Degrees:
+    def even(cls, n_users: int, n_items: int, nnz: int) -> "Degrees":
         """Margins of ``nnz`` interactions that all users share alike, and all items.
 
         For where only shape and number are known: what follows from their skew is then missing.
@@ -51,17 +49,17 @@ class Degrees:
         rows, columns = (nnz + np.arange(users)) // users, (nnz + np.arange(items)) // items
         return cls(rows.astype(np.float64), columns.astype(np.float64), rows, columns)
 
-    def with_users(self, rows: CSR) -> Degrees:
+    def with_users(self, rows: CSR) -> "Degrees":
         """Margins for other users (the rows of ``rows``) beside the items of this matrix."""
         rows, reference = rows.likes, self.reference or self
         return replace(self, user_sum=rows.row_sums, user_count=rows.row_counts, reference=reference)
 
-    def with_items(self, columns: CSR) -> Degrees:
+    def with_items(self, columns: CSR) -> "Degrees":
         """Margins for other items (the rows of ``columns``, items x users) beside this matrix's users."""
         columns, reference = columns.likes, self.reference or self
         return replace(self, item_sum=columns.row_sums, item_count=columns.row_counts, reference=reference)
 
-    def alone(self) -> Degrees:
+    def alone(self) -> "Degrees":
         """The same without the matrix, for what outlives a fit."""
         return replace(self, matrix=None)
 

@@ -1,7 +1,5 @@
 """The rule of RG2 and its kin: a setting by margins, cohesion and K, fitted to the best ones on real data."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import NamedTuple

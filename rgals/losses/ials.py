@@ -1,7 +1,5 @@
 """iALS: squared loss with a separate, small weight on all pairs."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 
 import numpy as np

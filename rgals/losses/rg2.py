@@ -1,7 +1,5 @@
 """RG2: the squared, ranking-generalizable approximation of softmax."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """RGx: RG2 with the interaction term of the softmax expansion."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from rgals.losses.base import Coefficients

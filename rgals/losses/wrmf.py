@@ -1,7 +1,5 @@
 """WRMF: weighted regularised matrix factorisation."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rankings compared with the truth: the one form that every metric is computed from."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable
@@ -152,19 +150,48 @@ _PARAMETERS = {
     Size of the catalogue.""",
     "k": """int, optional
     Cutoff; by default the length of the lists.""",
-    "p": """float, default 0.8
+    "p": """float
     Persistence, 0 < p < 1. In a name: ``"rbp(0.95)@50"``.""",
+    "max_fpr": """float
+    0 < max_fpr <= 1; at 1 it is `auc`.""",
+    "values": """array of shape (n,)
+    A figure per user, from ``evaluate(..., per_user=True)``; for the difference of two models, the difference
+    per user. NaN does not count.""",
+    "a": """array of shape (n,)
+    A figure per user of a model.""",
+    "b": """array of shape (n,)
+    Of another one: the same users in the same order. Users for whom either is NaN do not count.""",
+    "figures": """mapping of str to array of shape (n,)
+    A figure per user for each model, the same users in the same order.""",
+    "reference": """str
+    The model that the others are compared with.""",
+    "method": """{"t", "wilcoxon", "randomisation"}
+    Student's paired t-test; Wilcoxon's signed-rank test, which drops users without a difference; Fisher's
+    randomisation test, which flips the sign of each user's difference at random.""",
+    "level": "float",
+    "n_resamples": """int
+    Of the bootstrap, and of the randomisation test: its smallest p-value is ``1 / (n_resamples + 1)``.""",
+    "random_state": """int
+    Of the bootstrap, and of the randomisation test.""",
+    "p_values": """array of shape (m,)
+    NaN stays NaN and does not count as a test.""",
 }
 _EXAMPLES = "Examples\n--------\n"
 
 
-def documented(returns: str, *imports: str) -> Callable[[_Metric], _Metric]:
-    """Put Parameters and Returns before the sections of a docstring's own, and imports into its examples."""
+def documented(returns: str, *imports: str, **own: str) -> Callable[[_Metric], _Metric]:
+    """Put Parameters and Returns before the sections of a docstring's own, and imports into its examples.
+
+    ``own``: parameters that are not those of the table.
+    """
 
     def complete(metric: _Metric) -> _Metric:
-        parameters = "".join(
-            f"{name} : {_PARAMETERS[name]}\n" for name in inspect.signature(metric).parameters
-        )
+        parameters = ""
+        for name, given in inspect.signature(metric).parameters.items():
+            kind, line, text = {**_PARAMETERS, **own}[name].partition("\n")
+            if given.default is not given.empty and given.default is not None:
+                kind += f", default {given.default!r}".replace("'", '"')
+            parameters += f"{name} : {kind}{line}{text}\n"
         shared = f"Parameters\n----------\n{parameters}\nReturns\n-------\n{returns}\n\n"
         text = inspect.getdoc(metric) or ""
         text = re.sub(r"^(?=[A-Z][\w ]*\n-+$)", lambda _: shared, text, count=1, flags=re.MULTILINE)

@@ -1,7 +1,5 @@
 """What is judged: the answers that a model would serve to the users of a test set."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
@@ -27,6 +25,7 @@ _ROWS = 128
 _WIDE = 16  # columns of a product that BLAS rounds alike; behind the last whole group it may round otherwise
 
 Scores = Callable[[np.ndarray], np.ndarray] | tuple[np.ndarray, np.ndarray]
+Answers = list[tuple[np.ndarray, Any]]  # rows of a batch, and a pair of factors or scores of all items
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Served:
         """Training interactions of every user."""
         return np.append(self.history.row_counts, np.zeros(self.truth.n_rows - self.n_known, np.int64))
 
-    def answers(self, users: np.ndarray) -> list[tuple[np.ndarray, Any]]:
+    def answers(self, users: np.ndarray) -> Answers:
         """Positions in ``users`` and their scores, a pair of factors or an array; others get nothing."""
         if isinstance(self.source, tuple):
             rows = np.flatnonzero(~self.silent[users])
@@ -79,9 +78,7 @@ class Served:
             out.append((others, (np.ones((len(others), 1)), self.popularity.astype(np.float64)[:, None])))
         return [answer for answer in out if len(answer[0])]
 
-    def lists(
-        self, answers: list[tuple[np.ndarray, Any]], seen: CSR, n: int, keep: bool, n_jobs: int | None
-    ) -> np.ndarray:
+    def lists(self, answers: Answers, seen: CSR, n: int, keep: bool, n_jobs: int | None) -> np.ndarray:
         """Best items of a batch of users, -1 where there is none; ``keep``: scores are needed once more."""
         ids = np.full((seen.n_rows, n), -1, np.int32)
         for rows, scores in answers:
@@ -92,9 +89,7 @@ class Served:
                 ids[rows] = topk_dense(scores.copy() if keep else scores, n, exclude=known, n_jobs=n_jobs)[0]
         return ids
 
-    def outranked(
-        self, answers: list[tuple[np.ndarray, Any]], truth: CSR, seen: CSR, n_jobs: int | None
-    ) -> Outranked:
+    def outranked(self, answers: Answers, truth: CSR, seen: CSR, n_jobs: int | None) -> Outranked:
         """What outranks each relevant item: for who gets nothing, all items are tied."""
         n_items = seen.n_cols
         ranked = truth.indices < n_items
@@ -132,14 +127,12 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         raise InputError(f"{what}; give interactions with ids as in training")
     n_users = len(users) if users is not None and n_users is None else n_users
     n_items = len(items) if items is not None and n_items is None else n_items
-    if (
-        isinstance(laid_out, CSR) and laid_out.n_rows >= (n_users or 0) and laid_out.n_cols >= (n_items or 0)
-    ):  # of a fit that has laid it out, unknown users and items behind the others
+    sizes = n_users, n_items
+    # Of a fit that has laid it out, unknown users and items behind the others.
+    if isinstance(laid_out, CSR) and all(n >= (m or 0) for n, m in zip(laid_out.shape, sizes)):
         truth = laid_out
     else:
-        shape = [
-            None if n is None else n + len(new) for n, new in zip((n_users, n_items), unknown, strict=True)
-        ]
+        shape = [None if n is None else n + len(new) for n, new in zip(sizes, unknown, strict=True)]
         truth = as_csr(laid_out, name="test", n_rows=shape[0], n_cols=shape[1], dislikes=True)
     disliked = truth.where(truth.values < 0) if truth.has_dislikes else CSR.empty(*truth.shape)
     truth = truth.likes
@@ -164,18 +157,8 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         labels = users.labels
         if len(unknown[0]):
             labels = joined(labels, as_labels(unknown[0]))
-    return Served(
-        source,
-        truth,
-        replace(seen, indptr=indptr),
-        nothing,
-        cold == "popular",
-        history,
-        n_users,
-        labels,
-        disliked,
-        getattr(model, "_needs_history", True),
-    )
+    known_of = cold == "popular", history, n_users, labels, disliked, getattr(model, "_needs_history", True)
+    return Served(source, truth, replace(seen, indptr=indptr), nothing, *known_of)
 
 
 def _ids_of(state: Any, train: Given | None) -> tuple[IdMap | None, IdMap | None]:
@@ -222,10 +205,8 @@ def source_of(model: Any) -> tuple[Scores, tuple[int | None, int | None]]:
         return pair, (len(pair[0]), len(pair[1]))
     if callable(model):
         return model, (None, None)
-    raise InputTypeError(
-        "model must be fitted and have user_factors_ and item_factors_, or be a pair of factor matrices or a "
-        f"function that scores users, not {type(model).__name__}"
-    )
+    what = "model must be fitted and have user_factors_ and item_factors_, or be a pair of factor matrices"
+    raise InputTypeError(f"{what} or a function that scores users, not {type(model).__name__}")
 
 
 def _scores(source: Callable, users: np.ndarray, n_items: int, ids: np.ndarray | None) -> np.ndarray:

@@ -1,7 +1,5 @@
 """The names of the metrics. Adding one is a function and a row of `METRICS`."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -44,9 +42,7 @@ METRICS = {
     "nrbp": Metric(lists.nrbp, parameter="p", check=lists.check_persistence),
     "dislike_rate": Metric(lists.dislike_rate, DISLIKES),
     "auc": Metric(full.auc, WHOLE, also=("roc_auc", "auroc")),
-    "pauc": Metric(
-        full.partial_auc, WHOLE, also=("partial_auc",), parameter="max_fpr", check=full.check_rate
-    ),
+    "pauc": Metric(full.partial_auc, WHOLE, ("partial_auc",), "max_fpr", full.check_rate),
     "coverage": Metric(
         catalogue.coverage, EXPOSURE, also=("item_coverage", "catalog_coverage", "catalogue_coverage")
     ),

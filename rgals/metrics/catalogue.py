@@ -1,7 +1,5 @@
 """What the lists do to the catalogue: how much of it they show, how evenly, and how little known it is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

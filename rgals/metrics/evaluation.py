@@ -1,7 +1,5 @@
 """`evaluate`: rank every item for every test user, in blocks, and average the metrics."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace

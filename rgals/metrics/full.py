@@ -1,29 +1,25 @@
 """Metrics of the whole ranking, from the exact number of irrelevant items above each relevant one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
-from rgals.metrics._judged import Outranked
+from rgals.metrics._judged import Outranked, documented
 from rgals.runtime.checks import check_real
 
+_documented = documented(
+    "ndarray of float64, shape (B,)\n    NaN for users without relevant or without irrelevant items.",
+    *("import numpy as np", "from rgals.metrics import Outranked"),
+    counts="Outranked",
+)
 
+
+@_documented
 def auc(counts: Outranked) -> np.ndarray:
     """Area under the ROC curve: the probability that a relevant item outranks an irrelevant one.
 
     ``1 - mean over relevant items of (above + tied / 2) / n_negatives``, over every item that is not in the
     training set; equal scores count half. It is the Mann-Whitney statistic, counted exactly, not sampled.
-
-    Parameters
-    ----------
-    counts : Outranked
-
-    Returns
-    -------
-    ndarray of float64, shape (B,)
-        NaN for users without relevant or without irrelevant items.
 
     References
     ----------
@@ -31,32 +27,19 @@ def auc(counts: Outranked) -> np.ndarray:
 
     Examples
     --------
-    One user with one relevant item, which one of four others outranks and one ties:
-
-    >>> import numpy as np
-    >>> from rgals.metrics import Outranked, auc
+    >>> # one user with one relevant item, which one of four others outranks and one ties
     >>> auc(Outranked(np.array([0, 1]), above=np.array([1]), tied=np.array([1]), n_negatives=np.array([4])))
     array([0.625])
     """
     return partial_auc(counts, 1.0)
 
 
+@_documented
 def partial_auc(counts: Outranked, max_fpr: float = 0.1) -> np.ndarray:
     """Area under the ROC curve up to a false positive rate, divided by that rate (``"pauc(0.1)"``).
 
     The curve is the one that `sklearn.metrics.roc_curve` draws: straight through groups of equal scores. 1
     is a perfect ranking, ``max_fpr / 2`` is chance.
-
-    Parameters
-    ----------
-    counts : Outranked
-    max_fpr : float, default 0.1
-        0 < max_fpr <= 1; at 1 it is `auc`.
-
-    Returns
-    -------
-    ndarray of float64, shape (B,)
-        NaN for users without relevant or without irrelevant items.
 
     References
     ----------
@@ -64,8 +47,6 @@ def partial_auc(counts: Outranked, max_fpr: float = 0.1) -> np.ndarray:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from rgals.metrics import Outranked, partial_auc
     >>> one = Outranked(np.array([0, 1]), above=np.array([1]), tied=np.array([0]), n_negatives=np.array([4]))
     >>> partial_auc(one, 0.5)  # half of the first two places for false positives
     array([0.5])

@@ -6,8 +6,6 @@ i = 1, 2, ... is relevant and 0 where it is not or the list has ended: missing r
 the number of the user's relevant items.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The sampled-negative protocol: each test item ranked among a few random others. For comparison only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -60,10 +58,8 @@ def evaluate_sampled(
     n_negatives : int, default 99
         Different items drawn uniformly from those that are neither in train nor in test for the user, anew
         for each test item.
-    users : 1-D array of rows, or of ids where ``test`` has ids, optional
-        Evaluate only these.
-    columns : dict or "matrix", optional
-        Where train and test are frames: as in `rgals.RGALS.fit`.
+    users, columns
+        As in `evaluate`.
     per_user : bool, default False
         Return the mean over the test items of each user instead of the mean over users.
     random_state : int, RandomState or None, default 0
@@ -121,10 +117,9 @@ def evaluate_sampled(
     few = np.flatnonzero(truth.n_cols - known.row_counts[rows] < n_negatives)
     if len(few):
         user = int(rows[few[0]])
-        raise InputError(
-            f"user {user} has {truth.n_cols - int(known.row_counts[user])} items that are in neither train "
-            f"nor test, fewer than n_negatives={n_negatives}"
-        )
+        left = truth.n_cols - int(known.row_counts[user])
+        what = f"user {user} has {left} items that are in neither train nor test"
+        raise InputError(f"{what}, fewer than n_negatives={n_negatives}")
     hidden = truth.take_rows(rows)
     owner = np.repeat(rows, hidden.row_counts)
     rng = check_random_state(random_state)

@@ -1,7 +1,5 @@
 """Figures of groups: of users by what they did, of items by how well they are known."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -101,12 +99,8 @@ def _lows(bins: Any, counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """The least count of every group; of a number of them, groups of about the same weight from 1 on."""
     if not isinstance(bins, int | np.integer):
         lows = np.asarray(bins)
-        if (
-            lows.ndim != 1
-            or lows.dtype.kind not in "iu"
-            or not len(lows)
-            or (np.diff(lows, prepend=0) <= 0).any()
-        ):
+        good = lows.ndim == 1 and lows.dtype.kind in "iu" and len(lows) > 0
+        if not good or (np.diff(lows, prepend=0) <= 0).any():
             raise ParameterError("bins", bins, "give a number of groups, or increasing integers from 1 on")
         return lows
     n = check_int("bins", bins, 1)

@@ -1,13 +1,12 @@
 """How sure a mean over users is, and whether two models differ: errors, intervals, paired tests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from rgals.metrics._judged import documented
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 
@@ -36,22 +35,12 @@ def _differences(a: Any, b: Any) -> np.ndarray:
     return _known("a - b", first - second)
 
 
+@documented("float\n    NaN for fewer than two users.")
 def standard_error(values: Any) -> float:
     """Standard error of the mean over users: ``s / sqrt(n)`` with the sample deviation s.
 
-    Parameters
-    ----------
-    values : array of shape (n,)
-        A figure per user, from ``evaluate(..., per_user=True)``. NaN does not count.
-
-    Returns
-    -------
-    float
-        NaN for fewer than two users.
-
     Examples
     --------
-    >>> from rgals.metrics import standard_error
     >>> standard_error([1.0, 3.0])
     1.0
     """
@@ -59,6 +48,7 @@ def standard_error(values: Any) -> float:
     return float(array.std(ddof=1) / np.sqrt(len(array))) if len(array) > 1 else float("nan")
 
 
+@documented("(float, float)\n    NaN for both ends where there are no users.")
 def bootstrap_interval(
     values: Any, level: float = 0.95, *, n_resamples: int = 2000, random_state: int = 0
 ) -> tuple[float, float]:
@@ -67,26 +57,12 @@ def bootstrap_interval(
     Users are drawn with replacement, as many as there are; the interval holds the middle ``level`` of the
     means.
 
-    Parameters
-    ----------
-    values : array of shape (n,)
-        A figure per user; for the difference of two models, the difference per user. NaN does not count.
-    level : float, default 0.95
-    n_resamples : int, default 2000
-    random_state : int, default 0
-
-    Returns
-    -------
-    (float, float)
-        NaN for both ends where there are no users.
-
     References
     ----------
     Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13.
 
     Examples
     --------
-    >>> from rgals.metrics import bootstrap_interval
     >>> bootstrap_interval([2.0, 2.0, 2.0])
     (2.0, 2.0)
     """
@@ -125,28 +101,11 @@ def _randomisation(difference: np.ndarray, n_resamples: int, rng: np.random.Gene
 METHODS = ("t", "wilcoxon", "randomisation")
 
 
+@documented("float\n    1 where the models do not differ for any user, NaN for fewer than two users.")
 def paired_test(
     a: Any, b: Any, method: str = "t", *, n_resamples: int = 10_000, random_state: int = 0
 ) -> float:
     """Two-sided p-value of the hypothesis that two models are equally good on the same users.
-
-    Parameters
-    ----------
-    a, b : arrays of shape (n,)
-        A figure per user of each model, the same users in the same order. Users for whom either is NaN do
-        not count.
-    method : {"t", "wilcoxon", "randomisation"}, default "t"
-        Student's paired t-test; Wilcoxon's signed-rank test, which drops users without a difference; Fisher's
-        randomisation test, which flips the sign of each user's difference at random.
-    n_resamples : int, default 10_000
-        For the randomisation test: its smallest possible p-value is ``1 / (n_resamples + 1)``.
-    random_state : int, default 0
-        For the randomisation test.
-
-    Returns
-    -------
-    float
-        1 where the models do not differ for any user, NaN for fewer than two users.
 
     Raises
     ------
@@ -162,7 +121,6 @@ def paired_test(
 
     Examples
     --------
-    >>> from rgals.metrics import paired_test
     >>> a, b = [0.2, 0.5, 0.4, 0.9], [0.1, 0.3, 0.3, 0.7]
     >>> round(paired_test(a, b), 4)
     0.0138
@@ -190,20 +148,12 @@ def paired_test(
     return _randomisation(difference, n_resamples, rng)
 
 
+@documented("ndarray of float64, shape (m,)")
 def holm(p_values: Any) -> np.ndarray:
     """P-values corrected for the number of tests: Holm's step-down procedure.
 
     In increasing order, ``max_{j<=i} min(1, (m - j + 1) p_j)``: rejecting where it is below a level keeps the
     probability of any false rejection below that level, whatever the dependence between the tests.
-
-    Parameters
-    ----------
-    p_values : array of shape (m,)
-        NaN stays NaN and does not count as a test.
-
-    Returns
-    -------
-    ndarray of float64, shape (m,)
 
     Raises
     ------
@@ -217,7 +167,6 @@ def holm(p_values: Any) -> np.ndarray:
 
     Examples
     --------
-    >>> from rgals.metrics import holm
     >>> holm([0.01, 0.04, 0.03])
     array([0.03, 0.06, 0.06])
     """
@@ -231,22 +180,14 @@ def holm(p_values: Any) -> np.ndarray:
     return out
 
 
+@documented(
+    "float\n    Positive where ``a`` is better; 0 where no user differs, infinite where all differ alike,\n"
+    "    NaN for fewer than two users."
+)
 def effect_size(a: Any, b: Any) -> float:
     """Cohen's d of paired figures: the mean difference over the standard deviation of the differences.
 
     Unlike a p-value it does not grow with the number of users: 0.2 is called small, 0.5 medium, 0.8 large.
-
-    Parameters
-    ----------
-    a, b : arrays of shape (n,)
-        A figure per user of each model, the same users in the same order. Users for whom either is NaN do
-        not count.
-
-    Returns
-    -------
-    float
-        Positive where ``a`` is better; 0 where no user differs, infinite where all differ alike, NaN for
-        fewer than two users.
 
     Raises
     ------
@@ -259,7 +200,6 @@ def effect_size(a: Any, b: Any) -> float:
 
     Examples
     --------
-    >>> from rgals.metrics import effect_size
     >>> effect_size([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
     2.0
     """
@@ -298,6 +238,7 @@ class Comparison:
     effect: float = float("nan")
 
 
+@documented("list of Comparison\n    One for every other model, in their order.")
 def compare(
     figures: Mapping[str, Any],
     reference: str,
@@ -308,23 +249,6 @@ def compare(
 ) -> list[Comparison]:
     """Compare models with a reference on the same users, corrected for the number of comparisons.
 
-    Parameters
-    ----------
-    figures : mapping of str to array of shape (n,)
-        A figure per user for each model, the same users in the same order.
-    reference : str
-        The model that the others are compared with.
-    method : {"t", "wilcoxon", "randomisation"}, default "t"
-        See `paired_test`.
-    n_resamples : int, default 10_000
-        Of the randomisation test and of the bootstrap.
-    random_state : int, default 0
-
-    Returns
-    -------
-    list of Comparison
-        One for every other model, in their order.
-
     Raises
     ------
     ParameterError
@@ -334,7 +258,6 @@ def compare(
 
     Examples
     --------
-    >>> from rgals.metrics import compare
     >>> first = compare({"old": [0.1, 0.2, 0.4], "new": [0.2, 0.4, 0.5]}, "old")[0]
     >>> first.name, round(first.difference, 4), round(first.p_value, 4)
     ('new', 0.1333, 0.0572)

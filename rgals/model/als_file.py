@@ -1,7 +1,5 @@
 """The file of a fitted RGALS model: its loss, regularisation and margins beside what every model stores."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
@@ -70,10 +68,8 @@ def _unpack_loss(packed: Any, own: type[Loss] | None) -> Any:
     if not isinstance(packed, str) and packed["name"] not in kinds:
         name = str(packed["name"])[:200]
         given = "" if own is None else f", not {list(kinds)[-1]}"
-        raise ValueError(
-            f"its loss is {name}, which is none of rgals'{given}: import the class and give it, as in "
-            f"RGALS.load(path, loss={name.rpartition('.')[2]})"
-        )
+        what = f"its loss is {name}, which is none of rgals'{given}: import the class and give it"
+        raise ValueError(f"{what}, as in RGALS.load(path, loss={name.rpartition('.')[2]})")
     return unpack_object(packed, kinds)
 
 
@@ -82,11 +78,9 @@ def _format(own: type[Loss] | None = None) -> ModelFormat:
         "RGALS",
         SPEC,
         {"n_iter_": int, "history_": list, "solver_": str, "n_features_in_": int},
-        lambda params: {
-            **params,
-            "loss": _pack_loss(params["loss"]),
-            "hard_negatives": _pack_hard(params["hard_negatives"]),
-        },
+        lambda given: (
+            given | {"loss": _pack_loss(given["loss"]), "hard_negatives": _pack_hard(given["hard_negatives"])}
+        ),
         # Files of releases without `init` are of random starts.
         lambda params: {
             "init": "random",

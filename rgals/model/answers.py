@@ -1,12 +1,10 @@
 """What a model answers with: lists, their scores, and who asked."""
 
-from __future__ import annotations
-
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from rgals.runtime.errors import MissingDependencyError
+from rgals.runtime.lazy import optional
 
 
 class _Lists(NamedTuple):
@@ -42,9 +40,7 @@ class Recommendations(_Lists):
     columns: tuple[str, str]
 
     @classmethod
-    def of(
-        cls, ids: np.ndarray, scores: np.ndarray, asked: np.ndarray, columns: tuple[str, str]
-    ) -> Recommendations:
+    def of(cls, ids: np.ndarray, scores: np.ndarray, asked: np.ndarray, columns: tuple[str, str]) -> Self:
         """Lists of those who asked."""
         made = cls(ids, scores)
         made.asked, made.columns = asked, columns
@@ -64,10 +60,7 @@ class Recommendations(_Lists):
         MissingDependencyError
             pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingDependencyError("a frame needs pandas: pip install pandas") from error
+        pandas = optional("pandas", "a frame needs pandas: pip install pandas")
         row, place = np.nonzero(self.ids != None if self.ids.dtype == object else self.ids >= 0)  # noqa: E711
         columns = self.asked[row], self.ids[row, place], place + 1, self.scores[row, place]
         names = *self.columns, "rank", "score"

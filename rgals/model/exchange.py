@@ -1,7 +1,5 @@
 """Models of the package implicit, in both directions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Self, cast
 
@@ -13,7 +11,8 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
 from rgals.model.ranking import FactorRanker
 from rgals.model.state import FitRecord, FittedState, check_labels, parameters_of
-from rgals.runtime.errors import InputError, InputTypeError, MissingDependencyError
+from rgals.runtime.errors import InputError, InputTypeError
+from rgals.runtime.lazy import optional
 
 
 class Interop(FactorRanker):
@@ -33,15 +32,12 @@ class Interop(FactorRanker):
         MissingDependencyError
             implicit is not installed.
         """
-        try:
-            from implicit.cpu.als import AlternatingLeastSquares
-        except ImportError as error:
-            raise MissingDependencyError("to_implicit needs implicit: pip install implicit") from error
+        als = optional("implicit.cpu.als", "to_implicit needs implicit: pip install implicit")
         state = cast(FittedState, self._state())
         # Its positives weigh alpha v.
         alpha = 1.0 + float(state.loss.alpha) if isinstance(state.loss, WRMF) else 1.0
         users, items = state.user_factors, state.item_factors
-        model = AlternatingLeastSquares(factors=items.shape[1], regularization=state.reg, alpha=alpha)
+        model = als.AlternatingLeastSquares(factors=items.shape[1], regularization=state.reg, alpha=alpha)
         model.user_factors = users.astype(np.float32)
         model.item_factors = items.astype(np.float32)
         return model
@@ -92,19 +88,10 @@ class Interop(FactorRanker):
         own = {"reg": reg, "reg_exponent": 0.0, "dtype": users.dtype.name, "values": "raw"}
         made = cls(K=items.shape[1], loss=chosen, **own)  # type: ignore[call-arg]
         labels = check_labels(user_ids, item_ids, seen.shape)
-        state = FittedState(
-            user_factors=users.copy(),
-            item_factors=items.copy(),
-            seen=kept,
-            user_ids=labels[0],
-            item_ids=labels[1],
-            loss=chosen,
-            reg=reg,
-            reg_exponent=0.0,
-            degrees=Degrees.of(kept).alone(),
-            record=FitRecord(parameters_of(made), [], int(getattr(model, "iterations", 0)), "implicit"),
-        )
-        made._snapshot = state
+        record = FitRecord(parameters_of(made), [], int(getattr(model, "iterations", 0)), "implicit")
+        fitted: dict[str, Any] = {"loss": chosen, "reg": reg, "reg_exponent": 0.0, "record": record}
+        degrees = Degrees.of(kept).alone()
+        made._snapshot = FittedState(users.copy(), items.copy(), kept, *labels, degrees=degrees, **fitted)
         return made
 
 
@@ -115,7 +102,6 @@ def _own_loss(seen: CSR, alpha: float) -> tuple[CSR, Loss]:
         return seen, WRMF(alpha=alpha - 1.0)
     if not seen.is_binary and lowest > 1.0:
         return replace(seen, values=(alpha * seen.values - 1.0).astype(seen.values.dtype)), WRMF(alpha=1.0)
-    raise InputError(
-        f"implicit's positives weigh alpha v, down to {lowest:g}, and others 1: no loss of rgals weighs "
-        "positives that little. Give loss=, which fold-in will use; recommendations do not depend on it"
-    )
+    what = f"implicit's positives weigh alpha v, down to {lowest:g}, and others 1"
+    advice = "Give loss=, which fold-in will use; recommendations do not depend on it"
+    raise InputError(f"{what}: no loss of rgals weighs positives that little. {advice}")

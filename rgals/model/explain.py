@@ -1,7 +1,5 @@
 """Explanations: a score taken apart into what each past interaction and the all-pairs part gave to it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,9 +78,9 @@ def explain(state: FittedState, user: int, item: int, n: int | None) -> Explanat
         if state.hard_negatives is not None:
             first = _solve(system, linear @ past + side.linear[0] * pull + side.ridge[0] * predicted)
             found = state.hard_negatives.best_of(state.solved_items @ first, row.indices)
-            users, items = pair_terms(coefficients, state.hard_negatives.weight)
+            of_users, of_items = pair_terms(coefficients, state.hard_negatives.weight)
             hard = state.solved_items[found].astype(np.float64)
-            weight, hard_linear = (users * items[found]).T
+            weight, hard_linear = (of_users * of_items[found]).T
             system += (hard * weight[:, None]).T @ hard
         w = _solve(system, state.item_factors[item].astype(np.float64))
         parts, all_pairs = linear * (past @ w), float(side.linear[0] * (w @ pull))
@@ -90,17 +88,9 @@ def explain(state: FittedState, user: int, item: int, n: int | None) -> Explanat
         negatives = float(hard_linear @ (hard @ w))
     order = np.argsort(-np.abs(parts), kind="stable")
     listed = order[: len(order) if n is None else n]
-    return Explanation(
-        user=user,
-        item=item,
-        score=float(parts.sum() + all_pairs + negatives + features),
-        items=row.indices[listed].astype(np.int64),
-        contributions=parts[listed],
-        rest=float(parts[order[len(listed) :]].sum()),
-        all_pairs=all_pairs,
-        negatives=negatives,
-        features=features,
-    )
+    score = float(parts.sum() + all_pairs + negatives + features)
+    items, rest = row.indices[listed].astype(np.int64), float(parts[order[len(listed) :]].sum())
+    return Explanation(user, item, score, items, parts[listed], rest, all_pairs, negatives, features)
 
 
 def _solve(system: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -1,7 +1,5 @@
 """Factors for other programs: npy, parquet, and nearest-neighbour indexes."""
 
-from __future__ import annotations
-
 import copy
 import os
 from pathlib import Path
@@ -11,7 +9,8 @@ import numpy as np
 
 from rgals.files.atomic import atomic_file
 from rgals.runtime.checks import check_choice
-from rgals.runtime.errors import InputError, MissingDependencyError
+from rgals.runtime.errors import InputError
+from rgals.runtime.lazy import optional
 from rgals.scoring._tables import is_utf8, pyarrow
 
 _PART = 1 << 14  # rows written together
@@ -89,10 +88,7 @@ def export_index(
     """
     check_choice("kind", kind, ("flat", "hnsw"))
     check_choice("space", space, ("ip", "l2"))
-    try:
-        import faiss
-    except ImportError as error:
-        raise MissingDependencyError('an index needs faiss: pip install "rgals[index]"') from error
+    faiss = optional("faiss", 'an index needs faiss: pip install "rgals[index]"')
     items = np.ascontiguousarray(model.item_factors_, np.float32)
     if space == "l2":
         items = augment_items(items)

@@ -1,7 +1,5 @@
 """What the files of all fitted factor models share: the state, the parameters, the record of the fit."""
 
-from __future__ import annotations
-
 import inspect
 import os
 from collections.abc import Callable, Mapping
@@ -160,9 +158,8 @@ def pack_object(what: str, value: Any, kinds: Mapping[str, Any]) -> Any:
         if type(value) is kind:
             params = value.get_params() if hasattr(value, "get_params") else asdict(value)
             return {"name": name, "params": params}
-    raise InputTypeError(
-        f"a model with the {what} {value!r} cannot be saved: only those of rgals.sgd can be found again"
-    )
+    why = "only those of rgals.sgd can be found again"
+    raise InputTypeError(f"a model with the {what} {value!r} cannot be saved: {why}")
 
 
 def unpack_object(packed: Any, kinds: Mapping[str, type]) -> Any:

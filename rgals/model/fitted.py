@@ -1,7 +1,5 @@
 """What every fitted factor model tells of its fit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -20,10 +18,8 @@ class Fitted:
     def _state(self) -> Snapshot:
         snapshot = getattr(self, "_snapshot", None)
         if snapshot is None:
-            raise NotFittedError(
-                f"This {type(self).__name__} instance is not fitted yet. Call 'fit' with a users x items "
-                "matrix first."
-            )
+            what = f"This {type(self).__name__} instance is not fitted yet"
+            raise NotFittedError(f"{what}. Call 'fit' with a users x items matrix first.")
         return snapshot
 
     def __getstate__(self) -> dict[str, Any]:

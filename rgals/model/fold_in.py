@@ -1,7 +1,5 @@
 """Factors of users and items that the fit did not know, and why a user gets an item."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 

@@ -1,7 +1,5 @@
 """What a fitted model is, in lines for people."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -50,9 +48,8 @@ def describe(kind: type, state: Snapshot) -> Info:
         found["factors"] = f"K={state.user_factors.shape[1]}, {state.user_factors.dtype}, {readable(size)}"
     if record.history:
         last = record.history[-1]
-        found["fit"] = (
-            f"{record.n_iter} iterations in {last['seconds']:.3g} s, objective {last['objective']:.6g}"
-        )
+        found["fit"] = f"{record.n_iter} iterations in {last['seconds']:.3g} s"
+        found["fit"] += f", objective {last['objective']:.6g}"
     if record.merged and seen is not None:
         share = record.merged / max(seen.nnz, 1)
         found["updates"] = f"{record.merged:,} interactions since the fit ({100 * share:.2g} % of all)"

@@ -1,7 +1,5 @@
 """What every fitted factor model can answer: recommendations, neighbours, scores of pairs."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable
@@ -24,6 +22,8 @@ from rgals.scoring import require_lists, topk
 from rgals.scoring._topk import is_matrix
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
+#: The word by which ``exclude`` asks for users' interactions, and these.
+_Seen = tuple[str, CSR | None]
 COLD = ("empty", "popular")
 
 __all__ = ["COLD", "FactorRanker", "Recommendations", "Snapshot"]
@@ -73,10 +73,8 @@ def _aligned(name: str, matrix: Any, n_rows: int, snapshot: Snapshot) -> CSR:
     n_users, n_items = len(snapshot.user_factors), len(snapshot.item_factors)
     shape = getattr(matrix, "shape", None)
     if shape == (n_users, n_items) and n_rows != n_users:
-        raise ShapeError(
-            f"{name} has shape {shape}, a row for every user of the model, but it takes one for each of the "
-            f"{n_rows} users asked for: give {name}[users]"
-        )
+        what = f"{name} has shape {shape}, a row for every user of the model, but it takes one"
+        raise ShapeError(f"{what} for each of the {n_rows} users asked for: give {name}[users]")
     return as_csr(matrix, name=name, n_rows=n_rows, n_cols=n_items, dislikes=name == "exclude")
 
 
@@ -114,18 +112,15 @@ class FactorRanker(Fitted):
         """
         transform = getattr(self, "transform", None)
         if transform is None:
-            raise InputError(
-                f"{type(self).__name__} cannot compute factors of new users: it has no transform"
-            )
+            what = f"{type(self).__name__} cannot compute factors of new users"
+            raise InputError(f"{what}: it has no transform")
         return transform(rows.to_scipy(snapshot.item_factors.dtype))
 
     def _topk(self, queries: np.ndarray, items: np.ndarray, n: int, **filters: Any) -> tuple:
         n_jobs, device = getattr(self, "n_jobs", None), getattr(self, "device", "cpu")
         return topk(queries, items, n, n_jobs=n_jobs, device=device, **filters)
 
-    def _excluded(
-        self, snapshot: Snapshot, exclude: Any, seen: tuple[str, CSR | None], n_rows: int
-    ) -> CSR | None:
+    def _excluded(self, snapshot: Snapshot, exclude: Any, seen: _Seen, n_rows: int) -> CSR | None:
         """The pairs that ``exclude`` stands for: a word, a matrix, None, or several of them together."""
         if exclude is None:
             return None
@@ -141,18 +136,9 @@ class FactorRanker(Fitted):
         return seen[1]
 
     def _rank(
-        self,
-        snapshot: Snapshot,
-        queries: np.ndarray,
-        seen: tuple[str, CSR | None],
-        n: int,
-        cold: str,
-        filters: dict[str, Any],
+        self, snapshot: Snapshot, queries: np.ndarray, seen: _Seen, n: int, cold: str, filters: dict[str, Any]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Lists of users; the cold among them get popular items, or nothing and a warning.
-
-        ``seen``: their interactions, behind the word by which ``exclude`` asks for these.
-        """
+        """Lists of users; the cold among them get popular items, or nothing and a warning."""
         filters["exclude"] = self._excluded(snapshot, filters["exclude"], seen, len(queries))
         check_choice("cold", cold, COLD)
         filters |= _items(snapshot, filters, len(queries))

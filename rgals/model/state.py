@@ -1,7 +1,5 @@
 """The fitted state of a factor model: one object that never changes, and what follows from it."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,10 +73,9 @@ def readout_scale(
         scale = (np.maximum(degrees.item_sum, least) ** exponent * (total / mean)).astype(dtype)
         good = np.isfinite(scale) & (scale >= np.finfo(dtype).tiny)
     if not good.all():
-        what = (
-            f"it takes the sums of the items' values, {least:g} to {sums.max():g}, beyond {np.dtype(dtype)}"
-        )
-        raise ParameterError("readout_exponent", exponent, f"{what}; lower it, or scale the values")
+        what = f"it takes the sums of the items' values, {least:g} to {sums.max():g}, beyond"
+        advice = f"{what} {np.dtype(dtype)}; lower it, or scale the values"
+        raise ParameterError("readout_exponent", exponent, advice)
     return scale
 
 

@@ -7,22 +7,6 @@ from rgals.model_selection.folds import InteractionSplit, UserFold, UserSplit
 from rgals.model_selection.protocol import PROTOCOLS, Parts, Protocol
 from rgals.model_selection.tuning import EdgeWarning, Search, TuneResult, default_space, tune
 
-__all__ = [
-    "PROTOCOLS",
-    "RGALSCV",
-    "Core",
-    "EdgeWarning",
-    "InteractionSplit",
-    "Parts",
-    "Protocol",
-    "Search",
-    "TuneResult",
-    "UserFold",
-    "UserSplit",
-    "default_space",
-    "k_core",
-    "leave_last_out",
-    "split_interactions",
-    "temporal_split",
-    "tune",
-]
+__all__ = ["PROTOCOLS", "RGALSCV", "Core", "EdgeWarning", "InteractionSplit", "Parts", "Protocol", "Search"]
+__all__ += ["TuneResult", "UserFold", "UserSplit", "default_space", "k_core", "leave_last_out"]
+__all__ += ["split_interactions", "temporal_split", "tune"]

@@ -1,7 +1,5 @@
 """k-core: users and items that have k interactions among themselves."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`RGALSCV`: the estimator that tunes itself."""
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings
@@ -19,10 +17,10 @@ from rgals.files.journal import Journal
 from rgals.losses import Loss
 from rgals.matrix.weighting import VALUES
 from rgals.model_selection.tuning import engine
-from rgals.model_selection.tuning.engine import Found, Question, find, of_estimator, read_losses
+from rgals.model_selection.tuning.engine import Found, Question, find, read_losses
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.hard import WEIGHTS
-from rgals.model_selection.tuning.trials import Prepared, split_for_tuning
+from rgals.model_selection.tuning.trials import Prepared, of_estimator, split_for_tuning
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.memory import typed_errors
@@ -309,9 +307,7 @@ class RGALSCV(RGALS):
         return text if best is None else f"{text}  # found {best}"
 
 
-def results(
-    rows: Sequence[dict[str, Any]], metric: str, losses: Mapping[str, Loss], n_splits: int
-) -> dict[str, Any]:
+def results(rows: Sequence[dict], metric: str, losses: Mapping[str, Loss], n_splits: int) -> dict[str, Any]:
     """Rows of a search as scikit-learn has them: arrays by name."""
     scores = np.array([row[metric] for row in rows], np.float64)
     splits = np.full((len(rows), n_splits), np.nan)  # no setting is judged by all parts in one row
@@ -320,10 +316,8 @@ def results(
         splits[n, start : start + len(row["splits"])] = row["splits"]
     levels = np.array([row["level"] for row in rows], np.int32)
     # Settings in full first: scores of different levels are not compared.
-    ranks = [
-        1 + int(((levels > a) | ((levels == a) & (scores > b))).sum())
-        for a, b in zip(levels, scores, strict=True)
-    ]
+    better = [(levels > a) | ((levels == a) & (scores > b)) for a, b in zip(levels, scores, strict=True)]
+    ranks = [1 + int(ahead.sum()) for ahead in better]
     out: dict[str, Any] = {"params": [of_estimator(losses[row["loss"]], row["params"]) for row in rows]}
     settings = [{"loss": row["loss"], **row["params"]} for row in rows]
     for name in dict.fromkeys(("loss", *(name for setting in settings for name in setting))):

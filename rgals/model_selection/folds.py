@@ -1,7 +1,5 @@
 """Splitters that yield several folds: over users with fold-in, and over interactions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple

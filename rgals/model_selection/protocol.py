@@ -1,7 +1,5 @@
 """A named, seeded way from interactions to training, validation and test parts."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections.abc import Mapping
@@ -156,7 +154,7 @@ class Protocol:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Protocol:
+    def from_dict(cls, values: Mapping[str, Any]) -> "Protocol":
         """The protocol that `to_dict` described, also after a way through JSON."""
         known = {part.name for part in dataclasses.fields(cls)}
         unknown = set(values) - known
@@ -164,7 +162,7 @@ class Protocol:
             raise ParameterError("values", sorted(unknown), f"a protocol has only {sorted(known)}")
         return cls(**values)
 
-    def with_seed(self, seed: int) -> Protocol:
+    def with_seed(self, seed: int) -> "Protocol":
         """The same protocol with another seed."""
         return dataclasses.replace(self, seed=seed)
 
@@ -238,14 +236,13 @@ class Protocol:
         self, matrix: sp.csr_array, users: np.ndarray, items: np.ndarray, rng: np.random.RandomState
     ) -> Parts:
         sizes = part_sizes(np.array([matrix.shape[0]]), np.array(self.ratios))[0]
-        train, validation, test = (
-            np.sort(part) for part in np.split(rng.permutation(matrix.shape[0]), np.cumsum(sizes)[:-1])
-        )
+        parts = np.split(rng.permutation(matrix.shape[0]), np.cumsum(sizes)[:-1])
+        train, validation, test = map(np.sort, parts)
         shares = (self.fold_in, 1 - self.fold_in)
         validation_in, validation_out = split_interactions(matrix[validation], shares, random_state=rng)
         test_in, test_out = split_interactions(matrix[test], shares, random_state=rng)
-        parts = matrix[train], validation_out, test_out
-        return Parts(*parts, users, items, validation_in, test_in, train, validation, test)
+        matrices = matrix[train], validation_out, test_out
+        return Parts(*matrices, users, items, validation_in, test_in, train, validation, test)
 
 
 # Each name says what it does; a benchmark names one and its seed.

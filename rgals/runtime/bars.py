@@ -1,7 +1,5 @@
 """Progress bars: tqdm's, with a lock of this process alone."""
 
-from __future__ import annotations
-
 import os
 import threading
 from typing import Any

@@ -8,8 +8,6 @@ numba's settings, the processor, and numba's own key. No process runs stale code
 wherever the cache lies and however many processes share it.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import inspect
@@ -92,9 +90,8 @@ def _kind(cache: Any) -> Any:
 
 def _folders(function: Callable[..., Any]) -> Iterator[str]:
     places = _locators(caching.FunctionCache._impl_class, os.path.isdir)
-    for locator in (
-        places[:1] if numba.config.CACHE_DIR else places
-    ):  # a folder that was named is the only one
+    # A folder that was named is the only one.
+    for locator in places[:1] if numba.config.CACHE_DIR else places:
         place = locator.from_function(function, inspect.getfile(function))
         if place is not None:
             yield place.get_cache_path()

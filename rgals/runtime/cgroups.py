@@ -1,7 +1,5 @@
 """Control groups of Linux: where the limits of this process stand, and how many processors they give."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator

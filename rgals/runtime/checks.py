@@ -1,7 +1,5 @@
 """The boundary of single parameters: integers, numbers and choices, refused by name and range."""
 
-from __future__ import annotations
-
 import numbers
 import warnings
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The typed errors of rgals. Each message names what is wrong, where, and what would be right."""
 
-from __future__ import annotations
-
 
 class RgalsError(Exception):
     """Base class of every error that rgals raises on purpose."""

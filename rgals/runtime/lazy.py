@@ -1,11 +1,11 @@
-"""What is made when it is asked for: names of a package, properties of an object."""
-
-from __future__ import annotations
+"""What is made when it is asked for: names of a package, properties of an object, optional packages."""
 
 import importlib
 import sys
 from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar, overload
+
+from rgals.runtime.errors import MissingDependencyError
 
 Owner = TypeVar("Owner")
 Value = TypeVar("Value")
@@ -34,6 +34,14 @@ def later(package: str, modules: dict[str, str]) -> tuple[Callable[[str], Any], 
         return sorted({*here.get("__all__", ()), *loaded, *names, *whole})
 
     return find, public
+
+
+def optional(module: str, needed: str) -> Any:
+    """A module of an optional package; without it a `MissingDependencyError` says ``needed``."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingDependencyError(needed) from error
 
 
 class cached_property(Generic[Owner, Value]):  # noqa: N801

@@ -1,7 +1,5 @@
 """Memory: how much there is, how much a fit needs, and a refusal before anything is allocated."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys
@@ -45,9 +43,8 @@ def require(needed: int, what: str, advice: str) -> None:
     """Raise `InsufficientMemoryError` where ``needed`` bytes, for ``what``, are more than there are."""
     free = available_bytes()
     if free is not None and needed > free:
-        raise InsufficientMemoryError(
-            f"{what} needs about {readable(needed)} of memory, but {readable(free)} are available; {advice}"
-        )
+        most = f"but {readable(free)} are available"
+        raise InsufficientMemoryError(f"{what} needs about {readable(needed)} of memory, {most}; {advice}")
 
 
 def admit(needed: int, what: str, advice: str) -> None:
@@ -125,9 +122,8 @@ def fit_bytes(
     rows = (n_users + n_items) * (16 + 8 * itemsize + 8 + 12 + 64)
     # A copy of the fixed side with padded columns where K is not a multiple of a cache line.
     copy = padded * itemsize if padded != K else 0
-    iterated = (n_users + n_items) * width + max(
-        most * copy, (n_users + n_items) * width if watched else 0, n_items * width
-    )
+    factors = (n_users + n_items) * width
+    iterated = factors + max(most * copy, factors if watched else 0, n_items * width)
     # A spectral start takes a wider table for either side.
     begun = (n_users + n_items) * start * itemsize + (16 if start <= 256 else 8) * start * start * 8
     # The last half-step: new user factors, and item factors turned in a copy.

@@ -1,7 +1,5 @@
 """The progress bar of a fit: the figures of the last iteration; and what numba compiles meanwhile."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -33,9 +31,9 @@ class ProgressBar(Listener):
         self.label, self.total = label, total
         self.listens = False
         if shown:
-            from rgals.runtime.bars import Bar
+            from rgals.runtime import bars
 
-            self.bar = Bar(total=total, desc=label, unit=unit)
+            self.bar = bars.Bar(total=total, desc=label, unit=unit)
 
     def begin(self, done: int = 0) -> None:
         """Count ``done`` iterations of an earlier run, and listen to numba until `advance` or `close`."""
@@ -52,15 +50,11 @@ class ProgressBar(Listener):
         self._stop_listening()
         if self.bar is None and not LOG.isEnabledFor(logging.INFO):
             return
-        figures = {
-            key: f"{value:.5g}"
-            for key, value in record.items()
-            if key not in _NOT_SHOWN and isinstance(value, float)
-        }
+        reals = {key: value for key, value in record.items() if isinstance(value, float)}
+        figures = {key: f"{value:.5g}" for key, value in reals.items() if key not in _NOT_SHOWN}
         shown = ", ".join(f"{key}={value}" for key, value in figures.items())
-        LOG.info(
-            "%s %d/%d, %.3g s: %s", self.label, record["iteration"], self.total, record["seconds"], shown
-        )
+        done = record["iteration"], self.total, record["seconds"]
+        LOG.info("%s %d/%d, %.3g s: %s", self.label, *done, shown)
         if self.bar is not None:
             self.bar.set_postfix(figures, refresh=False)
             self.bar.update()

@@ -1,7 +1,5 @@
 """Threads: how many; BLAS is held at one beside them, and restored; forks are survived."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os
@@ -150,18 +148,6 @@ def _limits(of_thread: bool) -> list[_Limit]:
     return [limit for limit in _found if limit.of_thread == of_thread]
 
 
-def _hold_blas(holder: _Holder) -> None:
-    with _blas_lock:
-        _by_process.add(holder, _limits(of_thread=False))
-        _by_thread.held.add(holder, _limits(of_thread=True))
-
-
-def _release_blas(holder: _Holder) -> None:
-    with _blas_lock:
-        _by_thread.held.remove(holder)
-        _by_process.remove(holder)
-
-
 def hold_thread() -> None:
     """Hold BLAS at one thread in this thread while it lives: the initialiser of pools that compute.
 
@@ -170,15 +156,6 @@ def hold_thread() -> None:
     with _blas_lock:
         for limit in _limits(of_thread=True):
             limit.set(1)
-
-
-def _before_fork() -> None:
-    """Wait until no thread is setting limits: a child would inherit the locks that BLAS takes for it."""
-    _blas_lock.acquire()
-
-
-def _after_fork_in_parent() -> None:
-    _blas_lock.release()
 
 
 def _after_fork_in_child() -> None:
@@ -191,9 +168,9 @@ def _after_fork_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no forks
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
-    )
+    # They wait until no thread is setting limits: a child would inherit the locks that BLAS takes for it.
+    _of_parent = {"before": lambda: _blas_lock.acquire(), "after_in_parent": lambda: _blas_lock.release()}
+    os.register_at_fork(**_of_parent, after_in_child=_after_fork_in_child)
 
 
 @contextmanager
@@ -219,7 +196,11 @@ def blas_workers(n_jobs: int | None = None) -> Iterator[int]:
 @contextmanager
 def _holding(holder: _Holder) -> Iterator[None]:
     try:
-        _hold_blas(holder)
+        with _blas_lock:
+            _by_process.add(holder, _limits(of_thread=False))
+            _by_thread.held.add(holder, _limits(of_thread=True))
         yield
     finally:
-        _release_blas(holder)
+        with _blas_lock:
+            _by_thread.held.remove(holder)
+            _by_process.remove(holder)

@@ -1,7 +1,5 @@
 """Top-K on a GPU: tiles of scores by one product, a selection per query; results leave meanwhile."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rgals.matrix.csr import CSR
@@ -91,9 +89,8 @@ class TopK:
             scores = buffer[: n * len(part)].reshape(n, len(part))
             device.gemm(queries, part, scores, tb=True)
             width = np.int32(len(part))
-            device.launch_warps(
-                "mask", self.dtype, _ANY_K, n, np.int32(first), width, indptr, indices, scores
-            )
+            mask = "mask", self.dtype, _ANY_K, n
+            device.launch_warps(*mask, np.int32(first), width, indptr, indices, scores)
             work = "select_best", self.dtype, _ANY_K, n, (256,), width, np.int32(self.n), np.int32(first)
             how = self.scale, self.has_scale, self.names, self.has_names
             device.launch(*work, scores, *how, best, ids)

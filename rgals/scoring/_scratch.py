@@ -1,12 +1,11 @@
 """A scratch file of finished batches: what a killed run leaves behind, and the next one goes on from."""
 
-from __future__ import annotations
-
 import os
 import stat
 import struct
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -28,14 +27,7 @@ class Scratch:
     """
 
     def __init__(
-        self,
-        path: str,
-        key: bytes,
-        n_users: int,
-        batch_size: int,
-        n: int,
-        dtype: np.dtype,
-        resume: bool = True,
+        self, path: str, key: bytes, n_users: int, batch_size: int, n: int, dtype: Any, resume: bool = True
     ) -> None:
         self.path = path
         self.n_users, self.batch_size, self.n, self.dtype = n_users, batch_size, n, np.dtype(dtype)
@@ -53,7 +45,7 @@ class Scratch:
                 self._file.close()
             raise
 
-    def __enter__(self) -> Scratch:
+    def __enter__(self) -> "Scratch":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -133,9 +125,8 @@ def _open_locked(path: str) -> int:
         descriptor = os.open(path, OPEN | os.O_CREAT, 0o666)
         try:
             if lock(descriptor) is False:
-                raise InputError(
-                    f"{path} is being written by another process; wait for it or choose another output"
-                )
+                advice = "wait for it or choose another output"
+                raise InputError(f"{path} is being written by another process; {advice}")
             mine, there = os.fstat(descriptor), os.stat(path)
         except FileNotFoundError:  # the run that had it has just finished and removed it
             os.close(descriptor)

@@ -1,7 +1,5 @@
 """`recommend_all`: the lists of everybody, batch by batch, into one file."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import os

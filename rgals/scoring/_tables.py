@@ -1,7 +1,5 @@
 """Tables of recommendations as files: csv, tsv, jsonl, parquet, npz; the same lists give the same bytes."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools
@@ -16,7 +14,8 @@ import numpy as np
 
 from rgals.datasets.ids import LABELS, Names, write_labels
 from rgals.runtime.checks import check_choice
-from rgals.runtime.errors import InputError, MissingDependencyError, ParameterError
+from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.lazy import optional
 
 FORMATS = ("csv", "tsv", "jsonl", "parquet", "npz")
 HEADER = ("user", "item", "rank", "score")
@@ -35,9 +34,8 @@ def choose_format(path: str | os.PathLike, given: str | None = None) -> str:
         return check_choice("format", given, FORMATS)
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
-        raise ParameterError(
-            "out", os.fspath(path), "end the name in " + ", ".join(SUFFIXES) + " or give format="
-        )
+        advice = f"end the name in {', '.join(SUFFIXES)} or give format="
+        raise ParameterError("out", os.fspath(path), advice)
     return SUFFIXES[suffix]
 
 
@@ -53,10 +51,8 @@ def check_writable(kind: str, labels: np.ndarray | None, what: str) -> None:
         if len(set(texts)) < len(texts):
             known: dict[str, Any] = {}
             one = next(x for x in names if known.setdefault(str(x), x) is not x)
-            raise InputError(
-                f"the integer and the text {str(one)!r} are two {what}s, which {kind} cannot tell apart; "
-                "write npz, or give the model labels of one type"
-            )
+            two = f"the integer and the text {str(one)!r} are two {what}s, which {kind} cannot tell apart"
+            raise InputError(f"{two}; write npz, or give the model labels of one type")
     parts = (labels[start : start + LABELS] for start in range(0, len(labels), LABELS))
     bad = next((x for part in parts for x in map(str, part.tolist()) if not is_utf8(x)), None)
     if bad is not None:
@@ -74,12 +70,9 @@ def is_utf8(text: str) -> bool:
 
 def pyarrow() -> Any:
     """The package pyarrow, with what writes parquet."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingDependencyError('writing parquet needs pyarrow: pip install "rgals[parquet]"') from error
-    return pyarrow
+    needed = 'writing parquet needs pyarrow: pip install "rgals[parquet]"'
+    optional("pyarrow.parquet", needed)
+    return optional("pyarrow", needed)
 
 
 def write(
@@ -152,10 +145,8 @@ def _write_parquet(file: BinaryIO, batches: Iterator[Batch], items: np.ndarray, 
             return pa.array(labels)
         return pa.array([str(label) for label in labels.tolist()], pa.string())
 
-    schema = pa.schema(
-        [("user", kind(first[0])), ("item", kind(items)), ("rank", pa.int32())]
-        + [("score", pa.from_numpy_dtype(dtype))]
-    )
+    kinds = kind(first[0]), kind(items), pa.int32(), pa.from_numpy_dtype(dtype)
+    schema = pa.schema(list(zip(HEADER, kinds, strict=True)))
     names = array(items)
     tables: list[Any] = []
     with pa.parquet.ParquetWriter(file, schema) as writer:

@@ -1,7 +1,5 @@
 """The best items of each query: checked input around the compiled kernels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -106,15 +104,13 @@ def as_factors(
             raise ShapeError(f"{name} must have two dimensions (rows x factors), not {array.ndim}")
     widths = [array.shape[1] for array in pair]
     if widths[0] != widths[1]:
-        raise ShapeError(
-            f"{names[0]} have {widths[0]} columns and {names[1]} have {widths[1]}; both need one a factor"
-        )
+        what = f"{names[0]} have {widths[0]} columns and {names[1]} have {widths[1]}"
+        raise ShapeError(f"{what}; both need one a factor")
     if widths[0] < 1:
         raise ShapeError(f"{names[0]} and {names[1]} have no factors; at least one column is needed")
-    if len(pair[1]) > np.iinfo(np.int32).max:
-        raise ShapeError(
-            f"{names[1]} have {len(pair[1])} rows; at most {np.iinfo(np.int32).max} are supported"
-        )
+    most = np.iinfo(np.int32).max
+    if len(pair[1]) > most:
+        raise ShapeError(f"{names[1]} have {len(pair[1])} rows; at most {most} are supported")
     dtype = np.float32 if all(array.dtype == np.float32 for array in pair) else np.float64
     return read_only(pair[0].astype(dtype, copy=False)), read_only(pair[1].astype(dtype, copy=False))
 

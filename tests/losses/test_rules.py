@@ -338,7 +338,7 @@ def test_wrong_coefficients_are_refused(matrix, change, error, message):
         RGALS(4, Broken(), n_iter=1).fit(matrix)
 
 
-def test_the_command_follows_the_rule(tmp_path):
+def test_the_command_follows_the_rule(tmp_path, capsys):
     data = tmp_path / "pairs.csv"
     data.write_text("user,item\n" + "".join(f"u{k % 7},i{k * 5 % 11}\n" for k in range(40)), encoding="utf-8")
     model = tmp_path / "model.npz"
@@ -349,8 +349,8 @@ def test_the_command_follows_the_rule(tmp_path):
         expected = rule(IALS, read_interactions(data, duplicates="max").matrix, 3)
         taken = {"reg": loaded.reg_, **loaded.loss_.get_params()}
         assert loaded.reg == "auto" and {k: taken[k] for k in expected} == pytest.approx(expected, rel=1e-6)
-    with pytest.raises(SystemExit):
-        main(["fit", str(data), "-o", str(model), "--reg", "automatic"])
+    assert main(["fit", str(data), "-o", str(model), "--reg", "automatic"]) == 1
+    assert "give a number >= 0, or 'auto'" in capsys.readouterr().err
 
 
 def test_an_empty_corner_does_no_harm():

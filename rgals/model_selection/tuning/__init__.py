@@ -1,7 +1,5 @@
 """`tune`: one call from interactions to a tuned and refitted model."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Mapping, Sequence

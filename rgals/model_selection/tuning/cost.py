@@ -1,7 +1,5 @@
 """What fits and judging them cost, in multiplications of a factorisation: budgets count these, no clock."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rgals.matrix.csr import CSR
@@ -12,9 +10,8 @@ from rgals.training.start import DRAWS
 # scoring an item for a user and keeping the best. Measured on four sets, two cores, K from 32 to 256.
 GATHER, SHARED, SCORE, SCORE_FACTOR = 40.0, 3.0, 40.0, 1.6
 DRAWN_FACTOR = 3.0  # scoring an item and comparing it with the best of its group, a factor
-STEPS = (
-    60.0  # of conjugate gradients with both triangles: what a long row costs at most, a positive and factor
-)
+# Of conjugate gradients with both triangles: what a long row costs at most, a positive and factor.
+STEPS = 60.0
 FIT, JUDGED = 1e9, 2e8  # what the smallest fit takes, and judging it
 AROUND = 2.0  # iterations' worth of transposing, checks and the last half-step
 #: A default fit counts as at least this, some 2.5 seconds of two cores: small data are searched longer.

@@ -1,7 +1,5 @@
 """The one search behind `tune`, `RGALSCV` and the command line: losses, their settings, and which to take."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +13,7 @@ from rgals.matrix.weighting import Weighting
 from rgals.model_selection.tuning import halving, hard
 from rgals.model_selection.tuning.halving import SHARE, TOP, OutOfTimeError, Trial, best_trial, search
 from rgals.model_selection.tuning.space import make_space
-from rgals.model_selection.tuning.trials import Measurement, Prepared, beyond_noise, split_params
+from rgals.model_selection.tuning.trials import Measurement, Prepared, beyond_noise, of_estimator
 from rgals.runtime.bars import Bar
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.memory import available_bytes, fit_bytes, readable
@@ -75,12 +73,6 @@ class Found:
     def gain(self) -> float:
         """Relative to the rule; 0 where it was not measured."""
         return 0.0 if not self.reference else self.choice.figure / self.reference - 1.0
-
-
-def of_estimator(loss: Loss, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of `RGALS` from those of a table, in which the loss's stand beside the others."""
-    of_loss, of_model = split_params(params)
-    return {"loss": type(loss)(**{**loss.get_params(), **of_loss}), **of_model}
 
 
 def read_losses(given: Any) -> dict[str, Loss]:

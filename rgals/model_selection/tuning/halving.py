@@ -1,7 +1,5 @@
 """Successive halving over cheap fits, then refinement at full cost, guided by a Gaussian process."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rgals.model_selection.tuning.space import OneOf, Space
-from rgals.runtime.errors import InsufficientMemoryError, MissingDependencyError
+from rgals.runtime.errors import InsufficientMemoryError
+from rgals.runtime.lazy import optional
 from rgals.runtime.threads import workers
 
 ETA = 3  # one of so many settings goes on to the next level
@@ -94,7 +93,7 @@ def search(
     space: Space,
     measure: Measure,
     budget: float,
-    proposer: GaussianProcess | Optuna,
+    proposer: "GaussianProcess | Optuna",
     *,
     cost: Cost = nominal,
     min_gain: float = 0.0,
@@ -250,9 +249,8 @@ class GaussianProcess:
             if isinstance(dimension, OneOf):
                 candidates[:, k] = [dimension.place(dimension.value(u)) for u in candidates[:, k]]
         measured = np.array([t.point for t in same if t.params["K"] == K]).reshape(-1, len(centre))
-        fresh = (
-            np.abs(candidates[:, None] - measured).max(axis=2, initial=0.0).min(axis=1, initial=1.0) > _APART
-        )
+        apart = np.abs(candidates[:, None] - measured).max(axis=2, initial=0.0).min(axis=1, initial=1.0)
+        fresh = apart > _APART
         candidates = candidates[fresh] if fresh.any() else candidates[:1]
         at = np.hstack([candidates, np.tile(here, (len(candidates), 1))])
         with workers():
@@ -315,17 +313,11 @@ class Optuna:
     """Points by Optuna's tree-structured Parzen estimator (the ``tune`` extra)."""
 
     def __init__(self, space: Space, random_state: int) -> None:
-        try:
-            import optuna
-        except ImportError as error:
-            raise MissingDependencyError(
-                "sampler='optuna' needs optuna: pip install 'rgals[tune]'"
-            ) from error
-        self.optuna, self.space = optuna, space
+        optuna = optional("optuna", "sampler='optuna' needs optuna: pip install 'rgals[tune]'")
+        self.optuna, self.space, self.random_state = optuna, space, random_state
         # A study for each cost: figures of different costs must not be compared.
         self.studies: dict[tuple[int, int], Any] = {}
         self.asked: dict[tuple[int, int], Any] = {}
-        self.random_state = random_state
         unit = optuna.distributions.FloatDistribution(0.0, 1.0)
         self.distributions: dict[str, Any] = dict.fromkeys(space.dimensions, unit)
 
@@ -356,11 +348,8 @@ class Optuna:
             self._study(*cost).tell(asked, trial.figure)
             return
         params = dict(zip(self.space.dimensions, map(float, trial.point), strict=True))
-        self._study(*cost).add_trial(
-            self.optuna.trial.create_trial(
-                params=params, distributions=self.distributions, value=trial.figure
-            )
-        )
+        told = {"params": params, "distributions": self.distributions, "value": trial.figure}
+        self._study(*cost).add_trial(self.optuna.trial.create_trial(**told))
 
 
 PROPOSERS: dict[str, type] = {"gp": GaussianProcess, "optuna": Optuna}

@@ -1,7 +1,5 @@
 """Hard negatives beside a setting that was found: which weight, and how much regularisation."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """What is searched: ranges and choices by parameter, and the defaults of each loss, which follow the data."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Mapping
@@ -178,9 +176,8 @@ def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
     small = min(X.shape)
     ladder = [K for K in (64, 128, 256, 512, 1024) if small >= K] or [max(1, small // 2)]
     centre = rule(loss, X, ladder[0])
-    space: dict[str, Any] = {
-        k: _around(v, _REACH.get(k, _FAR)) for k, v in centre.items() if not k.endswith("_exponent")
-    }
+    weights = {k: v for k, v in centre.items() if not k.endswith("_exponent")}
+    space: dict[str, Any] = {k: _around(v, _REACH.get(k, _FAR)) for k, v in weights.items()}
     known = inspect.signature(type(loss)).parameters
     space |= {name: value for name, value in _EXPONENTS.items() if name in known}
     return {**space, "reg_exponent": 1.0, "readout_exponent": list(READOUTS), "K": ladder}

@@ -1,7 +1,5 @@
 """Measuring one setting: fits on the training part of every split, quality on its validation part."""
 
-from __future__ import annotations
-
 import json
 import time
 import warnings
@@ -157,8 +155,8 @@ def _sampled(split: Fold) -> Fold:
     return Fold(train, train, split.hidden.take_rows(rows), np.searchsorted(rows, users), False)
 
 
-def split_params(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Parameters of a table as those of the loss and those of `RGALS`.
+def of_estimator(loss: Loss, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of `RGALS` from those of a table, in which the loss's stand beside the others.
 
     A weight of hard negatives counts in the last iterations, in half of them at most.
     """
@@ -168,15 +166,14 @@ def split_params(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
         n_iter = of_model["n_iter"]
         warmup = n_iter - min(DRAWS, n_iter // 2)
         of_model["hard_negatives"] = HardNegatives(of_model["hard_negatives"], warmup=warmup)
-    return of_loss, of_model
+    return {"loss": type(loss)(**{**loss.get_params(), **of_loss}), **of_model}
 
 
 def make_model(loss: Loss, params: Mapping[str, Any], level: int, **common: Any) -> RGALS:
     """The estimator of a setting, as cheap as its level says."""
-    of_loss, own = split_params(params)
-    of_model = {**common, **own}
-    of_model["K"], of_model["n_iter"] = size(level, of_model["K"], of_model["n_iter"])
-    return RGALS(**of_model, loss=type(loss)(**{**loss.get_params(), **of_loss}))
+    given = {**common, **of_estimator(loss, params)}
+    given["K"], given["n_iter"] = size(level, given["K"], given["n_iter"])
+    return RGALS(**given)
 
 
 @dataclass
@@ -249,27 +246,27 @@ class Measurement:
         # The line search of the read-out looks at three exponents beside 0, in the mean.
         looks = len(stops) + min(3, len(self.space.readouts) - 1) if level == TOP else 1
         splits = self.prepared.searched if level == TOP else self.prepared.cheap
-        return self._price(splits, K, width, [n_iter] * len(splits), [looks] * len(splits))
+        return self._price(splits, K, width, n_iter, looks)
 
     def confirming_cost(self, K: int) -> float:
         """Of judging a setting again by the other splits: a look or two, but for the middle."""
-        n = len(self.prepared.others)
-        return self._price(self.prepared.others, K, K, [self.iterations[-1]] * n, [2] * n)
+        return self._price(self.prepared.others, K, K, self.iterations[-1], 2)
 
     def _price(
-        self, splits: list[Fold], K: int, width: int, n_iter: list[int], looks: list[int], weight: float = 0.0
+        self, splits: list[Fold], K: int, width: int, n_iter: Any, looks: Any, weight: float = 0.0
     ) -> float:
-        """Of fits with so many factors and iterations that are judged so many times."""
+        """Of fits with so many factors and iterations that are judged so many times: of all, or of each."""
+        n_iter, looks = (np.broadcast_to(number, len(splits)).tolist() for number in (n_iter, looks))
         total = 0.0
-        for split, n, m in zip(splits, n_iter, looks, strict=False):
+        for split, n, m in zip(splits, n_iter, looks, strict=True):
             total += fit_cost(split.train, width, n, weight)
             total += m * judge_cost(len(split.users), split.train.n_cols, width)
         return total / self.prepared.default_cost(K, self.common["n_iter"])
 
     def hard_cost(self, params: Mapping[str, Any], splits: list[Fold]) -> float:
         """Of a setting with hard negatives: a look, and one with its read-out."""
-        K, n, parts = params["K"], params["n_iter"], len(splits)
-        return self._price(splits, K, K, [n] * parts, [2] * parts, params["hard_negatives"])
+        K = params["K"]
+        return self._price(splits, K, K, params["n_iter"], 2, params["hard_negatives"])
 
     def extra_cost(self, params: Mapping[str, Any]) -> float:
         """Of the last fit, beyond the one that the budget has for it."""
@@ -329,9 +326,7 @@ class Measurement:
             return trial.judged
         return self.again("confirmed", trial.params, trial.judged.taken, self.prepared.others, TOP + 1)
 
-    def again(
-        self, why: str, params: dict[str, Any], taken: dict[str, Any], splits: list[Fold], level: int
-    ) -> Judged:
+    def again(self, why: str, params: dict, taken: dict, splits: list[Fold], level: int) -> Judged:
         """A setting with iterations and a read-out that are known, judged by some splits."""
         key = json.dumps([why, self.name, params, taken], sort_keys=True, default=str)
         best, exponents = taken["n_iter"], (taken["readout_exponent"],)
@@ -380,11 +375,8 @@ class Measurement:
             look.read_out(exponents)
             best = look.kept
             looks.append(look)
-        found = {
-            e: np.concatenate([look.scores[e] for look in looks])
-            for e in exponents
-            if all(e in look.scores for look in looks)
-        }
+        common = [e for e in exponents if all(e in look.scores for look in looks)]
+        found = {e: np.concatenate([look.scores[e] for look in looks]) for e in common}
         plain = min(found, key=abs)
         e = max(found, key=lambda e: (float(np.nanmean(found[e])), -abs(e)))
         if not beyond_noise(found[e], found[plain]):
@@ -398,9 +390,7 @@ class Measurement:
             row["plain"] = np.concatenate([look.figures[last] for look in looks]).tolist()
         return row
 
-    def _row(
-        self, params: dict[str, Any], figures: list[float], started: float, fault: str
-    ) -> dict[str, Any]:
+    def _row(self, params: dict, figures: list[float], started: float, fault: str) -> dict[str, Any]:
         found = {"params": params, self.metric: float(np.mean(figures)), "splits": figures}
         return {**found, "seconds": time.perf_counter() - started, "error": fault}
 
@@ -505,9 +495,3 @@ def beyond_noise(figures: np.ndarray, reference: np.ndarray) -> bool:
     if len(gains) < 2:
         return bool(gains.sum() > 0)
     return bool(gains.mean() > gains.std(ddof=1) / np.sqrt(len(gains)))
-
-
-def judge(model: RGALS, split: Fold, metrics: tuple[str, ...]) -> dict[str, float]:
-    """Quality of a fitted model on the judged users of a split."""
-    factors = factors_of(model, split)
-    return evaluate(factors, split.told, split.hidden, metrics, users=split.users, n_jobs=model.n_jobs)

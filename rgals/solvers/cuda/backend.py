@@ -6,8 +6,6 @@ no positive carries weight and all rows share one matrix up to a factor, that ma
 nothing is rotated. The matrix, the coefficients and both sides' factors stay on the device for a whole fit.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ from rgals.matrix.csr import CSR
 from rgals.runtime.errors import DeviceMemoryError, NumericalError
 from rgals.solvers.base import HalfStep, raise_for_rows
 from rgals.solvers.cuda import Device, Room, check_factors, open_device
+from rgals.solvers.cuda.room import LESS
 from rgals.solvers.cuda.systems import DeviceMatrix, DeviceSide, Systems, gram
 
 
@@ -97,8 +96,7 @@ class CuPyBackend:
         return DeviceMemoryError(
             f"the device has {free / 2**30:.1f} of {total / 2**30:.1f} GiB free; a fit of {rows.nnz} "
             f"interactions with {fixed.shape[1]} factors holds {(matrix + factors) / 2**30:.1f} GiB there "
-            f"and needs {self.room.size / 2**30:.1f} GiB to work in; use fewer factors, dtype='float32' or "
-            "device='cpu'"
+            f"and needs {self.room.size / 2**30:.1f} GiB to work in; {LESS}"
         )
 
     def _plan(self, rows: CSR, side: Side, dtype: np.dtype, k: int) -> DeviceSide:

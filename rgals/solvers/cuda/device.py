@@ -1,7 +1,5 @@
 """A CUDA device: what rgals needs of CuPy, cuBLAS and cuSOLVER, and the errors where it is missing."""
 
-from __future__ import annotations
-
 import os
 import re
 from importlib import resources
@@ -23,7 +21,7 @@ _WORKSPACE = 2 << 30  # bytes, where the device has eight times as much
 _UPPER, _NO_TRANSPOSE, _TRANSPOSE = 1, 0, 1  # cuBLAS names
 _DEFAULT_MATH, _TF32_MATH = 0, 3
 
-_OPEN: dict[tuple[int, bool], Device] = {}  # devices keep their compiled kernels
+_OPEN: dict[tuple[int, bool], "Device"] = {}  # devices keep their compiled kernels
 _INSTALL = "pip install 'rgals[cuda13]' (or 'rgals[cuda12]', by the CUDA version that nvidia-smi shows)"
 
 
@@ -32,28 +30,21 @@ def is_cuda(device: Any) -> bool:
     return isinstance(device, str) and re.fullmatch(r"cuda(:\d+)?", device) is not None
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).split("\n", 1)[0]
-
-
 def _import_cupy() -> tuple[Any, Any, Any]:
     """CuPy, its cuBLAS and its cuSOLVER bindings; errors hold the line that installs what is missing."""
+    needed = "device='cuda' needs CuPy"
     try:
         import cupy
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"device='cuda' needs CuPy ({_first_line(error)}): {_INSTALL}"
-        ) from error
-    try:
+
+        needed = "CuPy is here, but CUDA's libraries are not"
         from cupy.cuda import cublas, cusolver
     except ImportError as error:
-        raise MissingDependencyError(
-            f"CuPy is here, but CUDA's libraries are not ({_first_line(error)}): {_INSTALL}"
-        ) from error
+        said = str(error).partition("\n")[0]
+        raise MissingDependencyError(f"{needed} ({said}): {_INSTALL}") from error
     return cupy, cublas, cusolver
 
 
-def open_device(name: str = "cuda", *, tf32: bool | None = None) -> Device:
+def open_device(name: str = "cuda", *, tf32: bool | None = None) -> "Device":
     """The device that ``name`` stands for: ``"cuda"`` is the first, ``"cuda:1"`` the second.
 
     ``tf32`` lets float32 products run in TF32: about three decimal digits, faster. None: as the environment
@@ -68,10 +59,8 @@ def open_device(name: str = "cuda", *, tf32: bool | None = None) -> Device:
     try:
         count = cp.cuda.runtime.getDeviceCount()
     except RuntimeError as error:  # CUDARuntimeError: no driver, or one that is too old
-        raise DeviceError(
-            f"device={name!r}: no CUDA device can be used ({error}); see what nvidia-smi says, or set "
-            "device='cpu'"
-        ) from error
+        what = f"device={name!r}: no CUDA device can be used ({error})"
+        raise DeviceError(f"{what}; see what nvidia-smi says, or set device='cpu'") from error
     if count == 0:
         raise DeviceError(f"device={name!r}: this machine has no CUDA device; set device='cpu'")
     if ordinal >= count:
@@ -274,9 +263,7 @@ class Device:
             self._modules[key] = self.xp.RawModule(code=kernel_source(group), options=options)
         return self._modules[key].get_function(name)
 
-    def launch(
-        self, name: str, dtype: Any, k: int, blocks: int, threads: tuple[int, ...], *args: Any
-    ) -> None:
+    def launch(self, name: str, dtype: Any, k: int, blocks: int, threads: tuple, *args: Any) -> None:
         """Run a kernel on ``blocks`` blocks."""
         if blocks:
             self.kernel(name, dtype, k)((blocks,), threads, args)

@@ -1,7 +1,5 @@
 """The plan of a side (`rgals.solvers.plan`) in batches of rows of similar length, for a device."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,13 +1,12 @@
 """Work in chunks that fit the memory of a device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from rgals.runtime.errors import DeviceMemoryError
 
 #: Most systems of one batched call.
 BATCH = 1 << 15
+LESS = "use fewer factors, dtype='float32' or device='cpu'"
 
 
 class Room:
@@ -37,11 +36,10 @@ class Room:
             except MemoryError as error:
                 self.free()
                 if size == 1:
-                    raise DeviceMemoryError(
-                        f"the device has no memory left for a piece of {bytes_each / 2**20:.1f} MiB, the "
-                        "smallest that the work can be cut into; use fewer factors, dtype='float32' or "
-                        "device='cpu'"
-                    ) from error
+                    piece = (
+                        f"a piece of {bytes_each / 2**20:.1f} MiB, the smallest that the work can be cut into"
+                    )
+                    raise DeviceMemoryError(f"the device has no memory left for {piece}; {LESS}") from error
                 self.size = size * bytes_each // 2
                 continue
             start += size

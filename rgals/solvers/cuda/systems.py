@@ -6,8 +6,6 @@ row's system is ``(I + X^T S X) x = X^T w + c`` and ``p = D^-1/2 x``. Where no w
 it is solved in the dual, ``(I + X X^T) z = w - X c``, ``x = c + X^T z``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -59,9 +57,8 @@ class DeviceSide:
         self.n_slots = int(pieces.cut_count.sum())
         self.cut_rows = [up(a) for a in (pieces.cut_row, pieces.cut_first, pieces.cut_count)]
         self.buckets = buckets(host, kind, n_negative)
-        self.bucket_arrays = [
-            (up(b.rows), up(host.indptr[b.rows]), up(counts[b.rows].astype(np.int32))) for b in self.buckets
-        ]
+        n = counts.astype(np.int32)
+        self.bucket_arrays = [tuple(map(up, (b.rows, host.indptr[b.rows], n[b.rows]))) for b in self.buckets]
         all_free = len(self.free) == host.n_rows
         self.ratio = common_ratio(side.ridge, side.scale, solved) if all_free else None
         self.uniform = bool(len(side.gram_weight) and (side.gram_weight == side.gram_weight[0]).all())
@@ -154,9 +151,7 @@ class Systems:
         c *= inv_root
         return inv_root, c
 
-    def _gather(
-        self, pieces: tuple, local: Any, length: int, inv_root: Any, signed: bool
-    ) -> tuple[Any, Any, Any]:
+    def _gather(self, pieces: tuple, local: Any, length: int, inv_root: Any, signed: bool) -> tuple:
         """Packed positives X, their w, and S X (X itself where no weight is negative)."""
         row, begin, count = pieces
         xp, n, k = self.device.xp, len(pieces[0]), self.k
@@ -255,9 +250,8 @@ class Systems:
 
             def some_pieces(first: int, last: int) -> None:
                 pieces = tuple(device.upload(a[first:last]) for a in (cuts.row, cuts.begin, cuts.count))
-                x, w, other = self._gather(
-                    pieces, device.upload(local[first:last]), SEGMENT, inv_root, bucket.signed
-                )
+                of = device.upload(local[first:last])
+                x, w, other = self._gather(pieces, of, SEGMENT, inv_root, bucket.signed)
                 products = device.gemm(x, other, xp.empty((last - first, k, k), self.dtype), ta=True)
                 sums = xp.empty((last - first, k), self.dtype)
                 device.gemm(x, w[:, :, None], sums[:, :, None], ta=True)
