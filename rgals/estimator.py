@@ -1,7 +1,5 @@
 """RGALS: parameters -> validate -> solve -> publish one fitted state."""
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import nullcontext
@@ -311,7 +309,7 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     def _state(self) -> FittedState:
         return cast(FittedState, super()._state())
 
-    def _read(self, X: Any) -> tuple[RGALS, FittedState, CSR]:
+    def _read(self, X: Any) -> "tuple[RGALS, FittedState, CSR]":
         """The model with its present fit, which no other thread can replace; that fit; the checked rows."""
         fixed = copy(self)
         state = fixed._state()
@@ -483,7 +481,7 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     # ------------------------------------------------------------------ files
 
     @classmethod
-    def load(cls, path: str | os.PathLike, *, loss: type[Loss] | None = None) -> RGALS:
+    def load(cls, path: str | os.PathLike, *, loss: type[Loss] | None = None) -> "RGALS":
         """Read a model that `save` wrote.
 
         Parameters

@@ -6,8 +6,6 @@
 Both are followed by the row's part of the sums over inverses that couple the rows of RGx's item side.
 """
 
-from __future__ import annotations
-
 from rgals.kernels.compile import inner
 from rgals.kernels.gather import gather_scaled
 from rgals.kernels.plain_rows import add_transposed_two, rows_gram_add, subtract_product

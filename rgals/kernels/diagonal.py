@@ -8,8 +8,6 @@ What is left to pay is the gathering of ``f_k``. Rows are taken in their own ord
 one stream: the factors of the next row are asked for while this one is summed.
 """
 
-from __future__ import annotations
-
 from rgals.kernels.compile import entry, inner
 from rgals.kernels.gather import claim_row, gather_sum
 from rgals.kernels.library import kernel

@@ -15,8 +15,6 @@ negative all its eigenvalues are at least 1. `rgals.solvers.plan` says which way
 Numbers of factors are padded to whole blocks of W (`rgals.kernels.tiles`): ``kp``; padded entries are zero.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

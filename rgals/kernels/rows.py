@@ -6,8 +6,6 @@ numba leaves its branches out. A row that cannot be solved (its diagonal not pos
 leaves its code in ``info``; Python raises.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Alternating least squares: the problem, and one iteration of two half-steps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -33,7 +31,7 @@ class Problem:
     @classmethod
     def of(
         cls, users: CSR, loss: Loss, coefficients: Coefficients, reg: float, reg_exponent: float
-    ) -> Problem:
+    ) -> "Problem":
         """The problem of a loss on a matrix."""
         constant = loss.constant(users, coefficients)
         return cls(users, users.transpose(), loss, coefficients, constant, reg, reg_exponent)

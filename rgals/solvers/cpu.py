@@ -8,8 +8,6 @@ solve them to rounding (`rgals.kernels.cg`), and rows with few positives are sol
 (`rgals.kernels.cholesky`): neither needs any K x K matrix. `rgals.solvers.plan` says how each row is solved.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The oracle: half-steps in float64 numpy, written from the formulas, a K x K system per row."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`fit`, the same for every estimator: check, read, divide, train, publish one fitted state."""
 
-from __future__ import annotations
-
 import os
 from abc import abstractmethod
 from collections.abc import Sequence

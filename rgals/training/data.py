@@ -1,7 +1,5 @@
 """What a fit is given, checked: matrix and labels, seed, the part that is held out, factors to start from."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The parts of an ALS fit: its parameters checked, its memory, what a checkpoint keeps of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Users and items that leave a fitted model: nothing of them stays in it or its files."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Self, cast
 

@@ -1,7 +1,5 @@
 """Where an ALS fit starts and how many iterations it takes: what "auto" stands for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a run repeats, and what those who watch it see after every iteration."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol

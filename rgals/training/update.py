@@ -1,7 +1,5 @@
 """The work between two fits: interactions, users and items that come, and whether a refit pays."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import replace
