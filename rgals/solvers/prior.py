@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
+from scipy.sparse.linalg import LinearOperator, cg
 
 from rgals.runtime.lazy import cached_property
 
@@ -88,27 +89,25 @@ class Prior:
         return scipy.linalg.cho_factor(system, overwrite_a=True, check_finite=False)
 
     def _iterate(self, right: np.ndarray) -> np.ndarray:
-        """Conjugate gradients for all columns at once, preconditioned by the diagonal."""
+        """Conjugate gradients, for all columns as one system, preconditioned by the diagonal."""
+        assert self.ridge is not None
         diagonal = (self.features.power(2).T @ self.ridge + self.reg)[:, None]
-        weights, rest = np.zeros_like(right), right.copy()
-        step = rest / diagonal
-        rr = (rest * step).sum(axis=0)
-        enough = _CLOSE**2 * rr
-        for _ in range(_STEPS):
-            if (rr <= enough).all():
-                break
-            image = self.reg * step
+
+        def image(weights: np.ndarray) -> np.ndarray:
+            weights = weights.reshape(right.shape)
+            total = self.reg * weights
             for part in self._parts():
                 F = self.features[part]
-                image += F.T @ (self.ridge[part, None] * (F @ step))  # type: ignore[index]
-            curvature = (step * image).sum(axis=0)
-            alpha = np.divide(rr, curvature, out=np.zeros_like(rr), where=curvature > 0)
-            weights += alpha * step
-            rest -= alpha * image
-            before, scaled = rr, rest / diagonal
-            rr = (rest * scaled).sum(axis=0)
-            step = scaled + np.divide(rr, before, out=np.zeros_like(rr), where=before > 0) * step
-        return weights
+                total += F.T @ (self.ridge[part, None] * (F @ weights))  # type: ignore[index]
+            return total.ravel()
+
+        def scaled(rest: np.ndarray) -> np.ndarray:
+            return (rest.reshape(right.shape) / diagonal).ravel()
+
+        shape = right.size, right.size
+        system, inverse = (LinearOperator(shape, matvec=f, dtype=right.dtype) for f in (image, scaled))
+        found, _ = cg(system, right.ravel(), rtol=_CLOSE, maxiter=_STEPS, M=inverse)
+        return found.reshape(right.shape)
 
 
 def prior_bytes(features: tuple[Any, Any], params: dict[str, Any]) -> int:

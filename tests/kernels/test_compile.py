@@ -274,6 +274,7 @@ import numpy as np
 from numba.core.typing.templates import RegistryLoader
 from rgals.kernels.ranking import find_hits
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts us in the background may ignore it
 read, times = RegistryLoader.new_registrations, iter([True])
 
 def disturbed(loader, name):
