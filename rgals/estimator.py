@@ -1,7 +1,5 @@
 """RGALS: parameters -> validate -> solve -> publish one fitted state."""
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import nullcontext
@@ -15,6 +13,7 @@ from sklearn.utils import Tags
 
 from rgals.datasets.given import given, in_columns
 from rgals.losses import AUTO, Degrees, Loss, get_loss
+from rgals.losses.base import with_priors
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import hold_out
 from rgals.matrix.validate import as_csr
@@ -25,17 +24,18 @@ from rgals.model.state import FittedState, readout_scale, with_scale, without_sc
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.threads import workers
 from rgals.solvers import closed_form
-from rgals.solvers.als import ALS, Problem, choose_reg
+from rgals.solvers.als import ALS, Problem, choose_reg, sides_of
 from rgals.solvers.choose import choose_solver, exact_backend
 from rgals.solvers.cuda import is_cuda
 from rgals.solvers.hard_negatives import Sampler, fold_in, read_hard_negatives
 from rgals.solvers.precision import check_underflow, hard_rows_at_risk, warn_of_rounding
 from rgals.training.base import Task, Trained
 from rgals.training.data import dtype_name, read_rows
-from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, taken
+from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, priors_of, taken
 from rgals.training.forget import Forgetting
 from rgals.training.run import run
 from rgals.training.start import choose_init, first_users, most_iterations, plain_iterations, when_settled
+from rgals.training.update import prior_for
 
 _HIDDEN = 0.2  # share of every row that `score` hides
 
@@ -97,6 +97,9 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         for the objective and its source. Users are folded in with the best items that they do not have, too.
         ``n_iter="auto"`` is 16 then, the last 6 with such pairs, and the objective, which may rise when the
         pairs are drawn anew, ends no fit: ``tol`` stays 0. Not for ``solver="svd"``, nor on a GPU.
+    feature_reg : float or "auto", default="auto"
+        Where a fit has features: strength of the regularisation of their weights, > 0, in units of the mean
+        ridge of the rows: ``alpha`` of a ridge regression on the factors. "auto" is 1.
     tol : float, default=0.0
         Stop when the objective falls by less than this share of its magnitude in an iteration; 0: when
         rounding makes it rise. Whatever ``n_iter`` is.
@@ -184,6 +187,7 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     init_scale: float | None = None
     readout_exponent: float = 0.0
     hard_negatives: Any = None
+    feature_reg: float | str = AUTO
     tol: float = 0.0
     early_stopping: bool = False
     patience: int = 5
@@ -208,9 +212,10 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         with nullcontext() if self.solver == "svd" else workers(self.n_jobs):
             degrees = Degrees.of(train)
             loss = get_loss(self.loss).resolve(degrees, self.K)
-            coefficients = loss.coefficients_for(degrees)
+            priors = priors_of(self, task)
+            coefficients = with_priors(loss.coefficients_for(degrees), degrees, priors)
             problem = Problem.of(train, loss, coefficients, 0.0, float(self.reg_exponent))
-            problem = replace(problem, reg=choose_reg(self.reg, problem, degrees, self.K))
+            problem = replace(problem, reg=choose_reg(self.reg, problem, degrees, self.K), priors=priors)
             backend, solver = choose_solver(self, coefficients)
             hard = read_hard_negatives(self.hard_negatives)
             sampler = None
@@ -253,8 +258,15 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
             # The last user half-step is done exactly as a fold-in does it, so that both agree to the bit.
             if self.solver == "pcg" or (hard is not None and self.solver != "dense"):
                 backend = exact_backend(self)  # holds no rows of the iterations
-            users_side = coefficients.user_side(problem.users, problem.reg, problem.reg_exponent)
-            items_side = coefficients.item_side(problem.items, problem.reg, problem.reg_exponent)
+            users_side, items_side = sides_of(problem)
+            of_users, of_items = users_side.prior, items_side.prior
+            if of_items is not None:
+                of_items.regress(items)
+                alone = np.flatnonzero((degrees.item_count == 0) & of_items.described)
+                items[alone] = of_items.predict(self.K, alone)
+                shown = with_scale(items, scored)
+            if of_users is not None:
+                of_users.regress(factors["user_factors"])
             rows, side, numbers = problem.users, users_side, None
             if hard is None:
                 step = backend.half_step(rows, items, side)
@@ -287,6 +299,8 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
             reg_exponent=problem.reg_exponent,
             degrees=degrees.alone(),
             hard_negatives=hard,
+            priors=(of_users and of_users.grown(len(users)), of_items and of_items.grown(len(items))),
+            encodings=task.encodings,
         )
         return state, history, solver
 
@@ -295,7 +309,7 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     def _state(self) -> FittedState:
         return cast(FittedState, super()._state())
 
-    def _read(self, X: Any) -> tuple[RGALS, FittedState, CSR]:
+    def _read(self, X: Any) -> "tuple[RGALS, FittedState, CSR]":
         """The model with its present fit, which no other thread can replace; that fit; the checked rows."""
         fixed = copy(self)
         state = fixed._state()
@@ -364,10 +378,12 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         fixed = copy(self.fit(X, y, **fit_params))
         state = fixed._state()
         if state.seen is not None and state.seen.nnz != state.degrees.user_count.sum():
-            return fixed.transform(X)  # the fit held interactions out; a transform sees them all
+            return fixed.transform(
+                X, fit_params.get("user_features")
+            )  # the fit held interactions out; a transform sees them all
         return state.user_factors
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: Any, user_features: Any = None) -> np.ndarray:
         """Factors of users from their interactions: the exact user half-step (fold-in).
 
         On the training rows it equals ``user_factors_``. With ``hard_negatives`` it is done twice, the second
@@ -377,11 +393,13 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         ----------
         X : sparse matrix or array, shape (n, n_items)
             Full history of each user, over the items of the fit.
+        user_features : sparse matrix, array or frame, n rows, optional
+            Their features, where the fit had some.
 
         Returns
         -------
         ndarray, shape (n, K)
-            Zero for users without interactions.
+            Zero for users without interactions and features.
 
         Raises
         ------
@@ -389,7 +407,8 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
             The number of items is not that of the fit.
         """
         fixed, state, rows = self._read(X)
-        return fixed._fold_in(state, rows)
+        prior = prior_for(state, user_features, rows.n_rows)
+        return fixed._user_step(state, fixed._users(state, rows, prior))
 
     def predict(self, users: Any, items: Any = None) -> np.ndarray:
         """Scores of pairs; or, as scikit-learn calls it, the best new item for each row of interactions.
@@ -430,11 +449,12 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         n_users = len(state.user_factors)
         labelled = state.item_ids is not None
         X = in_columns(X, state.items if labelled else None, "X", state.users if labelled else None)
-        matrix = as_csr(X, dtype=np.float64, n_rows=n_users, n_cols=len(state.item_factors))
+        n_items, dislikes = len(state.item_factors), state.loss.dislikes
+        matrix = as_csr(X, dtype=np.float64, n_rows=n_users, n_cols=n_items, dislikes=dislikes)
         matrix = state.weighting.rows(matrix)
         with workers():
             factors = state.user_factors, state.solved_items
-            return state.loss.objective(matrix, *factors, state.reg, state.reg_exponent)
+            return state.loss.objective(matrix, *factors, state.reg, state.reg_exponent, state.priors)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Ranking quality for users the model may never have seen, for searches and cross-validation.
@@ -461,7 +481,7 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     # ------------------------------------------------------------------ files
 
     @classmethod
-    def load(cls, path: str | os.PathLike, *, loss: type[Loss] | None = None) -> RGALS:
+    def load(cls, path: str | os.PathLike, *, loss: type[Loss] | None = None) -> "RGALS":
         """Read a model that `save` wrote.
 
         Parameters
@@ -489,5 +509,6 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = not get_loss(self.loss).dislikes
         tags.transformer_tags.preserves_dtype = [dtype_name(self.dtype)]
         return tags

@@ -126,7 +126,7 @@ def array_columns(source: tuple, wanted: dict[str, Any]) -> Columns:
 
 def matrix_columns(X: Any) -> Columns:
     """Columns of a sparse matrix; its row and column numbers are the ids."""
-    matrix = as_csr(X).to_scipy()
+    matrix = as_csr(X, dislikes=True).to_scipy()  # what is negative is for `build` to judge
     if matrix.nnz == 0:
         raise InputError(f"the matrix of shape {matrix.shape} stores no interaction")
     user = entry_rows(matrix)

@@ -46,7 +46,7 @@ class Given:
     def csr(self) -> sp.csr_array:
         """The checked canonical matrix; float64 stays, anything else becomes float32."""
         dtype = np.float64 if getattr(self.matrix, "dtype", None) == np.float64 else np.float32
-        return as_csr(self.matrix, dtype=dtype).to_scipy(dtype)
+        return as_csr(self.matrix, dtype=dtype, dislikes=True).to_scipy(dtype)
 
     def where(self, matrix: sp.csr_array, mask: np.ndarray) -> Any:
         """Some entries of `csr`, in its shape; with ids and timestamps where there are some."""

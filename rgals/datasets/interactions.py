@@ -30,7 +30,8 @@ class Interactions:
     Attributes
     ----------
     matrix : scipy.sparse.csr_array of float32, shape (n_users, n_items)
-        Weights > 0, rows sorted by column, no duplicates.
+        Weights > 0, and dislikes, of value -1, where they were asked for; rows sorted by column, no
+        duplicates.
     user_ids : ndarray, shape (n_users,)
         External label of every row: int64, strings, or objects for a mixture.
     item_ids : ndarray, shape (n_items,)
@@ -191,11 +192,15 @@ class Columns:
     where: Callable[[int], str]  # says where row k came from: "ratings.csv, line 17"
 
 
-def check_options(min_value: Any, binarize: Any, duplicates: Any) -> tuple[float | None, bool]:
+def check_options(
+    min_value: Any, binarize: Any, duplicates: Any, dislike_below: Any = None
+) -> tuple[float | None, bool]:
     """Checked ``min_value`` and whether the result is binary."""
     check_choice("duplicates", duplicates, DUPLICATES)
     check_choice("binarize", binarize, (None, True, False))
     threshold = None if min_value is None else check_real("min_value", min_value)
+    if dislike_below is not None:
+        check_real("dislike_below", dislike_below, maximum=np.inf if threshold is None else threshold)
     return threshold, threshold is not None if binarize is None else binarize
 
 
@@ -207,12 +212,16 @@ def refuse(bad: Any, where: Callable[[int], str], problem: str, column: Any = No
         raise InputError(f"{where(k)}: {problem if column is None else problem.format(column[k])}")
 
 
-def build(columns: Columns, *, min_value: Any, binarize: Any, duplicates: str) -> Interactions:
+def build(
+    columns: Columns, *, min_value: Any, binarize: Any, duplicates: str, dislike_below: float | None = None
+) -> Interactions:
     """The matrix of raw columns: duplicates merged, then values below ``min_value`` dropped.
+
+    Values below ``dislike_below`` become -1.
 
     Users and items that keep no interaction are dropped with it.
     """
-    threshold, binary = check_options(min_value, binarize, duplicates)
+    threshold, binary = check_options(min_value, binarize, duplicates, dislike_below)
     n_users, n_items = len(columns.user_labels), len(columns.item_labels)
     if max(n_users, n_items) > MAX_INDEX:
         raise ShapeError(f"{n_users} users and {n_items} items: at most {MAX_INDEX} of either are supported")
@@ -220,8 +229,16 @@ def build(columns: Columns, *, min_value: Any, binarize: Any, duplicates: str) -
         must, value, where = "values must be finite and >= 0", columns.value, columns.where
         refuse(np.isnan(value), where, f"the value is NaN; {must}")
         refuse(np.isinf(value), where, f"the value is infinite; {must}")
-        must = "values must be >= 0 (or give min_value to keep only the rows from that value on)"
-        refuse((value < 0) & (threshold is None), where, f"the value {{:g}} is negative; {must}", value)
+        must = (
+            "values must be >= 0 (or give min_value to keep only the rows from that value on, or "
+            "dislike_below=0 to take negative ones as dislikes)"
+        )
+        refuse(
+            (value < 0) & (threshold is None and dislike_below is None),
+            where,
+            f"the value {{:g}} is negative; {must}",
+            value,
+        )
     order = np.arange(len(columns.user))
     if duplicates == "last" and columns.timestamp is not None:
         order = np.argsort(columns.timestamp, kind="stable")
@@ -258,13 +275,16 @@ def build(columns: Columns, *, min_value: Any, binarize: Any, duplicates: str) -
         # Compared in float32, the type of the stored ratings: 3.3 read from a file is then >= 3.3. A binary
         # reading makes a value of 0 that reaches the threshold a positive; else it is no interaction.
         kept = (data >= np.float32(threshold)) & (kept | binary)
+    disliked = np.zeros(len(data), bool) if dislike_below is None else data < np.float32(dislike_below)
+    kept |= disliked
     if not kept.all():
-        user, item, data = user[kept], item[kept], data[kept]
+        user, item, data, disliked = user[kept], item[kept], data[kept], disliked[kept]
         rest = {name: array[kept] for name, array in rest.items()}
     if binary:
         data = np.ones(len(data), np.float32)
-    elif not np.isfinite(data).all() or (data < 0).any():
-        k = int(np.flatnonzero(~np.isfinite(data) | (data < 0))[0])
+    data[disliked] = -1
+    if not np.isfinite(data).all() or ((data < 0) & ~disliked).any():
+        k = int(np.flatnonzero(~np.isfinite(data) | ((data < 0) & ~disliked))[0])
         problem = f"the value {data[k]:g} is not usable; values must be >= 0 and fit float32"
         raise InputError(
             f"user {columns.user_labels[user[k]]}, item {columns.item_labels[item[k]]}: {problem}"

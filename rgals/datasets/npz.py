@@ -98,7 +98,7 @@ def read_npz(path: Path) -> Columns:
     """Columns of a npz in the project's form, or of a matrix that scipy wrote."""
     try:
         arrays = _load(path)
-        matrix = as_csr(sp.load_npz(path), name=str(path)) if "indptr" in arrays else None
+        matrix = as_csr(sp.load_npz(path), name=str(path), dislikes=True) if "indptr" in arrays else None
     except FileFormatError:
         raise
     except (*UNREADABLE, zlib.error, OSError) as error:

@@ -38,6 +38,7 @@ def read_interactions(
     split: str | int | None = "auto",
     min_value: float | None = None,
     binarize: bool | None = None,
+    dislike_below: float | None = None,
     duplicates: str = "sum",
     delimiter: str | None = None,
     header: bool | None = None,
@@ -70,6 +71,9 @@ def read_interactions(
     binarize : bool, optional
         Set every kept value to 1. Default: True with ``min_value`` (a threshold makes ratings positives),
         else False.
+    dislike_below : float, optional
+        Values below this become dislikes, of value -1: 3 for stars, 0 for thumbs of -1 and 1, 1 for those of
+        0 and 1. Others are kept as ``min_value`` says, which must not be less. See `rgals.IALS`.
     duplicates : {"sum", "last", "max", "error"}, default "sum"
         What several rows with the same user and item become. "last" is the latest by timestamp, or the last
         of the file without timestamps. The merged timestamp is the latest, the merged split is training if
@@ -126,7 +130,7 @@ def read_interactions(
     array([[1.],
            [1.]], dtype=float32)
     """
-    check_options(min_value, binarize, duplicates)
+    check_options(min_value, binarize, duplicates, dislike_below)
     check_choice("engine", engine, ("auto", "pyarrow", "numpy", "python"))
     check_choice("form", form, FORMS)
     wanted = {"user": user, "item": item, "value": value, "timestamp": timestamp, "split": split}
@@ -141,7 +145,8 @@ def read_interactions(
         problem = "the split is {}; it must be 0 (train), 1 (test) or 2 (validation)"
         refuse(~np.isin(columns.split, (0, 1, 2)), columns.where, problem, columns.split)
         columns.split = columns.split.astype(np.int8)
-    return build(columns, min_value=min_value, binarize=binarize, duplicates=duplicates)
+    options = {"min_value": min_value, "binarize": binarize, "dislike_below": dislike_below}
+    return build(columns, duplicates=duplicates, **options)
 
 
 def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: dict[str, Any]) -> Columns:

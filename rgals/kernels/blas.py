@@ -8,8 +8,6 @@ All arrays are C-ordered; the docstrings are written in terms of C-ordered matri
 float32 and float64 and expects that BLAS runs on one thread (``rgals.runtime.threads.workers``).
 """
 
-from __future__ import annotations
-
 import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import njit, types

@@ -11,8 +11,6 @@ reads them once. Factorisations multiply every positive with every other, or eve
 with many of both that costs more than the steps.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from rgals.kernels.compile import inner

@@ -1,7 +1,5 @@
 """How kernels are compiled: entries, which Python calls, and inner functions, which compiled code calls."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

@@ -8,8 +8,6 @@ What is left to pay is the gathering of ``f_k``. Rows are taken in their own ord
 one stream: the factors of the next row are asked for while this one is summed.
 """
 
-from __future__ import annotations
-
 from rgals.kernels.compile import entry, inner
 from rgals.kernels.gather import claim_row, gather_sum
 from rgals.kernels.library import kernel
@@ -38,23 +36,26 @@ def _divide(e, out, b, s, d, linear, scale, ridge, n_blocks):
 
 
 @inner(forceinline=True)
-def _right_hand_side(number, stop, rows, basis, b, part, linear):
-    """``b = sum_k l_k f_k``; asks for factors of the positives up to ``stop``."""
+def _right_hand_side(number, stop, rows, basis, b, part, linear, prior):
+    """``b = sum_k l_k f_k + ridge prior``; asks for factors of the positives up to ``stop``."""
     begin, end = rows.indptr[number], rows.indptr[number + 1]
     kp, n_blocks = len(b), len(b) // (LINE // b.itemsize)
     factors, indices = basis.factors, rows.indices
     if len(rows.values) == 0 and len(rows.col_terms) == 0:  # one coefficient for all positives
         linear[0] = rows.row_terms[number, 2] + rows.row_terms[number, 3]
         gather_sum(b, 0, factors, 0, indices, begin, linear, 0, 0, kp, end - begin, stop - begin, n_blocks)
-        return
-    # Coefficients of their own: worked out for some positives at a time, then summed over the same ones.
-    zero(b, 0, kp)
-    for start in range(begin, end, _PIECE):
-        n = min(_PIECE, end - start)
-        for i in range(n):
-            _, linear[i] = coefficients(start + i, number, rows)
-        gather_sum(part, 0, factors, 0, indices, start, linear, 0, 1, kp, n, stop - start, n_blocks)
-        add(b, 0, part, 0, kp)
+    else:
+        # Coefficients of their own: worked out for some positives at a time, then summed over the same ones.
+        zero(b, 0, kp)
+        for start in range(begin, end, _PIECE):
+            n = min(_PIECE, end - start)
+            for i in range(n):
+                _, linear[i] = coefficients(start + i, number, rows)
+            gather_sum(part, 0, factors, 0, indices, start, linear, 0, 1, kp, n, stop - start, n_blocks)
+            add(b, 0, part, 0, kp)
+    if prior is not None:
+        for j in range(prior.shape[1]):
+            b[j] += b.dtype.type(rows.ridge[number]) * prior[number, j]
 
 
 @entry(nogil=True)
@@ -77,7 +78,7 @@ def _run(counter, work, rows, basis, result):
             if not is_solvable(row, smallest, largest, rows, result):
                 continue
             claim_row(out, order[min(at + _CLAIM, last)] * k, n_blocks)
-            _right_hand_side(row, stop, rows, basis, b, solution, linear)
+            _right_hand_side(row, stop, rows, basis, b, solution, linear, rows.prior)
             # Rows that fill whole cache lines are written in place, others through a padded vector.
             scale, ridge, slope = rows.scale[row], rows.ridge[row], rows.linear[row]
             if k == kp:

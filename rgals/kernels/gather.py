@@ -4,8 +4,6 @@ The rows of a sparse problem lie anywhere in the fixed side's factors. What cost
 memory, so every loop asks for rows some steps before it needs them.
 """
 
-from __future__ import annotations
-
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils

@@ -4,8 +4,6 @@ Work is cut into pieces of fixed size; every piece is summed in a fixed order by
 rows are multiplied in the factors' own precision and added up in float64.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from rgals.kernels.compile import entry, inner

@@ -1,7 +1,5 @@
 """Hard negatives: every user's best items of groups of the catalogue, and rows with more pairs in them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rgals.kernels.blas import gemm_nt

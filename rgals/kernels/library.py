@@ -6,8 +6,6 @@ Compiled functions call them by name. Emitted into every function that calls the
 the same instructions would be optimised again in each caller and in the caller's callers.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Loops in place of numpy's reductions and searches, each of which takes numba long to compile."""
 
-from __future__ import annotations
-
 from rgals.kernels.compile import inner
 
 

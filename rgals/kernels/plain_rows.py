@@ -4,8 +4,6 @@ What `rgals.kernels.tiles` is for panels: the dual of short rows and conjugate g
 number of rows is padded with zeros to a multiple of 4, so that four rows are multiplied at a time.
 """
 
-from __future__ import annotations
-
 from rgals.kernels.library import kernel
 from rgals.kernels.triangles import triangle
 from rgals.kernels.vectors import HAS_AVX512

@@ -5,8 +5,6 @@ this compiles each kernel once instead of four times, survives forks, lets any n
 once, and never spins for more than about a tenth of a millisecond.
 """
 
-from __future__ import annotations
-
 import _thread
 import functools
 import os

@@ -1,7 +1,5 @@
 """Judging rankings: which recommended items are relevant, and how many items outrank each relevant one."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rgals.kernels.blas import gemm_nt

@@ -15,8 +15,6 @@ negative all its eigenvalues are at least 1. `rgals.solvers.plan` says which way
 Numbers of factors are padded to whole blocks of W (`rgals.kernels.tiles`): ``kp``; padded entries are zero.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -44,7 +42,8 @@ class Rows(NamedTuple):
     ``values`` is empty for ones. ``scale, linear, ridge`` are float64 (n_rows,). ``row_terms`` U (n_rows, 4)
     and ``col_terms`` V (n_fixed, 4), or (0, 4) for ones, give the weight ``m = v U_0 V_0 + U_1 V_1`` and the
     linear coefficient ``l = v U_2 V_2 + U_3 V_3`` of a positive of value v. Where both have six
-    columns, a value below 0 marks a pair with ``m = -v U_4 V_4`` and ``l = -v U_5 V_5``.
+    columns, a value below 0 marks a pair with ``m = -v U_4 V_4`` and ``l = -v U_5 V_5``. Where ``prior``
+    (n_rows, K) is not None, b has ``ridge prior`` besides.
     """
 
     indptr: np.ndarray
@@ -55,6 +54,7 @@ class Rows(NamedTuple):
     ridge: np.ndarray
     row_terms: np.ndarray
     col_terms: np.ndarray
+    prior: np.ndarray | None = None
 
 
 class Basis(NamedTuple):
@@ -209,13 +209,16 @@ def _scale_row(e, inv_root, c, d, s, scale, ridge, linear, n_blocks):
 
 
 @inner(forceinline=True)
-def scale_row(number, rows, basis, scratch):
-    """``D^-1/2`` of a row and ``c = D^-1/2 (linear s)``."""
+def scale_row(number, rows, basis, scratch, prior):
+    """``D^-1/2`` of a row and ``c = D^-1/2 (linear s + ridge prior)``."""
     # D = scale d + ridge is as long as K: the only thing that a row computes of all pairs.
     n_blocks = len(basis.d) // (LINE // basis.d.itemsize)
     scale, ridge, linear = rows.scale[number], rows.ridge[number], rows.linear[number]
     inv_root, c = scratch.inv_root, scratch.rhs
     _scale_row(inv_root, 0, c, 0, basis.d, 0, basis.s, 0, scale, ridge, linear, n_blocks)
+    if prior is not None:  # an argument: numba leaves out what is for None
+        for j in range(prior.shape[1]):
+            c[j] += inv_root[j] * c.dtype.type(ridge) * prior[number, j]
 
 
 @inner(inline="always")

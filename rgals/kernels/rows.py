@@ -6,8 +6,6 @@ numba leaves its branches out. A row that cannot be solved (its diagonal not pos
 leaves its code in ``info``; Python raises.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -86,7 +84,7 @@ def _run(counter, work, rows, basis, result, steps, sums):
             row = look_ahead(at, stop, order, rows, result)
             if not is_solvable(row.number, smallest, largest, rows, result):
                 continue
-            scale_row(row.number, rows, basis, scratch)
+            scale_row(row.number, rows, basis, scratch, rows.prior)
             # The way of a row: steps, or CG where it is worth trying, or a factorisation.
             kind, worth, code = kinds[row.number], worths[row.number], 0
             if steps is not None:

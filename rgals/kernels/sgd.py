@@ -5,8 +5,6 @@ Rows are independent, and every sum runs in a fixed order, so that results do no
 (splitmix64) keyed by batch and row.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 

@@ -6,8 +6,6 @@ them into the gradient and multiplies it into both sides. Tiles depend on the sh
 are added in a fixed order, so the outcome does not depend on the number of threads.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from rgals.kernels import blas

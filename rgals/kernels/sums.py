@@ -1,7 +1,5 @@
 """Weighted sums over the rows of a table, in float64 and a fixed order."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rgals.kernels.compile import entry

@@ -10,8 +10,6 @@ in registers. A *panel* is ``depth x W`` numbers, contiguous: step t of W neighb
 Compiled functions call them with one-dimensional arrays, each followed by its offset; kernels with pointers.
 """
 
-from __future__ import annotations
-
 from rgals.kernels.library import kernel
 from rgals.kernels.vectors import Number
 

@@ -8,8 +8,6 @@ Blocks and tiles have fixed sizes and the work is cut by the shape of the proble
 threads changes no bit of the result.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from rgals.kernels.blas import gemm_nt

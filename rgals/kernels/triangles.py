@@ -5,8 +5,6 @@ The upper triangle by block columns: block column j is the panel (`rgals.kernels
 panels.
 """
 
-from __future__ import annotations
-
 from numba.extending import register_jitable
 
 from rgals.kernels import tiles

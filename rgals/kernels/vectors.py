@@ -6,8 +6,6 @@ stores W numbers, W being one cache line (16 float32, 8 float64). LLVM maps a ve
 there are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -40,7 +38,7 @@ class Index:
         self.builder = builder  # a Python integer becomes a constant
         self.ir = ir.Constant(INT, value) if isinstance(value, int) else value
 
-    def _of(self, other) -> Index:
+    def _of(self, other) -> "Index":
         return other if isinstance(other, Index) else Index(self.builder, other)
 
     def __add__(self, other):
@@ -64,19 +62,19 @@ class Index:
         """A comparison: ``i.is_("<", j)``."""
         return self.builder.icmp_signed(relation, self.ir, self._of(other).ir)
 
-    def lowest_bit(self) -> Index:
+    def lowest_bit(self) -> "Index":
         """The number of its lowest set bit."""
         return Index(self.builder, self.builder.cttz(self.ir, ir.Constant(ir.IntType(1), 1)))
 
-    def count_bits(self) -> Index:
+    def count_bits(self) -> "Index":
         """How many of its bits are set."""
         return Index(self.builder, self.builder.ctpop(self.ir))
 
-    def at_most(self, other) -> Index:
+    def at_most(self, other) -> "Index":
         """The smaller of two."""
         return Index(self.builder, self.builder.select(self.is_("<", other), self.ir, self._of(other).ir))
 
-    def at_least(self, other) -> Index:
+    def at_least(self, other) -> "Index":
         """The larger of two."""
         return Index(self.builder, self.builder.select(self.is_(">", other), self.ir, self._of(other).ir))
 
@@ -84,7 +82,7 @@ class Index:
 class Vector:
     """W numbers in a register; operators work number by number."""
 
-    def __init__(self, e: Emitter, value=None) -> None:
+    def __init__(self, e: "Emitter", value=None) -> None:
         self.e, self._ir = e, value
 
     @property
@@ -102,7 +100,7 @@ class Vector:
             return self.e.fma(-other.left, other.right, self)
         return Vector(self.e, self.e.builder.fsub(self.ir, other.ir))
 
-    def __mul__(self, other) -> Product:
+    def __mul__(self, other) -> "Product":
         return Product(self.e, self, other)
 
     def __truediv__(self, other):
@@ -115,7 +113,7 @@ class Vector:
 class Product(Vector):
     """``left * right``: fused where it is added or subtracted, rounded where it is used as a number."""
 
-    def __init__(self, e: Emitter, left: Vector, right: Vector) -> None:
+    def __init__(self, e: "Emitter", left: Vector, right: Vector) -> None:
         super().__init__(e)
         self.left, self.right = left, right
 
@@ -135,11 +133,11 @@ class Product(Vector):
 class Number(Vector):
     """A vector of equal numbers, which a call takes as one number."""
 
-    def __init__(self, e: Emitter, scalar) -> None:
+    def __init__(self, e: "Emitter", scalar) -> None:
         super().__init__(e, e.spread(scalar).ir)
         self.scalar = scalar
 
-    def on(self, e: Emitter) -> Vector:
+    def on(self, e: "Emitter") -> Vector:
         """The same for vectors of another width."""
         return e.spread(self.scalar)
 
@@ -147,7 +145,7 @@ class Number(Vector):
 class Variable(Vector):
     """A vector that changes, ``v += a * b``, and stays in a register."""
 
-    def __init__(self, e: Emitter) -> None:
+    def __init__(self, e: "Emitter") -> None:
         super().__init__(e)
         # Memory in the function's entry; LLVM turns it into a register.
         self.slot = cgutils.alloca_once(e.builder, e.vector)
@@ -170,10 +168,10 @@ class Variable(Vector):
 class Pointer:
     """An address of numbers; ``p[i]`` are the W numbers from the i-th on, in any alignment."""
 
-    def __init__(self, e: Emitter, address) -> None:
+    def __init__(self, e: "Emitter", address) -> None:
         self.e, self.ir = e, address
 
-    def __add__(self, offset) -> Pointer:
+    def __add__(self, offset) -> "Pointer":
         return type(self)(self.e, self.e.builder.gep(self.ir, [self.e.index(0)._of(offset).ir]))
 
     def _vector(self, i):
@@ -226,15 +224,15 @@ class Emitter:
 
     # ---------------------------------------------------------------- other widths, loops, calls
 
-    def narrower(self, width: int) -> Emitter:
+    def narrower(self, width: int) -> "Emitter":
         """The same for vectors of another width."""
         return Emitter(self.builder, self.type, width)
 
-    def wide(self) -> Emitter:
+    def wide(self) -> "Emitter":
         """The same for vectors of as many float64."""
         return Emitter(self.builder, types.float64, self.width)
 
-    def native(self) -> Emitter:
+    def native(self) -> "Emitter":
         """The same for vectors that one register holds: W with AVX-512 (32 registers), half of it else (16).
 
         A tile of W x W is too large for 16 registers of half the size; W / 2 x W / 2 of it fit.
@@ -264,7 +262,7 @@ class Emitter:
         with self.loop(n) as i:
             yield Index(self.builder, 0)._of(n) - 1 - i
 
-    def pieces(self, n) -> Iterator[tuple[Emitter, Index]]:
+    def pieces(self, n) -> "Iterator[tuple[Emitter, Index]]":
         """For ``n`` numbers: the code of a block of W, then that of each number that is left."""
         one, whole = self.narrower(1), n // self.width
         with self.blocks(whole) as at:

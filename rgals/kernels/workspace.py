@@ -1,7 +1,5 @@
 """Memory for kernels to work in."""
 
-from __future__ import annotations
-
 from numba import types
 from numba.extending import intrinsic
 

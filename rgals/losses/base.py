@@ -28,11 +28,13 @@ from sklearn.base import BaseEstimator
 from rgals.losses.degrees import Degrees, power
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
-from rgals.runtime.checks import check_real
+from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import InputError, ParameterError, ShapeError
 
 #: In place of a number: the value that the loss's rule gives for the matrix.
 AUTO = "auto"
+
+Priors = tuple[Any, Any]  # of users and items: a `rgals.solvers.prior.Prior` or None
 
 _CHUNK = 1 << 20  # interactions looked at together in numpy code: bounds temporary memory
 
@@ -60,6 +62,9 @@ class Side:
         no positives too: see `with_pairs`.
     interaction : float
     coupled : bool
+    prior : Prior or None
+        Rows are pulled to its predictions instead of to zero, and those without a system of their own are
+        what it predicts.
     """
 
     scale: np.ndarray
@@ -71,6 +76,7 @@ class Side:
     col_terms: np.ndarray
     interaction: float
     coupled: bool
+    prior: Any = None
 
     @property
     def has_weights(self) -> bool:
@@ -90,7 +96,7 @@ class Side:
     def take_rows(self, at: np.ndarray | slice) -> "Side":
         """The side of some of its rows."""
         by_row = {name: getattr(self, name)[at] for name in ("scale", "linear", "ridge", "row_terms")}
-        return replace(self, **by_row)
+        return replace(self, **by_row, prior=None if self.prior is None else self.prior.take_rows(at))
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,7 @@ class Coefficients:
     user_terms : ndarray of float64, shape (n_users, 4)
         ``U``: value and constant part of m, value and constant part of l.
     item_terms : ndarray of float64, shape (n_items, 4)
-        ``V``.
+        ``V``. Where the loss takes dislikes, both have six columns: see `with_dislikes`.
     interaction : float, default 0
         ``i``; at most ``1 / sum_y h_y`` keeps the all-pairs part positive semidefinite.
     removed : float, default 0
@@ -119,6 +125,18 @@ class Coefficients:
     item_terms: np.ndarray
     interaction: float = 0.0
     removed: float = 0.0
+
+    def with_dislikes(self, weight: float) -> "Coefficients":
+        """The same with the term ``weight |v_xy| (o_xy + 1)^2`` for every negative value."""
+        users = np.tile([weight, -weight], (len(self.g), 1))
+        terms = (self.user_terms, users), (self.item_terms, np.ones((len(self.h), 2)))
+        user_terms, item_terms = (np.concatenate(both, axis=1) for both in terms)
+        return replace(self, user_terms=user_terms, item_terms=item_terms)
+
+    def without(self, users: np.ndarray, items: np.ndarray) -> "Coefficients":
+        """The same for who and what takes no part: users and items without interactions, with features."""
+        g, t = (np.where(users, 0.0, array) for array in (self.g, self.t))
+        return replace(self, g=g, t=t, h=np.where(items, 0.0, self.h))
 
     def user_side(self, users: CSR, reg: float, reg_exponent: float) -> Side:
         """The user half-step on ``users`` (users x items)."""
@@ -149,6 +167,11 @@ class Coefficients:
             interaction=self.interaction,
             coupled=True,
         )
+
+
+def takes_dislikes(model: Any) -> bool:
+    """Whether negative values are dislikes to a model, by its loss if it has one."""
+    return bool(getattr(getattr(model, "loss", None), "dislikes", False))
 
 
 def number(exponent: float | str) -> float:
@@ -232,6 +255,22 @@ def _row_sums(matrix: CSR, cols: np.ndarray, valued: bool) -> np.ndarray:
     return out
 
 
+def with_priors(found: Coefficients, degrees: Degrees, priors: Priors) -> "Coefficients":
+    """The coefficients of a fit with features: who has these and no interactions takes no part in the loss.
+
+    What the features predict is then all that there is of them.
+    """
+    if priors == (None, None):
+        return found
+    counts = degrees.user_count, degrees.item_count
+    cold = [np.zeros(len(n), bool) if p is None else (n == 0) & p.described for n, p in zip(counts, priors)]
+    return found.without(cold[0], cold[1])
+
+
+def _predicted(factors: np.ndarray, prior: Any) -> Any:
+    return 0.0 if prior is None else prior.predict(factors.shape[1])
+
+
 class Loss(BaseEstimator):
     """Base of the losses: parameters, their rule, objective and gradient; subclasses give coefficients.
 
@@ -273,6 +312,8 @@ class Loss(BaseEstimator):
 
     #: What messages and tables call the loss.
     name: str
+    #: Whether a negative value is a dislike; otherwise it is refused.
+    dislikes: bool = False
     _auto: ClassVar[tuple[str, ...]] = ()  # parameters that may be "auto"; all but exponents are >= 0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -282,7 +323,7 @@ class Loss(BaseEstimator):
             cls.name = cls.__name__
 
     @abstractmethod
-    def coefficients(self, degrees: Degrees) -> Coefficients:
+    def coefficients(self, degrees: Degrees) -> "Coefficients":
         """The coefficient arrays for a matrix with the given margins."""
 
     def defaults(self, degrees: Degrees, K: int) -> dict[str, float]:
@@ -319,6 +360,7 @@ class Loss(BaseEstimator):
         ParameterError
             Naming the parameter and its range.
         """
+        check_choice(f"{self.name}.dislikes", self.dislikes, (False, True))
         for name, value in self.get_params().items():
             exponent, auto = name.endswith("_exponent"), name in self._auto
             if auto and isinstance(value, str):
@@ -327,7 +369,7 @@ class Loss(BaseEstimator):
                     raise ParameterError(f"{self.name}.{name}", value, f"give {number}, or 'auto'")
             elif exponent:
                 check_real(f"{self.name}.{name}", value, -4.0, 4.0)
-            elif auto:
+            elif auto or name == "dislike_weight":
                 check_real(f"{self.name}.{name}", value, 0.0)
 
     def couples_items(self) -> bool:
@@ -338,7 +380,7 @@ class Loss(BaseEstimator):
         """Why ``solver="svd"`` cannot minimise this loss; None where it can."""
         return f"{self.name} has no closed form"
 
-    def coefficients_for(self, degrees: Degrees) -> Coefficients:
+    def coefficients_for(self, degrees: Degrees) -> "Coefficients":
         """`coefficients`, with the shapes and numbers checked.
 
         Raises
@@ -351,7 +393,8 @@ class Loss(BaseEstimator):
         found = self.coefficients(degrees)
         n_users, n_items = len(degrees.user_sum), len(degrees.item_sum)
         shapes: dict[str, tuple[int, ...]] = {"g": (n_users,), "h": (n_items,), "t": (n_users,)}
-        shapes |= {"user_terms": (n_users, 4), "item_terms": (n_items, 4)}
+        width = 6 if self.dislikes else 4
+        shapes |= {"user_terms": (n_users, width), "item_terms": (n_items, width)}
         for field, shape in shapes.items():
             array = np.asarray(getattr(found, field))
             what = f"the loss {self.name}: its coefficients {field}"
@@ -370,7 +413,13 @@ class Loss(BaseEstimator):
         return float(all_pairs + weight_sums(matrix, coefficients.user_terms, coefficients.item_terms).sum())
 
     def objective(
-        self, X: object, P: np.ndarray, Q: np.ndarray, reg: float = 0.0, reg_exponent: float = 1.0
+        self,
+        X: object,
+        P: np.ndarray,
+        Q: np.ndarray,
+        reg: float = 0.0,
+        reg_exponent: float = 1.0,
+        priors: Priors = (None, None),
     ) -> float:
         """Value of the regularised objective at any factors, in float64.
 
@@ -381,8 +430,10 @@ class Loss(BaseEstimator):
         Q : ndarray, shape (n_items, K)
         reg, reg_exponent : float
             Strength and exponent ``nu`` of the regularisation.
+        priors : pair of Prior or None
+            Of users and items, as a fit with features has them.
         """
-        matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent)
+        matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent, priors)
         quadratic = Q.T @ (Q * coef.h[:, None])
         total = Q.T @ coef.h
         sums = P @ total
@@ -393,20 +444,31 @@ class Loss(BaseEstimator):
             rows, m, linear = positive_coefficients(matrix, coef.user_terms, coef.item_terms, start, stop)
             scores = np.einsum("ij,ij->i", P[rows], Q[matrix.indices[start:stop]])
             value += m @ scores**2 - 2.0 * (linear @ scores)
-        value += users @ np.einsum("ij,ij->i", P, P) + items @ np.einsum("ij,ij->i", Q, Q)
+        for factors, ridge, prior in ((P, users, priors[0]), (Q, items, priors[1])):
+            rest = factors - _predicted(factors, prior)
+            value += ridge @ np.einsum("ij,ij->i", rest, rest)
+            value += 0.0 if prior is None else prior.reg * np.square(prior.weights_of(P.shape[1])).sum()
         return float(value + self.constant(matrix, coef))
 
     def gradient(
-        self, X: object, P: np.ndarray, Q: np.ndarray, reg: float = 0.0, reg_exponent: float = 1.0
+        self,
+        X: object,
+        P: np.ndarray,
+        Q: np.ndarray,
+        reg: float = 0.0,
+        reg_exponent: float = 1.0,
+        priors: Priors = (None, None),
     ) -> tuple[np.ndarray, np.ndarray]:
         """Gradient of `objective` with respect to ``P`` and ``Q``, in their shapes and float64."""
-        matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent)
+        matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent, priors)
         g = coef.g * (1.0 - coef.removed)
         hQ = Q * coef.h[:, None]
         total = hQ.sum(axis=0)
         pull = coef.t + coef.interaction * coef.g * (P @ total)
-        dP = (P @ (Q.T @ hQ)) * g[:, None] - pull[:, None] * total + users[:, None] * P
-        dQ = hQ @ (P.T @ (P * g[:, None])) - np.outer(coef.h, pull @ P) + items[:, None] * Q
+        dP = (P @ (Q.T @ hQ)) * g[:, None] - pull[:, None] * total
+        dP += users[:, None] * (P - _predicted(P, priors[0]))
+        dQ = hQ @ (P.T @ (P * g[:, None])) - np.outer(coef.h, pull @ P)
+        dQ += items[:, None] * (Q - _predicted(Q, priors[1]))
         rows, m, linear = positive_coefficients(matrix, coef.user_terms, coef.item_terms)
         cols = matrix.indices
         slope = (m * np.einsum("ij,ij->i", P[rows], Q[cols]) - linear)[:, None]
@@ -415,16 +477,17 @@ class Loss(BaseEstimator):
         return 2.0 * dP, 2.0 * dQ
 
     def _read(
-        self, X: object, P: np.ndarray, Q: np.ndarray, reg: float, reg_exponent: float
+        self, X: object, P: np.ndarray, Q: np.ndarray, reg: float, reg_exponent: float, priors: Priors
     ) -> tuple[CSR, Coefficients, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Matrix, coefficients and factors, checked and in float64; ridges of users and of items."""
         self.validate()
-        matrix = as_csr(X, dtype=np.float64)
+        matrix = as_csr(X, dtype=np.float64, dislikes=self.dislikes)
         P, Q = np.asarray(P, np.float64), np.asarray(Q, np.float64)
         if P.ndim != 2 or Q.ndim != 2 or (len(P), len(Q)) != matrix.shape or P.shape[1] != Q.shape[1]:
             raise InputError(f"factors of shapes {P.shape} and {Q.shape} do not fit a matrix {matrix.shape}")
         degrees = Degrees.of(matrix)
         coef = self.resolve(degrees, P.shape[1]).coefficients_for(degrees)
+        coef = with_priors(coef, degrees, priors)
         users = coef.user_side(matrix, reg, reg_exponent)
         items = coef.item_side(matrix.transpose(), reg, reg_exponent)
         return matrix, coef, P, Q, users.ridge, items.ridge

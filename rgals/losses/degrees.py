@@ -35,7 +35,8 @@ class Degrees:
 
     @classmethod
     def of(cls, matrix: CSR) -> "Degrees":
-        """Margins of a matrix."""
+        """Margins of a matrix, without its dislikes."""
+        matrix = matrix.likes
         return cls(matrix.row_sums, matrix.col_sums, matrix.row_counts, matrix.col_counts, matrix=matrix)
 
     @classmethod
@@ -50,12 +51,12 @@ class Degrees:
 
     def with_users(self, rows: CSR) -> "Degrees":
         """Margins for other users (the rows of ``rows``) beside the items of this matrix."""
-        reference = self.reference or self
+        rows, reference = rows.likes, self.reference or self
         return replace(self, user_sum=rows.row_sums, user_count=rows.row_counts, reference=reference)
 
     def with_items(self, columns: CSR) -> "Degrees":
         """Margins for other items (the rows of ``columns``, items x users) beside this matrix's users."""
-        reference = self.reference or self
+        columns, reference = columns.likes, self.reference or self
         return replace(self, item_sum=columns.row_sums, item_count=columns.row_counts, reference=reference)
 
     def alone(self) -> "Degrees":

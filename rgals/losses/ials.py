@@ -34,6 +34,12 @@ class IALS(Loss):
         Degree weighting of the positives, as in `RG2`.
     item_exponent : float or "auto", default="auto"
         As in `RG2`; 0 where ``alpha0`` is set.
+    dislikes : bool, default=False
+        Take negative values as dislikes, which add ``dislike_weight |v_xy| (o_xy + 1)^2`` to the loss.
+        ``c_x`` and ``c_y``, and with them all that is "auto", are those of the other values. Otherwise a
+        negative value is refused.
+    dislike_weight : float, default=1.0
+        See ``dislikes``; >= 0.
 
     Examples
     --------
@@ -52,6 +58,8 @@ class IALS(Loss):
     proposal_exponent: float = 0.0
     user_exponent: float = 0.0
     item_exponent: float | str = AUTO
+    dislikes: bool = False
+    dislike_weight: float = 1.0
 
     def defaults(self, degrees: Degrees, K: int) -> dict[str, float]:
         """Those of `RG2`, by comparing coefficients at the mean user (see `Loss.defaults`)."""
@@ -69,10 +77,11 @@ class IALS(Loss):
         """Coefficient arrays (see `rgals.losses.base`)."""
         boost = degrees.user_factor(self.user_exponent)
         zero = np.zeros(len(boost))
-        return Coefficients(
+        found = Coefficients(
             g=np.full(len(boost), float(self.alpha0)),
             h=degrees.proposal(self.proposal_exponent),
             t=zero,
             user_terms=np.stack([boost, zero, boost, zero], 1),
             item_terms=np.repeat(degrees.item_factor(number(self.item_exponent))[:, None], 4, axis=1),
         )
+        return found.with_dislikes(float(self.dislike_weight)) if self.dislikes else found

@@ -28,6 +28,11 @@ class WRMF(Loss):
         Degree weighting of the positives, as in `RG2`.
     item_exponent : float or "auto", default="auto"
         As in `RG2`; 0 where ``alpha`` is set.
+    dislikes : bool, default=False
+        Take negative values as dislikes, which add ``dislike_weight alpha |v_xy| (o_xy + 1)^2`` to the loss;
+        see `IALS`.
+    dislike_weight : float, default=1.0
+        See ``dislikes``; >= 0.
 
     Examples
     --------
@@ -45,6 +50,8 @@ class WRMF(Loss):
     _: KW_ONLY
     user_exponent: float = 0.0
     item_exponent: float | str = AUTO
+    dislikes: bool = False
+    dislike_weight: float = 1.0
 
     def defaults(self, degrees: Degrees, K: int) -> dict[str, float]:
         """Those of `IALS` in this loss's scale, exactly where all values are equal (see `Loss.defaults`)."""
@@ -59,15 +66,18 @@ class WRMF(Loss):
         alpha = float(self.alpha)
         boost = degrees.user_factor(self.user_exponent)
         zero = np.zeros(len(boost))
-        return Coefficients(
+        found = Coefficients(
             g=np.ones(len(boost)),
             h=np.ones(len(degrees.item_sum)),
             t=zero,
             user_terms=np.stack([alpha * boost, zero, alpha * boost, boost], 1),
             item_terms=np.repeat(degrees.item_factor(number(self.item_exponent))[:, None], 4, axis=1),
         )
+        return found.with_dislikes(alpha * float(self.dislike_weight)) if self.dislikes else found
 
     def constant(self, matrix: CSR, coefficients: Coefficients) -> float:
-        """Sum of the confidences of the positives: their targets are 1, of all else 0."""
-        linear = coefficients.user_terms[:, 2:], coefficients.item_terms[:, 2:]
+        """Sum of the confidences: targets of positives are 1, of dislikes -1, of all else 0."""
+        # A dislike's confidence is its m, minus its l.
+        at = [2, 3, 2, 3, 4, 5][: coefficients.user_terms.shape[1]]
+        linear = coefficients.user_terms[:, at], coefficients.item_terms[:, at]
         return float(weight_sums(matrix, *linear).sum())

@@ -13,7 +13,9 @@ _KEPT = 1 << 20  # bytes that may stay with the process: asking costs as much as
 
 @dataclass(frozen=True)
 class CSR:
-    """A sparse matrix of non-negative weights, rows sorted by index, no duplicates, no stored zeros.
+    """A sparse matrix of weights, rows sorted by index, no duplicates, no stored zeros.
+
+    Weights are positive, but for dislikes, where a loss takes them: these are negative.
 
     Make one with `rgals.matrix.validate.as_csr`, which checks; this class trusts. Its arrays are read-only.
     """
@@ -54,6 +56,16 @@ class CSR:
     def is_binary(self) -> bool:
         """Whether every stored value is 1."""
         return len(self.values) == 0
+
+    @property
+    def likes(self) -> "CSR":
+        """The matrix without dislikes."""
+        return self.where(self.values > 0) if self.has_dislikes else self
+
+    @property
+    def has_dislikes(self) -> bool:
+        """Whether a value is negative."""
+        return bool(len(self.values)) and bool(self.values.min() < 0)
 
     @property
     def rows(self) -> np.ndarray:

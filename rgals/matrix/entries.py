@@ -96,6 +96,7 @@ def merged(known: CSR, new: CSR, how: str) -> tuple[CSR, np.ndarray, np.ndarray]
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=known.n_rows))])
     numbers = numbers[:0] if (numbers == 1).all() else numbers
     out = CSR(indptr, cols.astype(np.int32), numbers, known.n_cols)
+    out = out if out.values.all() else out.where(out.values != 0)  # a like and a dislike
     return out, new.rows[changed], new.indices[changed].astype(np.int64)
 
 

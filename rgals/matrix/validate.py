@@ -130,13 +130,20 @@ def _dense_to_sparse(X: Any, name: str) -> sp.csr_array:
 
 
 def as_csr(
-    X: Any, *, name: str = "X", dtype: Any = np.float32, n_rows: int | None = None, n_cols: int | None = None
+    X: Any,
+    *,
+    name: str = "X",
+    dtype: Any = np.float32,
+    n_rows: int | None = None,
+    n_cols: int | None = None,
+    dislikes: bool = False,
 ) -> CSR:
     """Check a matrix (scipy, ndarray, `CSR`) and bring it into the form that rgals computes with.
 
     Duplicates are added, explicit zeros dropped, rows sorted. The caller's matrix is never modified; arrays
     are shared where nothing had to change. Errors call it ``name`` and say which row and column is at fault.
     ``n_rows`` and ``n_cols`` are the shape it must have; a transposed matrix is recognised in the message.
+    ``dislikes`` permits negative values.
     """
     if isinstance(X, CSR):
         out = X
@@ -172,7 +179,7 @@ def as_csr(
     data = data[:nnz]
     with np.errstate(over="ignore"):
         values = read_only(data.astype(dtype, copy=False))
-    bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+    bad = np.flatnonzero(~(np.isfinite(values) & ((values >= 0) | dislikes)))
     if len(bad):
         line, cross = int(np.searchsorted(indptr, bad[0], side="right")) - 1, indices[bad[0]]
         row, column = (cross, line) if by_column else (line, cross)
@@ -182,7 +189,7 @@ def as_csr(
         if np.isinf(values[bad[0]]):
             problem = f"is infinity or too large for {np.dtype(dtype)}; weights must be finite and >= 0"
             raise InputError(f"{name}: value {what} at {where} {problem}")
-        advice = "weights must be >= 0"
+        advice = "weights must be >= 0, or dislikes, for WRMF(dislikes=True) and IALS(dislikes=True)"
         raise InputError(f"Negative values in data passed to rgals: {name} holds {what} at {where}; {advice}")
     made = CSR(indptr, indices, values, shape[1])
     if by_column:

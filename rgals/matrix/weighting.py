@@ -30,7 +30,7 @@ class Weighting:
     with ``c_x`` the sum of the user's values and ``idf_y = log(1 + (M - n_y + 1/2) / (n_y + 1/2))`` for an
     item that ``n_y`` of M users have (Robertson and Zaragoza, "The probabilistic relevance framework: BM25
     and beyond", 2009). ``scale`` makes 1 the mean weight of the fitted interactions, which the rules of the
-    losses count on.
+    losses count on. Dislikes keep their values and count in none of these.
     """
 
     kind: str = "raw"
@@ -42,6 +42,7 @@ class Weighting:
     @classmethod
     def of(cls, kind: str, matrix: CSR) -> "Weighting":
         """The weighting of a kind (one of `VALUES` but "auto") for the matrix that is fitted."""
+        matrix = matrix.likes
         if kind in ("raw", "binary"):
             return cls(kind)
         if kind == "log1p" and matrix.is_binary:
@@ -55,6 +56,8 @@ class Weighting:
 
     def rows(self, matrix: CSR) -> CSR:
         """Histories of users (users x items) with weights for values."""
+        if matrix.has_dislikes:
+            return _beside_dislikes(matrix, self.rows(matrix.likes))
         if self._keeps(matrix):
             return matrix
         if self.kind == "binary":
@@ -65,6 +68,9 @@ class Weighting:
         """Histories of any items (items x users) with weights; ``users`` are all histories of the users."""
         if self.idf is None:
             return self.rows(matrix)
+        if matrix.has_dislikes:
+            return _beside_dislikes(matrix, self.columns(matrix.likes, users))
+        users = users.likes
         own = replace(self, idf=_idf(matrix.row_counts, self.n_users))
         return own._weighted(matrix, self._norms(users), by_item=True)
 
@@ -115,6 +121,13 @@ class Weighting:
             user, item = (item, user) if by_item else (user, item)
             with np.errstate(over="ignore"):  # of the least values: they weigh nothing
                 yield self.idf[item] * (_K1 + 1.0) / (1.0 + norms[user] / v)
+
+
+def _beside_dislikes(matrix: CSR, likes: CSR) -> CSR:
+    """The matrix with other values for its likes."""
+    values = matrix.values.copy()
+    values[values > 0] = 1.0 if likes.is_binary else likes.values
+    return replace(matrix, values=values)
 
 
 def _idf(counts: np.ndarray, n_users: int) -> np.ndarray:

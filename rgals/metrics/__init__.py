@@ -13,6 +13,7 @@ from rgals.metrics.lists import (
     average_precision,
     capped_average_precision,
     capped_recall,
+    dislike_rate,
     f1,
     hit_rate,
     mrr,
@@ -38,4 +39,5 @@ __all__ = ["Evaluation", "Judged", "Outranked", "evaluate", "evaluate_sampled", 
 __all__ += ["average_precision", "capped_average_precision", "capped_recall", "f1", "hit_rate", "mrr"]
 __all__ += ["ndcg", "nrbp", "precision", "rbp", "recall", "auc", "partial_auc"]
 __all__ += ["average_popularity", "coverage", "exposure", "gini", "novelty", "standard_error"]
+__all__ += ["dislike_rate"]
 __all__ += ["Comparison", "bootstrap_interval", "compare", "effect_size", "holm", "paired_test"]

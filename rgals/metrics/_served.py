@@ -43,6 +43,7 @@ class Served:
     history: CSR  # what is known about the users whom the model knows
     n_known: int  # users whom the model knows
     user_ids: np.ndarray | None  # where the test set came with ids
+    disliked: CSR  # test interactions of negative value
     needs_history: bool = True  # whether the model says nothing about the cold
 
     @cached_property
@@ -53,7 +54,7 @@ class Served:
     @cached_property
     def popularity(self) -> np.ndarray:
         """Training interactions of every item."""
-        return self.history.col_counts
+        return self.history.likes.col_counts
 
     @property
     def activity(self) -> np.ndarray:
@@ -132,17 +133,22 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         truth = laid_out
     else:
         shape = [None if n is None else n + len(new) for n, new in zip(sizes, unknown, strict=True)]
-        truth = as_csr(laid_out, name="test", n_rows=shape[0], n_cols=shape[1])
+        truth = as_csr(laid_out, name="test", n_rows=shape[0], n_cols=shape[1], dislikes=True)
+    disliked = truth.where(truth.values < 0) if truth.has_dislikes else CSR.empty(*truth.shape)
+    truth = truth.likes
     n_users, n_items = n_users or truth.n_rows, n_items or truth.n_cols
     seen = CSR.empty(n_users, n_items)
     if known is not None:
         matrix = beside(known, users, items, name="train")[0]
-        seen = as_csr(matrix, name="train", n_rows=n_users, n_cols=n_items)
+        seen = as_csr(matrix, name="train", n_rows=n_users, n_cols=n_items, dislikes=True)
     history = state.seen if state is not None and state.seen is not None else seen
     if cold == "popular" and history.nnz == 0:
         raise ParameterError("cold", cold, "popular are the items of the training interactions; give train")
     nothing = np.ones(truth.n_rows, bool)
     nothing[:n_users] = history.row_counts == 0
+    known_users = getattr(state, "known_users", None)
+    if known_users is not None:
+        nothing[:n_users] &= ~known_users
     if history.nnz == 0:  # who is known cannot be told from interactions
         nothing[:n_users] = ~source[0].any(axis=1) if isinstance(source, tuple) else False
     indptr = np.append(seen.indptr, np.full(truth.n_rows - n_users, seen.indptr[-1]))
@@ -151,7 +157,7 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         labels = users.labels
         if len(unknown[0]):
             labels = joined(labels, as_labels(unknown[0]))
-    known_of = cold == "popular", history, n_users, labels, getattr(model, "_needs_history", True)
+    known_of = cold == "popular", history, n_users, labels, disliked, getattr(model, "_needs_history", True)
     return Served(source, truth, replace(seen, indptr=indptr), nothing, *known_of)
 
 

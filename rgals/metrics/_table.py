@@ -10,6 +10,7 @@ from rgals.metrics import catalogue, full, lists
 from rgals.runtime.errors import InputTypeError, ParameterError
 
 LISTS, WHOLE, EXPOSURE, NOVELTY, POPULARITY = "lists", "whole", "exposure", "novelty", "popularity"
+DISLIKES = "dislikes"
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ METRICS = {
     "hit_rate": Metric(lists.hit_rate, also=("hr", "hitrate", "hit", "hits", "hit_ratio", "success")),
     "rbp": Metric(lists.rbp, parameter="p", check=lists.check_persistence),
     "nrbp": Metric(lists.nrbp, parameter="p", check=lists.check_persistence),
+    "dislike_rate": Metric(lists.dislike_rate, DISLIKES),
     "auc": Metric(full.auc, WHOLE, also=("roc_auc", "auroc")),
     "pauc": Metric(full.partial_auc, WHOLE, ("partial_auc",), "max_fpr", full.check_rate),
     "coverage": Metric(

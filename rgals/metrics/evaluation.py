@@ -11,7 +11,7 @@ from rgals.matrix.csr import CSR
 from rgals.metrics import catalogue
 from rgals.metrics._judged import judge_trusted
 from rgals.metrics._served import Scores, Served, served, users_with_truth
-from rgals.metrics._table import EXPOSURE, LISTS, NOVELTY, POPULARITY, WHOLE, Metric, parse_all
+from rgals.metrics._table import DISLIKES, EXPOSURE, LISTS, NOVELTY, POPULARITY, WHOLE, Metric, parse_all
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, ParameterError
 
@@ -73,12 +73,14 @@ def evaluate(
         Interactions that leave the ranking. Test interactions that are also here cannot be recommended: they
         are dropped, with a warning.
     test : sparse matrix of shape (M, N), Interactions or frame
-        Relevant items: any stored non-zero. Relevance is binary. What has ids is laid out as the model is
+        Relevant items: any value above 0. Relevance is binary. Values below 0 are dislikes, which
+        ``dislike_rate`` counts. What has ids is laid out as the model is
         (or, where that has none, ``train``), whatever its order. Users that the model does not know are
         cold, and items that it does not know count as missed; a warning says how many.
     metrics : str or iterable of str, default ("ndcg@10",)
         ``ndcg, mrr, map, capped_map, recall, capped_recall, precision, f1, hit_rate, rbp, nrbp, coverage,
-        gini, novelty, arp`` with a cutoff (``"recall@20"``); ``auc`` and ``pauc`` of the whole ranking.
+        gini, novelty, arp, dislike_rate`` with a cutoff (``"recall@20"``); ``auc`` and ``pauc`` of the
+        whole ranking.
         ``recall`` divides by the number of test items, ``capped_recall`` by at most k; likewise ``map``.
         Other usual names (``hr@10``, ``p@5``) are understood; ``rgals metrics`` prints all of them with
         definitions. Parameters go into parentheses: ``"rbp(0.95)@50"``, ``"pauc(0.05)"``.
@@ -156,7 +158,7 @@ def figures(
     totals: dict[str, np.ndarray] = {}
     known = np.empty(0, np.int64), max(judged.n_known, 1)
     if any(metric.needs in (NOVELTY, POPULARITY) for metric in wanted):
-        known = seen.col_counts, known[1]
+        known = seen.likes.col_counts, known[1]
     dropped = n_interactions = 0
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch]
@@ -219,7 +221,8 @@ def _block(
     n = min(max((m.k for m in wanted if m.k is not None), default=0), seen.n_cols)
     whole = any(m.needs == WHOLE for m in wanted)
     answers = judged.answers(users)
-    lists = judge_trusted(judged.lists(answers, seen, n, whole, n_jobs), truth, n_jobs) if n else None
+    ids = judged.lists(answers, seen, n, whole, n_jobs) if n else np.empty((len(users), 0), np.int32)
+    lists = judge_trusted(ids, truth, n_jobs) if n else None
     counts = judged.outranked(answers, truth, seen, n_jobs) if whole else None
     out = {}
     for metric in wanted:
@@ -227,6 +230,9 @@ def _block(
             out[metric.name] = metric.function(lists, k=metric.k, **metric.options)
         elif metric.needs == WHOLE:
             out[metric.name] = metric.function(counts, **metric.options)
+        elif metric.needs == DISLIKES:
+            shown = judge_trusted(ids, judged.disliked.take_rows(users), n_jobs)
+            out[metric.name] = metric.function(shown, k=metric.k)
         elif metric.needs == NOVELTY:
             out[metric.name] = metric.function(lists, *known, metric.k)
         elif metric.needs == POPULARITY:

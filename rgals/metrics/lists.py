@@ -152,6 +152,20 @@ def capped_recall(ranked: Any, truth: Any = None, k: int | None = None) -> np.nd
 
 
 @_documented
+def dislike_rate(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
+    """Share of disliked items among the first k; ``truth`` are the dislikes, NaN for users without.
+
+    `evaluate` takes test interactions of negative value for dislikes.
+
+    Examples
+    --------
+    >>> dislike_rate([[2, 0, 1]], csr_array([[1, 0, 0]]), k=2)
+    array([0.5])
+    """
+    return precision(ranked, truth, k)
+
+
+@_documented
 def precision(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     """Share of the first k ranks that hold a relevant item: ``sum_{i<=k} h_i / k``.
 

@@ -5,15 +5,29 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from rgals.files.archive import ArraySpec
 from rgals.losses import LOSSES, Degrees, Loss
+from rgals.matrix.validate import fault
 from rgals.model.file import REAL, ModelFormat, model_spec, pack_object, unpack_object
 from rgals.model.state import FittedState, check_readout
 from rgals.runtime.checks import check_real
 from rgals.solvers.hard_negatives import HardNegatives, read_hard_negatives
+from rgals.solvers.prior import Prior
 
 _DEGREES = ("user_sum", "item_sum", "user_count", "item_count")
+_SIDES = ("user", "item")
+
+
+def _prior_arrays(side: str) -> dict[str, ArraySpec]:
+    """What a file has of a side's features."""
+    shapes: dict[str, tuple[str, ...]] = {"indptr": (f"n_{side}s+1",), "indices": (f"n_{side}_entries",)}
+    shapes |= {"data": shapes["indices"], "weights": (f"n_{side}_features", "K")}
+    kinds = {"indptr": "i8", "indices": "i8", "data": "f8", "weights": "f8"}
+    return {name: ArraySpec((kinds[name],), shape, required=False) for name, shape in shapes.items()}
+
+
 SPEC = model_spec(
     "rgals-model",
     1,
@@ -21,8 +35,22 @@ SPEC = model_spec(
         f"degrees_{name}": ArraySpec(("f8" if name.endswith("sum") else "i8",), (f"n_{name[:4]}s",))
         for name in _DEGREES
     }
-    | {"item_scale": ArraySpec(REAL, ("n_items",), required=False)},
+    | {"item_scale": ArraySpec(REAL, ("n_items",), required=False)}
+    | {f"{side}_feature_{name}": spec for side in _SIDES for name, spec in _prior_arrays(side).items()},
 )
+
+
+def _prior(side: str, arrays: dict[str, np.ndarray], meta: Any) -> tuple[Prior | None, Any]:
+    """The features of a side and their weights, checked, and how a frame was encoded."""
+    parts = [arrays.get(f"{side}_feature_{name}") for name in ("data", "indices", "indptr", "weights")]
+    data, indices, indptr, weights = parts
+    if meta is None or data is None or indices is None or indptr is None or weights is None:
+        return None, None
+    wrong = fault(indptr, indices, len(data), len(weights))
+    if wrong or indptr[-1] != len(data) or not (np.isfinite(data).all() and np.isfinite(weights).all()):
+        raise ValueError(f"the features of {side}s are damaged{'' if wrong is None else f': {wrong}'}")
+    features = sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, len(weights)))
+    return Prior(features, check_real("feature_reg", meta["reg"], 0.0), None, weights), meta["encoding"]
 
 
 def _kinds(own: type[Loss] | None) -> dict[str, type[Loss]]:
@@ -84,6 +112,14 @@ def save(state: FittedState, path: str | os.PathLike) -> None:
         meta["readout_exponent"] = state.readout_exponent
     if state.hard_negatives is not None:
         meta["hard_negatives"] = _pack_hard(state.hard_negatives)
+    for side, prior, encoding in zip(_SIDES, state.priors, state.encodings, strict=True):
+        if prior is not None:
+            features = prior.features
+            arrays[f"{side}_feature_indptr"] = features.indptr.astype(np.int64)
+            arrays[f"{side}_feature_indices"] = features.indices.astype(np.int64)
+            arrays[f"{side}_feature_data"] = features.data
+            arrays[f"{side}_feature_weights"] = prior.weights_of(state.item_factors.shape[1])
+            meta[f"{side}_features"] = {"reg": prior.reg, "encoding": encoding}
     _format().save(state, path, arrays, meta)
 
 
@@ -99,8 +135,11 @@ def load(kind: type, path: str | os.PathLike, own: type[Loss] | None = None) -> 
         scale = arrays.get("item_scale")
         if scale is not None and not (scale > 0).all():
             raise ValueError("the read-out's scale of an item is not positive")
+        found = [_prior(side, arrays, meta.get(f"{side}_features")) for side in _SIDES]
         return FittedState(
             **fields,
+            priors=(found[0][0], found[1][0]),
+            encodings=(found[0][1], found[1][1]),
             loss=loss,
             reg=check_real("reg", meta["reg"], 0.0),
             reg_exponent=check_real("reg_exponent", meta["reg_exponent"], -4.0, 4.0),

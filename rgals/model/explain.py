@@ -34,6 +34,8 @@ class Explanation:
     negatives : float
         What ``hard_negatives`` took away, or gave, by their own pull: of the best items that the user does
         not have, together. 0 without them, and for WRMF and iALS, whose other pairs pull to 0.
+    features : float
+        What the user's features gave.
     """
 
     user: Any
@@ -44,6 +46,7 @@ class Explanation:
     rest: float
     all_pairs: float
     negatives: float = 0.0
+    features: float = 0.0
 
 
 def explain(state: FittedState, user: int, item: int, n: int | None) -> Explanation:
@@ -57,18 +60,23 @@ def explain(state: FittedState, user: int, item: int, n: int | None) -> Explanat
     if state.seen is None:
         raise InputError("this model carries no training interactions, which an explanation is made of")
     row = state.weighting.rows(state.seen.take_rows(np.array([user])))
-    coefficients = state.coefficients(row)
+    own = state.priors[0]
+    prior = None if own is None else own.take_rows(np.array([user]))
+    coefficients = state.coefficients(row, prior)
     side = coefficients.user_side(row, state.reg, state.reg_exponent)
     curvature, pull = state.user_system
     past = state.solved_items[row.indices].astype(np.float64)
     _, m, linear = positive_coefficients(row, side.row_terms, side.col_terms)
     system = side.scale[0] * curvature + (past * m[:, None]).T @ past
     system[np.diag_indices_from(system)] += side.ridge[0]
-    parts, all_pairs, negatives = np.empty(0), 0.0, 0.0
-    if row.nnz:
+    parts, all_pairs, negatives, features = np.empty(0), 0.0, 0.0, 0.0
+    predicted = np.zeros(len(system)) if prior is None else prior.predict(len(system))[0]
+    if not row.nnz:
+        features = float(predicted @ state.item_factors[item].astype(np.float64))
+    else:
         hard, hard_linear = np.empty((0, len(system))), np.empty(0)
         if state.hard_negatives is not None:
-            first = _solve(system, linear @ past + side.linear[0] * pull)
+            first = _solve(system, linear @ past + side.linear[0] * pull + side.ridge[0] * predicted)
             found = state.hard_negatives.best_of(state.solved_items @ first, row.indices)
             of_users, of_items = pair_terms(coefficients, state.hard_negatives.weight)
             hard = state.solved_items[found].astype(np.float64)
@@ -76,12 +84,13 @@ def explain(state: FittedState, user: int, item: int, n: int | None) -> Explanat
             system += (hard * weight[:, None]).T @ hard
         w = _solve(system, state.item_factors[item].astype(np.float64))
         parts, all_pairs = linear * (past @ w), float(side.linear[0] * (w @ pull))
+        features = float(side.ridge[0] * (w @ predicted))
         negatives = float(hard_linear @ (hard @ w))
     order = np.argsort(-np.abs(parts), kind="stable")
     listed = order[: len(order) if n is None else n]
-    score, rest = float(parts.sum() + all_pairs + negatives), float(parts[order[len(listed) :]].sum())
-    items = row.indices[listed].astype(np.int64)
-    return Explanation(user, item, score, items, parts[listed], rest, all_pairs, negatives)
+    score = float(parts.sum() + all_pairs + negatives + features)
+    items, rest = row.indices[listed].astype(np.int64), float(parts[order[len(listed) :]].sum())
+    return Explanation(user, item, score, items, parts[listed], rest, all_pairs, negatives, features)
 
 
 def _solve(system: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 
 from rgals.datasets.ids import IdMap
 from rgals.files.archive import ArraySpec, FileSpec, load_npz, save_npz
+from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import fault
 from rgals.matrix.weighting import AUTO, VALUES, Weighting
@@ -106,6 +107,8 @@ class ModelFormat:
                 **{f"{side}_ids": _labels(arrays, side) for side in ("user", "item")},
             }
             state = self.make(fields, arrays, meta)
+            if state.seen is not None and state.seen.has_dislikes and not takes_dislikes(state):
+                raise ValueError("a stored interaction has a value that is not positive")
             updates = check_int("merged", meta.get("merged", 0), 0)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             name = os.fspath(path)
@@ -172,8 +175,8 @@ def _seen(arrays: Mapping[str, np.ndarray]) -> CSR:
         raise ValueError(f"the stored interactions are damaged: {wrong or 'columns do not rise'}")
     if len(values) not in (0, len(indices)):
         raise ValueError(f"{len(indices)} interactions need as many values or none")
-    if len(values) and not (values > 0).all():
-        raise ValueError("a stored interaction has a value that is not positive")
+    if len(values) and not (np.abs(values) > 0).all():
+        raise ValueError("a stored interaction has no value")
     return seen
 
 

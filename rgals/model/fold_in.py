@@ -16,6 +16,7 @@ from rgals.runtime.errors import InputError
 from rgals.solvers.base import Backend
 from rgals.solvers.choose import exact_backend
 from rgals.solvers.hard_negatives import fold_in, pair_terms, with_users
+from rgals.solvers.prior import Prior
 
 
 class Half(NamedTuple):
@@ -34,18 +35,18 @@ class FoldIn(FactorRanker):
         assert isinstance(snapshot, FittedState)
         return self._user_step(snapshot, self._users(snapshot, rows))
 
-    def _users(self, state: FittedState, rows: CSR) -> Half:
-        """Any users, from their histories as given."""
+    def _users(self, state: FittedState, rows: CSR, prior: Prior | None = None) -> Half:
+        """Any users, from their histories as given, and their features."""
         rows = state.weighting.rows(rows)
-        coefficients = state.coefficients(rows)
+        coefficients = state.coefficients(rows, prior)
         side = coefficients.user_side(rows, state.reg, state.reg_exponent)
-        return Half(rows, coefficients, side, exact_backend(self))
+        return Half(rows, coefficients, replace(side, prior=prior), exact_backend(self))
 
-    def _items(self, state: FittedState, columns: CSR) -> Half:
-        """Any items, from their histories with weights for values."""
-        coefficients = state.loss.coefficients_for(state.degrees.with_items(columns))
+    def _items(self, state: FittedState, columns: CSR, prior: Prior | None = None) -> Half:
+        """Any items, from their histories with weights for values, and their features."""
+        coefficients = state.coefficients_of_items(columns, prior)
         side = coefficients.item_side(columns, state.reg, state.reg_exponent)
-        return Half(columns, coefficients, side, exact_backend(self))
+        return Half(columns, coefficients, replace(side, prior=prior), exact_backend(self))
 
     def _user_step(self, state: FittedState, users: Half) -> np.ndarray:
         """The user half-step."""
@@ -99,7 +100,7 @@ class FoldIn(FactorRanker):
         if side.coupled and side.interaction:
             # Rows share - i v^T G v with v = sum_y h_y q_y. The share of the items that stay is linear in the
             # others: h_y G v_stay, which is a linear weight i g_x (p_x . v_stay) of the users.
-            h = state.loss.coefficients_for(state.degrees).h[: len(state.item_factors)].copy()
+            h = state.own_coefficients.h[: len(state.item_factors)].copy()
             h[solved] = 0.0
             pull = state.user_factors @ (h @ state.solved_items)
             weight = side.linear_weight + side.interaction * side.gram_weight * pull
@@ -167,5 +168,6 @@ class FoldIn(FactorRanker):
 def _columns(X_cols: Any, state: FittedState) -> CSR:
     """Histories of items as rows: items x users."""
     n_users = len(state.user_factors)
-    matrix = as_csr(X_cols, name="X_cols", dtype=state.item_factors.dtype, n_rows=n_users)
+    dtype, dislikes = state.item_factors.dtype, state.loss.dislikes
+    matrix = as_csr(X_cols, name="X_cols", dtype=dtype, n_rows=n_users, dislikes=dislikes)
     return matrix.transpose()

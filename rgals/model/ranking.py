@@ -9,6 +9,7 @@ import numpy as np
 
 from rgals.datasets.given import given, in_columns
 from rgals.datasets.ids import Positions, as_labels
+from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
 from rgals.matrix.validate import as_csr
@@ -74,7 +75,7 @@ def _aligned(name: str, matrix: Any, n_rows: int, snapshot: Snapshot) -> CSR:
     if shape == (n_users, n_items) and n_rows != n_users:
         what = f"{name} has shape {shape}, a row for every user of the model, but it takes one"
         raise ShapeError(f"{what} for each of the {n_rows} users asked for: give {name}[users]")
-    return as_csr(matrix, name=name, n_rows=n_rows, n_cols=n_items)
+    return as_csr(matrix, name=name, n_rows=n_rows, n_cols=n_items, dislikes=name == "exclude")
 
 
 def _items(snapshot: Snapshot, filters: dict[str, Any], n_rows: int) -> dict[str, Any]:
@@ -143,7 +144,11 @@ class FactorRanker(Fitted):
         filters |= _items(snapshot, filters, len(queries))
         ids, scores = self._topk(queries, snapshot.item_factors, n, **filters)
         known = seen[1] is None or not self._needs_history
-        rows = np.flatnonzero([] if known else seen[1].row_counts == 0)  # type: ignore[union-attr]
+        alone: Any = [] if known else seen[1].row_counts == 0  # type: ignore[union-attr]
+        if not known and getattr(snapshot, "known_users", None) is not None:
+            # Who has features has factors without any interaction.
+            alone = alone & ~queries.any(axis=1)
+        rows = np.flatnonzero(alone)
         if not len(rows):
             return ids, scores
         if cold == "popular" and snapshot.seen is not None:
@@ -336,7 +341,8 @@ class FactorRanker(Fitted):
         n_items = len(snapshot.item_factors)
         found = given(X_rows, name="X_rows")
         X_rows = in_columns(found, snapshot.items if snapshot.item_ids is not None else None, "X_rows")
-        rows = as_csr(X_rows, name="X_rows", dtype=snapshot.item_factors.dtype, n_cols=n_items)
+        dtype, dislikes = snapshot.item_factors.dtype, takes_dislikes(self)
+        rows = as_csr(X_rows, name="X_rows", dtype=dtype, n_cols=n_items, dislikes=dislikes)
         filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
         ids, scores = self._rank(snapshot, self._fold_in(snapshot, rows), ("given", rows), n, cold, filters)
         asked = np.arange(len(ids)) if found.user_ids is None else found.user_ids

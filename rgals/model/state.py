@@ -9,6 +9,7 @@ from sklearn.base import clone
 
 from rgals.datasets.ids import IdMap, Positions
 from rgals.losses import Coefficients, Degrees, Loss
+from rgals.losses.base import Priors, with_priors
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import update
 from rgals.matrix.validate import check_ids
@@ -17,6 +18,7 @@ from rgals.runtime.checks import check_real
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, UnknownIdError
 from rgals.runtime.lazy import cached_property
 from rgals.solvers.hard_negatives import HardNegatives
+from rgals.solvers.prior import Prior
 
 
 def check_labels(
@@ -196,7 +198,7 @@ class Snapshot:
     def popularity(self) -> np.ndarray:
         """Training interactions of each item, shape (N, 1): factors that rank by popularity."""
         assert self.seen is not None
-        return self.seen.col_counts.astype(self.item_factors.dtype)[:, None]
+        return self.seen.likes.col_counts.astype(self.item_factors.dtype)[:, None]
 
 
 @dataclass(frozen=True)
@@ -209,14 +211,37 @@ class FittedState(Snapshot):
     readout_exponent: float = field(default=0.0, compare=False)  # of ``item_scale``
     degrees: Degrees = None  # type: ignore[assignment]  # margins of the training matrix, for a fold-in
     hard_negatives: HardNegatives | None = field(default=None, compare=False)
+    priors: Priors = field(default=(None, None), compare=False)  # features of users and items
+    encodings: tuple[Any, Any] = field(default=(None, None), compare=False)  # of frames that they came in
 
-    def coefficients(self, rows: CSR) -> Coefficients:
-        """The coefficients of the loss on the interactions of any users."""
-        return self.loss.coefficients_for(self.degrees.with_users(rows))
+    def coefficients(self, rows: CSR, prior: Prior | None = None) -> Coefficients:
+        """The coefficients of the loss on the interactions of any users, with their features."""
+        degrees = self.degrees.with_users(rows)
+        return with_priors(self.loss.coefficients_for(degrees), degrees, (prior, self.priors[1]))
+
+    def coefficients_of_items(self, columns: CSR, prior: Prior | None = None) -> Coefficients:
+        """The coefficients of the loss on the interactions of any items, with their features."""
+        degrees = self.degrees.with_items(columns)
+        return with_priors(self.loss.coefficients_for(degrees), degrees, (self.priors[0], prior))
+
+    @cached_property
+    def own_coefficients(self) -> Coefficients:
+        """The coefficients of the loss on the training interactions."""
+        return with_priors(self.loss.coefficients_for(self.degrees), self.degrees, self.priors)
+
+    @property
+    def known_users(self) -> np.ndarray | None:
+        """Of every user, whether there are features; None where there are of nobody."""
+        return None if self.priors[0] is None else self.priors[0].described
 
     @property
     def _options(self) -> tuple:
-        return () if self.hard_negatives is None else (repr(self.hard_negatives.get_params()),)
+        found: tuple = () if self.hard_negatives is None else (repr(self.hard_negatives.get_params()),)
+        for prior in self.priors:
+            if prior is not None:
+                places = np.stack(prior.features.nonzero()).astype(np.int64)
+                found += (places, prior.features.data, prior.weights)
+        return found
 
     def scale_of(self, columns: CSR) -> np.ndarray | None:
         """What the read-out multiplies other items by, in the scale of those of the fit."""
@@ -228,7 +253,7 @@ class FittedState(Snapshot):
     @cached_property
     def user_system(self) -> tuple[np.ndarray, np.ndarray]:
         """What the systems of all users share: ``Q^T diag(h) Q - i u u^T`` and ``u = Q^T h``, in float64."""
-        coefficients = self.loss.coefficients_for(self.degrees)
+        coefficients = self.own_coefficients
         items = self.solved_items
         gram, u = np.zeros((items.shape[1],) * 2), np.zeros(items.shape[1])
         for start in range(0, len(items), 1 << 14):

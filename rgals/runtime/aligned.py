@@ -3,8 +3,6 @@
 numpy's begin 16 bytes after one, so that a row of 64 float32 touches five lines instead of four.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 LINE = 64  # bytes

@@ -13,6 +13,7 @@ import numpy as np
 from rgals.datasets.given import given, in_columns
 from rgals.datasets.ids import Positions, as_labels
 from rgals.files.atomic import atomic_file
+from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import update
 from rgals.matrix.validate import as_csr
@@ -221,7 +222,8 @@ class Task:
         if X_new is not None:
             found = given(X_new, name="X_new")
             X_new = in_columns(found, None if state.item_ids is None else state.items, "X_new")
-            self.new = as_csr(X_new, name="X_new", dtype=item_factors.dtype, n_cols=len(item_factors))
+            n, dislikes = len(item_factors), takes_dislikes(self.model)
+            self.new = as_csr(X_new, name="X_new", dtype=item_factors.dtype, n_cols=n, dislikes=dislikes)
             self._size = self.new.n_rows
             self.labels = found.user_ids if new_ids is None else as_labels(new_ids)
             if self.labels is not None and len(self.labels) != self._size:
@@ -246,7 +248,8 @@ class Task:
         if isinstance(value, str) and name == "exclude" and value == "train" and self.new is not None:
             return "given"
         if is_matrix(value):
-            return as_csr(value, name=name, n_rows=shape[0], n_cols=shape[1])
+            dislikes = name == "exclude"
+            return as_csr(value, name=name, n_rows=shape[0], n_cols=shape[1], dislikes=dislikes)
         return value if value is None or name == "exclude" else self._state.rows_of("item", value, name)
 
     def names(self, start: int, stop: int) -> np.ndarray:

@@ -214,7 +214,7 @@ def topk(
     gpu = None if device == "cpu" else open_device(device)
     n_queries, n_items = len(queries), len(items)
     exclude = CSR.empty(n_queries, n_items) if exclude is None else exclude
-    pairs = as_csr(exclude, name="exclude", n_rows=n_queries, n_cols=n_items)
+    pairs = as_csr(exclude, name="exclude", n_rows=n_queries, n_cols=n_items, dislikes=True)
     scale = read_only(np.asarray([] if item_scale is None else item_scale, queries.dtype))
     if item_scale is not None and scale.shape != (n_items,):
         raise ShapeError(f"item_scale has shape {scale.shape}, expected ({n_items},): one factor an item")
@@ -305,7 +305,7 @@ def topk_dense(
         raise InputTypeError("scores must be a writeable, C-ordered matrix of float32 or float64")
     n = check_int("n", n, 1)
     exclude = CSR.empty(*scores.shape) if exclude is None else exclude
-    pairs = as_csr(exclude, name="exclude", n_rows=len(scores), n_cols=scores.shape[1])
+    pairs = as_csr(exclude, name="exclude", n_rows=len(scores), n_cols=scores.shape[1], dislikes=True)
     require_lists(len(scores), n, 4 + scores.dtype.itemsize)
     ids, best = np.empty((len(scores), n), np.int32), np.empty((len(scores), n), scores.dtype)
     with workers(useful_jobs(n_jobs, scores.size)) as threads:

@@ -1,7 +1,5 @@
 """The reference by stochastic gradient descent: all ranking losses, the same data, the same evaluator."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What "auto" stands for in an `SGDRanker`: good settings by the matrix, K and the loss."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

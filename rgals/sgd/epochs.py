@@ -1,7 +1,5 @@
 """Stochastic gradient descent, epoch by epoch, from the parameters of an `SGDRanker`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -33,7 +31,7 @@ class Epochs:
 
     label: ClassVar[str] = "SGD"
     unit: ClassVar[str] = "epoch"
-    outcome: ClassVar[tuple[str, ...]] = ("user_factors", "item_factors")
+    outcome: tuple[str, ...] = ("user_factors", "item_factors")
 
     def __init__(self, model: Any, X: CSR, start: Sequence[np.ndarray], seed: int) -> None:
         self.model = model

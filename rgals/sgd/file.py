@@ -1,7 +1,5 @@
 """The file of a fitted SGDRanker: what every model stores, with losses and optimisers by name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rgals.model.file import ModelFormat, model_spec, pack_object, unpack_object

@@ -1,7 +1,5 @@
 """LightGCN: a factor is scored as the mean of what the graph of interactions makes of it, layer by layer."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rgals.kernels import sgd as kernel

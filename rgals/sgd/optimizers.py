@@ -5,8 +5,6 @@
 >>> models = [SGDRanker(optimizer=optimizer) for optimizer in optimizers]
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 

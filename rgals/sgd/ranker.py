@@ -1,7 +1,5 @@
 """SGDRanker: parameters -> validate -> train -> publish one fitted state."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Where negatives come from, and the correction for not drawing them uniformly."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rgals.kernels import sgd as kernel

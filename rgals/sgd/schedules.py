@@ -1,7 +1,5 @@
 """Learning-rate schedules: a factor of the learning rate as a function of training progress."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

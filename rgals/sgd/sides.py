@@ -1,7 +1,5 @@
 """What a step of the optimiser changes: the factors of a side, and what a loss keeps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

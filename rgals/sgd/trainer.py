@@ -1,7 +1,5 @@
 """One epoch of stochastic gradient descent. Knows scoring, sampling, optimiser; losses know scores only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,19 +1,18 @@
 """Alternating least squares: the problem, and one iteration of two half-steps."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
-from rgals.losses.base import AUTO, Coefficients, Loss
+from rgals.losses.base import AUTO, Coefficients, Loss, Priors, Side
 from rgals.losses.degrees import Degrees
 from rgals.matrix.csr import CSR
 from rgals.runtime.aligned import empty
 from rgals.runtime.errors import NumericalError
 from rgals.solvers.base import Backend
 from rgals.solvers.hard_negatives import Sampler
+from rgals.solvers.prior import Prior
 
 
 @dataclass(frozen=True)
@@ -27,11 +26,12 @@ class Problem:
     constant: float
     reg: float
     reg_exponent: float
+    priors: Priors = (None, None)
 
     @classmethod
     def of(
         cls, users: CSR, loss: Loss, coefficients: Coefficients, reg: float, reg_exponent: float
-    ) -> Problem:
+    ) -> "Problem":
         """The problem of a loss on a matrix."""
         constant = loss.constant(users, coefficients)
         return cls(users, users.transpose(), loss, coefficients, constant, reg, reg_exponent)
@@ -61,6 +61,22 @@ def choose_reg(reg: float | str, problem: Problem, degrees: Degrees, K: int) -> 
     return reg * float(np.exp((1.0 - nu) * np.mean(logs)))
 
 
+def sides_of(problem: Problem) -> tuple[Side, Side]:
+    """The half-steps of users and of items; priors know their ridges then."""
+    given = problem.reg, problem.reg_exponent
+    sides = []
+    for side, prior in (
+        (problem.coefficients.user_side(problem.users, *given), problem.priors[0]),
+        (problem.coefficients.item_side(problem.items, *given), problem.priors[1]),
+    ):
+        if prior is not None:
+            # In units of the mean ridge, `Prior.reg` is what a ridge regression calls alpha.
+            mean = float(side.ridge[side.ridge > 0].mean()) if side.ridge.any() else 0.0
+            side = replace(side, prior=Prior(prior.features, prior.reg * mean, side.ridge, prior.weights))
+        sides.append(side)
+    return sides[0], sides[1]
+
+
 class ALS:
     """Alternating half-steps, items first: the `rgals.training.steps.Steps` of a problem.
 
@@ -72,7 +88,7 @@ class ALS:
 
     label: ClassVar[str] = "ALS"
     unit: ClassVar[str] = "it"
-    outcome: ClassVar[tuple[str, ...]] = ("item_factors",)  # the last half-step makes the user factors
+    outcome: tuple[str, ...] = ("item_factors",)  # the last half-step makes the user factors
 
     def __init__(
         self,
@@ -83,9 +99,9 @@ class ALS:
         sampler: Sampler | None = None,
     ) -> None:
         self.problem, self.backend, self.item_scale, self.sampler = problem, backend, item_scale, sampler
-        reg, nu = problem.reg, problem.reg_exponent
-        self._user_side = problem.coefficients.user_side(problem.users, reg, nu)
-        self._item_side = problem.coefficients.item_side(problem.items, reg, nu)
+        self._user_side, self._item_side = sides_of(problem)
+        if problem.priors[0] is not None:
+            self.outcome = ("item_factors", "user_factors")  # by which the weights of users are found
         item_factors = empty((problem.items.n_rows, user_factors.shape[1]), user_factors.dtype)
         self._users, self._items = backend.upload(user_factors, None), backend.upload(item_factors, None)
         if sampler is not None:
@@ -104,17 +120,28 @@ class ALS:
             user_side, item_side = self._with_pairs
         what = "item"
         try:
+            self._regress(item_side, self._items, iteration)
             step = backend.half_step(
                 items, self._users, item_side, rotate=True, out=self._items, warm=iteration > 1
             )
             self._items = step.factors
-            penalty = backend.ridge(self._items, item_side.ridge)
+            if item_side.prior is None:
+                penalty = backend.ridge(self._items, item_side.ridge)
+            else:
+                self._regress(item_side, self._items)
+                penalty = item_side.prior.penalty(*backend.state(self._items))
             what = "user"
+            self._regress(user_side, self._users, iteration)
             step = backend.half_step(users, self._items, user_side, rotate=True, out=self._users, warm=True)
         except NumericalError as error:
             raise NumericalError(f"iteration {iteration}, {what} half-step: {error}") from error
         self._users = step.factors
         return constant + penalty - step.decrease
+
+    def _regress(self, side: Side, factors: Any, iteration: int | None = None) -> None:
+        """Weights of the features by the factors as they are; none before the first iteration."""
+        if side.prior is not None and iteration != 1:
+            side.prior.regress(self.backend.state(factors)[0])
 
     def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """Factors of users and items in one basis, whose products are the scores."""

@@ -1,7 +1,5 @@
 """What a backend is."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np

@@ -5,8 +5,6 @@ A fit therefore never turns factors back: each half-step goes on in the basis th
 that basis is not orthogonal it is written down (`Factors.basis`), because ridges speak of lengths.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

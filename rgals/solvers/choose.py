@@ -1,7 +1,5 @@
 """Which solver runs, on which device."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rgals.solvers.base import Backend

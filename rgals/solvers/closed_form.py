@@ -1,7 +1,5 @@
 """The global optimum of RG2 and RGx without extra weight on the positives, by one truncated SVD."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -8,8 +8,6 @@ solve them to rounding (`rgals.kernels.cg`), and rows with few positives are sol
 (`rgals.kernels.cholesky`): neither needs any K x K matrix. `rgals.solvers.plan` says how each row is solved.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ from rgals.runtime.threads import workers
 from rgals.solvers.base import HalfStep, raise_for_rows, squared_lengths
 from rgals.solvers.basis import Change, Factors, eigenbasis, metric, whitening
 from rgals.solvers.plan import Plan
+from rgals.solvers.prior import Prior
 
 _AT_ONCE = 4096  # rows of a table of n_rows x K numbers that is never held as a whole
 
@@ -95,6 +94,7 @@ class _HalfStep:
         self.plan, self.side, self.steps, self.n_threads = plan, plan.side, plan.steps, n_threads
         self.fixed, self.solved, self.out = fixed, out, out.array
         self.n_rows, self.k, self.kp = plan.matrix.n_rows, self.out.shape[1], plan.kp
+        self.rows, self.empty, self.offset = plan.rows, np.zeros((1, self.k), self.out.dtype), 0.0
 
     def run(self, rotate: bool, warm: bool) -> HalfStep:
         change = self._find_basis(rotate)
@@ -107,6 +107,8 @@ class _HalfStep:
             if coupled:
                 shift = self._majorised_coupling(back)
             self._turn_start(back)
+        if self.side.prior is not None:
+            self._predict(self.side.prior, change)
         if coupled:
             if self.steps is None:
                 shift = self._coupling()
@@ -123,9 +125,27 @@ class _HalfStep:
         if rotate:
             self.fixed.changed(change.fixed_basis)
             self.solved.changed(change.solved_basis)
-            return HalfStep(self.solved, value)
+            return HalfStep(self.solved, value - self.offset)
         gram.multiply(factors, change.forth.T.astype(factors.dtype), factors, self.n_threads)
-        return HalfStep(factors, value)
+        return HalfStep(factors, value - self.offset)
+
+    def _predict(self, prior: Prior, change: Change) -> None:
+        """What the rows are pulled to, and what those without a system of their own become."""
+        weights = prior.weights_of(self.k) @ change.back
+        pulls = weights  # where lengths are right; else in the metric of the basis
+        if change.whitens and change.solved_basis is not None:
+            pulls = weights @ metric(change.solved_basis, self.n_threads)
+        # Solutions take the place of predictions, unless these are asked for more than once.
+        once = self.steps is None and not (self.side.coupled and self.side.interaction)
+        table = self.out if once else empty(self.out.shape, self.out.dtype)
+        self.offset = prior.reg * float((weights * pulls).sum())
+        for start in range(0, self.n_rows, _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            there, pulled = (prior.features[part] @ by for by in (weights, pulls))
+            self.offset += float(self.side.ridge[part] @ np.einsum("ij,ij->i", there, pulled))
+            table[part] = pulled
+        self.rows = self.rows._replace(prior=table)
+        self.empty = prior.features[self.plan.empty] @ weights
 
     def _find_basis(self, rotate: bool) -> Change:
         """The basis in which the part that all rows share is diagonal."""
@@ -195,12 +215,12 @@ class _HalfStep:
 
     def _solve(self, s: np.ndarray) -> tuple[np.ndarray, float]:
         plan, basis, result = self.plan, self._basis(s), self._result()
-        self.out[plan.empty] = 0.0
+        self.out[plan.empty] = self.empty
         if len(plan.diagonal.order):
-            diagonal.solve(plan.diagonal, plan.rows, basis, result, self.n_threads)
+            diagonal.solve(plan.diagonal, self.rows, basis, result, self.n_threads)
         for all_work, steps in ((plan.iterated, self.steps), (plan.exact, None)):
             for work in plan.launches(all_work):  # Ctrl-C is answered between two launches
-                rows.solve(work, plan.rows, basis, result, self.n_threads, steps)
+                rows.solve(work, self.rows, basis, result, self.n_threads, steps)
         raise_for_rows(result.info, self.out.dtype)
         return self.out, float(result.value.sum())
 
@@ -226,7 +246,7 @@ class _HalfStep:
         plan, k, result = self.plan, self.k, self._result()
         if not len(plan.coupled.order):
             return np.zeros((k, k)), np.zeros(k)
-        work = plan.coupled, plan.rows, self._basis(self.s), result
+        work = plan.coupled, self.rows, self._basis(self.s), result
         B, solutions = rows.coupling_sums(*work, self.n_threads)
         raise_for_rows(result.info, self.out.dtype)
         return B[:k, :k], solutions[:k]
@@ -247,7 +267,7 @@ class _HalfStep:
         if not len(plan.diagonal.order):
             return np.diag(total), np.zeros(k)
         self.out[plan.empty] = self.out[plan.coupled.order] = 0.0
-        diagonal.solve(plan.diagonal, plan.rows, self._basis(self.s), result, self.n_threads)
+        diagonal.solve(plan.diagonal, self.rows, self._basis(self.s), result, self.n_threads)
         raise_for_rows(result.info, self.out.dtype)
         return np.diag(total), self._pull(self.out)
 

@@ -1,7 +1,5 @@
 """The oracle: half-steps in float64 numpy, written from the formulas, a K x K system per row."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -45,11 +43,16 @@ class DenseBackend:
         systems = np.empty((rows.n_rows, K, K))
         rhs = np.empty((rows.n_rows, K))
         info = np.zeros(rows.n_rows, np.int32)
+        predicted, offset = np.zeros((rows.n_rows, K)), 0.0
+        if side.prior is not None:
+            predicted = side.prior.predict(K)
+            offset = side.prior.reg * float(np.square(side.prior.weights_of(K)).sum())
+            offset += float(side.ridge @ np.square(predicted).sum(axis=1))
         for r in range(rows.n_rows):
             here = slice(rows.indptr[r], rows.indptr[r + 1])
             f = F[rows.indices[here]]
             systems[r] = side.scale[r] * G + (f * m[here, None]).T @ f + side.ridge[r] * np.eye(K)
-            rhs[r] = linear[here] @ f + side.linear[r] * s
+            rhs[r] = linear[here] @ f + side.linear[r] * s + side.ridge[r] * predicted[r]
             if not rhs[r].any():
                 systems[r] = np.eye(K)  # nothing pulls: the answer is zero whatever the curvature
             elif not np.linalg.eigvalsh(systems[r])[0] > 0:
@@ -66,4 +69,8 @@ class DenseBackend:
             solution = np.linalg.solve(systems, rhs[:, :, None])[:, :, 0]
             # The decrease is b . q without the coupling's share (see mathematics in `rgals.losses.base`).
             rhs = rhs - h[:, None] * (H @ v)
-        return HalfStep(solution.astype(fixed.dtype), float((rhs * solution).sum()))
+        value = float((rhs * solution).sum()) - offset
+        if side.prior is not None:
+            alone = (rows.row_counts == 0) & (side.linear == 0)
+            solution[alone] = predicted[alone]
+        return HalfStep(solution.astype(fixed.dtype), value)

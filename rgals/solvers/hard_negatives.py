@@ -1,7 +1,5 @@
 """Hard negatives: weight for the pairs that a user's current scores put first, in the same exact rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

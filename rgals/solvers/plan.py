@@ -8,8 +8,6 @@ and a line in `classify`.
 Figures named below were measured on two cores with AVX-512 and 2 MB of second-level cache a core, float32.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

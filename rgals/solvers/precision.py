@@ -6,8 +6,6 @@ units, plus what its own positives weigh in units of the same (the trace of ``X^
 needs no Gramian says so.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A spectral start: user factors from a randomised SVD of the matrix, scaled by the degrees of its rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`fit`, the same for every estimator: check, read, divide, train, publish one fitted state."""
 
-from __future__ import annotations
-
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -18,8 +16,9 @@ from rgals.model.ranking import FactorRanker
 from rgals.model.state import FitRecord, Snapshot, parameters_of
 from rgals.runtime.checks import check_choice
 from rgals.runtime.memory import typed_errors
+from rgals.solvers.prior import prior_bytes
 from rgals.training.checkpoint import Checkpoint, Store, open_store
-from rgals.training.data import divide, read, weigh
+from rgals.training.data import divide, read, weigh, with_features
 from rgals.training.steps import Callback
 from rgals.training.watch import BestIterate, make_watchers
 
@@ -37,6 +36,8 @@ class Task:
     watchers: Sequence[Callback]
     best: BestIterate | None
     chosen: dict[str, Any]  # parameters that were "auto" and follow from the matrix alone
+    features: tuple[Any, Any] = (None, None)  # of users and items, as sparse matrices,
+    encodings: tuple[Any, Any] = (None, None)  # and how those of frames were made
 
 
 class Trained(FactorRanker):
@@ -82,6 +83,8 @@ class Trained(FactorRanker):
         user_ids: Any = None,
         item_ids: Any = None,
         columns: Any = None,
+        user_features: Any = None,
+        item_features: Any = None,
     ) -> Self:
         """Fit the factors to an interaction matrix.
 
@@ -111,6 +114,12 @@ class Trained(FactorRanker):
         columns : dict or "matrix", optional
             Ends the guess about a frame: ``{"user": "who", "item": "what"}`` names the columns (also
             ``value``, ``timestamp``; positions from 0 will do), "matrix" says that its columns are items.
+        user_features, item_features : sparse matrix, array, frame or (ids, matrix), optional
+            What is known of users and items besides, for `RGALS`: a row each, in the order of ``X``, or in
+            any order with ids, in a pair or in the column ``user`` or ``item`` of a frame. Numbers of a frame
+            are standardised, all else has a column for each of its values. Rows are pulled to a prediction
+            from their features, which is all that users and items without interactions have; with ids these
+            need not be in ``X``. See `rgals.solvers.prior`.
 
         Returns
         -------
@@ -146,19 +155,23 @@ class Trained(FactorRanker):
         dtype = given._check(checkpoint)
         params = parameters_of(given)
         matrix, labels, names = read(given, X, dtype, user_ids, item_ids, columns)
+        both = user_features, item_features
+        matrix, labels, features, encodings = with_features(given, matrix, labels, both)
         split = given.early_stopping and validation is None
         watched = given.early_stopping or validation is not None or callbacks is not None
         chosen = given._choose(matrix)
         vars(given).update(chosen)
         weighting = weigh(given.values, matrix, depth=4)
         given.values = weighting.kind  # as a checkpoint keeps it
-        room = weighting.bytes(matrix)
+        room = weighting.bytes(matrix) + prior_bytes(features, params)
         given._check_memory(matrix, dtype, weights=room, split=split, watched=watched)
         seed, store = open_store(checkpoint, given._checkpoint, given.random_state)
         weighted = weighting.rows(matrix)
         train, held_out = divide(weighted, labels, validation, given.early_stopping, seed, columns)
         watchers, best = make_watchers(given, train, held_out, callbacks)
-        task = Task(weighted, train, held_out, dtype, seed, store, watchers, best, chosen)
+        task = Task(
+            weighted, train, held_out, dtype, seed, store, watchers, best, chosen, features, encodings
+        )
         state, history, solver = given._train(task)
         record = FitRecord(params, history, len(history), solver, names)
         # One assignment, so that neither a signal nor another thread sees half of it.

@@ -1,7 +1,5 @@
 """Checkpoints: interrupted fits resume and end with the bytes of an uninterrupted one."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -89,7 +87,7 @@ class Checkpoint:
         return os.path.join(self.folder, self.name)
 
 
-def open_store(checkpoint: Any, spec: FileSpec, random_state: Any) -> tuple[int, Store | None]:
+def open_store(checkpoint: Any, spec: FileSpec, random_state: Any) -> "tuple[int, Store | None]":
     """The seed of a fit and the file where it is written down, if ``checkpoint`` asks for one."""
     if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike | Checkpoint):
         raise ParameterError("checkpoint", checkpoint, "give a folder or Checkpoint(folder, every=...)")

@@ -1,7 +1,5 @@
 """What a fit is given, checked: matrix and labels, seed, the part that is held out, factors to start from."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 
@@ -10,10 +8,12 @@ import scipy.sparse as sp
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import _check_feature_names, _check_n_features, _get_feature_names
 
+from rgals.datasets.features import read_features
 from rgals.datasets.given import beside, given, in_columns
 from rgals.datasets.ids import IdMap
+from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
-from rgals.matrix.entries import hold_out
+from rgals.matrix.entries import grown, hold_out
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import AUTO, Weighting, are_ratings, spread
 from rgals.model.state import Snapshot, check_labels
@@ -31,12 +31,30 @@ def read(
     """The matrix to fit, the labels of its users and items, and the names of its columns."""
     found = given(X, columns)
     matrix = check_matrix(model, found.matrix, dtype)
-    if matrix.nnz == 0:
+    if matrix.likes.nnz == 0:
         raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
     user_ids = found.user_ids if user_ids is None else user_ids
     item_ids = found.item_ids if item_ids is None else item_ids
     names = None if found.frame is None else _column_names(found.frame)
     return matrix, check_labels(user_ids, item_ids, matrix.shape), names
+
+
+def with_features(
+    model: Any, matrix: CSR, labels: tuple[Any, Any], both: tuple[Any, Any]
+) -> tuple[CSR, tuple[Any, Any], tuple[Any, Any], tuple[Any, Any]]:
+    """The matrix and its labels with those of whom there are features alone; the features; encodings."""
+    found: list[tuple] = []
+    for side, said in enumerate(both):
+        name = ("user_features", "item_features")[side]
+        if said is None:
+            found.append((None, labels[side], None))
+            continue
+        if not hasattr(model, "feature_reg"):
+            raise ParameterError(name, "given", f"{type(model).__name__} takes no features; leave them out")
+        found.append(read_features(said, matrix.shape[side], labels[side], name))
+    features, ids, encodings = zip(*found, strict=True)
+    shape = (n if f is None else f.shape[0] for n, f in zip(matrix.shape, features, strict=True))
+    return grown(matrix, *shape), (ids[0], ids[1]), (features[0], features[1]), (encodings[0], encodings[1])
 
 
 def weigh(values: str, matrix: CSR, *, depth: int) -> Weighting:
@@ -46,6 +64,7 @@ def weigh(values: str, matrix: CSR, *, depth: int) -> Weighting:
     """
     if values != AUTO:
         return Weighting.of(values, matrix)
+    matrix = matrix.likes
     found, taken, said = spread(matrix), "raw", ""
     if found > HEAVY:
         taken = "binary"
@@ -78,7 +97,7 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
     """The matrix in canonical form, with ``n_items`` columns."""
     if sp.issparse(X) or isinstance(X, CSR):
         # A wrong number of items is named by `as_csr`, a right one by nobody.
-        matrix = as_csr(X, dtype=dtype, n_cols=n_items)
+        matrix = as_csr(X, dtype=dtype, n_cols=n_items, dislikes=takes_dislikes(model))
         if matrix.n_rows == 0:
             raise InputError(f"Found array with 0 sample(s) (shape={matrix.shape}): X has no users")
         if matrix.n_cols == 0:
@@ -93,7 +112,7 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
         raise InputError(str(error)) from error
     except TypeError as error:
         raise InputTypeError(str(error)) from error
-    return as_csr(X, dtype=dtype)
+    return as_csr(X, dtype=dtype, dislikes=takes_dislikes(model))
 
 
 def _column_names(X: Any) -> np.ndarray | None:
@@ -119,7 +138,8 @@ def divide(
         laid_out, *unknown = beside(validation, users, items, columns=columns, name="validation", grow=True)
         n_users, n_items = (n + len(new) for n, new in zip(matrix.shape, unknown, strict=True))
         dtype = matrix.values.dtype
-        return matrix, as_csr(laid_out, name="validation", dtype=dtype, n_rows=n_users, n_cols=n_items)
+        shape = {"n_rows": n_users, "n_cols": n_items}
+        return matrix, as_csr(laid_out, name="validation", dtype=dtype, dislikes=True, **shape)
     return hold_out(matrix, HOLD_OUT, seed) if early_stopping else (matrix, None)
 
 

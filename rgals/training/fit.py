@@ -1,13 +1,12 @@
 """The parts of an ALS fit: its parameters checked, its memory, what a checkpoint keeps of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
 from rgals.files.archive import ArraySpec
 from rgals.losses import AUTO, Loss, get_loss
+from rgals.losses.base import Priors
 from rgals.matrix.csr import CSR
 from rgals.model.state import check_readout
 from rgals.runtime import memory as _memory
@@ -18,6 +17,7 @@ from rgals.solvers import closed_form, spectral
 from rgals.solvers.als import ALS, Problem
 from rgals.solvers.cuda import check_factors, is_cuda
 from rgals.solvers.hard_negatives import read_hard_negatives, scratch_bytes
+from rgals.solvers.prior import Prior
 from rgals.training.checkpoint import checkpoint_spec, describe, plain
 from rgals.training.data import admit, dtype_name
 from rgals.training.start import CLOSED_FORM, INITS, RANDOM, SPECTRAL, WARM, choose_init
@@ -56,6 +56,10 @@ def check_parameters(model: Any, checkpoint: Any) -> np.dtype:
         if model.init == "spectral":
             raise ParameterError("init_scale", model.init_scale, "it scales init='random'; leave it None")
     check_hard_negatives(model)
+    if isinstance(model.feature_reg, str):
+        check_choice("feature_reg", model.feature_reg, (AUTO,))
+    else:
+        check_real("feature_reg", model.feature_reg, 0.0, open_min=True)
     loss = get_loss(model.loss)
     if model.solver == "svd":
         closed_form.check_closed_form(loss, model.reg_exponent)
@@ -73,6 +77,8 @@ def check_hard_negatives(model: Any) -> None:
         return
     if model.solver == "svd":
         why = "solver='svd' has no iterations to draw them in"
+    elif get_loss(model.loss).dislikes:
+        why = "they go with no dislikes"
     elif is_cuda(model.device):
         why = "they are drawn on device='cpu' only"
     elif model.tol > 0:
@@ -92,6 +98,8 @@ def check_device(model: Any) -> None:
             raise ParameterError("device", model.device, "N stands for a device's number, as in 'cuda:0'")
         return
     check_factors(model.K)
+    if get_loss(model.loss).dislikes:
+        raise ParameterError("device", model.device, "dislikes are solved on device='cpu' only")
     if model.solver == "dense":
         raise ParameterError("solver", model.solver, "the float64 reference runs on device='cpu' only")
 
@@ -123,6 +131,31 @@ def check_memory(
     if model.readout_exponent:  # what scores, beside what was solved
         needed += matrix.n_cols * model.K * itemsize
     admit(needed + weights, model, matrix, dtype, split)
+
+
+#: ``feature_reg="auto"``
+FEATURE_REG = 1.0
+
+
+def priors_of(model: Any, task: Any) -> Priors:
+    """What features make of a fit, checked: the priors of users and items."""
+    given = dict(zip(("user_features", "item_features"), task.features, strict=True))
+    for name, features in given.items():
+        if features is None:
+            continue
+        if model.solver == "svd":
+            raise ParameterError(name, "given", "solver='svd' knows no features; leave them out")
+        if is_cuda(model.device):
+            raise ParameterError(name, "given", "features are taken on device='cpu' only")
+        if model.reg == 0:
+            raise ParameterError(name, "given", "features act by the regularisation; set reg > 0")
+        if task.store is not None:
+            raise ParameterError(
+                "checkpoint", "given", f"fits with {name} write no checkpoints; leave it None"
+            )
+    reg = FEATURE_REG if model.feature_reg == AUTO else float(model.feature_reg)
+    users, items = (None if f is None else Prior(f, reg) for f in task.features)
+    return users, items
 
 
 def taken(model: Any, problem: Problem, init: str) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Users and items that leave a fitted model: nothing of them stays in it or its files."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Self, cast
 
@@ -56,7 +54,8 @@ class Forgetting(Updated):
             seen = replace(seen, values=seen.values[:0]) if (seen.values == 1).all() else seen
             removed = _removed(old, seen, "users")
             labels = None if old.user_ids is None else old.user_ids[~gone]
-            left = replace(old, user_factors=old.user_factors[~gone])
+            priors = None if old.priors[0] is None else old.priors[0].take_rows(~gone), old.priors[1]
+            left = replace(old, user_factors=old.user_factors[~gone], priors=priors)
             self._snapshot = with_history(left, seen, (labels, old.item_ids), old.weighting, removed)
         return self
 
@@ -98,6 +97,7 @@ class Forgetting(Updated):
             left = replace(
                 old,
                 item_factors=old.item_factors[~gone],
+                priors=(old.priors[0], None if old.priors[1] is None else old.priors[1].take_rows(~gone)),
                 item_scale=None if scale is None else scale[~gone],
                 record=replace(old.record, feature_names=None if names is None else names[~gone]),
             )

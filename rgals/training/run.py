@@ -1,7 +1,5 @@
 """The one loop of every fit: a step, its time, what watches it, what is written down, when it ends."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import closing

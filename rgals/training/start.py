@@ -1,7 +1,5 @@
 """Where an ALS fit starts and how many iterations it takes: what "auto" stands for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -52,7 +50,7 @@ def first_users(
     """The user factors that a fit starts from."""
     users, items, K = problem.users, problem.items, model.K
     if init == SPECTRAL:
-        return spectral.user_factors(users, items, K, rng, dtype, n_threads(model.n_jobs))
+        return spectral.user_factors(users.likes, items.likes, K, rng, dtype, n_threads(model.n_jobs))
     if init == CLOSED_FORM:
         found = closed_form.item_factors(users, K, problem.reg, rng, dtype)
         side = problem.coefficients.user_side(users, problem.reg, problem.reg_exponent)

@@ -1,7 +1,5 @@
 """What a run repeats, and what those who watch it see after every iteration."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
@@ -18,7 +16,7 @@ class Steps(Protocol):
     label: ClassVar[str]  # the method,
     unit: ClassVar[str]  # and what it counts, for the progress bar
     # "user_factors" or "item_factors" or both: what a run returns of the last iteration, or of the best
-    outcome: ClassVar[tuple[str, ...]]
+    outcome: tuple[str, ...]
 
     def step(self, iteration: int) -> float:
         """Run one iteration, counted from 1; the objective. Raises NumericalError, which names it."""

@@ -1,18 +1,19 @@
 """The work between two fits: interactions, users and items that come, and whether a refit pays."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import replace
 from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
+import scipy.sparse as sp
 from sklearn.utils.validation import _check_feature_names
 
+from rgals.datasets.features import read_features
 from rgals.datasets.given import Given, given, no_ids, refuse_unknown
 from rgals.datasets.ids import IdMap, Positions, joined
 from rgals.losses import Degrees
+from rgals.losses.base import Priors
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import grown, kept_columns, merged, replace_rows
 from rgals.matrix.validate import as_csr
@@ -25,6 +26,7 @@ from rgals.runtime.progress import LOG
 from rgals.solvers.als import Problem
 from rgals.solvers.base import squared_lengths
 from rgals.solvers.choose import exact_backend
+from rgals.solvers.prior import Prior
 from rgals.training.data import check_matrix
 
 MERGES = ("add", "replace", "drop")
@@ -57,7 +59,15 @@ class Updated(FoldIn):
 
     @memory.typed_errors
     def partial_fit(
-        self, X: Any, y: Any = None, *, merge: str = "add", sweeps: int = 2, columns: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        merge: str = "add",
+        sweeps: int = 2,
+        columns: Any = None,
+        user_features: Any = None,
+        item_features: Any = None,
     ) -> Self:
         """Merge new interactions into those that the model knows, and solve what they touch again.
 
@@ -80,6 +90,9 @@ class Updated(FoldIn):
             Times that items and then users are solved.
         columns : dict or "matrix", optional
             As in `fit`.
+        user_features, item_features : sparse matrix, array, frame or (ids, matrix), optional
+            As in `fit`, where that had some: of new users and items, or of known ones, whose old features
+            they replace. A matrix without ids has a row for everybody.
 
         Returns
         -------
@@ -116,25 +129,29 @@ class Updated(FoldIn):
         check_int("sweeps", sweeps, 1)
         if getattr(self, "_snapshot", None) is None:
             fit = cast(Any, self).fit  # of `Trained`, which estimators are besides
-            return fit(X) if columns is None else fit(X, columns=columns)
+            more = {"columns": columns, "user_features": user_features, "item_features": item_features}
+            return fit(X, **{name: value for name, value in more.items() if value is not None})
         began = time.perf_counter()
         with PUBLISHING:
             old = cast(FittedState, self._state())
             seen = seen_of(old)
             events, labels = self._events(X, old, columns)
+            priors, labels, told = _with_features(old, events.shape, labels, (user_features, item_features))
+            events = grown(events, *(len(t) for t in told))
             _admit(old, events)
             touched = np.flatnonzero(events.row_counts)
             known = grown(seen, *events.shape)
             rows, at, items = merged(known.take_rows(touched), events.take_rows(touched), merge)
             if not np.isfinite(rows.values).all():
                 raise InputError(f"X: the sum of an interaction's values overflows {rows.values.dtype}")
-            if not len(at) and events.shape == seen.shape:
+            if not len(at) and events.shape == seen.shape and not any(t.any() for t in told):
                 return self
-            users = touched[np.bincount(at, minlength=len(touched)) > 0]
-            items = np.flatnonzero(np.bincount(items, minlength=events.n_cols))
+            users = np.union1d(touched[np.bincount(at, minlength=len(touched)) > 0], np.flatnonzero(told[0]))
+            items = np.flatnonzero(told[1] | (np.bincount(items, minlength=events.n_cols) > 0))
             new_items = np.arange(seen.n_cols, events.n_cols)
-            counts = events.col_counts[seen.n_cols :]
+            counts = events.likes.col_counts[seen.n_cols :]
             weighting = old.weighting.with_counts(new_items, counts)
+            old = replace(old, priors=priors)
             state = with_history(old, replace_rows(known, touched, rows), labels, weighting, len(at))
             self._snapshot = state = self._solve(old, state, users, items, sweeps)
         LOG.info(
@@ -166,7 +183,7 @@ class Updated(FoldIn):
         if state.user_ids is None or state.item_ids is None:
             raise no_ids("X")
         matrix, *new = found.laid_out(state.users, state.items, grow=True)
-        rows = as_csr(matrix, dtype=dtype)
+        rows = as_csr(matrix, dtype=dtype, dislikes=state.loss.dislikes)
         # Parts of a split name everybody: those count who have interactions.
         users = np.r_[np.ones(n_users, bool), rows.row_counts[n_users:] > 0]
         items = np.r_[np.ones(n_items, bool), rows.col_counts[n_items:] > 0]
@@ -187,16 +204,17 @@ class Updated(FoldIn):
         if len(users):
             if state.user_factors is old.user_factors:
                 state = replace(state, user_factors=state.user_factors.copy())
-            of_users = self._users(state, known.take_rows(users))
+            of_users = self._users(state, known.take_rows(users), _some(state.priors[0], users))
         new = users[users >= len(old.user_factors)]
         if len(items):
             columns = state.weighting.rows(known).transpose(give_back=False).take_rows(items)
-            of_items, own = self._items(state, columns), old.scale_of(columns)
+            of_items, own = self._items(state, columns, _some(state.priors[1], items)), old.scale_of(columns)
             scale, factors = state.item_scale, state.item_factors
             factors = factors.copy() if factors is old.item_factors else factors
             scale = None if scale is None else scale.copy()
             if len(new) and sweeps == 1:
-                state.user_factors[new] = self._fold_in(state, known.take_rows(new))
+                half = self._users(state, known.take_rows(new), _some(state.priors[0], new))
+                state.user_factors[new] = self._user_step(state, half)
         for _ in range(sweeps):
             if len(items):
                 factors[items] = with_scale(self._item_step(state, of_items, items), own)
@@ -254,7 +272,8 @@ class Updated(FoldIn):
         with PUBLISHING:
             old = cast(FittedState, self._state())
             matrix, users = _histories(given(X_rows, columns, "X_rows"), users, old, "user")
-            rows = as_csr(matrix, name="X_rows", dtype=old.item_factors.dtype, n_cols=len(old.item_factors))
+            (n_items, _), dtype, dislikes = old.item_factors.shape, old.item_factors.dtype, old.loss.dislikes
+            rows = as_csr(matrix, name="X_rows", dtype=dtype, n_cols=n_items, dislikes=dislikes)
             at, labels = _places("users", users, old.users, old.user_ids, rows.n_rows)
             seen = replace_rows(seen_of(old), at, rows)
             state = with_history(old, seen, (labels, old.item_ids), old.weighting, rows.nnz)
@@ -302,11 +321,12 @@ class Updated(FoldIn):
         with PUBLISHING:
             old = cast(FittedState, self._state())
             matrix, items = _histories(given(X_cols, columns, "X_cols"), items, old, "item")
-            n_users, dtype = len(old.user_factors), old.item_factors.dtype
-            rows = as_csr(matrix, name="X_cols", dtype=dtype, n_rows=n_users).transpose()
+            n_users, dtype, dislikes = len(old.user_factors), old.item_factors.dtype, old.loss.dislikes
+            matrix = as_csr(matrix, name="X_cols", dtype=dtype, n_rows=n_users, dislikes=dislikes)
+            rows = matrix.transpose()
             at, labels = _places("items", items, old.items, old.item_ids, rows.n_rows)
             seen = replace_rows(seen_of(old).transpose(), at, rows).transpose()
-            weighting = old.weighting.with_counts(at, rows.row_counts)
+            weighting = old.weighting.with_counts(at, rows.likes.row_counts)
             state = with_history(old, seen, (old.user_ids, labels), weighting, rows.nnz)
             self._snapshot = self._solve(old, state, np.arange(n_users if refresh_users else 0), at)
         return self
@@ -344,6 +364,8 @@ class Updated(FoldIn):
         if state.hard_negatives is not None:
             why = "drift measures the objective without them, which such a fit does not minimise"
             raise ParameterError("hard_negatives", state.hard_negatives, why)
+        if state.priors != (None, None):
+            raise ParameterError("user_features", "given", "drift measures no fits with features")
         seen = seen_of(state)
         weighted = state.weighting.rows(seen)
         coefficients = state.loss.coefficients_for(Degrees.of(weighted))
@@ -368,6 +390,49 @@ def seen_of(state: FittedState) -> CSR:
     return state.seen
 
 
+def prior_for(state: FittedState, features: Any, n: int) -> Prior | None:
+    """The prior of ``n`` users with these features, which those of the fit describe."""
+    known = state.priors[0]
+    if features is None:
+        return None
+    if known is None:
+        raise ParameterError("user_features", "given", "the fit had none")
+    found = read_features(features, n, None, "user_features", state.encodings[0])[0]
+    return Prior(_as_wide(found, known, "user_features"), known.reg, None, known.weights)
+
+
+def _as_wide(features: Any, known: Prior, name: str) -> Any:
+    if features.shape[1] != known.features.shape[1]:
+        width = known.features.shape[1]
+        raise ShapeError(f"{name} has {features.shape[1]} columns; those of the fit had {width}")
+    return features
+
+
+def _some(prior: Prior | None, at: np.ndarray) -> Prior | None:
+    return None if prior is None else prior.take_rows(at)
+
+
+def _with_features(
+    old: FittedState, shape: tuple[int, int], labels: _Labels, given: tuple[Any, Any]
+) -> tuple[Priors, _Labels, tuple[np.ndarray, np.ndarray]]:
+    """Priors with new features in them, labels with those of whom there are features alone, who has new."""
+    priors, ids, told = list(old.priors), list(labels), [np.zeros(n, bool) for n in shape]
+    for side, features in enumerate(given):
+        known, name = old.priors[side], ("user_features", "item_features")[side]
+        if features is None:
+            continue
+        if known is None:
+            raise ParameterError(name, "given", "the fit had none")
+        found, ids[side], _ = read_features(features, shape[side], ids[side], name, old.encodings[side])
+        found = _as_wide(found, known, name)
+        told[side] = np.diff(found.indptr) > 0
+        kept = sp.diags_array((~told[side]).astype(float)) @ known.grown(len(told[side])).features
+        both = sp.csr_array(kept + found)
+        both.eliminate_zeros()
+        priors[side] = Prior(both, known.reg, None, known.weights)
+    return (priors[0], priors[1]), (ids[0], ids[1]), (told[0], told[1])
+
+
 def _admit(state: FittedState, events: CSR) -> None:
     """Raise `InsufficientMemoryError` where an update needs more memory than there is."""
     (n_users, n_items), K = events.shape, state.item_factors.shape[1]
@@ -387,8 +452,10 @@ def with_history(state: FittedState, seen: CSR, labels: _Labels, weighting: Any,
     if seen.n_cols != len(state.item_factors):
         record = replace(record, feature_names=None)  # it has no names for the new ones
     scale = state.item_scale
+    users, items = (p if p is None else p.grown(n) for p, n in zip(state.priors, seen.shape, strict=True))
     return replace(
         state,
+        priors=(users, items),
         user_factors=_longer(state.user_factors, seen.n_rows, 0),
         item_factors=_longer(state.item_factors, seen.n_cols, 0),
         item_scale=None if scale is None else _longer(scale, seen.n_cols, 1),

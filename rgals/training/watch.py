@@ -1,7 +1,5 @@
 """What watches a run: validation metrics, early stopping, the caller's callbacks."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

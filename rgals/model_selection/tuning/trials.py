@@ -78,7 +78,7 @@ class Prepared:
     @cached_property
     def whole(self) -> CSR:
         """``final`` as a fit takes it."""
-        return as_csr(self.final, dtype=np.float32)
+        return as_csr(self.final, dtype=np.float32, dislikes=True)
 
     def default_cost(self, K: int, n_iter: int) -> float:
         """What a default fit of everything counts as (see `rgals.model_selection.tuning.cost`)."""
@@ -117,7 +117,8 @@ def split_for_tuning(
     elif validation is not None:
         train = X.csr()
         known, (n_rows, n_cols) = known_part(validation, user_ids, item_ids, "validation"), train.shape
-        held_out = as_csr(known, name="validation", n_rows=n_rows, n_cols=n_cols).to_scipy()
+        shape = {"n_rows": n_rows, "n_cols": n_cols, "dislikes": True}
+        held_out = as_csr(known, name="validation", **shape).to_scipy()
     else:
         train, held_out = split_interactions(X.csr(), _DEFAULT, random_state=seed)
         if held_out.nnz == 0:
@@ -134,8 +135,8 @@ def split_for_tuning(
 
 
 def _fold(train: Any, told: Any, hidden: Any, max_users: int | None, seed: int, fold_in: bool) -> Fold:
-    known, found = as_csr(told, dtype=np.float32), as_csr(hidden, dtype=np.float32)
-    train = as_csr(train, dtype=np.float32) if fold_in else known
+    train, known, found = (as_csr(X, dtype=np.float32, dislikes=True) for X in (train, told, hidden))
+    train, found = train if fold_in else known, found.likes
     return Fold(train, known, found, sample_users(found, max_users, seed), fold_in)
 
 

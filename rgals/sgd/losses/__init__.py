@@ -21,8 +21,6 @@ Examples
 (SampledCCE(), True)
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What an SGD loss is: a function of scores. It never sees a user, an item or an embedding."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -93,7 +91,7 @@ class Rows:
     state: np.ndarray
     adversary: np.ndarray | None = None
 
-    def __getitem__(self, rows: slice) -> Rows:
+    def __getitem__(self, rows: slice) -> "Rows":
         scores = None if self.adversary is None else self.adversary[rows]
         return Rows(self.count[rows], self.n_items, self.state[rows], scores)
 

@@ -1,7 +1,5 @@
 """Softmax losses that replace the exponential, split the temperature, or weight the negatives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Margin losses whose boundary or margin is learned for every user."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ All are sums over pairs of a positive i and an item j of the same list, of ``x =
 function of a block of such pairs: for every positive its value, for every pair the derivative by x.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -49,7 +47,7 @@ class Lists:
         rank[order] = np.arange(len(order)) - self.indptr[lists] + 1
         return order, rank
 
-    def blocks(self, low: np.ndarray) -> Iterator[Block]:
+    def blocks(self, low: np.ndarray) -> "Iterator[Block]":
         """Pairs of each positive with the items from ``low`` (P,) to the end of its list, some at a time."""
         high = self.indptr[self.list_of + 1]
         some = np.flatnonzero(high > low)
@@ -220,24 +218,24 @@ class ListNRBP(_Pairwise):
 # What swapping positive i and negative j, of ranks r_i and r_j, changes in a metric.
 
 
-def _swap_ndcg(block: Block, known: Ranked, p: float) -> np.ndarray:
+def _swap_ndcg(block: Block, known: "Ranked", p: float) -> np.ndarray:
     change = np.abs(known.discount[known.of(block)][block.i] - known.discount[block.j])
     return change / ideal_dcg(block.m)[block.i]
 
 
-def _swap_nrbp(block: Block, known: Ranked, p: float) -> np.ndarray:
+def _swap_nrbp(block: Block, known: "Ranked", p: float) -> np.ndarray:
     change = np.abs(p ** (known.rank[known.of(block)] - 1.0)[block.i] - p ** (known.rank[block.j] - 1.0))
     return change * ((1 - p) / (1 - p ** block.m.astype(np.float64)))[block.i]
 
 
-def _swap_rr(block: Block, known: Ranked, p: float) -> np.ndarray:
+def _swap_rr(block: Block, known: "Ranked", p: float) -> np.ndarray:
     own, r = known.rank[known.of(block)], known.rank[block.j]
     first, second = known.best[block.list], known.second[block.list]
     other = np.where(own == first, second, first)[block.i]  # the best positive beside i
     return np.abs(1 / np.minimum(other, r) - (1 / first)[block.i])
 
 
-def _swap_ap(block: Block, known: Ranked, p: float) -> np.ndarray:
+def _swap_ap(block: Block, known: "Ranked", p: float) -> np.ndarray:
     at = known.of(block)
     r_i, r_j = known.rank[at][block.i], known.rank[block.j]
     n_i, n_j = known.hits[at][block.i], known.hits[block.j]
@@ -260,7 +258,7 @@ class Ranked:
     at: np.ndarray  # (P,) where positives stand
 
     @classmethod
-    def of_lists(cls, lists: Lists) -> Ranked:
+    def of_lists(cls, lists: Lists) -> "Ranked":
         """The ranks by the scores."""
         order, rank = lists.ranks()
         start = np.repeat(lists.indptr[:-1], np.diff(lists.indptr))

@@ -9,8 +9,6 @@
 [1.5] [-2.] [[1. 1.]]
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Losses that normalise over the whole catalogue: softmax, its top-K form, and sparsemax."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """RG2 and RGx by gradient: the objective that alternating least squares minimises exactly."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

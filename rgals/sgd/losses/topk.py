@@ -1,7 +1,5 @@
 """Losses for the top of a list: a threshold or a rank decides what counts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar

@@ -1,0 +1,104 @@
+"""Features of users or items: a matrix in the rows of the interactions, whatever form they are given in."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from rgals.datasets.ids import IdMap, as_labels
+from rgals.matrix.validate import is_frame, on_host
+from rgals.runtime.errors import InputError, InputTypeError, ShapeError
+
+Encoding = list[dict[str, Any]]  # of a frame, a column each: its name and its categories, or mean and scale
+
+
+def read_features(
+    given: Any, n: int, ids: np.ndarray | None, name: str, encoding: Encoding | None = None
+) -> tuple[sp.csr_array, np.ndarray | None, Encoding | None]:
+    """Features with a row for each of ``n`` users or items, and for new ones behind.
+
+    ``given``: a matrix whose rows are those of the interactions; or ``(ids, matrix)``; or a frame with the
+    column ``user`` or ``item`` (by the name of the parameter) or without. ``ids`` are those that are known.
+    Returns the matrix in float64, the ids of all rows, and how a frame was encoded; ``encoding`` is how
+    another one was.
+    """
+    labels, label = None, name.partition("_")[0]
+    if isinstance(given, tuple) and len(given) == 2:
+        labels, given = given
+    if is_frame(given):
+        names = given.column_names if hasattr(given, "column_names") else given.columns  # of arrow, or others
+        columns = {str(column): np.asarray(given[column].to_numpy()) for column in names}
+        for key in (label, f"{label}_id", f"{label}Id"):
+            labels = columns.pop(key, labels)
+        encoding = _encode(columns, name) if encoding is None else encoding
+        given = _encoded(columns, encoding, name)
+    features = _matrix(given, name)
+    if labels is None:
+        if features.shape[0] != n:
+            raise ShapeError(f"{name} has {features.shape[0]} rows; one for each of {n} {label}s is needed")
+        return features, ids, encoding
+    if ids is None:
+        raise InputError(f"{name} has ids and the interactions have none: give {n} rows without ids")
+    rows, known = IdMap(as_labels(labels), label), IdMap(ids, label)
+    if len(rows) != features.shape[0]:
+        raise ShapeError(f"{name}: {len(rows)} ids for {features.shape[0]} rows; give one each")
+    at = known.index(rows.labels, missing="mark")
+    new = np.flatnonzero(at < 0)
+    at[new] = n + np.arange(len(new))
+    pairs = features.tocoo()
+    place = at[pairs.coords[0]], pairs.coords[1]
+    shape = n + len(new), features.shape[1]
+    own = [*ids.tolist(), *rows.labels[new].tolist()]
+    return sp.csr_array((pairs.data, place), shape=shape), as_labels(own) if len(new) else ids, encoding
+
+
+def _matrix(given: Any, name: str) -> sp.csr_array:
+    """A checked matrix, float64, rows sorted, without stored zeros."""
+    try:
+        found = sp.csr_array(on_host(given), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputTypeError(f"{name} must be a matrix of numbers or a frame: {error}") from error
+    if found.ndim != 2:
+        raise ShapeError(f"{name} must have two dimensions, rows x features")
+    found = found.copy()
+    found.sum_duplicates()
+    found.eliminate_zeros()
+    bad = np.flatnonzero(~np.isfinite(found.data))
+    if len(bad):
+        row = int(np.searchsorted(found.indptr, bad[0], side="right")) - 1
+        raise InputError(f"{name}: {found.data[bad[0]]} at row {row}, column {found.indices[bad[0]]}")
+    return found
+
+
+def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
+    """Numbers are standardised, everything else has a column for each of its values."""
+    found: Encoding = []
+    for column, values in columns.items():
+        if values.dtype.kind not in "iuf":
+            found.append({"name": column, "categories": sorted({str(value) for value in values})})
+            continue
+        if not np.isfinite(values).all():
+            row = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise InputError(f"{name}: column {column!r} has {values[row]} in row {row}")
+        found.append({"name": column, "mean": float(values.mean()), "scale": float(values.std()) or 1.0})
+    return found
+
+
+def _encoded(columns: Mapping[str, np.ndarray], encoding: Encoding, name: str) -> sp.csr_array:
+    blocks: list[Any] = []
+    for column in encoding:
+        if column["name"] not in columns:
+            raise InputError(f"{name} has no column {column['name']!r}, which those of the fit had")
+        values = columns[column["name"]]
+        if "mean" in column:
+            blocks.append(((values.astype(np.float64) - column["mean"]) / column["scale"])[:, None])
+            continue
+        known = {category: at for at, category in enumerate(column["categories"])}
+        at = np.array([known.get(str(value), -1) for value in values], np.int64)  # -1: not seen in the fit
+        rows = np.flatnonzero(at >= 0)
+        shape = len(values), len(known)
+        blocks.append(sp.csr_array((np.ones(len(rows)), (rows, at[rows])), shape=shape))
+    if not blocks:
+        raise InputError(f"{name} has no columns beside the ids")
+    return sp.csr_array(sp.hstack([sp.csr_array(block) for block in blocks]))

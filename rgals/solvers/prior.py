@@ -1,0 +1,121 @@
+"""Features as a prior: rows are pulled to what a regression on their features predicts, instead of to zero.
+
+The regularisation of a side is ``sum_r ridge_r |q_r - F_r W|^2 + reg |W|^2``, with its features F (rows x
+features). Given the factors, W is a ridge regression; given W, every row has ``ridge_r F_r W`` more on the
+right of its system. Either is the exact minimiser, so that the objective never rises.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+
+from rgals.runtime.lazy import cached_property
+
+DIRECT = 4096  # features up to which the normal equations are factored: 128 MB
+_STEPS, _CLOSE = 2000, 1e-10  # of conjugate gradients beyond
+_AT_ONCE = 1 << 14  # rows whose predictions are held at once
+
+
+@dataclass(eq=False)
+class Prior:
+    """The features of a side's rows, and the weights by which they predict factors.
+
+    ``weights`` (n_features, K) are in the basis of the factors; None: zero.
+    """
+
+    features: sp.csr_array  # (n_rows, n_features), float64
+    reg: float
+    ridge: np.ndarray | None = None  # of the rows; those of 0 take no part in the regression
+    weights: np.ndarray | None = None
+
+    @property
+    def described(self) -> np.ndarray:
+        """Of every row, whether it has a feature."""
+        return np.diff(self.features.indptr) > 0
+
+    def take_rows(self, at: Any) -> "Prior":
+        """The prior of some of its rows."""
+        ridge = None if self.ridge is None else self.ridge[at]
+        return Prior(self.features[at], self.reg, ridge, self.weights)
+
+    def grown(self, n_rows: int) -> "Prior":
+        """The prior without what only a fit needs, and with rows without features at the end."""
+        more = np.full(n_rows - self.features.shape[0], self.features.indptr[-1])
+        indptr = np.concatenate([self.features.indptr, more])
+        shape = n_rows, self.features.shape[1]
+        features = sp.csr_array((self.features.data, self.features.indices, indptr), shape=shape)
+        return Prior(features, self.reg, None, self.weights)
+
+    def predict(self, K: int, at: Any = slice(None)) -> np.ndarray:
+        """``F W`` of some rows, in float64."""
+        return self.features[at] @ self.weights_of(K)
+
+    def weights_of(self, K: int) -> np.ndarray:
+        """The weights, or as many zeros."""
+        return np.zeros((self.features.shape[1], K)) if self.weights is None else self.weights
+
+    def regress(self, factors: np.ndarray) -> None:
+        """Take the weights that minimise the regularisation, given factors in any basis."""
+        assert self.ridge is not None
+        right = np.zeros((self.features.shape[1], factors.shape[1]))
+        for part in self._parts():
+            right += self.features[part].T @ (self.ridge[part, None] * factors[part])
+        if self.features.shape[1] <= DIRECT:
+            self.weights = scipy.linalg.cho_solve(self._factor, right, check_finite=False)
+        else:
+            self.weights = self._iterate(right)
+
+    def penalty(self, factors: np.ndarray, basis: np.ndarray | None) -> float:
+        """The regularisation; factors and weights that are meant are those times ``basis.T``."""
+        assert self.ridge is not None and self.weights is not None
+        squares = self.reg * (self.weights.T @ self.weights)
+        for part in self._parts():
+            rest = factors[part] - self.features[part] @ self.weights
+            squares += rest.T @ (self.ridge[part, None] * rest)
+        return float(np.trace(squares) if basis is None else np.sum(squares * (basis.T @ basis)))
+
+    def _parts(self) -> list[slice]:
+        return [slice(start, start + _AT_ONCE) for start in range(0, self.features.shape[0], _AT_ONCE)]
+
+    @cached_property
+    def _factor(self) -> Any:
+        weighted = sp.diags_array(self.ridge) @ self.features
+        system = (self.features.T @ weighted).toarray()
+        system[np.diag_indices_from(system)] += self.reg
+        return scipy.linalg.cho_factor(system, overwrite_a=True, check_finite=False)
+
+    def _iterate(self, right: np.ndarray) -> np.ndarray:
+        """Conjugate gradients for all columns at once, preconditioned by the diagonal."""
+        diagonal = (self.features.power(2).T @ self.ridge + self.reg)[:, None]
+        weights, rest = np.zeros_like(right), right.copy()
+        step = rest / diagonal
+        rr = (rest * step).sum(axis=0)
+        enough = _CLOSE**2 * rr
+        for _ in range(_STEPS):
+            if (rr <= enough).all():
+                break
+            image = self.reg * step
+            for part in self._parts():
+                F = self.features[part]
+                image += F.T @ (self.ridge[part, None] * (F @ step))  # type: ignore[index]
+            curvature = (step * image).sum(axis=0)
+            alpha = np.divide(rr, curvature, out=np.zeros_like(rr), where=curvature > 0)
+            weights += alpha * step
+            rest -= alpha * image
+            before, scaled = rr, rest / diagonal
+            rr = (rest * scaled).sum(axis=0)
+            step = scaled + np.divide(rr, before, out=np.zeros_like(rr), where=before > 0) * step
+        return weights
+
+
+def prior_bytes(features: tuple[Any, Any], params: dict[str, Any]) -> int:
+    """Bytes that the features of both sides take in a fit, beside all else."""
+    total = 0
+    for (n, d), nnz in ((f.shape, f.nnz) for f in features if f is not None):
+        # The weights and what conjugate gradients keep beside them; predictions, and rows of them in float64.
+        total += 8 * params["K"] * (6 * d + n + 4 * min(n, _AT_ONCE))
+        total += 40 * nnz + (24 * d * d if d <= DIRECT else 0)
+    return total

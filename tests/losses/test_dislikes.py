@@ -1,0 +1,116 @@
+"""Dislikes: negative values as targets below zero, in every backend, method and reader."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.optimize import approx_fprime
+
+from rgals import IALS, RGALS, WRMF
+from rgals.datasets import read_interactions
+from rgals.losses import Degrees
+from rgals.matrix.validate import as_csr
+from rgals.matrix.weighting import Weighting
+from rgals.metrics import evaluate
+from rgals.runtime.errors import InputError, ParameterError
+
+LOSSES = [IALS(alpha0=0.1, dislikes=True, dislike_weight=2.0), WRMF(alpha=3.0, dislikes=True)]
+
+
+@pytest.fixture
+def X(rng) -> sp.csr_array:
+    values = rng.choice([1.0, 2.0, -1.0, -2.0], size=(40, 25), p=[0.4, 0.3, 0.2, 0.1])
+    return sp.csr_array(values * (rng.random((40, 25)) < 0.3))
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+def test_the_objective_is_the_formula_and_the_gradient_its_slope(loss, X, rng):
+    P, Q, A = rng.standard_normal((40, 3)), rng.standard_normal((25, 3)), X.toarray()
+    scores = P @ Q.T
+    if loss.name == "iALS" or isinstance(loss, IALS):
+        expected = (np.maximum(A, 0) * (scores - 1) ** 2).sum() + 0.1 * (scores**2).sum()
+        expected += 2 * (np.maximum(-A, 0) * (scores + 1) ** 2).sum()
+    else:
+        likes = (1 + 3 * A) * (scores - 1) ** 2
+        expected = np.where(A > 0, likes, scores**2).sum() + 3 * (np.maximum(-A, 0) * (scores + 1) ** 2).sum()
+    assert loss.objective(X, P, Q) == pytest.approx(expected, rel=1e-12)
+    slope = approx_fprime(P.ravel(), lambda p: loss.objective(X, p.reshape(P.shape), Q, 0.1), 1e-6)
+    np.testing.assert_allclose(loss.gradient(X, P, Q, 0.1)[0].ravel(), slope, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 1e-12)])
+def test_a_fit_has_the_scores_of_the_dense_oracle(loss, dtype, tolerance, X):
+    options = {"K": 6, "loss": loss, "dtype": dtype, "n_iter": 4, "random_state": 0}
+    model, dense = RGALS(**options).fit(X), RGALS(**options, solver="dense").fit(X)
+    scores, expected = (m.user_factors_ @ m.item_factors_.T for m in (model, dense))
+    np.testing.assert_allclose(scores, expected, atol=tolerance)
+    objectives = [row["objective"] for row in model.history_]
+    assert objectives == sorted(objectives, reverse=True)
+    assert model.objective(X) == pytest.approx(objectives[-1], rel=1e-5)
+    slope = model.loss_.gradient(X, model.user_factors_, model.item_factors_, model.reg_)[0]
+    assert abs(slope).max() < 100 * tolerance
+    assert scores[X.toarray() < 0].mean() < 0 < scores[X.toarray() > 0].mean()
+
+
+def test_margins_and_weights_are_those_of_likes(X):
+    likes = X.multiply(X > 0).tocsr()
+    degrees, expected = Degrees.of(as_csr(X, dislikes=True)), Degrees.of(as_csr(likes))
+    assert (degrees.user_sum == expected.user_sum).all() and (degrees.item_count == expected.item_count).all()
+    matrix = as_csr(X, dislikes=True)
+    for kind in ("binary", "log1p", "bm25"):
+        weights = Weighting.of(kind, matrix).rows(matrix).to_scipy().toarray()
+        own = Weighting.of(kind, as_csr(likes)).rows(as_csr(likes)).to_scipy().toarray()
+        np.testing.assert_array_equal(weights, np.where(X.toarray() < 0, X.toarray(), own))
+
+
+def test_a_fitted_model_takes_dislikes_in_every_method(X, tmp_path):
+    model = RGALS(K=6, loss=IALS(dislikes=True), random_state=0).fit(X)
+    np.testing.assert_array_equal(model.transform(X), model.user_factors_)
+    ids, _ = model.recommend(np.arange(40), n=25)
+    for user, row in enumerate(ids):  # neither what they like nor what they dislike
+        assert not set(row[row >= 0]) & set(X[[user]].indices)
+    why = model.explain(0, 3)
+    assert why.score == pytest.approx(model.predict([0], [3])[0], abs=1e-5)
+    model.save(tmp_path / "model.npz")
+    again = RGALS.load(tmp_path / "model.npz")
+    np.testing.assert_array_equal(again.recommend_new(X, n=3)[0], model.recommend_new(X, n=3)[0])
+    row = int(np.flatnonzero(X.sum(axis=1) > 0)[0])
+    opposite = sp.csr_array(X[[row]] * -1)
+    events = sp.vstack([sp.csr_array((row, 25)), opposite]).tocsr()
+    again.partial_fit(events)  # a like and a dislike of the same size: nothing is left
+    assert again.seen_[[row]].nnz == 0
+
+
+def test_dislikes_are_refused_where_nobody_asked_for_them(X):
+    with pytest.raises(InputError, match=r"Negative values.*IALS\(dislikes=True\)"):
+        RGALS(K=2).fit(X)
+    with pytest.raises(ParameterError, match="go with no dislikes"):
+        RGALS(K=2, loss=IALS(dislikes=True), hard_negatives=1.0).fit(X)
+    with pytest.raises(InputError, match="no interactions"):
+        RGALS(K=2, loss=IALS(dislikes=True)).fit(sp.csr_array(-np.ones((2, 2))))
+
+
+def test_readers_make_dislikes_of_low_ratings_and_thumbs():
+    users, items = ["a", "a", "a", "b"], ["x", "y", "z", "x"]
+    stars = read_interactions((users, items, [5, 3, 1, 4]), min_value=4, dislike_below=3)
+    assert stars.matrix.toarray().tolist() == [[1, -1], [1, 0]] and stars.item_ids.tolist() == ["x", "z"]
+    kept = read_interactions((users, items, [5, 3, 1, 4]), dislike_below=3)
+    assert kept.matrix.toarray().tolist() == [[5, 3, -1], [4, 0, 0]]
+    for below, thumbs in ((0, [1, -1, 1, -1]), (1, [1, 0, 1, 0])):
+        read = read_interactions((users, items, thumbs), dislike_below=below)
+        assert read.matrix.toarray().tolist() == [[1, -1, 1], [-1, 0, 0]]
+    with pytest.raises(InputError, match="dislike_below=0"):
+        read_interactions((users, items, [1, -1, 1, 1]))
+    with pytest.raises(ParameterError, match="dislike_below"):
+        read_interactions((users, items, [5, 3, 1, 4]), min_value=2, dislike_below=3)
+
+
+def test_evaluate_counts_dislikes_that_are_shown():
+    P, Q = np.ones((2, 1)), np.array([[4.0], [3.0], [2.0], [1.0]])
+    test = sp.csr_array([[1, -1, 0, 0], [0, 0, 1, -1]])
+    found = evaluate((P, Q), None, test, ("recall@2", "dislike_rate@2"), per_user=True)[0]
+    assert found["recall@2"].tolist() == [1, 0] and found["dislike_rate@2"].tolist() == [0.5, 0]
+    likes = sp.csr_array([[1, 0, 0, 0], [0, 0, 1, 0]])
+    assert evaluate((P, Q), None, likes, "recall@2") == evaluate((P, Q), None, test, "recall@2")

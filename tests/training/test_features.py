@@ -1,0 +1,167 @@
+"""Features as a prior: exact half-steps, the regression of their weights, cold users and items."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from sklearn.linear_model import Ridge
+
+from rgals import IALS, RG2, RGALS, RGX, WRMF
+from rgals.datasets import read_interactions
+from rgals.metrics import evaluate
+from rgals.runtime.errors import InputError, ParameterError, ShapeError
+from rgals.sgd import SGDRanker
+from rgals.solvers import prior as prior_module
+from rgals.solvers.prior import Prior
+
+COLD_USER, COLD_ITEM = 5, 3
+LOSSES = [RG2(), RGX(), WRMF(), IALS(), WRMF(dislikes=True)]
+
+
+@pytest.fixture
+def X(rng) -> sp.csr_array:
+    dense = (rng.random((50, 35)) < 0.25) * rng.choice([1.0, 2.0], size=(50, 35))
+    dense[COLD_USER], dense[:, COLD_ITEM] = 0, 0
+    return sp.csr_array(dense)
+
+
+@pytest.fixture
+def features(rng) -> dict[str, sp.csr_array]:
+    users, items = (sp.csr_array(rng.standard_normal(n) * (rng.random(n) < 0.4)) for n in ((50, 7), (35, 9)))
+    for table, row in ((users, COLD_USER), (items, COLD_ITEM)):
+        table[row, 0] = 1.0
+    return {"user_features": users, "item_features": items}
+
+
+@pytest.mark.parametrize("reg_exponent", [1.0, 0.5])
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.name}{loss.dislikes or ''}")
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-13)])
+def test_half_steps_are_those_of_the_dense_oracle_and_the_objective_never_rises(
+    loss, dtype, tolerance, reg_exponent, X, features, rng
+):
+    if loss.dislikes:
+        X = X.copy()
+        X.data[rng.random(X.nnz) < 0.2] *= -1
+    options = {"K": 8, "loss": loss, "dtype": dtype, "n_iter": 5, "random_state": 0}
+    options["reg_exponent"] = reg_exponent
+    model = RGALS(**options).fit(X, **features)
+    dense = RGALS(**options, solver="dense").fit(X, **features)
+    scores, expected = (m.user_factors_ @ m.item_factors_.T for m in (model, dense))
+    np.testing.assert_allclose(scores, expected, atol=tolerance)
+    objectives = np.array([row["objective"] for row in model.history_])
+    assert (np.diff(objectives) < 1e-6 * objectives[0]).all()
+    state = model._state()
+    given = X, model.user_factors_, state.solved_items, state.reg, state.reg_exponent, state.priors
+    slopes = model.loss_.gradient(*given)
+    assert abs(slopes[0]).max() < 100 * tolerance
+    # The weights of users were found after the last iteration, which only lowers the objective.
+    assert model.objective(X) <= objectives[-1] * (1 + 1e-6)
+    items_only = RGALS(**options).fit(X, item_features=features["item_features"])
+    assert items_only.objective(X) == pytest.approx(items_only.history_[-1]["objective"], rel=1e-5)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_weights_are_those_of_scikit_learn(direct, features, rng, monkeypatch):
+    if not direct:
+        monkeypatch.setattr(prior_module, "DIRECT", 0)
+    F, ridge = features["item_features"], rng.random(35) + 0.1
+    ridge[COLD_ITEM] = 0
+    Q = rng.standard_normal((35, 4))
+    prior = Prior(F, 0.7, ridge)
+    prior.regress(Q)
+    expected = Ridge(alpha=0.7, fit_intercept=False, solver="cholesky").fit(F.toarray(), Q, ridge).coef_.T
+    np.testing.assert_allclose(prior.weights, expected, rtol=1e-7, atol=1e-9)
+
+
+def test_the_scale_of_feature_reg_is_the_mean_ridge(X, features):
+    model = RGALS(K=4, random_state=0, n_iter=3, feature_reg=0.5, dtype="float64").fit(X, **features)
+    state = model._state()
+    coefficients = state.own_coefficients
+    ridge = coefficients.item_side(_items(X), state.reg, state.reg_exponent).ridge
+    weights = ridge / ridge[ridge > 0].mean()
+    given = features["item_features"].toarray(), model.item_factors_, weights
+    expected = Ridge(alpha=0.5, fit_intercept=False, solver="cholesky").fit(*given).coef_.T
+    np.testing.assert_allclose(state.priors[1].weights, expected, rtol=1e-8, atol=1e-10)
+
+
+def _items(X):
+    from rgals.matrix.validate import as_csr
+
+    return as_csr(X).transpose()
+
+
+def test_features_of_zero_change_no_byte_and_their_order_only_rounding(X, features):
+    plain = RGALS(K=8, random_state=0).fit(X)
+    zero = RGALS(K=8, random_state=0).fit(X, **{name: table * 0 for name, table in features.items()})
+    np.testing.assert_array_equal(zero.user_factors_, plain.user_factors_)
+    np.testing.assert_array_equal(zero.item_factors_, plain.item_factors_)
+    turned = {name: sp.csr_array(table[:, ::-1]) for name, table in features.items()}
+    first, second = (
+        RGALS(K=8, random_state=0, n_iter=4, dtype="float64").fit(X, **given) for given in (features, turned)
+    )
+    scores = (m.user_factors_ @ m.item_factors_.T for m in (first, second))
+    np.testing.assert_allclose(*scores, atol=1e-9)
+
+
+def test_cold_users_and_items_are_what_their_features_predict_and_are_served(X, features, tmp_path):
+    model = RGALS(K=8, random_state=0).fit(X, **features)
+    users, items = model._state().priors
+    for factors, prior, row in (
+        (model.user_factors_, users, COLD_USER),
+        (model.item_factors_, items, COLD_ITEM),
+    ):
+        np.testing.assert_allclose(factors[row], prior.predict(8, [row])[0], atol=1e-6)
+    ids, _ = model.recommend([COLD_USER], n=35)
+    assert COLD_ITEM in ids[0] and (ids >= 0).all()
+    assert COLD_ITEM in model.similar_items([0], n=34)[0]
+    truth = sp.csr_array(([1.0], ([COLD_USER], [ids[0, 0]])), shape=X.shape)
+    assert evaluate(model, X, truth, "recall@1") == {"recall@1": 1.0}
+    np.testing.assert_array_equal(model.transform(X, features["user_features"]), model.user_factors_)
+    for user in (0, COLD_USER):
+        assert model.explain(user, 1).score == pytest.approx(model.predict([user], [1])[0], abs=1e-5)
+    model.save(tmp_path / "model.npz")
+    again = RGALS.load(tmp_path / "model.npz")
+    assert again.fingerprint() == model.fingerprint()
+    np.testing.assert_array_equal(again.recommend([COLD_USER])[0], model.recommend([COLD_USER])[0])
+    again.forget_items([0]).forget_users([0])
+    assert again._state().priors[1].features.shape == (34, 9)
+
+
+def test_frames_with_ids_bring_items_that_nobody_has_had_and_new_ones_later(rng):
+    data = read_interactions(([f"u{k % 12}" for k in range(120)], [f"i{k % 7}" for k in range(120)]))
+    table = pd.DataFrame({"item": [f"i{k}" for k in range(9)], "kind": list("ababababa")})
+    table["price"] = rng.random(9)
+    model = RGALS(K=4, random_state=0).fit(data, item_features=table)
+    assert model.item_ids_.tolist()[7:] == ["i7", "i8"]
+    prices = (table["price"] - table["price"].mean()) / table["price"].std(ddof=0)
+    F = model._state().priors[1].features.toarray()
+    np.testing.assert_allclose(F, np.c_[table["kind"] == "a", table["kind"] == "b", prices])
+    tomorrow = pd.DataFrame({"item": ["i9"], "kind": ["b"], "price": [0.5]})
+    today = read_interactions((["u0"], ["i7"]))
+    model.partial_fit(today, item_features=tomorrow)
+    state = model._state()
+    assert state.item_ids[-1] == "i9"
+    np.testing.assert_allclose(model.item_factors_[9], state.priors[1].predict(4, [9])[0], atol=1e-6)
+    np.testing.assert_allclose(state.priors[1].features[[9]].toarray()[0, :2], [0, 1])
+
+
+def test_what_does_not_go_with_features_is_refused(X, features, tmp_path):
+    items = features["item_features"]
+    with pytest.raises(ParameterError, match="solver='svd'"):
+        RGALS(K=2, solver="svd", loss=RG2(alpha=0)).fit(X, item_features=items)
+    with pytest.raises(ParameterError, match="reg > 0"):
+        RGALS(K=2, reg=0.0).fit(X, item_features=items)
+    with pytest.raises(ParameterError, match="checkpoint"):
+        RGALS(K=2).fit(X, item_features=items, checkpoint=tmp_path)
+    with pytest.raises(ParameterError, match="feature_reg"):
+        RGALS(K=2, feature_reg=0.0).fit(X, item_features=items)
+    with pytest.raises(ShapeError, match="one for each of 35 items"):
+        RGALS(K=2).fit(X, item_features=items[:3])
+    with pytest.raises(InputError, match="row 0, column 0"):
+        RGALS(K=2).fit(X, item_features=np.full((35, 1), np.nan))
+    with pytest.raises(ParameterError, match="takes no features"):
+        SGDRanker(K=2).fit(X, item_features=items)
+    with pytest.raises(ParameterError, match="the fit had none"):
+        RGALS(K=2).fit(X).partial_fit(X, item_features=items)
