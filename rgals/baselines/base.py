@@ -1,19 +1,16 @@
 """What the baselines share: they are fitted at once and rank as every model does."""
 
-import os
 from abc import abstractmethod
 from copy import copy
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import Tags
 
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import hold_out
 from rgals.matrix.validate import check_ids
 from rgals.metrics import evaluate
-from rgals.model.file import ModelFormat
 from rgals.model.ranking import FactorRanker
 from rgals.model.state import FitRecord, Snapshot, parameters_of
 from rgals.runtime.errors import InputError
@@ -29,7 +26,6 @@ _METRIC, _HIDDEN = "ndcg@10", 0.2  # of `score`: what is measured, and the share
 class Baseline(FactorRanker, BaseEstimator):
     """A model that is fitted at once; a base of estimators, which say how."""
 
-    _format: ClassVar[ModelFormat]
     n_jobs: int | None
 
     @typed_errors
@@ -152,42 +148,3 @@ class Baseline(FactorRanker, BaseEstimator):
 
     def _neighbours(self, what: str, *_: Any) -> NoReturn:
         raise InputError(f"{type(self).__name__} has no factors by which {what}s could be compared")
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Write the fitted model to one file (npz without pickle), atomically.
-
-        Parameters
-        ----------
-        path : str or path
-            Used exactly as given.
-        """
-        self._format.save(path, self._state())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike) -> Self:
-        """Read a model that `save` wrote.
-
-        Parameters
-        ----------
-        path : str or path
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        ModelFileError
-            The file is damaged, of a newer version or not a model of this kind.
-        """
-        return cls._format.load(path, cls, cls._loaded)
-
-    @staticmethod
-    def _loaded(fields: dict[str, Any], arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Snapshot:
-        return Snapshot(**fields)
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.positive_only = True
-        return tags

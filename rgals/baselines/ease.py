@@ -56,6 +56,14 @@ _PARTS = model_spec("rgals-ease", 1)
 _SPEC = FileSpec(_PARTS.format, 1, {k: v for k, v in _PARTS.arrays.items() if k != "user_factors"})
 
 
+def _loaded(fields: dict, arrays: dict[str, np.ndarray], meta: dict) -> Snapshot:
+    """The state that a file holds, its user factors from the interactions."""
+    weights, seen = fields["item_factors"], fields["seen"]
+    if weights.shape[1] != len(weights):
+        raise ValueError(f"the weights are {weights.shape[0]} x {weights.shape[1]}")
+    return Snapshot(**{**fields, "user_factors": Histories(fields["weighting"].rows(seen))})
+
+
 @dataclass(eq=False, repr=False)
 class EASE(Baseline):
     """The linear item-item model with a zero diagonal that reproduces the interactions best, in closed form.
@@ -108,7 +116,7 @@ class EASE(Baseline):
     max_memory: float | None = None
     n_jobs: int | None = None
 
-    _format: ClassVar[ModelFormat] = ModelFormat("EASE", _SPEC, FITTED, dict, dict)
+    _file: ClassVar[ModelFormat] = ModelFormat("EASE", _SPEC, FITTED, dict, dict, _loaded)
     _pairs_at_once: ClassVar[int] = 1 << 12  # whose histories are gathered
 
     def _fitted(self, X: Any, user_ids: Any, item_ids: Any) -> Snapshot:
@@ -146,13 +154,6 @@ class EASE(Baseline):
         raise AttributeError("EASE has no factors: its model is weights_, items x items")
 
     user_factors_ = item_factors_ = factors_ = property(_none)  # type: ignore[assignment]
-
-    @staticmethod
-    def _loaded(fields: dict[str, Any], arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Snapshot:
-        weights, seen = fields["item_factors"], fields["seen"]
-        if weights.shape[1] != len(weights):
-            raise ValueError(f"the weights are {weights.shape[0]} x {weights.shape[1]}")
-        return Snapshot(**{**fields, "user_factors": Histories(fields["weighting"].rows(seen))})
 
     def _fold_in(self, snapshot: Snapshot, rows: CSR) -> Any:
         return Histories(snapshot.weighting.rows(rows))

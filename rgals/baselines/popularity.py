@@ -52,7 +52,7 @@ class Popularity(Baseline):
     _: KW_ONLY
     n_jobs: int | None = None
 
-    _format: ClassVar = ModelFormat("Popularity", model_spec("rgals-popularity", 1), FITTED, dict, dict)
+    _file: ClassVar = ModelFormat("Popularity", model_spec("rgals-popularity", 1), FITTED, dict, dict)
     _needs_history: ClassVar[bool] = False
 
     def _fitted(self, X: Any, user_ids: Any, item_ids: Any) -> Snapshot:

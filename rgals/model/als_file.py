@@ -1,6 +1,7 @@
 """The file of a fitted RGALS model: its loss, regularisation and margins beside what every model stores."""
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,7 @@ def save(state: FittedState, path: str | os.PathLike) -> None:
             arrays[f"{side}_feature_data"] = features.data
             arrays[f"{side}_feature_weights"] = prior.weights_of(state.item_factors.shape[1])
             meta[f"{side}_features"] = {"reg": prior.reg, "encoding": encoding}
-    _format().save(path, state, arrays, meta)
+    _format().save(state, path, arrays, meta)
 
 
 def load(kind: type, path: str | os.PathLike, own: type[Loss] | None = None) -> Any:
@@ -148,4 +149,4 @@ def load(kind: type, path: str | os.PathLike, own: type[Loss] | None = None) -> 
             hard_negatives=read_hard_negatives(_unpack_hard(meta.get("hard_negatives"))),
         )
 
-    return _format(own).load(path, kind, make_state)
+    return replace(_format(own), make=make_state).load(kind, path)

@@ -45,11 +45,13 @@ class ModelFormat:
     pack: Callable[[dict[str, Any]], dict[str, Any]]  # parameters as JSON can hold them
     # and back; raises KeyError, TypeError or ValueError where it cannot
     unpack: Callable[[dict[str, Any]], dict[str, Any]]
+    # ``make(fields, arrays, meta)`` adds to the fields of a `Snapshot` what this estimator stores
+    make: Callable[[dict, dict[str, np.ndarray], dict], Snapshot] = lambda fields, *_: Snapshot(**fields)
 
     def save(
         self,
-        path: str | os.PathLike,
         state: Snapshot,
+        path: str | os.PathLike,
         arrays: Mapping[str, np.ndarray] | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> None:
@@ -91,16 +93,8 @@ class ModelFormat:
         }
         save_npz(path, stored, content, spec=self.spec)
 
-    def load(
-        self,
-        path: str | os.PathLike,
-        kind: type,
-        make_state: Callable[[dict[str, Any], dict[str, np.ndarray], dict[str, Any]], Snapshot],
-    ) -> Any:
-        """The fitted model that `save` wrote; ``kind`` must take all parameters that are in the file.
-
-        ``make_state(fields, arrays, meta)`` adds to the fields of a `Snapshot` what this estimator stores.
-        """
+    def load(self, kind: type, path: str | os.PathLike) -> Any:
+        """The fitted model that `save` wrote; ``kind`` must take all parameters that are in the file."""
         arrays, meta = load_npz(path, expected=self.spec)
         try:
             model = kind(**self._parameters(meta, kind))
@@ -112,7 +106,7 @@ class ModelFormat:
                 "weighting": _weighting(meta.get("weighting", {}), arrays),
                 **{f"{side}_ids": _labels(arrays, side) for side in ("user", "item")},
             }
-            state = make_state(fields, arrays, meta)
+            state = self.make(fields, arrays, meta)
             if state.seen is not None and state.seen.has_dislikes and not takes_dislikes(state):
                 raise ValueError("a stored interaction has a value that is not positive")
             updates = check_int("merged", meta.get("merged", 0), 0)

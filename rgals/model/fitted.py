@@ -1,10 +1,12 @@
 """What every fitted factor model tells of its fit."""
 
-from typing import Any
+import os
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.exceptions import NotFittedError
+from sklearn.utils import Tags
 
 from rgals.model.info import Info, describe
 from rgals.model.state import Snapshot
@@ -14,6 +16,7 @@ class Fitted:
     """Attributes of a fit, read from ``self._snapshot``, which is set in one step."""
 
     _snapshot: Snapshot
+    _file: ClassVar[Any]  # a `ModelFormat`, or what has its `save` and `load`
 
     def _state(self) -> Snapshot:
         snapshot = getattr(self, "_snapshot", None)
@@ -115,3 +118,45 @@ class Fitted:
         """The interactions that the model was fitted to, shape (M, N); None where they were not kept."""
         seen = self._state().seen
         return None if seen is None else seen.to_scipy()
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the fitted model to one file (npz without pickle), atomically.
+
+        The file holds one fit and the parameters that it was fitted with, even while another thread refits.
+
+        Parameters
+        ----------
+        path : str or path
+            Used exactly as given.
+
+        Raises
+        ------
+        InputTypeError
+            A file cannot hold the loss, optimiser or schedule: an object of the caller's.
+        """
+        self._file.save(self._state(), path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> Self:
+        """Read a model that `save` wrote.
+
+        Parameters
+        ----------
+        path : str or path
+
+        Returns
+        -------
+        Self
+
+        Raises
+        ------
+        ModelFileError
+            The file is damaged, of a newer version or not a model of this kind.
+        """
+        return cls._file.load(cls, path)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        return tags

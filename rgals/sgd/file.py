@@ -1,10 +1,8 @@
 """The file of a fitted SGDRanker: what every model stores, with losses and optimisers by name."""
 
-import os
 from typing import Any
 
 from rgals.model.file import ModelFormat, model_spec, pack_object, unpack_object
-from rgals.model.state import Snapshot
 from rgals.runtime.errors import InputTypeError
 from rgals.sgd.losses import LOSSES
 from rgals.sgd.optimizers import OPTIMIZERS
@@ -25,13 +23,3 @@ def _unpack(params: dict[str, Any]) -> dict[str, Any]:
 _OBJECTS: dict[str, Any] = {"loss": LOSSES, "optimizer": OPTIMIZERS}
 _FITTED = {"n_iter_": int, "history_": list, "n_features_in_": int}
 FORMAT = ModelFormat("SGDRanker", SPEC, _FITTED, _pack, _unpack)
-
-
-def save(state: Snapshot, path: str | os.PathLike) -> None:
-    """Write a fitted model."""
-    FORMAT.save(path, state)
-
-
-def load(kind: type, path: str | os.PathLike) -> Any:
-    """Read what `save` wrote."""
-    return FORMAT.load(path, kind, lambda fields, arrays, meta: Snapshot(**fields))

@@ -13,9 +13,9 @@ from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.memory import sgd_bytes
 from rgals.runtime.threads import workers
-from rgals.sgd import file as sgd_file
 from rgals.sgd.defaults import AUTOMATIC, choose, is_auto
 from rgals.sgd.epochs import BATCH, CHECKPOINT, Epochs
+from rgals.sgd.file import FORMAT
 from rgals.sgd.graph import ENCODERS
 from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import check_below_one, get_optimizer
@@ -174,7 +174,7 @@ class SGDRanker(Trained, BaseEstimator):
     verbose: int = 0
 
     _checkpoint = CHECKPOINT
-    _file: ClassVar[Any] = sgd_file
+    _file: ClassVar[Any] = FORMAT
 
     def _choose(self, matrix: CSR) -> dict[str, Any]:
         return choose(self, matrix)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.utils import Tags
 
 from rgals.files.archive import FileSpec
 from rgals.matrix.csr import CSR
@@ -49,7 +48,6 @@ class Trained(FactorRanker):
     values: str
     random_state: Any
     _checkpoint: ClassVar[FileSpec]
-    _file: ClassVar[Any]  # the module of its `save` and `load`
 
     @abstractmethod
     def _check(self, checkpoint: Any) -> np.dtype:
@@ -181,45 +179,3 @@ class Trained(FactorRanker):
             state, seen=matrix, user_ids=labels[0], item_ids=labels[1], record=record, weighting=weighting
         )
         return self
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Write the fitted model to one file (npz without pickle), atomically.
-
-        The file holds one fit and the parameters that it was fitted with, even while another thread refits.
-
-        Parameters
-        ----------
-        path : str or path
-            Used exactly as given.
-
-        Raises
-        ------
-        InputTypeError
-            A file cannot hold the loss, optimiser or schedule: an object of the caller's.
-        """
-        self._file.save(self._state(), path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike) -> Self:
-        """Read a model that `save` wrote.
-
-        Parameters
-        ----------
-        path : str or path
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        ModelFileError
-            The file is damaged, of a newer version or not a model of this kind.
-        """
-        return cls._file.load(cls, path)
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()  # type: ignore[misc]
-        tags.input_tags.sparse = True
-        tags.input_tags.positive_only = True
-        return tags
