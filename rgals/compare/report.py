@@ -12,7 +12,8 @@ from rgals.compare.methods import Method, params_text
 from rgals.compare.runner import TEST_METRICS, unpacked
 from rgals.plots._axes import SHARES
 from rgals.runtime.checks import check_choice, check_real
-from rgals.runtime.errors import MissingDependencyError, ParameterError
+from rgals.runtime.errors import ParameterError
+from rgals.runtime.lazy import optional
 
 LEVEL = 0.05  # of significance
 
@@ -182,10 +183,7 @@ class Comparison:
         """
         check_real("level", level, 0.0, 1.0)
         metric = self.metric if metric is None else check_choice("metric", metric, self.metrics)
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingDependencyError("to_frame needs pandas: pip install pandas") from error
+        pd = optional("pandas", "to_frame needs pandas: pip install pandas")
         rows = sorted(self.rows, key=lambda row: _worth(row, metric))
         judged = any(metric in row.users for row in rows)
         others = self.against(reference, metric, test) if judged else {}

@@ -13,13 +13,8 @@ from rgals.datasets.interactions import Columns, is_number, refuse, timestamps
 from rgals.datasets.times import is_moment
 from rgals.matrix.entries import entry_rows
 from rgals.matrix.validate import as_csr
-from rgals.runtime.errors import (
-    FileFormatError,
-    InputError,
-    InputTypeError,
-    MissingDependencyError,
-    ShapeError,
-)
+from rgals.runtime.errors import FileFormatError, InputError, InputTypeError, ShapeError
+from rgals.runtime.lazy import optional
 
 
 def _take(frame: Any, at: int) -> Any:
@@ -86,12 +81,8 @@ def _columns(given: dict[str, Any], where: Callable[[int], str]) -> Columns:
 
 def parquet_columns(path: Path, wanted: dict[str, Any]) -> Columns:
     """Columns of a parquet file; only those needed are read."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        needed = 'reading parquet needs pyarrow: pip install "rgals[parquet]"'
-        raise MissingDependencyError(f"{path}: {needed}") from error
+    needed = f'{path}: reading parquet needs pyarrow: pip install "rgals[parquet]"'
+    pa, pq = (optional(name, needed) for name in ("pyarrow", "pyarrow.parquet"))
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from rgals.runtime.errors import InputError, MissingDependencyError
+from rgals.runtime.errors import InputError
+from rgals.runtime.lazy import optional
 
 #: Colours for thin lines; the first eight can be told apart by the colour-blind (Okabe and Ito, 2008).
 COLORS: tuple[str, ...] = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D")
@@ -15,12 +16,9 @@ SHARES = (0.95, 0.99)  # of the best quality, marked where quality is drawn over
 
 def new_figure(width: float = 7, height: float = 4.3) -> Any:
     """A figure of some inches."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependencyError("plots need matplotlib: pip install 'rgals[plot]'") from error
+    figure = optional("matplotlib.figure", "plots need matplotlib: pip install 'rgals[plot]'")
     # Not by pyplot, which keeps every figure alive; a notebook shows this one when asked for it.
-    return Figure(figsize=(width, height), layout="constrained")
+    return figure.Figure(figsize=(width, height), layout="constrained")
 
 
 def mark_shares(ax: Any, best: float) -> None:
