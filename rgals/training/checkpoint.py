@@ -16,6 +16,7 @@ from rgals.runtime.errors import CheckpointError, InputTypeError, ModelFileError
 from rgals.training.data import draw_seed, is_seed, warm_factors
 
 _REAL = ("f4", "f8")
+_LATER = {"dislikes": False, "dislike_weight": 1.0}  # parameters that losses of older checkpoints do not have
 _FACTORS = {
     "user_factors": ArraySpec(_REAL, ("n_users", "K")),
     "item_factors": ArraySpec(_REAL, ("n_items", "K")),
@@ -163,14 +164,15 @@ class Store:
         try:
             # Of fits before there was a choice: values were weights as they were.
             stored, history, stopped = {"values": "raw", **meta["fit"]}, meta["history"], meta["stopped"]
-            best = meta["best"]
-            iteration = int(meta["iteration"])
+            kind, parameters = stored["loss"]
+            later = {name: value for name, value in _LATER.items() if name in description["loss"][1]}
+            stored["loss"] = [kind, {**later, **parameters}]
+            best, iteration = meta["best"], int(meta["iteration"])
             whole = iteration == len(history) >= 1 and isinstance(stopped, bool)
             whole = whole and all(isinstance(record["objective"], float) for record in history)
-            state = {name: array for name, array in self._arrays.items() if not name.startswith("best_")}
-            factors = {
-                name.removeprefix("best_"): array for name, array in self._arrays.items() if name not in state
-            }
+            arrays = self._arrays
+            state = {name: array for name, array in arrays.items() if not name.startswith("best_")}
+            factors = {name.removeprefix("best_"): arrays[name] for name in arrays if name not in state}
             whole = whole and (best is None) == (not factors)
             kept = None if best is None else (float(best[0]), int(best[1]), factors)
         except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -179,15 +181,12 @@ class Store:
             raise ModelFileError(f"{path}: the description of the fit is damaged")
         for key in {**description, **stored}:
             if key not in stored or key not in description or stored[key] != description[key]:
-                raise CheckpointError(
-                    f"{path} belongs to another fit: {key} is {_short(description.get(key))} here and "
-                    f"{_short(stored.get(key))} there; continue that fit, or give another folder"
-                )
+                here, there = _short(description.get(key)), _short(stored.get(key))
+                problem = f"{key} is {here} here and {there} there; continue that fit, or give another folder"
+                raise CheckpointError(f"{path} belongs to another fit: {problem}")
         if iteration > n_iter:
-            raise CheckpointError(
-                f"{path} is at iteration {iteration}, beyond n_iter={n_iter}; raise n_iter or give another "
-                "folder"
-            )
+            what = f"beyond n_iter={n_iter}; raise n_iter or give another folder"
+            raise CheckpointError(f"{path} is at iteration {iteration}, {what}")
         users, items = state["user_factors"], state["item_factors"]
         dtype = np.dtype(description["dtype"])
         shape = tuple(description["shape"])

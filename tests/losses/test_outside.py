@@ -7,43 +7,17 @@ import importlib
 import numpy as np
 import pytest
 from helpers import interactions
+from instruments.floor import Floor
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 from rgals import RGALS, ModelFileError, ParameterError
 from rgals.compare import Effort, compare
 from rgals.datasets import make_implicit
-from rgals.losses import AUTO, Coefficients, Degrees, Loss, rule, spectral_edge
+from rgals.losses import Degrees, rule
 from rgals.matrix.validate import as_csr
 from rgals.model_selection import tune
 from rgals.solvers.cpu import CPUBackend
-
-
-class Floor(Loss):
-    """Squared loss with a target of its own for the pairs that are not observed::
-
-    L = sum_{x, y in I_x} (o_xy - 1)^2 + weight sum_{x, y not in I_x} (o_xy - floor)^2
-    """
-
-    def __init__(self, weight=AUTO, floor=-0.1):
-        self.weight = weight
-        self.floor = floor
-
-    def defaults(self, degrees, K):
-        users, items = degrees.shape
-        edge = spectral_edge(users, items, degrees.nnz)
-        return {"weight": degrees.nnz / (users * items), "reg": 0.1 * edge * (8 / K)}
-
-    def coefficients(self, degrees):
-        n_users, n_items = len(degrees.user_sum), len(degrees.item_sum)
-        own = 0.0, 1 - self.weight, 0.0, 1 - self.weight * self.floor
-        return Coefficients(
-            g=np.full(n_users, self.weight),
-            h=np.ones(n_items),
-            t=np.full(n_users, self.weight * self.floor),
-            user_terms=np.tile(own, (n_users, 1)),
-            item_terms=np.ones((n_items, 4)),
-        )
 
 
 def dense_half_step(loss, matrix, fixed, ridge):
@@ -96,7 +70,7 @@ def test_its_files_are_read_by_who_gives_the_class(data, tmp_path):
     loaded = RGALS.load(tmp_path / "model.npz", loss=Floor)
     assert isinstance(loaded.loss_, Floor) and loaded.loss.get_params() == model.loss.get_params()
     np.testing.assert_array_equal(loaded.transform(data.matrix), model.user_factors_)
-    with pytest.raises(ModelFileError, match=r"test_outside\.Floor.*RGALS\.load\(path, loss=Floor\)"):
+    with pytest.raises(ModelFileError, match=r"floor\.Floor.*RGALS\.load\(path, loss=Floor\)"):
         RGALS.load(tmp_path / "model.npz")
     with pytest.raises(ModelFileError, match=r"none of rgals', not .*Other"):
         RGALS.load(tmp_path / "model.npz", loss=type("Other", (Floor,), {}))

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 from conftest import ROOT
 from helpers import interactions
-from losses.test_outside import Floor
+from instruments.floor import Floor
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF, HardNegatives, ParameterError
 from rgals.matrix.validate import as_csr
