@@ -40,7 +40,7 @@ def dual(row, rows, basis, scratch):
     ask_for_next(row, rows, basis)
     identity(c, 0, n_panels)
     rows_gram_add(c, 0, x, 0, n, n_blocks)
-    if rows.linear[row.number] != 0.0 or n_positive < n or rows.prior is not None:  # else c = 0
+    if rows.linear[row.number] != 0.0 or n_positive < n or len(rows.prior):  # else c = 0
         subtract_product(z, 0, x, 0, scratch.solution, 0, n, n_blocks)
     # z, and with it the solution c + X^T z and the right-hand side c + X^T w in one pass over X.
     code = cholesky(c, 0, scratch.inverse, 0, n_panels)

@@ -53,7 +53,7 @@ def _right_hand_side(number, stop, rows, basis, b, part, linear, prior):
                 _, linear[i] = coefficients(start + i, number, rows)
             gather_sum(part, 0, factors, 0, indices, start, linear, 0, 1, kp, n, stop - start, n_blocks)
             add(b, 0, part, 0, kp)
-    if prior is not None:
+    if len(prior):
         for j in range(prior.shape[1]):
             b[j] += b.dtype.type(rows.ridge[number]) * prior[number, j]
 

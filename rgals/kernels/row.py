@@ -43,7 +43,7 @@ class Rows(NamedTuple):
     and ``col_terms`` V (n_fixed, 4), or (0, 4) for ones, give the weight ``m = v U_0 V_0 + U_1 V_1`` and the
     linear coefficient ``l = v U_2 V_2 + U_3 V_3`` of a positive of value v. Where both have six
     columns, a value below 0 marks a pair with ``m = -v U_4 V_4`` and ``l = -v U_5 V_5``. Where ``prior``
-    (n_rows, K) is not None, b has ``ridge prior`` besides.
+    is (n_rows, K) and not (0, 0), b has ``ridge prior`` besides.
     """
 
     indptr: np.ndarray
@@ -54,7 +54,7 @@ class Rows(NamedTuple):
     ridge: np.ndarray
     row_terms: np.ndarray
     col_terms: np.ndarray
-    prior: np.ndarray | None = None
+    prior: np.ndarray
 
 
 class Basis(NamedTuple):
@@ -216,7 +216,7 @@ def scale_row(number, rows, basis, scratch, prior):
     scale, ridge, linear = rows.scale[number], rows.ridge[number], rows.linear[number]
     inv_root, c = scratch.inv_root, scratch.rhs
     _scale_row(inv_root, 0, c, 0, basis.d, 0, basis.s, 0, scale, ridge, linear, n_blocks)
-    if prior is not None:  # an argument: numba leaves out what is for None
+    if len(prior):
         for j in range(prior.shape[1]):
             c[j] += inv_root[j] * c.dtype.type(ridge) * prior[number, j]
 

@@ -144,7 +144,7 @@ def rows_of(matrix: CSR, side: Side, dtype: np.dtype) -> Rows:
     """The record that kernels read, in the factors' precision."""
     values = read_only(matrix.values.astype(dtype, copy=False))
     parts = matrix.indptr, matrix.indices, values, side.scale, side.linear, side.ridge
-    return Rows(*parts, *fold_terms(side, dtype))
+    return Rows(*parts, *fold_terms(side, dtype), np.empty((0, 0), dtype))
 
 
 def weigh(rows: Rows, n_threads: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

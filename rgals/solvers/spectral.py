@@ -91,9 +91,9 @@ class _Product:
         self.empty, order = np.flatnonzero(counts == 0), np.flatnonzero(counts)
         kind, worth = np.full(n, DIAGONAL, np.int8), np.zeros(n, np.int32)
         self.work = Work(order, pieces(counts[order]), kind, worth, 1, 1)
-        over, under = (_terms(scale, 2).astype(dtype) for scale in (left, right))
+        terms = *(_terms(scale, 2).astype(dtype) for scale in (left, right)), np.empty((0, 0), dtype)
         values, nothing, ones = read_only(matrix.values.astype(dtype, copy=False)), np.zeros(n), np.ones(n)
-        self.rows = Rows(matrix.indptr, matrix.indices, values, nothing, nothing, ones, over, under)
+        self.rows = Rows(matrix.indptr, matrix.indices, values, nothing, nothing, ones, *terms)
 
     def multiply(self, table: np.ndarray, out: np.ndarray, n_threads: int) -> None:
         """``out = diag(left) R diag(right) table``."""

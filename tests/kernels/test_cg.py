@@ -96,7 +96,7 @@ def run_alone(X, weights, most=None):
     table = empty(X.shape, X.dtype)
     table[:] = X
     numbers = np.ones(1)
-    terms = np.array([[1, 0, 1, 0]], X.dtype), np.empty((0, 4), X.dtype)
+    terms = np.array([[1, 0, 1, 0]], X.dtype), np.empty((0, 4), X.dtype), np.empty((0, 0), X.dtype)
     positives = np.array([0, n]), np.arange(n, dtype=np.int32), weights
     rows = Rows(*positives, numbers, numbers, numbers, *terms)
     basis = Basis(table.reshape(-1), np.ones(K, X.dtype), np.ones(K, X.dtype))
