@@ -378,9 +378,8 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         fixed = copy(self.fit(X, y, **fit_params))
         state = fixed._state()
         if state.seen is not None and state.seen.nnz != state.degrees.user_count.sum():
-            return fixed.transform(
-                X, fit_params.get("user_features")
-            )  # the fit held interactions out; a transform sees them all
+            # The fit held interactions out; a transform sees them all.
+            return fixed.transform(X, fit_params.get("user_features"))
         return state.user_factors
 
     def transform(self, X: Any, user_features: Any = None) -> np.ndarray:
