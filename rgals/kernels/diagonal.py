@@ -66,10 +66,8 @@ def _run(counter, work, rows, basis, result):
     order, bounds, out = work.order, work.bounds, result.out
     linear = workspace(_PIECE, basis.d)
     b, solution = workspace(kp, basis.d), workspace(kp, basis.d)
-    while True:
-        piece = fetch_add(counter, 0, 1)
-        if piece >= len(bounds) - 1:
-            break
+    piece = fetch_add(counter, 0, 1)
+    while piece < len(bounds) - 1:
         last = bounds[piece + 1] - 1
         # Indices up to the end of the piece say what to ask for, beyond the row that is summed.
         stop = rows.indptr[order[last] + 1]
@@ -86,6 +84,7 @@ def _run(counter, work, rows, basis, result):
             else:
                 result.value[row] = _divide(solution, 0, b, basis.s, basis.d, slope, scale, ridge, n_blocks)
                 copy(out, row * k, solution, 0, k)
+        piece = fetch_add(counter, 0, 1)
 
 
 def solve(work: Work, rows: Rows, basis: Basis, result: Result, n_threads: int) -> None:

@@ -41,15 +41,8 @@ class Kernel(NamedTuple):
     def function(self, module: ir.Module, real: types.Type) -> ir.Function:
         """Its declaration for an element type."""
         number = ir.FloatType() if real == types.float32 else ir.DoubleType()
-        of_kind = {
-            "p": number.as_pointer(),
-            "v": number.as_pointer(),
-            "d": ir.DoubleType().as_pointer(),
-            "x": ir.IntType(32).as_pointer(),
-            "i": INT,
-            "r": number,
-            "": ir.VoidType(),
-        }
+        of_kind = {"d": ir.DoubleType().as_pointer(), "x": ir.IntType(32).as_pointer(), "i": INT, "r": number}
+        of_kind |= {"": ir.VoidType(), **dict.fromkeys("pv", number.as_pointer())}
         typ = ir.FunctionType(of_kind[self.result], [of_kind[kind] for kind in self.kinds])
         name = f"{self.symbol}.f{real.bitwidth}"
         function = cgutils.get_or_insert_function(module, typ, name)
@@ -69,9 +62,8 @@ class Kernel(NamedTuple):
                 value = value.ir
             values.append(value)
         value = e.builder.call(function, values)
-        return {"": lambda _: None, "i": lambda i: Index(e.builder, i), "r": lambda r: Number(e, r)}[
-            self.result
-        ](value)
+        wrap = {"": lambda _: None, "i": lambda i: Index(e.builder, i), "r": lambda r: Number(e, r)}
+        return wrap[self.result](value)
 
     def define(self, module: ir.Module, real: types.Type) -> None:
         """Emit its body."""

@@ -87,15 +87,14 @@ def _count_above(counter, queries, items, truth_ptr, truth, seen_ptr, seen, bloc
     n_queries, k = queries.shape
     n_items = len(items)
     rows = workspace(block * n_items, queries)
-    while True:
-        first = fetch_add(counter, 0, block)
-        if first >= n_queries:
-            break
+    first = fetch_add(counter, 0, block)
+    while first < n_queries:
         m = min(block, n_queries - first)
         gemm_nt(m, n_items, k, 1.0, queries, first * k, k, items, 0, k, 0.0, rows, 0, n_items)
         for r in range(m):
             at = r * n_items
             _count_row(rows, at, n_items, first + r, truth_ptr, truth, seen_ptr, seen, above, tied)
+        first = fetch_add(counter, 0, block)
 
 
 def count_above(queries, items, truth_ptr, truth, seen_ptr, seen, block, n_threads, above, tied):

@@ -75,10 +75,8 @@ def _run(counter, work, rows, basis, result, steps, sums):
     if sums is not None:
         zero(scratch.batch, 0, len(scratch.batch))
     # Pieces are counted up by all threads at once: whoever is done takes the next.
-    while True:
-        piece = fetch_add(counter, 0, 1)
-        if piece >= len(bounds) - 1:
-            break
+    piece = fetch_add(counter, 0, 1)
+    while piece < len(bounds) - 1:
         first, stop = bounds[piece], bounds[piece + 1]
         for at in range(first, stop):
             row = look_ahead(at, stop, order, rows, result)
@@ -103,6 +101,7 @@ def _run(counter, work, rows, basis, result, steps, sums):
                 # Rounding grows with the rows that are added in float32; a piece ends with nothing left.
                 if (at - first) % _BATCH == _BATCH - 1 or at == stop - 1:
                     _flush(piece, scratch, sums)
+        piece = fetch_add(counter, 0, 1)
 
 
 def solve(

@@ -104,10 +104,8 @@ def _fill(counter, queries, items, scale, blocked, indptr, indices, n_segments, 
     n_blocks = (n_queries + USERS - 1) // USERS
     tile = workspace(min(USERS, n_queries) * ITEMS, queries)
     cursor = np.empty(USERS, np.int64)
-    while True:
-        work = fetch_add(counter, 0, 1)
-        if work >= n_blocks * n_segments:
-            break
+    work = fetch_add(counter, 0, 1)
+    while work < n_blocks * n_segments:
         segment = work // n_blocks
         q0 = (work % n_blocks) * USERS
         m = min(USERS, n_queries - q0)
@@ -132,6 +130,7 @@ def _fill(counter, queries, items, scale, blocked, indptr, indices, n_segments, 
                 scan(tile, row, width, first, scores, ids, heaps + r * n, n)
         for r in range(m):
             _sort(scores, ids, heaps + r * n, n)
+        work = fetch_add(counter, 0, 1)
 
 
 def topk(queries, items, scale, blocked, indptr, indices, n_threads, ids, scores):
