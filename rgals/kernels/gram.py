@@ -65,10 +65,8 @@ def _partial(counter, factors, weight, uniform, numbers, ones, gram):
     padded = workspace(ROWS * width if width != k else 0, factors)
     roots = workspace(ROWS, factors)
     # A task is one output tile (a, b) over one chunk of the rows: L^T diag(weight) R of two sets of columns.
-    while True:
-        task = fetch_add(counter, 0, 1)
-        if task >= n_chunks * n_pairs:
-            break
+    task = fetch_add(counter, 0, 1)
+    while task < n_chunks * n_pairs:
         chunk = task // n_pairs
         a, b = _tile_of(task % n_pairs, n_tiles)
         n_left, n_right = min(side, width - a) // w, min(side, width - b) // w
@@ -91,6 +89,7 @@ def _partial(counter, factors, weight, uniform, numbers, ones, gram):
             right = left_panels if a == b else right_panels
             to = task * side * side
             _add_product(gram, to, product, 0, left_panels, 0, right, 0, depth, n_left, n_right, a == b)
+        task = fetch_add(counter, 0, 1)
 
 
 def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
@@ -123,7 +122,7 @@ def gram(factors: np.ndarray, weight: np.ndarray, n_threads: int) -> np.ndarray:
 
 
 @kernel("ppxii")
-def _transpose_strip(e, panels, rows, numbers, n_groups, width):
+def transpose_strip(e, panels, rows, numbers, n_groups, width):
     """Rows as panels, W of them at a time."""
     with e.loop(n_groups) as group, e.blocks(width // e.width) as at:
         to = panels + (group * width + at) * e.width
@@ -140,10 +139,8 @@ def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight
     padded = workspace(STRIP * width if width != k else 0, factors)
     numbers = np.empty(STRIP, np.int32)
     n_strips = (n + STRIP - 1) // STRIP
-    while True:
-        chunk = fetch_add(counter, 0, 1)
-        if chunk >= len(sums):
-            break
+    chunk = fetch_add(counter, 0, 1)
+    while chunk < len(sums):
         for strip in range(chunk * n_strips // len(sums), (chunk + 1) * n_strips // len(sums)):
             start = strip * STRIP
             rows = min(STRIP, n - start)
@@ -153,10 +150,10 @@ def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight
             for i in range(n_groups * w):
                 numbers[i] = min(i, rows - 1)
             if width == k:
-                _transpose_strip(left, 0, factors, start * k, numbers, 0, n_groups, width)
+                transpose_strip(left, 0, factors, start * k, numbers, 0, n_groups, width)
             else:
                 padded_rows(padded, 0, factors, start * k, rows, k, width)
-                _transpose_strip(left, 0, padded, 0, numbers, 0, n_groups, width)
+                transpose_strip(left, 0, padded, 0, numbers, 0, n_groups, width)
             # Block column j of the product: of the matrix only the rows that are not zero there.
             for j in range(width // w):
                 zero(product, 0, n_groups * w * w)
@@ -167,6 +164,7 @@ def _multiply(counter, factors, panels, begins, ends, out, weight, linear_weight
                 scatter_rows(out, start * k + j * w, product, 0, k, rows, min(w, k - j * w))
             if len(weight):
                 add_sums(out, start * k, weight, start, linear_weight, start, sums, chunk * 3 * k, k, rows)
+        chunk = fetch_add(counter, 0, 1)
 
 
 def multiply(

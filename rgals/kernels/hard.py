@@ -2,59 +2,103 @@
 
 import numpy as np
 
-from rgals.kernels.blas import gemm_nt
-from rgals.kernels.compile import entry
+from rgals.kernels.compile import entry, inner
+from rgals.kernels.gram import transpose_strip
+from rgals.kernels.library import kernel
 from rgals.kernels.queue import fetch_add
-from rgals.kernels.tiles import copy
+from rgals.kernels.tiles import tile_add, zero
 from rgals.kernels.topk import USERS
+from rgals.kernels.vectors import LINE, Vector
 from rgals.kernels.workspace import workspace
 
-PART = 64  # queries that are scored at once: a block is a multiple
+# Items, or a group of them, whose scores with W users stay in the first-level cache until they are read.
+AT_ONCE = 320
+
+
+@kernel("pppi")
+def _greatest(e, greatest, at, rows, n):
+    """Of W columns of ``n`` rows the greatest numbers, and the first row that has it."""
+    high, where = e.variables(2)
+    high.set(rows[0])
+    choose = e.builder.select
+    with e.loop(n, 1) as i:
+        row = rows[i * e.width]
+        high.set(Vector(e, choose(e.builder.fcmp_ordered(">", row.ir, high.ir), row.ir, high.ir)))
+    # Looked for afterwards: a comparison that waits for the one before it takes three times as long.
+    with e.down(n) as i:
+        found = e.builder.fcmp_ordered("==", rows[i * e.width].ir, high.ir)
+        where.set(Vector(e, choose(found, e.spread(e.builder.sitofp(i.ir, e.real)).ir, where.ir)))
+    greatest[0] = high
+    at[0] = where
+
+
+@inner
+def _columns(out, table, rows, numbers, k):
+    """Panels of ``rows`` of a table; the last is repeated until there are W."""
+    w = LINE // out.itemsize
+    n_panels = (len(rows) + w - 1) // w
+    for i in range(n_panels * w):
+        numbers[i] = rows[min(i, len(rows) - 1)]
+    if k % w == 0:
+        transpose_strip(out, 0, table, 0, numbers, 0, n_panels, k)
+        return
+    for i in range(n_panels * w):
+        for t in range(k):
+            out[(i // w * k + t) * w + i % w] = table[numbers[i], t]
 
 
 @entry(nogil=True)
-def draw(counter, queries, items, order, shares, first, indptr, indices, out):
+def draw(counter, queries, items, order, group, shares, first, indptr, indices, out):
     """The best item of each group of items, of every query, without its own.
 
-    Blocks, ``first`` and those after it, have `USERS` of the queries in ``order`` and a row of ``shares``,
-    where item j is in group j modulo n. Rows of ``out`` (B, n) ascend; they are -1 before.
+    Blocks, ``first`` and those after it, have `USERS` of the queries in ``order`` and a row of
+    ``shares``: one group of ``group`` items after the other. ``out`` (B, n) is -1 before.
     """
-    k, n, size = queries.shape[1], out.shape[1], shares.shape[1]
-    tile, packed = workspace(PART * (size + 1), queries), workspace(size * k, queries)
-    mine, place = workspace(PART * k, queries), np.empty(len(items), np.int32)
-    best, at = workspace(n, queries), np.empty(n, np.int32)
+    k, w = queries.shape[1], LINE // queries.itemsize
+    size = max(AT_ONCE // group, 1) * group
+    padded = (size + w - 1) // w * w
+    mine, packed = workspace(USERS * k, queries), workspace(padded * k, queries)
+    tile = workspace(padded * w, queries)
+    best, at, place = workspace(w, queries), workspace(w, queries), np.empty(len(items), np.int32)
+    numbers = np.empty(max(USERS, padded), np.int32)
+    heads = np.empty((shares.shape[1] // size + 1, USERS // w), np.int32)
     block = fetch_add(counter, 0, 1)
     while block < len(shares):
-        place.fill(size)
-        for j in range(size):
-            place[shares[block, j]] = j
-            copy(packed, j * k, items, shares[block, j] * k, k)
-        start = (first + block) * USERS
-        # All scores of a part stay in the cache until they are read.
-        for part in range(start, min(start + USERS, len(order)), PART):
-            m = min(PART, len(order) - part)
-            for r in range(m):
-                copy(mine, r * k, queries, order[part + r] * k, k)
-            gemm_nt(m, size, k, 1.0, mine, 0, k, packed, 0, k, 0.0, tile, 0, size + 1)
-            for r in range(m):
-                row, user = r * (size + 1), order[part + r]
-                for e in range(indptr[user], indptr[user + 1]):
-                    # What is not in the share has the place behind it.
-                    tile[row + place[indices[e]]] = -np.inf
-                best.fill(-np.inf)
-                at.fill(-1)
-                # All groups side by side: vectors of scores are compared, without a branch.
-                for i in range(0, size, n):
-                    for j in range(n):
-                        above = tile[row + i + j] > best[j]
-                        best[j] = tile[row + i + j] if above else best[j]
-                        at[j] = i + j if above else at[j]
-                for j in range(n):
-                    item, to = shares[block, at[j]] if at[j] >= 0 else -1, j
-                    while to > 0 and out[user, to - 1] > item:
-                        out[user, to] = out[user, to - 1]
-                        to -= 1
-                    out[user, to] = item
+        start, share = (first + block) * USERS, shares[block]
+        some = order[start : start + USERS]
+        n_groups, n_own = out.shape[1], 0
+        for user in some:
+            n_own += indptr[user + 1] - indptr[user]
+        # Lists of what is not to be drawn: the items of W users among those that are scored at once.
+        place.fill(-1)
+        heads.fill(-1)
+        places, links, n_own = np.empty(n_own, np.int32), np.empty(n_own, np.int32), 0
+        for j in range(n_groups * group):
+            place[share[j]] = j
+        for r, user in enumerate(some):
+            for e in range(indptr[user], indptr[user + 1]):
+                j = place[indices[e]]
+                if j >= 0:
+                    places[n_own], links[n_own] = j % size * w + r % w, heads[j // size, r // w]
+                    heads[j // size, r // w] = n_own
+                    n_own += 1
+        _columns(mine, queries, some, numbers, k)
+        for low in range(0, n_groups * group, size):
+            among = share[low : min(low + size, n_groups * group)]
+            _columns(packed, items, among, numbers, k)
+            for part in range(0, len(some), w):
+                zero(tile, 0, padded * w)
+                for i in range(0, len(among), w):
+                    tile_add(tile, i * w, packed, i * k, mine, part * k, k, 1.0)
+                own = heads[low // size, part // w]
+                while own >= 0:
+                    tile[places[own]] = -np.inf
+                    own = links[own]
+                for i in range(0, len(among), group):
+                    _greatest(best, 0, at, 0, tile, i * w, group)
+                    for r, user in enumerate(some[part : part + w]):
+                        if best[r] > -np.inf:
+                            out[user, (low + i) // group] = among[i + np.int64(at[r])]
         block = fetch_add(counter, 0, 1)
 
 
@@ -70,3 +114,20 @@ def merge(counter, indptr, indices, values, more_ptr, more, out, out_values):
             out_values[at] = -1.0 if second else (values[one] if len(values) else 1.0)
             one, two = one + (not second), two + second
         row = fetch_add(counter, 0, 1)
+
+
+@entry(nogil=True, _nrt=False)
+def turn(counter, bounds, indptr, indices, values, cursor, out, out_values):
+    """Rows as columns, in pieces ``bounds`` of the rows; without ``out`` only their entries are counted.
+
+    Entries of row ``cursor[piece]`` are counted there, or written from where it says.
+    """
+    piece = fetch_add(counter, 0, 1)
+    while piece < len(cursor):
+        for row in range(bounds[piece], bounds[piece + 1]):
+            for e in range(indptr[row], indptr[row + 1]):
+                to = cursor[piece, indices[e]]
+                cursor[piece, indices[e]] = to + 1
+                if len(out):
+                    out[to], out_values[to] = row, values[e]
+        piece = fetch_add(counter, 0, 1)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 
 from rgals.kernels import hard as kernel
@@ -136,9 +135,9 @@ def merge(rows: CSR, pairs: CSR, dtype: Any, n_threads: int, room: tuple | None 
     return CSR(rows.indptr + pairs.indptr, indices, values, rows.n_cols)
 
 
-def pair_terms(coefficients: Coefficients, weight: float) -> tuple[np.ndarray, np.ndarray]:
+def pair_terms(coefficients: Coefficients, weight: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """What `Side.with_pairs` takes, of users and of items: pairs that count ``weight`` times once more."""
-    users = weight * np.stack([coefficients.g, coefficients.t], axis=1)
+    users = np.stack([weight * coefficients.g, weight * coefficients.t], axis=1)
     return users, np.stack([coefficients.h, coefficients.h], axis=1)
 
 
@@ -183,11 +182,12 @@ class Blocks:
 def draw(
     users: np.ndarray, items: np.ndarray, rows: CSR, blocks: Blocks, rng: np.random.Generator, n_threads: int
 ) -> CSR:
-    """The best item of every group of the user's block, without those in ``rows``."""
+    """The best item of each of the user's groups, without those in ``rows``."""
     lists = np.full((len(users), blocks.n), -1, np.int32)
-    given = read_only(users), read_only(items), blocks.users
+    given = read_only(users), read_only(items), blocks.users, blocks.group
     for first, shares in blocks.shares(rng):
         launch(kernel.draw, n_threads, *given, shares, first, rows.indptr, rows.indices, lists)
+    lists.sort(axis=1)
     return _of_lists(lists, len(items))
 
 
@@ -257,17 +257,24 @@ class Sampler:
             if not self._room:
                 n = self.users.nnz + len(self.blocks.users) * self.blocks.n
                 self._room = [(np.empty(n, np.int32), np.empty(n, users.dtype)) for _ in range(2)]
-            sides = (self.users, pairs), (self.items, _transposed(pairs))
-            zipped = zip(sides, self._room, strict=True)
-            by_user, by_item = (merge(*side, users.dtype, n_threads, room) for side, room in zipped)
+            by_user = merge(self.users, pairs, users.dtype, n_threads, self._room[0])
+            by_item = turned(by_user, n_threads, self._room[1])
         return Drawn(by_user, by_item, constant)
 
 
-def _transposed(pairs: CSR) -> CSR:
-    values = np.ones(pairs.nnz, np.int8)
-    turned = sp.csr_array((values, pairs.indices, pairs.indptr), shape=pairs.shape).tocsc()
-    indices = turned.indices.astype(np.int32, copy=False)
-    return CSR(turned.indptr.astype(np.int64), indices, np.empty(0, np.float32), pairs.n_rows)
+def turned(rows: CSR, n_threads: int, room: tuple) -> CSR:
+    """The transpose of rows with pairs in them, in ``room``."""
+    indices, values = (part[: rows.nnz] for part in room)
+    # A piece of the rows for every thread, of as many entries; a piece's entries of a column come together.
+    bounds = np.searchsorted(rows.indptr, np.linspace(0, rows.nnz, n_threads + 1).astype(np.int64))
+    bounds[0], bounds[-1] = 0, rows.n_rows
+    cursor = np.zeros((n_threads, rows.n_cols), np.int64)
+    given = bounds, rows.indptr, rows.indices, rows.values, cursor
+    launch(kernel.turn, n_threads, *given, indices[:0], values[:0])
+    indptr = np.append(0, np.cumsum(cursor.sum(axis=0)))
+    cursor[:] = indptr[:-1] + np.cumsum(cursor, axis=0) - cursor
+    launch(kernel.turn, n_threads, *given, indices, values)
+    return CSR(indptr, indices, values, rows.n_rows)
 
 
 # ---------------------------------------------------------------- users in the end, and new ones
@@ -361,7 +368,7 @@ def scratch_bytes(
     terms = 2 * 6 * 8 * (n_users + n_items)
     blocks = -(-n_users // topk.USERS)
     shares = 2 * 4 * size * min(max(_AT_ONCE // size, _BLOCKS), blocks) + 12 * n_items
-    tiles = threads * ((kernel.PART * (size + K) + size * K) * itemsize + 4 * n_items)
+    tiles = threads * ((topk.USERS * K + kernel.AT_ONCE + group * K) * 2 * itemsize + 12 * n_items)
     # The rows of both sides; lists, and what their transposition takes.
     drawn = 2 * (nnz + pairs) * entry + 11 * pairs + terms + shares + tiles
     # Lists and scores, the lists in order, and the rows of a part.

@@ -107,12 +107,15 @@ def classify(
     K: int,
     dtype: np.dtype,
     kinds: Kinds,
+    paired: bool = False,
 ) -> np.ndarray:
     """The kind of every row, int8: `EMPTY`, `DIAGONAL`, `DUAL`, `PRIMAL`, these two with `CG` if tried first.
 
     Of every row: ``n``, ``n_zero``, ``n_negative``: positives; those without weight; those of negative
     weight. ``heaviest``: the largest weight, or an estimate. ``linear``, ``scale``: coefficients of the
-    all-pairs terms. ``kinds``: what the backend has.
+    all-pairs terms. ``kinds``: what the backend has. ``paired``: rows have pairs that are no positives
+    (`Side.with_pairs`). Pairs alone would need few steps, and 6 to 8 are seen whatever the positives
+    weigh (amazon-book-kgat, citeulike-a, K=64: conditions of 2 to 5), so that all long enough are tried.
     """
     kp = padded(K, kinds.padding)
     kind = np.where((n_negative > 0) | (n > dual_most(kp, kinds)), PRIMAL, DUAL)
@@ -120,7 +123,8 @@ def classify(
         tried = (n >= CG_LENGTH) & (n_negative == 0) & (scale > 0)
         if kp < CG_STREAMED:
             tried &= n <= packed_most(kp, dtype.itemsize)
-        tried[tried] = expected_steps(heaviest[tried], scale[tried], dtype) <= steps_worth(n[tried], kp)
+        if not paired:
+            tried[tried] = expected_steps(heaviest[tried], scale[tried], dtype) <= steps_worth(n[tried], kp)
         kind = np.where(tried, kind | CG, kind)
     kind = np.where(n_zero == n, DIAGONAL, kind)  # no weight of its own
     return np.where((n == 0) & (linear == 0), EMPTY, kind).astype(np.int8)  # b = 0
@@ -189,7 +193,8 @@ class Plan:
         n_zero, n_negative, heaviest = weigh(self.rows, n_threads)
         kinds = CPU[self.dtype]
         # See `classify`.
-        self.kind = classify(n, n_zero, n_negative, heaviest, side.linear, side.scale, K, self.dtype, kinds)
+        counts = n, n_zero, n_negative, heaviest
+        self.kind = classify(*counts, side.linear, side.scale, K, self.dtype, kinds, side.paired)
         self.kp = padded(K, kinds.padding)
         self._worth = steps_worth(n, self.kp)
         self._heaviest = heaviest.astype(np.float32)  # for `__str__`

@@ -306,11 +306,11 @@ def test_a_k_that_does_not_fit_ends_the_ladder(data, monkeypatch):
 
 @pytest.fixture(scope="module")
 def sparse():
-    return make_implicit(600, 1000, n_clusters=200, mean_interactions=20, random_state=1)
+    return make_implicit(1000, 3000, n_clusters=200, mean_interactions=20, random_state=1)
 
 
 def test_weights_are_tried_last_and_are_those_of_the_model(sparse):
-    model = RGALSCV(K=8, budget=4, n_splits=2, random_state=0).fit(sparse)
+    model = RGALSCV(K=16, budget=4, n_splits=2, random_state=0).fit(sparse)
     found = model.cv_results_
     weights = found["param_hard_negatives"]
     tried = np.flatnonzero(~np.ma.getmaskarray(weights))
@@ -447,7 +447,7 @@ def test_hard_negatives_that_do_not_fit_are_left_out(sparse, monkeypatch):
 
     monkeypatch.setattr(RGALS, "fit", full)
     with pytest.warns(UserWarning, match="palace"):
-        model = RGALSCV(K=8, budget=4, n_splits=2, random_state=0).fit(sparse)
+        model = RGALSCV(K=16, budget=4, n_splits=2, random_state=0).fit(sparse)
     assert "hard_negatives" not in model.best_params_
 
 

@@ -13,6 +13,7 @@ from helpers import interactions
 from instruments.floor import Floor
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF, HardNegatives, ParameterError
+from rgals.datasets import Interactions
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import Weighting
 from rgals.solvers.cuda import device as cuda_device
@@ -201,6 +202,31 @@ def check_svd(loss, X):
         assert model.objective(X) >= best.objective(X) - 1e-9 * abs(best.objective(X))
 
 
+def check_half_life(loss, X, **params):
+    rng = np.random.default_rng(0)
+    X = sp.csr_array(X)
+    data = Interactions(X, np.arange(60), np.arange(40), rng.integers(0, 900, X.nnz))
+    model = make(loss, half_life=90.0, **params).fit(data)
+    share = 0.5 ** ((data.timestamp.max() - data.timestamp) / 90)
+    aged = sp.csr_array((X.data * share * X.data.sum() / (X.data * share).sum(), X.indices, X.indptr))
+    by_hand = make(loss, **params).fit(sp.csr_array(aged, shape=X.shape))
+    assert objectives(model) == pytest.approx(objectives(by_hand), rel=1e-9)
+    tolerance = 1e-9 if params.get("solver") == "dense" else 0
+    np.testing.assert_allclose(model.transform(data), model.user_factors_, atol=tolerance, rtol=0)
+
+
+def check_features(loss, X, **params):
+    rng = np.random.default_rng(0)
+    both = {"user_features": rng.standard_normal((60, 3)), "item_features": rng.standard_normal((40, 4))}
+    model = make(loss, **params).fit(X, **both)
+    assert (np.diff(objectives(model)) < 1e-9 * abs(objectives(model)[0])).all()
+    state = model._state()
+    given = X, model.user_factors_, model.item_factors_, state.reg, 1.0, state.priors
+    usual = X, model.user_factors_ + 1, *given[2:]
+    found, other = (model.loss_.gradient(*at)[0] for at in (given, usual))
+    assert abs(found).max() < 1e-8 * abs(other).max()
+
+
 @pytest.mark.parametrize("form", FEATURES.columns)
 @pytest.mark.parametrize("feature", FEATURES.rows)
 @pytest.mark.few(60)
@@ -210,6 +236,8 @@ def test_a_loss_does_what_it_is_asked_for_or_refuses(feature, form, X, tmp_path,
     kind = feature.partition("=")[2].strip('"')
     checks = {
         f'values="{kind}"': lambda: check_values(kind, loss, X),
+        "half_life=90.0": lambda: check_half_life(loss, X),
+        "fit(item_features=...)": lambda: check_features(loss, X),
         "readout_exponent=0.3": lambda: check_readout(loss, X),
         "hard_negatives=1.0": lambda: check_hard(loss, X, tmp_path),
         'init="spectral"': lambda: check_spectral(loss, X),
@@ -282,6 +310,8 @@ def test_a_solver_does_what_it_is_asked_for_or_refuses(
         "fit(validation=...)": lambda: check_validation(loss, X, **params),
         "early_stopping=True": lambda: check_early_stopping(loss, X, **params),
         'device="cuda"': lambda: check_cuda(loss, X, **params),
+        "half_life=90.0": lambda: check_half_life(loss, X, **params),
+        "fit(item_features=...)": lambda: check_features(loss, X, **params),
         "readout_exponent=0.3": lambda: check_readout(loss, X, **params),
         "hard_negatives=1.0": lambda: check_hard(loss, X, tmp_path, **params),
         'init="spectral"': lambda: check_spectral(loss, X, **params),

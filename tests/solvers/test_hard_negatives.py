@@ -14,6 +14,7 @@ from helpers import LOSSES, SIDES, factors, interactions
 from sklearn.base import clone
 
 from rgals import IALS, RG2, RGALS, RGX, HardNegatives, ParameterError
+from rgals.kernels.row import CG, DUAL, PRIMAL
 from rgals.kernels.topk import USERS
 from rgals.losses import Degrees
 from rgals.matrix.csr import CSR
@@ -119,7 +120,9 @@ def test_a_plan_counts_pairs_among_the_positives():
         np.float32,
         64,
     )
-    assert plan.Plan(rows, problem, np.float32, 64).kind[0] != alone.kind[0]
+    assert alone.kind[0] == DUAL
+    # By the positives' weights, steps would be many; by those of pairs, and what is seen, they are few.
+    assert plan.Plan(rows, problem, np.float32, 64).kind[0] == PRIMAL | CG
 
 
 # ---------------------------------------------------------------- the draw
@@ -139,7 +142,7 @@ def reference(users, items, rows, hard, rng):
     for start in range(0, len(active), USERS):
         if len(left) < n * size:
             left = rng.permutation(n_items)
-        groups, left = left[: n * size].reshape(size, n), left[n * size :]
+        groups, left = left[: n * size].reshape(n, size).T, left[n * size :]
         for user in active[start : start + USERS]:
             scores = (items.astype(float) @ users[user].astype(float))[groups]
             scores[np.isin(groups, rows.indices[rows.indptr[user] : rows.indptr[user + 1]])] = -np.inf
@@ -148,18 +151,19 @@ def reference(users, items, rows, hard, rng):
     return found
 
 
+@pytest.mark.parametrize("K", [5, 16])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     "hard", [HardNegatives(share=0.1, n_samples=40), HardNegatives(share=1e-6, n_samples=9)]
 )
-def test_a_draw_equals_numpy_whatever_the_threads(hard, dtype, monkeypatch):
+def test_a_draw_equals_numpy_whatever_the_threads(hard, dtype, K, monkeypatch):
     n_users, n_items = 2 * USERS + 70, 700
     rng = np.random.default_rng(0)
     dense = rng.random((n_users, n_items)) < rng.uniform(0, 0.04, n_users)[:, None]
     dense[5], dense[6] = False, True
     dense[6, :4] = False
     rows = as_csr(sp.csr_array(dense.astype(float)), dtype=dtype)
-    users, items = whole(n_users, 5, 1, dtype), whole(n_items, 5, 2, dtype)
+    users, items = whole(n_users, K, 1, dtype), whole(n_items, K, 2, dtype)
     expected = reference(users, items, rows, hard, np.random.default_rng([3, 7]))
     counts = expected.sum(axis=1)
     assert counts[5] == 0 and 0 <= counts[6] <= 4 and counts.max() == hard.n_samples
