@@ -35,10 +35,10 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
     (`rgals.losses.fitted.setting`)::
 
                         over the catalogue      sampled                 lists
-        batch_size      M / 100, 32 to 512      1024
-        n_epochs        20                      500 M / n, 8 to 20
-        lr              0.1 (dot: 0.03)         0.05 (dot: 0.01)
-        n_negatives                             25
+        batch_size      M / 100, 32 to 512      1024                    64
+        n_epochs        20                      500 M / n, 8 to 20      20
+        lr              0.1 (dot: 0.03)         0.05 (dot: 0.01)        0.05 (dot: 0.01)
+        n_negatives                             25                      5
         temperature     0.12 + 0.4 reg (dot: 1)
 
     - The temperature is what holds bounded scores: where least squares wants a strong ridge, softmax wants to

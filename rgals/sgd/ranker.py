@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator
 from rgals.matrix.csr import CSR
 from rgals.matrix.weighting import AUTO
 from rgals.model.state import Snapshot
-from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.memory import sgd_bytes
 from rgals.runtime.threads import workers
@@ -97,7 +97,7 @@ class SGDRanker(Trained, BaseEstimator):
         Users for full losses and lists, positives for sampled losses. None is 256 users, 64 lists or 4096
         positives.
     n_epochs : int or "auto", default="auto"
-        With ``early_stopping``, whose patience ends a fit, "auto" allows five times as many.
+        With ``early_stopping``, whose patience ends a fit, "auto" allows ten times as many.
     init_scale : float > 0, default=0.1
         Standard deviation of the initial factors.
     early_stopping : bool, default=False
@@ -240,14 +240,10 @@ class SGDRanker(Trained, BaseEstimator):
         check_int("patience", self.patience, 1)
         for name in AUTOMATIC[1:]:
             value = getattr(self, name)
-            if isinstance(value, str) and value != AUTO:
-                raise ParameterError(name, value, "give a number > 0, or 'auto'")
-            if is_auto(value) or (name == "batch_size" and value is None):
-                continue
             if name in ("temperature", "lr"):
-                check_real(name, value, 0, open_min=True)
-            else:
-                check_int(name, value, 1)
+                or_auto(check_real, name, value, 0, open_min=True)
+            elif name != "batch_size" or value is not None:
+                or_auto(check_int, name, value, 1)
         check_real("init_scale", self.init_scale, 0, open_min=True)
         check_real("gamma", self.gamma)
         check_real("weight_decay", self.weight_decay, 0)

@@ -41,15 +41,14 @@ class Sampler:
     exclude_positives : bool
         Never draw an item that the user has interacted with. Otherwise only the accidental hit on the row's
         own positive is left in place (independent draws) or masked (shared and in-batch negatives).
-    replacement : bool
-        Whether an item may be drawn twice for one row.
     lists : bool
         Whether whole lists are drawn (`lists`): they leave positives out and take what there is.
 
     Attributes
     ----------
     correction : ndarray (N,)
-        ``log(N q_y)``, what Pu et al., Eq. 9, subtract from the score of a negative; -inf where q_y = 0.
+        ``log(N q_y)``, what Pu et al., Eq. 9, subtract from the score of a negative. Where q_y = 0 it is inf:
+        a row takes such an item where nothing else is left, and it is absent.
     """
 
     def __init__(
@@ -75,8 +74,7 @@ class Sampler:
         if sampler == "uniform":
             weight = np.ones(X.n_cols)
         probability = weight / weight.sum()
-        with np.errstate(divide="ignore"):
-            self.correction = np.log(X.n_cols * probability)
+        self.correction = np.log(X.n_cols * probability, out=np.full(X.n_cols, np.inf), where=weight > 0)
         uniform = bool(np.ptp(weight) == 0)
         if uniform:
             self.correction[:] = 0

@@ -65,7 +65,7 @@ class Kept:
         for state, side, column in zip(self.states, self.sides, values.T, strict=True):
             if state.scope == "user":
                 side.param[users, 0] = column
-                self._clip(state, side)
+                np.clip(side.param, state.low, state.high, out=side.param)
 
     def step(self, grad: np.ndarray, users: np.ndarray, lr: float, weight: float) -> None:
         """A step of every state for the gradients (B, s) of the rows of a batch, which weighs ``weight``."""
@@ -84,9 +84,4 @@ class Kept:
                     total, ids = everybody, None
             sign = -1.0 if state.ascend else 1.0
             side.step(total[:, None].astype(side.param.dtype), rate, ids, grad_scale=sign / weight)
-            self._clip(state, side)
-
-    @staticmethod
-    def _clip(state: State, side: SideState) -> None:
-        if state.low > -np.inf or state.high < np.inf:
             np.clip(side.param, state.low, state.high, out=side.param)

@@ -88,8 +88,7 @@ class Trainer:
         self.adversaries = adversaries
         self.kept = Kept(getattr(loss, "state", ()), X.n_rows, self.dtype, users.optimizer)
         # Losses from outside need no base class, only a kind.
-        self._takes_rows = bool(self.kept.states) or len(adversaries) > 0
-        self._takes_rows = self._takes_rows or getattr(loss, "takes_rows", False)
+        self._takes_rows = bool(self.kept.states or adversaries or getattr(loss, "takes_rows", False))
         # A subclass may compute something else; double precision is for checking, not for speed.
         self._fused = type(loss) is Softmax and self.dtype == np.float32
         if getattr(loss, "corrects_proposal", False) and sampler is not None and sampler.correction.any():

@@ -60,13 +60,14 @@ DETACHED = ("full_lambda_rank", "full_lambda_loss", "smooth_i_at_k", "smooth_i_a
 
 @pytest.mark.parametrize("valued", [False, True])
 @pytest.mark.parametrize("name", [name for name in FULL if name not in DETACHED])
-def test_gradient_of_full_losses(name, valued, rng):
+def test_gradient_of_full_losses(name, valued, rng, monkeypatch):
     loss, positives = EVERY[name], block(rng, valued=valued)
     scores = rng.standard_normal((5, 7))
-    # The threshold of the top-K form is a constant for the gradient.
-    fixed = {"thresholds": loss.thresholds(scores)} if hasattr(loss, "thresholds") else {}
-    _, grad = loss.value_and_grad(scores.copy(), positives, **fixed)
-    numeric = central(lambda s: loss.value_and_grad(s, positives, **fixed)[0].sum(), scores, 1e-5)
+    if hasattr(loss, "thresholds"):  # constants for the gradient
+        fixed = loss.thresholds(scores)
+        monkeypatch.setattr(loss, "thresholds", lambda scores: fixed)
+    _, grad = loss.value_and_grad(scores.copy(), positives)
+    numeric = central(lambda s: loss.value_and_grad(s, positives)[0].sum(), scores, 1e-5)
     np.testing.assert_allclose(grad, numeric, rtol=1e-6, atol=1e-6)
     assert np.abs(numeric).max() > 0.1
 
@@ -335,7 +336,7 @@ def test_rows_of_exponentials_against_logaddexp(rng):
         np.testing.assert_allclose(value, logsumexp(np.column_stack([x, beside]) / t, axis=1))
         np.testing.assert_allclose(share, np.exp(x / t - value[:, None]), atol=1e-14)
     value, share = row_softmax(x.copy())
-    assert value[3] == -np.inf and not share[3].any()
+    assert value[3] == 0 and not share[3].any(), "a row without any term"
     value, slope = logistic(np.array([-np.inf, -800.0, -3.0, 0.0, 800.0]))
     np.testing.assert_allclose(value, [0, 0, 1 / (1 + np.exp(3)), 0.5, 1], atol=1e-300)
     np.testing.assert_allclose(slope, value * (1 - value), atol=1e-15)

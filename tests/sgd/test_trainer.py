@@ -396,6 +396,15 @@ def test_negatives_follow_the_proposal(gamma, rng):
     np.testing.assert_allclose(sampler.correction, np.log(20 * wanted), atol=1e-12)
 
 
+def test_an_item_that_is_never_proposed_is_no_negative():
+    """A user who has all that is proposed is left with an item of probability 0, of infinite correction."""
+    X = np.ones((30, 5))
+    X[:, 4] = 0
+    how = {"sampler": "popularity", "exclude_positives": True, "n_negatives": 3, "n_epochs": 2}
+    model = SGDRanker(K=4, loss="sampled_softmax", random_state=0, **how).fit(X)
+    assert [row["objective"] for row in model.history_] == [0.0, 0.0]
+
+
 def test_uniform_negatives_need_no_correction(rng):
     assert not Sampler(matrix(rng), "uniform", 3).correction.any()
 

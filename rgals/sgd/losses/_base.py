@@ -234,7 +234,7 @@ def row_softmax(
     """``log sum_j exp(x_j / temperature)``, float64 (B,), and the weights of the sum, which overwrite ``x``.
 
     ``beside`` (B,) is one more term of each row, whose weight is not returned. -inf is absent; of a row
-    without any term the logarithm is -inf.
+    without any term the logarithm is taken as 0.
     """
     top = x.max(axis=1, initial=-np.inf)
     if beside is None:
@@ -251,7 +251,7 @@ def row_softmax(
     if beside is None:
         empty = total == 0
         total[empty] = 1
-        high[empty] = -np.inf
+        high[empty] = 0
     elif temperature == 1:
         total += np.exp(beside - top)
     else:

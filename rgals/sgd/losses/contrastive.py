@@ -17,7 +17,6 @@ from rgals.sgd.losses._base import (
     softplus,
     weights_of,
 )
-from rgals.sgd.losses.sampled import present
 
 
 @dataclass(eq=False, repr=False)
@@ -52,7 +51,7 @@ class BSL(Sampled, raw_scores=True):
         first, second = self._temperatures()
         any_left = (neg > -np.inf).any(axis=1)
         rest, dneg = row_softmax(neg.copy(), second, pos if self.with_positive else None)
-        value = np.where(any_left, second / first * present(rest) - pos.astype(np.float64) / first, 0.0)
+        value = np.where(any_left, second / first * rest - pos.astype(np.float64) / first, 0.0)
         dpos = np.where(any_left, -(dneg.sum(axis=1) if self.with_positive else pos.dtype.type(1)), 0)
         dneg /= dneg.dtype.type(first)
         return value, (dpos / first).astype(pos.dtype), dneg
@@ -148,11 +147,10 @@ class PSL(Sampled, raw_scores=True):
         activation = ACTIVATIONS[check_choice("activation", self.activation, tuple(ACTIVATIONS))]
         logits, slope = activation(neg - pos[:, None])
         logits[neg == -np.inf] = -np.inf
-        any_left = np.any(logits > -np.inf, axis=1)
         rest, dneg = row_softmax(logits, temperature, 0.0 if self.with_positive else None)
         dneg *= slope
         dneg /= dneg.dtype.type(temperature)
-        return np.where(any_left, present(rest), 0.0), -dneg.sum(axis=1), dneg
+        return rest, -dneg.sum(axis=1), dneg
 
 
 @dataclass(eq=False, repr=False)
@@ -207,7 +205,7 @@ class AdvInfoNCE(Sampled, raw_scores=True):
         g = np.where(there, rows.adversary, -np.inf).astype(neg.dtype, copy=False)
         log_sum, q = row_softmax(g.copy())
         # log(k n q_j), as a score: what is divided by the temperature later.
-        shift = np.log(weight * np.maximum(there.sum(axis=1), 1)) - present(log_sum)
+        shift = np.log(weight * np.maximum(there.sum(axis=1), 1)) - log_sum
         logits = neg - pos[:, None]
         logits += temperature * (g + shift.astype(g.dtype)[:, None])
         value, dneg = row_softmax(logits, temperature, 0.0)

@@ -66,11 +66,12 @@ class Block:
 
     def __init__(self, lists: Lists, p: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
         self.lists, self.p, self.list = lists, p, lists.list_of[p]
+        self.at = lists.at[p]  # where its positives stand in the scores
         length = high - low
         self.starts = np.cumsum(length) - length
         self.i = np.repeat(np.arange(len(p)), length)  # positive of each pair, within the block
         self.j = np.arange(len(self.i)) + (low - self.starts)[self.i]  # its item, in the scores
-        self.x = lists.scores[self.j] - lists.scores[lists.at[p]][self.i]
+        self.x = lists.scores[self.j] - lists.scores[self.at][self.i]
         self.m = lists.n_positives[self.list]
         self.n_negatives = lists.indptr[self.list + 1] - lists.indptr[self.list] - self.m
 
@@ -82,7 +83,7 @@ class Block:
     def others(self) -> np.ndarray:
         """Whether each pair is of two different positives."""
         first = self.lists.indptr[self.list]
-        return (self.j < (first + self.m)[self.i]) & (self.j != self.lists.at[self.p][self.i])
+        return (self.j < (first + self.m)[self.i]) & (self.j != self.at[self.i])
 
 
 Terms = tuple[np.ndarray, np.ndarray]  # the value of each positive, the derivative of each pair
@@ -121,7 +122,7 @@ class _Pairwise(List):
             values += np.bincount(block.list, value, minlength=len(values))
             low, high = int(block.j.min()), int(block.j.max()) + 1
             grad[low:high] += np.bincount(block.j - low, slope, minlength=high - low)
-            grad[lists.at[block.p]] -= block.sum(slope)
+            grad[block.at] -= block.sum(slope)
         return values, grad.astype(scores.dtype)
 
 
@@ -141,7 +142,7 @@ class _Listwise(_Pairwise):
 
     def _terms(self, block: Block, prepared: Any) -> Terms:
         above, slope = logistic(block.x)
-        own = block.j == block.lists.at[block.p][block.i]
+        own = block.j == block.at[block.i]
         above[own], slope[own] = 0, 0
         return self._metric(block, above, slope, 1 + block.sum(above))
 
@@ -219,24 +220,24 @@ class ListNRBP(_Pairwise):
 
 
 def _swap_ndcg(block: Block, known: "Ranked", p: float) -> np.ndarray:
-    change = np.abs(known.discount[known.of(block)][block.i] - known.discount[block.j])
+    change = np.abs(known.discount[block.at][block.i] - known.discount[block.j])
     return change / ideal_dcg(block.m)[block.i]
 
 
 def _swap_nrbp(block: Block, known: "Ranked", p: float) -> np.ndarray:
-    change = np.abs(p ** (known.rank[known.of(block)] - 1.0)[block.i] - p ** (known.rank[block.j] - 1.0))
+    change = np.abs(p ** (known.rank[block.at] - 1.0)[block.i] - p ** (known.rank[block.j] - 1.0))
     return change * ((1 - p) / (1 - p ** block.m.astype(np.float64)))[block.i]
 
 
 def _swap_rr(block: Block, known: "Ranked", p: float) -> np.ndarray:
-    own, r = known.rank[known.of(block)], known.rank[block.j]
+    own, r = known.rank[block.at], known.rank[block.j]
     first, second = known.best[block.list], known.second[block.list]
     other = np.where(own == first, second, first)[block.i]  # the best positive beside i
     return np.abs(1 / np.minimum(other, r) - (1 / first)[block.i])
 
 
 def _swap_ap(block: Block, known: "Ranked", p: float) -> np.ndarray:
-    at = known.of(block)
+    at = block.at
     r_i, r_j = known.rank[at][block.i], known.rank[block.j]
     n_i, n_j = known.hits[at][block.i], known.hits[block.j]
     between = known.harmonic[block.j] - known.harmonic[at][block.i]
@@ -255,7 +256,6 @@ class Ranked:
     harmonic: np.ndarray  # (T,) sum of their 1 / rank
     best: np.ndarray  # (B,) rank of the first positive,
     second: np.ndarray  # of the second, infinite where there is none
-    at: np.ndarray  # (P,) where positives stand
 
     @classmethod
     def of_lists(cls, lists: Lists) -> "Ranked":
@@ -274,11 +274,7 @@ class Ranked:
         for position in (1, 2):
             here = np.rint(found[0][lists.at]) == position
             top[position - 1][lists.list_of[here]] = own[here]
-        return cls(rank, _discount(rank), found[0], found[1], top[0], top[1], lists.at)
-
-    def of(self, block: Block) -> np.ndarray:
-        """Where the positives of a block stand."""
-        return self.at[block.p]
+        return cls(rank, _discount(rank), found[0], found[1], top[0], top[1])
 
 
 #: Metrics of `LambdaRank`.
@@ -359,7 +355,7 @@ class LambdaLoss(_Lambda):
     published: bool = False
 
     def _weights(self, block: Block, known: Any) -> np.ndarray:
-        own, other = known.rank[known.of(block)][block.i], known.rank[block.j]
+        own, other = known.rank[block.at][block.i], known.rank[block.j]
         distance, lower = np.abs(own - other), np.maximum(own, other)
         weight = _discount(distance) - (0 if self.published else _discount(1 + distance))
         if self.k is None:
@@ -395,7 +391,7 @@ class FullLambdaLoss(_OnCatalogue, LambdaLoss):  # type: ignore[misc]
     """`LambdaLoss` with the catalogue as the list of every user."""
 
 
-class FullBPR(_OnCatalogue, _Lambda):  # type: ignore[misc]
+class FullBPR(_OnCatalogue, _Pairwise):  # type: ignore[misc]
     """`BPR` with all items that are no positives of the user.
 
     ``L_x = sum_{i in I, j not in I} log(1 + exp(s_j - s_i))``
@@ -403,8 +399,6 @@ class FullBPR(_OnCatalogue, _Lambda):  # type: ignore[misc]
     Di Teodoro et al., Eq. 3.
     """
 
-    def _prepare(self, lists: Lists) -> Any:
-        return None
-
-    def _weights(self, block: Block, known: Any) -> np.ndarray:
-        return np.ones(len(block.j))
+    def _terms(self, block: Block, prepared: Any) -> Terms:
+        value, slope = softplus(block.x)
+        return block.sum(value), slope

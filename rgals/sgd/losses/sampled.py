@@ -18,11 +18,6 @@ from rgals.matrix.csr import CSR
 from rgals.sgd.losses._base import Full, Sampled, row_softmax, row_totals, softplus, weights_of
 
 
-def present(values: np.ndarray) -> np.ndarray:
-    """Values of rows, 0 where a log-sum without any term made them -inf."""
-    return np.where(values == -np.inf, 0.0, values)
-
-
 @dataclass(eq=False, repr=False)
 class SampledCCE(Sampled):
     """Categorical cross-entropy over the positive and its sampled negatives.
@@ -43,7 +38,6 @@ class SampledCCE(Sampled):
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Values (B,) and gradients (B,), (B, n)."""
         value, dneg = row_softmax(neg - pos[:, None], beside=0.0 if self.with_positive else None)
-        value = value if self.with_positive else present(value)
         return value, -dneg.sum(axis=1), dneg
 
 

@@ -106,12 +106,10 @@ class SoftmaxAtK(FullThresholds):
     k: int = 20
     weight_temperature: float = 12.5
 
-    def value_and_grad(
-        self, scores: np.ndarray, positives: CSR, thresholds: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
         """Values (B,) and gradient (B, N); ``scores`` is overwritten by the gradient."""
         temperature = check_real("weight_temperature", self.weight_temperature, 0, open_min=True)
-        beta = self.thresholds(scores) if thresholds is None else thresholds
+        beta = self.thresholds(scores)
         where, v = positives.positions, weights_of(positives)
         rows = positives.rows
         top = scores.max(axis=1)

@@ -22,7 +22,6 @@ from rgals.sgd.losses._base import (
     weights_of,
 )
 from rgals.sgd.losses.margins import hinge
-from rgals.sgd.losses.sampled import present
 
 #: Where thresholds are estimated: among all items, or among positives and sampled negatives.
 ESTIMATES = ("exact", "sampled")
@@ -113,8 +112,7 @@ class SampledSoftmaxAtK(_Thresholds):
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
         """Values (B,) and gradients (B,), (B, n), and (B, 1) of beta_u: 0."""
         temperature = check_real("weight_temperature", self.weight_temperature, 0, open_min=True)
-        rest, dneg = row_softmax(neg - pos[:, None], beside=0.0 if self.with_positive else None)
-        cost = present(rest)
+        cost, dneg = row_softmax(neg - pos[:, None], beside=0.0 if self.with_positive else None)
         weight, slope = logistic(scaled(pos.astype(np.float64) - rows.state[:, 0], temperature))
         dneg *= weight.astype(dneg.dtype)[:, None]
         dpos = (slope * cost / temperature).astype(pos.dtype) - dneg.sum(axis=1)
@@ -163,7 +161,7 @@ class SampledTalos(_Thresholds, raw_scores=True):
         rest, dneg = row_softmax(
             np.negative(logits, out=logits), temperature, -own if self.with_positive else None
         )
-        value = np.where(any_left, own.astype(np.float64) / temperature + present(rest), 0.0)
+        value = np.where(any_left, own.astype(np.float64) / temperature + rest, 0.0)
         # With its own term in the sum, the positive keeps the share of the others.
         share = np.where(any_left, dneg.sum(axis=1) if self.with_positive else pos.dtype.type(1), 0)
         dneg *= slope
@@ -227,12 +225,10 @@ class Talos(FullThresholds, raw_scores=True):
     temperature: float = 0.1
     form: str = "3.7"
 
-    def value_and_grad(
-        self, scores: np.ndarray, positives: CSR, thresholds: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
         """Values (B,) and gradient (B, N)."""
         temperature = check_real("temperature", self.temperature, 0, open_min=True)
-        beta = self.thresholds(scores) if thresholds is None else thresholds
+        beta = self.thresholds(scores)
         where, v, count = positives.positions, weights_of(positives), positives.row_sums
         logits, slope = softplus(beta[:, None] - scores)
         own = -logits.reshape(-1)[where].astype(np.float64) / temperature
@@ -270,11 +266,9 @@ class AATP(FullThresholds, raw_scores=True):
 
     k: int = 20
 
-    def value_and_grad(
-        self, scores: np.ndarray, positives: CSR, thresholds: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
         """Values (B,) and gradient (B, N)."""
-        beta = self.thresholds(scores) if thresholds is None else thresholds
+        beta = self.thresholds(scores)
         where, v, count = positives.positions, weights_of(positives), positives.row_sums
         own, active = hinge(1 + beta[positives.rows] - scores.reshape(-1)[where])
         rest, grad = hinge(1 + scores - beta[:, None])
