@@ -14,10 +14,7 @@ from sklearn.utils import Tags
 from rgals.datasets.given import given, in_columns
 from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.losses.base import with_priors
-from rgals.matrix.csr import CSR
-from rgals.matrix.entries import hold_out
 from rgals.matrix.validate import as_csr
-from rgals.metrics import evaluate
 from rgals.model import als_file
 from rgals.model.exchange import Interop
 from rgals.model.state import FittedState, readout_scale, with_scale, without_scale
@@ -30,18 +27,18 @@ from rgals.solvers.cuda import is_cuda
 from rgals.solvers.hard_negatives import Sampler, fold_in, read_hard_negatives
 from rgals.solvers.precision import check_underflow, hard_rows_at_risk, warn_of_rounding
 from rgals.training.base import Task, Trained
-from rgals.training.data import dtype_name, read_rows
+from rgals.training.data import dtype_name
 from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, priors_of, taken
 from rgals.training.forget import Forgetting
+from rgals.training.rows import OfRows
 from rgals.training.run import run
 from rgals.training.start import choose_init, first_users, most_iterations, plain_iterations, when_settled
-from rgals.training.update import prior_for
-
-_HIDDEN = 0.2  # share of every row that `score` hides
 
 
 @dataclass(eq=False, repr=False)
-class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class RGALS(
+    Trained, Forgetting, OfRows, Interop, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+):
     """Matrix factorisation for top-K ranking from implicit feedback, by exact alternating least squares.
 
     Finds user factors P and item factors Q that minimise a ranking loss over *all* user-item pairs plus
@@ -120,6 +117,11 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         is "binary" where the standard deviation of the values exceeds their mean (play counts, hours, money)
         and says so with a `ValuesWarning`; otherwise "raw". Statistics are those of the fitted matrix, in
         every method.
+    half_life : float, str or None, default=None
+        Time in which an interaction loses half of its weight, counted back from the newest one: a number in
+        the unit of the timestamps (nanoseconds for dates), or a text such as ``"90d"`` (s, min, h, d, w, y).
+        The mean weight of the interactions stays. Histories need times then, in every method: `Interactions`
+        or frames. Updates count from the newest interaction anew, and lists for the cold go by these weights.
     random_state : int, RandomState or None, default=None
     verbose : int, default=0
         1 shows a progress bar.
@@ -195,6 +197,7 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     validation_users: int | None = None
     warm_start: bool = False
     values: str = AUTO
+    half_life: float | str | None = None
     random_state: Any = None
     verbose: int = 0
 
@@ -309,12 +312,6 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
     def _state(self) -> FittedState:
         return cast(FittedState, super()._state())
 
-    def _read(self, X: Any) -> "tuple[RGALS, FittedState, CSR]":
-        """The model with its present fit, which no other thread can replace; that fit; the checked rows."""
-        fixed = copy(self)
-        state = fixed._state()
-        return fixed, state, read_rows(fixed, X, state.item_factors.dtype.type, state)
-
     @property
     def solver_(self) -> str:
         """What ran; see the class."""
@@ -390,10 +387,11 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
 
         Parameters
         ----------
-        X : sparse matrix or array, shape (n, n_items)
-            Full history of each user, over the items of the fit.
-        user_features : sparse matrix, array or frame, n rows, optional
-            Their features, where the fit had some.
+        X : sparse matrix, array, Interactions or frame, shape (n, n_items); or None
+            Full history of each user, over the items of the fit; None where there are features alone.
+        user_features : sparse matrix, array, frame or (ids, matrix), optional
+            Their features, where the fit had some: n rows, or by the ids of ``X``; who has features alone
+            follows behind.
 
         Returns
         -------
@@ -405,31 +403,9 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         ShapeError
             The number of items is not that of the fit.
         """
-        fixed, state, rows = self._read(X)
-        prior = prior_for(state, user_features, rows.n_rows)
-        return fixed._user_step(state, fixed._users(state, rows, prior))
-
-    def predict(self, users: Any, items: Any = None) -> np.ndarray:
-        """Scores of pairs; or, as scikit-learn calls it, the best new item for each row of interactions.
-
-        Parameters
-        ----------
-        users : ids or Positions, length n; or matrix, Interactions or frame, shape (n, n_items)
-            Users; or, where ``items`` is not given, histories to fold in.
-        items : ids or Positions, length n, optional
-
-        Returns
-        -------
-        ndarray, shape (n,)
-            Inner products of the factors; or the item that `recommend_new` puts first: its column, -1 where a
-            row is empty, or where the histories have ids, its id or None.
-        """
-        if items is not None:
-            return super().predict(users, items)
-        found = given(users)
-        fixed, state, rows = self._read(found)
-        first = fixed.recommend_new(rows, n=1)[0][:, 0]
-        return state.named("item", first) if found.labelled else first
+        found = None if X is None else given(X)
+        fixed, state, rows = self._read_rows(found)
+        return fixed._fold_in(state, *state.described(rows, user_features, found and found.user_ids)[:2])
 
     def objective(self, X: Any) -> float:
         """Value of the stated objective at the current factors (see the loss for the formula).
@@ -454,28 +430,6 @@ class RGALS(Trained, Forgetting, Interop, ClassNamePrefixFeaturesOutMixin, Trans
         with workers():
             factors = state.user_factors, state.solved_items
             return state.loss.objective(matrix, *factors, state.reg, state.reg_exponent, state.priors)
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Ranking quality for users the model may never have seen, for searches and cross-validation.
-
-        Hides a fifth of every row, folds the rest in and measures ``metric`` on what was hidden. The choice
-        is the same at every call.
-
-        Parameters
-        ----------
-        X : sparse matrix or array, shape (n, n_items)
-        y : ignored
-
-        Returns
-        -------
-        float
-            Mean over the users with hidden interactions.
-        """
-        fixed, state, rows = self._read(X)
-        shown, hidden = hold_out(rows, _HIDDEN, seed=0)
-        users = fixed._fold_in(state, shown)
-        factors = users, state.item_factors
-        return float(evaluate(factors, shown, hidden, fixed.metric, n_jobs=fixed.n_jobs)[fixed.metric])
 
     # ------------------------------------------------------------------ files
 

@@ -8,22 +8,19 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from rgals.matrix.csr import CSR
-from rgals.matrix.entries import hold_out
 from rgals.matrix.validate import check_ids
-from rgals.metrics import evaluate
-from rgals.model.ranking import FactorRanker
 from rgals.model.state import FitRecord, Snapshot, parameters_of
 from rgals.runtime.errors import InputError
 from rgals.runtime.memory import typed_errors
 from rgals.runtime.threads import n_threads
-from rgals.training.data import check_matrix, read
+from rgals.training.data import read
+from rgals.training.rows import OfRows
 
 #: Fitted attributes of a file.
 FITTED: dict[str, type] = {"n_iter_": int, "history_": list, "n_features_in_": int}
-_METRIC, _HIDDEN = "ndcg@10", 0.2  # of `score`: what is measured, and the share of every row that it hides
 
 
-class Baseline(FactorRanker, BaseEstimator):
+class Baseline(OfRows, BaseEstimator):
     """A model that is fitted at once; a base of estimators, which say how."""
 
     n_jobs: int | None
@@ -94,57 +91,8 @@ class Baseline(FactorRanker, BaseEstimator):
         rows = check_ids("users", users, len(snapshot.user_factors), "user")
         return self._dense(snapshot.item_factors, snapshot.user_factors[rows])
 
-    def predict(self, users: Any, items: Any = None) -> np.ndarray:
-        """Scores of pairs; or, as scikit-learn calls it, the best new item for each row of interactions.
-
-        Parameters
-        ----------
-        users : 1-D array of int, length n; or matrix, shape (n, n_items)
-            User indices; or, where ``items`` is not given, histories.
-        items : 1-D array of int, length n, optional
-
-        Returns
-        -------
-        ndarray, shape (n,)
-            Scores; or item indices, -1 where nothing is left.
-        """
-        if items is not None:
-            return super().predict(users, items)
-        fixed = copy(self)
-        dtype, n_items = fixed._state().item_factors.dtype, fixed.n_features_in_
-        return fixed.recommend_new(check_matrix(fixed, users, dtype, n_items=n_items), n=1)[0][:, 0]
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """NDCG@10 for users the model may never have seen, as in `rgals.RGALS.score`.
-
-        Parameters
-        ----------
-        X : sparse matrix or array, shape (n, n_items)
-            A fifth of every row is hidden, and ranked from the rest of the row.
-        y : ignored
-
-        Returns
-        -------
-        float
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from rgals.baselines import Popularity
-        >>> X = np.ones((20, 10))
-        >>> Popularity().fit(X).score(X)
-        1.0
-        """
-        fixed = copy(self)
-        snapshot = fixed._state()
-        rows = check_matrix(fixed, X, snapshot.item_factors.dtype, n_items=fixed.n_features_in_)
-        shown, hidden = hold_out(rows, _HIDDEN, seed=0)
-        queries: Any = fixed._fold_in(snapshot, shown)
-
-        def scores(users: Any) -> np.ndarray:
-            return fixed._dense(snapshot.item_factors, queries[users])
-
-        return float(evaluate(scores, shown, hidden, _METRIC, n_jobs=fixed.n_jobs)[_METRIC])
+    def _ranking(self, state: Snapshot, users: Any) -> Any:
+        return lambda at: self._dense(state.item_factors, users[at])
 
     def _neighbours(self, what: str, *_: Any) -> NoReturn:
         raise InputError(f"{type(self).__name__} has no factors by which {what}s could be compared")

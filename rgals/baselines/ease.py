@@ -15,7 +15,7 @@ from rgals.matrix.weighting import AUTO, VALUES
 from rgals.model.file import ModelFormat, model_spec
 from rgals.model.state import Snapshot
 from rgals.runtime import memory
-from rgals.runtime.checks import check_choice, check_real
+from rgals.runtime.checks import check_choice, check_real, or_auto
 from rgals.runtime.errors import InsufficientMemoryError, NumericalError
 from rgals.runtime.threads import blas_workers
 from rgals.scoring import require_lists, topk_dense
@@ -122,10 +122,7 @@ class EASE(Baseline):
     def _fitted(self, X: Any, user_ids: Any, item_ids: Any) -> Snapshot:
         dtype = np.dtype(check_choice("dtype", dtype_name(self.dtype), ("float32", "float64")))
         check_choice("values", self.values, VALUES)
-        if isinstance(self.reg, str):
-            check_choice("reg", self.reg, (AUTO,))
-        else:
-            check_real("reg", self.reg, 0.0, open_min=True)
+        or_auto(check_real, "reg", self.reg, 0.0, open_min=True)
         if self.max_memory is not None:
             check_real("max_memory", self.max_memory, 0.0)
         matrix, fields = self._read(X, dtype, user_ids, item_ids)
@@ -155,7 +152,7 @@ class EASE(Baseline):
 
     user_factors_ = item_factors_ = factors_ = property(_none)  # type: ignore[assignment]
 
-    def _fold_in(self, snapshot: Snapshot, rows: CSR) -> Any:
+    def _fold_in(self, snapshot: Snapshot, rows: CSR, prior: Any = None) -> Any:
         return Histories(snapshot.weighting.rows(rows))
 
     def _dense(self, items: np.ndarray, queries: Any) -> np.ndarray:

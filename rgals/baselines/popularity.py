@@ -6,11 +6,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rgals.baselines.base import FITTED, Baseline
-from rgals.datasets.given import given
+from rgals.datasets.times import half_life_in
 from rgals.matrix.csr import CSR
 from rgals.model.file import ModelFormat, model_spec
 from rgals.model.state import Snapshot
-from rgals.runtime.checks import check_real
 from rgals.runtime.errors import ParameterError
 
 
@@ -22,10 +21,8 @@ class Popularity(Baseline):
 
     Parameters
     ----------
-    half_life : float or None, default=None
-        Time in which an interaction loses half of its weight, counted back from the newest one, in the unit
-        of the timestamps (nanoseconds for dates); None counts all alike. It needs an
-        `rgals.datasets.Interactions` with times.
+    half_life : float, str or None, default=None
+        Time in which an interaction loses half of its weight, as in `rgals.RGALS`; None counts all alike.
     n_jobs : int or None, default=None
         Threads; None for all.
 
@@ -48,7 +45,7 @@ class Popularity(Baseline):
     [1.71, 0.85]
     """
 
-    half_life: float | None = None
+    half_life: float | str | None = None
     _: KW_ONLY
     n_jobs: int | None = None
 
@@ -56,23 +53,21 @@ class Popularity(Baseline):
     _needs_history: ClassVar[bool] = False
 
     def _fitted(self, X: Any, user_ids: Any, item_ids: Any) -> Snapshot:
-        X = given(X)
         matrix, fields = self._read(X, np.float64, user_ids, item_ids)
         age = 1.0
         if self.half_life is not None:
-            half_life = check_real("half_life", self.half_life, 0.0, open_min=True)
-            times = X.timestamp
-            if times is None:
+            half_life_in(self.half_life)
+            if matrix.times is None:
                 advice = "give Interactions with timestamps, or half_life=None"
                 raise ParameterError("half_life", self.half_life, advice)
-            age = np.exp2((times - times.max()) / half_life)
+            age = np.exp2((matrix.times - matrix.times.max()) / half_life_in(self.half_life, matrix.times))
         counts = np.bincount(matrix.indices, np.broadcast_to(age, matrix.nnz), minlength=matrix.n_cols)
         # Counts are exact in float32, for which other models have compiled the kernels; ages need the range.
         exact = self.half_life is None and matrix.n_rows <= 1 << 24
         factors = counts[:, None].astype(np.float32 if exact else np.float64)
         return Snapshot(np.ones((matrix.n_rows, 1), factors.dtype), factors, **fields)
 
-    def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
+    def _fold_in(self, snapshot: Snapshot, rows: CSR, prior: Any = None) -> np.ndarray:
         return np.ones((rows.n_rows, 1), snapshot.item_factors.dtype)
 
     def _dense(self, items: np.ndarray, queries: Any) -> np.ndarray:

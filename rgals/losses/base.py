@@ -28,7 +28,7 @@ from sklearn.base import BaseEstimator
 from rgals.losses.degrees import Degrees, power
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
-from rgals.runtime.checks import check_choice, check_real
+from rgals.runtime.checks import check_choice, check_real, or_auto
 from rgals.runtime.errors import InputError, ParameterError, ShapeError
 
 #: In place of a number: the value that the loss's rule gives for the matrix.
@@ -65,6 +65,8 @@ class Side:
     prior : Prior or None
         Rows are pulled to its predictions instead of to zero, and those without a system of their own are
         what it predicts.
+    paired : bool
+        Whether rows have pairs that are no positives, of `with_pairs`.
     """
 
     scale: np.ndarray
@@ -77,6 +79,7 @@ class Side:
     interaction: float
     coupled: bool
     prior: Any = None
+    paired: bool = False
 
     @property
     def has_weights(self) -> bool:
@@ -91,7 +94,7 @@ class Side:
         """
         terms = ((self.row_terms, rows), (self.col_terms, cols))
         row_terms, col_terms = (np.concatenate(both, axis=1) for both in terms)
-        return replace(self, row_terms=row_terms, col_terms=col_terms)
+        return replace(self, row_terms=row_terms, col_terms=col_terms, paired=True)
 
     def take_rows(self, at: np.ndarray | slice) -> "Side":
         """The side of some of its rows."""
@@ -132,11 +135,6 @@ class Coefficients:
         terms = (self.user_terms, users), (self.item_terms, np.ones((len(self.h), 2)))
         user_terms, item_terms = (np.concatenate(both, axis=1) for both in terms)
         return replace(self, user_terms=user_terms, item_terms=item_terms)
-
-    def without(self, users: np.ndarray, items: np.ndarray) -> "Coefficients":
-        """The same for who and what takes no part: users and items without interactions, with features."""
-        g, t = (np.where(users, 0.0, array) for array in (self.g, self.t))
-        return replace(self, g=g, t=t, h=np.where(items, 0.0, self.h))
 
     def user_side(self, users: CSR, reg: float, reg_exponent: float) -> Side:
         """The user half-step on ``users`` (users x items)."""
@@ -263,8 +261,9 @@ def with_priors(found: Coefficients, degrees: Degrees, priors: Priors) -> "Coeff
     if priors == (None, None):
         return found
     counts = degrees.user_count, degrees.item_count
-    cold = [np.zeros(len(n), bool) if p is None else (n == 0) & p.described for n, p in zip(counts, priors)]
-    return found.without(cold[0], cold[1])
+    users, items = (p is not None and (n == 0) & p.described for n, p in zip(counts, priors))
+    g, t, h = (np.where(users, 0.0, found.g), np.where(users, 0.0, found.t), np.where(items, 0.0, found.h))
+    return replace(found, g=g, t=t, h=h)
 
 
 def _predicted(factors: np.ndarray, prior: Any) -> Any:
@@ -362,15 +361,12 @@ class Loss(BaseEstimator):
         """
         check_choice(f"{self.name}.dislikes", self.dislikes, (False, True))
         for name, value in self.get_params().items():
-            exponent, auto = name.endswith("_exponent"), name in self._auto
-            if auto and isinstance(value, str):
-                if value != AUTO:
-                    number = "a number" if exponent else "a number >= 0"
-                    raise ParameterError(f"{self.name}.{name}", value, f"give {number}, or 'auto'")
-            elif exponent:
-                check_real(f"{self.name}.{name}", value, -4.0, 4.0)
-            elif auto or name == "dislike_weight":
-                check_real(f"{self.name}.{name}", value, 0.0)
+            label, exponent = f"{self.name}.{name}", name.endswith("_exponent")
+            limits = (-4.0, 4.0) if exponent else (0.0,)
+            if name in self._auto:
+                or_auto(check_real, label, value, *limits)
+            elif exponent or name == "dislike_weight":
+                check_real(label, value, *limits)
 
     def couples_items(self) -> bool:
         """Whether the items share an interaction term, whose sums a half-step has to form."""

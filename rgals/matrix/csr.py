@@ -1,6 +1,7 @@
 """The one matrix type inside rgals: canonical CSR with int64 indptr, int32 indices and optional values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -9,6 +10,19 @@ from rgals.runtime.memory import give_back_freed
 
 _CHUNK = 1 << 20  # entries that numpy converts at once: bounds temporary memory
 _KEPT = 1 << 20  # bytes that may stay with the process: asking costs as much as a small fit
+
+
+class TimedMatrix(sp.csr_array):
+    """A matrix of scipy in canonical form whose entries have ``times``, which `as_csr` keeps."""
+
+    times: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, matrix: sp.csr_array, times: np.ndarray) -> "TimedMatrix":
+        """A matrix with the times of its entries."""
+        made = cls((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
+        made.times = np.asarray(times, np.float64)
+        return made
 
 
 @dataclass(frozen=True)
@@ -25,9 +39,11 @@ class CSR:
     # float32 or float64; *empty* where every value is 1: plain implicit data cost no memory
     values: np.ndarray
     n_cols: int
+    # when each entry was, float64, where weights depend on that
+    times: np.ndarray | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("indptr", "indices", "values"):
+        for name in ("indptr", "indices", "values", *(() if self.times is None else ("times",))):
             view = getattr(self, name).view()
             view.flags.writeable = False
             object.__setattr__(self, name, view)
@@ -122,11 +138,13 @@ class CSR:
         values = np.ones(self.nnz, np.int8) if self.is_binary else self.values
         turned = sp.csr_array((values, self.indices, self.indptr), shape=self.shape).tocsc()
         indptr, indices = turned.indptr.astype(np.int64), turned.indices.astype(np.int32, copy=False)
-        values = self.values if self.is_binary else turned.data
+        values, times = self.values if self.is_binary else turned.data, self.times
         del turned
+        if times is not None:
+            times = sp.csr_array((times, self.indices, self.indptr), shape=self.shape).tocsc().data
         if give_back and indices.nbytes > _KEPT:
             give_back_freed()  # the ones, and a copy that scipy makes of the indices
-        return CSR(indptr, indices, values, self.n_rows)
+        return CSR(indptr, indices, values, self.n_rows, times)
 
     @property
     def rises(self) -> np.ndarray:
@@ -141,22 +159,25 @@ class CSR:
         counts = self.indptr[rows + 1] - self.indptr[rows]  # of these rows only: few are often asked for
         indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         where = np.arange(indptr[-1]) + np.repeat(self.indptr[:-1][rows] - indptr[:-1], counts)
-        values = self.values if self.is_binary else self.values[where]
-        return CSR(indptr, self.indices[where], values, self.n_cols)
+        return CSR(indptr, self.indices[where], *self._marks(where))
 
     def slice_rows(self, start: int, stop: int) -> "CSR":
         """The matrix of the rows from ``start`` on, before ``stop``; nothing is copied."""
         a, b = self.indptr[start], self.indptr[stop]
-        values = self.values if self.is_binary else self.values[a:b]
-        return CSR(self.indptr[start : stop + 1] - a, self.indices[a:b], values, self.n_cols)
+        return CSR(self.indptr[start : stop + 1] - a, self.indices[a:b], *self._marks(slice(a, b)))
 
     def where(self, mask: np.ndarray) -> "CSR":
         """The matrix of the stored entries for which ``mask`` is true."""
         indptr = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])[self.indptr]
-        values = self.values if self.is_binary else self.values[mask]
+        values, n_cols, times = self._marks(mask)
         if (values == 1).all():
             values = values[:0]
-        return CSR(indptr, self.indices[mask], values, self.n_cols)
+        return CSR(indptr, self.indices[mask], values, n_cols, times)
+
+    def _marks(self, at: Any) -> tuple[np.ndarray, int, np.ndarray | None]:
+        """What follows the indices of some entries in a matrix of these columns."""
+        values = self.values if self.is_binary else self.values[at]
+        return values, self.n_cols, None if self.times is None else self.times[at]
 
     def to_scipy(self, dtype: np.dtype | type | str = np.float32) -> sp.csr_array:
         """A `scipy.sparse.csr_array` with explicit values, in arrays of its own."""

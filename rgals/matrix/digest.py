@@ -36,6 +36,7 @@ def short_digest(*parts: CSR | np.ndarray) -> str:
         arrays: list[Any] = [part]
         if isinstance(part, CSR):
             arrays = [np.array(part.shape), part.indptr, part.indices, part.values]
+            arrays += [] if part.times is None else [part.times]
         for array in arrays:
             digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()[:16]

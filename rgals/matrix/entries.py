@@ -50,7 +50,8 @@ def replace_rows(matrix: CSR, rows: np.ndarray, new: CSR) -> CSR:
         parts = (np.ones(m.nnz) if m.is_binary else m.values for m in (matrix, new))
         values = np.concatenate(list(parts)).astype(matrix.values.dtype)
     indptr = np.concatenate([matrix.indptr, matrix.indptr[-1] + new.indptr[1:]])
-    both = CSR(indptr, np.concatenate([matrix.indices, new.indices]), values, matrix.n_cols)
+    times = None if matrix.times is None else np.concatenate([matrix.times, times_of(new)])
+    both = CSR(indptr, np.concatenate([matrix.indices, new.indices]), values, matrix.n_cols, times)
     order = np.arange(n)
     order[rows] = matrix.n_rows + np.arange(len(rows))
     out = both.take_rows(order)
@@ -60,7 +61,12 @@ def replace_rows(matrix: CSR, rows: np.ndarray, new: CSR) -> CSR:
 def grown(matrix: CSR, n_rows: int, n_cols: int) -> CSR:
     """The matrix with empty rows and columns behind its own."""
     more = np.full(n_rows - matrix.n_rows, matrix.indptr[-1])
-    return CSR(np.concatenate([matrix.indptr, more]), matrix.indices, matrix.values, n_cols)
+    return replace(matrix, indptr=np.concatenate([matrix.indptr, more]), n_cols=n_cols)
+
+
+def times_of(matrix: CSR) -> np.ndarray:
+    """The times of the entries, which a matrix without entries may lack."""
+    return np.empty(0) if matrix.times is None else matrix.times
 
 
 def kept_columns(matrix: CSR, kept: np.ndarray) -> CSR:
@@ -69,14 +75,14 @@ def kept_columns(matrix: CSR, kept: np.ndarray) -> CSR:
         return matrix
     part = matrix.where(kept[matrix.indices])
     places = np.cumsum(kept, dtype=np.int32) - 1
-    return CSR(part.indptr, places[part.indices].astype(np.int32), part.values, int(kept.sum()))
+    return replace(part, indices=places[part.indices].astype(np.int32), n_cols=int(kept.sum()))
 
 
 def merged(known: CSR, new: CSR, how: str) -> tuple[CSR, np.ndarray, np.ndarray]:
     """Two matrices of one shape in one, and the rows and columns of the entries that ``new`` changed.
 
     ``how`` says what becomes of entries that both have: "add", "replace" takes the new value, "drop" leaves
-    it out.
+    it out. Where both have times, it says the same of these, and sums are of the later one.
     """
     old, fresh = known.positions, new.positions
     values = [np.ones(m.nnz) if m.is_binary else m.values.astype(np.float64) for m in (known, new)]
@@ -89,13 +95,21 @@ def merged(known: CSR, new: CSR, how: str) -> tuple[CSR, np.ndarray, np.ndarray]
     elif how == "replace":
         changed |= values[0][at] != values[1] if len(old) else True
         values[0][at[both]] = values[1][both]
+    times = None
+    if known.times is not None:
+        times, since = known.times.copy(), times_of(new)
+        if how == "replace":
+            changed[both] |= times[at[both]] != since[both]
+        if how != "drop":
+            times[at[both]] = np.maximum(times[at[both]], since[both]) if how == "add" else since[both]
+        times = np.concatenate([times, since[~both]])
     everything = np.concatenate([old, fresh[~both]])
     order = np.argsort(everything, kind="stable")
     numbers = np.concatenate([values[0], values[1][~both]])[order].astype(known.values.dtype)
     rows, cols = np.divmod(everything[order], known.n_cols)
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=known.n_rows))])
     numbers = numbers[:0] if (numbers == 1).all() else numbers
-    out = CSR(indptr, cols.astype(np.int32), numbers, known.n_cols)
+    out = CSR(indptr, cols.astype(np.int32), numbers, known.n_cols, None if times is None else times[order])
     out = out if out.values.all() else out.where(out.values != 0)  # a like and a dislike
     return out, new.rows[changed], new.indices[changed].astype(np.int64)
 

@@ -1,5 +1,6 @@
 """The boundary: every matrix from outside passes here before anything else sees it."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -148,7 +149,7 @@ def as_csr(
     if isinstance(X, CSR):
         out = X
         if len(X.values) and X.values.dtype != dtype:
-            out = CSR(X.indptr, X.indices, X.values.astype(dtype), X.n_cols)
+            out = replace(X, values=X.values.astype(dtype))
         _check_shape(out.shape, n_rows, n_cols, name)
         return out
     X = on_host(X)
@@ -208,7 +209,7 @@ def as_csr(
         made = made.where(made.values != 0)
     if (made.values == 1).all():
         made = CSR(made.indptr, made.indices, np.empty(0, dtype), made.n_cols)
-    return made
+    return made if getattr(X, "times", None) is None else replace(made, times=X.times)
 
 
 def _check_shape(shape: tuple, n_rows: int | None, n_cols: int | None, name: str) -> None:

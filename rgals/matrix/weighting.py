@@ -1,11 +1,12 @@
 """Values to weights: what a fit makes of counts, hours or money before a loss sees them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from rgals.matrix.csr import CSR
+from rgals.runtime.errors import InputError, ParameterError
 
 AUTO = "auto"
 VALUES = (AUTO, "raw", "log1p", "binary", "bm25")
@@ -31,6 +32,9 @@ class Weighting:
     item that ``n_y`` of M users have (Robertson and Zaragoza, "The probabilistic relevance framework: BM25
     and beyond", 2009). ``scale`` makes 1 the mean weight of the fitted interactions, which the rules of the
     losses count on. Dislikes keep their values and count in none of these.
+
+    With a half-life h, weights and dislikes are multiplied by ``2^(-age / h) / left``. Ages are counted back
+    from the newest interaction; ``left`` keeps the mean weight of the likes that were fitted.
     """
 
     kind: str = "raw"
@@ -38,6 +42,9 @@ class Weighting:
     mean_length: float = 1.0  # mean sum of a user's values
     n_users: int = 0
     idf: np.ndarray | None = None  # float64, shape (n_items,)
+    half_life: float | None = field(default=None, compare=False)  # in the unit of the times
+    newest: float = field(default=0.0, compare=False)  # time from which ages are counted
+    left: float = field(default=1.0, compare=False)  # mean share that ages leave of a weight
 
     @classmethod
     def of(cls, kind: str, matrix: CSR) -> "Weighting":
@@ -54,24 +61,34 @@ class Weighting:
         total = sum(float(part.sum()) for part in made._chunks(matrix, made._norms(matrix), False))
         return replace(made, scale=total / matrix.nnz) if total else made
 
+    def halving(self, half_life: float, matrix: CSR) -> "Weighting":
+        """The same with weights that halve in so long, for the matrix that is fitted."""
+        self = replace(self, half_life=half_life, newest=0.0, left=1.0)
+        self.check_times(matrix)
+        assert matrix.times is not None
+        if not np.isfinite(matrix.times).all():
+            at = int(np.flatnonzero(~np.isfinite(matrix.times))[0])
+            raise InputError(f"the time of interaction {at} is {matrix.times[at]}; it must be finite")
+        made = replace(self, newest=float(matrix.times.max()))
+        plain, aged = (w.rows(matrix.likes).row_sums.sum() for w in (replace(made, half_life=None), made))
+        return replace(made, left=float(aged / plain) if plain else 1.0)  # 0: dislikes alone
+
+    def check_times(self, matrix: CSR) -> None:
+        """Raise `ParameterError` where weights have a half-life and interactions have no times."""
+        if self.half_life is not None and matrix.times is None and matrix.nnz:
+            lines = (
+                "the interactions have no times; give a frame with a column of times, or "
+                "rgals.datasets.read_interactions((users, items, values, times)), or half_life=None"
+            )
+            raise ParameterError("half_life", self.half_life, lines)
+
     def rows(self, matrix: CSR) -> CSR:
         """Histories of users (users x items) with weights for values."""
-        if matrix.has_dislikes:
-            return _beside_dislikes(matrix, self.rows(matrix.likes))
-        if self._keeps(matrix):
-            return matrix
-        if self.kind == "binary":
-            return replace(matrix, values=matrix.values[:0])
         return self._weighted(matrix, self._norms(matrix), by_item=False)
 
     def columns(self, matrix: CSR, users: CSR) -> CSR:
         """Histories of any items (items x users) with weights; ``users`` are all histories of the users."""
-        if self.idf is None:
-            return self.rows(matrix)
-        if matrix.has_dislikes:
-            return _beside_dislikes(matrix, self.columns(matrix.likes, users))
-        users = users.likes
-        own = replace(self, idf=_idf(matrix.row_counts, self.n_users))
+        own = self if self.idf is None else replace(self, idf=_idf(matrix.likes.row_counts, self.n_users))
         return own._weighted(matrix, self._norms(users), by_item=True)
 
     def with_counts(self, at: np.ndarray, counts: np.ndarray) -> "Weighting":
@@ -85,6 +102,8 @@ class Weighting:
 
     def bytes(self, matrix: CSR) -> int:
         """Memory that the weights of a matrix take beside its values."""
+        if self.half_life is not None:  # the times, and two arrays as long while the mean is found
+            return matrix.nnz * (2 * matrix.values.itemsize + 24)
         if self._keeps(matrix) or self.kind == "binary":
             return 0
         rows = 8 * matrix.nnz if self.kind == "bm25" else 0
@@ -97,37 +116,43 @@ class Weighting:
         """The value of each user that BM25 weighs half of the most."""
         if self.idf is None:
             return None
-        return _K1 * (1.0 - _B + _B * users.row_sums / self.mean_length)
+        return _K1 * (1.0 - _B + _B * users.likes.row_sums / self.mean_length)
 
     def _weighted(self, matrix: CSR, norms: np.ndarray | None, by_item: bool) -> CSR:
+        self.check_times(matrix)
+        times, half_life = matrix.times, self.half_life
+        if half_life is None and self._keeps(matrix):
+            return matrix
+        if half_life is None and self.kind == "binary" and not matrix.has_dislikes:
+            return replace(matrix, values=matrix.values[:0])
         values, start, ones = np.empty(matrix.nnz, matrix.values.dtype), 0, True
         least = np.finfo(values.dtype).tiny  # an interaction stays one
         for part in self._chunks(matrix, norms, by_item):
-            weights = values[start : start + len(part)]
-            np.maximum(part / self.scale, least, out=weights, casting="same_kind")
-            start, ones = start + len(part), ones and bool((weights == 1).all())
-        return replace(matrix, values=values[:0] if ones else values)
+            at = slice(start, start + len(part))
+            part = part / self.scale
+            if half_life is not None and times is not None:
+                part *= np.exp2((times[at] - self.newest) / half_life) / self.left
+            values[at] = np.copysign(np.maximum(np.abs(part), least), part)
+            start, ones = at.stop, ones and bool((values[at] == 1).all())
+        return replace(matrix, values=values[:0] if ones else values, times=None)
 
     def _chunks(self, matrix: CSR, norms: np.ndarray | None, by_item: bool) -> Iterator[np.ndarray]:
         """Weights of the stored entries before they are scaled, in float64, a part at a time."""
-        rows = matrix.indices if norms is None else matrix.rows
+        rows, dislikes = matrix.indices if norms is None else matrix.rows, matrix.has_dislikes
         for start in range(0, matrix.nnz, _CHUNK):
             part = slice(start, start + _CHUNK)
             user, item = rows[part], matrix.indices[part]
             v = np.ones(len(item)) if matrix.is_binary else matrix.values[part].astype(np.float64)
-            if norms is None or self.idf is None:
-                yield np.log1p(v)
-                continue
-            user, item = (item, user) if by_item else (user, item)
-            with np.errstate(over="ignore"):  # of the least values: they weigh nothing
-                yield self.idf[item] * (_K1 + 1.0) / (1.0 + norms[user] / v)
-
-
-def _beside_dislikes(matrix: CSR, likes: CSR) -> CSR:
-    """The matrix with other values for its likes."""
-    values = matrix.values.copy()
-    values[values > 0] = 1.0 if likes.is_binary else likes.values
-    return replace(matrix, values=values)
+            likes = np.abs(v)
+            if self.kind == "binary":
+                likes = np.ones(len(item))
+            elif self.kind == "log1p":
+                likes = np.log1p(likes)
+            elif norms is not None and self.idf is not None:
+                user, item = (item, user) if by_item else (user, item)
+                with np.errstate(over="ignore"):  # of the least values: they weigh nothing
+                    likes = self.idf[item] * (_K1 + 1.0) / (1.0 + norms[user] / likes)
+            yield np.where(v < 0, v * self.scale, likes) if dislikes else likes
 
 
 def _idf(counts: np.ndarray, n_users: int) -> np.ndarray:

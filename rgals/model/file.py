@@ -26,8 +26,10 @@ _ARRAYS = {
     "seen_indptr": ArraySpec(("i8",), ("n_users+1",)),
     "seen_indices": ArraySpec(("i4",), ("nnz",)),
     "seen_values": ArraySpec(REAL, ("n_values",)),
+    "seen_times": ArraySpec(("f8",), ("nnz",), required=False),
     "weighting_idf": ArraySpec(("f8",), ("n_items",), required=False),
 }
+_OF_TIMES = ("half_life", "newest", "left")  # fields of a `Weighting`
 for _side in ("user", "item"):
     _ARRAYS[f"{_side}_ids_labels"] = ArraySpec(("i8", "u8"), (f"n_{_side}s",), required=False)
     _ARRAYS[f"{_side}_ids_text"] = ArraySpec(("u1",), (f"{_side}_text",), required=False)
@@ -70,6 +72,10 @@ class ModelFormat:
                 stored |= IdMap(labels, side).to_arrays(f"{side}_ids_")
         weighting = asdict(state.weighting)
         idf = weighting.pop("idf")
+        if state.weighting.half_life is None:  # files are those of releases without half-lives
+            weighting = {k: v for k, v in weighting.items() if k not in _OF_TIMES}
+        else:
+            stored["seen_times"] = seen.times
         if idf is not None:
             stored["weighting_idf"] = idf
         fitted = {
@@ -169,12 +175,14 @@ def model_spec(name: str, version: int, arrays: Mapping[str, ArraySpec] | None =
 def _seen(arrays: Mapping[str, np.ndarray]) -> CSR:
     indptr, indices, values = (read_only(arrays[f"seen_{part}"]) for part in ("indptr", "indices", "values"))
     n_items = len(arrays["item_factors"])
-    seen = CSR(indptr, indices, values, n_items)
+    seen = CSR(indptr, indices, values, n_items, arrays.get("seen_times"))
     wrong = fault(indptr, indices, len(indices), n_items)
     if wrong or indptr[-1] != len(indices) or not seen.rises.all():
         raise ValueError(f"the stored interactions are damaged: {wrong or 'columns do not rise'}")
     if len(values) not in (0, len(indices)):
         raise ValueError(f"{len(indices)} interactions need as many values or none")
+    if seen.times is not None and not np.isfinite(seen.times).all():
+        raise ValueError("the time of a stored interaction is no number")
     if len(values) and not (np.abs(values) > 0).all():
         raise ValueError("a stored interaction has no value")
     return seen
@@ -183,9 +191,12 @@ def _seen(arrays: Mapping[str, np.ndarray]) -> CSR:
 def _weighting(stored: Any, arrays: Mapping[str, np.ndarray]) -> Weighting:
     """What the fit made of values; nothing where the file is older than the choice."""
     made = Weighting(**stored, idf=arrays.get("weighting_idf"))
-    numbers = made.scale, made.mean_length
+    ages = () if made.half_life is None else (made.half_life, made.left)
+    numbers = made.scale, made.mean_length, *ages
     if made.kind == AUTO or made.kind not in VALUES or not all(0 < float(x) < np.inf for x in numbers):
         raise ValueError("the weighting of its values is damaged")
+    if (made.half_life is None) != ("seen_times" not in arrays) or not np.isfinite(float(made.newest)):
+        raise ValueError("the half-life of its weights is damaged")
     if (made.kind == "bm25") != (made.idf is not None) or not isinstance(made.n_users, int):
         raise ValueError("the statistics of its values are damaged")
     if made.idf is not None and not (made.idf > 0).all():

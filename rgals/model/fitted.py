@@ -8,6 +8,7 @@ import scipy.sparse as sp
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 
+from rgals.matrix.csr import TimedMatrix
 from rgals.model.info import Info, describe
 from rgals.model.state import Snapshot
 
@@ -117,7 +118,9 @@ class Fitted:
     def seen_(self) -> sp.csr_array | None:
         """The interactions that the model was fitted to, shape (M, N); None where they were not kept."""
         seen = self._state().seen
-        return None if seen is None else seen.to_scipy()
+        if seen is None or seen.times is None:
+            return None if seen is None else seen.to_scipy()
+        return TimedMatrix.of(seen.to_scipy(), seen.times)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the fitted model to one file (npz without pickle), atomically.

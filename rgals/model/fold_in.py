@@ -31,9 +31,9 @@ class Half(NamedTuple):
 class FoldIn(FactorRanker):
     """What a model fitted by half-steps can do beyond any factor model; a mixin of `rgals.RGALS`."""
 
-    def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
+    def _fold_in(self, snapshot: Snapshot, rows: CSR, prior: Any = None) -> np.ndarray:
         assert isinstance(snapshot, FittedState)
-        return self._user_step(snapshot, self._users(snapshot, rows))
+        return self._user_step(snapshot, self._users(snapshot, rows, prior))
 
     def _users(self, state: FittedState, rows: CSR, prior: Prior | None = None) -> Half:
         """Any users, from their histories as given, and their features."""
@@ -55,16 +55,19 @@ class FoldIn(FactorRanker):
             return backend.half_step(rows, state.solved_items, side).factors
         return fold_in(rows, state.solved_items, side, coefficients, hard, backend, self.n_jobs)
 
-    def transform_items(self, X_cols: Any, items: Any = None) -> np.ndarray:
+    def transform_items(self, X_cols: Any = None, items: Any = None, item_features: Any = None) -> np.ndarray:
         """Factors of items from their interactions: the exact item half-step.
 
         Parameters
         ----------
-        X_cols : sparse matrix or array, shape (n_users, n)
-            Full history of each item, over the users of the fit, one column an item.
+        X_cols : sparse matrix or array, shape (n_users, n), optional
+            Full history of each item, over the users of the fit, one column an item; None where there are
+            features alone.
         items : sequence of ids, or Positions, length n, optional
             Items of the fit that the columns stand for; by default they are new. It matters for RGX only,
             whose items share a term: the others stay, the given ones are solved together.
+        item_features : sparse matrix, array or frame, n rows, optional
+            Their features, where the fit had some.
 
         Returns
         -------
@@ -85,14 +88,17 @@ class FoldIn(FactorRanker):
         (2, 16)
         """
         state = cast(FittedState, self._state())
-        columns = _columns(X_cols, state)
+        columns, prior, _ = state.described(
+            None if X_cols is None else _columns(X_cols, state), item_features, side=1
+        )
         columns = state.weighting.columns(columns, state.seen or CSR.empty(columns.n_cols, 0))
         known = np.empty(0, np.int64)
         if items is not None:
             known = state.rows_of("item", items, "items")
             if len(known) != columns.n_rows or len(np.unique(known)) != len(known):
                 raise InputError(f"items must name each of the {columns.n_rows} columns of X_cols, once")
-        return with_scale(self._item_step(state, self._items(state, columns), known), state.scale_of(columns))
+        solved = self._item_step(state, self._items(state, columns, prior), known)
+        return with_scale(solved, state.scale_of(columns))
 
     def _item_step(self, state: FittedState, items: Half, solved: np.ndarray) -> np.ndarray:
         """The item half-step; ``solved`` are those of the items that the state has factors of."""

@@ -105,8 +105,8 @@ class FactorRanker(Fitted):
     _needs_history: ClassVar[bool] = True  # of a user, to say anything
     _pairs_at_once: ClassVar[int] = 1 << 16  # of `predict`
 
-    def _fold_in(self, snapshot: Snapshot, rows: CSR) -> np.ndarray:
-        """Factors of new users against the items of ``snapshot``.
+    def _fold_in(self, snapshot: Snapshot, rows: CSR, prior: Any = None) -> np.ndarray:
+        """Factors of new users against the items of ``snapshot``, by their prior if they have features.
 
         Estimators override this: ``transform`` reads the current snapshot, which may be a newer one.
         """
@@ -298,26 +298,30 @@ class FactorRanker(Fitted):
 
     def recommend_new(
         self,
-        X_rows: Any,
+        X_rows: Any = None,
         n: int = 10,
         *,
         exclude: Any = "given",
         candidates: Any = None,
         exclude_items: Any = None,
         cold: str = "empty",
+        user_features: Any = None,
     ) -> Recommendations:
         """Best items of new users: their factors are folded in, nothing is refitted or stored.
 
         Parameters
         ----------
-        X_rows : sparse matrix, array, Interactions or frame of shape (B, N)
+        X_rows : sparse matrix, array, Interactions or frame of shape (B, N), optional
             The interactions of each new user: a matrix has the columns of the training matrix. A frame of
-            users and items has a row for each different user, in the order of `numpy.unique`.
+            users and items has a row for each different user, in the order of `numpy.unique`. None where
+            there are features alone.
         n : int, default 10
         exclude : "given", None, sparse matrix of shape (B, N), or a tuple of these; default "given"
             Pairs that must not be returned: the interactions in ``X_rows``, none, or those of a matrix.
         candidates, exclude_items, cold
-            As in `recommend`; cold are rows without interactions.
+            As in `recommend`; cold are rows without interactions and features.
+        user_features : sparse matrix, array, frame or (ids, matrix), optional
+            What is known of the users besides, where the fit had features: as in `rgals.RGALS.transform`.
 
         Returns
         -------
@@ -339,14 +343,19 @@ class FactorRanker(Fitted):
         """
         snapshot = self._state()
         n_items = len(snapshot.item_factors)
-        found = given(X_rows, name="X_rows")
-        X_rows = in_columns(found, snapshot.items if snapshot.item_ids is not None else None, "X_rows")
-        dtype, dislikes = snapshot.item_factors.dtype, takes_dislikes(self)
-        rows = as_csr(X_rows, name="X_rows", dtype=dtype, n_cols=n_items, dislikes=dislikes)
+        rows, users, named = None, None, X_rows is None
+        if X_rows is not None:
+            found = given(X_rows, name="X_rows")
+            users, named = found.user_ids, found.labelled
+            X_rows = in_columns(found, snapshot.items if snapshot.item_ids is not None else None, "X_rows")
+            dtype, dislikes = snapshot.item_factors.dtype, takes_dislikes(self)
+            rows = as_csr(X_rows, name="X_rows", dtype=dtype, n_cols=n_items, dislikes=dislikes)
+        rows, prior, users = snapshot.described(rows, user_features, users)
+        queries = self._fold_in(snapshot, rows, *(() if prior is None else (prior,)))
         filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
-        ids, scores = self._rank(snapshot, self._fold_in(snapshot, rows), ("given", rows), n, cold, filters)
-        asked = np.arange(len(ids)) if found.user_ids is None else found.user_ids
-        ids = snapshot.named("item", ids) if found.labelled else ids
+        ids, scores = self._rank(snapshot, queries, ("given", rows), n, cold, filters)
+        asked = np.arange(len(ids)) if users is None else users
+        ids = snapshot.named("item", ids) if named else ids
         return Recommendations.of(ids, scores, asked, ("user", "item"))
 
     @_completed(_NEIGHBOURS, item="item", line="columns", size="N")

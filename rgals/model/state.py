@@ -1,21 +1,23 @@
 """The fitted state of a factor model: one object that never changes, and what follows from it."""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
+from rgals.datasets.features import read_features
 from rgals.datasets.ids import IdMap, Positions
 from rgals.losses import Coefficients, Degrees, Loss
 from rgals.losses.base import Priors, with_priors
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import update
+from rgals.matrix.entries import grown
 from rgals.matrix.validate import check_ids
 from rgals.matrix.weighting import Weighting
 from rgals.runtime.checks import check_real
-from rgals.runtime.errors import InputError, InputTypeError, ParameterError, UnknownIdError
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
 from rgals.runtime.lazy import cached_property
 from rgals.solvers.hard_negatives import HardNegatives
 from rgals.solvers.prior import Prior
@@ -176,6 +178,26 @@ class Snapshot:
         names[numbers >= 0] = labels[numbers[numbers >= 0]].astype(object)
         return names
 
+    def described(
+        self, rows: CSR | None, features: Any, ids: Any = None, side: int = 0
+    ) -> tuple[CSR, Prior | None, Any]:
+        """Histories, and behind them who has features alone; the prior of all; their labels."""
+        name = ("user_features", "item_features")[side]
+        known: Any = getattr(self, "priors", (None, None))[side]
+        if features is None:
+            if rows is None:
+                raise InputError(f"there are neither interactions nor {name}; give one of them")
+            return rows, None, ids
+        if known is None:
+            raise ParameterError(name, "given", "the fit had none")
+        n, encodings = None if rows is None else rows.n_rows, getattr(self, "encodings", (None, None))
+        found, ids, _ = read_features(features, n, ids, name, encodings[side])
+        if found.shape[1] != known.features.shape[1]:
+            width = known.features.shape[1]
+            raise ShapeError(f"{name} has {found.shape[1]} columns; those of the fit had {width}")
+        rows = rows or CSR.empty(0, len(self.user_factors if side else self.item_factors))
+        return grown(rows, found.shape[0], rows.n_cols), replace(known, features=found, ridge=None), ids
+
     @cached_property
     def fingerprint(self) -> str:
         """Digest of all fields but the record, 32 hexadecimal digits."""
@@ -196,9 +218,11 @@ class Snapshot:
 
     @cached_property
     def popularity(self) -> np.ndarray:
-        """Training interactions of each item, shape (N, 1): factors that rank by popularity."""
+        """Training interactions of each item, or what ages leave of their weights: factors, shape (N, 1)."""
         assert self.seen is not None
-        return self.seen.likes.col_counts.astype(self.item_factors.dtype)[:, None]
+        likes, halve = self.seen.likes, self.weighting.half_life is not None
+        counts = self.weighting.rows(likes).col_sums if halve else likes.col_counts
+        return counts.astype(self.item_factors.dtype)[:, None]
 
 
 @dataclass(frozen=True)
@@ -236,7 +260,11 @@ class FittedState(Snapshot):
 
     @property
     def _options(self) -> tuple:
-        found: tuple = () if self.hard_negatives is None else (repr(self.hard_negatives.get_params()),)
+        weights = self.weighting
+        found: tuple = ()
+        if weights.half_life is not None and self.seen is not None:
+            found = weights.half_life, weights.newest, weights.left, self.seen.times
+        found += () if self.hard_negatives is None else (repr(self.hard_negatives.get_params()),)
         for prior in self.priors:
             if prior is not None:
                 places = np.stack(prior.features.nonzero()).astype(np.int64)

@@ -14,14 +14,14 @@ from sklearn.base import BaseEstimator
 from rgals.datasets.given import Given, given
 from rgals.estimator import RGALS
 from rgals.files.journal import Journal
-from rgals.losses import Loss
+from rgals.losses import AUTO, Loss
 from rgals.matrix.weighting import VALUES
 from rgals.model_selection.tuning import engine
 from rgals.model_selection.tuning.engine import Found, Question, find, read_losses
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.hard import WEIGHTS
 from rgals.model_selection.tuning.trials import Prepared, of_estimator, split_for_tuning
-from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.memory import typed_errors
 from rgals.runtime.progress import LOG
@@ -56,7 +56,9 @@ class RGALSCV(RGALS):
         with the K before.
     space : dict, optional
         Changes of the space, as in `rgals.model_selection.tune`. ``{"hard_negatives": 0}`` leaves them out;
-        by default 0.5, 1, 2 and 4 are tried on what was found, on the CPU.
+        by default 0.5, 1, 2 and 4 are tried on what was found, on the CPU. Where times are known, so are
+        half-lives, by hiding the last tenth of all interactions (or by ``validation``, if that has times
+        too); ``{"half_life": None}`` leaves them out, a list names others.
     metric : str, default="ndcg@10"
         As in `rgals.metrics.evaluate`; larger must be better.
     n_iter : int, default=16
@@ -192,12 +194,13 @@ class RGALSCV(RGALS):
             not fit into memory.
         """
         losses, seed = self._read_parameters(folder)
-        matrix, labels, names = read(self, X, dtype_name(self.dtype), user_ids, item_ids, columns)
+        told = given(X, columns)
+        matrix, labels, names = read(self, told, dtype_name(self.dtype), user_ids, item_ids)
         whole, found, n_splits = matrix.to_scipy(), None, 0
         if validation is not None or matrix.row_counts.max(initial=0) > 1:
             n_splits = self._splits(matrix.nnz, validation)
             known = None if validation is None else given(validation, columns)
-            data = Given(whole, *labels), None, known
+            data = Given(whole, *labels, timestamp=told.timestamp), None, known
             prepared = split_for_tuning(*data, n_splits, self.validation_users, seed)
             values = engine.settle_values(self.values, prepared, losses, self._space(losses), depth=3)
             found = find(self._question(losses, prepared, values, seed, folder))
@@ -226,8 +229,7 @@ class RGALSCV(RGALS):
         check_real("budget", self.budget, 0.0, open_min=True)
         check_real("min_gain", self.min_gain, 0.0)
         check_int("n_iter", self.n_iter, 1)
-        if self.n_splits != "auto":
-            check_int("n_splits", self.n_splits, 1)
+        or_auto(check_int, "n_splits", self.n_splits, 1)
         if self.validation_users is not None:
             check_int("validation_users", self.validation_users, 1)
         check_choice("values", self.values, VALUES)
@@ -252,7 +254,8 @@ class RGALSCV(RGALS):
         return next((parts for parts, below in _PARTS if nnz < below), 1)
 
     def _space(self, losses: dict[str, Loss]) -> dict[str, Any]:
-        every = {"K": self.K, **({} if is_cuda(self.device) else {"hard_negatives": list(WEIGHTS)})}
+        weights = [0.0] if is_cuda(self.device) else list(WEIGHTS)
+        every = {"K": self.K, "half_life": AUTO, "hard_negatives": weights}
         space = {**every, **(self.space or {})}
         if self.space is not None and self.space and set(self.space) <= set(losses):
             space = {name: {**every, **own} for name, own in self.space.items()}

@@ -13,6 +13,7 @@ import scipy.linalg
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, cg
 
+from rgals.runtime.errors import NumericalError
 from rgals.runtime.lazy import cached_property
 
 DIRECT = 4096  # features up to which the normal equations are factored: 128 MB
@@ -106,7 +107,10 @@ class Prior:
 
         shape = right.size, right.size
         system, inverse = (LinearOperator(shape, matvec=f, dtype=right.dtype) for f in (image, scaled))
-        found, _ = cg(system, right.ravel(), rtol=_CLOSE, maxiter=_STEPS, M=inverse)
+        found, left = cg(system, right.ravel(), rtol=_CLOSE, maxiter=_STEPS, M=inverse)
+        if left:
+            said = f"the weights of {len(right):,} features are not found in {_STEPS} steps"
+            raise NumericalError(f"{said} of conjugate gradients; scale the features, or raise feature_reg")
         return found.reshape(right.shape)
 
 

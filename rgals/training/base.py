@@ -18,7 +18,7 @@ from rgals.runtime.checks import check_choice
 from rgals.runtime.memory import typed_errors
 from rgals.solvers.prior import prior_bytes
 from rgals.training.checkpoint import Checkpoint, Store, open_store
-from rgals.training.data import divide, read, weigh, with_features
+from rgals.training.data import divide, halving, read, weigh, with_features
 from rgals.training.steps import Callback
 from rgals.training.watch import BestIterate, make_watchers
 
@@ -161,7 +161,7 @@ class Trained(FactorRanker):
         watched = given.early_stopping or validation is not None or callbacks is not None
         chosen = given._choose(matrix)
         vars(given).update(chosen)
-        weighting = weigh(given.values, matrix, depth=4)
+        weighting = halving(weigh(given.values, matrix, depth=4), getattr(given, "half_life", None), matrix)
         given.values = weighting.kind  # as a checkpoint keeps it
         room = weighting.bytes(matrix) + prior_bytes(features, params)
         given._check_memory(matrix, dtype, weights=room, split=split, watched=watched)

@@ -1,6 +1,7 @@
 """What a fit is given, checked: matrix and labels, seed, the part that is held out, factors to start from."""
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,10 @@ def read(
     model: Any, X: Any, dtype: Any, user_ids: Any, item_ids: Any, columns: Any = None
 ) -> tuple[CSR, tuple[np.ndarray | None, np.ndarray | None], np.ndarray | None]:
     """The matrix to fit, the labels of its users and items, and the names of its columns."""
-    found = given(X, columns)
-    matrix = check_matrix(model, found.matrix, dtype)
+    found, halving = given(X, columns), getattr(model, "half_life", None) is not None
+    matrix = check_matrix(model, found.timed if halving else found.matrix, dtype)
+    if matrix.times is not None and not halving:
+        matrix = replace(matrix, times=None)
     if matrix.likes.nnz == 0:
         raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
     user_ids = found.user_ids if user_ids is None else user_ids
@@ -83,6 +86,16 @@ def weigh(values: str, matrix: CSR, *, depth: int) -> Weighting:
     if said:
         warnings.warn(said, ValuesWarning, stacklevel=depth)
     return Weighting.of(taken, matrix)
+
+
+def halving(weighting: Weighting, half_life: Any, matrix: CSR) -> Weighting:
+    """The weighting with weights that halve in a time as the caller gave it; None: they do not."""
+    if half_life is None:
+        return weighting
+    from rgals.datasets.times import half_life_in
+
+    replace(weighting, half_life=half_life).check_times(matrix)
+    return weighting.halving(half_life_in(half_life, matrix.times), matrix)
 
 
 def read_rows(model: Any, X: Any, dtype: Any, state: Snapshot) -> CSR:

@@ -10,7 +10,7 @@ from rgals.losses.base import Priors
 from rgals.matrix.csr import CSR
 from rgals.model.state import check_readout
 from rgals.runtime import memory as _memory
-from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.threads import n_threads
 from rgals.solvers import closed_form, spectral
@@ -34,20 +34,14 @@ def check_parameters(model: Any, checkpoint: Any) -> np.dtype:
     check_int("K", model.K, 1, 1 << 15)
     check_real("reg_exponent", model.reg_exponent, -4.0, 4.0)
     check_readout(model.readout_exponent)
-    if not isinstance(model.reg, str):
-        check_real("reg", model.reg, 0.0)
-    elif model.reg != AUTO:
-        raise ParameterError("reg", model.reg, "give a number >= 0, or 'auto'")
+    or_auto(check_real, "reg", model.reg, 0.0)
     check_choice("solver", model.solver, SOLVERS)
     check_choice("dtype", dtype_name(model.dtype), ("float32", "float64"))
     check_device(model)
     check_real("tol", model.tol, 0.0)
     for name in ("patience", "pcg_steps"):
         check_int(name, getattr(model, name), 1)
-    if not isinstance(model.n_iter, str):
-        check_int("n_iter", model.n_iter, 1)
-    elif model.n_iter != AUTO:
-        raise ParameterError("n_iter", model.n_iter, "give an integer >= 1, or 'auto'")
+    or_auto(check_int, "n_iter", model.n_iter, 1)
     check_choice("init", model.init, INITS)
     if model.validation_users is not None:
         check_int("validation_users", model.validation_users, 1)
@@ -56,10 +50,7 @@ def check_parameters(model: Any, checkpoint: Any) -> np.dtype:
         if model.init == "spectral":
             raise ParameterError("init_scale", model.init_scale, "it scales init='random'; leave it None")
     check_hard_negatives(model)
-    if isinstance(model.feature_reg, str):
-        check_choice("feature_reg", model.feature_reg, (AUTO,))
-    else:
-        check_real("feature_reg", model.feature_reg, 0.0, open_min=True)
+    or_auto(check_real, "feature_reg", model.feature_reg, 0.0, open_min=True)
     loss = get_loss(model.loss)
     if model.solver == "svd":
         closed_form.check_closed_form(loss, model.reg_exponent)

@@ -9,8 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import _check_feature_names
 
-from rgals.datasets.features import read_features
-from rgals.datasets.given import Given, given, no_ids, refuse_unknown
+from rgals.datasets.given import given, no_ids, refuse_unknown
 from rgals.datasets.ids import IdMap, Positions, joined
 from rgals.losses import Degrees
 from rgals.losses.base import Priors
@@ -77,10 +76,10 @@ class Updated(FoldIn):
 
         Parameters
         ----------
-        X : Interactions or frame; or sparse matrix or array of shape (n, N)
-            New interactions, as `fit` takes them. A table may bring new users and items: those of its ids
-            with interactions. The rows of a matrix are the users 0 to n - 1; rows past the last user are new
-            users, where the model has no ids.
+        X : Interactions or frame; or sparse matrix or array of shape (n, N); or None
+            New interactions, as `fit` takes them; None where there are features alone. A table may bring new
+            users and items: those of its ids with interactions. Rows of a matrix are the users 0 to n - 1;
+            those past the last user are new users, where the model has no ids.
         y : ignored
         merge : {"add", "replace", "drop"}, default "add"
             What becomes of interactions that are known already: values are added, as `fit` adds duplicates;
@@ -169,8 +168,10 @@ class Updated(FoldIn):
 
     def _events(self, X: Any, state: FittedState, columns: Any) -> tuple[CSR, _Labels]:
         """New interactions with a row and a column for all users and items, new ones last; their labels."""
-        found, dtype = given(X, columns), state.item_factors.dtype
-        n_users, n_items = len(state.user_factors), len(state.item_factors)
+        dtype, n_users, n_items = state.item_factors.dtype, len(state.user_factors), len(state.item_factors)
+        if X is None:
+            return CSR.empty(n_users, n_items), (state.user_ids, state.item_ids)
+        found = given(X, columns)
         if not found.labelled:
             _check_feature_names(self, found.matrix if found.frame is None else found.frame, reset=False)
             rows = check_matrix(self, found.matrix, dtype.type, n_items=n_items)
@@ -179,11 +180,13 @@ class Updated(FoldIn):
                     f"X has {rows.n_rows} rows for {n_users} users; new ones need ids, as Interactions and "
                     "frames of users and items have them"
                 )
+            state.weighting.check_times(rows)
             return grown(rows, max(n_users, rows.n_rows), n_items), (state.user_ids, state.item_ids)
         if state.user_ids is None or state.item_ids is None:
             raise no_ids("X")
         matrix, *new = found.laid_out(state.users, state.items, grow=True)
         rows = as_csr(matrix, dtype=dtype, dislikes=state.loss.dislikes)
+        state.weighting.check_times(rows)
         # Parts of a split name everybody: those count who have interactions.
         users = np.r_[np.ones(n_users, bool), rows.row_counts[n_users:] > 0]
         items = np.r_[np.ones(n_items, bool), rows.col_counts[n_items:] > 0]
@@ -270,13 +273,7 @@ class Updated(FoldIn):
         array([[5, 8, 9]], dtype=int32)
         """
         with PUBLISHING:
-            old = cast(FittedState, self._state())
-            matrix, users = _histories(given(X_rows, columns, "X_rows"), users, old, "user")
-            (n_items, _), dtype, dislikes = old.item_factors.shape, old.item_factors.dtype, old.loss.dislikes
-            rows = as_csr(matrix, name="X_rows", dtype=dtype, n_cols=n_items, dislikes=dislikes)
-            at, labels = _places("users", users, old.users, old.user_ids, rows.n_rows)
-            seen = replace_rows(seen_of(old), at, rows)
-            state = with_history(old, seen, (labels, old.item_ids), old.weighting, rows.nnz)
+            old, state, at = self._with_histories(X_rows, users, columns, 0)
             self._snapshot = self._solve(old, state, at, np.empty(0, np.int64))
         return self
 
@@ -319,17 +316,37 @@ class Updated(FoldIn):
                [10]], dtype=int32)
         """
         with PUBLISHING:
-            old = cast(FittedState, self._state())
-            matrix, items = _histories(given(X_cols, columns, "X_cols"), items, old, "item")
-            n_users, dtype, dislikes = len(old.user_factors), old.item_factors.dtype, old.loss.dislikes
-            matrix = as_csr(matrix, name="X_cols", dtype=dtype, n_rows=n_users, dislikes=dislikes)
-            rows = matrix.transpose()
-            at, labels = _places("items", items, old.items, old.item_ids, rows.n_rows)
-            seen = replace_rows(seen_of(old).transpose(), at, rows).transpose()
-            weighting = old.weighting.with_counts(at, rows.likes.row_counts)
-            state = with_history(old, seen, (old.user_ids, labels), weighting, rows.nnz)
-            self._snapshot = self._solve(old, state, np.arange(n_users if refresh_users else 0), at)
+            old, state, at = self._with_histories(X_cols, items, columns, 1)
+            everybody = np.arange(len(old.user_factors) if refresh_users else 0)
+            self._snapshot = self._solve(old, state, everybody, at)
         return self
+
+    def _with_histories(
+        self, X: Any, ids: Any, columns: Any, side: int
+    ) -> tuple[FittedState, FittedState, np.ndarray]:
+        """The published state, that with full histories of users (side 0) or items, and who these are."""
+        old, what, name = cast(FittedState, self._state()), ("user", "item")[side], ("X_rows", "X_cols")[side]
+        found, known, labels = given(X, columns, name), (old.users, old.items), [old.user_ids, old.item_ids]
+        matrix = found.matrix
+        if found.labelled:
+            if labels[1 - side] is None:
+                raise no_ids(name)
+            # What has ids is laid out as the model is, and brings its own.
+            matrix, *unknown = found.laid_out(*((None, old.items), (old.users, None))[side])
+            refuse_unknown(unknown, name)
+            ids = (found.user_ids, found.item_ids)[side] if ids is None else ids
+        elif ids is None:
+            raise ParameterError(f"{what}s", None, "say whose histories these are, one id each")
+        shape = {"n_rows": len(old.user_factors)} if side else {"n_cols": len(old.item_factors)}
+        dtype, dislikes = old.item_factors.dtype, old.loss.dislikes
+        rows, seen = as_csr(matrix, name=name, dtype=dtype, dislikes=dislikes, **shape), seen_of(old)
+        old.weighting.check_times(rows)
+        rows, seen = (rows.transpose(), seen.transpose()) if side else (rows, seen)
+        at, labels[side] = _places(f"{what}s", ids, known[side], labels[side], rows.n_rows)
+        seen = replace_rows(seen, at, rows)
+        weighting = old.weighting.with_counts(at, rows.likes.row_counts) if side else old.weighting
+        seen = seen.transpose() if side else seen
+        return old, with_history(old, seen, (labels[0], labels[1]), weighting, rows.nnz), at
 
     def drift(self) -> Drift:
         """How far updates have taken the model from a fit, to decide when a refit pays.
@@ -390,24 +407,6 @@ def seen_of(state: FittedState) -> CSR:
     return state.seen
 
 
-def prior_for(state: FittedState, features: Any, n: int) -> Prior | None:
-    """The prior of ``n`` users with these features, which those of the fit describe."""
-    known = state.priors[0]
-    if features is None:
-        return None
-    if known is None:
-        raise ParameterError("user_features", "given", "the fit had none")
-    found = read_features(features, n, None, "user_features", state.encodings[0])[0]
-    return Prior(_as_wide(found, known, "user_features"), known.reg, None, known.weights)
-
-
-def _as_wide(features: Any, known: Prior, name: str) -> Any:
-    if features.shape[1] != known.features.shape[1]:
-        width = known.features.shape[1]
-        raise ShapeError(f"{name} has {features.shape[1]} columns; those of the fit had {width}")
-    return features
-
-
 def _some(prior: Prior | None, at: np.ndarray) -> Prior | None:
     return None if prior is None else prior.take_rows(at)
 
@@ -418,18 +417,15 @@ def _with_features(
     """Priors with new features in them, labels with those of whom there are features alone, who has new."""
     priors, ids, told = list(old.priors), list(labels), [np.zeros(n, bool) for n in shape]
     for side, features in enumerate(given):
-        known, name = old.priors[side], ("user_features", "item_features")[side]
         if features is None:
             continue
-        if known is None:
-            raise ParameterError(name, "given", "the fit had none")
-        found, ids[side], _ = read_features(features, shape[side], ids[side], name, old.encodings[side])
-        found = _as_wide(found, known, name)
-        told[side] = np.diff(found.indptr) > 0
-        kept = sp.diags_array((~told[side]).astype(float)) @ known.grown(len(told[side])).features
-        both = sp.csr_array(kept + found)
+        _, new, ids[side] = old.described(CSR.empty(shape[side], 0), features, ids[side], side)
+        assert new is not None
+        told[side] = new.described
+        before = cast(Prior, old.priors[side]).grown(len(told[side])).features
+        both = sp.csr_array(sp.diags_array((~told[side]).astype(float)) @ before + new.features)
         both.eliminate_zeros()
-        priors[side] = Prior(both, known.reg, None, known.weights)
+        priors[side] = replace(new, features=both)
     return (priors[0], priors[1]), (ids[0], ids[1]), (told[0], told[1])
 
 
@@ -444,13 +440,15 @@ def _admit(state: FittedState, events: CSR) -> None:
 
 
 def with_history(state: FittedState, seen: CSR, labels: _Labels, weighting: Any, changes: int) -> FittedState:
-    """The state of other interactions; factors of new rows are 0 still."""
+    """The state of other interactions, by whose newest ages are counted; factors of new rows are 0."""
     record = replace(state.record, merged=state.record.merged + changes)
     for names in labels:
         if names is not None:
             names.flags.writeable = False
     if seen.n_cols != len(state.item_factors):
         record = replace(record, feature_names=None)  # it has no names for the new ones
+    if weighting.half_life is not None:
+        weighting = weighting.halving(weighting.half_life, seen)
     scale = state.item_scale
     users, items = (p if p is None else p.grown(n) for p, n in zip(state.priors, seen.shape, strict=True))
     return replace(
@@ -475,22 +473,6 @@ def _longer(factors: np.ndarray, n: int, fill: int) -> np.ndarray:
     out = np.empty((n, *factors.shape[1:]), factors.dtype)
     out[: len(factors)], out[len(factors) :] = factors, fill
     return out
-
-
-def _histories(found: Given, ids: Any, state: FittedState, side: str) -> tuple[Any, Any]:
-    """Matrix and ids of histories; what has ids is laid out as the model is, and brings its own."""
-    name = "X_rows" if side == "user" else "X_cols"
-    if not found.labelled:
-        if ids is None:
-            raise ParameterError(f"{side}s", None, "say whose histories these are, one id each")
-        return found.matrix, ids
-    if (state.item_ids if side == "user" else state.user_ids) is None:
-        raise no_ids(name)
-    across = (None, state.items) if side == "user" else (state.users, None)
-    matrix, *unknown = found.laid_out(*across)
-    refuse_unknown(unknown, name)
-    own = found.user_ids if side == "user" else found.item_ids
-    return matrix, own if ids is None else ids
 
 
 def _places(name: str, ids: Any, known: IdMap, labels: np.ndarray | None, n: int) -> tuple[np.ndarray, Any]:

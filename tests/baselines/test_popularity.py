@@ -101,6 +101,25 @@ def test_a_file_holds_the_model(model, data, tmp_path):
         other.load(tmp_path / "model.npz")
 
 
+@pytest.mark.parametrize("model", [Popularity(), EASE(values="raw")])
+def test_histories_with_ids_are_laid_out_as_the_fit(model, data):
+    model.fit(data)
+    turned = Interactions(data.matrix[:, ::-1], data.user_ids, data.item_ids[::-1])
+    assert model.score(turned) == model.score(data) == model.score(data.matrix)
+    columns = model.predict(data.matrix)
+    assert model.predict(turned).tolist() == data.item_ids[columns].tolist()
+
+
+@pytest.mark.parametrize("model", [Popularity(), EASE(values="raw")])
+def test_a_frame_has_the_columns_of_the_fit(model):
+    pandas = pytest.importorskip("pandas")
+    X = pandas.DataFrame(np.eye(4), columns=list("abcd"))
+    model.fit(X)
+    for answer in (model.predict, model.score):
+        with pytest.raises(ValueError, match="same order"):
+            answer(X[["b", "a", "c", "d"]])
+
+
 @pytest.mark.parametrize("model", [Popularity(), EASE()])
 def test_lists_files_and_figures_agree_with_the_scores(model, data, tmp_path):
     model.fit(data)

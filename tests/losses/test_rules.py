@@ -215,7 +215,7 @@ def test_the_exponent_goes_with_a_weight_by_the_rule(matrix, kind):
             getattr(kind(0.3, **more).coefficients(degrees), field) for more in ({}, {"item_exponent": 0.0})
         )
         np.testing.assert_array_equal(plain, zero)
-    with pytest.raises(ParameterError, match="item_exponent='car'.*a number, or 'auto'"):
+    with pytest.raises(ParameterError, match="item_exponent='car'.*finite number >= -4 and <= 4, or 'auto'"):
         RGALS(4, kind(item_exponent="car")).fit(matrix)
 
 
@@ -350,7 +350,7 @@ def test_the_command_follows_the_rule(tmp_path, capsys):
         taken = {"reg": loaded.reg_, **loaded.loss_.get_params()}
         assert loaded.reg == "auto" and {k: taken[k] for k in expected} == pytest.approx(expected, rel=1e-6)
     assert main(["fit", str(data), "-o", str(model), "--reg", "automatic"]) == 1
-    assert "give a number >= 0, or 'auto'" in capsys.readouterr().err
+    assert "give a finite number >= 0, or 'auto'" in capsys.readouterr().err
 
 
 def test_an_empty_corner_does_no_harm():

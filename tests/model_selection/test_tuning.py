@@ -20,6 +20,7 @@ from rgals.losses import Loss
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.model_selection import EdgeWarning, Protocol, Search, default_space, split_interactions, tune
+from rgals.model_selection import tuning as searching
 from rgals.model_selection.tuning import trials as measuring
 from rgals.model_selection.tuning.halving import (
     LEVELS,
@@ -279,6 +280,13 @@ def test_tune_beats_the_middle_of_the_space_and_refits_to_everything(data, quiet
     assert found.table(3).count("\n") == 4 and "alpha0" in found.table()
 
 
+def test_the_table_has_all_settings_in_full_where_some_were_confirmed(data, quiet):
+    found = tune("ials", data, SMALL, budget=6, search=Search(repeats=2), refit=False)
+    levels = [row["level"] for row in found.trials]
+    assert max(levels) == TOP + 1 and levels.count(TOP) > levels.count(TOP + 1)
+    assert found.table(99).count("\n") == 1 + levels.count(TOP)
+
+
 def test_figures_are_those_of_evaluate(data, quiet):
     train, validation = split_interactions(data.matrix, (0.8, 0.2), random_state=5)
     space = {**SMALL, **AS_IT_IS, "alpha0": 0.1, "reg": 0.02}
@@ -309,11 +317,17 @@ def test_the_test_part_is_not_looked_at(data, quiet):
     assert found.figure == evaluate(blind, parts.train, parts.validation)["ndcg@10"]
 
 
-def test_held_out_users_are_folded_in(data, quiet):
+def test_held_out_users_are_folded_in(data, quiet, monkeypatch):
+    threads = []
+    judged = searching.evaluate
+    monkeypatch.setattr(
+        searching, "evaluate", lambda *given, **how: threads.append(how["n_jobs"]) or judged(*given, **how)
+    )
     protocol = Protocol(split="held_out_users", ratios=(0.6, 0.2, 0.2))
     parts = protocol.apply(data)
     space = {**SMALL, **AS_IT_IS, "alpha0": 0.1, "reg": 0.02}
-    found = tune("ials", data, space, protocol=protocol)
+    found = tune("ials", data, space, protocol=protocol, n_jobs=1)
+    assert threads == [1]
     model = RGALS(8, IALS(0.1), reg=0.02, n_iter=16, random_state=0).fit(parts.train)
     users = model.transform(parts.validation_fold_in), model.item_factors_
     expected = evaluate(users, parts.validation_fold_in, parts.validation)["ndcg@10"]

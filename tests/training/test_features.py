@@ -9,9 +9,10 @@ import scipy.sparse as sp
 from sklearn.linear_model import Ridge
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF
+from rgals.baselines import Popularity
 from rgals.datasets import read_interactions
 from rgals.metrics import evaluate
-from rgals.runtime.errors import InputError, ParameterError, ShapeError
+from rgals.runtime.errors import InputError, InputTypeError, NumericalError, ParameterError, ShapeError
 from rgals.sgd import SGDRanker
 from rgals.solvers import prior as prior_module
 from rgals.solvers.prior import Prior
@@ -165,3 +166,82 @@ def test_what_does_not_go_with_features_is_refused(X, features, tmp_path):
         SGDRanker(K=2).fit(X, item_features=items)
     with pytest.raises(ParameterError, match="the fit had none"):
         RGALS(K=2).fit(X).partial_fit(X, item_features=items)
+
+
+@pytest.mark.parametrize("loss", LOSSES[:4], ids=lambda loss: loss.name)
+def test_new_users_and_items_are_served_by_their_features(loss, X, features, tmp_path):
+    model = RGALS(K=8, loss=loss, random_state=0, dtype="float64").fit(X, **features)
+    users, items = model._state().priors
+    told = features["user_features"][:4]
+    np.testing.assert_allclose(model.transform(None, told), told @ users.weights, atol=1e-12)
+    ids, scores = model.recommend_new(None, n=35, user_features=told)
+    expected = told @ users.weights @ model.item_factors_.T
+    np.testing.assert_allclose(scores, -np.sort(-expected), atol=1e-10)
+    own = model.recommend_new(X, n=5, user_features=features["user_features"])
+    np.testing.assert_array_equal(own.ids, model.recommend(np.arange(50), n=5).ids)
+    plain = model.recommend_new(X, n=5)
+    assert (plain.scores != own.scores).any()
+    new = model.transform_items(None, item_features=features["item_features"][:2])
+    np.testing.assert_allclose(new, features["item_features"][:2] @ items.weights, atol=1e-12)
+    ids, _ = model.similar_items([COLD_ITEM], n=34)
+    assert sorted(ids[0]) == [item for item in range(35) if item != COLD_ITEM]
+
+
+def test_items_are_solved_again_with_their_features(X, features):
+    model = RGALS(K=8, loss=IALS(), random_state=0, dtype="float64").fit(X, **features)
+    state = model._state()
+    found = model.transform_items(X, item_features=features["item_features"])
+    slope = model.loss_.gradient(X, model.user_factors_, found, state.reg, 1.0, state.priors)[1]
+    warm = np.flatnonzero(X.sum(axis=0))
+    assert abs(slope[warm]).max() < 1e-11
+    assert abs(found - model.transform_items(X))[warm].max() > 1e-6
+
+
+def test_labelled_features_find_their_rows(rng):
+    data = read_interactions(([f"u{k % 12}" for k in range(120)], [f"i{k % 7}" for k in range(120)]))
+    table = pd.DataFrame({"user": [f"u{k}" for k in range(14)], "age": rng.integers(9, 70, 14)})
+    model = RGALS(K=4, random_state=0).fit(data, user_features=table)
+    assert model.user_ids_.tolist()[12:] == ["u12", "u13"]
+    shown = read_interactions((["u5", "u2", "u5"], ["i0", "i1", "i3"]))
+    turned = table.iloc[::-1][["age", "user"]]
+    lists = model.recommend_new(shown, n=7, user_features=turned)
+    # Those with interactions come first, then who has features alone.
+    assert lists.asked.tolist()[:2] == ["u2", "u5"] and len(lists.asked) == 14
+    assert set(lists.ids[0]) <= {*model.item_ids_, None}
+    one = model.transform(shown, table[table["user"].isin(["u2", "u5"])])
+    np.testing.assert_allclose(one, model.transform(shown, turned)[:2], atol=1e-6)
+    alone = model.recommend_new(user_features=pd.DataFrame({"user": ["eve"], "age": [30]}), n=3)
+    assert alone.asked.tolist() == ["eve"] and set(alone.ids[0]) <= set(model.item_ids_)
+    model.partial_fit(None, user_features=pd.DataFrame({"user": ["eve"], "age": [30]}))
+    assert model.user_ids_[-1] == "eve"
+    np.testing.assert_array_equal(model.recommend(["eve"], n=3).ids, alone.ids)
+
+
+def test_numbers_of_any_frame_are_numbers(rng):
+    """Columns that may miss some come as objects; they were a category for each value."""
+    data = read_interactions(([0, 0, 1, 1], [0, 1, 1, 2]))
+    table = pd.DataFrame({"item": [0, 1, 2], "year": pd.array([1990, 2000, 2010], dtype="Int64")})
+    model = RGALS(K=2).fit(data, item_features=table.astype({"year": object}))
+    state = model._state()
+    np.testing.assert_allclose(state.priors[1].features.toarray()[:, 0], [-(1.5**0.5), 0, 1.5**0.5])
+    with pytest.raises(InputTypeError, match="'year' held numbers in the fit"):
+        model.partial_fit(None, item_features=pd.DataFrame({"item": [3], "year": ["new"]}))
+
+
+def test_weights_that_are_not_found_are_an_error(features, rng, monkeypatch):
+    """The last iterate was taken in silence."""
+    monkeypatch.setattr(prior_module, "DIRECT", 0)
+    monkeypatch.setattr(prior_module, "_STEPS", 2)
+    with pytest.raises(NumericalError, match="9 features are not found in 2 steps"):
+        Prior(features["item_features"], 1e-9, rng.random(35)).regress(rng.standard_normal((35, 4)))
+
+
+def test_who_was_fitted_without_features_takes_none(X, features):
+    told = features["user_features"]
+    for model in (RGALS(K=2).fit(X), Popularity().fit(X)):
+        with pytest.raises(ParameterError, match="the fit had none"):
+            model.recommend_new(X, user_features=told)
+    with pytest.raises(InputError, match="neither interactions nor user_features"):
+        RGALS(K=2).fit(X).transform(None)
+    with pytest.raises(ShapeError, match="3 columns; those of the fit had 7"):
+        RGALS(K=2).fit(X, **features).recommend_new(X, user_features=told[:, :3])

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rgals.datasets.given import given
 from rgals.estimator import RGALS
@@ -15,7 +15,7 @@ from rgals.matrix.weighting import VALUES
 from rgals.metrics import evaluate
 from rgals.model_selection.protocol import Protocol
 from rgals.model_selection.tuning.engine import Question, find, read_losses, settle_values
-from rgals.model_selection.tuning.halving import PROPOSERS
+from rgals.model_selection.tuning.halving import PROPOSERS, TOP
 from rgals.model_selection.tuning.space import default_space
 from rgals.model_selection.tuning.trials import Prepared, split_for_tuning
 from rgals.runtime.checks import check_choice, check_int, check_real, moved_to
@@ -124,7 +124,7 @@ class TuneResult:
         -------
         str
         """
-        top = max(row["level"] for row in self.trials)
+        top = min(max(row["level"] for row in self.trials), TOP)  # others were judged by other users
         rows = sorted((r for r in self.trials if r["level"] == top), key=lambda r: -r[self.metric])[:n]
         names = list(dict.fromkeys(name for row in rows for name in row["params"]))
         lines = ["| " + " | ".join(["loss", self.metric, "seconds", *names]) + " |"]
@@ -183,7 +183,8 @@ def tune(
         Parameters of the loss, ``reg``, ``reg_exponent``, ``K`` (a value, an ascending list, or "auto":
         doubled from 64 on), ``init_scale``, ``values``; judged on every full fit, ``n_iter`` and
         ``readout_exponent`` (a value or a list); and ``hard_negatives``, weights that are tried on what was
-        found, as far as the budget goes (by default none). With several losses, a dict by name of the loss
+        found, as far as the budget goes, and then ``half_life``, a list or "auto", where X has times and no
+        protocol divides it (by default none of either). With several losses, a dict by name of the loss
         gives each its own. Ranges are for the training part and the first K: elsewhere settings move as the
         rule does.
     budget : float, default 30
@@ -287,7 +288,7 @@ def _test(model: RGALS, prepared: Prepared, metric: str) -> dict[str, float] | N
     parts = prepared.parts
     if parts is None or parts.test.nnz == 0:
         return None
+    judged, known = cast(Any, model), prepared.final
     if parts.test_fold_in is not None:
-        users = model.transform(parts.test_fold_in)
-        return evaluate((users, model.item_factors_), parts.test_fold_in, parts.test, metric)
-    return evaluate(model, prepared.final, parts.test, metric, n_jobs=model.n_jobs)
+        judged, known = (model.transform(parts.test_fold_in), model.item_factors_), parts.test_fold_in
+    return evaluate(judged, known, parts.test, metric, n_jobs=model.n_jobs)

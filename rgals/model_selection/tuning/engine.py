@@ -10,7 +10,7 @@ import numpy as np
 from rgals.files.journal import Journal
 from rgals.losses import LOSSES, Loss, get_loss
 from rgals.matrix.weighting import Weighting
-from rgals.model_selection.tuning import halving, hard
+from rgals.model_selection.tuning import ages, halving, hard
 from rgals.model_selection.tuning.halving import SHARE, TOP, OutOfTimeError, Trial, best_trial, search
 from rgals.model_selection.tuning.space import make_space
 from rgals.model_selection.tuning.trials import Measurement, Prepared, beyond_noise, of_estimator
@@ -121,6 +121,8 @@ def find(question: Question) -> Found:
         measures = {name: Measurement(one, name, spaces[name], *same) for name, one in losses.items()}
         # The last fit is paid for by the budget too, and so are the weights of hard negatives.
         kept = max(hard.reserve(measure, SHARE * question.budget) for measure in measures.values())
+        for_ages = max(ages.reserve(measure, SHARE * question.budget) for measure in measures.values())
+        kept += for_ages
         share = max(question.budget - 1.0 - kept, 0.0) / len(losses)
         for name, measure in measures.items():
             space, trials = spaces[name], list[Trial]()
@@ -140,8 +142,12 @@ def find(question: Question) -> Found:
         best = max((c for c in choices if c.trial.level == level), key=lambda c: c.figure)
         first_K, budget = spaces[best.name].ladder[0], SHARE * question.budget
         if best.params["K"] == first_K:
-            budget = question.budget - 1.0 - sum(r["cost"] for r in rows if r["params"]["K"] <= first_K)
+            spent = sum(row["cost"] for row in rows if row["params"]["K"] <= first_K)
+            budget = question.budget - 1.0 - for_ages - spent
         best = _with_hard_negatives(measures[best.name], best, budget)
+        taken = {name: best.params[name] for name in ("n_iter", "readout_exponent")}
+        found = ages.try_half_lives(measures[best.name], best.trial.params, taken, for_ages)
+        best = best if found is None else replace(best, params={**best.params, "half_life": found})
     first = next(iter(losses))
     reference = next((c.middle for c in choices if c.name == first and c.middle is not None), None)
     return Found(best, reference, spaces[best.name].edges(best.trial.params), finished, rows)

@@ -14,7 +14,7 @@ from rgals.runtime.errors import ParameterError
 
 #: Parameters of the estimator that a space may name; all others belong to the loss.
 OF_MODEL: tuple[str, ...] = ("K", "reg", "reg_exponent", "n_iter", "init", "init_scale", "values")
-OF_MODEL += ("readout_exponent", "hard_negatives")
+OF_MODEL += ("readout_exponent", "hard_negatives", "half_life")
 #: Read-out exponents that are judged on the factors of every full fit, outwards from 0 while that pays.
 READOUTS = (-0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
 _FIRST, _MOST = 64, 1 << 13  # factors of K="auto", doubled while that pays
@@ -96,6 +96,7 @@ class Space:
     # so are the factors after so many iterations, where not those of `Measurement.iterations`
     stops: tuple[int, ...] = ()
     weights: tuple[float, ...] = (0.0,)  # of hard negatives, tried on what was found
+    half_lives: tuple[Any, ...] = ()  # so are these, or "auto"
 
     @property
     def neutral(self) -> dict[int, float]:
@@ -204,6 +205,8 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any] | None) -> Space:
     readouts = _listed("readout_exponent", space.pop("readout_exponent"), -1.0, 1.0)
     stops = _listed("n_iter", space.pop("n_iter", []), 1, 1 << 30)
     weights = _listed("hard_negatives", space.pop("hard_negatives", 0.0), 0.0, math.inf)
+    ages = space.pop("half_life", None)
+    half_lives = tuple(ages) if isinstance(ages, list) else () if ages in (None, 0) else (ages,)
     for name, value in space.items():
         if isinstance(value, tuple):
             dimensions[name] = _range(name, value)
@@ -214,7 +217,8 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any] | None) -> Space:
         else:
             fixed[name] = value
     centre = rule(loss, X, ladder[0])
-    return Space(dimensions, fixed, centre, ladder, readouts, tuple(int(n) for n in stops), weights)
+    tried = tuple(int(n) for n in stops), weights, half_lives
+    return Space(dimensions, fixed, centre, ladder, readouts, *tried)
 
 
 def _listed(name: str, given: Any, low: float, high: float) -> tuple[float, ...]:

@@ -15,8 +15,9 @@ from rgals.datasets.splits import split_interactions
 from rgals.estimator import RGALS
 from rgals.files.journal import Journal
 from rgals.losses import Degrees, Loss, rule
-from rgals.matrix.csr import CSR
+from rgals.matrix.csr import CSR, TimedMatrix
 from rgals.matrix.digest import short_digest
+from rgals.matrix.entries import merged, times_of
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import Weighting
 from rgals.metrics._served import sample_users
@@ -59,6 +60,7 @@ class Prepared:
     parts: Parts | None  # what the protocol made, with the test part
     user_ids: np.ndarray | None  # labels of the rows and columns of final
     item_ids: np.ndarray | None
+    later: Fold | None = None  # where times are known: what came last, hidden from what came before
 
     @cached_property
     def cheap(self) -> list[Fold]:
@@ -86,7 +88,8 @@ class Prepared:
 
     def fingerprint(self) -> str:
         """A digest of all parts that a figure depends on."""
-        return short_digest(*(x for s in self.splits for x in (s.train, s.told, s.hidden, s.users)))
+        folds = self.splits if self.later is None else [*self.splits, self.later]
+        return short_digest(*(x for s in folds for x in (s.train, s.told, s.hidden, s.users)))
 
 
 def split_for_tuning(
@@ -123,7 +126,18 @@ def split_for_tuning(
         train, held_out = split_interactions(X.csr(), _DEFAULT, random_state=seed)
         if held_out.nnz == 0:
             raise InputError("no user has two interactions: nothing can be held out to tune on")
-    final = sp.csr_array(train + held_out)
+    final, later = sp.csr_array(train + held_out), None
+    if protocol is None and X.timestamp is not None:
+        told = hidden = as_csr(X.timed, dtype=np.float32, dislikes=True)
+        if validation is not None:
+            hidden = as_csr(known, name="validation", **shape)
+        elif hidden.times is not None:
+            last = hidden.times >= np.quantile(hidden.times, _DEFAULT[0])
+            told, hidden = hidden.where(~last), hidden.where(last)
+        if hidden.times is not None and told.nnz:
+            whole, _, _ = merged(told, hidden, "add")
+            final = TimedMatrix.of(whole.to_scipy(), times_of(whole))
+            later = _fold(told, told, hidden, max_users, seed, False)
     pairs = [(train, held_out)]
     share = held_out.nnz / final.nnz
     for k in range(1, repeats):
@@ -131,7 +145,7 @@ def split_for_tuning(
         more = split_interactions(final, (1 - share, share), random_state=seed + k)
         pairs.append((more[0], more[1]))
     splits = [_fold(told, told, hidden, max_users, seed, False) for told, hidden in pairs]
-    return Prepared(splits, final, parts, user_ids, item_ids)
+    return Prepared(splits, final, parts, user_ids, item_ids, later)
 
 
 def _fold(train: Any, told: Any, hidden: Any, max_users: int | None, seed: int, fold_in: bool) -> Fold:
@@ -213,7 +227,7 @@ class Measurement:
         return self._recorded(key, level, measure)
 
     def _recorded(self, key: str, level: int, measure: Callable[[], dict[str, Any]]) -> Judged:
-        """What the journal has under a key, or else what is measured, which it has from then on."""
+        """What the journal has under a key, or else what is measured, which it has from then on; reported."""
         row = self.journal.get(key) if self.journal is not None else None
         if row is None:
             with warnings.catch_warnings():
@@ -222,7 +236,10 @@ class Measurement:
                 row = {"loss": self.name, "level": level, **measure()}
             if self.journal is not None:
                 row = self.journal.add(key, row)
-        return self._heard(row)
+        number = self.report({k: v for k, v in row.items() if k not in ("key", "users", "plain")})
+        taken = {name: row["params"][name] for name in ("n_iter", "readout_exponent")}
+        users, plain = (np.array(row[name]) if name in row else None for name in ("users", "plain"))
+        return Judged(row[self.metric], taken, users, plain, number, row["cost"])
 
     @property
     def iterations(self) -> tuple[int, ...]:
@@ -262,6 +279,11 @@ class Measurement:
             total += fit_cost(split.train, width, n, weight)
             total += m * judge_cost(len(split.users), split.train.n_cols, width)
         return total / self.prepared.default_cost(K, self.common["n_iter"])
+
+    def later_cost(self, K: int, n_iter: int) -> float:
+        """Of judging a setting by what came last, in default fits with the first K."""
+        assert self.prepared.later is not None
+        return self._price([self.prepared.later], self.space.ladder[0], K, n_iter, 1)
 
     def hard_cost(self, params: Mapping[str, Any], splits: list[Fold]) -> float:
         """Of a setting with hard negatives: a look, and one with its read-out."""
@@ -331,14 +353,6 @@ class Measurement:
         key = json.dumps([why, self.name, params, taken], sort_keys=True, default=str)
         best, exponents = taken["n_iter"], (taken["readout_exponent"],)
         return self._recorded(key, level, lambda: self._in_full(params, splits, best, exponents))
-
-    def _heard(self, row: dict[str, Any]) -> Judged:
-        """Report a row; what the search needs of it."""
-        arrays = (row.get(name) for name in ("users", "plain"))
-        number = self.report({k: v for k, v in row.items() if k not in ("key", "users", "plain")})
-        taken = {name: row["params"][name] for name in ("n_iter", "readout_exponent")}
-        users, plain = (None if a is None else np.array(a) for a in arrays)
-        return Judged(row[self.metric], taken, users, plain, number, row["cost"])
 
     def _in_full(
         self,

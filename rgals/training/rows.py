@@ -1,0 +1,82 @@
+"""What scikit-learn asks of a model that folds histories in: `predict` of rows, and `score`."""
+
+from copy import copy
+from typing import Any, Self
+
+import numpy as np
+
+from rgals.datasets.given import given
+from rgals.matrix.entries import hold_out
+from rgals.metrics import evaluate
+from rgals.model.ranking import FactorRanker
+from rgals.model.state import Snapshot
+from rgals.training.data import read_rows
+
+_HIDDEN = 0.2  # share of every row that `score` hides
+
+
+class OfRows(FactorRanker):
+    """A factor model that folds rows in; a mixin for estimators."""
+
+    metric: str = "ndcg@10"
+
+    def _read_rows(self, X: Any) -> tuple[Self, Any, Any]:
+        """The model with its present fit, which no other thread can replace; that fit; the checked rows."""
+        fixed = copy(self)
+        state = fixed._state()
+        return fixed, state, None if X is None else read_rows(fixed, X, state.item_factors.dtype.type, state)
+
+    def predict(self, users: Any, items: Any = None) -> np.ndarray:
+        """Scores of pairs; or, as scikit-learn calls it, the best new item for each row of interactions.
+
+        Parameters
+        ----------
+        users : ids or Positions, length n; or matrix, Interactions or frame, shape (n, n_items)
+            Users; or, where ``items`` is not given, histories to fold in.
+        items : ids or Positions, length n, optional
+
+        Returns
+        -------
+        ndarray, shape (n,)
+            What `recommend` orders by; or the item that `recommend_new` puts first: its column, -1 where
+            nothing is left or known, or where the histories have ids, its id or None.
+        """
+        if items is not None:
+            return super().predict(users, items)
+        found = given(users)
+        fixed, state, rows = self._read_rows(found)
+        first = fixed.recommend_new(rows, n=1)[0][:, 0]
+        return state.named("item", first) if found.labelled else first
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Ranking quality for users the model may never have seen, for searches and cross-validation.
+
+        Hides a fifth of every row, folds the rest in and measures on what was hidden: ``metric``, or NDCG@10
+        of a model without. The choice is the same at every call.
+
+        Parameters
+        ----------
+        X : sparse matrix or array, shape (n, n_items)
+        y : ignored
+
+        Returns
+        -------
+        float
+            Mean over the users with hidden interactions.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from rgals.baselines import Popularity
+        >>> X = np.ones((20, 10))
+        >>> Popularity().fit(X).score(X)
+        1.0
+        """
+        fixed, state, rows = self._read_rows(X)
+        shown, hidden = hold_out(rows, _HIDDEN, seed=0)
+        ranked = fixed._ranking(state, fixed._fold_in(state, shown))
+        return float(evaluate(ranked, shown, hidden, fixed.metric, n_jobs=fixed.n_jobs)[fixed.metric])
+
+    def _ranking(self, state: Snapshot, users: Any) -> Any:
+        """What `evaluate` takes of some users."""
+        return users, state.item_factors

@@ -1,0 +1,211 @@
+"""Weights that halve with age: in fits, fold-in, updates, files; what lacks times is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from rgals import IALS, RG2, RGALS, InputError, ParameterError
+from rgals.baselines import Popularity
+from rgals.datasets import Interactions, read_interactions
+from rgals.matrix.validate import as_csr
+
+DAY = 86_400 * 10**9
+
+
+def log(rng, n=900, days=100, n_users=40, n_items=30, dislikes=False) -> pd.DataFrame:
+    """Events of some days; every user and item has one."""
+    users, items = rng.integers(n_users, size=n), rng.integers(n_items, size=n)
+    users[:n_users], items[:n_items] = np.arange(n_users), np.arange(n_items)
+    frame = pd.DataFrame({"user": users, "item": items, "rating": rng.integers(1, 4, n).astype(float)})
+    if dislikes:
+        frame["rating"] *= rng.choice([1, -1], n, p=[0.8, 0.2])
+    frame["day"] = rng.integers(0, days, n)
+    frame["timestamp"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(frame["day"], unit="D")
+    return frame.sort_values("timestamp").reset_index(drop=True)
+
+
+def read(frame) -> Interactions:
+    return read_interactions(frame, user="user", item="item", value="rating", timestamp="timestamp")
+
+
+def expected_weights(data: Interactions, half_life: float) -> sp.csr_array:
+    """From the definition, in float64."""
+    share = 0.5 ** ((data.timestamp.max() - data.timestamp) / half_life)
+    weights = data.matrix.data * share
+    weights *= data.matrix.data.sum() / weights.sum()
+    return sp.csr_array((weights, data.matrix.indices, data.matrix.indptr), shape=data.shape)
+
+
+def weights_of(model) -> sp.csr_array:
+    state = model._state()
+    return state.weighting.rows(state.seen).to_scipy(np.float64)
+
+
+@pytest.mark.parametrize("loss", [RG2(), IALS()], ids=lambda loss: loss.name)
+def test_a_fit_is_that_of_the_decayed_weights(loss, rng):
+    data = read(log(rng))
+    for half_life in ("20d", 20.0 * DAY, "480h"):
+        model = RGALS(K=6, loss=loss, half_life=half_life, random_state=0, dtype="float64").fit(data)
+        weights = expected_weights(data, 20 * DAY)
+        np.testing.assert_allclose(weights_of(model).toarray(), weights.toarray(), rtol=1e-7)
+        by_hand = RGALS(K=6, loss=loss, values="raw", random_state=0, dtype="float64").fit(weights)
+        scores, expected = (m.user_factors_ @ m.item_factors_.T for m in (model, by_hand))
+        np.testing.assert_allclose(scores, expected, atol=1e-5)
+    assert weights_of(model).sum() == pytest.approx(data.matrix.sum())
+    endless = RGALS(K=6, loss=loss, half_life="90000y", random_state=0).fit(data)
+    plain = RGALS(K=6, loss=loss, random_state=0).fit(data)
+    np.testing.assert_allclose(endless.item_factors_, plain.item_factors_, atol=1e-3)
+
+
+def test_an_age_of_one_half_life_halves_a_weight_whatever_values_become():
+    frame = pd.DataFrame({"user": [0, 0, 1, 1], "item": [0, 1, 0, 2], "rating": [1.0, 9, 1, 9]})
+    frame["timestamp"] = [0, 0, 10, 20]
+    for values in ("raw", "log1p", "binary", "bm25"):
+        plain = weights_of(RGALS(K=1, values=values).fit(read(frame))).toarray()
+        aged = weights_of(RGALS(K=1, values=values, half_life=10).fit(read(frame))).toarray()
+        share = aged[plain > 0] / plain[plain > 0]
+        np.testing.assert_allclose(share / share[-1], [0.25, 0.25, 0.5, 1], rtol=1e-6)
+        assert aged.sum() == pytest.approx(plain.sum())
+
+
+def test_dislikes_age_as_likes_do(rng):
+    frame = log(rng, dislikes=True).drop_duplicates(["user", "item"], keep="last")
+    data = read_interactions(
+        frame, user="user", item="item", value="rating", timestamp="timestamp", dislike_below=0
+    )
+    model = RGALS(K=4, loss=IALS(dislikes=True), half_life="10d").fit(data)
+    share = 0.5 ** ((data.timestamp.max() - data.timestamp) / (10 * DAY))
+    likes = data.matrix.data > 0
+    share *= data.matrix.data[likes].sum() / (data.matrix.data * share)[likes].sum()
+    np.testing.assert_allclose(weights_of(model).data, data.matrix.data * share, rtol=1e-6)
+
+
+@pytest.mark.parametrize("values", ["raw", "log1p", "binary"])
+def test_days_of_updates_give_the_weights_of_a_refit_and_rows_their_half_step(values, rng):
+    frame = log(rng)
+    first, options = frame[frame["day"] < 95], {"K": 5, "values": values, "half_life": "7d"}
+    model = RGALS(**options, random_state=0).fit(read(first))
+    for day in range(95, 100):
+        today = frame[frame["day"] == day].copy()
+        model.partial_fit(read(today))
+        until = read(frame[frame["day"] <= day])
+        refit = RGALS(**options, n_iter=1, random_state=0).fit(until)
+        at = until.users.index(model.user_ids_), until.items.index(model.item_ids_)
+        found, expected = weights_of(model).toarray(), weights_of(refit).toarray()[at[0]][:, at[1]]
+        if values == "log1p":  # its scale is a statistic of values, which stays until the next fit
+            found, expected = found / found.sum(), expected / expected.sum()
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        touched = np.isin(model.user_ids_, today["user"])
+        np.testing.assert_allclose(
+            model.user_factors_[touched], model.transform(until.take(*map(np.sort, at)))[touched], atol=1e-5
+        )
+
+
+def test_merging_says_of_times_what_it_says_of_values():
+    first = pd.DataFrame(
+        {"user": [0, 0, 1], "item": [0, 1, 0], "rating": [1.0, 2, 4], "timestamp": [8, 4, 2]}
+    )
+    more = pd.DataFrame({"user": [0, 1], "item": [0, 2], "rating": [5.0, 1], "timestamp": [6, 9]})
+    for merge, time, value in (("add", 8, 6), ("replace", 6, 5), ("drop", 8, 1)):
+        model = RGALS(K=1, half_life=3.0).fit(read(first)).partial_fit(read(more), merge=merge)
+        seen = model._state().seen
+        assert seen.times.tolist() == [time, 4, 2, 9] and seen.to_scipy().data[0] == value
+    model.partial_fit_users(read(more[:1]))
+    assert model._state().seen.times.tolist() == [6, 2, 9]
+    model.partial_fit_items(read(more[1:].assign(timestamp=7)))
+    assert model._state().seen.times.tolist() == [6, 2, 7]
+    model.forget_users([0])
+    assert model._state().weighting.newest == 7 and model._state().seen.times.tolist() == [2, 7]
+
+
+def test_training_histories_fold_in_to_their_factors_and_files_keep_ages(rng, tmp_path):
+    data = read(log(rng))
+    model = RGALS(K=6, half_life="20d", random_state=0).fit(data)
+    np.testing.assert_array_equal(model.transform(data), model.user_factors_)
+    some = data.take(np.arange(5), np.arange(30)[::2])
+    turned = some.replace(item_ids=some.item_ids)
+    np.testing.assert_array_equal(model.transform(turned).shape, (5, 6))
+    assert model.explain(0, 1).score == pytest.approx(model.predict([0], [1])[0], abs=1e-5)
+    assert model.objective(data) == pytest.approx(model.history_[-1]["objective"], rel=1e-4)
+    model.save(tmp_path / "model.npz")
+    again = RGALS.load(tmp_path / "model.npz")
+    assert again.half_life == "20d" and again.fingerprint() == model.fingerprint()
+    assert again.fingerprint() != RGALS(K=6, half_life="21d", random_state=0).fit(data).fingerprint()
+    new = data.take(np.arange(3), np.arange(30))
+    np.testing.assert_array_equal(again.recommend_new(new).scores, model.recommend_new(new).scores)
+    tomorrow = read(log(rng, n=50))
+    factors = [m.partial_fit(tomorrow).user_factors_ for m in (model, again)]
+    np.testing.assert_array_equal(*factors)
+
+
+def test_histories_are_laid_out_with_their_times(rng):
+    data = read(log(rng))
+    model = RGALS(K=6, half_life="20d", random_state=0).fit(data)
+    names = np.array([f"i{k:02}" for k in range(30)])[::-1]  # another order of columns than by number
+    named = RGALS(K=6, half_life="20d", random_state=0).fit(data.replace(item_ids=names))
+    order = np.argsort(names)
+    turned = sp.csr_array(sp.csc_array(data.matrix)[:, order])
+    turned.sort_indices()
+    stamps = sp.csr_array((data.timestamp, data.matrix.indices, data.matrix.indptr), shape=data.shape)
+    stamps = sp.csr_array(sp.csc_array(stamps)[:, order])
+    stamps.sort_indices()
+    given = Interactions(turned, data.user_ids, names[order], stamps.data)
+    np.testing.assert_allclose(named.transform(given), model.user_factors_, atol=1e-5)
+
+
+def test_what_has_no_times_is_refused_with_the_line_that_is_right(rng):
+    data = read(log(rng))
+    timeless = data.replace(timestamp=None)
+    model = RGALS(K=2, half_life="9d").fit(data)
+    for call in (
+        lambda X: RGALS(K=2, half_life=3).fit(X),
+        model.partial_fit,
+        model.partial_fit_users,
+        model.partial_fit_items,
+        model.transform,
+        model.recommend_new,
+        model.score,
+    ):
+        with pytest.raises(ParameterError, match=r"read_interactions\(\(users, items, values, times\)\)"):
+            call(timeless)
+    with pytest.raises(ParameterError, match="half_life='90d' .*has no times|half_life='90d'"):
+        RGALS(K=2, half_life="90d").fit(data.matrix)
+    for wrong in (0, -1.0, "9 weeks", "d", "0d", "", True):
+        with pytest.raises(ParameterError, match="half_life="):
+            RGALS(K=2, half_life=wrong).fit(data)
+    with pytest.raises(ParameterError, match="no times since 1970; give a number in their unit"):
+        RGALS(K=2, half_life="3d").fit(data.replace(timestamp=np.arange(data.nnz)))
+    seconds = data.replace(timestamp=data.timestamp // 10**9)
+    found = (RGALS(K=2, half_life="3d", random_state=0).fit(X) for X in (data, seconds))
+    np.testing.assert_array_equal(*(m.item_factors_ for m in found))
+    bad = data.replace(timestamp=np.where(np.arange(data.nnz) == 3, np.nan, data.timestamp.astype(float)))
+    with pytest.raises(InputError, match="the time of interaction 3 is nan"):
+        RGALS(K=2, half_life=3).fit(bad)
+
+
+def test_popularity_takes_the_same_half_lives(rng):
+    data = read(log(rng))
+    first, second = (Popularity(half_life=h).fit(data).item_factors_ for h in ("9d", 9.0 * DAY))
+    np.testing.assert_array_equal(first, second)
+    model = RGALS(K=2, half_life="9d").fit(data)
+    ids, scores = model.recommend_new(sp.csr_array((1, 30)), n=30, cold="popular")
+    expected = expected_weights(data, 9 * DAY).sum(axis=0)
+    np.testing.assert_allclose(scores[0], np.sort(expected)[::-1], rtol=1e-5)
+
+
+def test_models_without_half_life_are_what_they_were(rng):
+    data = read(log(rng))
+    timed, timeless = (RGALS(K=4, random_state=0).fit(X) for X in (data, data.replace(timestamp=None)))
+    assert timed.fingerprint() == timeless.fingerprint() and timed._state().seen.times is None
+    assert as_csr(data.matrix).times is None
+
+
+def test_users_with_dislikes_alone_may_be_left():
+    """The mean weight of no likes was 0 / 0."""
+    data = read_interactions(([0, 0, 1], [0, 1, 0], [1, 1, -1], [1, 2, 3]), dislike_below=0)
+    model = RGALS(K=1, loss=IALS(dislikes=True), half_life=2.0, random_state=0).fit(data)
+    assert np.isfinite(model.forget_users([0]).item_factors_).all()
+    assert model._state().weighting.left == 1
