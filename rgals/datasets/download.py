@@ -9,20 +9,19 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from rgals.files.atomic import close_and_remove, lock
+from rgals.files.atomic import locked
 from rgals.runtime.bars import Bar
 from rgals.runtime.errors import DownloadError
 
 _CHUNK = 1 << 18
-_TIMEOUT = 30.0
+_TIMEOUT = 30.0  # seconds
+_PAUSES = (0.0, 1.0, 2.0)  # seconds before every attempt at an address
 _AGENT = "Mozilla/5.0 (compatible; rgals data set loader)"
 _MAGIC = {".zip": b"PK\x03\x04", ".gz": b"\x1f\x8b"}
 
@@ -42,21 +41,6 @@ def file_digest(path: Path, kind: str) -> str:
     """Hexadecimal digest of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, partial(hashlib.new, kind, usedforsecurity=False)).hexdigest()
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Wait until nobody else downloads to the same place; the file locked for it is gone afterwards."""
-    while True:
-        with open(path, "ab") as held:
-            lock(held.fileno(), wait=True)
-            if os.fstat(held.fileno()).st_nlink:  # else its last holder removed it: others lock a new one
-                try:
-                    yield
-                finally:
-                    with suppress(OSError):
-                        close_and_remove(held, str(path))
-                return
 
 
 def _ask(url: str, headers: dict[str, str]) -> Any:
@@ -116,32 +100,22 @@ def _check(part: Path, target: Path, md5: str | None) -> None:
         raise _AttemptError(problem)
 
 
-def download(
-    urls: tuple[str, ...],
-    target: Path,
-    *,
-    md5: str | None = None,
-    progress: bool = True,
-    attempts: int = 3,
-    pause: float = 1.0,
-) -> None:
+def download(urls: tuple[str, ...], target: Path, *, md5: str | None = None, progress: bool = True) -> None:
     """Fetch a file from the first of ``urls`` that gives it; it then lies whole and verified at ``target``.
 
     An interrupted download leaves ``target.part``, and the next call continues there if the server allows and
-    says (by ETag or date) that the file is still the same. ``pause``: seconds before the second of the
-    ``attempts`` for each address, doubled for each further one. A `DownloadError` says why, and where to put
-    the file by hand.
+    says (by ETag or date) that the file is still the same. A `DownloadError` says why, and where to put the
+    file by hand.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part, meta = (target.with_name(target.name + suffix) for suffix in (".part", ".part.json"))
     faults = []
-    with _alone(target.with_name(target.name + ".lock")):
+    with locked(target.with_name(target.name + ".lock")):
         if target.exists():  # another process was faster
             return
         for url in urls:
-            for attempt in range(attempts):
-                if attempt:
-                    time.sleep(pause * 2 ** (attempt - 1))
+            for pause in _PAUSES:
+                time.sleep(pause)
                 try:
                     _attempt(url, part, meta, progress, target.name)
                     _check(part, target, md5)

@@ -1,6 +1,7 @@
 """Features of users or items: a matrix in the rows of the interactions, whatever form they are given in."""
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -14,30 +15,32 @@ Encoding = list[dict[str, Any]]  # of a frame, a column each: its name and its c
 
 
 def read_features(
-    given: Any, n: int, ids: np.ndarray | None, name: str, encoding: Encoding | None = None
+    given: Any, n: int | None, ids: np.ndarray | None, name: str, encoding: Encoding | None = None
 ) -> tuple[sp.csr_array, np.ndarray | None, Encoding | None]:
     """Features with a row for each of ``n`` users or items, and for new ones behind.
 
     ``given``: a matrix whose rows are those of the interactions; or ``(ids, matrix)``; or a frame with the
     column ``user`` or ``item`` (by the name of the parameter) or without. ``ids`` are those that are known.
     Returns the matrix in float64, the ids of all rows, and how a frame was encoded; ``encoding`` is how
-    another one was.
+    another one was. ``n=None``: there are only new ones.
     """
     labels, label = None, name.partition("_")[0]
     if isinstance(given, tuple) and len(given) == 2:
         labels, given = given
     if is_frame(given):
         names = given.column_names if hasattr(given, "column_names") else given.columns  # of arrow, or others
-        columns = {str(column): np.asarray(given[column].to_numpy()) for column in names}
+        columns = {str(column): _plain(np.asarray(given[column].to_numpy())) for column in names}
         for key in (label, f"{label}_id", f"{label}Id"):
             labels = columns.pop(key, labels)
         encoding = _encode(columns, name) if encoding is None else encoding
         given = _encoded(columns, encoding, name)
     features = _matrix(given, name)
     if labels is None:
-        if features.shape[0] != n:
+        if n is not None and features.shape[0] != n:
             raise ShapeError(f"{name} has {features.shape[0]} rows; one for each of {n} {label}s is needed")
         return features, ids, encoding
+    if n is None:
+        n, ids = 0, np.empty(0, object)
     if ids is None:
         raise InputError(f"{name} has ids and the interactions have none: give {n} rows without ids")
     rows, known = IdMap(as_labels(labels), label), IdMap(ids, label)
@@ -85,6 +88,12 @@ def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
     return found
 
 
+def _plain(values: np.ndarray) -> np.ndarray:
+    """Objects that are all numbers, as pandas has them in columns that may miss some, as numbers."""
+    numbers = all(isinstance(value, Real) and not isinstance(value, bool) for value in values)
+    return values.astype(np.float64) if values.dtype == object and numbers else values
+
+
 def _encoded(columns: Mapping[str, np.ndarray], encoding: Encoding, name: str) -> sp.csr_array:
     blocks: list[Any] = []
     for column in encoding:
@@ -92,6 +101,8 @@ def _encoded(columns: Mapping[str, np.ndarray], encoding: Encoding, name: str) -
             raise InputError(f"{name} has no column {column['name']!r}, which those of the fit had")
         values = columns[column["name"]]
         if "mean" in column:
+            if values.dtype.kind not in "iuf":
+                raise InputTypeError(f"{name}: column {column['name']!r} held numbers in the fit")
             blocks.append(((values.astype(np.float64) - column["mean"]) / column["scale"])[:, None])
             continue
         known = {category: at for at, category in enumerate(column["categories"])}

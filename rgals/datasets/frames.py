@@ -104,12 +104,17 @@ def array_columns(source: tuple, wanted: dict[str, Any]) -> Columns:
     if not 2 <= len(source) <= 4:
         columns = "(users, items), (users, items, values) or (users, items, values, timestamps)"
         raise InputError(f"give {columns}, not {len(source)} arrays")
+    given = dict(zip(("user", "item", "value", "timestamp"), source, strict=False))
+    for role, column in given.items():
+        left_out = column is None and role in ("value", "timestamp")
+        if not left_out and (isinstance(column, str | bytes) or not hasattr(column, "__len__")):
+            found = f"the {role} is {column!r:.40}"
+            raise InputTypeError(f"give arrays (users, items[, values[, timestamps]]); {found}")
     sizes = [len(column) for column in source if column is not None]
     if len(set(sizes)) > 1:
         raise ShapeError(f"the arrays must have the same length; they have {sizes}")
-    if not sizes or sizes[0] == 0:
+    if sizes[0] == 0:
         raise InputError("the arrays hold no rows")
-    given = dict(zip(("user", "item", "value", "timestamp"), source, strict=False))
     if wanted["value"] is None:
         given["value"] = None
     return _columns(given, "row {}".format)

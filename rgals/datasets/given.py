@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals.datasets.ids import IdMap, as_labels
-from rgals.matrix.csr import CSR
+from rgals.matrix.csr import CSR, TimedMatrix
 from rgals.matrix.entries import entries
 from rgals.matrix.validate import as_csr, is_frame, on_host
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
@@ -42,6 +42,11 @@ class Given:
     def labelled(self) -> bool:
         """Whether rows and columns have ids."""
         return self.user_ids is not None
+
+    @property
+    def timed(self) -> Any:
+        """The matrix, with times where there are some."""
+        return self.matrix if self.timestamp is None else TimedMatrix.of(self.matrix, self.timestamp)
 
     def csr(self) -> sp.csr_array:
         """The checked canonical matrix; float64 stays, anything else becomes float32."""
@@ -85,11 +90,15 @@ class Given:
             unknown.append(np.empty(0, object) if labels is None else labels[new])
             shape.append((len(at) if ids is None else len(ids)) + (len(new) if grow else 0))
         if all(np.array_equal(at, np.arange(n)) for at, n in zip(places, shape, strict=True)):
-            return self.matrix, unknown[0], unknown[1]
+            return self.timed, unknown[0], unknown[1]
         pairs = sp.coo_array(self.matrix)
         row, col = (at[index] for at, index in zip(places, pairs.coords, strict=True))
         kept = (row >= 0) & (col >= 0)
-        out = sp.csr_array((pairs.data[kept], (row[kept], col[kept])), shape=(shape[0], shape[1]))
+        place = row[kept], col[kept]
+        out = sp.csr_array((pairs.data[kept], place), shape=(shape[0], shape[1]))
+        if self.timestamp is not None:
+            times = sp.csr_array((self.timestamp[kept], place), shape=(shape[0], shape[1]))
+            out = TimedMatrix.of(out, times.data)
         return out, unknown[0], unknown[1]
 
 
@@ -99,7 +108,7 @@ def given(X: Any, columns: Any = None, name: str = "X") -> Given:
     ``columns``: by role the column of a table of users and items (as `read_interactions` takes them),
     "matrix" for a frame whose columns are the items, None to tell from the names and types of the columns.
     """
-    wanted = _check(columns)
+    wanted = wanted_columns(columns)
     if isinstance(X, Given):
         return X
     if is_frame(X):  # first: its columns are attributes
@@ -182,7 +191,7 @@ def refuse_unknown(unknown: Sequence[np.ndarray], name: str) -> None:
             )
 
 
-def _check(columns: Any) -> dict[str, Any]:
+def wanted_columns(columns: Any) -> dict[str, Any]:
     """The columns asked for by the names of `read_interactions`."""
     if columns is None or (isinstance(columns, str) and columns == "matrix"):
         return {}

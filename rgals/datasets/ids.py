@@ -1,14 +1,16 @@
 """External labels of users and items: finding them, coding them, storing them without pickle."""
 
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import numpy as np
 
-from rgals.runtime.errors import InputError, InputTypeError, ParameterError, UnknownIdError
+from rgals.runtime.checks import check_choice
+from rgals.runtime.errors import InputError, InputTypeError, UnknownIdError
 
 # A fixed-width string array costs four bytes for each character of the longest label; beyond this size and
 # factor the labels are kept as Python strings instead.
@@ -105,16 +107,14 @@ def encode(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if column.dtype.kind in "iu":
         labels, codes = np.unique(column, return_inverse=True)
         return codes.astype(np.int64), labels
-    known: dict[Any, int] = {}
-    codes = first_seen(column.tolist(), known)
+    known = numbering()
+    codes = np.fromiter(map(known.__getitem__, column.tolist()), np.int64)
     return sort_codes(codes, list(known))
 
 
-def first_seen(items: Sequence[Any], known: dict[Any, int]) -> np.ndarray:
-    """Codes of hashable items in the order of their first appearance; ``known`` grows by the new ones."""
-    for item in dict.fromkeys(items):
-        known.setdefault(item, len(known))
-    return np.fromiter(map(known.__getitem__, items), dtype=np.int64)
+def numbering() -> dict[Any, int]:
+    """Codes of hashable items: what is asked for and not there yet gets the next number."""
+    return defaultdict(count().__next__)
 
 
 def sort_codes(codes: np.ndarray, distinct: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -142,8 +142,8 @@ def arrow_codes(column: Any) -> tuple[np.ndarray, list]:
 
 def text_to_labels(codes: np.ndarray, distinct: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Codes and sorted labels of texts; integers where all are plain ones (``007`` is not one)."""
-    known: dict[str, int] = {}
-    codes = first_seen([text.strip() for text in distinct], known)[codes]
+    known = numbering()
+    codes = np.array([known[text.strip()] for text in distinct], np.int64)[codes]
     return sort_codes(codes, [int(t) for t in known] if all(map(_is_plain_int, known)) else list(known))
 
 
@@ -285,8 +285,7 @@ class IdMap:
         UnknownIdError
             A label is not known; the message names it.
         """
-        if missing not in ("error", "mark"):
-            raise ParameterError("missing", missing, "choose 'error' or 'mark'")
+        check_choice("missing", missing, ("error", "mark"))
         if isinstance(ids, Positions):
             outside = (ids.numbers < 0) | (ids.numbers >= len(self))
             if outside.any() and missing == "error":

@@ -9,12 +9,13 @@ import csv
 import gzip
 import io
 import lzma
+import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,9 +25,12 @@ from rgals.runtime.errors import FileFormatError, ParameterError
 
 _SNIFF_BYTES = 1 << 20
 _MAX_LINE = _SNIFF_BYTES // 2
+Place = Path | zipfile.Path  # of a file, which may lie in an archive
 DOUBLED = "\udc00"  # stands for "::", as csv cuts at one character; no decoded text holds it
+END = "\udc01"  # a row of its own behind the last one, unless a quote is open
 _DELIMITERS = ("\t", ",", ";", "|", " ")
 _OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+_OPENERS[b""] = nullcontext
 _BINARY = {b"PK\x03\x04": "a zip archive", b"PAR1": "a parquet file", b"\x93NUMPY": "a npy file"}
 
 
@@ -34,9 +38,8 @@ _BINARY = {b"PK\x03\x04": "a zip archive", b"PAR1": "a parquet file", b"\x93NUMP
 class Layout:
     """How the text of a file is to be cut."""
 
-    path: Path
+    path: Place
     delimiter: str
-    quote: str | None
     encoding: str
     names: list[str] | None  # those of a header
     n_fields: int
@@ -45,83 +48,84 @@ class Layout:
 
 
 @contextmanager
-def open_bytes(path: Path) -> Iterator[IO[bytes]]:
+def open_bytes(path: Place) -> Iterator[IO[bytes]]:
     """The bytes of a file, unpacked if it is gzip, bzip2 or xz; a damaged one is a `FileFormatError`."""
-    with open(path, "rb") as file:
-        start = file.read(8)
-    opener = next((opener for magic, opener in _OPENERS.items() if start.startswith(magic)), open)
     try:
-        with opener(path, "rb") as file:
-            yield file
+        with path.open("rb") as packed:
+            start = packed.read(8)
+            packed.seek(0)
+            opener = next(opener for magic, opener in _OPENERS.items() if start.startswith(magic))
+            with opener(packed) as file:
+                yield file
     except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
         raise FileFormatError(f"{path}: the compressed file is cut off or damaged ({error})") from error
 
 
 def shown(text: str) -> str:
     """A line as messages quote it."""
-    text = text.rstrip("\r\n")
+    text = text.rstrip("\r\n" + END)
     return repr(text if len(text) <= 80 else text[:77] + "...")
 
 
 @contextmanager
-def open_lines(path: Path, encoding: str, longest: int = _MAX_LINE) -> Iterator[Iterator[str]]:
+def open_lines(path: Place, encoding: str) -> Iterator[Iterator[str]]:
     """The lines of a text file; they are bounded, so that one without line ends cannot fill the memory."""
     with open_bytes(path) as raw:
         file = io.TextIOWrapper(raw, encoding=encoding, newline="")  # type: ignore[type-var]
 
         def lines() -> Iterator[str]:
-            for number, line in enumerate(iter(partial(file.readline, longest), ""), 1):
-                if len(line) == longest and line[-1] not in "\r\n":
+            for number, line in enumerate(iter(partial(file.readline, _MAX_LINE), ""), 1):
+                if len(line) == _MAX_LINE and line[-1] not in "\r\n":
                     raise _too_long(path, number, line)
                 yield line
 
         yield lines()
 
 
-def _too_long(path: Path, number: int, line: str) -> FileFormatError:
+def _too_long(path: Place, number: int, line: str) -> FileFormatError:
     advice = f"this is no table of interactions: {shown(line)}"
     return FileFormatError(f"{path}, line {number}: the line is longer than {_MAX_LINE} characters; {advice}")
 
 
-def cut(lines: Iterable[str], delimiter: str, quote: str | None) -> Iterator[tuple[int, list[str]]]:
-    """Line number and fields of every row, by Python's csv module."""
-    doubled = delimiter == "::"
-    reader = csv.reader(
-        (line.replace("::", DOUBLED) for line in lines) if doubled else lines,
-        delimiter=DOUBLED if doubled else delimiter,
-        quotechar=quote,
-        quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
-        skipinitialspace=delimiter == " ",
-    )
-    for row in reader:
-        yield reader.line_num, [field.replace(DOUBLED, "::") for field in row] if doubled else row
+def cut(lines: Iterable[str], delimiter: str) -> Any:
+    """Python's csv module reading the fields of every row, which may hold `DOUBLED`."""
+    if delimiter == "::":
+        lines, delimiter = (line.replace("::", DOUBLED) for line in lines), DOUBLED
+    return csv.reader(lines, delimiter=delimiter, skipinitialspace=delimiter == " ")
 
 
 def rows(layout: Layout) -> Iterator[tuple[int, list[str]]]:
     """Line number and fields of every row but the header and blank ones; every quote must be closed."""
-    ended, before = False, 0
-    is_header = layout.names is not None
-
-    def and_a_blank_line(lines: Iterator[str]) -> Iterator[str]:  # part of a row only if a quote is open
-        nonlocal ended
-        yield from lines
-        ended = True
-        yield "\n"
-
+    before, is_header = 0, layout.names is not None
     try:
         with open_lines(layout.path, layout.encoding) as lines:
-            for number, row in cut(and_a_blank_line(lines), layout.delimiter, layout.quote):
-                if ended and row:
+            reader = cut(chain(lines, [END]), layout.delimiter)
+            for row in takewhile([END].__ne__, reader):
+                if row and row[-1].endswith(END):
                     raise complain(layout, before + 1, row, "a quote is opened and never closed")
                 if row and not is_header:
-                    yield number, row
+                    yield reader.line_num, [field.replace(DOUBLED, "::") for field in row]
                 is_header &= not row
-                before = number
+                before = reader.line_num
     except csv.Error as error:
         problem = f"{error}; is a quote opened and never closed?"
         raise FileFormatError(f"{layout.path}, line {before + 1}: {problem}") from error
     except UnicodeError as error:
         raise _undecodable(layout.path, layout.encoding, error) from error
+
+
+def check(layout: Layout) -> None:
+    """Raise for the first row that breaks a rule; called when something did not fit."""
+    delimiter = {"\t": "tab", " ": "space"}.get(layout.delimiter, repr(layout.delimiter))
+    for number, row in rows(layout):
+        if len(row) != layout.n_fields:
+            problem = f"expected {layout.n_fields} fields separated by {delimiter}, found {len(row)}"
+            raise complain(layout, number, row, problem)
+        for role, at in layout.at.items():
+            if role in ("user", "item") and not row[at].strip():
+                raise complain(layout, number, row, f"the {role} is empty")
+            if role in ("value", "split") and not is_number(row[at]):
+                raise complain(layout, number, row, f"the {role} {row[at]!r} is not a number")
 
 
 def complain(layout: Layout, number: int, row: list[str], problem: str) -> FileFormatError:
@@ -135,7 +139,7 @@ def locate(layout: Layout, k: int) -> str:
     return f"{layout.path}, line {number} ({shown(layout.delimiter.join(row))})"
 
 
-def _undecodable(path: Path, encoding: str, error: UnicodeError) -> FileFormatError:
+def _undecodable(path: Place, encoding: str, error: UnicodeError) -> FileFormatError:
     """The error for bytes that are no text in ``encoding``, naming the first such line."""
     plain = encoding.removesuffix("-sig")
     if isinstance(error, UnicodeDecodeError):
@@ -156,12 +160,12 @@ def known_encoding(encoding: str) -> str:
     """The name of an encoding as Python has it; a mark at the beginning of UTF-8 is no text."""
     try:
         name = codecs.lookup(encoding).name
-    except LookupError:
+    except (LookupError, TypeError):
         raise ParameterError("encoding", encoding, "give an encoding that Python knows") from None
     return "utf-8-sig" if name == "utf-8" else name
 
 
-def sample(path: Path, encoding: str) -> list[str]:
+def sample(path: Place, encoding: str) -> list[str]:
     """The first lines of a file, complete ones only, after checks that this is text at all."""
     with open_bytes(path) as raw:
         start = raw.read(_SNIFF_BYTES)
@@ -186,13 +190,13 @@ def sample(path: Path, encoding: str) -> list[str]:
     return lines[:200]
 
 
-def _sniff_delimiter(lines: list[str], quote: str | None, path: Path) -> str:
+def _sniff_delimiter(lines: list[str], path: Place) -> str:
     if "::" in lines[0]:
         return "::"
 
     def n_fields(line: str, delimiter: str) -> int:
         try:
-            return len(next(cut([line], delimiter, quote), (0, []))[1])
+            return len(next(cut([line], delimiter), []))
         except csv.Error:  # as for very long fields
             return 1
 
@@ -219,13 +223,12 @@ def _has_header(rows: list[list[str]], wanted: dict[str, Any]) -> bool:
 
 
 def detect(
-    path: Path,
+    path: Place,
     wanted: dict[str, Any],
     *,
     delimiter: str | None = None,
     header: bool | None = None,
     encoding: str = "utf-8",
-    quote: str | None = '"',
 ) -> Layout:
     """Find delimiter, header and columns from the first lines of a file."""
     encoding = known_encoding(encoding)
@@ -234,13 +237,14 @@ def detect(
     if not lines:
         raise FileFormatError(f"{path} is empty: it starts with {len(start)} blank lines")
     if delimiter is None:
-        delimiter = _sniff_delimiter(lines, quote, path)
+        delimiter = _sniff_delimiter(lines, path)
     elif not isinstance(delimiter, str) or (delimiter != "::" and len(delimiter) != 1):
         raise ParameterError("delimiter", delimiter, "give one character or '::'")
-    elif delimiter in ("\r", "\n", quote):
+    elif delimiter in ("\r", "\n", '"'):
         raise ParameterError("delimiter", delimiter, "a line end or a quote cannot separate fields")
     try:
-        first = [row for line in lines for _, row in cut([line], delimiter, quote) if row]
+        found = [row for line in lines for row in cut([line], delimiter) if row]
+        first = [[field.replace(DOUBLED, "::") for field in row] for row in found]
     except csv.Error as error:
         longest = max(lines, key=len)
         line, problem = start.index(longest) + 1, f"{error}; is this delimiter right?"
@@ -253,4 +257,4 @@ def detect(
     body, n_fields = first[int(header)], len(first[0])
     numeric = [is_number(field) for field in body] if len(body) == n_fields else [False] * n_fields
     at = choose(names, n_fields, wanted, numeric, str(path))
-    return Layout(path, delimiter, quote, encoding, names, n_fields, at, not start[0])
+    return Layout(path, delimiter, encoding, names, n_fields, at, not start[0])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rgals.datasets.columns import choose
-from rgals.datasets.ids import text_to_labels
+from rgals.datasets.ids import numbering, text_to_labels
 from rgals.datasets.interactions import TEST, TRAIN, Columns, text_timestamps
 from rgals.datasets.layout import known_encoding, open_bytes, sample, shown
 from rgals.runtime.bars import Bar
@@ -55,7 +55,7 @@ def gathered(
 
     Ids are coded as they come, so that 8 million names cost little; ``labels`` sorts them.
     """
-    known: dict[str, dict[str | int, int]] = {"user": {}, "item": {}}
+    known = {"user": numbering(), "item": numbering()}
     found: dict[str, Any] = {role: array("d" if role in ("value", "split") else "q") for role in _FIELDS}
     found["timestamp"] = []
     file, line = array("b"), array("q")
@@ -64,8 +64,7 @@ def gathered(
             file.append(part)
             line.append(number)
             for role, field in pair.items():
-                codes = known.get(role)
-                found[role].append(field if codes is None else codes.setdefault(field, len(codes)))
+                found[role].append(known[role][field] if role in known else field)
         if part not in file[-1:]:
             raise FileFormatError(f"{path} holds no interactions")
 
@@ -111,11 +110,6 @@ def records(
             if isinstance(field, bool) or not isinstance(field, kinds) or not str(field).strip():
                 raise bad(path, number, f"the {role} must be {what}", line)
         yield number, {r: record[k] if r in ("value", "split") else str(record[k]) for r, k in keys.items()}
-
-
-def is_jsonl(start: bytes) -> bool:
-    """Whether a file that begins so holds JSON objects."""
-    return start.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
 
 
 def jsonl_columns(path: Path, wanted: dict[str, Any], encoding: str = "utf-8") -> Columns:

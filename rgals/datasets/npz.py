@@ -24,8 +24,8 @@ _ID_KEYS = [f"{side}_{key}" for side in ("user", "item") for key in ("labels", "
 _SPARSE = ("indptr", "indices", "data", "shape", "format")
 
 
-def _header(archive: zipfile.ZipFile, key: str, path: Path) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype that a member declares, checked against its stored size."""
+def _array(archive: zipfile.ZipFile, key: str, path: Path) -> np.ndarray:
+    """A member, once the shape and dtype that it declares are checked against its stored size."""
     info = archive.getinfo(f"{key}.npy")
     with archive.open(info) as member:
         major, _ = np.lib.format.read_magic(member)
@@ -39,7 +39,8 @@ def _header(archive: zipfile.ZipFile, key: str, path: Path) -> tuple[tuple[int, 
     if needed != info.file_size:
         problem = f"which needs {needed} bytes, but {info.file_size} are stored"
         raise FileFormatError(f"{path}: {key} declares shape {shape} of {dtype}, {problem}")
-    return shape, dtype
+    with archive.open(info) as member:
+        return np.lib.format.read_array(member, allow_pickle=False)
 
 
 def _refuse_hidden(archive: zipfile.ZipFile, path: Path) -> None:
@@ -70,19 +71,16 @@ def _load(path: Path) -> dict[str, np.ndarray]:
             needed = "the arrays user and item (and may hold rating, timestamp, split)"
             matrix = f"a matrix written by scipy.sparse.save_npz; it holds: {', '.join(keys) or 'nothing'}"
             raise FileFormatError(f"{path} needs {needed}, or {matrix}")
-        headers = {key: _header(archive, key, path) for key in wanted}
-    for key, kinds in _COLUMNS.items():
-        if key not in headers:
-            continue
-        shape, dtype = headers[key]
-        if dtype.kind not in kinds:
-            what = "integers" if kinds.startswith("iu") and "f" not in kinds else "numbers"
-            raise FileFormatError(f"{path}: {key} must hold {what}, not {dtype}")
-        if len(shape) != 1 or shape != headers["user"][0]:
-            advice = f"all arrays must be as long as user, {headers['user'][0]}"
-            raise FileFormatError(f"{path}: {key} has shape {shape}; {advice}")
-    with np.load(path, allow_pickle=False) as file:
-        return {key: file[key] for key in wanted}
+        arrays = {key: _array(archive, key, path) for key in wanted}
+    for key in (key for key in _COLUMNS if key in arrays):
+        array, kinds = arrays[key], _COLUMNS[key]
+        if array.dtype.kind not in kinds:
+            what = "numbers" if "f" in kinds else "integers"
+            raise FileFormatError(f"{path}: {key} must hold {what}, not {array.dtype}")
+        if array.ndim != 1 or array.shape != arrays["user"].shape:
+            advice = f"all arrays must be as long as user, {arrays['user'].shape}"
+            raise FileFormatError(f"{path}: {key} has shape {array.shape}; {advice}")
+    return arrays
 
 
 def holds_arrays(path: Path) -> bool:

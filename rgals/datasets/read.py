@@ -1,5 +1,6 @@
 """`read_interactions`: one entry for every source of interactions."""
 
+import codecs
 import os
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,12 @@ import scipy.sparse as sp
 from rgals.datasets.frames import array_columns, frame_columns, matrix_columns, parquet_columns
 from rgals.datasets.interactions import Columns, Interactions, build, check_options, refuse, timestamps
 from rgals.datasets.layout import open_bytes
-from rgals.datasets.lines import is_jsonl, is_lists, jsonl_columns, list_columns
+from rgals.datasets.lines import is_lists, jsonl_columns, list_columns
 from rgals.datasets.npz import holds_arrays, read_npz
 from rgals.datasets.text import read_text
 from rgals.matrix.validate import is_frame
 from rgals.runtime.checks import check_choice
-from rgals.runtime.errors import FileFormatError, InputTypeError
+from rgals.runtime.errors import FileFormatError, InputTypeError, ParameterError
 
 _PARQUET = b"PAR1"
 FORMS = ("auto", "table", "jsonl", "lists")
@@ -85,9 +86,9 @@ def read_interactions(
         two fields are usual names, or if it holds no number and the line below does.
     encoding : str, default "utf-8"
         Of a text file.
-    engine : {"auto", "pyarrow", "numpy", "python"}, default "auto"
-        How text is read; all give the same result. "auto" takes pyarrow where it is installed, else
-        `numpy.loadtxt`; what those refuse is read by Python's csv module, which names the line of an error.
+    engine : {"auto", "pyarrow", "python"}, default "auto"
+        How text is read; all give the same result. "auto" takes pyarrow where it is installed; what that
+        refuses is read by Python's csv module, which names the line of an error. "numpy" means "python".
     form : {"auto", "table", "jsonl", "lists"}, default "auto"
         Of a text file. By default lines that begin with ``{`` are jsonl, and lines of integers are lists if
         they are of different lengths and each begins with another user.
@@ -114,6 +115,8 @@ def read_interactions(
         A parquet file without pyarrow.
     OSError
         The file does not exist or may not be read.
+    ParameterError
+        A column of what has none, or an option that there is not.
 
     Examples
     --------
@@ -133,6 +136,7 @@ def read_interactions(
     check_options(min_value, binarize, duplicates, dislike_below)
     check_choice("engine", engine, ("auto", "pyarrow", "numpy", "python"))
     check_choice("form", form, FORMS)
+    check_choice("header", header, (None, True, False))
     wanted = {"user": user, "item": item, "value": value, "timestamp": timestamp, "split": split}
     text = {"delimiter": delimiter, "header": header, "encoding": encoding}
     columns = _columns(source, wanted, engine, form, text)
@@ -157,27 +161,36 @@ def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: 
         if start.startswith(_PARQUET):
             return parquet_columns(path, wanted)
         if path.suffix == ".npz" or (start.startswith(_ZIP) and holds_arrays(path)):
-            return read_npz(path)
+            return read_npz(_unnamed(path, wanted))
         _refuse_suffix(path)
         with open_bytes(path) as packed:
-            first = packed.read(1 << 10)
-        if path.suffix.lower() == ".json" and first.lstrip()[:1] == b"[":
+            first = packed.read(1 << 10).removeprefix(codecs.BOM_UTF8).lstrip()[:1]
+        if path.suffix.lower() == ".json" and first == b"[":
             advice = f'give read_interactions(pandas.read_json("{path}"))'
             raise FileFormatError(f"{path} is one JSON document, not a line for each interaction; {advice}")
-        if form == "jsonl" or (form == "auto" and is_jsonl(first)):
+        if form == "jsonl" or (form == "auto" and first == b"{"):
             return jsonl_columns(path, wanted, text["encoding"])
         said = text["delimiter"] not in (None, " ", "\t") or text["header"] or wanted["user"] is not None
         if form == "lists" or (form == "auto" and not said and is_lists(path, text["encoding"])):
-            return list_columns(path, text["encoding"])
+            return list_columns(_unnamed(path, wanted), text["encoding"])
         return read_text(path, wanted, engine, **text)
     if sp.issparse(source):
-        return matrix_columns(source)
+        return matrix_columns(_unnamed(source, wanted))
     if is_frame(source):
         return frame_columns(source, wanted, "the table")
     if isinstance(source, tuple | list):
-        return array_columns(tuple(source), wanted)
+        return array_columns(tuple(_unnamed(source, wanted)), wanted)
     arrays = "arrays (users, items[, values[, timestamps]]) or a sparse matrix"
     raise InputTypeError(f"give a path, a DataFrame, an arrow table, {arrays}, not {type(source).__name__}")
+
+
+def _unnamed(source: Any, wanted: dict[str, Any]) -> Any:
+    """A source of which no column can be chosen; a `ParameterError` where one is asked for."""
+    for role, column in wanted.items():
+        if column not in (None, "auto"):
+            what = source if isinstance(source, Path) else f"a {type(source).__name__}"
+            raise ParameterError(role, column, f"{what} has no columns to choose from; leave it out")
+    return source
 
 
 def _refuse_suffix(path: Path) -> None:

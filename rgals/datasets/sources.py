@@ -5,10 +5,7 @@ Each returns `Columns`; what cannot be understood is a `FileFormatError` that na
 
 import ast
 import re
-import shutil
-import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -29,21 +26,13 @@ _EVERY = dict.fromkeys(("user", "item", "value", "timestamp"), "auto") | {"split
 def zip_table(path: Path, member: str) -> Columns:
     """The table ``member`` of a zip archive, such as ``ml-1m/ratings.dat``."""
     try:
-        with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            if member not in archive.namelist():
-                inside = ", ".join(archive.namelist()[:8])
-                raise FileFormatError(f"{path} does not hold {member}; it holds {inside}")
-            table = Path(folder) / Path(member).name
-            with archive.open(member) as source, open(table, "wb") as target:
-                shutil.copyfileobj(source, target, 1 << 20)
-            try:
-                columns = read_text(table, _EVERY, "auto")
-            except FileFormatError as error:
-                raise FileFormatError(str(error).replace(str(table), f"{path}/{member}")) from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        archive = zipfile.ZipFile(path)
+        if member not in archive.namelist():
+            inside = ", ".join(archive.namelist()[:8])
+            raise FileFormatError(f"{path} does not hold {member}; it holds {inside}")
+        return read_text(zipfile.Path(archive, member), _EVERY, "auto")
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
         raise FileFormatError(f"{path} is no readable zip archive: {error}") from error
-    columns.where = partial("{0}/{1}, row {2}".format, path, member)  # the table itself is gone again
-    return columns
 
 
 # ------------------------------------------------------------------------ one pair after the other

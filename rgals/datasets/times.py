@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from rgals.runtime.checks import check_real
+from rgals.runtime.errors import ParameterError
+
 _SECOND, _DAY = 10**9, 86_400
 _EPOCH = date(1970, 1, 1).toordinal()
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
@@ -14,6 +17,7 @@ _CLOCK = (
     r"(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,](?P<part>\d{1,9}))?)?"
     r"(?:\s?(?P<half>[ap])\.?m\.?)?"
 )
+_UNITS = {"s": 1, "min": 60, "h": 3600, "d": _DAY, "w": 7 * _DAY, "y": 365.25 * _DAY}  # of durations
 _ZONE = r"(?P<zone>z|utc|gmt|[+-]\d\d(?::?\d\d)?)"
 _DATES = (
     r"(?P<year>\d{4})(?P<mark>[-/.])(?P<month>\d{1,2})(?P=mark)(?P<day>\d{1,2})",  # 2024-01-31
@@ -25,6 +29,8 @@ _DATES = (
 _FORMS = [re.compile(rf"{day}(?:[t ,]\s*{_CLOCK})?(?:\s?{_ZONE})?") for day in _DATES] + [
     re.compile(rf"[a-z]{{3}} {_NAME} (?P<day>\d{{1,2}}) {_CLOCK} {_ZONE} (?P<year>\d{{4}})")  # Twitter's
 ]
+# What numpy reads, and fast: 2024-01-31, with or without a time, but no zone.
+_PLAIN = re.compile(r"(?:1[7-9]|2[01])\d\d-\d\d-\d\d(?:[T ]\d\d(?::\d\d(?::\d\d(?:\.\d{1,9})?)?)?)?")
 # The years from 1980 to 2200 in seconds, thousandths and so on: a number of this size is such a time.
 _SINCE, _UNTIL = ((year - 1970) * 365 * _DAY for year in (1980, 2200))
 
@@ -36,7 +42,7 @@ def moments(items: list[Any]) -> np.ndarray:
     """
     distinct = list(dict.fromkeys(items))
     texts = [item.strip() for item in distinct if isinstance(item, str)]
-    if len(texts) == len(distinct) and all(map(_is_plain, texts)):
+    if len(texts) == len(distinct) and all(map(_PLAIN.fullmatch, texts)):
         found = np.array(texts, "datetime64[ns]").astype(np.int64)
     else:
         day_first = _day_first(texts)
@@ -45,12 +51,6 @@ def moments(items: list[Any]) -> np.ndarray:
         return found
     known = dict(zip(distinct, found.tolist(), strict=True))
     return np.array([known[item] for item in items], np.int64)
-
-
-def _is_plain(text: str) -> bool:
-    """Whether a text looks like 2024-01-31, with or without a time, which numpy reads fast."""
-    known = text[:4].isdigit() and "1678" <= text[:4] <= "2261" and text[4:5] == "-" == text[7:8]
-    return known and text.count("-") == 2 and "+" not in text and text[-1:].isdigit()
 
 
 def _matched(text: str) -> dict[str, str]:
@@ -121,3 +121,19 @@ def in_unit_of(cut: np.ndarray, times: np.ndarray) -> np.ndarray:
         if _SINCE <= middle / 10**power < _UNTIL:
             return cut / 10 ** (9 - power) if power < 9 else cut
     raise ValueError(f"the timestamps (about {middle:g}) are no times since 1970; give the cut as a number")
+
+
+def half_life_in(given: Any, times: np.ndarray | None = None) -> float:
+    """A half-life, checked, in the unit of timestamps: a number as it is, or a text such as "90d"."""
+    if not isinstance(given, str):
+        return check_real("half_life", given, 0.0, open_min=True)
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", given.strip())
+    if found is None or found[2] not in _UNITS or float(found[1]) == 0:
+        advice = "give a number in the unit of the timestamps, or a text such as '90d'"
+        raise ParameterError("half_life", given, f"{advice}, of {', '.join(_UNITS)}")
+    nanoseconds = float(found[1]) * _UNITS[found[2]] * _SECOND
+    try:
+        return nanoseconds if times is None else float(in_unit_of(np.array(nanoseconds), times))
+    except ValueError as error:
+        why = str(error).partition(";")[0]
+        raise ParameterError("half_life", given, f"{why}; give a number in their unit") from None

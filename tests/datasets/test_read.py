@@ -629,3 +629,32 @@ def test_any_character_may_be_the_delimiter(write, delimiter):
 @pytest.mark.parametrize("delimiter", ['"', "\n", "\r"])
 def test_what_cannot_be_a_delimiter_is_refused(write, delimiter):
     assert same_outcome(write(TABLE), delimiter=delimiter)[0] == "ParameterError"
+
+
+@pytest.mark.parametrize("option", [{"user": "who"}, {"value": "plays"}, {"timestamp": 3}])
+def test_columns_are_not_asked_for_in_vain(write, tmp_path, option):
+    """What has no named columns cannot be read by their names."""
+    data = read_interactions((["a", "b"], ["x", "y"], [2, 3]))
+    data.save(tmp_path / "data.npz")
+    lists = write("0 1 2\n1 2\n", "lists.txt")
+    (name,) = option
+    for source in ((["a", "b"], ["x", "y"]), data.matrix, tmp_path / "data.npz", lists):
+        with pytest.raises(ParameterError, match=f"{name}=.*no columns"):
+            read_interactions(source, **option, form="lists" if source is lists else "auto")
+    assert read_interactions(tmp_path / "data.npz", value=None).matrix.data.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "source", [(1, 2), (None, [1, 2]), ("train.csv", "train.txt"), ([1, 2], iter([1, 2]))]
+)
+def test_columns_that_are_none_are_refused(source):
+    """Two paths are no users and items, letter by letter."""
+    with pytest.raises(InputTypeError, match="arrays.*users, items"):
+        read_interactions(source)
+
+
+@pytest.mark.parametrize("option", [{"encoding": None}, {"encoding": 5}, {"header": "yes"}, {"header": 2}])
+def test_options_of_a_wrong_type_are_named(write, option):
+    (name,) = option
+    with pytest.raises(ParameterError, match=f"{name}="):
+        read_interactions(write("user,item\n1,2\n"), **option)

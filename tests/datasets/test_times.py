@@ -180,3 +180,12 @@ def test_bad_cuts_are_named(cut, times, words):
         temporal_split(sp.csr_array(np.ones((1, 2))), cut, timestamp=times)
     with pytest.raises(InputError, match="no timestamps"):
         temporal_split(sp.csr_array(np.ones((1, 2))), cut)
+
+
+@pytest.mark.parametrize(
+    "text", ["2024-01-9", "2024-01-09 5:07", "2024-01-09, 05:07", "2024-01-09T05:07:00,25"]
+)
+def test_a_form_means_the_same_alone_and_beside_others(text):
+    """A column of one form is read fast; what that does not know is no error for it."""
+    alone, beside = moments([text]), moments([text, "9.1.2024", "13.1.2024"])
+    assert alone[0] == beside[0] and str(np.datetime64(int(alone[0]), "ns")).startswith("2024-01-09T0")
