@@ -26,7 +26,7 @@ from rgals.datasets.ids import Positions
 from rgals.datasets.splits import split_interactions
 from rgals.datasets.synthetic import make_implicit
 from rgals.estimator import RGALS
-from rgals.files.atomic import OPEN, lock
+from rgals.files.atomic import locked
 from rgals.kernels import library, rows
 from rgals.losses import get_loss
 from rgals.metrics import evaluate
@@ -147,13 +147,9 @@ def compile_once(folder: Path) -> None:
 
     def alone(name: str, run: Callable[..., Any], *args: Any) -> Any:
         path = folder / hashlib.sha256(name.encode()).hexdigest()[:16]
-        with global_compiler_lock:  # the order in which numba takes its lock and this one is always the same
-            descriptor = os.open(path, OPEN | os.O_CREAT)
-            try:
-                lock(descriptor, wait=True)
-                return run(*args)
-            finally:
-                os.close(descriptor)
+        # The order in which numba takes its lock and this one is always the same.
+        with global_compiler_lock, locked(path):
+            return run(*args)
 
     def compile(self: Any, signature: Any) -> Any:
         if isinstance(self._cache, NullCache):

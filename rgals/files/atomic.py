@@ -8,6 +8,7 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from rgals.runtime.errors import InputError
@@ -123,6 +124,21 @@ def lock(descriptor: int, *, wait: bool = False) -> bool | None:
         if not wait:
             return False
         time.sleep(_PAUSE)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Wait until nobody else is inside with this path: a file that is locked meanwhile and then gone."""
+    while True:
+        with open(path, "ab") as held:
+            lock(held.fileno(), wait=True)
+            if os.fstat(held.fileno()).st_nlink:  # else its last holder removed it: others lock a new one
+                try:
+                    yield
+                finally:
+                    with suppress(OSError):
+                        close_and_remove(held, str(path))
+                return
 
 
 def _lock_byte(descriptor: int) -> None:

@@ -2,7 +2,8 @@
 
 import numbers
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
 
@@ -24,13 +25,16 @@ def check_real(
     name: str, value: Any, minimum: float = -np.inf, maximum: float = np.inf, *, open_min: bool = False
 ) -> float:
     """Return ``value`` as a finite float in the range or raise `ParameterError`."""
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
-    below = real and (value <= minimum if open_min else value < minimum)
-    if not real or not np.isfinite(value) or below or value > maximum:
+    number = np.nan
+    if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_):
+        with suppress(OverflowError):  # an integer beyond all floats
+            number = float(value)
+    below = number <= minimum if open_min else number < minimum
+    if not np.isfinite(number) or below or number > maximum:
         lower = "" if minimum == -np.inf else f" {'>' if open_min else '>='} {minimum:g}"
         upper = "" if maximum == np.inf else f"{' and' if lower else ''} <= {maximum:g}"
         raise ParameterError(name, value, f"give a finite number{lower}{upper}")
-    return float(value)
+    return number
 
 
 def check_choice(name: str, value: Any, choices: tuple | list) -> Any:
@@ -38,6 +42,15 @@ def check_choice(name: str, value: Any, choices: tuple | list) -> Any:
     if not any(value is c or (isinstance(value, str) and value == c) for c in choices):
         raise ParameterError(name, value, "choose one of " + ", ".join(map(repr, choices)))
     return value
+
+
+def or_auto(check: Callable[..., Any], name: str, value: Any, *limits: Any, **how: Any) -> None:
+    """Check a parameter that may be "auto" too; the message says so."""
+    if not (isinstance(value, str) and value == "auto"):
+        try:
+            check(name, value, *limits, **how)
+        except ParameterError as error:
+            raise ParameterError(name, value, f"{error.expected}, or 'auto'") from None
 
 
 def moved_to(record: Any, moved: Mapping[str, Any], function: str, keyword: str) -> Any:

@@ -91,27 +91,23 @@ def _mkl_limits(library: Any) -> list[_Limit]:
     return [_Limit(common, library.MKL_Set_Num_Threads), _Limit(own, swap, of_thread=True)]
 
 
-class _Holder:
-    """Somebody who holds the limits at a number, or below it where another one wants less."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
 class _Held:
-    """Limits that are held from the first holder to the last, in whatever order they come and go."""
+    """Limits that are held from the first holder to the last, in whatever order they come and go.
+
+    They are held at the least of the numbers that the holders want.
+    """
 
     def __init__(self) -> None:
-        self.holders: dict[_Holder, int] = {}  # and the thread of each
+        self.holders: dict[object, tuple[int, int]] = {}  # the number of each, and its thread
         self.before: list[tuple[_Limit, int, set[int]]] = []  # what was found, and what was set since
 
-    def add(self, holder: _Holder, limits: list[_Limit]) -> None:
-        self.holders[holder] = threading.get_ident()
+    def add(self, holder: object, number: int, limits: list[_Limit]) -> None:
+        self.holders[holder] = number, threading.get_ident()
         for limit in limits[len(self.before) :]:
             self.before.append((limit, limit.get(), set()))
         self._set()
 
-    def remove(self, holder: _Holder) -> None:
+    def remove(self, holder: object) -> None:
         self.holders.pop(holder, None)
         if self.holders:
             self._set()
@@ -122,7 +118,7 @@ class _Held:
             self.before.pop()
 
     def _set(self) -> None:
-        least = min(holder.number for holder in self.holders)
+        least = min(number for number, _ in self.holders.values())
         for limit, _, ours in self.before:
             if not ours or limit.get() in ours - {least}:
                 ours.add(least)  # first, so that a Ctrl-C between the two loses nothing
@@ -162,7 +158,7 @@ def _after_fork_in_child() -> None:
     """Make a forked child usable: what other threads held at the fork is nobody's here."""
     global _blas_lock
     _blas_lock = threading.RLock()
-    for holder, thread in list(_by_process.holders.items()):
+    for holder, (_, thread) in list(_by_process.holders.items()):
         if thread != threading.get_ident():
             _by_process.remove(holder)
 
@@ -181,7 +177,7 @@ def workers(n_jobs: int | None = None) -> Iterator[int]:
     library has a limit for each thread (MKL, OpenBLAS with OpenMP), that of this thread is held, too.
     """
     threads = n_threads(n_jobs)
-    with _holding(_Holder(1)):
+    with _holding(1):
         yield threads
 
 
@@ -189,16 +185,17 @@ def workers(n_jobs: int | None = None) -> Iterator[int]:
 def blas_workers(n_jobs: int | None = None) -> Iterator[int]:
     """Give BLAS itself so many threads, for LAPACK on large matrices; one while `workers` hold it at one."""
     threads = n_threads(n_jobs)
-    with _holding(_Holder(threads)):
+    with _holding(threads):
         yield threads
 
 
 @contextmanager
-def _holding(holder: _Holder) -> Iterator[None]:
+def _holding(number: int) -> Iterator[None]:
+    holder = object()
     try:
         with _blas_lock:
-            _by_process.add(holder, _limits(of_thread=False))
-            _by_thread.held.add(holder, _limits(of_thread=True))
+            _by_process.add(holder, number, _limits(of_thread=False))
+            _by_thread.held.add(holder, number, _limits(of_thread=True))
         yield
     finally:
         with _blas_lock:

@@ -13,17 +13,10 @@ QUERIES = 1 << 12  # queries at once: a block of threads for each
 _ANY_K = 1  # the kernels of the selection do not know the factors
 
 
-def _among(names: np.ndarray, filter_: CSR) -> CSR:
-    """A filter with columns ``names`` only, which are numbered anew."""
-    kept = filter_.where(np.isin(filter_.indices, names))
-    return CSR(kept.indptr, np.searchsorted(names, kept.indices).astype(np.int32), kept.values, len(names))
-
-
 class TopK:
     """`rgals.scoring.topk` on a GPU, in blocks of queries; ties and missing items as there.
 
-    ``names``: the only items to look at, sorted, empty for all. ``blocked``: items that nobody gets.
-    ``scale``: factor on the scores of each item, (N,) or (0,).
+    ``blocked``: items that nobody gets. ``scale``: factor on the scores of each item, (N,) or (0,).
     """
 
     def __init__(
@@ -33,7 +26,6 @@ class TopK:
         items: np.ndarray,
         n: int,
         exclude: CSR,
-        names: np.ndarray,
         blocked: np.ndarray,
         scale: np.ndarray,
     ) -> None:
@@ -43,15 +35,12 @@ class TopK:
         if len(blocked):
             scale = scale.copy() if len(scale) else np.ones(len(items), items.dtype)
             scale[blocked] = np.nan  # which removes them
-        if len(names):
-            items, exclude = items[names], _among(names, exclude)
-            scale = scale[names] if len(scale) else scale
         self.device, self.n, self.queries, self.exclude = device, n, queries, exclude
         self.dtype = items.dtype
         self.items = device.upload(items)
-        self.names = device.upload(names if len(names) else np.zeros(1, np.int32))
         self.scale = device.upload(scale if len(scale) else np.zeros(1, self.dtype))
-        self.has_names, self.has_scale = np.int32(len(names) > 0), np.int32(len(scale) > 0)
+        self.has_scale = np.int32(len(scale) > 0)
+        self.names = device.upload(np.zeros(1, np.int32)), np.int32(0)  # items have their own numbers
         self.tile = min(TILE, len(items))
         self.ids = np.empty((len(queries), n), np.int32)
         self.scores = np.empty((len(queries), n), self.dtype)
@@ -92,7 +81,7 @@ class TopK:
             mask = "mask", self.dtype, _ANY_K, n
             device.launch_warps(*mask, np.int32(first), width, indptr, indices, scores)
             work = "select_best", self.dtype, _ANY_K, n, (256,), width, np.int32(self.n), np.int32(first)
-            how = self.scale, self.has_scale, self.names, self.has_names
+            how = self.scale, self.has_scale, *self.names
             device.launch(*work, scores, *how, best, ids)
         computed = xp.cuda.Event()
         computed.record()

@@ -6,6 +6,7 @@ import numpy as np
 
 from rgals.kernels import topk as kernel
 from rgals.matrix.csr import CSR
+from rgals.matrix.entries import kept_columns
 from rgals.matrix.validate import as_csr, check_ids
 from rgals.runtime import memory as _memory
 from rgals.runtime.aligned import read_only
@@ -244,30 +245,24 @@ def topk(
     require_lists(n_queries, n, entry * n_segments + (merged if n_segments > 1 else 0))
     if n_left == 0 or n_queries == 0:
         return np.full((n_queries, n), -1, np.int32), np.full((n_queries, n), -np.inf, queries.dtype)
-    if gpu is not None:
-        with gpu.active():
-            return TopK(gpu, queries, items, n, pairs, names, blocked, scale).run()
-    ids = np.empty((n_segments, n_queries, n), np.int32)
-    scores = np.empty((n_segments, n_queries, n), queries.dtype)
     if len(names):
         items, scale = read_only(items[names]), read_only(scale[names] if len(scale) else scale)
-        pairs = _of_columns(pairs, names)
-    filters = read_only(blocked), pairs.indptr, pairs.indices
-    with workers(useful_jobs(n_jobs, n_queries * n_left * queries.shape[1])) as threads:
-        kernel.topk(queries, items, scale, *filters, threads, ids, scores)
-    ids, scores = (ids[0], scores[0]) if n_segments == 1 else (ids[0].copy(), scores[0].copy())
+        among = np.zeros(n_items, bool)
+        among[names] = True
+        pairs = kept_columns(pairs, among)
+    if gpu is not None:
+        with gpu.active():
+            best, found = TopK(gpu, queries, items, n, pairs, blocked, scale).run()
+    else:
+        ids = np.empty((n_segments, n_queries, n), np.int32)
+        scores = np.empty((n_segments, n_queries, n), queries.dtype)
+        filters = read_only(blocked), pairs.indptr, pairs.indices
+        with workers(useful_jobs(n_jobs, n_queries * n_left * queries.shape[1])) as threads:
+            kernel.topk(queries, items, scale, *filters, threads, ids, scores)
+        best, found = (ids[0], scores[0]) if n_segments == 1 else (ids[0].copy(), scores[0].copy())
     if len(names):
-        found = ids >= 0
-        ids[found] = names[ids[found]]
-    return ids, scores
-
-
-def _of_columns(matrix: CSR, columns: np.ndarray) -> CSR:
-    """The binary matrix of the given columns, which are sorted; at least one."""
-    places = np.searchsorted(columns, matrix.indices)
-    inside = columns[np.minimum(places, len(columns) - 1)] == matrix.indices
-    kept = matrix.where(inside)
-    return CSR(kept.indptr, places[inside].astype(np.int32), kept.values[:0], len(columns))
+        best = np.where(best >= 0, names[best], best)
+    return best, found
 
 
 def topk_dense(
