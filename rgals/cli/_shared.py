@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import scipy.sparse as sp
 
 from rgals.baselines import EASE, Popularity
 from rgals.datasets import IdMap, Interactions, read_interactions
 from rgals.datasets.given import Given
+from rgals.datasets.given import given as dataset_given
 from rgals.datasets.interactions import DUPLICATES
 from rgals.estimator import RGALS
 from rgals.losses import LOSSES, Loss, get_loss
 from rgals.runtime.errors import InputError, ModelFileError, ParameterError
+from rgals.runtime.lazy import optional
 from rgals.sgd import SGDRanker
 
 #: A parameter that a command takes as an option: its name, type, place holder and help.
@@ -36,6 +39,7 @@ _READ: tuple[Option, ...] = (
     ("min_value", float, "V", "keep values >= V as positives of weight 1"),
     ("delimiter", str, "D", "field separator, for example '::'; found if not given"),
     ("encoding", str, "NAME", "of a text file"),
+    ("dislike_below", float, "V", "values < V are dislikes, for losses with dislikes=true"),
 )
 
 
@@ -101,6 +105,17 @@ def read_data(args: argparse.Namespace, path: str | None = None) -> Interactions
     return read_interactions(args.data if path is None else path, **options)
 
 
+def part_of(data: Interactions, which: int) -> Interactions:
+    """The interactions of a part of a split, with their ids and times."""
+    return dataset_given(data).where(data.matrix, np.asarray(data.split) == which)
+
+
+def read_table(path: str) -> Any:
+    """A table of features, csv or parquet, as a frame of pandas."""
+    pandas = optional("pandas", "features need pandas: pip install pandas")
+    return (pandas.read_parquet if path.endswith(".parquet") else pandas.read_csv)(path)
+
+
 def value_of(text: str) -> Any:
     """None, a truth value, a number or the text itself."""
     words = {"none": None, "true": True, "false": False}
@@ -124,6 +139,8 @@ FIT: tuple[Option, ...] = (
     ("hard_negatives", float, "GAMMA", "weight of pairs that scores put first: 0.5 to 4 where K is small"),
     ("solver", str, "NAME", "auto, exact, pcg, svd or dense"),
     ("dtype", str, "TYPE", "float32 or float64"),
+    ("half_life", value_of, "T", "time in which an interaction loses half of its weight, such as 90d"),
+    ("feature_reg", value_of, "R", "strength of the regularisation of the features' weights"),
     ("tol", float, "T", "stop when the objective falls by less than this share"),
     JOBS,
     ("random_state", int, "N", "random state, for a result that can be repeated"),
@@ -147,7 +164,8 @@ def parse_loss(text: str) -> Loss:
 
 def align(data: Interactions, matrix: sp.csr_array, users: IdMap | None, items: IdMap) -> sp.csr_array:
     """The matrix with the columns (and rows) of a model; says how much does not occur there."""
-    known = Given(matrix, data.user_ids, data.item_ids).laid_out(users, items)[0]
+    times = data.timestamp if matrix is data.matrix else None
+    known = Given(matrix, data.user_ids, data.item_ids, times).laid_out(users, items)[0]
     if known.nnz < matrix.nnz:
         unknown = f"{matrix.nnz - known.nnz:,} of {matrix.nnz:,} interactions"
         say(f"{unknown} are of users or items the model does not know")

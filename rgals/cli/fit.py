@@ -5,16 +5,19 @@ For example:
   rgals fit ratings.dat --min-value 4 --K 128 --loss ials:alpha0=0.05 -o model.npz
   rgals fit ratings.csv --hold-out 0.2 --held-out test.npz --seed 0 -o model.npz
   rgals evaluate model.npz test.npz
+  rgals fit ratings.csv --half-life 90d --item-features items.csv -o model.npz
+  rgals fit ratings.csv --dislike-below 3 --loss ials:dislikes=true -o model.npz
 
 A loss is NAME or NAME:PARAMETER=VALUE,... with NAME rg2, rgx, wrmf or ials. Where DATA marks a test or
-validation part, only the training part is fitted (--all fits everything).
+validation part, only the training part is fitted (--all fits everything). Tables of features have a column
+user or item; numbers are standardised, every other column becomes a column for each of its values.
 """
 
 import argparse
 import time
 
 from rgals.cli import _shared as shared
-from rgals.datasets import Interactions
+from rgals.datasets.interactions import TRAIN, VALIDATION
 from rgals.estimator import RGALS
 from rgals.model_selection import split_interactions
 from rgals.runtime.errors import InputError, ParameterError
@@ -36,6 +39,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--hold-out", type=float, metavar="SHARE", help="keep this share of every user apart")
     add("--held-out", metavar="FILE", help="where that share goes (npz)")
     shared.add_options(parser.add_argument_group("fitting"), RGALS, shared.FIT)
+    beside = parser.add_argument_group("features", "csv or parquet; users and items need not be in DATA.")
+    for side in ("user", "item"):
+        beside.add_argument(f"--{side}-features", metavar="FILE", help=f"what is known of {side}s besides")
     keep = parser.add_argument_group("checkpoints", "The same command goes on from where a killed one was.")
     keep.add_argument("--checkpoint", metavar="FOLDER", help="write into this folder how far the fit is")
     between = "iterations between two checkpoints (default: 1)"
@@ -64,11 +70,11 @@ def run(args: argparse.Namespace) -> int:
     how = {"early_stopping": args.early_stopping, **shared.given(args, (*shared.FIT, *_STOPPING))}
     model = RGALS(loss=shared.parse_loss(args.loss), verbose=shared.progress(args), **how)
     data = shared.read_data(args)
-    train, validation, held_out = data.matrix, None, None
+    train, validation, held_out = data, None, None
     if data.split is not None and not args.all:
-        train = data.train
+        train = shared.part_of(data, TRAIN)
         if args.early_stopping and data.validation.nnz:
-            validation = data.validation
+            validation = shared.part_of(data, VALIDATION)
         part = f"its training part, {train.nnz:,} of {data.nnz:,} interactions"
         shared.say(f"{args.data} comes with a split: fitting {part}")
     if args.hold_out is not None:
@@ -77,12 +83,12 @@ def run(args: argparse.Namespace) -> int:
     if not args.quiet:
         shared.say(f"{data.n_users:,} users, {data.n_items:,} items, {train.nnz:,} interactions to fit")
     started = time.perf_counter()
-    model.fit(
-        train, validation=validation, checkpoint=checkpoint, user_ids=data.user_ids, item_ids=data.item_ids
-    )
+    tables = {"user_features": args.user_features, "item_features": args.item_features}
+    features = {name: shared.read_table(path) for name, path in tables.items() if path is not None}
+    model.fit(train, validation=validation, checkpoint=checkpoint, **features)
     seconds = time.perf_counter() - started
     if held_out is not None:
-        Interactions(held_out, data.user_ids, data.item_ids).save(args.held_out)
+        held_out.save(args.held_out)
     model.save(args.output)
     if not args.quiet:
         last = model.history_[-1]

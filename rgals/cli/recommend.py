@@ -19,6 +19,7 @@ from typing import Any
 from rgals.cli import _shared as shared
 from rgals.datasets.ids import IdMap, Positions
 from rgals.estimator import RGALS
+from rgals.runtime.checks import check_int
 from rgals.scoring import recommend_all
 from rgals.scoring._streaming import Task
 from rgals.scoring._tables import Batch, choose_format, write_text
@@ -51,6 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load, score block by block, write."""
+    check_int("batch_size", args.batch_size, 1)
     if args.output != "-":
         shared.check_output(args.output)
         choose_format(args.output)

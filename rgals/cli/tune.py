@@ -4,6 +4,7 @@ For example:
   rgals tune ratings.csv --min-value 4 -o model.npz
   rgals tune ratings.csv --loss rg2,ials --budget 60 --journal trials.jsonl -o model.npz
   rgals tune ratings.csv --loss ials:item_exponent=-0.4 --K 64,128,256 --space reg=0.001:0.1 -o model.npz
+  rgals tune ratings.csv --space half_life=auto -o model.npz
 
 The losses share the budget, counted in default fits. The same command goes on where an interrupted one
 stopped if it has a journal. Where DATA marks a test or validation part, that is not fitted: a marked
@@ -14,7 +15,7 @@ import argparse
 from typing import Any
 
 from rgals.cli import _shared as shared
-from rgals.datasets import Interactions
+from rgals.datasets.interactions import TRAIN, VALIDATION
 from rgals.model_selection import PROTOCOLS, Search, tune
 from rgals.runtime.errors import ParameterError
 
@@ -64,8 +65,8 @@ def run(args: argparse.Namespace) -> int:
     data = shared.read_data(args)
     X, validation = data, None
     if args.protocol is None and data.split is not None:
-        X = Interactions(data.train, data.user_ids, data.item_ids)
-        validation = data.validation if data.validation.nnz else None
+        X = shared.part_of(data, TRAIN)
+        validation = shared.part_of(data, VALIDATION) if data.validation.nnz else None
         if not args.quiet:
             shared.say(f"{args.data} comes with a split: its test part is left alone")
     how = {"validation": validation, "verbose": shared.progress(args), **shared.given(args, _OPTIONS)}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rgals.datasets import read_interactions
-from rgals.datasets.given import given
+from rgals.datasets.given import given, wanted_columns
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
 from rgals.matrix.validate import as_csr
@@ -97,7 +97,9 @@ def prepare(
     if protocol is not None and not (min_value is None and core is None and random_state == 0):
         raise ParameterError("protocol", str(protocol), "it decides on min_value, core and seed itself")
     if isinstance(data, str | os.PathLike):
-        data = read_interactions(data, min_value=min_value, **(columns or {}))
+        if isinstance(columns, str):
+            raise ParameterError("columns", columns, "columns of a file are named by their roles, in a dict")
+        data = read_interactions(data, min_value=min_value, **wanted_columns(columns))
         min_value = columns = None
     data = given(data, columns, name="data")
     if not data.labelled:  # users and items without interactions do not count

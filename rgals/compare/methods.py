@@ -233,7 +233,7 @@ def _of_thing(given: Any) -> Method:
     name = getattr(thing, "__name__", type(thing).__name__)
     als = isinstance(thing, RGALS) and not isinstance(thing, RGALSCV)
     family = "ALS" if als else "SGD" if isinstance(thing, SGDRanker) else "other"
-    seeded, settings = outside.is_random(thing), outside.digest(thing)
+    seeded, settings = bool(outside.seeds_of(thing)), outside.digest(thing)
     return Method(name, name, family, build, rungs, start, seeded=seeded, settings=settings)
 
 

@@ -5,7 +5,6 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,6 @@ from sklearn.base import clone
 from rgals.matrix.csr import CSR
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 
-_SEED = "random_state"
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -31,20 +29,18 @@ def settings_of(thing: Any) -> dict[str, Any]:
     return {name: value for name, value in own.items() if not name.startswith("_")}
 
 
-def is_random(thing: Any) -> bool:
-    """Whether runs differ by a seed."""
-    return hasattr(thing, "fit") and any(_is_seed(name) for name in settings_of(thing))
-
-
-def _is_seed(name: str) -> bool:
-    return name.rpartition("__")[2] == _SEED  # a step's of a pipeline too
+def seeds_of(thing: Any) -> list[str]:
+    """Parameters of an estimator by which its runs differ, those of the steps of a pipeline too."""
+    named = settings_of(thing) if hasattr(thing, "fit") else {}
+    return [name for name in named if name.rpartition("__")[2] == "random_state"]
 
 
 def digest(thing: Any) -> str:
     """12 digits of what its results depend on, as far as that can be told: settings, source of a function."""
     parts: Any
     if hasattr(thing, "fit"):
-        parts = {name: repr(v) for name, v in sorted(settings_of(thing).items()) if not _is_seed(name)}
+        own, seeds = settings_of(thing), seeds_of(thing)
+        parts = {name: repr(own[name]) for name in sorted(own) if name not in seeds}
     else:
         try:
             parts = inspect.getsource(thing)
@@ -60,7 +56,7 @@ def copied(thing: Any, params: Mapping[str, Any], seed: int, n_jobs: int | None)
         return partial(thing, **params)
     model = clone(thing, safe=False)
     own = settings_of(model)
-    changes = {**params, **{name: seed for name in own if _is_seed(name)}}
+    changes = {**params, **dict.fromkeys(seeds_of(model), seed)}
     if "n_jobs" in own and own["n_jobs"] is None:
         changes["n_jobs"] = n_jobs
     if hasattr(model, "set_params"):
@@ -98,7 +94,7 @@ def rankings(model: Any, X: sp.csr_matrix, known: CSR, n: int | None) -> Any:
         if n is None:
             problem = f"{type(model).__name__} recommends lists, which do not rank all items"
             raise ParameterError("metric", "auc", f"{problem}; give metrics with a cutoff, such as 'ndcg@10'")
-        return Lists(model.recommend, X, known, n)
+        return _of_lists(model.recommend, X, known, n)
     if hasattr(model, "predict"):
         return lambda users: _dense(model.predict(X[users]))
     if hasattr(model, "scores") or hasattr(model, "user_factors_"):
@@ -119,28 +115,21 @@ def _dense(scores: Any) -> np.ndarray:
     return table
 
 
-@dataclass(frozen=True)
-class Lists:
+def _of_lists(
+    recommend: Callable[..., Any], X: sp.csr_matrix, known: CSR, n: int
+) -> Callable[[np.ndarray], np.ndarray]:
     """Recommended lists as scores that rank the same: the first item has the most, others have nothing.
 
     ``recommend`` is called as ``recommend(users, n)``, or as implicit's with the histories of the users. It
     gives ids, or ids and scores; -1 is no item.
     """
+    n_items, with_histories = X.shape[1], "user_items" in inspect.signature(recommend).parameters
 
-    recommend: Callable[..., Any]
-    X: sp.csr_matrix
-    known: CSR
-    n: int
-
-    def __call__(self, users: np.ndarray) -> np.ndarray:
-        """Scores of all items for some users."""
-        n_items, counts = self.X.shape[1], self.known.row_counts[users]
+    def scores_of(users: np.ndarray) -> np.ndarray:
+        counts = known.row_counts[users]
         # What is known may be in the lists: it is left out later, and as many must be there behind it.
-        n = min(self.n + int(counts.max(initial=0)), n_items)
-        if "user_items" in inspect.signature(self.recommend).parameters:
-            found = self.recommend(users, self.X[users], N=n)
-        else:
-            found = self.recommend(users, n)
+        longest = min(n + int(counts.max(initial=0)), n_items)
+        found = recommend(users, X[users], N=longest) if with_histories else recommend(users, longest)
         told = found[1] if isinstance(found, tuple) and len(found) == 2 else None
         ids = _as_table(found if told is None else found[0])
         if len(ids) != len(users) or ids.max(initial=-1) >= n_items:
@@ -148,27 +137,28 @@ class Lists:
             advice = "give the best items of each user, as column numbers"
             raise ShapeError(f"recommend gave {lists} of {n_items}; {advice}")
         scores = np.full((len(ids), n_items), -np.inf, np.float32)
-        rows = np.broadcast_to(np.arange(len(ids))[:, None], ids.shape)
-        worth = np.broadcast_to(np.arange(ids.shape[1], 0, -1), ids.shape)
-        at = ids[:, ::-1] >= 0  # the last assignment stays: that of the first place of an item
-        scores[rows[:, ::-1][at], ids[:, ::-1][at]] = worth[:, ::-1][at]
+        for worth, items in enumerate(
+            ids.T[::-1], start=1
+        ):  # the first place of an item comes last, and stays
+            rows = np.flatnonzero(items >= 0)
+            scores[rows, items[rows]] = worth
         if told is not None and np.ndim(told) == 2 and np.shape(told)[1]:
             # Equal scores say nothing about somebody who is not known: see `evaluate`.
             told = np.asarray(told)
             scores[(counts == 0) & (told == told[:, :1]).all(axis=1)] = 0
         return scores
 
+    return scores_of
+
 
 def _as_table(lists: Any) -> np.ndarray:
     """Lists of items, of any lengths, as rows of integers that end with -1."""
-    if not (isinstance(lists, np.ndarray) and lists.ndim == 2):
-        lists = [np.asarray(row).reshape(-1) for row in lists]
-        table = np.full((len(lists), max(map(len, lists), default=0)), -1, np.int64)
-        for row, items in zip(table, lists, strict=True):
-            row[: len(items)] = items if items.dtype.kind in "iu" or not len(items) else _no_items(items)
-        return table
-    return lists.astype(np.int64) if lists.dtype.kind in "iu" else _no_items(lists)
-
-
-def _no_items(items: np.ndarray) -> Any:
-    raise InputError(f"recommend gave items of {items.dtype}; give column numbers of the training matrix")
+    lists = lists if isinstance(lists, np.ndarray) and lists.ndim == 2 else [*map(np.ravel, lists)]
+    for items in lists:
+        if items.dtype.kind not in "iu" and items.size:
+            given = f"recommend gave items of {items.dtype}"
+            raise InputError(f"{given}; give column numbers of the training matrix")
+    table = np.full((len(lists), max(map(len, lists), default=0)), -1, np.int64)
+    for row, items in zip(table, lists, strict=True):
+        row[: len(items)] = items
+    return table

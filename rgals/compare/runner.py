@@ -411,10 +411,7 @@ class Runner:
 
 
 def climb(
-    method: Method,
-    max_trials: int,
-    trial: Callable[[dict[str, float]], float],
-    start: Mapping[str, float] | None = None,
+    method: Method, max_trials: int, trial: Callable[[dict[str, float]], float], start: Mapping[str, float]
 ) -> dict[str, Any]:
     """Climb the ladders of a method's parameters one rung at a time until every neighbour is worse.
 
@@ -422,7 +419,6 @@ def climb(
     ``params``, ``best``, ``trials``, ``finished`` (every neighbour was tried) and ``edges``, the parameters
     whose best value is the first or last rung.
     """
-    start = method.start if start is None else start
     here = {name: _rung(ladder, start[name]) for name, ladder in method.ladders.items()}
     tried: dict[tuple[int, ...], float] = {}
 
@@ -432,8 +428,8 @@ def climb(
             tried[key] = trial({name: method.ladders[name][rung] for name, rung in point.items()})
         return tried[key]
 
-    best = value(here) if max_trials > 0 else float("nan")
     moved, finished = max_trials > 0, False
+    best = value(here) if moved else float("nan")
     while moved and len(tried) < max_trials:
         moved, finished = False, True
         for name, ladder in method.ladders.items():

@@ -57,7 +57,8 @@ _FORM = re.compile(r"([a-z][a-z_]*1?)(?:\(([^()]*)\))?(?:(?:@|_at_)(\d+))?")
 
 def parse_name(name: str) -> str:
     """The row of a metric by any of its names, with or without a cutoff."""
-    found = _BY_NAME.get(name.strip().lower().replace("-", "_").partition("@")[0].partition("(")[0])
+    plain = name.strip().lower().replace("-", "_").replace("_at_", "@")
+    found = _BY_NAME.get(plain.partition("@")[0].partition("(")[0])
     if found is None:
         raise ParameterError("metrics", name, f"names: {', '.join(METRICS)}")
     return found

@@ -223,21 +223,17 @@ def _block(
     answers = judged.answers(users)
     ids = judged.lists(answers, seen, n, whole, n_jobs) if n else np.empty((len(users), 0), np.int32)
     lists = judge_trusted(ids, truth, n_jobs) if n else None
-    counts = judged.outranked(answers, truth, seen, n_jobs) if whole else None
+    given: dict[str, tuple] = {LISTS: (lists,), NOVELTY: (lists, *known), POPULARITY: (lists, known[0])}
+    if whole:
+        given[WHOLE] = (judged.outranked(answers, truth, seen, n_jobs),)
+    if any(m.needs == DISLIKES for m in wanted):
+        given[DISLIKES] = (judge_trusted(ids, judged.disliked.take_rows(users), n_jobs),)
     out = {}
     for metric in wanted:
-        if metric.needs == LISTS:
-            out[metric.name] = metric.function(lists, k=metric.k, **metric.options)
-        elif metric.needs == WHOLE:
-            out[metric.name] = metric.function(counts, **metric.options)
-        elif metric.needs == DISLIKES:
-            shown = judge_trusted(ids, judged.disliked.take_rows(users), n_jobs)
-            out[metric.name] = metric.function(shown, k=metric.k)
-        elif metric.needs == NOVELTY:
-            out[metric.name] = metric.function(lists, *known, metric.k)
-        elif metric.needs == POPULARITY:
-            out[metric.name] = metric.function(lists, known[0], metric.k)
-        else:
+        if metric.needs == EXPOSURE:
             exposed = catalogue.exposure(lists, seen.n_cols, metric.k)
             totals[metric.name] = totals.get(metric.name, 0) + exposed
+        else:
+            cutoff = {} if metric.k is None else {"k": metric.k}
+            out[metric.name] = metric.function(*given[metric.needs], **cutoff, **metric.options)
     return out

@@ -37,13 +37,13 @@ def axes(ax: Any) -> Any:
     return ax
 
 
-def named(things: Any, what: str) -> dict[str, Any]:
-    """One thing, or several by name, as a dict; one alone has the name ""."""
-    if not isinstance(things, Mapping):
-        return {"": things}
-    if not things:
-        raise InputError(f"{what}: nothing is given to draw; for example {{'RG2': model}}")
-    return {str(name): thing for name, thing in things.items()}
+def styled(models: Any) -> list[tuple[dict[str, Any], Any]]:
+    """The colour and the label of a line for each model, and the model: one, or several by name."""
+    named = models if isinstance(models, Mapping) else {"": models}
+    if not named:
+        raise InputError("models: nothing is given to draw; for example {'RG2': model}")
+    styles = [{"color": COLORS[k % len(COLORS)], "label": str(n) or None} for k, n in enumerate(named)]
+    return list(zip(styles, named.values(), strict=True))
 
 
 def legend(ax: Any, **options: Any) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from rgals.metrics._served import served
 from rgals.metrics.catalogue import exposure
-from rgals.plots._axes import COLORS, axes, legend, named
+from rgals.plots._axes import axes, legend, styled
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, InputTypeError
 
@@ -56,9 +56,8 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
     'log'
     """
     n = check_int("n", n, 1)
-    models = named(models, "models")
-    ax = axes(ax)
-    for k, (name, model) in enumerate(models.items()):
+    pairs, ax = styled(models), axes(ax)
+    for style, model in pairs:
         popularity, shown = _exposure(model, train, n, columns)
         edges = np.geomspace(1, popularity.max() + 1, _BINS + 1)
         bin_of = np.clip(np.searchsorted(edges, popularity, "right") - 1, 0, _BINS - 1)
@@ -67,8 +66,7 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
         full = items > 0
         ratio = lists[full] / interactions[full] * (popularity.sum() / max(shown.sum(), 1))
         at = interactions[full] / items[full]
-        style = {"markersize": 4, "label": name or None, "color": COLORS[k % len(COLORS)]}
-        ax.plot(at, np.maximum(ratio, _LEAST), "o-", **style)
+        ax.plot(at, np.maximum(ratio, _LEAST), "o-", markersize=4, **style)
     ax.axhline(1, color="#999999", linewidth=0.8, linestyle=":")
     ax.set(xlabel="training interactions of an item", ylabel="recommended, over in proportion")
     ax.set(xscale="log", yscale="log")
@@ -124,12 +122,11 @@ def spectrum(models: Any, *, ax: Any = None) -> Any:
     >>> len(ax.lines[0].get_ydata())
     8
     """
-    models = named(models, "models")
-    ax = axes(ax)
-    for k, (name, model) in enumerate(models.items()):
+    pairs, ax = styled(models), axes(ax)
+    for style, model in pairs:
         found = singular_values(*_factors(model))
         at = np.arange(1, len(found) + 1)
-        ax.plot(at, found, ".-", markersize=4, label=name or None, color=COLORS[k % len(COLORS)])
+        ax.plot(at, found, ".-", markersize=4, **style)
     ax.set(yscale="log", xlabel="number", ylabel="singular value of the scores")
     legend(ax)
     return ax

@@ -1,12 +1,12 @@
 """What a fit went through, and what a search found."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rgals.metrics._table import parse
-from rgals.plots._axes import COLORS, axes, legend, mark_shares, named, spans_decades
+from rgals.plots._axes import COLORS, axes, legend, mark_shares, spans_decades, styled
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 
 
@@ -28,7 +28,7 @@ def _history(fit: Any) -> list[dict[str, Any]]:
     return [dict(row) for row in history]
 
 
-def _drawn(histories: Iterable[list[dict[str, Any]]], y: str | None) -> str:
+def _drawn(histories: list[list[dict[str, Any]]], y: str | None) -> str:
     """What is drawn: the metric that every fit measured, or else the objective, unless it is named."""
     shared = set.intersection(*({name for row in history for name in row} for history in histories))
     if y is None:
@@ -45,23 +45,20 @@ def _title(y: str) -> str:
     return y.upper() if _is_metric(y) else y
 
 
-def _draw(fits: dict[str, Any], x: str, y: str | None, ax: Any) -> tuple[Any, str, list[float]]:
-    histories = {name: _history(fit) for name, fit in fits.items()}
-    y = _drawn(histories.values(), y)
+def _draw(models: Any, x: str, y: str | None, ax: Any) -> tuple[Any, str, list[dict[str, Any]]]:
+    """The axes, what is drawn, and the rows of all histories."""
+    histories = [(style, _history(fit)) for style, fit in styled(models)]
+    y = _drawn([history for _, history in histories], y)
     ax = axes(ax)
-    everything: list[float] = []
-    for k, (name, history) in enumerate(histories.items()):
+    for style, history in histories:
         rows = [row for row in history if y in row]
-        values = [row[y] for row in rows]
-        everything += values
-        marker = "o" if len(rows) == 1 else None
-        at = [row[x] for row in rows]
-        ax.plot(at, values, label=name or None, color=COLORS[k % len(COLORS)], marker=marker)
+        at, values = [row[x] for row in rows], [row[y] for row in rows]
+        ax.plot(at, values, marker="o" if len(rows) == 1 else None, **style)
         if _is_metric(y) and len(rows) > 1:  # which iteration was the best
             best = int(np.argmax(values))
-            ax.plot(at[best], values[best], "o", color=COLORS[k % len(COLORS)], markersize=5)
+            ax.plot(at[best], values[best], "o", color=style["color"], markersize=5)
     ax.set_ylabel(_title(y))
-    return ax, y, everything
+    return ax, y, [row for _, history in histories for row in history]
 
 
 def learning_curve(models: Any, y: str | None = None, *, ax: Any = None) -> Any:
@@ -98,7 +95,7 @@ def learning_curve(models: Any, y: str | None = None, *, ax: Any = None) -> Any:
     >>> plots.learning_curve(models["rg2"]).get_ylabel()
     'objective'
     """
-    ax, *_ = _draw(named(models, "models"), "iteration", y, ax)
+    ax, *_ = _draw(models, "iteration", y, ax)
     ax.set_xlabel("iteration")
     ax.xaxis.get_major_locator().set_params(integer=True)
     legend(ax)
@@ -138,14 +135,13 @@ def time_to_quality(models: Any, y: str | None = None, *, ax: Any = None) -> Any
     >>> plots.time_to_quality({"RG2": model}).get_ylabel()
     'NDCG@10'
     """
-    fits = named(models, "models")
-    ax, y, values = _draw(fits, "seconds", y, ax)
+    ax, y, rows = _draw(models, "seconds", y, ax)
     ax.set_xlabel("seconds of training")
-    if spans_decades([row["seconds"] for fit in fits.values() for row in _history(fit)]):
+    if spans_decades([row["seconds"] for row in rows]):
         ax.set_xscale("log")
         ax.xaxis.set_major_formatter("{x:g}")
     if _is_metric(y):
-        mark_shares(ax, max(values))
+        mark_shares(ax, max(row[y] for row in rows if y in row))
     legend(ax, loc="lower right" if _is_metric(y) else "upper right")
     return ax
 

@@ -241,6 +241,13 @@ def test_recommend_equals_the_library(folder, tmp_path, capsys):
     assert "840 recommendations for 120 users" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("size", ["0", "-5"])
+def test_recommend_needs_a_block_of_users(folder, tmp_path, capsys, size):
+    for output in ("-", str(tmp_path / "out.csv")):
+        arguments = ["recommend", str(folder / "model.npz"), "--batch-size", size, "-o", output]
+        assert "batch_size=" in error_of(capsys, *arguments)
+
+
 def test_recommend_filters(folder, tmp_path, capsys):
     model = RGALS.load(folder / "model.npz")
     user, allowed = str(model.user_ids_[3]), model.item_ids_[:30].tolist()
@@ -470,3 +477,51 @@ def test_losses_as_text():
 def test_tables_are_aligned():
     text = _shared.table([["a", 1.5, None], ["long", 0.25, 12]], ("name", "x", "n"))
     assert text.splitlines() == ["name       x   n", "a     1.5000   -", "long  0.2500  12"]
+
+
+def test_fit_takes_features_half_lives_and_dislikes(tmp_path, capsys):
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"user": rng.integers(30, size=400), "item": rng.integers(20, size=400)})
+    table["rating"], table["timestamp"] = rng.integers(1, 6, 400), 1_700_000_000 + 86_400 * np.arange(400)
+    table = table.drop_duplicates(["user", "item"])
+    table.to_csv(tmp_path / "ratings.csv", index=False)
+    kinds = pd.DataFrame({"item": np.arange(22), "kind": list("ab") * 11, "year": 1990 + np.arange(22)})
+    kinds.to_csv(tmp_path / "items.csv", index=False)
+    path, out, items = (str(tmp_path / name) for name in ("ratings.csv", "model.npz", "items.csv"))
+    more = (
+        "--dislike-below",
+        "3",
+        "--loss",
+        "ials:dislikes=true",
+        "--half-life",
+        "90d",
+        "--feature-reg",
+        "2",
+    )
+    assert main(["fit", path, "-o", out, *FAST, *more, "--item-features", items, "-q"]) == 0
+    loss = IALS(dislikes=True)
+    expected = RGALS(K=8, n_iter=4, loss=loss, half_life="90d", feature_reg=2, random_state=0)
+    expected.fit(read_interactions(path, dislike_below=3), item_features=kinds)
+    found = RGALS.load(out)
+    assert found.fingerprint() == expected.fingerprint() and found.item_ids_.tolist() == list(range(22))
+    table[:3].assign(user=99).to_csv(tmp_path / "new.csv", index=False)
+    lists = str(tmp_path / "lists.csv")
+    assert main(["recommend", out, "--new-users", str(tmp_path / "new.csv"), "-o", lists, "-q"]) == 0
+    new = read_interactions(tmp_path / "new.csv")
+    best = expected.recommend_new(new, n=10).ids[0]
+    assert pd.read_csv(lists)["item"].tolist() == best[best != None].tolist()  # noqa: E711
+    assert "no such option" not in capsys.readouterr().err
+
+
+def test_the_training_part_of_split_data_keeps_its_times(tmp_path):
+    data = make_implicit(60, 40, mean_interactions=12, timestamps=True, random_state=0)
+    split = (np.arange(data.nnz) % 5 == 0).astype(np.int8)
+    data.replace(split=split).save(tmp_path / "data.npz")
+    path, out = str(tmp_path / "data.npz"), str(tmp_path / "model.npz")
+    assert main(["fit", path, "-o", out, *FAST, "--half-life", "60d", "-q"]) == 0
+    assert RGALS.load(out)._state().seen.nnz == (split == 0).sum()
+    assert (
+        main(["tune", path, "-o", out, "--K", "4", "--space", "half_life=30d,90d", "--budget", "2", "-q"])
+        == 0
+    )

@@ -90,7 +90,7 @@ def hill(method_start=(0.0, 0.0), peak=(3, 1)):
 
 def test_tuning_climbs_to_the_peak_and_tries_nothing_twice():
     method, trial, calls = hill()
-    found = climb(method, 50, trial)
+    found = climb(method, 50, trial, method.start)
     assert found["params"] == {"a": 3.0, "b": 1.0} and found["best"] == 0
     assert found["finished"] and found["edges"] == [] and found["trials"] == len(calls) == len(set(calls))
     assert {(2.0, 1.0), (4.0, 1.0), (3.0, 0.0), (3.0, 2.0)} <= set(calls), "every neighbour was tried"
@@ -98,10 +98,10 @@ def test_tuning_climbs_to_the_peak_and_tries_nothing_twice():
 
 def test_tuning_says_when_trials_ran_out_and_when_the_best_is_at_an_end():
     method, trial, calls = hill()
-    found = climb(method, 3, trial)
+    found = climb(method, 3, trial, method.start)
     assert not found["finished"] and found["trials"] == 3 == len(calls)
     method, trial, _ = hill(peak=(9, 1))
-    found = climb(method, 50, trial)
+    found = climb(method, 50, trial, method.start)
     assert found["edges"] == ["a"] and found["params"]["a"] == 5.0
 
 

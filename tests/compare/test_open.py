@@ -709,3 +709,14 @@ def test_the_keywords_of_0_1_do_the_same_and_say_what_to_write(tmp_path):
     assert before.rows[0].test == now.rows[0].test != compare(data, "popularity", **ONE).rows[0].test
     with pytest.raises(TypeError, match="unexpected keyword argument 'max_trial'"):
         compare(data, "popularity", max_trial=3)
+
+
+def test_columns_of_a_file_are_named_as_those_of_a_frame(tmp_path):
+    path = tmp_path / "plays.csv"
+    rows = [f"{u},{i},{1 + (u + i) % 3},{u + i}" for u in range(30) for i in range(20)]
+    path.write_text("\n".join(["user,item,plays,when", *rows]))
+    found = prepare(path, columns={"rating": "plays", "time": "when"})
+    assert set(found.train.values) == {1, 2, 3}
+    for columns in ("matrix", {"foo": "plays"}, 7):
+        with pytest.raises(ParameterError, match="columns="):
+            prepare(path, columns=columns)
