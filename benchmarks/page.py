@@ -20,6 +20,8 @@ from unittest.mock import patch
 import hard_negatives
 import losses
 import rgalscv
+import rule
+import side_information
 import speed_tables
 from quality import RESULTS, SETS, TUNED, cell, ladder, names_of, rows_of, summary
 
@@ -121,6 +123,7 @@ def tables() -> dict[str, str]:
     )
     found, _, grid, *_ = printed("sgd_quality", "--tables")
     said = printed("losses", "--tables")
+    start = printed("start", "--table", "--K", "64")
     of_losses = dict(zip(said[::2], said[1::2], strict=True))
     return {
         "methods": methods(record, lambda row: cell(row, None)),
@@ -130,6 +133,7 @@ def tables() -> dict[str, str]:
         "ladder": ladder(record),
         "tuned": summary(64, record, TUNED_METHODS),
         "regret": regret(),
+        "defaults": rule.defaults_table(),
         "daily": printed("daily", *days, "--table")[0],
         "hard": hard,
         "hard cost": cost,
@@ -142,9 +146,11 @@ def tables() -> dict[str, str]:
         "levers": printed("levers", "--table")[0],
         "sgd": found,
         "sgd grid": grid,
-        "start": printed("start", "--table", "--K", "64")[0],
+        "start": start[0],
+        "plain": "\n\n".join(start[2:]),
         "values": printed("values", "--table")[0],
         "published": "\n\n".join(printed("published", "--table")[1:]),
+        **side_information.tables(Journal(side_information.RESULTS, side_information.SETTING)),
         **speed_tables.tables(),
     }
 

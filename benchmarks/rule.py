@@ -44,7 +44,7 @@ OUT = Path(__file__).with_name("rule_results.jsonl")
 STEPS = np.log(2.5), np.log(1.8)
 JUDGED = 3000
 METRIC = "ndcg@10"
-#: What lines of defaults were measured with; those of 16 iterations and raw values are of earlier ones.
+#: What lines of defaults are measured with.
 DEFAULT = {"default": True, "n_iter": RGALS().n_iter, "values": RGALS().values}
 VALUED = ("lastfm-hetrec2011", "steam-200k-hours")  # judged as counts and as "had it or not"
 
@@ -309,16 +309,25 @@ def print_tables(args: argparse.Namespace) -> None:
             f"{kind}, K={K}: {len(values)} cases, median {100 * np.median(values):.1f} %, "
             f"worst {100 * max(values):.1f} %"
         )
-    defaults = [row for row in lines(args.out) if DEFAULT.items() <= row.items()]
-    for K in sorted({row["K"] for row in defaults}):
-        rows = [row for row in defaults if row["K"] == K]
-        below = [(r["set"], r["binary"], r["loss"]) for r in rows if r["ndcg"] < r["popularity"]]
-        lowest = min(rows, key=lambda row: row["ndcg"] / row["popularity"])
-        print(
-            f"defaults, K={K}: {len({r['set'] for r in rows})} sets, {len(rows)} fits, below popularity: "
-            f"{below or 'none'}; lowest {lowest['ndcg'] / lowest['popularity']:.2f} times "
-            f"({lowest['set']}, {lowest['loss']})"
-        )
+
+
+def defaults_table(path: Path = OUT) -> str:
+    """NDCG@10 of plain defaults in units of that of popularity, by set: the least of any K and form."""
+    rows = [row for row in lines(path) if DEFAULT.items() <= row.items()]
+    losses, ladder = (sorted({row[what] for row in rows}) for what in ("loss", "K"))
+    told = [f"| set | {' | '.join(losses)} |", "|---|" + "---|" * len(losses)]
+    times = {
+        (row["set"], row["binary"], row["loss"], row["K"]): row["ndcg"] / row["popularity"] for row in rows
+    }
+    for name in sorted({row["set"] for row in rows}):
+        least = [min(v for (s, _, x, _), v in times.items() if (s, x) == (name, loss)) for loss in losses]
+        told.append(f"| {name} | {' | '.join(f'{value:.2f}' for value in least)} |")
+    below, lowest = sum(value < 1 for value in times.values()), min(times, key=times.__getitem__)
+    told.append(
+        f"\n{len(rows)} fits, K={' and '.join(map(str, ladder))}: below popularity {below or 'none'}; lowest "
+        f"{times[lowest]:.2f} times ({lowest[0]}, {lowest[2]}, K={lowest[3]})."
+    )
+    return "\n".join(told)
 
 
 # ---------------------------------------------------------------- the command
@@ -356,6 +365,7 @@ if __name__ == "__main__":
     args = parser().parse_args()
     if args.popularity:
         measure_popularity(args)
+        print(defaults_table(args.out))
     elif args.grid:
         measure_grid(args)
     else:

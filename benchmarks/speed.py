@@ -119,7 +119,7 @@ def show(seconds: dict[str, list[float]]) -> None:
 
 
 def plot(jsonl: str, path: str) -> None:
-    """Seconds over K, one panel a data set, from the lines of ``--jsonl``."""
+    """Seconds over K from the lines of ``--jsonl``: a panel for each set that was measured at several K."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -127,7 +127,8 @@ def plot(jsonl: str, path: str) -> None:
 
     with open(jsonl) as file:
         rows = [row for row in map(json.loads, file) if row["what"] == "iteration"]
-    names = list(dict.fromkeys(row["data"] for row in rows))
+    ladders = {row["data"]: {r["K"] for r in rows if r["data"] == row["data"]} for row in rows}
+    names = [name for name, ladder in ladders.items() if len(ladder) > 1]
     figure, axes = plt.subplots(
         1, len(names), figsize=(6 * len(names), 4.5), squeeze=False, layout="constrained"
     )

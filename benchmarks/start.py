@@ -8,17 +8,23 @@ go to ``start_results.jsonl`` beside this file and are not measured again.
 The table says for each start after how many iterations, and what share of the CPU seconds of 16 iterations
 from random, NDCG@10 has reached 99 % of what these reach; and how many iterations ``n_iter="auto"`` takes
 from the spectral start, with the NDCG@10 and the CPU seconds in per cent of those 16.
+
+``--implicit`` measures plain fits of implicit's ALS (its defaults, K factors) and of rgals in turns, three
+times; CPU seconds are the least of these.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from quality import DATA
+from threadpoolctl import threadpool_limits
 
 from rgals import RGALS
 from rgals.datasets import read_interactions
@@ -65,9 +71,62 @@ def measure(name: str, K: int, loss: str, init: str, seed: int) -> dict[str, Any
     matrix = train.to_scipy()
     since = time.process_time()
     model = RGALS(K, loss, n_iter=MOST, init=init, random_state=seed, n_jobs=1).fit(matrix, callbacks=watch)
-    rule = get_loss(loss).resolve(*train.shape, train.nnz)
+    rule = get_loss(loss).resolve(Degrees.of(train), K)
     origin = rule.constant(train, rule.coefficients_for(Degrees.of(train)))
     return {**found, "objective": [row["objective"] for row in model.history_], "origin": origin}
+
+
+def beside(name: str, K: int, losses: list[str]) -> dict[str, Any]:
+    """NDCG@10 and CPU seconds of plain fits, implicit's and ours, in turns."""
+    from implicit.cpu.als import AlternatingLeastSquares
+
+    X = read_interactions(DATA / f"{name}.npz").matrix
+    X.data[:] = 1
+    train, hidden = hold_out(as_csr(X, dtype=np.float32), HIDDEN, 0)
+    users, matrix = sample_users(hidden, USERS), sp.csr_matrix(train.to_scipy())
+    makers: dict[str, Callable[[], Any]] = {
+        "implicit": lambda: AlternatingLeastSquares(K, num_threads=1, random_state=0),
+        **{loss: lambda loss=loss: RGALS(K, loss, n_jobs=1, random_state=0) for loss in losses},
+    }
+    seconds: dict[str, list[float]] = {who: [] for who in makers}
+    found: dict[str, Any] = {}
+    for who, make in [*makers.items()] * 3:
+        model, since = make(), time.process_time()
+        with threadpool_limits(1):
+            model.fit(matrix, **({"show_progress": False} if who == "implicit" else {}))
+        seconds[who].append(time.process_time() - since)
+        end = "" if who == "implicit" else "_"
+        found[who] = tuple(np.asarray(getattr(model, f"{side}_factors{end}")) for side in ("user", "item"))
+    return {
+        who: {
+            "cpu": min(seconds[who]),
+            METRIC: float(evaluate(found[who], train, hidden, METRIC, users=users, n_jobs=1)[METRIC]),
+        }
+        for who in makers
+    }
+
+
+def beside_table(record: Journal, sets: list[str], ladder: list[int], losses: list[str]) -> None:
+    """Print plain fits beside implicit's."""
+    rows = [(K, name, record.get(f"{name} K{K} plain")) for K in ladder for name in sets]
+    rows = [row for row in rows if row[2]]
+    if not rows:
+        return
+    print(f"\n| K | set | implicit | {' | '.join(losses)} |\n|---|---|---|{'---|' * len(losses)}")
+    gains = []
+    for K, name, row in rows:
+        cells = [f"{row['implicit'][METRIC]:.4f}, {row['implicit']['cpu']:.2f} s"]
+        for loss in losses:
+            times = row["implicit"]["cpu"] / row[loss]["cpu"]
+            gains.append((times, row[loss][METRIC] / row["implicit"][METRIC]))
+            cells.append(f"{row[loss][METRIC]:.4f}, {row[loss]['cpu']:.2f} s, {times:.1f} x")
+        print(f"| {K} | {name} | {' | '.join(cells)} |")
+    times, quality = np.array(gains).T
+    print(
+        f"\nimplicit takes {np.median(times):.1f} times as many seconds in the median ({times.min():.1f} to "
+        f"{times.max():.1f}); our NDCG@10 is {np.median(quality):.2f} times its ({quality.min():.2f} to "
+        f"{quality.max():.2f})"
+    )
 
 
 def ends(row: dict[str, Any]) -> int:
@@ -141,11 +200,18 @@ def main() -> None:
     parser.add_argument("--K", default="64,256,512", help="separated by commas")
     parser.add_argument("--losses", default="rg2,ials", help="separated by commas")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--implicit", action="store_true", help="measure plain fits beside implicit's")
     parser.add_argument("--table", action="store_true", help="print what is recorded")
     args = parser.parse_args()
     ladder, losses = [int(K) for K in args.K.split(",")], args.losses.split(",")
     record = Journal(RESULTS, {"metric": METRIC})
-    if not args.table:
+    if args.implicit:
+        RGALS(16, n_iter=1).fit(np.eye(100))  # compiles
+        for K, name in ((K, name) for K in ladder for name in args.sets):
+            if not record.get(f"{name} K{K} plain"):
+                record.add(f"{name} K{K} plain", beside(name, K, losses))
+                print(name, K, flush=True)
+    elif not args.table:
         RGALS(16, init="spectral", n_iter=1).fit(np.eye(100))  # compiles
         for K in ladder:
             for name in args.sets:
@@ -157,6 +223,7 @@ def main() -> None:
                                 record.add(at, measure(name, K, loss, init, seed))
                                 print(at, flush=True)
     table(record, args.sets, ladder, losses, args.seeds)
+    beside_table(record, args.sets, ladder, losses)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,8 @@ LOSSES_BY_FEATURE = Table(
         'values="log1p"': _WEIGHTS,
         'values="binary"': _WEIGHTS,
         'values="bm25"': _WEIGHTS,
+        "half_life=90.0": "the fit of the decayed weights; updates decay on to those of a refit",
+        "fit(item_features=...)": "the objective with the prior never rises; the gradient is zero",
         "readout_exponent=0.3": "items score scaled; users, objective, fold-in and updates are those without",
         "hard_negatives=1.0": "users of the fit equal a fold-in; equal bytes for any threads or interruption",
         'init="spectral"': "begins below the random start, with equal bytes for any threads",
@@ -82,6 +84,8 @@ SOLVERS_BY_FEATURE = Table(
         "fit(validation=...)": "the metric is in every entry of the history",
         "early_stopping=True": "the best iterate is kept",
         'device="cuda"': "as above",
+        "half_life=90.0": "as above",
+        "fit(item_features=...)": "as above",
         "readout_exponent=0.3": "as above",
         "hard_negatives=1.0": "as above",
         'init="spectral"': "as above",
@@ -94,6 +98,7 @@ SOLVERS_BY_FEATURE = Table(
         ("fit(validation=...)", 'solver="svd"'): _NO_STEPS,
         ("early_stopping=True", 'solver="svd"'): _NO_STEPS,
         ("hard_negatives=1.0", 'solver="svd"'): _NO_STEPS,
+        ("fit(item_features=...)", 'solver="svd"'): "knows no features",
         ('init="spectral"', 'solver="svd"'): "starts from nothing",
         ('device="cuda"', 'solver="dense"'): "device='cpu'",
         ("reg_exponent=0.5", 'solver="svd"'): "it needs reg_exponent=1",
@@ -124,7 +129,8 @@ takes one of the four kinds by a rule: [values and counts](guides/values.md).
 
 {SOLVERS_BY_FEATURE}
 
-Refused: `solver="svd"` {_NO_STEPS} to watch, to write down or to start, and needs `reg_exponent=1`;
+Refused: `solver="svd"` {_NO_STEPS} to watch, to write down or to start, knows no features and needs
+`reg_exponent=1`;
 `solver="dense"`, the float64 reference, runs on the CPU, and so do fits with hard negatives.
 """
 
