@@ -30,6 +30,7 @@ def test_every_example_has_a_test():
         "convergence.py",
         "grid_search.py",
         "hard_negatives.py",
+        "events.py",
         "service.py",
         "shop.py",
     }  # service.py in test_service.py, postgres.py in stress/test_postgres.py
@@ -121,3 +122,9 @@ def test_shop(monkeypatch, capsys, tmp_path):
     model = RGALS.load(tmp_path / "model.npz")
     assert f"{len(model.user_ids_):,} lists of 10" in out
     assert picture.stat().st_size > 10_000
+
+
+def test_events_of_all_kinds_rank_purchases_better_with_weights_that_were_found(monkeypatch, capsys):
+    out = run("events.py", monkeypatch, capsys)
+    alone, alike, found = map(float, re.findall(r"ndcg@10 ([\d.]+)", out))
+    assert alone < alike < found
