@@ -44,10 +44,14 @@ class Optimizer:
     kind: ClassVar[int]
     lazy: ClassVar[bool] = False
     n_moments: ClassVar[int] = 0
+    fades: ClassVar[bool] = True  # whether moments change without a gradient
+    rates: ClassVar[tuple[str, ...]] = ()  # at most two parameters in [0, 1)
 
     def numbers(self) -> tuple[float, float, float]:
-        """The two decay rates and epsilon, in the order of the kernel."""
-        return 0.0, 0.0, 0.0
+        """The two rates, checked, and epsilon, in the order of the kernel; 0 for what there is not."""
+        rates = [check_below_one(name, getattr(self, name)) for name in self.rates]
+        first, second, *_ = *rates, 0.0, 0.0
+        return first, second, getattr(self, "eps", 0.0)
 
     def init(self, param: np.ndarray) -> Moments:
         """Zero moments for factors of shape (n, K)."""
@@ -75,25 +79,23 @@ class Optimizer:
     ) -> None:
         """One step, in place; ``grad``: of rows ``ids`` (None: all), with respect to the effective rows."""
         n = len(param)
+        fading = self.fades and self.n_moments > 0
         if ids is None:
             rows = slots = np.arange(n, dtype=np.int32)
-        elif self.lazy or (not self._moves_without_gradient(coupled, decoupled) and ridge is None):
+        elif self.lazy or not (fading or coupled > 0 or decoupled > 0 or ridge is not None):
             rows, slots = ids.astype(np.int32, copy=False), np.arange(len(ids), dtype=np.int32)
         else:
             rows, slots = np.arange(n, dtype=np.int32), np.full(n, -1, np.int32)
             slots[ids] = np.arange(len(ids), dtype=np.int32)
         a, c, eps = self.numbers()
         numbers = np.array([lr, a, c, eps, coupled, decoupled, grad_scale, ridge_scale], param.dtype)
-        ridge, inverse_norm = (
-            np.empty(0, param.dtype) if array is None else array for array in (ridge, inverse_norm)
-        )
-        factors = param, param if effective is None else effective, inverse_norm
+        nothing = np.empty(0, param.dtype)
+        ridge = nothing if ridge is None else ridge
+        unit = (param, nothing) if effective is None else (effective, inverse_norm)
+        factors = param, *unit
         moments = (state.first, state.second), state.steps
         how = self.kind, numbers, effective is not None
         spread(kernel.apply, len(rows), n_threads, rows, slots, grad, ridge, factors, *moments, *how)
-
-    def _moves_without_gradient(self, coupled: float, decoupled: float) -> bool:
-        return self.n_moments > 0 or coupled > 0 or decoupled > 0
 
 
 @dataclass(frozen=True)
@@ -107,15 +109,12 @@ class SGD(Optimizer):
 
     momentum: float = 0.0
     kind: ClassVar[int] = kernel.SGD
+    rates: ClassVar[tuple[str, ...]] = ("momentum",)
 
     @property
     def n_moments(self) -> int:  # type: ignore[override]
         """1 with momentum, else 0."""
         return int(self.momentum > 0)
-
-    def numbers(self) -> tuple[float, float, float]:
-        """Momentum."""
-        return check_below_one("momentum", self.momentum), 0.0, 0.0
 
 
 @dataclass(frozen=True)
@@ -130,13 +129,7 @@ class Adagrad(Optimizer):
     eps: float = 1e-10
     kind: ClassVar[int] = kernel.ADAGRAD
     n_moments: ClassVar[int] = 1
-
-    def numbers(self) -> tuple[float, float, float]:
-        """Epsilon."""
-        return 0.0, 0.0, self.eps
-
-    def _moves_without_gradient(self, coupled: float, decoupled: float) -> bool:
-        return coupled > 0 or decoupled > 0
+    fades: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -154,10 +147,7 @@ class Adam(Optimizer):
     eps: float = 1e-8
     kind: ClassVar[int] = kernel.ADAM
     n_moments: ClassVar[int] = 2
-
-    def numbers(self) -> tuple[float, float, float]:
-        """Both betas and epsilon."""
-        return check_below_one("beta1", self.beta1), check_below_one("beta2", self.beta2), self.eps
+    rates: ClassVar[tuple[str, ...]] = ("beta1", "beta2")
 
 
 @dataclass(frozen=True)

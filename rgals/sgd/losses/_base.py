@@ -184,8 +184,6 @@ class List(_Loss):
 
 
 KINDS = ("full", "sampled", "list")
-
-
 _FLAT = 800.0  # exp(-800) is 0 in double precision
 
 
@@ -236,28 +234,20 @@ def row_softmax(
     ``beside`` (B,) is one more term of each row, whose weight is not returned. -inf is absent; of a row
     without any term the logarithm is taken as 0.
     """
-    top = x.max(axis=1, initial=-np.inf)
-    if beside is None:
-        top[top == -np.inf] = 0
-    else:
-        top = np.maximum(top, beside)
+    beside = -np.inf if beside is None else beside
+    top = np.maximum(x.max(axis=1, initial=-np.inf), beside)
+    top[top == -np.inf] = 0
     x -= top[:, None]
+    rest = beside - top
     if temperature != 1:
-        np.maximum(x, -_FLAT * temperature, out=x)
-        x /= x.dtype.type(temperature)
+        for part in (x, rest):
+            np.maximum(part, -_FLAT * temperature, out=part)
+            part /= x.dtype.type(temperature)
     np.exp(x, out=x)
-    total = x.sum(axis=1)
-    high = top.astype(np.float64) / temperature
-    if beside is None:
-        empty = total == 0
-        total[empty] = 1
-        high[empty] = 0
-    elif temperature == 1:
-        total += np.exp(beside - top)
-    else:
-        total += np.exp(np.maximum(beside - top, -_FLAT * temperature) / x.dtype.type(temperature))
+    total = x.sum(axis=1) + np.exp(rest)
+    total[total == 0] = 1
     x /= total[:, None]
-    return high + np.log(total.astype(np.float64)), x
+    return top.astype(np.float64) / temperature + np.log(total.astype(np.float64)), x
 
 
 def kth_largest(scores: np.ndarray, k: int) -> np.ndarray:

@@ -6,12 +6,13 @@ function of a block of such pairs: for every positive its value, for every pair 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from rgals.matrix.csr import CSR
 from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.lazy import cached_property
 from rgals.sgd.losses._base import Full, List, logistic, softplus
 
 _PAIRS = 1 << 15  # pairs of a block, which stay in the cache of a core
@@ -32,20 +33,10 @@ class Lists:
         before = np.cumsum(self.n_positives) - self.n_positives
         self.at = np.arange(len(self.list_of)) + (self.indptr[:-1] - before)[self.list_of]
 
-    @property
-    def is_positive(self) -> np.ndarray:
-        """Whether each item is a positive of its list, (T,)."""
-        found = np.zeros(len(self.scores), bool)
-        found[self.at] = True
-        return found
-
-    def ranks(self) -> tuple[np.ndarray, np.ndarray]:
-        """The order of the items by list and falling score, and each item's rank from 1, distinct, (T,)."""
-        lists = np.repeat(np.arange(len(self.n_positives)), np.diff(self.indptr))
-        order = np.lexsort((-self.scores, lists))
-        rank = np.empty(len(order), np.int64)
-        rank[order] = np.arange(len(order)) - self.indptr[lists] + 1
-        return order, rank
+    @cached_property
+    def ranked(self) -> "Ranked":
+        """The ranks by the scores."""
+        return Ranked.of_lists(self)
 
     def blocks(self, low: np.ndarray) -> "Iterator[Block]":
         """Pairs of each positive with the items from ``low`` (P,) to the end of its list, some at a time."""
@@ -94,11 +85,7 @@ class _Pairwise(List):
 
     negatives_only: ClassVar[bool] = True
 
-    def _prepare(self, lists: Lists) -> Any:
-        """What `_terms` needs of whole lists."""
-        return None
-
-    def _terms(self, block: Block, prepared: Any) -> Terms:
+    def _terms(self, block: Block) -> Terms:
         raise NotImplementedError
 
     def value_and_grad(
@@ -114,9 +101,8 @@ class _Pairwise(List):
         first = lists.indptr[lists.list_of]
         if self.negatives_only:
             first = first + lists.n_positives[lists.list_of]
-        prepared = self._prepare(lists)
         for block in lists.blocks(first):
-            value, slope = self._terms(block, prepared)
+            value, slope = self._terms(block)
             if weights is not None:
                 value, slope = value * weights[block.p], slope * weights[block.p][block.i]
             values += np.bincount(block.list, value, minlength=len(values))
@@ -140,7 +126,7 @@ class _Listwise(_Pairwise):
 
     negatives_only: ClassVar[bool] = False
 
-    def _terms(self, block: Block, prepared: Any) -> Terms:
+    def _terms(self, block: Block) -> Terms:
         above, slope = logistic(block.x)
         own = block.j == block.at[block.i]
         above[own], slope[own] = 0, 0
@@ -208,7 +194,7 @@ class ListNRBP(_Pairwise):
 
     normalise: str = "none"
 
-    def _terms(self, block: Block, prepared: Any) -> Terms:
+    def _terms(self, block: Block) -> Terms:
         above, slope = logistic(block.x)
         divisor = {"none": 1, "positives": block.m, "pairs": block.m * block.n_negatives}
         divide = divisor[check_choice("normalise", self.normalise, tuple(divisor))]
@@ -259,12 +245,16 @@ class Ranked:
 
     @classmethod
     def of_lists(cls, lists: Lists) -> "Ranked":
-        """The ranks by the scores."""
-        order, rank = lists.ranks()
-        start = np.repeat(lists.indptr[:-1], np.diff(lists.indptr))
-        sorted_hits = lists.is_positive[order].astype(np.float64)
+        """The items of every list by falling score; ranks are distinct."""
+        length = np.diff(lists.indptr)
+        order = np.lexsort((-lists.scores, np.repeat(np.arange(len(length)), length)))
+        start = np.repeat(lists.indptr[:-1], length)
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order)) - start + 1
+        hits = np.zeros(len(order))
+        hits[lists.at] = 1
         found = []
-        for terms in (sorted_hits, sorted_hits / rank[order]):
+        for terms in (hits[order], hits[order] / rank[order]):
             total = np.concatenate([[0.0], np.cumsum(terms)])
             sums = np.empty(len(order))
             sums[order] = total[1:] - total[start]
@@ -291,16 +281,13 @@ class _Lambda(_Pairwise):
 
     smooth: str = "logistic"
 
-    def _prepare(self, lists: Lists) -> Any:
-        return Ranked.of_lists(lists)
-
-    def _weights(self, block: Block, known: Any) -> np.ndarray:
+    def _weights(self, block: Block, known: Ranked) -> np.ndarray:
         raise NotImplementedError
 
-    def _terms(self, block: Block, prepared: Any) -> Terms:
+    def _terms(self, block: Block) -> Terms:
         how = check_choice("smooth", self.smooth, ("logistic", "sigmoid"))
         value, slope = softplus(block.x) if how == "logistic" else logistic(block.x)
-        weights = self._weights(block, prepared)
+        weights = self._weights(block, block.lists.ranked)
         return block.sum(weights * value), weights * slope
 
 
@@ -328,7 +315,7 @@ class LambdaRank(_Lambda):
     p: float = 0.9
     smooth: str = "logistic"
 
-    def _weights(self, block: Block, known: Any) -> np.ndarray:
+    def _weights(self, block: Block, known: Ranked) -> np.ndarray:
         p = check_real("p", self.p, 0, 1 - 1e-9, open_min=True)
         return SWAPS[check_choice("metric", self.metric, tuple(SWAPS))](block, known, p)
 
@@ -354,7 +341,7 @@ class LambdaLoss(_Lambda):
     k: int | None = None
     published: bool = False
 
-    def _weights(self, block: Block, known: Any) -> np.ndarray:
+    def _weights(self, block: Block, known: Ranked) -> np.ndarray:
         own, other = known.rank[block.at][block.i], known.rank[block.j]
         distance, lower = np.abs(own - other), np.maximum(own, other)
         weight = _discount(distance) - (0 if self.published else _discount(1 + distance))
@@ -399,6 +386,6 @@ class FullBPR(_OnCatalogue, _Pairwise):  # type: ignore[misc]
     Di Teodoro et al., Eq. 3.
     """
 
-    def _terms(self, block: Block, prepared: Any) -> Terms:
+    def _terms(self, block: Block) -> Terms:
         value, slope = softplus(block.x)
         return block.sum(value), slope

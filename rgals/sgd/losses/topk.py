@@ -353,16 +353,11 @@ class SmoothIAtK(Sampled, raw_scores=True):
         delta, k = check_real("delta", self.delta, 0), check_int("k", self.k, 1)
         scores = np.concatenate([pos[:, None], neg], axis=1)
         absent = scores == -np.inf
-        some_absent = absent.any()
-        x = scores + 1
-        if some_absent:
-            x[absent] = 0
+        x = np.where(absent, scores.dtype.type(0), scores + 1)
         product, grad = np.ones_like(x), np.zeros_like(x)
         hits, own = np.zeros(len(pos)), np.zeros(len(pos))
         for _ in range(k):
-            logits = x * product
-            if some_absent:
-                logits[absent] = -np.inf
+            logits = np.where(absent, scores, x * product)
             _, share = row_softmax(logits, temperature)
             first = share[:, 0].copy()
             hits += first
