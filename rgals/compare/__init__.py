@@ -12,7 +12,7 @@ from rgals.compare.data import Split, prepare
 from rgals.compare.methods import DEFAULT, METHODS, Method, get_methods
 from rgals.compare.page import write
 from rgals.compare.report import Comparison, Comparisons, summarise
-from rgals.compare.runner import TEST_METRICS, Effort, Options, Runner
+from rgals.compare.runner import TEST_METRICS, Effort, Runner
 from rgals.matrix.weighting import VALUES
 from rgals.metrics._table import parse_all
 from rgals.model_selection import Protocol
@@ -145,7 +145,6 @@ def compare(
     check_choice("values", values, VALUES)
     asked = metric.split(",") if isinstance(metric, str) else list(metric)
     metrics = tuple(parse_all([*asked, *TEST_METRICS]))
-    options = Options(K, seeds, metrics, effort, values, n_jobs, verbose)
     many = isinstance(data, Mapping)
     default = Path(data).stem if isinstance(data, str | os.PathLike) else "comparison"
     sets = dict(data) if many else {name or default: data}
@@ -162,7 +161,7 @@ def compare(
             for path in (folder, place):
                 if path.exists() and not path.is_dir():
                     raise InputError(f"{path} is a file; out must be a folder")
-            runner = Runner(split, chosen, options, place)
+            runner = Runner(split, chosen, place, K, seeds, metrics, effort, values, n_jobs, verbose)
             runner.run()
             names = [one.name for one in metrics]
             found[key] = summarise(key, runner.journal.records, chosen, seeds, names, split.user_ids)

@@ -113,24 +113,6 @@ class Effort:
                 check_real(f"start of {name}: {param}", value, 0)
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of a comparison; see `rgals.compare.compare`."""
-
-    K: int
-    seeds: int
-    metrics: tuple[Metric, ...]  # the first is what is tuned, watched and sorted by
-    effort: Effort
-    values: str
-    n_jobs: int | None
-    verbose: int
-
-    @property
-    def metric(self) -> str:
-        """What is tuned and watched."""
-        return self.metrics[0].name
-
-
 def _watches(model: Any) -> bool:
     """Whether a fit shows its iterations, and judges them."""
     ours = isinstance(model, FactorRanker)  # others may mean something else by these words
@@ -157,49 +139,62 @@ def unpacked(text: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(text), "<f8").astype(np.float64)
 
 
+@dataclass
 class Runner:
     """Carries a comparison out; results that ``results.jsonl`` in ``folder`` holds are not computed again.
 
-    Call it from the function whose caller is warned of values (see `weigh`).
+    Make it in the function whose caller is warned of values (see `weigh`): `rgals.compare.compare`, which has
+    the options.
     """
 
-    def __init__(
-        self, split: Split, methods: list[Method], options: Options, folder: Path, *, depth: int = 3
-    ) -> None:
-        self.split, self.methods, self.options, effort = split, methods, options, options.effort
+    split: Split
+    methods: list[Method]
+    folder: Path
+    K: int
+    seeds: int
+    metrics: tuple[Metric, ...]  # the first is what is tuned, watched and sorted by
+    effort: Effort
+    values: str
+    n_jobs: int | None
+    verbose: int
+
+    def __post_init__(self) -> None:
+        split, effort = self.split, self.effort
+        self.metric = self.metrics[0].name
         self.known = split.known
         self.watched = some_users(split.validation, effort.validation_users)
         # Decided, and said, once for all methods.
-        weighting = weigh(options.values, split.train, depth=depth + 1)
-        self.values, self.weighted = weighting.kind, weighting.rows(split.train)
+        weighting = weigh(self.values, split.train, depth=5)
+        self.weighted = weighting.rows(split.train)
+        self._decided = weighting.kind
         self._is_warm = False
         setting: dict[str, Any] = {
             "data": short_digest(split.train, split.validation, split.test),
             "shape": list(split.train.shape),
             "interactions": [split.train.nnz, split.validation.nnz, split.test.nnz],
         }
-        setting |= {"K": options.K, "metric": options.metric, "patience": effort.patience}
+        setting |= {"K": self.K, "metric": self.metric, "patience": effort.patience}
         setting["objective_iterations"] = effort.objective_iterations
         setting["validation_users"] = int(np.count_nonzero(self.watched.row_counts))
-        names = [metric.name for metric in options.metrics]
-        if set(names) - {options.metric} - set(TEST_METRICS):
+        names = [metric.name for metric in self.metrics]
+        if set(names) - {self.metric} - set(TEST_METRICS):
             setting["metrics"] = names
-        if options.values != AUTO:
-            setting["values"] = options.values
-        self.journal = Journal(folder / "results.jsonl", setting)
+        if self.values != AUTO:
+            setting["values"] = self.values
+        self.journal = Journal(self.folder / "results.jsonl", setting)
 
     def run(self) -> None:
         """Everything that is not in the journal yet."""
-        options, effort = self.options, self.options.effort
+        effort = self.effort
         als = [m for m in self.methods if m.family == "ALS" and effort.objective_iterations]
         tuned = [method for method in self.methods if method.ladders]
         # Seeds take turns over the methods, so that a slow spell of the machine meets all of them.
-        runs = [(m, seed) for seed in range(options.seeds) for m in self.methods if m.seeded or seed == 0]
+        runs = [(m, seed) for seed in range(self.seeds) for m in self.methods if m.seeded or seed == 0]
         total = len(tuned) * effort.max_trials
         if not effort.tune_only:
             total += len(runs) + len(als) + len(self._rates())
             self._one_machine()
-        with Bar(total=total, desc="compare", unit="fit", disable=not options.verbose) as bar:
+        with Bar(total=total, desc="compare", unit="fit", disable=not self.verbose) as bar:
             chosen = {}
             for method in self.methods:
                 bar.set_postfix_str(f"tune {method.name}")
@@ -217,7 +212,7 @@ class Runner:
 
     def _one_machine(self) -> None:
         """Seconds that are compared come from one machine and one limit; tuning may be done anywhere."""
-        timing = {**machine(self.options.n_jobs), "time_limit": self.options.effort.time_limit}
+        timing = {**machine(self.n_jobs), "time_limit": self.effort.time_limit}
         now = json.loads(json.dumps(timing))
         then = (self.journal.get("timing") or self.journal.add("timing", {"timing": timing}))["timing"]
         if then != now:
@@ -229,13 +224,13 @@ class Runner:
 
     def _tuned(self, method: Method, bar: Bar) -> dict[str, Any]:
         """What tuning found, now or before; a larger budget goes on where a smaller one was spent."""
-        key, effort = f"tuned {method.key()}", self.options.effort
+        key, effort = f"tuned {method.key()}", self.effort
         most = effort.max_trials if method.ladders else 0
         found = self.journal.get(key)
         if found is not None and (found["finished"] or found["trials"] >= most):
             bar.update(most)
             return found
-        start = method.start_for(self.weighted, self.options.K)
+        start = method.start_for(self.weighted, self.K)
         start |= effort.start.get(method.name, {})
         result = climb(method, most, partial(self._trial, method, bar), start)
         bar.update(most - result["trials"])  # found before the budget was spent
@@ -243,7 +238,7 @@ class Runner:
 
     def _rates(self) -> tuple[float, ...]:
         """Learning rates at which gradient descent follows the objective of RG2."""
-        followed = self.options.effort.objective_iterations and any(m.name == "rg2" for m in self.methods)
+        followed = self.effort.objective_iterations and any(m.name == "rg2" for m in self.methods)
         return OBJECTIVE_RATES if followed else ()
 
     def _once(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -272,40 +267,39 @@ class Runner:
             self.journal.add("compile", {"seconds": time.perf_counter() - started})
 
     def _make(self, method: Method, params: Mapping[str, float], seed: int) -> Any:
-        model = method.build(params, K=self.options.K, n_jobs=self.options.n_jobs, random_state=seed)
+        model = method.build(params, K=self.K, n_jobs=self.n_jobs, random_state=seed)
         if isinstance(model, FactorRanker) and getattr(model, "values", None) == AUTO:
-            model.set_params(values=self.values)  # type: ignore[attr-defined]
+            model.set_params(values=self._decided)  # type: ignore[attr-defined]
         return model
 
     def _fit(
         self, method: Method, params: Mapping[str, float], seed: int
     ) -> tuple[Any, list[dict[str, Any]], str]:
         """A fitted model, its history on validation, and why there is no model where it failed."""
-        options = self.options
         model = self._make(method, params, seed)
         history: list[dict[str, Any]] = []
 
         def watch(now: Any) -> bool:
             history.append(now.record)
-            return now.seconds > options.effort.time_limit
+            return now.seconds > self.effort.time_limit
 
         try:
             if _watches(model):
-                model.set_params(metric=options.metric)
+                model.set_params(metric=self.metric)
                 if method.stops:
-                    model.set_params(early_stopping=True, patience=options.effort.patience)
+                    model.set_params(early_stopping=True, patience=self.effort.patience)
                 model.fit(self.split.train, validation=self.watched, callbacks=watch)
                 return model, history, ""
             X, started = self._given_out.copy(), time.perf_counter()  # which a method may write into
             with _naming(method):
                 with warnings.catch_warnings():
-                    if options.values == AUTO:  # decided, and said, for all methods
+                    if self.values == AUTO:  # decided, and said, for all methods
                         warnings.simplefilter("ignore", ValuesWarning)
                     model = outside.fitted(model, X)
                 seconds = time.perf_counter() - started
                 train = self.split.train
                 judged = self._judged(model, train)
-                figures = evaluate(judged, train, self.watched, options.metric, n_jobs=options.n_jobs)
+                figures = evaluate(judged, train, self.watched, self.metric, n_jobs=self.n_jobs)
             return model, [{"seconds": seconds, **figures}], ""
         except (NumericalError, InsufficientMemoryError) as error:
             return None, history, str(error)
@@ -317,32 +311,32 @@ class Runner:
 
     def _judged(self, model: Any, known: CSR) -> Any:
         """What `evaluate` takes for a model that was fitted to the training part."""
-        cutoffs = [metric.k for metric in self.options.metrics]
+        cutoffs = [metric.k for metric in self.metrics]
         longest = None if None in cutoffs else max(k for k in cutoffs if k is not None)
         return outside.rankings(model, self._given_out, known, longest)
 
     def _on_test(self, method: Method, model: Any) -> tuple[dict[str, float], dict[str, str]]:
         """Means over users and, of metrics that each user has, the figures of all of them."""
-        options, parts = self.options, (self.known, self.split.test)
-        pooled = [m.name for m in options.metrics if m.needs == EXPOSURE]
-        single = [m.name for m in options.metrics if m.needs != EXPOSURE]
+        parts = self.known, self.split.test
+        pooled = [m.name for m in self.metrics if m.needs == EXPOSURE]
+        single = [m.name for m in self.metrics if m.needs != EXPOSURE]
         means: dict[str, float] = {}
         each: dict[str, np.ndarray] = {}
         with _naming(method):
             judged = self._judged(model, self.known)
             if pooled:
-                means.update(evaluate(judged, *parts, pooled, n_jobs=options.n_jobs))
+                means.update(evaluate(judged, *parts, pooled, n_jobs=self.n_jobs))
             if single:
-                each, users = evaluate(judged, *parts, single, per_user=True, n_jobs=options.n_jobs)
+                each, users = evaluate(judged, *parts, single, per_user=True, n_jobs=self.n_jobs)
                 if self.journal.get("users") is None:
                     self.journal.add("users", {"rows": packed(users)})
         for name, values in each.items():
             defined = values[~np.isnan(values)]
             means[name] = float(defined.mean()) if len(defined) else float("nan")
-        return {m.name: means[m.name] for m in options.metrics}, {k: packed(v) for k, v in each.items()}
+        return {m.name: means[m.name] for m in self.metrics}, {k: packed(v) for k, v in each.items()}
 
     def _curve(self, history: list[dict[str, Any]]) -> list[list[float]]:
-        return [[record["seconds"], record[self.options.metric]] for record in history]
+        return [[record["seconds"], record[self.metric]] for record in history]
 
     def _trial(self, method: Method, bar: Bar, params: dict[str, float]) -> float:
         def measure() -> dict[str, Any]:
@@ -365,7 +359,7 @@ class Runner:
             objective = [record["objective"] for record in history if "objective" in record]
             found = {"method": method.name, "seed": seed, "params": dict(params)}
             found |= {"curve": self._curve(history), "objective": objective, "test": test, "users": users}
-            return {**found, "error": error, "cpu_share": cpu / wall / n_threads(self.options.n_jobs)}
+            return {**found, "error": error, "cpu_share": cpu / wall / n_threads(self.n_jobs)}
 
         self._once(f"run {method.key(params)} {seed}", measure)
 
@@ -374,7 +368,7 @@ class Runner:
 
         def measure() -> dict[str, Any]:
             model = self._make(method, params, 0)
-            effort = self.options.effort
+            effort = self.effort
             model.set_params(n_iter=2 * effort.objective_iterations, dtype="float64", early_stopping=False)
             model.fit(self.split.train, callbacks=lambda now: now.seconds > effort.time_limit)
             curves = {name: [record[name] for record in model.history_] for name in ("objective", "seconds")}
@@ -391,13 +385,13 @@ class Runner:
             factors = now.user_factors, now.item_factors
             curves["objective"].append(reference.objective(self.weighted, *factors, params["reg"], 1.0))
             curves["seconds"].append(now.seconds)
-            return now.seconds > self.options.effort.time_limit
+            return now.seconds > self.effort.time_limit
 
         def measure() -> dict[str, Any]:
             loss = sgd_losses.RG2(alpha=params["alpha"], reg=params["reg"])
-            epochs, error = self.options.effort.objective_iterations, ""
+            epochs, error = self.effort.objective_iterations, ""
             try:
-                model = self._by_gradient(K=self.options.K, loss=loss, lr=lr, n_epochs=epochs)
+                model = self._by_gradient(K=self.K, loss=loss, lr=lr, n_epochs=epochs)
                 model.fit(self.weighted, callbacks=watch)
             except NumericalError as problem:
                 error = str(problem)
@@ -406,7 +400,7 @@ class Runner:
         self._once(f"objective gradient {params_text(params)} {lr:g}", measure)
 
     def _by_gradient(self, **params: Any) -> SGDRanker:
-        jobs = self.options.n_jobs
+        jobs = self.n_jobs
         return SGDRanker(**params, score="dot", temperature=1.0, values="raw", n_jobs=jobs, random_state=0)
 
 
