@@ -123,9 +123,9 @@ class Trainer:
         """
         if hasattr(self.settings.loss, "refresh"):
             self._refresh(epoch)
-        kinds = {"full": self._full_batches, "sampled": self._sampled_batches, "list": self._list_batches}
+        batches = self._sampled_batches if self.settings.loss.kind == "sampled" else self._user_batches
         value = weight = 0.0
-        for batch_value, batch_weight in kinds[self.settings.loss.kind](epoch):
+        for batch_value, batch_weight in batches(epoch):
             value += batch_value
             weight += batch_weight
         return value / weight if weight else 0.0
@@ -177,18 +177,24 @@ class Trainer:
         if self.encoder is not None:
             self.encoder.encode()
 
-    # Losses over the whole catalogue: three matrix products per block of users.
-
-    def _full_batches(self, epoch: int) -> Iterator[tuple[float, float]]:
-        active = np.flatnonzero(self.X.row_counts)
-        for batch, lr, _, which in self._batches(epoch, len(active)):
+    def _user_batches(self, epoch: int) -> Iterator[tuple[float, float]]:
+        """Batches of users: of losses over the whole catalogue, and of lists."""
+        active = np.flatnonzero(self.X.row_counts).astype(np.int32)
+        for batch, lr, key, which in self._batches(epoch, len(active)):
             users = np.sort(active[which])
-            block = self.X.take_rows(users)
-            weight = float(block.row_sums.sum())
-            values, user_grad, item_grad = self.full_gradient(users, block)
+            if self.settings.loss.kind == "list":
+                weight = float(len(users))
+                values, found = self.list_gradient(key, users)
+            else:
+                block = self.X.take_rows(users)
+                weight = float(block.row_sums.sum())
+                values, user_grad, item_grad = self.full_gradient(users, block)
+                found = users, user_grad, None, item_grad
             self._check(values, users, batch)
-            self._step(lr, weight, (users, user_grad, None, item_grad))
+            self._step(lr, weight, found)
             yield float(values.sum()), weight
+
+    # Losses over the whole catalogue: three matrix products per block of users.
 
     def full_gradient(self, users: np.ndarray, block: CSR) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Values (B,) and the gradients, with respect to effective rows, of the users and of all items."""
@@ -219,14 +225,19 @@ class Trainer:
             np.matmul(own, items, out=user_grad[start:end])
             return values
 
-        def columns(start: int) -> None:
-            end = min(start + _ITEMS, n)
-            np.matmul(scores[:, start:end].T, scaled, out=item_grad[start:end])
-
         values = np.concatenate(self._map(chunk, range(0, len(users), _CHUNK)))
-        self._map(columns, range(0, n, _ITEMS))
+        self._by_item(scores, scaled, item_grad)
         user_grad *= self.inverse_t
         return values, user_grad, item_grad
+
+    def _by_item(self, grads: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+        """``grads^T rows``: the gradients of items that all rows share."""
+
+        def columns(start: int) -> None:
+            s = slice(start, start + _ITEMS)
+            np.matmul(grads[:, s].T, rows, out=out[s])
+
+        self._map(columns, range(0, len(out), _ITEMS))
 
     # Losses with sampled negatives.
 
@@ -364,15 +375,6 @@ class Trainer:
 
     # Losses of a user's positives and sampled negatives together.
 
-    def _list_batches(self, epoch: int) -> Iterator[tuple[float, float]]:
-        active = np.flatnonzero(self.X.row_counts).astype(np.int32)
-        for batch, lr, key, which in self._batches(epoch, len(active)):
-            users = np.sort(active[which])
-            values, found = self.list_gradient(key, users)
-            self._check(values, users, batch)
-            self._step(lr, float(len(users)), found)
-            yield float(values.sum()), float(len(users))
-
     def list_gradient(self, key: np.uint64, users: np.ndarray) -> tuple[np.ndarray, Gradients]:
         """Values (B,) and gradients, a list for each user."""
         loss, count = self.settings.loss, self.X.row_counts[users]
@@ -427,12 +429,7 @@ class Trainer:
         self._map(losses, row_starts)
         by_row *= self.inverse_t
         shared_grad = np.empty_like(item_rows)
-
-        def columns(start: int) -> None:
-            s = slice(start, start + _ITEMS)
-            np.matmul(neg[:, s].T, scaled, out=shared_grad[s])
-
-        self._map(columns, range(0, len(shared), _ITEMS))
+        self._by_item(neg, scaled, shared_grad)
         ids = np.concatenate([shared, positives])
         factors = np.concatenate([np.ones(len(shared), self.dtype), dpos])
         of_users = self._sum_by_id(users, len(self.users.param), None, 1, by_row)

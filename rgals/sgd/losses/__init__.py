@@ -97,8 +97,4 @@ def get_loss(loss: Any) -> Any:
 
 
 __all__ = ["LOSSES", "get_loss", "Adversary", "Rows", "State", "Full", "FullLoss", "Sampled", "SampledLoss"]
-__all__ += ["List", "Softmax", "SoftmaxAtK", "Sparsemax", "RG2", "RGX", "FullBSL", "FullBPR", "FullBCE"]
-__all__ += ["Talos", "AATP", "FullLambdaRank", "FullLambdaLoss", "SampledSoftmax", "SampledCCE", "SL", "BPR"]
-__all__ += ["MSE", "BSL", "PSL", "AdvInfoNCE", "SampledSoftmaxAtK", "SampledTalos", "SampledAATP", "RSAtK"]
-__all__ += ["SmoothIAtK", "LLPAUC", "UIB", "SML", "ListNDCG", "ListAP", "ListRR", "ListNRBP", "LambdaRank"]
-__all__ += ["LambdaLoss", "BCE"]
+__all__ += ["List", *(kind.__name__ for kind in _ALL)]
