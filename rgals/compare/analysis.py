@@ -30,12 +30,10 @@ class Rate:
 
 
 def linear_rate(objective: Sequence[float], limit: float | None = None, skip: int = 1) -> Rate | None:
-    """Fit a linear rate to an objective that decreases to ``limit``; None below 4 usable iterations.
-
-    Without a limit it is the smallest value, and only the first half of the iterations is used, because an
-    unfinished run underestimates the gap near its end. The first ``skip`` iterations are left out.
-    """
+    """Fit a linear rate to an objective that decreases to ``limit``; None below 4 usable iterations."""
     values = np.asarray(objective, dtype=np.float64)
+    # Without a limit it is the smallest value, and only the first half of the iterations is used, because an
+    # unfinished run underestimates the gap near its end.
     end = len(values) if limit is not None else (len(values) + 1) // 2
     floor = values.min() if limit is None else limit
     gap = values[:end] - floor

@@ -137,9 +137,8 @@ def _of_lists(
             advice = "give the best items of each user, as column numbers"
             raise ShapeError(f"recommend gave {lists} of {n_items}; {advice}")
         scores = np.full((len(ids), n_items), -np.inf, np.float32)
-        for worth, items in enumerate(
-            ids.T[::-1], start=1
-        ):  # the first place of an item comes last, and stays
+        # The first place of an item comes last, and stays.
+        for worth, items in enumerate(ids.T[::-1], start=1):
             rows = np.flatnonzero(items >= 0)
             scores[rows, items[rows]] = worth
         if told is not None and np.ndim(told) == 2 and np.shape(told)[1]:

@@ -1,14 +1,12 @@
-"""The tables of the paper on RG losses: its protocol, and its printed figures beside ours.
-
-Table 2 states the convergence of algorithms, Table 3 (Table 4 for links) the quality of losses, Figure 1
-draws quality over seconds.
-"""
+"""The tables of the paper on RG losses: its protocol, and its printed figures beside ours."""
 
 from typing import Any
 
 from rgals.compare.report import Comparison
 from rgals.runtime.errors import ParameterError
 
+# Table 2 states the convergence of algorithms, Table 3 (Table 4 for links) the quality of losses, Figure 1
+# draws quality over seconds.
 TABLES = ("table2", "table3", "fig1")
 # Others are MovieLens.
 _SET = {"amazon-electronics": "Electronics", "steam": "Steam", "simplewiki-links": "Wiki"}
@@ -84,11 +82,9 @@ def quality(result: Comparison, data: str) -> tuple[list[str], list[list[Any]]]:
 
 
 def rates(result: Comparison) -> tuple[list[str], list[list[Any]]]:
-    """Header and rows of Table 2: how the gap of the objective falls, beside what the paper states.
-
-    A straight line is fitted to the logarithm of the gap over iterations (linear convergence) and over their
-    logarithm (a power law): ``R²`` near 1 says which of them it is.
-    """
+    """Header and rows of Table 2: how the gap of the objective falls, beside what the paper states."""
+    # A straight line is fitted to the logarithm of the gap over iterations (linear convergence) and over their
+    # logarithm (a power law): R² near 1 says which of them it is.
     header = ["objective", "algorithm", "in the paper"]
     header += ["factor an iteration", "R² of linear", "R² of a power"]
     rows: list[list[Any]] = []

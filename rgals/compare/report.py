@@ -20,11 +20,7 @@ LEVEL = 0.05  # of significance
 
 @dataclass(frozen=True)
 class Row:
-    """One method's results; where there are several seeds, the mean and standard deviation over them.
-
-    ``users`` has the figure of every test user by metric, the mean over seeds: those of
-    `Comparison.user_ids`. It is empty where all runs failed.
-    """
+    """One method's results; where there are several seeds, the mean and standard deviation over them."""
 
     method: str
     label: str
@@ -44,6 +40,7 @@ class Row:
     cpu_share: float
     errors: list[str] = field(default_factory=list)
     curves: list[list[list[float]]] = field(default_factory=list)
+    # of every test user (`Comparison.user_ids`) by metric, the mean over seeds; empty where all runs failed
     users: dict[str, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
 
 

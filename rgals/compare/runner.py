@@ -141,11 +141,7 @@ def unpacked(text: str) -> np.ndarray:
 
 @dataclass
 class Runner:
-    """Carries a comparison out; results that ``results.jsonl`` in ``folder`` holds are not computed again.
-
-    Make it in the function whose caller is warned of values (see `weigh`): `rgals.compare.compare`, which has
-    the options.
-    """
+    """Carries a comparison out; results that ``results.jsonl`` in ``folder`` holds are not computed again."""
 
     split: Split
     methods: list[Method]
@@ -163,7 +159,7 @@ class Runner:
         self.metric = self.metrics[0].name
         self.known = split.known
         self.watched = some_users(split.validation, effort.validation_users)
-        # Decided, and said, once for all methods.
+        # Decided, and said, once for all methods: to the caller of `rgals.compare.compare`.
         weighting = weigh(self.values, split.train, depth=5)
         self.weighted = weighting.rows(split.train)
         self._decided = weighting.kind

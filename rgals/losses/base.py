@@ -334,13 +334,7 @@ class Loss(BaseEstimator):
         return {"reg": spectral_edge(*degrees.shape, degrees.nnz)}
 
     def resolve(self, degrees: Degrees, K: int) -> Self:
-        """A copy in which every ``"auto"`` is the number that `defaults` gives for K factors.
-
-        Raises
-        ------
-        ParameterError
-            A parameter is "auto" that the loss has no rule for.
-        """
+        """A copy in which every ``"auto"`` is the number that `defaults` gives, or a `ParameterError`."""
         params = self.get_params()
         unset = [name for name, value in params.items() if isinstance(value, str) and value == AUTO]
         found = self.defaults(degrees, K) if unset else {}
@@ -352,13 +346,7 @@ class Loss(BaseEstimator):
         return type(self)(**params)
 
     def validate(self) -> None:
-        """Check the parameters.
-
-        Raises
-        ------
-        ParameterError
-            Naming the parameter and its range.
-        """
+        """Check the parameters; a `ParameterError` names one that is out of its range."""
         check_choice(f"{self.name}.dislikes", self.dislikes, (False, True))
         for name, value in self.get_params().items():
             label, exponent = f"{self.name}.{name}", name.endswith("_exponent")
@@ -377,15 +365,7 @@ class Loss(BaseEstimator):
         return f"{self.name} has no closed form"
 
     def coefficients_for(self, degrees: Degrees) -> "Coefficients":
-        """`coefficients`, with the shapes and numbers checked.
-
-        Raises
-        ------
-        ShapeError
-            An array has another shape than it must.
-        InputError
-            An array holds NaN or infinity; the message names the row.
-        """
+        """`coefficients`; a `ShapeError` or, for NaN and infinity, an `InputError` says which are wrong."""
         found = self.coefficients(degrees)
         n_users, n_items = len(degrees.user_sum), len(degrees.item_sum)
         shapes: dict[str, tuple[int, ...]] = {"g": (n_users,), "h": (n_items,), "t": (n_users,)}
@@ -417,17 +397,10 @@ class Loss(BaseEstimator):
         reg_exponent: float = 1.0,
         priors: Priors = (None, None),
     ) -> float:
-        """Value of the regularised objective at any factors, in float64.
+        """Value of the objective, in float64, at any factors P (n_users, K) and Q (n_items, K).
 
-        Parameters
-        ----------
-        X : sparse matrix, shape (n_users, n_items)
-        P : ndarray, shape (n_users, K)
-        Q : ndarray, shape (n_items, K)
-        reg, reg_exponent : float
-            Strength and exponent ``nu`` of the regularisation.
-        priors : pair of Prior or None
-            Of users and items, as a fit with features has them.
+        ``reg`` and ``reg_exponent``: strength and exponent ``nu`` of the regularisation. ``priors``: of users
+        and items, as a fit with features has them.
         """
         matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent, priors)
         quadratic = Q.T @ (Q * coef.h[:, None])

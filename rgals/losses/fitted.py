@@ -51,27 +51,25 @@ def setting(degrees: Degrees, K: int, numbers: Numbers = NUMBERS) -> Setting:
         reg           = 2.4 s r^-0.7 (20 / m)^0.15 (64 / K)^0.18,      s = 1 / sqrt(min(l, m))
         item_exponent = -0.22 log r
 
-    - s is the edge of the noise: weaker directions cannot be told from a random matrix. Where all rows are
-      as long as each other, and all columns, it is `spectral_edge`; means over rows and columns would let the
-      many rare items of a long tail decide.
-    - r says how much there is besides noise and popularity. Where two users who share an item share others
-      more often than by chance, many weak directions are real: less is taken off, and rare items, which
-      bind communities together, weigh more than popular ones. Margins cannot tell this: food recipes and
-      citations have the same density, rows and columns, r = 1.1 and 21, and best values of reg 10 apart.
-    - Where columns are long, the sparser side is not all that counts.
-    - More factors can follow more of the positives; few have to spread over all pairs. Below K = 64 the same
-      settings serve (three sets at K = 16).
-    - reg is at most 0.4 of what would leave nothing (`rgals.matrix.cohesion.largest_pull`): in small matrices
-      without structure, even popularity would drown.
+    reg is at most 0.4 of what would leave nothing (`rgals.matrix.cohesion.largest_pull`).
     """
+    # r says how much there is besides noise and popularity. Where two users who share an item share others
+    # more often than by chance, many weak directions are real: less is taken off, and rare items, which bind
+    # communities together, weigh more than popular ones. Margins cannot tell this: food recipes and citations
+    # have the same density, rows and columns, r = 1.1 and 21, and best values of reg 10 apart.
     r = _within(degrees.cohesion, _COHESION) if math.isfinite(degrees.cohesion) else 1.0
+    # More factors can follow more of the positives; few have to spread over all pairs. Below K = 64 the same
+    # settings serve (three sets at K = 16).
     k = _within(K, _FACTORS) / 64
     row, column = (_within(typical(counts), _LENGTH) for counts in (degrees.user_count, degrees.item_count))
     alpha = numbers.alpha * k**numbers.alpha_factors
+    # s is the edge of the noise: weaker directions cannot be told from a random matrix. Where all rows are as
+    # long as each other, and all columns, it is `spectral_edge`; means over rows and columns would let the
+    # many rare items of a long tail decide. Where columns are long, the sparser side is not all that counts.
     reg = numbers.reg / math.sqrt(min(row, column)) / r**numbers.reg_cohesion
     reg *= (20 / column) ** numbers.reg_length / k**numbers.reg_factors
     reg = _within(reg, _REGS)
-    if degrees.matrix is not None:
+    if degrees.matrix is not None:  # in small matrices without structure even popularity would drown
         reg = min(reg, _PULL * largest_pull(degrees.matrix, alpha, reg / _PULL))
     return Setting(alpha, reg, numbers.exponent * math.log(1 / r))
 

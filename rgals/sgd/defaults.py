@@ -40,16 +40,6 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
         lr              0.1 (dot: 0.03)         0.05 (dot: 0.01)        0.05 (dot: 0.01)
         n_negatives                             25                      5
         temperature     0.12 + 0.4 reg (dot: 1)
-
-    - The temperature is what holds bounded scores: where least squares wants a strong ridge, softmax wants to
-      be warm. A search of ten fits on each of ten sets (K=64, ``benchmarks/quality_results.jsonl``) found .14
-      to .35 where ``reg`` is .09 to .46, and a line fitted without the sets of one source meets theirs within
-      26 %. Four sets of a grid (``benchmarks/sgd_quality.py --grid``) are best at .17 to .25, where this says
-      .19 to .28. At K=256 there is one set, which wanted .15 where this says .24.
-    - Rates from .03 to .2 are within 2 % of each other after 40 epochs.
-    - Half of the epochs lose 1.5 to 6 % of the NDCG@10 after 40, the others cost as much as the first. With
-      sampled negatives a user is updated once for each positive: 8 epochs do for long rows.
-    - 100 negatives gave 4 % more on amazon-beauty-10core and took 3.4 times as long.
     """
     loss = get_loss(model.loss)
     score = model.score
@@ -57,6 +47,9 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
         # Bounded scores do not suit losses that compare a score with a number instead of with other scores.
         score = getattr(loss, "score", "cosine")
     users = max(degrees.filled[0], 1)
+    # Half of the epochs lose 1.5 to 6 % of the NDCG@10 after 40, the others cost as much as the first. 100
+    # negatives gave 4 % more on amazon-beauty-10core and took 3.4 times as long. Rates from .03 to .2 are
+    # within 2 % of each other after 40 epochs.
     found: dict[str, Any] = {"score": score, "n_epochs": 20, "n_negatives": 25}
     if loss.kind == "full":
         found |= {"batch_size": int(np.clip(users // 100, 32, 512)), "lr": 0.1}
@@ -64,6 +57,7 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
         found |= {"batch_size": 64, "lr": 0.05, "n_negatives": 5}
     else:
         found |= {"batch_size": 1024, "lr": 0.05}
+        # A user is updated once for each positive: 8 epochs do for long rows.
         found["n_epochs"] = int(np.clip(_UPDATES * users // max(degrees.nnz, 1), 8, 20))
     if model.early_stopping:
         found["n_epochs"] *= _PATIENT
@@ -71,4 +65,9 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
         return {**found, "temperature": 1.0, "lr": 0.03 if loss.kind == "full" else 0.01}
     if getattr(loss, "raw_scores", False):
         return {**found, "temperature": 1.0}
+    # The temperature is what holds bounded scores: where least squares wants a strong ridge, softmax wants to
+    # be warm. A search of ten fits on each of ten sets (K=64, benchmarks/quality_results.jsonl) found .14 to
+    # .35 where reg is .09 to .46, and a line fitted without the sets of one source meets theirs within 26 %.
+    # Four sets of a grid (benchmarks/sgd_quality.py --grid) are best at .17 to .25, where this says .19 to
+    # .28. At K=256 there is one set, which wanted .15 where this says .24.
     return {**found, "temperature": _COLDEST + _TEMPERATURE * fitted.setting(degrees, model.K).reg}

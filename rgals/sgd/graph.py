@@ -17,8 +17,7 @@ class LightGCN:
     """``E = (1 / (L + 1)) sum_l A^l E0`` of the factors E0 of users and items together, and its chain rule.
 
     ``A = D^-1/2 B D^-1/2``, B the graph of users and items with an edge for every interaction, D its degrees.
-    He et al. (2020). A is symmetric, so that the same sum takes gradients of E back to E0. The sides step by
-    gradients of E0; their effective rows are those of E, of unit length for cosine.
+    He et al. (2020). The effective rows of the sides are those of E, of unit length for cosine.
     """
 
     def __init__(
@@ -63,6 +62,7 @@ class LightGCN:
 
     def chain(self, users: SideGradient, items: SideGradient) -> tuple[SideGradient, SideGradient]:
         """Gradients of all factors, from those of effective rows of either side."""
+        # A is symmetric: the same sum takes gradients of E back to E0.
         whole = []
         given = zip(self.sides, self._inverse_norms, (users, items), strict=True)
         for side, inverse_norm, (ids, grad) in given:

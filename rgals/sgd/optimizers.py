@@ -34,14 +34,12 @@ class Moments:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Base of the optimisers.
-
-    A *lazy* (row-sparse) optimiser leaves rows without gradient alone: their moments do not decay and they
-    feel no weight decay. The other ones update every row at every step. Bias corrections count the updates
-    of each row, so that a row's first lazy step is as long as anyone's.
-    """
+    """Base of the optimisers."""
 
     kind: ClassVar[int]
+    # A lazy (row-sparse) optimiser leaves rows without gradient alone: their moments do not decay and they
+    # feel no weight decay. The other ones update every row at every step. Bias corrections count the updates
+    # of each row, so that a row's first lazy step is as long as anyone's.
     lazy: ClassVar[bool] = False
     n_moments: ClassVar[int] = 0
     fades: ClassVar[bool] = True  # whether moments change without a gradient

@@ -70,13 +70,15 @@ class SGDRanker(Trained, BaseEstimator):
         Per positive, also of a list, or per batch when shared; not used for in-batch negatives and full
         losses.
     sampler : {"uniform", "popularity", "in_batch"}, default="uniform"
-        Where negatives come from; see `rgals.sgd.samplers.Sampler`.
+        Where negatives come from. ``"in_batch"``: they are the positives of the other rows of the batch,
+        which amounts to gamma = 1.
     gamma : float, default=0.75
         ``sampler="popularity"`` draws item y in proportion to ``c_y ** gamma``.
     shared_negatives : bool, default=False
         One set of negatives for a whole batch.
     exclude_positives : bool, default=False
-        Never use a user's own items as negatives. Losses of lists never do.
+        Never use a user's own items as negatives; losses of lists never do. Otherwise only the accidental
+        hit on the row's own positive is left in place (independent draws) or masked (shared and in-batch).
     replacement : bool, default=True
         Whether one row may draw an item twice.
     optimizer : {"lazy_adam", "adam", "adagrad", "sgd"} or Optimizer, default="lazy_adam"

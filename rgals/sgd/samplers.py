@@ -31,25 +31,7 @@ def alias_table(probability: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Sampler:
-    """Draws negatives for the users of a matrix; parameters that are not here are in `SGDRanker`.
-
-    Parameters
-    ----------
-    sampler : {"uniform", "popularity", "in_batch"}
-        ``"popularity"``: q_y proportional to ``c_y ** gamma``, c the number of interactions. ``"in_batch"``:
-        the positives of the other rows of the batch, which amounts to gamma = 1.
-    exclude_positives : bool
-        Never draw an item that the user has interacted with. Otherwise only the accidental hit on the row's
-        own positive is left in place (independent draws) or masked (shared and in-batch negatives).
-    lists : bool
-        Whether whole lists are drawn (`lists`): they leave positives out and take what there is.
-
-    Attributes
-    ----------
-    correction : ndarray (N,)
-        ``log(N q_y)``, what Pu et al., Eq. 9, subtract from the score of a negative. Where q_y = 0 it is inf:
-        a row takes such an item where nothing else is left, and it is absent.
-    """
+    """Draws negatives for the users of a matrix; its parameters are those of `SGDRanker`."""
 
     def __init__(
         self,
@@ -59,9 +41,11 @@ class Sampler:
         *,
         gamma: float = 1.0,
         shared: bool = False,
+        # Otherwise only the accidental hit on the row's own positive is left in place (independent draws) or
+        # masked (shared and in-batch negatives).
         exclude_positives: bool = False,
         replacement: bool = True,
-        lists: bool = False,
+        lists: bool = False,  # whether `lists` are drawn: they leave positives out and take what there is
     ) -> None:
         self.X = X
         self.in_batch = sampler == "in_batch"
@@ -70,10 +54,13 @@ class Sampler:
         self.replacement = replacement
         self.n = check_int("n_negatives", n_negatives, 1)
         self.users = np.repeat(np.arange(X.n_rows, dtype=np.int32), X.row_counts)
+        # The positives of the other rows of a batch amount to gamma = 1.
         weight = X.col_counts.astype(np.float64) ** (1.0 if self.in_batch else gamma)
         if sampler == "uniform":
             weight = np.ones(X.n_cols)
         probability = weight / weight.sum()
+        # log(N q_y), what Pu et al., Eq. 9, subtract from the score of a negative. Where q_y = 0 it is inf: a
+        # row takes such an item where nothing else is left, and it is absent.
         self.correction = np.log(X.n_cols * probability, out=np.full(X.n_cols, np.inf), where=weight > 0)
         uniform = bool(np.ptp(weight) == 0)
         if uniform:
@@ -109,11 +96,7 @@ class Sampler:
     def lists(
         self, key: np.uint64, users: np.ndarray, needed: np.ndarray | int, *, distinct: bool = False
     ) -> np.ndarray:
-        """Each user's positives and then ``needed`` negatives, or what there is; -1 fills up, (B, width).
-
-        Lists of different lengths are drawn in groups, so that a long one does not make the others draw more
-        than twice what they need. ``distinct``: whatever ``replacement`` says.
-        """
+        """Each user's positives and then ``needed`` negatives, or what there is; -1 fills up, (B, width)."""
         distinct = distinct or not self.replacement
         block = self.X.take_rows(users)
         count = block.row_counts
@@ -122,7 +105,9 @@ class Sampler:
         needed = np.minimum(needed, room) if distinct else np.where(room > 0, needed, 0)
         items = np.full((len(users), int((count + needed).max(initial=0))), -1, np.int32)
         items[block.rows, np.arange(block.nnz) - block.indptr[block.rows]] = block.indices
-        groups = np.frexp(needed)[1]  # by powers of two
+        # Drawn in groups by powers of two: a long list does not make the others draw more than twice what
+        # they need.
+        groups = np.frexp(needed)[1]
         for group in np.unique(groups[needed > 0]):
             some = np.flatnonzero(groups == group)
             width = int(needed[some].max())

@@ -59,11 +59,7 @@ class Pairs:
 
 
 class Trainer:
-    """Runs epochs over a training matrix, updating the factors in place.
-
-    Losses with negatives need a sampler, those with an adversary the ``adversaries`` of users and items.
-    Results do not depend on ``n_threads``.
-    """
+    """Runs epochs over a training matrix, updating the factors in place."""
 
     def __init__(
         self,
@@ -71,9 +67,9 @@ class Trainer:
         users: SideState,
         items: SideState,
         settings: Settings,
-        sampler: Sampler | None = None,
-        n_threads: int = 1,
-        adversaries: Sequence[SideState] = (),
+        sampler: Sampler | None = None,  # of losses with negatives
+        n_threads: int = 1,  # results do not depend on them
+        adversaries: Sequence[SideState] = (),  # of users and items
         encoder: LightGCN | None = None,
     ) -> None:
         self.X, self.users, self.items, self.settings = X, users, items, settings
@@ -116,11 +112,8 @@ class Trainer:
         return results
 
     def epoch(self, epoch: int) -> float:
-        """Run one epoch (counted from 0) and return the mean loss per unit of positive weight.
-
-        The loss of a batch is taken before its step. Ridges and weight decay are not part of the value. A
-        loss that is not finite is a `NumericalError` that names the batch and the user.
-        """
+        """Run one epoch (counted from 0) and return the mean loss per unit of positive weight."""
+        # Of a batch before its step, without ridges and weight decay.
         if hasattr(self.settings.loss, "refresh"):
             self._refresh(epoch)
         batches = self._sampled_batches if self.settings.loss.kind == "sampled" else self._user_batches

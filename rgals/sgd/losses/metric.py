@@ -1,8 +1,4 @@
-"""Losses of a whole list: smooth ranking metrics, and pairs weighted by what a swap would change.
-
-All are sums over pairs of a positive i and an item j of the same list, of ``x = s_j - s_i``. A loss is a
-function of a block of such pairs: for every positive its value, for every pair the derivative by x.
-"""
+"""Losses of a whole list: smooth ranking metrics, and pairs weighted by what a swap would change."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -80,6 +76,8 @@ class Block:
 Terms = tuple[np.ndarray, np.ndarray]  # the value of each positive, the derivative of each pair
 
 
+# All losses here are sums over pairs of a positive i and an item j of the same list, of x = s_j - s_i. A loss
+# is a function of a block of such pairs: for every positive its value, for every pair the derivative by x.
 class _Pairwise(List):
     """A list loss that is a sum over its positives of functions of their pairs."""
 

@@ -1,13 +1,4 @@
-"""One positive against sampled negatives: sampled softmax, CCE, SL, BPR, BCE, squared error.
-
->>> for loss in (SampledCCE(), BPR(), BCE(), MSE()):
-...     value, dpos, dneg = loss.value_and_grad(np.zeros(1), np.full((1, 2), 0.5))
-...     print(value.round(4), dpos.round(4), dneg.round(4))
-[1.458] [-0.7673] [[0.3837 0.3837]]
-[1.9482] [-1.2449] [[0.6225 0.6225]]
-[2.6413] [-0.5] [[0.6225 0.6225]]
-[1.5] [-2.] [[1. 1.]]
-"""
+"""One positive against sampled negatives: sampled softmax, CCE, SL, BPR, BCE, squared error."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -28,12 +28,10 @@ ESTIMATES = ("exact", "sampled")
 
 
 def quantile_gradient(pos: np.ndarray, neg: np.ndarray, rows: Rows, k: int) -> np.ndarray:
-    """Derivative of the quantile loss by the threshold, (B, 1), from each row's positive and negatives.
-
-    ``dQ/db = 1/N [ c r_+ + (N - c)/n sum_j r_j ]``, r = -(1 - K/N) for a score above b and K/N below: Talos,
-    section 3.3, whose sum over all positives one positive of the user stands for, without bias. It is 0 where
-    K of all N scores are above. Negatives must be drawn uniformly and without the user's positives.
-    """
+    """Derivative of the quantile loss by the threshold, (B, 1), from each row's positive and negatives."""
+    # dQ/db = 1/N [ c r_+ + (N - c)/n sum_j r_j ], r = -(1 - K/N) for a score above b and K/N below: Talos,
+    # section 3.3, whose sum over all positives one positive of the user stands for, without bias. It is 0
+    # where K of all N scores are above. Negatives must be drawn uniformly, without the user's positives.
     threshold, share = rows.state[:, 0], k / rows.n_items
     there = (neg > -np.inf).sum(axis=1)
     above = (neg > threshold[:, None]).sum(axis=1)

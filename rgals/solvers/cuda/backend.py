@@ -1,10 +1,4 @@
-"""The GPU backend: the same half-steps in batches on a CUDA device, through CuPy.
-
-As on the CPU one rotation per half-step makes every row system diagonal plus low rank. Rows of similar length
-are packed into one array and solved together, in their dual or primal (`rgals.solvers.cuda`). Where
-no positive carries weight and all rows share one matrix up to a factor, that matrix is inverted instead and
-nothing is rotated. The matrix, the coefficients and both sides' factors stay on the device for a whole fit.
-"""
+"""The GPU backend: the same half-steps in batches on a CUDA device, through CuPy."""
 
 from typing import Any
 
@@ -19,6 +13,10 @@ from rgals.solvers.cuda.room import LESS
 from rgals.solvers.cuda.systems import DeviceMatrix, DeviceSide, Systems, gram
 
 
+# As on the CPU one rotation per half-step makes every row system diagonal plus low rank. Rows of similar
+# length are packed into one array and solved together, in their dual or primal. Where no positive carries
+# weight and all rows share one matrix up to a factor, that matrix is inverted instead and nothing is rotated.
+# The matrix, the coefficients and both sides' factors stay on the device for a whole fit.
 class CuPyBackend:
     """Half-steps on a GPU. Two runs on the same device give the same bits.
 

@@ -38,15 +38,9 @@ def cut(rows: np.ndarray, indptr: np.ndarray, longest: int) -> Pieces:
     in_cut_row = np.repeat(is_cut, n_pieces)
     slot = np.where(in_cut_row, np.cumsum(in_cut_row) - 1, -1)
     cut_count = n_pieces[is_cut]
-    return Pieces(
-        row.astype(np.int32),
-        begin.astype(np.int64),
-        count.astype(np.int32),
-        slot.astype(np.int32),
-        rows[is_cut].astype(np.int32),
-        (np.cumsum(cut_count) - cut_count).astype(np.int32),
-        cut_count.astype(np.int32),
-    )
+    cut_first = np.cumsum(cut_count) - cut_count
+    arrays = row, begin, count, slot, rows[is_cut], cut_first, cut_count
+    return Pieces(*(a if a is begin else a.astype(np.int32) for a in arrays))
 
 
 @dataclass(frozen=True)

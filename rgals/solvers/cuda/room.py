@@ -10,17 +10,13 @@ LESS = "use fewer factors, dtype='float32' or device='cpu'"
 
 
 class Room:
-    """Temporary memory that work may use at once.
-
-    The size is a constant of the device, not what happens to be free, so that two runs cut their work alike
-    and agree to the last bit. Where even that is not to be had, chunks are halved.
-
-    ``size`` is in bytes; ``free()`` gives unused memory back to the device, before smaller chunks are tried.
-    """
+    """Temporary memory that work may use at once."""
 
     def __init__(self, size: int, free: Callable[[], None]) -> None:
+        # Bytes: a constant of the device, not what happens to be free, so that two runs cut their work alike
+        # and agree to the last bit. Where even that is not to be had, chunks are halved.
         self.size = size
-        self.free = free
+        self.free = free  # gives unused memory back to the device, before smaller chunks are tried
 
     def chunks(self, n: int, bytes_each: int, work: Callable[[int, int], None], *, most: int = BATCH) -> None:
         """Call ``work(start, stop)`` for consecutive parts of ``range(n)``, at most ``most`` long.
@@ -36,10 +32,9 @@ class Room:
             except MemoryError as error:
                 self.free()
                 if size == 1:
-                    piece = (
-                        f"a piece of {bytes_each / 2**20:.1f} MiB, the smallest that the work can be cut into"
-                    )
-                    raise DeviceMemoryError(f"the device has no memory left for {piece}; {LESS}") from error
+                    piece = f"{bytes_each / 2**20:.1f} MiB, the smallest that the work can be cut into"
+                    what = f"the device has no memory left for a piece of {piece}"
+                    raise DeviceMemoryError(f"{what}; {LESS}") from error
                 self.size = size * bytes_each // 2
                 continue
             start += size

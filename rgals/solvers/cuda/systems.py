@@ -1,10 +1,4 @@
-"""Batches of row systems on a device: packed rows, one batched product, one batched Cholesky factorisation.
-
-Notation as in `rgals.kernels.row`: scaled by ``D^-1/2``, with ``X`` the rows ``sqrt(|m_k|) D^-1/2 f_k``,
-``S`` the signs of m, ``w_k = l_k / sqrt(|m_k|)`` and ``c = D^-1/2 (linear s + what carries no weight)``, a
-row's system is ``(I + X^T S X) x = X^T w + c`` and ``p = D^-1/2 x``. Where no weight is negative and n <= K
-it is solved in the dual, ``(I + X X^T) z = w - X c``, ``x = c + X^T z``.
-"""
+"""Batches of row systems on a device: packed rows, one batched product, one batched Cholesky."""
 
 from typing import Any
 
@@ -64,6 +58,10 @@ class DeviceSide:
         self.uniform = bool(len(side.gram_weight) and (side.gram_weight == side.gram_weight[0]).all())
 
 
+# Notation as in `rgals.kernels.row`: scaled by D^-1/2, with X the rows sqrt(|m_k|) D^-1/2 f_k, S the signs of
+# m, w_k = l_k / sqrt(|m_k|) and c = D^-1/2 (linear s + what carries no weight), a row's system is
+# (I + X^T S X) x = X^T w + c and p = D^-1/2 x. Where no weight is negative and n <= K it is solved in the
+# dual, (I + X X^T) z = w - X c, x = c + X^T z.
 class Systems:
     """The systems of all rows of a side, for factors that are given.
 
