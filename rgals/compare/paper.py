@@ -83,8 +83,8 @@ def quality(result: Comparison, data: str) -> tuple[list[str], list[list[Any]]]:
 
 def rates(result: Comparison) -> tuple[list[str], list[list[Any]]]:
     """Header and rows of Table 2: how the gap of the objective falls, beside what the paper states."""
-    # A straight line is fitted to the logarithm of the gap over iterations (linear convergence) and over their
-    # logarithm (a power law): R² near 1 says which of them it is.
+    # A straight line is fitted to the logarithm of the gap over iterations (linear convergence) and over
+    # their logarithm (a power law): R² near 1 says which of them it is.
     header = ["objective", "algorithm", "in the paper"]
     header += ["factor an iteration", "R² of linear", "R² of a power"]
     rows: list[list[Any]] = []

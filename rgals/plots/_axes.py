@@ -52,7 +52,8 @@ def legend(ax: Any, **options: Any) -> None:
         ax.legend(frameon=False, fontsize=9, **options)
 
 
-def spans_decades(values: Sequence[float] | np.ndarray) -> bool:
-    """Whether a logarithmic axis shows these values better: all positive, the largest 20 times the least."""
-    values = np.asarray(values, float)
-    return len(values) > 1 and bool(values.min() > 0) and values.max() >= 20 * values.min()
+def scale_by(ax: Any, values: Sequence[float] | np.ndarray) -> None:
+    """A logarithmic x axis where the values are positive and the largest is 20 times the least."""
+    if len(values) > 1 and min(values) > 0 and max(values) >= 20 * min(values):
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter("{x:g}")

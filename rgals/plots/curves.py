@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rgals.metrics._table import parse
-from rgals.plots._axes import COLORS, axes, legend, mark_shares, spans_decades, styled
+from rgals.plots._axes import COLORS, axes, legend, mark_shares, scale_by, styled
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 
 
@@ -40,11 +40,6 @@ def _drawn(histories: list[list[dict[str, Any]]], y: str | None) -> str:
     return y
 
 
-def _title(y: str) -> str:
-    """The name of an axis: metrics are shown in capitals, ndcg@10 as NDCG@10."""
-    return y.upper() if _is_metric(y) else y
-
-
 def _draw(models: Any, x: str, y: str | None, ax: Any) -> tuple[Any, str, list[dict[str, Any]]]:
     """The axes, what is drawn, and the rows of all histories."""
     histories = [(style, _history(fit)) for style, fit in styled(models)]
@@ -57,7 +52,7 @@ def _draw(models: Any, x: str, y: str | None, ax: Any) -> tuple[Any, str, list[d
         if _is_metric(y) and len(rows) > 1:  # which iteration was the best
             best = int(np.argmax(values))
             ax.plot(at[best], values[best], "o", color=style["color"], markersize=5)
-    ax.set_ylabel(_title(y))
+    ax.set_ylabel(y.upper() if _is_metric(y) else y)
     return ax, y, [row for _, history in histories for row in history]
 
 
@@ -137,9 +132,7 @@ def time_to_quality(models: Any, y: str | None = None, *, ax: Any = None) -> Any
     """
     ax, y, rows = _draw(models, "seconds", y, ax)
     ax.set_xlabel("seconds of training")
-    if spans_decades([row["seconds"] for row in rows]):
-        ax.set_xscale("log")
-        ax.xaxis.set_major_formatter("{x:g}")
+    scale_by(ax, [row["seconds"] for row in rows])
     if _is_metric(y):
         mark_shares(ax, max(row[y] for row in rows if y in row))
     legend(ax, loc="lower right" if _is_metric(y) else "upper right")
@@ -195,11 +188,10 @@ def sweep(search: Any, parameter: str, *, ax: Any = None) -> Any:
     at = values[winner], scores[winner]
     ax.annotate(f"{values[winner]:g}", at, **where, fontsize=9, color=COLORS[1])
     ax.margins(y=0.12)
-    if spans_decades(distinct):
-        ax.set_xscale("log")
-        ax.xaxis.set_major_formatter("{x:g}")
+    scale_by(ax, distinct)
     ax.set_xlabel(parameter)
-    ax.set_ylabel(_title(getattr(search, "metric", None) or "score"))
+    score = getattr(search, "metric", None) or "score"
+    ax.set_ylabel(score.upper() if _is_metric(score) else score)
     return ax
 
 

@@ -40,18 +40,10 @@ class Epochs:
             how = {name: getattr(model, name) for name in ("gamma", "exclude_positives", "replacement")}
             how["lists"] = loss.kind == "list"
             sampler = Sampler(X, model.sampler, model.n_negatives, shared=model.shared_negatives, **how)
-        settings = Settings(
-            loss=loss,
-            temperature=model.temperature,
-            lr=model.lr,
-            schedule=get_schedule(model.schedule, model.warmup),
-            batch_size=model.batch_size or BATCH[loss.kind],
-            n_epochs=model.n_epochs,
-            coupled=model.weight_decay if model.decay == "coupled" else 0.0,
-            decoupled=model.weight_decay if model.decay == "decoupled" else 0.0,
-            frequency=model.weight_decay if model.decay == "frequency" else 0.0,
-            seed=seed,
-        )
+        schedule, size = get_schedule(model.schedule, model.warmup), model.batch_size or BATCH[loss.kind]
+        decay: dict[str, Any] = {"coupled": 0.0, "decoupled": 0.0, model.decay: model.weight_decay}
+        given = loss, model.temperature, model.lr, schedule, size, model.n_epochs
+        settings = Settings(*given, seed=seed, **decay)
         optimizer = get_optimizer(model.optimizer, model.momentum)
         with workers(model.n_jobs) as n_threads:
             cosine, graph = model.score == "cosine", model.encoder == "lightgcn"
@@ -122,20 +114,10 @@ class Epochs:
 
 
 _REAL = ("f4", "f8")
-CHECKPOINT = checkpoint_spec(
-    "rgals-sgd-checkpoint",
-    Epochs.outcome,
-    {
-        f"{side}_{name}": spec
-        for side in ("user", "item")
-        for name, spec in (
-            ("first", ArraySpec(_REAL, (f"{side}_first", "K"))),
-            ("second", ArraySpec(_REAL, (f"{side}_second", "K"))),
-            ("steps", ArraySpec(("i8",), (f"n_{side}s",))),
-        )
-    }
-    | {
-        f"kept_{name}": ArraySpec(kinds, (f"n_kept_{name}",), required=False)
-        for name, kinds in (("factors", _REAL), ("first", _REAL), ("second", _REAL), ("steps", ("i8",)))
-    },
-)
+_ARRAYS: dict[str, ArraySpec] = {}
+for _side in ("user", "item"):
+    _ARRAYS |= {f"{_side}_{name}": ArraySpec(_REAL, (f"{_side}_{name}", "K")) for name in ("first", "second")}
+    _ARRAYS[f"{_side}_steps"] = ArraySpec(("i8",), (f"n_{_side}s",))
+for _name, _kinds in (("factors", _REAL), ("first", _REAL), ("second", _REAL), ("steps", ("i8",))):
+    _ARRAYS[f"kept_{_name}"] = ArraySpec(_kinds, (f"n_kept_{_name}",), required=False)
+CHECKPOINT = checkpoint_spec("rgals-sgd-checkpoint", Epochs.outcome, _ARRAYS)

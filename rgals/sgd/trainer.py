@@ -37,7 +37,7 @@ class Settings:
     schedule: Schedule
     batch_size: int
     n_epochs: int
-    coupled: float
+    coupled: float  # weight decay, in the one or the other form
     decoupled: float
     seed: int
     frequency: float = 0.0
