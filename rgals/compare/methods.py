@@ -160,9 +160,7 @@ def _dot(loss: str, label: str, **fixed: Any) -> Method:
     return _sgd(f"{loss}_dot", f"{label}, dot", loss, tuned, score="dot", temperature=1.0, **fixed)
 
 
-def _baseline(
-    name: str, label: str, family: str, kind: Callable[..., Any], tuned: Tuned, rule: Any
-) -> Method:
+def _baseline(name: str, label: str, family: str, kind: type, tuned: Tuned, rule: Any) -> Method:
     """A method that is fitted at once, without random choices; ``tuned`` are parameters of its class."""
 
     def build(params: Params, n_jobs: int | None = None, **_: Any) -> Any:

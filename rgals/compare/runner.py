@@ -212,10 +212,8 @@ class Runner:
         now = json.loads(json.dumps(timing))
         then = (self.journal.get("timing") or self.journal.add("timing", {"timing": timing}))["timing"]
         if then != now:
-            differ = "; ".join(
-                f"{k}: {then.get(k)} then, {v} now" for k, v in now.items() if then.get(k) != v
-            )
-            problem = f"runs that were timed otherwise ({differ}); choose another folder"
+            found = "; ".join(f"{k}: {then.get(k)} then, {v} now" for k, v in now.items() if then.get(k) != v)
+            problem = f"runs that were timed otherwise ({found}); choose another folder"
             raise InputError(f"{self.journal.path} holds {problem}")
 
     def _tuned(self, method: Method, bar: Bar) -> dict[str, Any]:

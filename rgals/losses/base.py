@@ -389,13 +389,7 @@ class Loss(BaseEstimator):
         return float(all_pairs + weight_sums(matrix, coefficients.user_terms, coefficients.item_terms).sum())
 
     def objective(
-        self,
-        X: object,
-        P: np.ndarray,
-        Q: np.ndarray,
-        reg: float = 0.0,
-        reg_exponent: float = 1.0,
-        priors: Priors = (None, None),
+        self, X: Any, P: Any, Q: Any, reg: float = 0, reg_exponent: float = 1, priors: Priors = (None, None)
     ) -> float:
         """Value of the objective, in float64, at any factors P (n_users, K) and Q (n_items, K).
 
@@ -420,13 +414,7 @@ class Loss(BaseEstimator):
         return float(value + self.constant(matrix, coef))
 
     def gradient(
-        self,
-        X: object,
-        P: np.ndarray,
-        Q: np.ndarray,
-        reg: float = 0.0,
-        reg_exponent: float = 1.0,
-        priors: Priors = (None, None),
+        self, X: Any, P: Any, Q: Any, reg: float = 0, reg_exponent: float = 1, priors: Priors = (None, None)
     ) -> tuple[np.ndarray, np.ndarray]:
         """Gradient of `objective` with respect to ``P`` and ``Q``, in their shapes and float64."""
         matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent, priors)

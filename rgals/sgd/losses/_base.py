@@ -264,6 +264,6 @@ def weights_of(positives: CSR) -> np.ndarray | float:
     return 1.0 if positives.is_binary else positives.values
 
 
-def row_totals(values: np.ndarray, positives: CSR) -> np.ndarray:
+def row_sums(values: np.ndarray, positives: CSR) -> np.ndarray:
     """Sum over the positives of each row, float64 (B,); 0 for a row without any."""
     return np.bincount(positives.rows, values, minlength=positives.n_rows)

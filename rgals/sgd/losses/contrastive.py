@@ -1,22 +1,12 @@
 """Softmax losses that replace the exponential, split the temperature, or weight the negatives."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from rgals.matrix.csr import CSR
 from rgals.runtime.checks import check_choice, check_int, check_real
-from rgals.sgd.losses._base import (
-    Adversary,
-    Full,
-    Rows,
-    Sampled,
-    row_softmax,
-    row_totals,
-    softplus,
-    weights_of,
-)
+from rgals.sgd.losses._base import Adversary, Full, Rows, Sampled, row_softmax, row_sums, softplus, weights_of
 
 
 @dataclass(eq=False, repr=False)
@@ -78,7 +68,7 @@ class FullBSL(Full, BSL):
         """Values (B,) and gradient (B, N); ``scores`` is overwritten by the gradient."""
         first, second = self._temperatures()
         where, weights, count = positives.positions, weights_of(positives), positives.row_sums
-        own = row_totals(scores.reshape(-1)[where].astype(np.float64) * weights, positives)
+        own = row_sums(scores.reshape(-1)[where].astype(np.float64) * weights, positives)
         value, grad = row_softmax(scores, second)
         grad *= count.astype(grad.dtype)[:, None]
         grad.reshape(-1)[where] -= weights
@@ -103,6 +93,10 @@ def _relu(d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return _logarithm(base, np.full_like(base, 0.5))
 
 
+def _exp(d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return d / 2, np.full_like(d, 0.5)
+
+
 def _logarithm(base: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Log of what is above 0, else -inf, and its derivative, else 0."""
     inside = base > 0
@@ -111,12 +105,7 @@ def _logarithm(base: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 #: What takes the place of ``d / 2`` in softmax: logarithms of activations, and their derivatives.
-ACTIVATIONS: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
-    "tanh": _tanh,
-    "atan": _atan,
-    "relu": _relu,
-    "exp": lambda d: (d / 2, np.full_like(d, 0.5)),
-}
+ACTIVATIONS = {"tanh": _tanh, "atan": _atan, "relu": _relu, "exp": _exp}
 
 
 @dataclass(eq=False, repr=False)

@@ -1,8 +1,8 @@
 """Losses of a whole list: smooth ranking metrics, and pairs weighted by what a swap would change."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -87,11 +87,7 @@ class _Pairwise(List):
         raise NotImplementedError
 
     def value_and_grad(
-        self,
-        scores: np.ndarray,
-        indptr: np.ndarray,
-        n_positives: np.ndarray,
-        weights: np.ndarray | None = None,
+        self, scores: np.ndarray, indptr: np.ndarray, n_positives: np.ndarray, weights: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Values (B,) and gradient (T,)."""
         lists = Lists(scores, np.asarray(indptr, np.int64), np.asarray(n_positives, np.int64))
@@ -266,12 +262,7 @@ class Ranked:
 
 
 #: Metrics of `LambdaRank`.
-SWAPS: dict[str, Callable[[Block, Ranked, float], np.ndarray]] = {
-    "ndcg": _swap_ndcg,
-    "ap": _swap_ap,
-    "rr": _swap_rr,
-    "nrbp": _swap_nrbp,
-}
+SWAPS = {"ndcg": _swap_ndcg, "ap": _swap_ap, "rr": _swap_rr, "nrbp": _swap_nrbp}
 
 
 class _Lambda(_Pairwise):

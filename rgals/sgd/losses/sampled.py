@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from rgals.matrix.csr import CSR
-from rgals.sgd.losses._base import Full, Sampled, row_softmax, row_totals, softplus, weights_of
+from rgals.sgd.losses._base import Full, Sampled, row_softmax, row_sums, softplus, weights_of
 
 
 @dataclass(eq=False, repr=False)
@@ -123,4 +123,4 @@ class FullBCE(Full, score="dot"):
         rest.reshape(-1)[where] = 0
         grad *= count.astype(grad.dtype)[:, None]
         grad.reshape(-1)[where] = -v * slope
-        return row_totals(v * own, positives) + count * rest.sum(axis=1, dtype=np.float64), grad
+        return row_sums(v * own, positives) + count * rest.sum(axis=1, dtype=np.float64), grad

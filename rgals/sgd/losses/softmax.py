@@ -6,7 +6,7 @@ import numpy as np
 
 from rgals.matrix.csr import CSR
 from rgals.runtime.checks import check_real
-from rgals.sgd.losses._base import Full, FullThresholds, row_totals, softplus, weights_of
+from rgals.sgd.losses._base import Full, FullThresholds, row_sums, softplus, weights_of
 
 
 class Softmax(Full):
@@ -35,7 +35,7 @@ class Softmax(Full):
         own = flat[where]
         np.exp(scores, out=scores)
         total = scores.sum(axis=1, dtype=scores.dtype)
-        value = count * np.log(total.astype(np.float64)) - row_totals(own * weights, positives)
+        value = count * np.log(total.astype(np.float64)) - row_sums(own * weights, positives)
         scores *= (count / total).astype(scores.dtype)[:, None]
         flat[where] -= weights
         return value, scores
@@ -64,7 +64,7 @@ class Sparsemax(Full, score="dot"):
         tau = self._threshold(scores)[:, None]
         inside = scores > tau
         half = 0.5 * np.where(inside, scores * scores - tau * tau, 0).sum(axis=1, dtype=np.float64)
-        value = count * (half + 0.5) - row_totals(own * weights, positives)
+        value = count * (half + 0.5) - row_sums(own * weights, positives)
         scores -= tau
         np.maximum(scores, 0, out=scores)
         scores *= count.astype(scores.dtype)[:, None]
@@ -120,8 +120,8 @@ class SoftmaxAtK(FullThresholds):
         total = scores.sum(axis=1, dtype=scores.dtype)
         cost = np.log(total)[rows] - own
         weight = softplus((own - (beta - top)[rows]) / scores.dtype.type(temperature))[1] * v
-        value = row_totals(weight * cost, positives)
-        weight_sum = row_totals(weight, positives)
+        value = row_sums(weight * cost, positives)
+        weight_sum = row_sums(weight, positives)
         scores *= (weight_sum / total).astype(scores.dtype)[:, None]
         slope = weight * (1 - weight / v) / scores.dtype.type(temperature)
         flat[where] += slope * cost - weight

@@ -6,7 +6,7 @@ import numpy as np
 
 from rgals.matrix.csr import CSR
 from rgals.runtime.checks import check_real
-from rgals.sgd.losses._base import Full, row_totals, weights_of
+from rgals.sgd.losses._base import Full, row_sums, weights_of
 
 
 @dataclass(eq=False, repr=False)
@@ -46,7 +46,7 @@ class RGX(Full, score="dot"):
         total = scores.sum(axis=1, dtype=np.float64)
         square = np.einsum("bn,bn->b", scores, scores, dtype=np.float64)
         value = count / (2 * n) * (square + 2 * total - beta / n * total * total)
-        value += row_totals(weights * (self.alpha * own * own - (1 + 2 * self.alpha) * own), positives)
+        value += row_sums(weights * (self.alpha * own * own - (1 + 2 * self.alpha) * own), positives)
         scores += (1 - beta / n * total).astype(scores.dtype)[:, None]
         scores *= (count / n).astype(scores.dtype)[:, None]
         flat[where] += weights * (2 * self.alpha * own - (1 + 2 * self.alpha))

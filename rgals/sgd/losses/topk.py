@@ -16,7 +16,7 @@ from rgals.sgd.losses._base import (
     kth_largest,
     logistic,
     row_softmax,
-    row_totals,
+    row_sums,
     scaled,
     softplus,
     weights_of,
@@ -156,9 +156,8 @@ class SampledTalos(_Thresholds, raw_scores=True):
         any_left = (neg > -np.inf).any(axis=1)
         own, own_slope = softplus(beta - pos)
         logits, slope = softplus(beta[:, None] - neg)
-        rest, dneg = row_softmax(
-            np.negative(logits, out=logits), temperature, -own if self.with_positive else None
-        )
+        beside = -own if self.with_positive else None
+        rest, dneg = row_softmax(np.negative(logits, out=logits), temperature, beside)
         value = np.where(any_left, own.astype(np.float64) / temperature + rest, 0.0)
         # With its own term in the sum, the positive keeps the share of the others.
         share = np.where(any_left, dneg.sum(axis=1) if self.with_positive else pos.dtype.type(1), 0)
@@ -233,14 +232,14 @@ class Talos(FullThresholds, raw_scores=True):
         total, grad = row_softmax(np.negative(logits, out=logits), temperature)
         flat, rows = grad.reshape(-1), positives.rows
         if check_choice("form", self.form, ("3.6", "3.7")) == "3.7":
-            value = count * total - row_totals(v * own, positives)
+            value = count * total - row_sums(v * own, positives)
             grad *= count.astype(grad.dtype)[:, None]
             flat[where] -= v
         else:
             top = np.full(len(scores), -np.inf)
             np.maximum.at(top, rows, own)
             share = v * np.exp(own - top[rows])
-            mass = row_totals(share, positives)
+            mass = row_sums(share, positives)
             some = mass > 0
             inside = np.log(np.where(some, mass, 1)) + np.where(some, top, 0)
             value = np.where(some, total - inside, 0)
@@ -274,7 +273,7 @@ class AATP(FullThresholds, raw_scores=True):
         scale = count / np.maximum(scores.shape[1] - positives.row_counts, 1)
         grad *= scale.astype(grad.dtype)[:, None]
         grad.reshape(-1)[where] = -v * active
-        return row_totals(v * own, positives) + scale * rest.sum(axis=1, dtype=np.float64), grad
+        return row_sums(v * own, positives) + scale * rest.sum(axis=1, dtype=np.float64), grad
 
 
 @dataclass(eq=False, repr=False)
