@@ -5,20 +5,15 @@ A name stands for a loss with the settings of its paper, an object may have othe
 Examples
 --------
 >>> from rgals.sgd import losses
->>> losses.SL(with_positive=True), losses.BSL(negative_temperature=0.1), losses.FullBSL()
-(SL(with_positive=True), BSL(negative_temperature=0.1), FullBSL())
->>> losses.PSL(activation="relu"), losses.LLPAUC(ascend=False), losses.AdvInfoNCE(weight=32)
-(PSL(activation='relu'), LLPAUC(ascend=False), AdvInfoNCE(weight=32))
->>> losses.Talos(k=10), losses.SampledTalos(k=10), losses.AATP(k=10), losses.SampledAATP(k=10)
-(Talos(k=10), SampledTalos(k=10), AATP(k=10), SampledAATP(k=10))
->>> losses.SampledSoftmaxAtK(k=10), losses.RSAtK(k=10), losses.SmoothIAtK(published=True)
-(SampledSoftmaxAtK(k=10), RSAtK(k=10), SmoothIAtK(published=True))
->>> losses.LambdaRank(metric="ap"), losses.LambdaLoss(k=10), losses.FullLambdaLoss(k=10)
-(LambdaRank(metric='ap'), LambdaLoss(k=10), FullLambdaLoss(k=10))
->>> losses.FullLambdaRank(), losses.ListNRBP(), losses.UIB(), losses.SML(), losses.SoftmaxAtK(k=10)
-(FullLambdaRank(), ListNRBP(), UIB(), SML(), SoftmaxAtK(k=10))
->>> losses.SampledCCE(), losses.SampledSoftmax().corrects_proposal
-(SampledCCE(), True)
+>>> full = losses.FullBSL(), losses.Talos(k=10), losses.AATP(k=10), losses.SoftmaxAtK(k=10)
+>>> full += losses.FullLambdaRank(), losses.FullLambdaLoss(k=10)
+>>> sampled = losses.SampledCCE(), losses.SL(with_positive=True), losses.BSL(negative_temperature=0.1)
+>>> sampled += losses.PSL(activation="relu"), losses.LLPAUC(ascend=False), losses.AdvInfoNCE(weight=32)
+>>> sampled += losses.SampledTalos(k=10), losses.SampledAATP(k=10), losses.SampledSoftmaxAtK(k=10)
+>>> sampled += losses.RSAtK(k=10), losses.SmoothIAtK(published=True), losses.UIB(), losses.SML()
+>>> lists = losses.LambdaRank(metric="ap"), losses.LambdaLoss(k=10), losses.ListNRBP()
+>>> {loss.kind for loss in full}, {loss.kind for loss in sampled}, {loss.kind for loss in lists}
+({'full'}, {'sampled'}, {'list'})
 """
 
 import re
@@ -28,7 +23,6 @@ from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputTypeError
 from rgals.sgd.losses._base import KINDS, Adversary, Full, List, Rows, Sampled, State
 from rgals.sgd.losses.contrastive import BSL, PSL, AdvInfoNCE, FullBSL
-from rgals.sgd.losses.margins import SML, UIB
 from rgals.sgd.losses.metric import (
     FullBPR,
     FullLambdaLoss,
@@ -40,8 +34,8 @@ from rgals.sgd.losses.metric import (
     ListNRBP,
     ListRR,
 )
-from rgals.sgd.losses.sampled import BCE, BPR, MSE, SL, FullBCE, SampledCCE, SampledSoftmax
-from rgals.sgd.losses.softmax import Softmax, SoftmaxAtK, Sparsemax
+from rgals.sgd.losses.sampled import BCE, BPR, MSE, SL, SML, UIB, SampledCCE, SampledSoftmax
+from rgals.sgd.losses.softmax import FullBCE, Softmax, SoftmaxAtK, Sparsemax
 from rgals.sgd.losses.squared import RG2, RGX
 from rgals.sgd.losses.topk import (
     AATP,

@@ -170,7 +170,7 @@ class Sampled(_Loss):
         raise NotImplementedError(f"{type(self).__name__}.refresh asks for estimates: write `estimate`, too")
 
 
-class List(_Loss):
+class List(_Loss, score="dot"):
     """Base of the losses of one user's positives and sampled negatives together.
 
     ``value_and_grad(scores, indptr, n_positives, weights)`` takes B lists one after the other: scores (T,),
@@ -180,7 +180,6 @@ class List(_Loss):
     """
 
     kind: ClassVar[str] = "list"
-    score: ClassVar[str] = "dot"
 
 
 KINDS = ("full", "sampled", "list")
@@ -198,6 +197,12 @@ def checked(loss: Any, answer: tuple, *like: np.ndarray, n: int | None = None) -
         what = f"{type(loss).__name__}.value_and_grad returned arrays of the shapes"
         raise ShapeError(f"{what} {found}; {shapes} are needed")
     return answer
+
+
+def hinge(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``[x]_+`` and its derivative, 0 at 0; -inf is absent."""
+    inside = x > 0
+    return np.where(inside, x, x.dtype.type(0)), inside.astype(x.dtype)
 
 
 def softplus(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,6 @@
 """Losses of a whole list: smooth ranking metrics, and pairs weighted by what a swap would change."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -82,9 +82,7 @@ class _Pairwise(List):
     """A list loss that is a sum over its positives of functions of their pairs."""
 
     negatives_only: ClassVar[bool] = True
-
-    def _terms(self, block: Block) -> Terms:
-        raise NotImplementedError
+    _terms: Callable[[Block], Terms]
 
     def value_and_grad(
         self, scores: np.ndarray, indptr: np.ndarray, n_positives: np.ndarray, weights: Any = None
@@ -119,15 +117,13 @@ class _Listwise(_Pairwise):
     """A metric with the smooth rank ``R_i = 1 + sum_{j != i} sigmoid(s_j - s_i)`` in place of the rank."""
 
     negatives_only: ClassVar[bool] = False
+    _metric: Callable[[Block, np.ndarray, np.ndarray, np.ndarray], Terms]  # from sigmoids, slopes and ranks
 
     def _terms(self, block: Block) -> Terms:
         above, slope = logistic(block.x)
         own = block.j == block.at[block.i]
         above[own], slope[own] = 0, 0
         return self._metric(block, above, slope, 1 + block.sum(above))
-
-    def _metric(self, block: Block, above: np.ndarray, slope: np.ndarray, rank: np.ndarray) -> Terms:
-        raise NotImplementedError
 
 
 class ListNDCG(_Listwise):
@@ -269,9 +265,7 @@ class _Lambda(_Pairwise):
     """``L = sum_{i in I, j not in I} W_ij log(1 + exp(s_j - s_i))``, W a constant for the gradient."""
 
     smooth: str = "logistic"
-
-    def _weights(self, block: Block, known: Ranked) -> np.ndarray:
-        raise NotImplementedError
+    _weights: Callable[[Block, Ranked], np.ndarray]
 
     def _terms(self, block: Block) -> Terms:
         how = check_choice("smooth", self.smooth, ("logistic", "sigmoid"))

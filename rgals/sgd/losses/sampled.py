@@ -1,12 +1,12 @@
-"""One positive against sampled negatives: sampled softmax, CCE, SL, BPR, BCE, squared error."""
+"""One positive against sampled negatives: softmax, CCE, SL, BPR, BCE, squared error, learned margins."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from rgals.matrix.csr import CSR
-from rgals.sgd.losses._base import Full, Sampled, row_softmax, row_sums, softplus, weights_of
+from rgals.runtime.checks import check_real
+from rgals.sgd.losses._base import Rows, Sampled, State, hinge, row_softmax, softplus
 
 
 @dataclass(eq=False, repr=False)
@@ -107,20 +107,64 @@ class MSE(Sampled, score="dot"):
         return value, 2 * error, 2 * rest
 
 
-class FullBCE(Full, score="dot"):
-    """`BCE` with all items that are no positives of the user, every positive with its own copy of them.
+@dataclass(eq=False, repr=False)
+class UIB(Sampled, raw_scores=True, score="dot"):
+    """User interest boundary: a score per user that positives shall exceed and negatives shall not.
 
-    ``L_x = sum_{i in I} v_xi log(1 + exp(-s_i)) + sum_{i in I} v_xi sum_{j not in I} log(1 + exp(s_j))``
+    ``l = phi(b_u - s_+) + sum_j phi(s_j - b_u)``, ``phi(x) = [x + margin]_+``
 
-    Di Teodoro et al., Eq. 1. Pu et al., appendix B.2, count a user's negatives once.
+    Pu et al., appendix B.2, where phi is "MarginLoss", undefined: the hinge and its margin of 1 are our
+    choice. b_u is learned with the learning rate of the factors.
+
+    Parameters
+    ----------
+    margin : float >= 0, default 1
     """
 
-    def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
-        """Values (B,) and gradient (B, N)."""
-        where, v, count = positives.positions, weights_of(positives), positives.row_sums
-        own, slope = softplus(-scores.reshape(-1)[where])
-        rest, grad = softplus(scores)
-        rest.reshape(-1)[where] = 0
-        grad *= count.astype(grad.dtype)[:, None]
-        grad.reshape(-1)[where] = -v * slope
-        return row_sums(v * own, positives) + count * rest.sum(axis=1, dtype=np.float64), grad
+    state = (State("boundary"),)
+
+    margin: float = 1.0
+
+    def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
+        """Values (B,) and gradients (B,), (B, n), and (B, 1) of the boundary."""
+        margin = check_real("margin", self.margin, 0)
+        boundary = rows.state[:, 0].astype(pos.dtype, copy=False)
+        first, dpos = hinge(boundary - pos + margin)
+        rest, dneg = hinge(neg - boundary[:, None] + margin)
+        value = first + rest.sum(axis=1, dtype=np.float64)
+        return value, -dpos, dneg, (dpos - dneg.sum(axis=1))[:, None]
+
+
+@dataclass(eq=False, repr=False)
+class SML(Sampled, raw_scores=True):
+    """Symmetric metric learning without its item-item term (lambda = 0): margins learned per user.
+
+    ``l = sum_j [ D(u, i) - D(u, j) + m_u ]_+ - gamma mean_u m_u``, ``m_u in (0, limit]``; on unit rows
+    ``D = 2 - 2 s``, so that the hinge is ``[2 (s_j - s_+) + m_u]_+``.
+
+    Pu et al., appendix B.2. The term with lambda needs distances between items, which no loss sees here. The
+    reward of wide margins, ``-gamma / M``, acts on every user at every step; it is not part of the value.
+
+    Parameters
+    ----------
+    gamma : float >= 0, default 0.1
+        Not published.
+    limit : float > 0, default 1
+        Largest margin, and the first.
+    """
+
+    gamma: float = 0.1
+    limit: float = 1.0
+
+    @property
+    def state(self) -> tuple[State, ...]:
+        """The margin of every user."""
+        gamma, limit = check_real("gamma", self.gamma, 0), check_real("limit", self.limit, 0, open_min=True)
+        return (State("margin", start=limit, low=1e-6 * limit, high=limit, drift=-gamma),)
+
+    def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
+        """Values (B,) and gradients (B,), (B, n), and (B, 1) of the margin."""
+        margin = rows.state[:, :1].astype(pos.dtype, copy=False)
+        value, active = hinge(2 * (neg - pos[:, None]) + margin)
+        total = active.sum(axis=1)
+        return value.sum(axis=1, dtype=np.float64), -2 * total, 2 * active, total[:, None]

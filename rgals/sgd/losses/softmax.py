@@ -1,4 +1,4 @@
-"""Losses that normalise over the whole catalogue: softmax, its top-K form, and sparsemax."""
+"""Losses over the whole catalogue: softmax, its top-K form, sparsemax, and binary cross-entropy."""
 
 from dataclasses import dataclass
 
@@ -126,3 +126,22 @@ class SoftmaxAtK(FullThresholds):
         slope = weight * (1 - weight / v) / scores.dtype.type(temperature)
         flat[where] += slope * cost - weight
         return value, scores
+
+
+class FullBCE(Full, score="dot"):
+    """`BCE` with all items that are no positives of the user, every positive with its own copy of them.
+
+    ``L_x = sum_{i in I} v_xi log(1 + exp(-s_i)) + sum_{i in I} v_xi sum_{j not in I} log(1 + exp(s_j))``
+
+    Di Teodoro et al., Eq. 1. Pu et al., appendix B.2, count a user's negatives once.
+    """
+
+    def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
+        """Values (B,) and gradient (B, N)."""
+        where, v, count = positives.positions, weights_of(positives), positives.row_sums
+        own, slope = softplus(-scores.reshape(-1)[where])
+        rest, grad = softplus(scores)
+        rest.reshape(-1)[where] = 0
+        grad *= count.astype(grad.dtype)[:, None]
+        grad.reshape(-1)[where] = -v * slope
+        return row_sums(v * own, positives) + count * rest.sum(axis=1, dtype=np.float64), grad

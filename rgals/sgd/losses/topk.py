@@ -13,6 +13,7 @@ from rgals.sgd.losses._base import (
     Rows,
     Sampled,
     State,
+    hinge,
     kth_largest,
     logistic,
     row_softmax,
@@ -21,7 +22,6 @@ from rgals.sgd.losses._base import (
     softplus,
     weights_of,
 )
-from rgals.sgd.losses.margins import hinge
 
 #: Where thresholds are estimated: among all items, or among positives and sampled negatives.
 ESTIMATES = ("exact", "sampled")

@@ -140,7 +140,10 @@ class _HalfStep:
                 self.out.fill(0)
         systems = Systems(self.device, self.room, self.plan, self.rotated, self._up(self.d), self.out)
         if coupled:
-            shift = self._coupling(systems) if self.steps is None else self._tangent()
+            if self.steps is None:
+                shift = self._coupling(systems)
+            else:  # the concave shared term lies below its tangent at the current factors
+                shift = self.side.interaction * self.d * self._pull()
             value = self._solve(systems, self.s + shift)
             # The rows were charged for ``shift . v``; the objective has ``v^T H v`` (half of it when exact).
             v = self._pull()
@@ -254,10 +257,6 @@ class _HalfStep:
         B = self.device.download(systems.inverse)
         H = self.side.interaction * self.d
         return H * np.linalg.solve(np.eye(self.k) - B * H, self._pull())
-
-    def _tangent(self) -> np.ndarray:
-        """``H v`` at the current factors: the concave shared term lies below its tangent there."""
-        return self.side.interaction * self.d * self._pull()
 
     def _pull(self) -> np.ndarray:
         """``sum_r scale_r p_r``."""
