@@ -33,7 +33,7 @@ def linear_rate(objective: Sequence[float], limit: float | None = None, skip: in
     """Fit a linear rate to an objective that decreases to ``limit``; None below 4 usable iterations."""
     values = np.asarray(objective, dtype=np.float64)
     # Without a limit it is the smallest value, and only the first half of the iterations is used, because an
-    # unfinished run underestimates the gap near its end.
+    # unfinished run underestimates the gap near its end. The first ``skip`` iterations are left out.
     end = len(values) if limit is not None else (len(values) + 1) // 2
     floor = values.min() if limit is None else limit
     gap = values[:end] - floor

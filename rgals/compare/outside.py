@@ -76,11 +76,9 @@ def fitted(model: Any, X: sp.csr_matrix) -> Any:
 
 
 def rankings(model: Any, X: sp.csr_matrix, known: CSR, n: int | None) -> Any:
-    """What `rgals.metrics.evaluate` takes in the place of a fitted model.
-
-    ``X``: the interactions it was fitted to. ``known``: what is left out of its lists. ``n``: the longest
-    list that is judged; None where scores of all items are needed.
-    """
+    """What `rgals.metrics.evaluate` takes in the place of a model that was fitted to ``X``."""
+    # known: what is left out of its lists. n: the longest list that is judged; None where scores of all items
+    # are needed.
     if sp.issparse(model) or isinstance(model, np.ndarray):
         if model.shape != X.shape:
             raise ShapeError(f"it gave scores of shape {model.shape}, not {X.shape}: users x items")
@@ -118,11 +116,9 @@ def _dense(scores: Any) -> np.ndarray:
 def _of_lists(
     recommend: Callable[..., Any], X: sp.csr_matrix, known: CSR, n: int
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Recommended lists as scores that rank the same: the first item has the most, others have nothing.
-
-    ``recommend`` is called as ``recommend(users, n)``, or as implicit's with the histories of the users. It
-    gives ids, or ids and scores; -1 is no item.
-    """
+    """Recommended lists as scores that rank the same: the first item has the most, others have nothing."""
+    # Called as recommend(users, n), or as implicit's with the histories of the users. It gives ids, or ids
+    # and scores; -1 is no item.
     n_items, with_histories = X.shape[1], "user_items" in inspect.signature(recommend).parameters
 
     def scores_of(users: np.ndarray) -> np.ndarray:

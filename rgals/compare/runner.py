@@ -401,12 +401,8 @@ class Runner:
 def climb(
     method: Method, max_trials: int, trial: Callable[[dict[str, float]], float], start: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Climb the ladders of a method's parameters one rung at a time until every neighbour is worse.
-
-    Starts at the rungs nearest to ``start``; with ``max_trials=0`` it takes those as they are. Returns
-    ``params``, ``best``, ``trials``, ``finished`` (every neighbour was tried) and ``edges``, the parameters
-    whose best value is the first or last rung.
-    """
+    """Climb the ladders of a method's parameters one rung at a time until every neighbour is worse."""
+    # From the rungs nearest to ``start``; with max_trials=0 they are taken as they are.
     here = {name: _rung(ladder, start[name]) for name, ladder in method.ladders.items()}
     tried: dict[tuple[int, ...], float] = {}
 
@@ -431,9 +427,10 @@ def climb(
                     if value(point) <= best:
                         break
                     here, best, moved = point, value(point), True
+    # Parameters whose best value is the first or last rung.
     edges = [name for name, ladder in method.ladders.items() if here[name] in (0, len(ladder) - 1)]
     params = {name: method.ladders[name][rung] for name, rung in here.items()}
-    finished = finished and not moved
+    finished = finished and not moved  # every neighbour was tried
     return {"params": params, "best": best, "trials": len(tried), "finished": finished, "edges": edges}
 
 

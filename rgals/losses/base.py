@@ -254,10 +254,8 @@ def _row_sums(matrix: CSR, cols: np.ndarray, valued: bool) -> np.ndarray:
 
 
 def with_priors(found: Coefficients, degrees: Degrees, priors: Priors) -> "Coefficients":
-    """The coefficients of a fit with features: who has these and no interactions takes no part in the loss.
-
-    What the features predict is then all that there is of them.
-    """
+    """The coefficients of a fit with features: who has only these takes no part in the loss."""
+    # What the features predict is then all that there is of them.
     if priors == (None, None):
         return found
     counts = degrees.user_count, degrees.item_count

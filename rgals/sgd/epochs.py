@@ -23,17 +23,15 @@ BATCH = {"full": 256, "sampled": 4096, "list": 64}
 
 
 class Epochs:
-    """Epochs over a matrix: the `rgals.training.steps.Steps` of SGD.
-
-    They begin at the factors ``start`` of both sides, which are overwritten; ``seed`` decides the order of
-    interactions and the negatives of every epoch.
-    """
+    """Epochs over a matrix: the `rgals.training.steps.Steps` of SGD."""
 
     label: ClassVar[str] = "SGD"
     unit: ClassVar[str] = "epoch"
     outcome: tuple[str, ...] = ("user_factors", "item_factors")
 
     def __init__(self, model: Any, X: CSR, start: Sequence[np.ndarray], seed: int) -> None:
+        # The factors of ``start`` are overwritten; ``seed`` decides the order of interactions and the
+        # negatives of every epoch.
         self.model = model
         loss, sampler = get_loss(model.loss), None
         if loss.kind != "full":

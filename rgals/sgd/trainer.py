@@ -453,10 +453,8 @@ def _group(ids: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
 def scratch_bytes(
     loss: Any, shape: tuple[int, int], nnz: int, K: int, itemsize: int, batch_size: int, n_negatives: int
 ) -> tuple[int, int]:
-    """Bytes that a `Trainer` and its sampler keep beside the factors, and that they allocate for a batch.
-
-    ``n_negatives``: of a row, or of all rows where they share them; of the longest list.
-    """
+    """Bytes that a `Trainer` and its sampler keep beside the factors, and that they allocate for a batch."""
+    # n_negatives: of a row, or of all rows where they share them; of the longest list.
     n_users, n_items = shape
     if loss.kind == "full":
         batch_size = min(batch_size, n_users)

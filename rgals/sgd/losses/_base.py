@@ -187,10 +187,8 @@ _FLAT = 800.0  # exp(-800) is 0 in double precision
 
 
 def checked(loss: Any, answer: tuple, *like: np.ndarray, n: int | None = None) -> tuple:
-    """What a loss made of scores, where it has their shapes: numpy would spread another over the rows.
-
-    ``n`` is the number of values where that is not the length of the first.
-    """
+    """What a loss made of scores, where it has their shapes: numpy would spread another over the rows."""
+    # n is the number of values where that is not the length of the first.
     shapes = [(len(like[0]) if n is None else n,), *(part.shape for part in like)]
     found = [np.shape(part) for part in answer]
     if found != shapes:
@@ -234,11 +232,9 @@ def scaled(x: np.ndarray, temperature: float) -> np.ndarray:
 def row_softmax(
     x: np.ndarray, temperature: float = 1.0, beside: np.ndarray | float | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``log sum_j exp(x_j / temperature)``, float64 (B,), and the weights of the sum, which overwrite ``x``.
-
-    ``beside`` (B,) is one more term of each row, whose weight is not returned. -inf is absent; of a row
-    without any term the logarithm is taken as 0.
-    """
+    """``log sum_j exp(x_j / temperature)``, float64 (B,), and the weights of the sum, in place of ``x``."""
+    # beside (B,) is one more term of each row, whose weight is not returned. -inf is absent; of a row without
+    # any term the logarithm is taken as 0.
     beside = -np.inf if beside is None else beside
     top = np.maximum(x.max(axis=1, initial=-np.inf), beside)
     top[top == -np.inf] = 0

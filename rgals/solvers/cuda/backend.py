@@ -18,17 +18,13 @@ from rgals.solvers.cuda.systems import DeviceMatrix, DeviceSide, Systems, gram
 # weight and all rows share one matrix up to a factor, that matrix is inverted instead and nothing is rotated.
 # The matrix, the coefficients and both sides' factors stay on the device for a whole fit.
 class CuPyBackend:
-    """Half-steps on a GPU. Two runs on the same device give the same bits.
-
-    ``device`` is as `rgals.solvers.cuda.open_device` takes it, which also raises what may be missing. With
-    ``steps`` rows are solved approximately, by that many conjugate gradient steps, instead of exactly.
-    """
+    """Half-steps on a GPU. Two runs on the same device give the same bits."""
 
     name = "cupy"
 
     def __init__(self, device: str | Device = "cuda", steps: int | None = None) -> None:
         self.device = open_device(device) if isinstance(device, str) else device
-        self.steps = steps
+        self.steps = steps  # of conjugate gradients, by which rows are solved; None: exactly
         with self.device.active():
             self.room = Room(self.device.workspace, self.device.free)
         self._matrices: list[DeviceMatrix] = []  # of the two sides of a fit
@@ -62,11 +58,9 @@ class CuPyBackend:
     def half_step(
         self, rows: CSR, fixed: Any, side: Side, *, rotate: bool = False, out: Any = None, warm: bool = False
     ) -> HalfStep:
-        """See `Backend.half_step`; factors may be arrays of the device, and are then left there.
-
-        Raises besides a `DeviceMemoryError` where the device is too small even for the smallest pieces of the
-        work, and a `ParameterError` for more than 1024 factors.
-        """
+        """See `Backend.half_step`; factors may be arrays of the device, and are then left there."""
+        # Raises besides a DeviceMemoryError where the device is too small even for the smallest pieces of the
+        # work, and a ParameterError for more than 1024 factors.
         k = fixed.shape[1]
         check_factors(k)
         device = self.device

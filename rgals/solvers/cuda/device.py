@@ -45,13 +45,9 @@ def _import_cupy() -> tuple[Any, Any, Any]:
 
 
 def open_device(name: str = "cuda", *, tf32: bool | None = None) -> "Device":
-    """The device that ``name`` stands for: ``"cuda"`` is the first, ``"cuda:1"`` the second.
-
-    ``tf32`` lets float32 products run in TF32: about three decimal digits, faster. None: as the environment
-    variable CUPY_TF32 says, off where it is not set. Raises `MissingDependencyError` with the line that
-    installs CuPy or CUDA's libraries, `DeviceError` where there is no device, or none that CuPy can use, and
-    `ParameterError` where there is none of that number.
-    """
+    """The device that ``name`` stands for: ``"cuda"`` is the first, ``"cuda:1"`` the second."""
+    # tf32 lets float32 products run in TF32: about three decimal digits, faster. None: as the environment
+    # variable CUPY_TF32 says, off where it is not set.
     if not is_cuda(name):
         raise ParameterError("device", name, "give 'cpu', 'cuda' or 'cuda:N'")
     cp, cublas, cusolver = _import_cupy()
@@ -100,10 +96,7 @@ def _letter(array: Any) -> str:
 
 
 class Device:
-    """One device: arrays, products, factorisations, kernels, by CuPy and its bindings.
-
-    Matrices are C-ordered; a batch is a three-dimensional array.
-    """
+    """One device: C-ordered arrays, products, factorisations, kernels, by CuPy and its bindings."""
 
     def __init__(self, cp: Any, cublas: Any, cusolver: Any, *, ordinal: int = 0, tf32: bool = False) -> None:
         self.xp = cp
@@ -177,10 +170,8 @@ class Device:
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> Any:
-        """``out = alpha op(a) op(b) + beta out`` for matrices or batches of them; ``ta``, ``tb`` transpose.
-
-        All are C-ordered device arrays of one dtype, of shapes (..., rows, columns). Returns ``out``.
-        """
+        """``out = alpha op(a) op(b) + beta out`` for matrices or batches; ``ta``, ``tb`` transpose."""
+        # All are C-ordered device arrays of one dtype, of shapes (..., rows, columns).
         batch = out.shape[0] if out.ndim == 3 else 1
         m, n = out.shape[-2:]
         k = a.shape[-2] if ta else a.shape[-1]
@@ -206,10 +197,8 @@ class Device:
         return offsets + np.uint64(self.pointer(batch))
 
     def cholesky(self, batch: Any) -> Any:
-        """Replace the lower triangles of symmetric n x n matrices by L with ``L L^T = A``.
-
-        Returns for each, in int32, 0 or the number of the first pivot that is not positive.
-        """
+        """Replace the lower triangles of symmetric n x n matrices by L with ``L L^T = A``."""
+        # For each 0, or the number of the first pivot that is not positive.
         info = self.xp.zeros(batch.shape[0], np.int32)
         # The upper triangle as cuSOLVER reads it, down columns, is the lower one here.
         factor = getattr(self._cusolver, f"{_letter(batch)}potrfBatched")
@@ -274,10 +263,7 @@ class Device:
         self.launch(name, dtype, k, -(-n // WARPS_IN_A_BLOCK), (threads,), np.int64(n), *args)
 
     def segment_add(self, target: Any, first: Any, count: Any, parts: Any, sums: Any) -> None:
-        """``sums[target[i]] += parts[first[i]] + ... (count[i] of them)``, always in this order.
-
-        ``target``, ``first`` and ``count`` are of int32 and shape (n,).
-        """
+        """``sums[target[i]] += parts[first[i]] + ... (count[i] of them)``, in this order; int32, (n,)."""
         k = sums.shape[-1]
         size = int(np.prod(sums.shape[1:]))
         n = len(target) * size
@@ -285,10 +271,8 @@ class Device:
         self.launch(*work, target, first, count, parts, sums)
 
     def column_sums(self, factors: Any, weight: Any, linear_weight: Any) -> np.ndarray:
-        """``sum w f^2``, ``sum w f`` and ``sum lw f`` over the rows: a host array of float64, (3, K).
-
-        Both weights are device arrays of float64.
-        """
+        """``sum w f^2``, ``sum w f`` and ``sum lw f`` over the rows: a host array of float64, (3, K)."""
+        # Both weights are device arrays of float64.
         n, k = factors.shape
         n_parts = max(1, min(256, n // 64))
         rows_each = -(-n // n_parts)

@@ -19,11 +19,9 @@ class Room:
         self.free = free  # gives unused memory back to the device, before smaller chunks are tried
 
     def chunks(self, n: int, bytes_each: int, work: Callable[[int, int], None], *, most: int = BATCH) -> None:
-        """Call ``work(start, stop)`` for consecutive parts of ``range(n)``, at most ``most`` long.
-
-        ``work`` must be able to run again for a part that ended for lack of memory, of which one of the n
-        needs ``bytes_each``. A `DeviceMemoryError` says that there is not even that.
-        """
+        """Call ``work(start, stop)`` for consecutive parts of ``range(n)``, at most ``most`` long."""
+        # It must be able to run again for a part that ended for lack of memory, of which one of the n needs
+        # bytes_each. A DeviceMemoryError says that there is not even that.
         start = 0
         while start < n:
             size = max(1, min(n - start, self.size // max(1, bytes_each), most))

@@ -63,13 +63,11 @@ class DeviceSide:
 # (I + X^T S X) x = X^T w + c and p = D^-1/2 x. Where no weight is negative and n <= K it is solved in the
 # dual, (I + X X^T) z = w - X c, x = c + X^T z.
 class Systems:
-    """The systems of all rows of a side, for factors that are given.
-
-    ``rotated``, (n_fixed, K): the fixed factors, in a basis where the Gramian is diagonal; ``d``, (K,): its
-    diagonal. ``out``, (n_rows, K), receives solutions.
-    """
+    """The systems of all rows of a side, for factors that are given."""
 
     def __init__(self, device: Device, room: Room, side: DeviceSide, rotated: Any, d: Any, out: Any) -> None:
+        # rotated, (n_fixed, K): the fixed factors, in a basis where the Gramian is diagonal; d, (K,): its
+        # diagonal. out, (n_rows, K), receives solutions.
         self.device, self.room, self.side = device, room, side
         self.rotated, self.d, self.out = rotated, d, out
         self.k, self.dtype = rotated.shape[1], rotated.dtype
@@ -77,7 +75,7 @@ class Systems:
         xp = device.xp
         self.value = xp.zeros(n_rows, np.float64)
         self.info = xp.zeros(n_rows, np.int32)
-        self.inverse: Any = None  # sum of scale^2 A^-1 over all rows, where asked for
+        self.inverse: Any = None  # sum of scale_r^2 A_r^-1 over all rows, where asked for
 
     def check_diagonal(self, smallest: float, largest: float) -> None:
         """Mark rows whose diagonal, between these eigenvalues, is not positive and finite."""
@@ -99,10 +97,8 @@ class Systems:
         device.segment_add(row, first, count, partial, out)
 
     def solve(self, s: Any, *, with_inverse: bool = False) -> None:
-        """Solve every row exactly; ``s``, (K,): the all-pairs linear term.
-
-        ``with_inverse``: also sum ``scale_r^2 A_r^-1`` into ``self.inverse``.
-        """
+        """Solve every row exactly; ``s``, (K,): the all-pairs linear term."""
+        # with_inverse: also sum scale_r^2 A_r^-1 into self.inverse.
         device, side, xp = self.device, self.side, self.device.xp
         self.s = s
         self.out.fill(0)
@@ -282,10 +278,8 @@ class Systems:
 
 
 def gram(device: Device, room: Room, factors: Any, weight: Any | None) -> Any:
-    """``F^T diag(weight) F``: blocks of rows in the factors' precision, added up in float64.
-
-    ``factors``, (n, K), ``weight``, (n,) in float64, and the result, (K, K), are on the device.
-    """
+    """``F^T diag(weight) F``: blocks of rows in the factors' precision, added up in float64 on the device."""
+    # factors (n, K), weight (n,) in float64, and the result (K, K).
     xp = device.xp
     n, k = factors.shape
     block = max(1024, -(-n // 64))
