@@ -87,11 +87,9 @@ class Side:
         return bool(self.row_terms[:, :2].any() and self.col_terms[:, :2].any())
 
     def with_pairs(self, rows: np.ndarray, cols: np.ndarray) -> "Side":
-        """The side of a matrix whose values below 0 are pairs with a weight and a target of their own.
-
-        Such a pair of value v has ``m = -v rows_0 cols_0`` and ``l = -v rows_1 cols_1`` beside what all pairs
-        have: ``rows`` is of shape (n_rows, 2), ``cols`` (n_fixed, 2). Ridges are those of the positives.
-        """
+        """The side of a matrix whose values below 0 are pairs with a weight and a target of their own."""
+        # Such a pair of value v has m = -v rows_0 cols_0 and l = -v rows_1 cols_1 beside what all pairs have:
+        # ``rows`` is of shape (n_rows, 2), ``cols`` (n_fixed, 2). Ridges are those of the positives.
         terms = ((self.row_terms, rows), (self.col_terms, cols))
         row_terms, col_terms = (np.concatenate(both, axis=1) for both in terms)
         return replace(self, row_terms=row_terms, col_terms=col_terms, paired=True)
@@ -204,7 +202,7 @@ def positive_coefficients(
     matrix: CSR, row_terms: np.ndarray, col_terms: np.ndarray, start: int = 0, stop: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows, and m and l in float64, of the stored entries ``start:stop`` of a matrix."""
-    stop = matrix.nnz if stop is None else stop
+    stop = matrix.nnz if stop is None else min(stop, matrix.nnz)
     first = int(np.searchsorted(matrix.indptr, start, side="right")) - 1
     last = int(np.searchsorted(matrix.indptr, stop, side="left"))
     edges = np.clip(matrix.indptr[first : last + 1], start, stop)
@@ -225,8 +223,7 @@ def weight_sums(matrix: CSR, row_terms: np.ndarray, col_terms: np.ndarray) -> np
     total = np.zeros(matrix.n_rows)
     if row_terms.shape[1] == 6:  # of `Side.with_pairs`: neither margin knows the pairs
         for start in range(0, matrix.nnz, _CHUNK):
-            entries = start, min(start + _CHUNK, matrix.nnz)
-            rows, m, _ = positive_coefficients(matrix, row_terms, col_terms, *entries)
+            rows, m, _ = positive_coefficients(matrix, row_terms, col_terms, start, start + _CHUNK)
             total += np.bincount(rows, m, matrix.n_rows)
         return total
     for term, margins in ((0, matrix.row_sums), (1, matrix.row_counts)):
@@ -401,7 +398,7 @@ class Loss(BaseEstimator):
         value = coef.g @ ((1.0 - coef.removed) * np.einsum("ij,ij->i", P @ quadratic, P))
         value -= 2.0 * (coef.t @ sums) + coef.interaction * (coef.g @ sums**2)
         for start in range(0, matrix.nnz, _CHUNK):
-            stop = min(start + _CHUNK, matrix.nnz)
+            stop = start + _CHUNK
             rows, m, linear = positive_coefficients(matrix, coef.user_terms, coef.item_terms, start, stop)
             scores = np.einsum("ij,ij->i", P[rows], Q[matrix.indices[start:stop]])
             value += m @ scores**2 - 2.0 * (linear @ scores)

@@ -41,10 +41,7 @@ class Degrees:
 
     @classmethod
     def even(cls, n_users: int, n_items: int, nnz: int) -> "Degrees":
-        """Margins of ``nnz`` interactions that all users share alike, and all items.
-
-        For where only shape and number are known: what follows from their skew is then missing.
-        """
+        """Margins of ``nnz`` interactions that all users share alike, and all items: without their skew."""
         users, items = max(n_users, 1), max(n_items, 1)
         rows, columns = (nnz + np.arange(users)) // users, (nnz + np.arange(items)) // items
         return cls(rows.astype(np.float64), columns.astype(np.float64), rows, columns)
@@ -80,10 +77,7 @@ class Degrees:
 
     @cached_property
     def cohesion(self) -> float:
-        """How many times as often as by chance users who share an item share another (`cohesion`).
-
-        NaN where no matrix was given, or it has fewer than two users.
-        """
+        """How many times as often as by chance users who share an item share another; NaN if unknown."""
         return float("nan") if self.matrix is None else cohesion(self.matrix)
 
     @property

@@ -23,10 +23,8 @@ class RGX(Full, score="dot"):
 
     Parameters
     ----------
-    alpha : float, default 0.05
+    alpha, reg, reg_exponent : float, default 0.05, 0.05, 1
     beta : float in [0, 1], default 1
-    reg : float, default 0.05
-    reg_exponent : float, default 1
     """
 
     alpha: float = 0.05
@@ -67,9 +65,7 @@ class RG2(RGX):
 
     Parameters
     ----------
-    alpha : float, default 0.05
-    reg : float, default 0.05
-    reg_exponent : float, default 1
+    alpha, reg, reg_exponent : float, default 0.05, 0.05, 1
     """
 
     def __init__(self, alpha: float = 0.05, reg: float = 0.05, reg_exponent: float = 1.0) -> None:
