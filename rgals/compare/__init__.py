@@ -70,10 +70,8 @@ def compare(
         data sets one below it for each. Without it nothing is kept.
     name : str, optional
         Of the data, for titles. By default that of the file.
-    protocol : Protocol or str, optional
-        How the data are split, see `prepare`.
-    columns : dict or "matrix", optional
-        Where data is a frame: as in `rgals.RGALS.fit`.
+    protocol, columns
+        How the data are split, and what the columns of a frame are, as in `prepare`.
     K : int, default=64
         Number of factors of methods by name and losses.
     seeds : int, default=3

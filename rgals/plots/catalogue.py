@@ -28,8 +28,7 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
         Length of the lists of all users with training interactions.
     columns : dict or "matrix", optional
         Where ``train`` is a frame: as in `rgals.RGALS.fit`.
-    ax : matplotlib axes, optional
-        Where to draw; by default in a new figure.
+    ax : matplotlib axes, by default those of a new figure
 
     Returns
     -------
@@ -99,8 +98,7 @@ def spectrum(models: Any, *, ax: Any = None) -> Any:
     ----------
     models : fitted model, pair (P, Q), or dict of str to either
         What has ``user_factors_`` and ``item_factors_``; several by name.
-    ax : matplotlib axes, optional
-        Where to draw; by default in a new figure.
+    ax : matplotlib axes, by default those of a new figure
 
     Returns
     -------

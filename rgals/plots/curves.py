@@ -66,8 +66,7 @@ def learning_curve(models: Any, y: str | None = None, *, ax: Any = None) -> Any:
     y : str, optional
         ``"objective"`` or a metric of the history, as ``"ndcg@10"``. By default the metric, if all fits
         measured one (``fit(..., validation=)`` or ``early_stopping=True``), else the objective.
-    ax : matplotlib axes, optional
-        Where to draw; by default in a new figure.
+    ax : matplotlib axes, by default those of a new figure
 
     Returns
     -------
@@ -102,12 +101,9 @@ def time_to_quality(models: Any, y: str | None = None, *, ax: Any = None) -> Any
 
     Parameters
     ----------
-    models : fitted model, history, or dict of str to either
-        As in `learning_curve`.
-    y : str, optional
+    models, y
         As in `learning_curve`. Of a metric, 95 % and 99 % of the best value are marked.
-    ax : matplotlib axes, optional
-        Where to draw; by default in a new figure.
+    ax : matplotlib axes, by default those of a new figure
 
     Returns
     -------
@@ -149,8 +145,7 @@ def sweep(search: Any, parameter: str, *, ax: Any = None) -> Any:
         to scores.
     parameter : str
         As in ``cv_results_`` without ``param_``: ``"reg"``, ``"K"``, ``"loss__alpha"``.
-    ax : matplotlib axes, optional
-        Where to draw; by default in a new figure.
+    ax : matplotlib axes, by default those of a new figure
 
     Returns
     -------
