@@ -3,7 +3,10 @@
 import html
 import io
 import math
+import re
+from importlib import resources
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import numpy as np
@@ -55,19 +58,7 @@ def draw(result: Comparison) -> Any:
     return figure
 
 
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 80rem;
-margin: 2rem auto; padding: 0 1rem; } h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
-table { border-collapse: collapse; font-size: .8rem; display: block; overflow-x: auto; }
-th, td { padding: .3rem .4rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
-th:first-child, td:first-child, td:last-child, th:last-child { text-align: left; }
-td:last-child { white-space: normal; min-width: 8rem; }
-th { border-bottom: 2px solid #888; } tr.best td { font-weight: 600; }
-svg { width: 100%; height: auto; } .note { color: #555; font-size: .9rem; }
-"""
-
-
-def _html_table(header: list[str], rows: list[list[str]], mark_first: bool) -> str:
+def _html_table(header: list[str], rows: list[list[str]], mark_first: bool = False) -> str:
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
     body = []
     for i, row in enumerate(rows):
@@ -77,59 +68,29 @@ def _html_table(header: list[str], rows: list[list[str]], mark_first: bool) -> s
 
 
 def page(result: Comparison, svg: str) -> str:
-    """The report as one HTML page that loads nothing from elsewhere."""
-    shape, counts = result.setting["shape"], result.setting["interactions"]
-    machine = ", ".join(f"{k}: {v}" for k, v in result.setting["machine"].items())
-    facts = (
-        f"{shape[0]:,} users × {shape[1]:,} items; {counts[0]:,} interactions to train on, {counts[1]:,} for "
-        f"validation, {counts[2]:,} for test. K = {result.setting['K']}. {machine}. Compiling and first "
-        f"calls took {result.compile_seconds:.1f} s and are in no curve."
-    )
+    """The report as one HTML page that loads nothing from elsewhere: ``page.html``, filled in."""
+    setting, counts = result.setting, ("users", "items", "train", "validation", "test")
+    words = dict(zip(counts, map("{:,}".format, (*setting["shape"], *setting["interactions"]))))
+    words |= {"title": f"{result.name}: time to quality", "metric": result.metric.upper(), "K": setting["K"]}
+    words["machine"] = ", ".join(f"{k}: {v}" for k, v in setting["machine"].items())
+    words |= {"patience": setting["patience"], "time_limit": f"{setting['time_limit']:g}"}
+    words |= {"watched": f"{setting['validation_users']:,}", "level": f"{LEVEL:.0%}"}
+    words["compiling"] = f"{result.compile_seconds:.1f}"
     shares = [row.cpu_share for row in result.rows if math.isfinite(row.cpu_share)]
-    if shares:
-        share = f"got {min(shares):.0%} or more of the CPU time of their threads"
-        facts += f" The timed runs {share}; other work on the machine, and parts on one thread, lower this."
-    how = (
-        "Methods with ladders of parameters climb them on validation "
-        f"{result.metric.upper()} (seed 0), others run as they were given; those with random choices run "
-        "with several seeds. A run ends when validation has not improved for "
-        f"{result.setting['patience']} iterations or after {result.setting['time_limit']:g} s; "
-        f"validation looks at {result.setting['validation_users']:,} users. The best iteration is measured "
-        "on test, for all users, training and validation items left out of the ranking. ± is the standard "
-        "deviation over seeds. Times are medians over seeds; “best” is the best method's "
-        "validation figure. Solid lines: alternating least squares; dashed: stochastic gradient descent."
+    got = f" The timed runs got {min(shares, default=0):.0%} or more of the CPU time of their threads"
+    words["share"] = (
+        f"{got}; other work on the machine, and parts on one thread, lower this." if shares else ""
     )
-    rates = (
-        "A method converges linearly if the logarithm of the gap falls along a straight line over iterations "
-        "(R² of linear near 1), sublinearly if a power of the iteration describes it better. The limit of "
-        "each objective is the smallest value found; the fit leaves out the first fifth of a run and, of the "
-        "run that found the limit, the second half."
-    )
-    tests = (
-        "Paired t-tests over test users, whose figures are means over seeds, corrected for the number of "
-        f"methods (Holm) at a level of {LEVEL:.0%}; the effect is Cohen's d of the differences."
-    )
-    title = html.escape(f"{result.name}: time to quality")
-    parts = [
-        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{title}</title>",
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>",
-        f"<style>{_STYLE}</style></head><body><h1>{title}</h1><p>{html.escape(facts)}</p>",
-        f"<figure style='margin:0'>{svg}</figure><h2>Quality and time</h2>",
-        _html_table(*quality_table(result), mark_first=True),
-        f"<p class='note'>{html.escape(how)}</p>",
-    ]
-    beside = significance_table(result)
-    if beside[1]:
-        parts += ["<h2>Significance</h2>", _html_table(*beside, mark_first=False)]
-        parts.append(f"<p class='note'>{html.escape(tests)}</p>")
-    if result.objectives:
-        parts += ["<h2>Rate of convergence</h2>", _html_table(*rate_table(result), mark_first=False)]
-        parts.append(f"<p class='note'>{html.escape(rates)}</p>")
+    parts = {name: html.escape(str(word)) for name, word in words.items()}
     errors = [f"{row.label}: {error}" for row in result.rows for error in row.errors]
-    if errors:
-        lines = "".join(f"<li>{html.escape(one)}</li>" for one in errors)
-        parts.append(f"<h2>Runs that failed</h2><ul>{lines}</ul>")
-    return "".join([*parts, "</body></html>\n"])
+    parts["failures"] = "".join(f"<li>{html.escape(one)}</li>" for one in errors)
+    parts["quality"] = _html_table(*quality_table(result), mark_first=True)
+    parts["significance"] = _html_table(*significance_table(result))
+    parts["rates"] = _html_table(*rate_table(result))
+    form = resources.files("rgals.compare").joinpath("page.html").read_text(encoding="utf-8")
+    text = Template(form).substitute(parts, svg=svg)
+    # Sections without a row or a failure are left out.
+    return re.sub(r"<section>(?:(?!<td>|<li>).)*?</section>\n", "", text, flags=re.DOTALL)
 
 
 def write(result: Comparison, folder: Path) -> None:
