@@ -249,7 +249,7 @@ def _method(given: Any, name: str | None) -> Method:
 
 
 def get_methods(given: Any) -> list[Method]:
-    """Methods of names (also in one text with commas), losses, estimators, functions, or a mapping of names."""
+    """Methods of names (also one text with commas), losses, estimators, functions; a mapping names them."""
     if isinstance(given, str):
         given = given.split(",")
     elif isinstance(given, Loss | Method) or hasattr(given, "fit") or not isinstance(given, Iterable):

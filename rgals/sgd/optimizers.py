@@ -150,7 +150,7 @@ class Adam(Optimizer):
 
 @dataclass(frozen=True)
 class LazyAdam(Adam):
-    """Adam that updates only rows with a gradient (row-sparse).
+    """Adam that updates only rows with a gradient: others keep their moments and feel no weight decay.
 
     Parameters
     ----------

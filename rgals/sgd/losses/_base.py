@@ -1,6 +1,7 @@
 """What an SGD loss is: a function of scores. It never sees a user, an item or an embedding."""
 
 from dataclasses import dataclass
+from inspect import cleandoc
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -96,6 +97,9 @@ class Rows:
         return Rows(self.count[rows], self.n_items, self.state[rows], scores)
 
 
+_BESIDE = {"score", "raw_scores", "takes_rows", "corrects_proposal"}
+
+
 class _Loss(BaseEstimator):
     #: How `SGDRanker` scores with ``score="auto"``.
     score: ClassVar[str] = "cosine"
@@ -103,17 +107,16 @@ class _Loss(BaseEstimator):
     raw_scores: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Both may stand beside the bases of a class: ``class Own(Sampled, score="dot")``.
+        """Attributes of _BESIDE may stand beside the bases of a class: ``class Own(Sampled, score="dot")``.
 
         Parameters are described where they are introduced: a class that says nothing of its own has the text.
         """
-        for name in {"score", "raw_scores"} & options.keys():
+        for name in _BESIDE & options.keys():
             setattr(cls, name, options.pop(name))
         super().__init_subclass__(**options)
-        found = (str(base.__doc__).partition("\n\n    Parameters\n") for base in cls.__mro__)
-        text = next(("".join(parts[1:]) for parts in found if parts[1]), "")
-        if cls.__doc__ and text not in cls.__doc__ and "__init__" not in vars(cls):
-            cls.__doc__ = cls.__doc__.rstrip() + text
+        own, *bases = (cleandoc(base.__doc__ or "").partition("\n\nParameters\n") for base in cls.__mro__)
+        if cls.__doc__ and not own[1] and "__init__" not in vars(cls):
+            cls.__doc__ = own[0] + next(("".join(text[1:]) for text in bases if text[1]), "")
 
 
 class Full(_Loss):
@@ -132,10 +135,16 @@ class Full(_Loss):
         return None
 
 
+@dataclass(eq=False, repr=False)
 class FullThresholds(Full):
-    """With the exact threshold of every user, at every step."""
+    """With the exact threshold of every user, at every step.
 
-    k: int
+    Parameters
+    ----------
+    k : int, default 20
+    """
+
+    k: int = 20
 
     def thresholds(self, scores: np.ndarray) -> np.ndarray:
         """The K-th largest score of each row (the smallest, where there are fewer items), (B,)."""

@@ -1,7 +1,6 @@
 """One positive against sampled negatives: softmax, CCE, SL, BPR, BCE, squared error, learned margins."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -50,7 +49,7 @@ class SL(SampledCCE):
     with_positive: bool = False
 
 
-class SampledSoftmax(SampledCCE):
+class SampledSoftmax(SampledCCE, corrects_proposal=True):
     """Sampled softmax loss (SSM) with the correction for the proposal.
 
     ``l = -log [ exp(o_+) / (exp(o_+) + sum_j exp(o_j - log(N q_j))) ]``
@@ -58,8 +57,6 @@ class SampledSoftmax(SampledCCE):
     Pu et al., Eqs. 8-10. The trainer subtracts ``log(N q_j)``, which is zero for uniform negatives; what is
     left is `SampledCCE`.
     """
-
-    corrects_proposal: ClassVar[bool] = True
 
 
 class BPR(Sampled):

@@ -103,7 +103,6 @@ class SoftmaxAtK(FullThresholds):
         temperature 0.2). As it grows all weights approach 1/2 and the loss half of `Softmax`.
     """
 
-    k: int = 20
     weight_temperature: float = 12.5
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 
@@ -218,7 +217,6 @@ class Talos(FullThresholds, raw_scores=True):
     form : {"3.7", "3.6"}, default "3.7"
     """
 
-    k: int = 20
     temperature: float = 0.1
     form: str = "3.7"
 
@@ -250,18 +248,11 @@ class Talos(FullThresholds, raw_scores=True):
         return value, grad
 
 
-@dataclass(eq=False, repr=False)
 class AATP(FullThresholds, raw_scores=True):
     """`SampledAATP` over the catalogue, with the exact threshold at every step.
 
     ``L_x = sum_{y in I_x} v_xy ( [1 + beta_x - s_xy]_+ + mean_{j not in I_x} [1 + s_xj - beta_x]_+ )``
-
-    Parameters
-    ----------
-    k : int, default 20
     """
-
-    k: int = 20
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
         """Values (B,) and gradient (B, N)."""
@@ -277,7 +268,7 @@ class AATP(FullThresholds, raw_scores=True):
 
 
 @dataclass(eq=False, repr=False)
-class RSAtK(Sampled, raw_scores=True):
+class RSAtK(Sampled, raw_scores=True, takes_rows=True):
     """Recall surrogate: a smooth rank, and a smooth step at K.
 
     ``l = 1 - sigmoid((K - 1 - r) / t2)``, ``r = sum_j sigmoid((s_j - s_+) / t1)``
@@ -295,8 +286,6 @@ class RSAtK(Sampled, raw_scores=True):
     rescale : bool, default False
         Whether the rank among the n sampled negatives stands for that among all N items.
     """
-
-    takes_rows: ClassVar[bool] = True
 
     k: int = 20
     score_temperature: float = 0.01
