@@ -23,8 +23,6 @@ def run(args: argparse.Namespace) -> int:
         if not wanted or form.partition("@")[0].partition("(")[0] in wanted:
             print(form + (f"  (also {', '.join(also)})" if also else ""))
             print(textwrap.indent(text, "    ") + "\n")
-    print(
-        "h_i is 1 where the item at rank i is relevant, else 0; T is the number of a user's relevant items."
-    )
+    print("h_i is 1 where the item at rank i is relevant, else 0; T the number of a user's relevant items.")
     print("Figures are means over the users with test items.")
     return 0

@@ -160,15 +160,7 @@ class Device:
     # ------------------------------------------------------------------ linear algebra
 
     def gemm(
-        self,
-        a: Any,
-        b: Any,
-        out: Any,
-        *,
-        ta: bool = False,
-        tb: bool = False,
-        alpha: float = 1.0,
-        beta: float = 0.0,
+        self, a: Any, b: Any, out: Any, ta: bool = False, tb: bool = False, alpha: float = 1, beta: float = 0
     ) -> Any:
         """``out = alpha op(a) op(b) + beta out`` for matrices or batches; ``ta``, ``tb`` transpose."""
         # All are C-ordered device arrays of one dtype, of shapes (..., rows, columns).
