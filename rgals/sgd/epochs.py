@@ -40,8 +40,9 @@ class Epochs:
             sampler = Sampler(X, model.sampler, model.n_negatives, shared=model.shared_negatives, **how)
         schedule, size = get_schedule(model.schedule, model.warmup), model.batch_size or BATCH[loss.kind]
         decay: dict[str, Any] = {"coupled": 0.0, "decoupled": 0.0, model.decay: model.weight_decay}
-        given = loss, model.temperature, model.lr, schedule, size, model.n_epochs
-        settings = Settings(*given, seed=seed, **decay)
+        settings = Settings(
+            loss, model.temperature, model.lr, schedule, size, model.n_epochs, seed=seed, **decay
+        )
         optimizer = get_optimizer(model.optimizer, model.momentum)
         with workers(model.n_jobs) as n_threads:
             cosine, graph = model.score == "cosine", model.encoder == "lightgcn"
