@@ -163,10 +163,9 @@ def known_part(X: Any, user_ids: Any, item_ids: Any, name: str) -> Any:
     users, items = (None if ids is None else IdMap(ids) for ids in (user_ids, item_ids))
     matrix, *unknown = beside(X, users, items, name=name)
     if len(unknown[0]) or len(unknown[1]):
-        new = (
-            f"{len(unknown[0])} users and {len(unknown[1])} items that the training interactions do not have"
-        )
-        warnings.warn(f"{name} has {new}; their interactions were left out", UserWarning, stacklevel=4)
+        new = f"{len(unknown[0])} users and {len(unknown[1])} items"
+        said = f"{name} has {new} that the training interactions do not have"
+        warnings.warn(f"{said}; their interactions were left out", UserWarning, stacklevel=4)
     return matrix
 
 
@@ -291,14 +290,16 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
 
 def _lines(names: list, roles: dict[str, list], matrix: bool, name: str) -> str:
     """The lines that would be right for a frame whose columns are not understood."""
-    found = {role: roles[role][0] for role in ("user", "item") if role in roles}
-    rest = iter([name for name in names if name not in [n for group in roles.values() for n in group]])
-    for role in ("user", "item"):
-        found[role] = found[role] if role in found else next(rest, "...")
-    pairs = ", ".join(f'"{role}": {_quoted(found[role])}' for role in ("user", "item"))
-    words = ", ".join(f"{role}={_quoted(found[role])}" for role in ("user", "item"))
+    user, item = map(_quoted, _pair(names, roles, "..."))
+    pairs, words = f'"user": {user}, "item": {item}', f"user={user}, item={item}"
     line = f"give columns={{{pairs}}}, or {_READ}({name}, {words}), if each row is an interaction"
     return line + ('; columns="matrix" if each row is a user and each column an item' if matrix else "")
+
+
+def _pair(names: list, roles: dict[str, list], other: Any) -> list:
+    """The columns of users and of items: by their names, else in their order, else ``other``."""
+    rest = iter([name for name in names if name not in [n for group in roles.values() for n in group]])
+    return [roles[role][0] if role in roles else next(rest, other) for role in ("user", "item")]
 
 
 def _quoted(name: Any) -> str:
@@ -373,11 +374,10 @@ def _refuse_lists(X: Any, name: str) -> None:
 
 
 def _columns(keys: list, name: str) -> str:
-    """Users, items and values among named columns, as text: by their names, else in their order."""
+    """Users, items and values among named columns, as text."""
     roles = _roles(keys)
-    rest = iter([key for key in keys if key not in [k for group in roles.values() for k in group]])
-    found = [roles[role][0] if role in roles else next(rest, keys[0]) for role in ("user", "item")]
-    return ", ".join(f"{name}[{key!r}]" for key in [*found, *roles.get("value", [])[:1]])
+    found = _pair(keys, roles, keys[0]) + roles.get("value", [])[:1]
+    return ", ".join(f"{name}[{key!r}]" for key in found)
 
 
 def _holds_ids(X: np.ndarray) -> bool:

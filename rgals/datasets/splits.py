@@ -138,8 +138,7 @@ def leave_last_out(
     -------
     (train, test) or (train, validation, test) of csr_array, shape (n_users, n_items)
         Interactions where `split_interactions` gives them. A user with no more than n interactions (the sum
-        of the two) keeps all of them in training. Among
-        equal times the entry with the higher column counts as the later one.
+        of the two) keeps all of them in training. Of equal times the higher column counts as the later one.
 
     Raises
     ------
@@ -180,10 +179,8 @@ def temporal_split(X: Any, cut: Any, timestamp: Any = None, *, columns: Any = No
         A number is in the unit of the timestamps; a date is a text such as ``"2024-06-01"``, a datetime or
         a pandas Timestamp, UTC where it names no zone. An entry at the time of a cut belongs to the later
         part. `numpy.quantile` of the timestamps gives a cut for a share.
-    timestamp : array-like, shape (nnz,), optional
+    timestamp, columns
         As in `leave_last_out`.
-    columns : dict or "matrix", optional
-        Where ``X`` is a frame: as in `rgals.RGALS.fit`.
 
     Returns
     -------

@@ -102,8 +102,7 @@ def evaluate(
     -------
     Evaluation
         A dict of str to float, the mean over users by metric, under the names given, with attributes
-        ``n_users``, ``n_cold`` and ``n_interactions``: how many users that is, how many of them are cold,
-        and how many test interactions they have. Users for whom a metric is undefined (AUC without
+        ``n_users``, ``n_cold`` and ``n_interactions``. Users for whom a metric is undefined (AUC without
         negatives) do not enter its mean.
     (Evaluation, ndarray)
         With ``per_user``: an array by metric, and the users it belongs to, as ids where ``test`` has ids.

@@ -136,8 +136,6 @@ class FoldIn(FactorRanker):
         Returns
         -------
         Explanation
-            ``score``, ``items``, ``contributions``, ``rest`` (of those not listed), ``all_pairs`` and
-            ``negatives``.
 
         Raises
         ------

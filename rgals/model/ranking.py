@@ -238,15 +238,11 @@ class FactorRanker(Fitted):
         ----------
         user_ids : id or sequence of ids, length B
             As in ``user_ids_``; row numbers where the model was fitted without.
-        n : int, default 10
-        unknown : {"error", "popular", "empty"}, default "error"
-            What users get whom the model does not know: an error that names the first, the items with the
-            most training interactions that the filters allow (their number is then the score), or nothing.
-        cold : {"empty", "popular"}, default "empty"
-            The same for known users without training interactions, as in `recommend`.
-        exclude : "train" or None, default "train"
-        candidates, exclude_items : sequences of item ids, optional
+        n, cold, candidates, exclude_items
             As in `recommend`.
+        unknown : {"error", "popular", "empty"}, default "error"
+            What users get whom the model does not know: an error that names the first, or as with ``cold``.
+        exclude : "train" or None, default "train"
 
         Returns
         -------
@@ -325,9 +321,8 @@ class FactorRanker(Fitted):
 
         Returns
         -------
-        ids : ndarray, shape (B, n)
+        ids, scores : ndarray, shape (B, n)
             As in `recommend`: item ids where ``X_rows`` has ids, columns where it is a matrix.
-        scores : ndarray, shape (B, n)
 
         Raises
         ------

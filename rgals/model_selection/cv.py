@@ -17,7 +17,7 @@ from rgals.files.journal import Journal
 from rgals.losses import AUTO, Loss
 from rgals.matrix.weighting import VALUES
 from rgals.model_selection.tuning import engine
-from rgals.model_selection.tuning.engine import Found, Question, find, read_losses
+from rgals.model_selection.tuning.engine import Found, Question, find, own_space, read_losses
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.hard import WEIGHTS
 from rgals.model_selection.tuning.trials import Prepared, of_estimator, split_for_tuning
@@ -256,11 +256,7 @@ class RGALSCV(RGALS):
     def _space(self, losses: dict[str, Loss]) -> dict[str, Any]:
         weights = [0.0] if is_cuda(self.device) else list(WEIGHTS)
         every = {"K": self.K, "half_life": AUTO, "hard_negatives": weights}
-        space = {**every, **(self.space or {})}
-        if self.space is not None and self.space and set(self.space) <= set(losses):
-            space = {name: {**every, **own} for name, own in self.space.items()}
-            space |= {name: every for name in losses if name not in space}
-        return space
+        return {name: {**every, **own_space(self.space, name, losses)} for name in losses}
 
     def _question(
         self, losses: dict[str, Loss], prepared: Prepared, values: str, seed: int, folder: Any

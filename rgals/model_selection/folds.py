@@ -37,7 +37,21 @@ class UserFold(NamedTuple):
 
 
 @dataclass(eq=False)
-class UserSplit:
+class _Split:
+    """What the splitters share."""
+
+    n_splits: int = 5
+    _: KW_ONLY
+    random_state: int | np.random.RandomState | None = None
+    columns: Any = None
+
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
+        """Number of folds; the arguments are ignored, as scikit-learn's splitters do."""
+        return self.n_splits
+
+
+@dataclass(eq=False)
+class UserSplit(_Split):
     """Hold out users: train on the others, tell a part of each held-out user, find the rest again.
 
     Parameters
@@ -63,16 +77,9 @@ class UserSplit:
     (2, 10) [8. 8.] [2. 2.]
     """
 
-    n_splits: int = 5
     _: KW_ONLY
     test_size: int | float | None = None
     fold_in: float = 0.8
-    random_state: int | np.random.RandomState | None = None
-    columns: Any = None
-
-    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
-        """Number of folds; the arguments are ignored, as scikit-learn's splitters do."""
-        return self.n_splits
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[UserFold]:
         """Yield the folds.
@@ -122,7 +129,7 @@ class UserSplit:
 
 
 @dataclass(eq=False)
-class InteractionSplit:
+class InteractionSplit(_Split):
     """K folds over interactions: in each, one k-th of every user's interactions is held out.
 
     Parameters
@@ -141,15 +148,6 @@ class InteractionSplit:
     >>> [(train.nnz, test.nnz) for train, test in InteractionSplit(2, random_state=0).split(np.ones((3, 4)))]
     [(6, 6), (6, 6)]
     """
-
-    n_splits: int = 5
-    _: KW_ONLY
-    random_state: int | np.random.RandomState | None = None
-    columns: Any = None
-
-    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
-        """Number of folds; the arguments are ignored."""
-        return self.n_splits
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[Any, Any]]:
         """Yield (train, test) of each fold, both of the shape of ``X``.

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from sklearn.utils import check_random_state
 
 from rgals.datasets.given import given
+from rgals.datasets.interactions import TEST, TRAIN, VALIDATION
 from rgals.datasets.splits import check_ratios, leave_last_out, split_interactions, temporal_split
 from rgals.matrix.entries import entries, entry_rows, part_sizes
 from rgals.model_selection.core import check_core, k_core
@@ -18,7 +19,6 @@ from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import InputError, ParameterError
 
 SPLITS = ("user", "global", "leave_last", "temporal", "held_out_users", "given")
-_TRAIN, _TEST, _VALIDATION = 0, 1, 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,11 +223,9 @@ class Protocol:
     def _given(
         self, matrix: sp.csr_array, given: Any, rng: np.random.RandomState
     ) -> tuple[sp.csr_array, sp.csr_array, sp.csr_array]:
-        train, test = entries(matrix, given == _TRAIN), entries(matrix, given == _TEST)
-        if (given == _VALIDATION).any():
-            return train, entries(matrix, given == _VALIDATION), test
-        if self.validation == 0:
-            return train, entries(matrix, np.zeros(matrix.nnz, bool)), test
+        train, validation, test = (entries(matrix, given == part) for part in (TRAIN, VALIDATION, TEST))
+        if validation.nnz or self.validation == 0:
+            return train, validation, test
         shares = 1 - self.validation, self.validation
         train, validation = split_interactions(train, shares, random_state=rng)
         return train, validation, test

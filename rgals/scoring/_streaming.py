@@ -89,8 +89,8 @@ def recommend_all(
         ``.jsonl``, ``.npz``.
     n : int, default 10
         Items for each user.
-    users : sequence of ids, or Positions, optional
-        As in `recommend`; all by default.
+    users, candidates, exclude_items, cold
+        As in `recommend`, for all users by default.
     X_new : sparse matrix of shape (B, N), Interactions or frame, optional
         New users instead, by their interactions: they are folded in.
     new_ids : sequence of B labels, optional
@@ -99,10 +99,6 @@ def recommend_all(
         Users in memory at once. It may change the last bits of scores.
     exclude : "train", None, sparse matrix with a row for each user asked for, or a tuple; default "train"
         As in `recommend`. For new users ``"train"`` stands for ``X_new``.
-    candidates : sequence of item ids, Positions, or sparse matrix with a row for each user, optional
-    exclude_items : sequence of item ids, or Positions, optional
-    cold : {"empty", "popular"}, default "empty"
-        As in `recommend`.
     format : {"parquet", "csv", "tsv", "jsonl", "npz"}, optional
         Instead of what the ending of the name says.
     resume : bool, default True
@@ -215,22 +211,19 @@ class Task:
         user_factors, item_factors = state.user_factors, state.item_factors
         self.n, self.cold = check_int("n", n, 1), cold
         self.dtype = np.result_type(user_factors.dtype, item_factors.dtype)
-        self.rows: np.ndarray | None = None
-        self.new: CSR | None = None
-        self._size = len(user_factors)
+        self.rows, self.new = np.arange(len(user_factors)), None
         self.labels = self.model.user_ids_
         if X_new is not None:
             found = given(X_new, name="X_new")
             X_new = in_columns(found, None if state.item_ids is None else state.items, "X_new")
             n, dislikes = len(item_factors), takes_dislikes(self.model)
             self.new = as_csr(X_new, name="X_new", dtype=item_factors.dtype, n_cols=n, dislikes=dislikes)
-            self._size = self.new.n_rows
+            self.rows = np.arange(self.new.n_rows)
             self.labels = found.user_ids if new_ids is None else as_labels(new_ids)
-            if self.labels is not None and len(self.labels) != self._size:
-                raise InputError(f"{len(self.labels)} new_ids name {self._size} rows of X_new; give one each")
+            if self.labels is not None and len(self.labels) != len(self):
+                raise InputError(f"{len(self.labels)} new_ids name {len(self)} rows of X_new; give one each")
         elif users is not None:
             self.rows = state.rows_of("user", users, "users")
-            self._size = len(self.rows)
         ids = self.model.item_ids_
         self.items = np.arange(len(item_factors)) if ids is None else ids
         self._state = state
@@ -240,7 +233,7 @@ class Task:
         self.score(0, min(1, len(self)))
 
     def __len__(self) -> int:
-        return self._size
+        return len(self.rows)
 
     def _filter(self, name: str, value: Any, shape: tuple[int, int]) -> Any:
         if isinstance(value, tuple | list) and name == "exclude":
@@ -254,10 +247,8 @@ class Task:
 
     def names(self, start: int, stop: int) -> np.ndarray:
         """Labels of the users from ``start`` on, before ``stop``."""
-        rows: Any = slice(start, stop) if self.rows is None else self.rows[start:stop]
-        if self.labels is not None:
-            return self.labels[rows]
-        return np.arange(start, stop) if self.rows is None else rows
+        rows = self.rows[start:stop]
+        return rows if self.labels is None else self.labels[rows]
 
     def score(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Lists of the users from ``start`` on, before ``stop``; those who get nothing raise no warning."""
@@ -266,10 +257,11 @@ class Task:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"\d+ of \d+ users have no", UserWarning)
             if self.new is not None:
-                rows = _part(self.new, start, stop)
-                return self.model.recommend_new(rows, self.n, cold=self.cold, **options)
-            rows = np.arange(start, stop) if self.rows is None else self.rows[start:stop]
-            return self.model.recommend(Positions(rows), self.n, cold=self.cold, **options)
+                return self.model.recommend_new(
+                    _part(self.new, start, stop), self.n, cold=self.cold, **options
+                )
+            rows = Positions(self.rows[start:stop])
+            return self.model.recommend(rows, self.n, cold=self.cold, **options)
 
     def key(self, batch_size: int) -> bytes:
         """Digest of everything that the lists depend on."""

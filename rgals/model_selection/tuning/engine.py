@@ -95,7 +95,7 @@ def find(question: Question) -> Found:
     train = prepared.splits[0].train
     train = Weighting.of(question.common["values"], train).rows(train)
     given = question.space
-    spaces = {name: make_space(one, train, _own(given, name, losses)) for name, one in losses.items()}
+    spaces = {name: make_space(one, train, own_space(given, name, losses)) for name, one in losses.items()}
     rows: list[dict[str, Any]] = []
     choices: list[Choice] = []
     finished, fits = True, set[int]()
@@ -201,13 +201,12 @@ def settle_values(
     values: str, prepared: Prepared, losses: Mapping[str, Loss], space: Mapping[str, Any] | None, depth: int
 ) -> str:
     """What values become in all fits, where "auto" and not the space decides; see `weigh` for ``depth``."""
-    if all("values" in (_own(space, name, losses) or {}) for name in losses):
+    if all("values" in own_space(space, name, losses) for name in losses):
         return values
     return weigh(values, prepared.whole, depth=depth + 1).kind
 
 
-def _own(space: Mapping[str, Any] | None, name: str, losses: Mapping[str, Loss]) -> Mapping[str, Any] | None:
+def own_space(space: Mapping[str, Any] | None, name: str, losses: Mapping[str, Loss]) -> Mapping[str, Any]:
     """The part of ``space`` that is for this loss."""
-    if space is not None and space and set(space) <= set(losses):
-        return space.get(name)
-    return space
+    by_loss = space and set(space) <= set(losses)
+    return (space.get(name) if by_loss else space) or {}  # type: ignore[union-attr]
