@@ -125,9 +125,7 @@ def sort_codes(codes: np.ndarray, distinct: Any) -> tuple[np.ndarray, np.ndarray
         order = np.array(sorted(range(len(items)), key=lambda k: (isinstance(items[k], str), items[k])), int)
     else:
         order = np.argsort(labels, kind="stable")
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return rank[codes], labels[order]
+    return np.argsort(order)[codes], labels[order]
 
 
 def arrow_codes(column: Any) -> tuple[np.ndarray, list]:

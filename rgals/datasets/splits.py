@@ -15,7 +15,7 @@ from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 
 
-def check_ratios(ratios: Any, name: str = "ratios") -> np.ndarray:
+def check_ratios(ratios: Any) -> np.ndarray:
     """Shares >= 0 of at least two parts that sum to 1, the first above 0."""
     try:
         shares = np.asarray(ratios, dtype=np.float64)
@@ -23,7 +23,9 @@ def check_ratios(ratios: Any, name: str = "ratios") -> np.ndarray:
         shares = np.empty(0)
     good = shares.ndim == 1 and len(shares) >= 2 and np.isfinite(shares).all() and (shares >= 0).all()
     if not good or shares[0] <= 0 or abs(shares.sum() - 1) > 1e-6:
-        raise ParameterError(name, ratios, "give at least two shares >= 0 that sum to 1, the first above 0")
+        raise ParameterError(
+            "ratios", ratios, "give at least two shares >= 0 that sum to 1, the first above 0"
+        )
     return shares
 
 

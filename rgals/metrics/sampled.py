@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, gen_batches
 
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
@@ -125,8 +125,7 @@ def evaluate_sampled(
     rng = check_random_state(random_state)
     rank = np.empty(hidden.nnz, np.int64)
     block = max(1, _BLOCK_BYTES // (4 * Q.shape[1] * (n_negatives + 1)))
-    for start in range(0, hidden.nnz, block):
-        part = slice(start, start + block)
+    for part in gen_batches(hidden.nnz, block):
         items = hidden.indices[part].astype(np.int64)
         drawn = _draw(owner[part], known, n_negatives, rng)
         mine = np.einsum("ik,ik->i", P[owner[part]], Q[items])[:, None]

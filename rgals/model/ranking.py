@@ -2,10 +2,10 @@
 
 import copy
 import warnings
-from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
+from sklearn.utils import gen_batches
 
 from rgals.datasets.given import given, in_columns
 from rgals.datasets.ids import Positions, as_labels
@@ -21,51 +21,11 @@ from rgals.runtime.errors import InputError, ParameterError, ShapeError
 from rgals.scoring import require_lists, topk
 from rgals.scoring._topk import is_matrix
 
-_Method = TypeVar("_Method", bound=Callable[..., Any])
 #: The word by which ``exclude`` asks for users' interactions, and these.
 _Seen = tuple[str, CSR | None]
 COLD = ("empty", "popular")
 
 __all__ = ["COLD", "FactorRanker", "Recommendations", "Snapshot"]
-
-
-# What `similar_items` and `similar_users` share of their docstrings.
-_NEIGHBOURS = """
-
-Parameters
-----------
-{item}s : id, sequence of ids, or Positions, length B
-    As in ``{item}_ids_``; {line} of the training matrix where the model has no ids.
-n : int, default 10
-metric : {{"cosine", "dot"}}, default "cosine"
-    ``f_i . f_j / (|f_i| |f_j|)`` of factors f, or the inner product ``f_i . f_j``, which favours long ones.
-candidates : sequence of {item} ids, Positions, or sparse matrix of shape (B, {size}), optional
-    The only {item}s that may be returned.
-exclude_{item}s : sequence of {item} ids, or Positions, optional
-    Never returned.
-
-Returns
--------
-ids : ndarray, shape (B, n)
-    Nearest first; ids and None, or numbers and -1, as in `recommend`. Factors that are all zero have no
-    direction: with the cosine their {item} is nobody's neighbour and has none.
-scores : ndarray, shape (B, n)
-    Similarities; -inf where there is none.
-
-Raises
-------
-NotFittedError, UnknownIdError, ShapeError, ParameterError
-"""
-
-
-def _completed(sections: str, **words: str) -> Callable[[_Method], _Method]:
-    """Add sections to the docstring of a method."""
-
-    def complete(method: _Method) -> _Method:
-        method.__doc__ = f"{method.__doc__}{sections.format(**words)}"
-        return method
-
-    return complete
 
 
 def _aligned(name: str, matrix: Any, n_rows: int, snapshot: Snapshot) -> CSR:
@@ -353,7 +313,6 @@ class FactorRanker(Fitted):
         ids = snapshot.named("item", ids) if named else ids
         return Recommendations.of(ids, scores, asked, ("user", "item"))
 
-    @_completed(_NEIGHBOURS, item="item", line="columns", size="N")
     def similar_items(
         self,
         items: Any,
@@ -363,11 +322,35 @@ class FactorRanker(Fitted):
         candidates: Any = None,
         exclude_items: Any = None,
     ) -> Recommendations:
-        """Items whose factors are closest to those of the given items; an item is not its own neighbour."""
+        """Items whose factors are closest to those of the given items; no item is its own neighbour.
+
+        Parameters
+        ----------
+        items : id, sequence of ids, or Positions, length B
+            As in ``item_ids_``; numbers in the training matrix where the model has no ids.
+        n : int, default 10
+        metric : {"cosine", "dot"}, default "cosine"
+            ``f_i . f_j / (|f_i| |f_j|)`` of factors f, or ``f_i . f_j``, which favours long ones.
+        candidates : sequence of item ids, Positions, or sparse matrix of shape (B, all items), optional
+            The only items that may be returned.
+        exclude_items : sequence of item ids, or Positions, optional
+            Never returned.
+
+        Returns
+        -------
+        ids : ndarray, shape (B, n)
+            Nearest first; ids and None, or numbers and -1, as in `recommend`. Factors that are all zero have
+            no direction: with the cosine their item is nobody's neighbour and has none.
+        scores : ndarray, shape (B, n)
+            Similarities; -inf where there is none.
+
+        Raises
+        ------
+        NotFittedError, UnknownIdError, ShapeError, ParameterError
+        """
         return self._neighbours("item", items, n, metric, candidates, exclude_items)
 
-    @_completed(_NEIGHBOURS, item="user", line="rows", size="M")
-    def similar_users(
+    def similar_users(  # noqa: D102 - the docstring is made below
         self,
         users: Any,
         n: int = 10,
@@ -376,8 +359,9 @@ class FactorRanker(Fitted):
         candidates: Any = None,
         exclude_users: Any = None,
     ) -> Recommendations:
-        """Users whose factors are closest to those of the given users; a user is not their own neighbour."""
         return self._neighbours("user", users, n, metric, candidates, exclude_users)
+
+    similar_users.__doc__ = str(similar_items.__doc__).replace("item", "user").replace("Item", "User")
 
     def _neighbours(
         self, what: str, rows: Any, n: int, metric: str, candidates: Any, blocked: Any
@@ -424,8 +408,7 @@ class FactorRanker(Fitted):
         snapshot = self._state()
         rows, cols = self._pairs(snapshot, users, items)
         out = np.empty(len(rows), np.result_type(snapshot.user_factors.dtype, snapshot.item_factors.dtype))
-        for start in range(0, len(rows), self._pairs_at_once):
-            part = slice(start, start + self._pairs_at_once)
+        for part in gen_batches(len(rows), self._pairs_at_once):
             out[part] = self._scores_of(snapshot, rows[part], cols[part])
         return out
 

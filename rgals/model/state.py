@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.utils import gen_batches
 
 from rgals.datasets.features import read_features
 from rgals.datasets.ids import IdMap, Positions
@@ -284,9 +285,9 @@ class FittedState(Snapshot):
         coefficients = self.own_coefficients
         items = self.solved_items
         gram, u = np.zeros((items.shape[1],) * 2), np.zeros(items.shape[1])
-        for start in range(0, len(items), 1 << 14):
-            part = items[start : start + (1 << 14)].astype(np.float64)
-            weighted = part * coefficients.h[start : start + (1 << 14), None]
+        for rows in gen_batches(len(items), 1 << 14):
+            part = items[rows].astype(np.float64)
+            weighted = part * coefficients.h[rows, None]
             gram += part.T @ weighted
             u += weighted.sum(axis=0)
         return gram - coefficients.interaction * np.outer(u, u), u

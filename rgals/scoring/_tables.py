@@ -75,6 +75,14 @@ def pyarrow() -> Any:
     return optional("pyarrow", needed)
 
 
+def arrow_labels(labels: np.ndarray) -> Any:
+    """Labels as an arrow array: of integers, or of text."""
+    pa = pyarrow()
+    if labels.dtype.kind in "iu":
+        return pa.array(labels)
+    return pa.array([str(label) for label in labels.tolist()], pa.string())
+
+
 def write(
     file: BinaryIO,
     kind: str,
@@ -137,17 +145,9 @@ def _write_parquet(file: BinaryIO, batches: Iterator[Batch], items: np.ndarray, 
     pa = pyarrow()
     first = next(batches, (np.empty(0, np.int64), np.empty((0, 1), np.int32), np.empty((0, 1), dtype)))
 
-    def kind(labels: np.ndarray) -> Any:
-        return pa.from_numpy_dtype(labels.dtype) if labels.dtype.kind in "iu" else pa.string()
-
-    def array(labels: np.ndarray) -> Any:
-        if labels.dtype.kind in "iu":
-            return pa.array(labels)
-        return pa.array([str(label) for label in labels.tolist()], pa.string())
-
-    kinds = kind(first[0]), kind(items), pa.int32(), pa.from_numpy_dtype(dtype)
+    names = arrow_labels(items)
+    kinds = arrow_labels(first[0]).type, names.type, pa.int32(), pa.from_numpy_dtype(dtype)
     schema = pa.schema(list(zip(HEADER, kinds, strict=True)))
-    names = array(items)
     tables: list[Any] = []
     with pa.parquet.ParquetWriter(file, schema) as writer:
 
@@ -157,7 +157,7 @@ def _write_parquet(file: BinaryIO, batches: Iterator[Batch], items: np.ndarray, 
 
         for batch in itertools.chain([first], batches):
             row, item, rank, score = _columns(batch)
-            columns = [array(batch[0]).take(pa.array(row)), names.take(pa.array(item))]
+            columns = [arrow_labels(batch[0]).take(pa.array(row)), names.take(pa.array(item))]
             tables.append(pa.table([*columns, pa.array(rank), pa.array(score)], schema=schema))
             if sum(map(len, tables)) >= _ROW_GROUP:
                 flush()

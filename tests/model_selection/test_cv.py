@@ -365,7 +365,7 @@ def test_one_of_ordered_choices_is_found_outwards():
 class Weighed:
     """Stands for a measurement with hard negatives: gains by weight and reg, for a cost of 1 each."""
 
-    deadline, iterations = None, (2, 4, 8, 16)
+    late, iterations = False, (2, 4, 8, 16)
 
     def __init__(self, gains, fresh):
         self.gains, self.fresh, self.asked = gains, fresh, []

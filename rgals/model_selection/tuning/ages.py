@@ -1,6 +1,5 @@
 """How fast interactions age: half-lives beside a setting that was found, judged by what came last."""
 
-import time
 from typing import Any
 
 import numpy as np
@@ -47,8 +46,7 @@ def try_half_lives(measure: Measurement, params: dict[str, Any], taken: dict[str
 
     def judged(at: int) -> float:
         if at not in found:
-            late = measure.deadline is not None and time.monotonic() > measure.deadline
-            if late or later is None or len(found) >= left:
+            if measure.late or later is None or len(found) >= left:
                 return -np.inf
             asked = given if at < 0 else {**given, "half_life": lives[at]}
             found[at] = measure.again("half-life", asked, taken, [later], _LEVEL).users

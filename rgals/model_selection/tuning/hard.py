@@ -1,6 +1,5 @@
 """Hard negatives beside a setting that was found: which weight, and how much regularisation."""
 
-import time
 import warnings
 from typing import Any, NamedTuple
 
@@ -67,8 +66,7 @@ def try_weights(measure: Measurement, given: Setting, budget: float) -> tuple[di
             if times != 1:
                 params["reg"] = float(f"{params['reg'] * times:.4g}")
             last = measure.hard_cost(params, others) + measure.extra_cost(params)
-            late = measure.deadline is not None and time.monotonic() > measure.deadline
-            if late or measure.hard_cost(params, searched) + last > left:
+            if measure.late or measure.hard_cost(params, searched) + last > left:
                 return -np.inf
             try:
                 trial = measure.again("hard negatives", params, taken, searched, TOP)

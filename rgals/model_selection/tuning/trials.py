@@ -217,7 +217,7 @@ class Measurement:
         key = json.dumps([self.name, level, asked if level == TOP else params], sort_keys=True, default=str)
 
         def measure() -> dict[str, Any]:
-            if self.deadline is not None and time.monotonic() > self.deadline:
+            if self.late:
                 raise OutOfTimeError
             if level < TOP:
                 return self._cheap(params, level)
@@ -240,6 +240,11 @@ class Measurement:
         taken = {name: row["params"][name] for name in ("n_iter", "readout_exponent")}
         users, plain = (np.array(row[name]) if name in row else None for name in ("users", "plain"))
         return Judged(row[self.metric], taken, users, plain, number, row["cost"])
+
+    @property
+    def late(self) -> bool:
+        """Whether no fit may start any more."""
+        return self.deadline is not None and time.monotonic() > self.deadline
 
     @property
     def iterations(self) -> tuple[int, ...]:
