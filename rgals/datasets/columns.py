@@ -51,12 +51,10 @@ def choose(
     numeric: Sequence[bool],
     origin: str,
 ) -> dict[str, int]:
-    """Position of the column of every role; an `InputError` lists the columns where one is missing.
-
-    ``wanted``: by role a name, a position from 0 (negative from the end), "auto" or None for "not there".
-    Without ``names``, an automatic value or timestamp must look ``numeric``. ``origin`` names the table in
-    messages.
-    """
+    """Position of the column of every role; an `InputError` lists the columns where one is missing."""
+    # `wanted`: by role a name, a position from 0 (negative from the end), "auto" or None for "not there".
+    # Without `names`, an automatic value or timestamp must look `numeric`. `origin` names the table in
+    # messages.
     needed = dict.fromkeys(("user", "item"), "auto")
     wanted = {role: needed.get(role) if wanted[role] is None else wanted[role] for role in ROLES}
     found: dict[str, int] = {}

@@ -25,13 +25,10 @@ _FEW = 5  # columns of a frame in which a single letter is the name of a role
 
 @dataclass(frozen=True)
 class Given:
-    """What the caller gave.
+    """What the caller gave."""
 
-    ``matrix`` is sparse, an array or a frame of numbers, not checked yet. Ids, timestamps and the split are
-    there where the caller's data have them.
-    """
-
-    matrix: Any
+    matrix: Any  # sparse, an array or a frame of numbers, not checked yet
+    # these are there where the caller's data have them
     user_ids: np.ndarray | None = None
     item_ids: np.ndarray | None = None
     timestamp: np.ndarray | None = None
@@ -71,11 +68,9 @@ class Given:
         return self.where(matrix, np.ones(matrix.nnz, bool)).take(users, items)
 
     def laid_out(self, users: Any, items: Any, *, grow: bool = False) -> tuple[Any, np.ndarray, np.ndarray]:
-        """The matrix in the rows and columns of two `IdMap`, and the ids that these do not know.
-
-        Interactions of unknown ids are left out; with ``grow`` they follow behind the known rows and columns.
-        ``users=None`` leaves the rows as they are.
-        """
+        """The matrix in the rows and columns of two `IdMap`, and the ids that these do not know."""
+        # Interactions of unknown ids are left out; with `grow` they follow behind the known rows and columns.
+        # `users=None` leaves the rows as they are.
         sides = (users, self.user_ids), (items, self.item_ids)
         places, unknown, shape = [], [], []
         for side, (ids, labels) in enumerate(sides):
@@ -103,11 +98,9 @@ class Given:
 
 
 def given(X: Any, columns: Any = None, name: str = "X") -> Given:
-    """Interactions of any form.
-
-    ``columns``: by role the column of a table of users and items (as `read_interactions` takes them),
-    "matrix" for a frame whose columns are the items, None to tell from the names and types of the columns.
-    """
+    """Interactions of any form."""
+    # `columns`: by role the column of a table of users and items (as `read_interactions` takes them),
+    # "matrix" for a frame whose columns are the items, None to tell from the names and types of the columns.
     wanted = wanted_columns(columns)
     if isinstance(X, Given):
         return X
@@ -133,10 +126,8 @@ def given(X: Any, columns: Any = None, name: str = "X") -> Given:
 def beside(
     X: Any, users: Any, items: Any, *, columns: Any = None, name: str = "X", grow: bool = False
 ) -> tuple[Any, np.ndarray, np.ndarray]:
-    """The matrix of ``X`` in the rows and columns of two `IdMap`, and the ids unknown there: see `laid_out`.
-
-    What has no ids has these rows and columns already. ``users=None`` leaves the rows as they are.
-    """
+    """The matrix of ``X`` in the rows and columns of two `IdMap`, and the ids unknown there: `laid_out`."""
+    # What has no ids has these rows and columns already. `users=None` leaves the rows as they are.
     found = given(X, columns, name)
     if not found.labelled:
         return found.matrix, np.empty(0, object), np.empty(0, object)
@@ -170,10 +161,8 @@ def known_part(X: Any, user_ids: Any, item_ids: Any, name: str) -> Any:
 
 
 def in_columns(X: Any, items: Any, name: str, users: Any = None) -> Any:
-    """Interactions in the columns of an `IdMap` (None: the model has no ids), and in the rows of another.
-
-    Unknown ids are refused. ``users=None``: the rows are those of new users.
-    """
+    """Interactions in the columns of an `IdMap` (None: the model has no ids), and in the rows of another."""
+    # Unknown ids are refused. `users=None`: the rows are those of new users.
     matrix, *unknown = beside(X, users, items, name=name)
     refuse_unknown(unknown, name)
     return matrix
@@ -381,10 +370,8 @@ def _columns(keys: list, name: str) -> str:
 
 
 def _holds_ids(X: np.ndarray) -> bool:
-    """Whether the first two of a few columns are more likely ids than weights of items.
-
-    Weights of so few items would have zeros, and be smaller.
-    """
+    """Whether the first two of a few columns are more likely ids than weights of items."""
+    # Weights of so few items would have zeros, and be smaller.
     if X.dtype.kind not in "iuf" or X.shape[1] not in _TABLE or len(X) <= X.shape[1]:
         return False
     pair = X[:, :2]

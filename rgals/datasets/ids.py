@@ -20,11 +20,9 @@ Names = Callable[[int, int], np.ndarray]  # the labels from one number on, befor
 
 
 def as_labels(labels: Any) -> np.ndarray:
-    """Ids as a 1-D array: int64 (uint64 where they do not fit), ``<U``, or objects.
-
-    Bytes, UUIDs, dates and times become strings. Objects hold a mixture of integers and strings, or strings
-    of which few are very long. Anything else is an `InputTypeError`.
-    """
+    """Ids as a 1-D array: int64 (uint64 where they do not fit), ``<U``, or objects."""
+    # Bytes, UUIDs, dates and times become strings. Objects hold a mixture of integers and strings, or strings
+    # of which few are very long. Anything else is an `InputTypeError`.
     if not isinstance(labels, np.ndarray):
         return _from_items(list(labels))
     if labels.ndim != 1:
@@ -433,10 +431,8 @@ class IdMap:
 
 
 def write_labels(member: Callable[..., None], prefix: str, names: Names, n: int) -> None:
-    """The arrays of `IdMap.to_arrays`, never more than a part of them at once.
-
-    ``member(name, shape, dtype, parts)`` stores one of them.
-    """
+    """The arrays of `IdMap.to_arrays`, never more than a part of them at once."""
+    # `member(name, shape, dtype, parts)` stores one of them.
 
     def parts() -> Iterator[np.ndarray]:
         return (names(start, min(start + LABELS, n)) for start in range(0, n, LABELS))

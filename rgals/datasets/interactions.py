@@ -216,12 +216,8 @@ def refuse(bad: Any, where: Callable[[int], str], problem: str, column: Any = No
 def build(
     columns: Columns, *, min_value: Any, binarize: Any, duplicates: str, dislike_below: float | None = None
 ) -> Interactions:
-    """The matrix of raw columns: duplicates merged, then values below ``min_value`` dropped.
-
-    Values below ``dislike_below`` become -1.
-
-    Users and items that keep no interaction are dropped with it.
-    """
+    """The matrix of raw columns: duplicates merged, then values below ``min_value`` dropped."""
+    # Values below `dislike_below` become -1. Users and items that keep no interaction are dropped with it.
     threshold, binary = check_options(min_value, binarize, duplicates, dislike_below)
     n_users, n_items = len(columns.user_labels), len(columns.item_labels)
     if max(n_users, n_items) > MAX_INDEX:

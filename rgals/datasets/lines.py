@@ -51,10 +51,8 @@ def _texts(path: Path, encoding: str, progress: bool = False) -> Iterator[tuple[
 def gathered(
     read: Callable[[Path], Iterator[Pair]], paths: list[Path], labels: Labels = text_to_labels
 ) -> Columns:
-    """Columns of the pairs of one file, or of a training and a test file.
-
-    Ids are coded as they come, so that 8 million names cost little; ``labels`` sorts them.
-    """
+    """Columns of the pairs of one file, or of a training and a test file."""
+    # Ids are coded as they come, so that 8 million names cost little; `labels` sorts them.
     known = {"user": numbering(), "item": numbering()}
     found: dict[str, Any] = {role: array("d" if role in ("value", "split") else "q") for role in _FIELDS}
     found["timestamp"] = []

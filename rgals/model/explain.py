@@ -50,13 +50,11 @@ class Explanation:
 
 
 def explain(state: FittedState, user: int, item: int, n: int | None) -> Explanation:
-    """Decompose a score exactly; list the ``n`` interactions that moved it most (None: all).
-
-    A user's factors solve ``A_x p_x = b_x`` with ``b_x = sum_{i in I_x} l_xi q_i + t_x s``, so that the score
-    is a sum: ``q_y . p_x = sum_i l_xi (w . q_i) + t_x (w . s)`` with ``w = A_x^-1 q_y`` (Hu, Koren, Volinsky
-    2008, section 5, for WRMF; here from the coefficients of any loss). Hard negatives add their terms to both
-    ``A_x`` and ``b_x``.
-    """
+    """Decompose a score exactly; list the ``n`` interactions that moved it most (None: all)."""
+    # A user's factors solve `A_x p_x = b_x` with `b_x = sum_{i in I_x} l_xi q_i + t_x s`, so that the score
+    # is a sum: `q_y . p_x = sum_i l_xi (w . q_i) + t_x (w . s)` with `w = A_x^-1 q_y` (Hu, Koren, Volinsky
+    # 2008, section 5, for WRMF; here from the coefficients of any loss). Hard negatives add their terms to
+    # both `A_x` and `b_x`.
     if state.seen is None:
         raise InputError("this model carries no training interactions, which an explanation is made of")
     row = state.weighting.rows(state.seen.take_rows(np.array([user])))

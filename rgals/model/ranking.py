@@ -66,10 +66,8 @@ class FactorRanker(Fitted):
     _pairs_at_once: ClassVar[int] = 1 << 16  # of `predict`
 
     def _fold_in(self, snapshot: Snapshot, rows: CSR, prior: Any = None) -> np.ndarray:
-        """Factors of new users against the items of ``snapshot``, by their prior if they have features.
-
-        Estimators override this: ``transform`` reads the current snapshot, which may be a newer one.
-        """
+        """Factors of new users against the items of ``snapshot``, by their prior if they have features."""
+        # Estimators override this: `transform` reads the current snapshot, which may be a newer one.
         transform = getattr(self, "transform", None)
         if transform is None:
             what = f"{type(self).__name__} cannot compute factors of new users"

@@ -60,11 +60,9 @@ def check_readout(exponent: Any) -> float:
 def readout_scale(
     degrees: Degrees, exponent: float, dtype: Any, like: tuple[Degrees, np.ndarray] | None = None
 ) -> np.ndarray | None:
-    """What the read-out multiplies items' factors by: ``c_y^exponent``, mean 1 over interactions; None is 1.
-
-    An item without interactions is scaled as the least popular one. ``like``: margins of other items and the
-    scale that these have, which is then gone on with.
-    """
+    """What the read-out multiplies items' factors by: ``c_y^exponent``, mean 1 over interactions, or None."""
+    # An item without interactions is scaled as the least popular one. `like`: margins of other items and the
+    # scale that these have, which is then gone on with.
     if exponent == 0:
         return None
     reference, scaled = (degrees, None) if like is None else like

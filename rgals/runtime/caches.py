@@ -137,11 +137,10 @@ def _get_numba_ready() -> None:
 
 
 class Entries:
-    """The cache files of a function: an index and a data file for every signature, processor and setting.
+    """The cache files of a function: an index and a data file for every signature, processor and setting."""
 
-    Stands in for `numba.core.caching.IndexDataCacheFile`, which has one index for all of them. ``sources``
-    are the files that the function's code comes from, as they are now.
-    """
+    # Stands in for `numba.core.caching.IndexDataCacheFile`, which has one index for all of them. `sources`
+    # are the files that the function's code comes from, as they are now.
 
     def __init__(self, cache: Any, sources: tuple[Path, ...]) -> None:
         self._python, self._folder = cache._py_func, cache.cache_path

@@ -93,12 +93,9 @@ def write(
     dtype: np.dtype,
     n: int,
 ) -> None:
-    """Write a whole table.
-
-    ``batches()`` gives an iterator over the batches, each time from the first on; ``users(start, stop)``
-    gives labels of users, in the same order. ``items`` are the labels of all items, ``dtype`` is that of the
-    scores.
-    """
+    """Write a whole table."""
+    # `batches()` gives an iterator over the batches, each time from the first on; `users(start, stop)` gives
+    # labels of users, in the same order. `items` are the labels of all items, `dtype` is that of the scores.
     if kind == "parquet":
         _write_parquet(file, batches(), items, dtype)
     elif kind == "npz":

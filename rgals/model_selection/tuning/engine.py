@@ -51,8 +51,7 @@ class Choice:
     middle: float | None  # figure of the middle of the space, which is the rule's
     trial: Trial
     row: int  # of the table
-    searched: np.ndarray | None = None  # figures of users on the parts that search,
-    confirmed: np.ndarray | None = None  # and on those that confirm
+    setting: hard.Setting  # as it was measured
 
     def of_estimator(self) -> dict[str, Any]:
         """The parameters of `RGALS`."""
@@ -154,11 +153,10 @@ def find(question: Question) -> Found:
 
 
 def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choice:
-    """The best setting; the middle of the space where that is no worse than noise can tell.
-
-    The best of many owes a part of its figure to luck, so that the first few are judged by hidden parts that
-    did not choose them, and the middle is left for what is better there by more than the standard error.
-    """
+    """The best setting; the middle of the space where that is no worse than noise can tell."""
+    # The best of many owes a part of its figure to luck, so that the first few are judged by hidden parts
+    # that did not choose them, and the middle is left for what is better there by more than the standard
+    # error.
     best = best_trial(trials, min_gain)
     same = [t for t in trials if t.level == best.level and t.params["K"] == best.params["K"]]
     middle = next((t for t in same if t.judged.plain is not None), None)
@@ -182,14 +180,13 @@ def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choic
                 figure = float(np.nanmean(users))
                 searched, confirmed = trial.judged.users, users
     params = {**measure.settings(best.params, measure.prepared.whole, best.params["K"]), **taken}
-    return Choice(measure.name, measure.loss, params, figure, base, best, row, searched, confirmed)
+    setting = hard.Setting(best.params, taken, searched, confirmed)
+    return Choice(measure.name, measure.loss, params, figure, base, best, row, setting)
 
 
 def _with_hard_negatives(measure: Measurement, choice: Choice, budget: float) -> Choice:
     """The choice, with hard negatives where they are worth it."""
-    taken = {name: choice.params[name] for name in ("n_iter", "readout_exponent")}
-    given = hard.Setting(choice.trial.params, taken, choice.searched, choice.confirmed)
-    found = hard.try_weights(measure, given, budget)
+    found = hard.try_weights(measure, choice.setting, budget)
     if found is None:
         return choice
     params, judged = found

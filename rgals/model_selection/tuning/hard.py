@@ -43,11 +43,9 @@ def reserve(measure: Measurement, most: float) -> float:
 
 
 def try_weights(measure: Measurement, given: Setting, budget: float) -> tuple[dict[str, Any], Judged] | None:
-    """The setting with hard negatives where that is better beyond noise, as far as the budget goes.
-
-    Weights from 1 outwards while that pays, then reg beside the best. What is best on the parts that search
-    is confirmed on the others.
-    """
+    """The setting with hard negatives where that is better beyond noise, as far as the budget goes."""
+    # Weights from 1 outwards while that pays, then reg beside the best. What is best on the parts that search
+    # is confirmed on the others.
     weights = [0.0, *(weight for weight in measure.space.weights if weight > 0)]
     searched, others = measure.prepared.searched, measure.prepared.others
     n_iter = iterations(measure, given.taken["n_iter"])

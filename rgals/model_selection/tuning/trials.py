@@ -170,10 +170,8 @@ def _sampled(split: Fold) -> Fold:
 
 
 def of_estimator(loss: Loss, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of `RGALS` from those of a table, in which the loss's stand beside the others.
-
-    A weight of hard negatives counts in the last iterations, in half of them at most.
-    """
+    """Parameters of `RGALS` from those of a table, in which the loss's stand beside the others."""
+    # A weight of hard negatives counts in the last iterations, in half of them at most.
     of_loss = {k: v for k, v in params.items() if k not in OF_MODEL}
     of_model = {k: v for k, v in params.items() if k in OF_MODEL}
     if of_model.get("hard_negatives"):
@@ -192,21 +190,17 @@ def make_model(loss: Loss, params: Mapping[str, Any], level: int, **common: Any)
 
 @dataclass
 class Measurement:
-    """Measures settings of one loss; asks the journal first.
-
-    ``name``: of the loss in journal and table. ``common``: parameters of `RGALS` that all fits share. No fit
-    starts after ``deadline`` (of `time.monotonic`). ``report`` hears of every row, and gives its number.
-    """
+    """Measures settings of one loss; asks the journal first."""
 
     loss: Loss
-    name: str
+    name: str  # of the loss in journal and table
     space: Space
     prepared: Prepared
     metric: str
-    common: dict[str, Any]
+    common: dict[str, Any]  # parameters of `RGALS` that all fits share
     journal: Journal | None
-    deadline: float | None
-    report: Callable[[dict[str, Any]], int]
+    deadline: float | None  # of `time.monotonic`; no fit starts after it
+    report: Callable[[dict[str, Any]], int]  # hears of every row, and gives its number
     ahead: Callable[[int], None]  # hears of K before a full fit with it
     _starts: dict[int, RGALS | None] = field(default_factory=dict)
     _rules: dict[tuple[int, int], dict[str, float]] = field(default_factory=dict)
@@ -253,10 +247,8 @@ class Measurement:
         return self.space.stops or tuple(sorted({-(-n // k) for k in (8, 4, 2, 1)}))
 
     def stops(self, params: Mapping[str, Any]) -> tuple[int, ...]:
-        """Iterations after which a setting in full is judged: a larger K takes no more than one before.
-
-        With hard negatives after the last, whose users are not those of a draw.
-        """
+        """Iterations after which a setting in full is judged: a larger K takes no more than one before."""
+        # With hard negatives after the last, whose users are not those of a draw.
         if "hard_negatives" in params:
             return (params["n_iter"],)
         return tuple(n for n in self.iterations if n <= params.get("n_iter", n))
@@ -366,11 +358,9 @@ class Measurement:
         best: int | None = None,
         exponents: tuple[float, ...] | None = None,
     ) -> dict[str, Any]:
-        """A setting in full: judged along the fit, and with exponents of the read-out where that was best.
-
-        A fit that has become worse beyond noise ends there. ``best``: the iteration to take, where it is
-        known.
-        """
+        """A setting in full: judged along the fit, and with exponents of the read-out where that was best."""
+        # A fit that has become worse beyond noise ends there. `best`: the iteration to take, where it is
+        # known.
         middle, iterations = self.space.params(self.space.middle), self.stops(params)
         last, K = iterations[-1], params["K"]
         exponents = self.space.readouts if exponents is None else exponents
@@ -430,10 +420,8 @@ class Look:
         self.scores: dict[float, np.ndarray] = {}  # by exponent of the read-out
 
     def __call__(self, now: Iteration) -> bool:
-        """Judge an iteration that is a stop; the last is judged by what the fit publishes.
-
-        True where it is worse than the best beyond noise, and nobody asks what comes after it.
-        """
+        """Judge an iteration that is a stop; the last is judged by what the fit publishes."""
+        # True where it is worse than the best beyond noise, and nobody asks what comes after it.
         if now.iteration not in self.stops or now.iteration == max(self.stops):
             return False
         self._judge(now.iteration, (now.user_factors, now.item_factors))
