@@ -17,6 +17,7 @@ from rgals.runtime.errors import InputError, InputTypeError, UnknownIdError
 _WIDE_BYTES, _WIDE_FACTOR = 1 << 24, 4
 LABELS = 1 << 13  # labels that are looked at together
 Names = Callable[[int, int], np.ndarray]  # the labels from one number on, before another
+Coded = tuple[np.ndarray, np.ndarray]  # codes (int64), and the sorted labels that they number
 
 
 def as_labels(labels: Any) -> np.ndarray:
@@ -98,7 +99,7 @@ def joined(labels: np.ndarray, new: np.ndarray) -> np.ndarray:
     return as_labels([*labels.tolist(), *new.tolist()])
 
 
-def encode(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def encode(column: np.ndarray) -> Coded:
     """Codes (int64) and sorted distinct labels of a column from `as_labels`: ``labels[codes] == column``."""
     if len(column) == 0:
         return np.empty(0, np.int64), column
@@ -115,7 +116,7 @@ def numbering() -> dict[Any, int]:
     return defaultdict(count().__next__)
 
 
-def sort_codes(codes: np.ndarray, distinct: Any) -> tuple[np.ndarray, np.ndarray]:
+def sort_codes(codes: np.ndarray, distinct: Any) -> Coded:
     """Renumber codes so that their labels are sorted."""
     labels = as_labels(distinct)
     if labels.dtype == object:  # integers by value, then strings by code point
@@ -136,7 +137,7 @@ def arrow_codes(column: Any) -> tuple[np.ndarray, list]:
     return codes, coded.chunk(0).dictionary.to_pylist()
 
 
-def text_to_labels(codes: np.ndarray, distinct: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def text_to_labels(codes: np.ndarray, distinct: Sequence[str]) -> Coded:
     """Codes and sorted labels of texts; integers where all are plain ones (``007`` is not one)."""
     known = numbering()
     codes = np.array([known[text.strip()] for text in distinct], np.int64)[codes]

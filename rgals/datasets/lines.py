@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rgals.datasets.columns import choose
-from rgals.datasets.ids import numbering, text_to_labels
+from rgals.datasets.ids import Coded, numbering, text_to_labels
 from rgals.datasets.interactions import TEST, TRAIN, Columns, text_timestamps
 from rgals.datasets.layout import known_encoding, open_bytes, sample, shown
 from rgals.runtime.bars import Bar
@@ -22,7 +22,7 @@ _FIELDS: dict[str, tuple[Any, str]] = dict.fromkeys(("user", "item"), (int | str
 _FIELDS |= {"timestamp": (int | float | str, "a number or a text")}
 _FIELDS |= dict.fromkeys(("value", "split"), (int | float, "a number"))
 Pair = tuple[int, dict[str, Any]]  # the number of a line, and what it says of an interaction by role
-Labels = Callable[[np.ndarray, Any], tuple[np.ndarray, np.ndarray]]  # sorts distinct ids and their codes
+Labels = Callable[[np.ndarray, Any], Coded]  # sorts distinct ids and their codes
 
 
 def numbered(path: Path, progress: bool = False) -> Iterator[tuple[int, bytes]]:

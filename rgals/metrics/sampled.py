@@ -67,7 +67,8 @@ def evaluate_sampled(
     Returns
     -------
     dict of str to float
-        Means over the users with test items.
+        Means over the users with test items; items of cold users (see `evaluate`) count as missed. Equal
+        scores are ranked by the smaller item id, as everywhere in rgals.
     (dict of str to ndarray, ndarray)
         With ``per_user``: an array by metric, and the users it belongs to.
 
@@ -77,11 +78,6 @@ def evaluate_sampled(
         A metric of another kind.
     InputError
         A user has fewer than ``n_negatives`` items to draw from, or no user has a test item.
-
-    Notes
-    -----
-    Equal scores are ranked by the smaller item id, as everywhere in rgals. The test items of cold users (see
-    `evaluate`) count as missed.
 
     References
     ----------

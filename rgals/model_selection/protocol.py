@@ -220,9 +220,7 @@ class Protocol:
             train, validation, test = split_interactions(matrix, self.ratios, by=self.split, random_state=rng)
         return Parts(train, validation, test, users, items)
 
-    def _given(
-        self, matrix: sp.csr_array, given: Any, rng: np.random.RandomState
-    ) -> tuple[sp.csr_array, sp.csr_array, sp.csr_array]:
+    def _given(self, matrix: sp.csr_array, given: Any, rng: Any) -> tuple[sp.csr_array, ...]:
         train, validation, test = (entries(matrix, given == part) for part in (TRAIN, VALIDATION, TEST))
         if validation.nnz or self.validation == 0:
             return train, validation, test
@@ -230,9 +228,7 @@ class Protocol:
         train, validation = split_interactions(train, shares, random_state=rng)
         return train, validation, test
 
-    def _held_out_users(
-        self, matrix: sp.csr_array, users: np.ndarray, items: np.ndarray, rng: np.random.RandomState
-    ) -> Parts:
+    def _held_out_users(self, matrix: sp.csr_array, users: np.ndarray, items: np.ndarray, rng: Any) -> Parts:
         sizes = part_sizes(np.array([matrix.shape[0]]), np.array(self.ratios))[0]
         parts = np.split(rng.permutation(matrix.shape[0]), np.cumsum(sizes)[:-1])
         train, validation, test = map(np.sort, parts)

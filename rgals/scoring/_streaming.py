@@ -177,7 +177,7 @@ def recommend_all(
                     raise InputError(f"{scratch.path} was changed while it was in use; run again")
 
             with atomic_file(target) as file:
-                _tables.write(file, kind, batches, task.names, len(task), task.items, task.dtype, n)
+                _tables.write(file, kind, batches, task.names, task.items, (len(task), n), task.dtype)
             n_rows = served = 0
             for ids, _ in scratch.batches():
                 n_rows += int((ids >= 0).sum())
@@ -254,14 +254,12 @@ class Task:
         """Lists of the users from ``start`` on, before ``stop``; those who get nothing raise no warning."""
         parts = {name: _part(value, start, stop) for name, value in self.filters.items()}
         options = {k: Positions(part) if isinstance(part, np.ndarray) else part for k, part in parts.items()}
+        options["cold"] = self.cold
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"\d+ of \d+ users have no", UserWarning)
             if self.new is not None:
-                return self.model.recommend_new(
-                    _part(self.new, start, stop), self.n, cold=self.cold, **options
-                )
-            rows = Positions(self.rows[start:stop])
-            return self.model.recommend(rows, self.n, cold=self.cold, **options)
+                return self.model.recommend_new(_part(self.new, start, stop), self.n, **options)
+            return self.model.recommend(Positions(self.rows[start:stop]), self.n, **options)
 
     def key(self, batch_size: int) -> bytes:
         """Digest of everything that the lists depend on."""

@@ -88,18 +88,18 @@ def write(
     kind: str,
     batches: Batches,
     users: Names,
-    n_users: int,
     items: np.ndarray,
+    shape: tuple,
     dtype: np.dtype,
-    n: int,
 ) -> None:
     """Write a whole table."""
     # `batches()` gives an iterator over the batches, each time from the first on; `users(start, stop)` gives
-    # labels of users, in the same order. `items` are the labels of all items, `dtype` is that of the scores.
+    # labels of users, in the same order. `items` are the labels of all items; `shape`: users, and entries of
+    # a list; `dtype` is that of the scores.
     if kind == "parquet":
         _write_parquet(file, batches(), items, dtype)
     elif kind == "npz":
-        _write_npz(file, batches, users, n_users, items, dtype, n)
+        _write_npz(file, batches, users, items, shape, dtype)
     else:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         if kind == "jsonl":
@@ -163,7 +163,7 @@ def _write_parquet(file: BinaryIO, batches: Iterator[Batch], items: np.ndarray, 
 
 
 def _write_npz(
-    file: BinaryIO, batches: Batches, users: Names, n_users: int, items: np.ndarray, dtype: np.dtype, n: int
+    file: BinaryIO, batches: Batches, users: Names, items: np.ndarray, shape: tuple, dtype: np.dtype
 ) -> None:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
 
@@ -176,7 +176,7 @@ def _write_npz(
                 for part in parts:
                     stream.write(np.ascontiguousarray(part, dtype).tobytes())
 
-        member("item", (n_users, n), "<i4", (ids for _, ids, _ in batches()))
-        member("score", (n_users, n), dtype, (scores for _, _, scores in batches()))
-        write_labels(member, "user_", users, n_users)
+        member("item", shape, "<i4", (ids for _, ids, _ in batches()))
+        member("score", shape, dtype, (scores for _, _, scores in batches()))
+        write_labels(member, "user_", users, shape[0])
         write_labels(member, "item_", lambda start, stop: items[start:stop], len(items))

@@ -37,6 +37,7 @@ from rgals.training.steps import Iteration
 _WARM = 5  # iterations of the fit that cheap ones start from
 _LARGE = 1_000_000  # interactions beyond which cheap fits see a sample of the users,
 _JUDGES = 3_000  # and users that they are judged by
+Factors = tuple[np.ndarray, np.ndarray]  # of users and of items
 _DEFAULT = (0.9, 0.1)  # training and validation of every user where no protocol is given
 
 
@@ -348,22 +349,16 @@ class Measurement:
     def again(self, why: str, params: dict, taken: dict, splits: list[Fold], level: int) -> Judged:
         """A setting with iterations and a read-out that are known, judged by some splits."""
         key = json.dumps([why, self.name, params, taken], sort_keys=True, default=str)
-        best, exponents = taken["n_iter"], (taken["readout_exponent"],)
-        return self._recorded(key, level, lambda: self._in_full(params, splits, best, exponents))
+        return self._recorded(key, level, lambda: self._in_full(params, splits, taken))
 
-    def _in_full(
-        self,
-        params: dict[str, Any],
-        splits: list[Fold],
-        best: int | None = None,
-        exponents: tuple[float, ...] | None = None,
-    ) -> dict[str, Any]:
+    def _in_full(self, params: dict, splits: list[Fold], taken: dict | None = None) -> dict[str, Any]:
         """A setting in full: judged along the fit, and with exponents of the read-out where that was best."""
-        # A fit that has become worse beyond noise ends there. `best`: the iteration to take, where it is
-        # known.
+        # A fit that has become worse beyond noise ends there. `taken`: iterations and read-out, where known.
         middle, iterations = self.space.params(self.space.middle), self.stops(params)
         last, K = iterations[-1], params["K"]
-        exponents = self.space.readouts if exponents is None else exponents
+        best, exponents = None, self.space.readouts
+        if taken is not None:
+            best, exponents = taken["n_iter"], (taken["readout_exponent"],)
         weight = params.get("hard_negatives", 0.0)
         reference = not weight and all(params[name] == value for name, value in middle.items())
         looks: list[Look] = []
@@ -371,8 +366,8 @@ class Measurement:
         for split in splits:
             # The first part says how many iterations are best; the plain fit is judged on all of them.
             stops = set(iterations) if best is None else {best, *((last,) if reference else ())}
-            look = Look(split, self.metric, {last} if split.fold_in else stops, best, self.common["n_jobs"])
-            look.patient = reference
+            stops = {last} if split.fold_in else stops
+            look = Look(split, self.metric, stops, best, self.common["n_jobs"], reference)
             shown = self.settings({**params, "n_iter": max(look.stops)}, split.train, K)
             model = make_model(self.loss, shown, TOP, **self.common)
             try:
@@ -404,20 +399,22 @@ class Measurement:
         return {**found, "seconds": time.perf_counter() - started, "error": fault}
 
 
+@dataclass(eq=False)
 class Look:
     """Judges a full fit after some of its iterations; keeps the factors of the best, or of a given one."""
 
-    def __init__(
-        self, split: Fold, metric: str, stops: set[int], keep: int | None, n_jobs: int | None = None
-    ) -> None:
-        self.split, self.metric, self.stops, self.keep = split, metric, stops, keep
-        self.n_jobs, self.patient = n_jobs, True
-        self.judged = 0  # times
-        self.degrees: Degrees | None = None
-        self.figures: dict[int, np.ndarray] = {}  # of every judged user, by iteration
-        self.kept: int | None = None
-        self.factors: tuple[np.ndarray, np.ndarray] | None = None
-        self.scores: dict[float, np.ndarray] = {}  # by exponent of the read-out
+    split: Fold
+    metric: str
+    stops: set[int]
+    keep: int | None
+    n_jobs: int | None = None
+    patient: bool = True  # a fit goes on that has become worse
+    judged: int = 0  # times
+    degrees: Degrees | None = None
+    figures: dict[int, np.ndarray] = field(default_factory=dict)  # of every judged user, by iteration
+    kept: int | None = None
+    factors: Factors | None = None
+    scores: dict[float, np.ndarray] = field(default_factory=dict)  # by exponent of the read-out
 
     def __call__(self, now: Iteration) -> bool:
         """Judge an iteration that is a stop; the last is judged by what the fit publishes."""
@@ -438,7 +435,7 @@ class Look:
         for stop in sorted(self.stops - set(self.figures)):
             self._judge(stop, factors_of(model, self.split))
 
-    def _judge(self, iteration: int, factors: tuple[np.ndarray, np.ndarray]) -> None:
+    def _judge(self, iteration: int, factors: Factors) -> None:
         self.judged += 1
         found = self.figures[iteration] = each_user(factors, self.split, self.metric, self.n_jobs)
         if self.keep is None:
@@ -479,15 +476,13 @@ def outwards(judged: Callable[[int], float], n: int, first: int) -> int:
     return found
 
 
-def factors_of(model: RGALS, split: Fold) -> tuple[np.ndarray, np.ndarray]:
+def factors_of(model: RGALS, split: Fold) -> Factors:
     """Factors of the judged users' rows, and of the items."""
     users = model.transform(split.told) if split.fold_in else model.user_factors_
     return users, model.item_factors_
 
 
-def each_user(
-    factors: tuple[np.ndarray, np.ndarray], split: Fold, metric: str, n_jobs: int | None = None
-) -> np.ndarray:
+def each_user(factors: Factors, split: Fold, metric: str, n_jobs: int | None) -> np.ndarray:
     """The metric of every judged user; one figure, where it is of all users together."""
     known = split.told, split.hidden, (metric,)
     if parse(metric).needs == EXPOSURE:
