@@ -299,22 +299,7 @@ class IdMap:
         return found
 
     def parse(self, text: str | Sequence[str], *, missing: str = "error") -> np.ndarray:
-        """Row numbers of labels typed as text, as on a command line: ``"7"`` finds the integer label 7.
-
-        Parameters
-        ----------
-        text : str or sequence of str
-        missing : {"error", "mark"}, default "error"
-
-        Returns
-        -------
-        ndarray of int64, shape (m,)
-
-        Raises
-        ------
-        UnknownIdError
-            A label is not known.
-        """
+        """`index` of labels typed as text, as on a command line: ``"7"`` finds the integer label 7."""
         words = [text] if isinstance(text, str) else list(text)
         whole = self.labels.dtype.kind in "iu"
         found = np.full(len(words), -1, np.int64) if whole else self.index(words, missing="mark")
@@ -387,8 +372,7 @@ class IdMap:
         ----------
         arrays : mapping of str to ndarray
             A dict or an open npz file.
-        prefix : str, default ""
-        what : str, default "id"
+        prefix, what : str, default "" and "id"
 
         Returns
         -------

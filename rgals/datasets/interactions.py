@@ -130,20 +130,7 @@ class Interactions:
         return entries(self.matrix, self.split == which)
 
     def take(self, users: np.ndarray, items: np.ndarray) -> "Interactions":
-        """The given rows and columns, with their ids, timestamps and split.
-
-        Parameters
-        ----------
-        users : ndarray of int, shape (m,)
-            Row numbers, increasing.
-        items : ndarray of int, shape (n,)
-            Column numbers, increasing.
-
-        Returns
-        -------
-        Interactions
-            Of shape (m, n).
-        """
+        """Some rows and columns, by their increasing numbers, with their ids, timestamps and split."""
         numbers = np.arange(1, self.nnz + 1)
         position = sp.csr_array((numbers, self.matrix.indices, self.matrix.indptr), shape=self.shape)
         position = position[users][:, items].tocsr()
@@ -158,12 +145,9 @@ class Interactions:
         return dataclasses.replace(self, **changes)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write everything to one npz that `read_interactions` reads; an old file is replaced at the end.
+        """Write everything to one npz, a name that ends so; an old file is replaced at the end.
 
-        Parameters
-        ----------
-        path : path-like
-            Ends in ``.npz``.
+        `read_interactions` reads it.
         """
         if Path(path).suffix != ".npz":
             raise ParameterError("path", str(path), "give a name that ends in .npz")

@@ -274,14 +274,13 @@ def topk_dense(
     ----------
     scores : ndarray of float32 or float64, shape (B, N), C-ordered and writeable
         Overwritten: excluded entries become -inf.
-    n : int, default 10
-    exclude : sparse matrix of shape (B, N), optional
-    n_jobs : int or None
+    n, exclude, n_jobs
+        As in `topk`.
 
     Returns
     -------
-    ids : ndarray of int32, shape (B, n)
-    scores : ndarray, shape (B, n)
+    ids, scores : ndarray, shape (B, n)
+        As in `topk`.
 
     Raises
     ------

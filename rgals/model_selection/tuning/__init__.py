@@ -114,16 +114,7 @@ class TuneResult:
     gain: float = 0.0
 
     def table(self, n: int = 10) -> str:
-        """The best n settings at full cost, as a Markdown table.
-
-        Parameters
-        ----------
-        n : int, default 10
-
-        Returns
-        -------
-        str
-        """
+        """The best ``n`` settings at full cost, as a Markdown table."""
         top = min(max(row["level"] for row in self.trials), TOP)  # others were judged by other users
         rows = sorted((r for r in self.trials if r["level"] == top), key=lambda r: -r[self.metric])[:n]
         names = list(dict.fromkeys(name for row in rows for name in row["params"]))
@@ -174,8 +165,7 @@ def tune(
     Parameters
     ----------
     loss : str, Loss or sequence of these
-        What to tune. Several share the budget, and the best is refitted. Parameters of an object that differ
-        from the defaults of its class stay as they are.
+        What to tune, as in `rgals.RGALSCV`; the best is refitted.
     X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
     space : dict, optional
         Changes of the default space of the loss (`default_space`): a tuple ``(low, high)`` is a range,
@@ -188,9 +178,7 @@ def tune(
         gives each its own. Ranges are for the training part and the first K: elsewhere settings move as the
         rule does.
     budget : float, default 30
-        In default fits with the first K, the refit and all evaluation included, by a model of cost
-        (`rgals.model_selection.tuning.cost`) and never by the clock. A fit counts as at least some 2.5
-        seconds of two cores. The fewest are two settings in full.
+        As in `rgals.RGALSCV`: in default fits with the first K, the refit and all evaluation included.
     protocol : Protocol or str, optional
         How training, validation and test parts are made; a string names one of `PROTOCOLS`. By default a
         tenth of every user's interactions is held out for validation and there is no test part.
@@ -199,9 +187,8 @@ def tune(
     columns : dict or "matrix", optional
         Where X and validation are frames: as in `rgals.RGALS.fit`.
     metric : str, default "ndcg@10"
-        As in `rgals.metrics.evaluate`; larger must be better.
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default "auto"
-        What an interaction weighs, as in `rgals.RGALS`; "auto" is decided once, for all fits.
+        As in `rgals.RGALSCV`.
     search : Search, optional
         Number of splits and iterations, who proposes settings, limits. They were keywords of their own in
         0.1, which warn for one release.
