@@ -20,7 +20,8 @@ from rgals.model_selection.tuning import engine
 from rgals.model_selection.tuning.engine import Found, Question, find, own_space, read_losses
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.hard import WEIGHTS
-from rgals.model_selection.tuning.trials import Prepared, of_estimator, split_for_tuning
+from rgals.model_selection.tuning.prepared import Prepared, split_for_tuning
+from rgals.model_selection.tuning.trials import of_estimator
 from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.memory import typed_errors

@@ -16,8 +16,8 @@ from rgals.metrics import evaluate
 from rgals.model_selection.protocol import Protocol
 from rgals.model_selection.tuning.engine import Question, find, read_losses, settle_values
 from rgals.model_selection.tuning.halving import PROPOSERS, TOP
+from rgals.model_selection.tuning.prepared import Prepared, split_for_tuning
 from rgals.model_selection.tuning.space import default_space
-from rgals.model_selection.tuning.trials import Prepared, split_for_tuning
 from rgals.runtime.checks import check_choice, check_int, check_real, moved_to
 
 __all__ = ["EdgeWarning", "Search", "TuneResult", "default_space", "tune"]

@@ -6,7 +6,8 @@ import numpy as np
 
 from rgals.datasets.times import half_life_in
 from rgals.losses import AUTO
-from rgals.model_selection.tuning.trials import Measurement, beyond_noise, outwards
+from rgals.model_selection.tuning.judging import beyond_noise, outwards
+from rgals.model_selection.tuning.trials import Measurement
 from rgals.runtime.errors import ParameterError
 
 #: Half-lives that "auto" tries, in units of the time from the first interaction to the last.

@@ -12,8 +12,10 @@ from rgals.losses import LOSSES, Loss, get_loss
 from rgals.matrix.weighting import Weighting
 from rgals.model_selection.tuning import ages, halving, hard
 from rgals.model_selection.tuning.halving import SHARE, TOP, OutOfTimeError, Trial, best_trial, search
+from rgals.model_selection.tuning.judging import beyond_noise
+from rgals.model_selection.tuning.prepared import Prepared
 from rgals.model_selection.tuning.space import make_space
-from rgals.model_selection.tuning.trials import Measurement, Prepared, beyond_noise, of_estimator
+from rgals.model_selection.tuning.trials import Measurement, of_estimator
 from rgals.runtime.bars import Bar
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.memory import available_bytes, fit_bytes, readable

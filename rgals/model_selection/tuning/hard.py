@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rgals.model_selection.tuning.halving import TOP, Judged
+from rgals.model_selection.tuning.judging import beyond_noise, outwards
 from rgals.model_selection.tuning.space import Range
-from rgals.model_selection.tuning.trials import Measurement, beyond_noise, outwards
+from rgals.model_selection.tuning.trials import Measurement
 from rgals.runtime.errors import InsufficientMemoryError
 from rgals.training.start import DRAWS
 
