@@ -31,8 +31,7 @@ class Interactions:
     Attributes
     ----------
     matrix : scipy.sparse.csr_array of float32, shape (n_users, n_items)
-        Weights > 0, and dislikes, of value -1, where they were asked for; rows sorted by column, no
-        duplicates.
+        Weights > 0, and dislikes, of value -1, where asked for; rows sorted by column, no duplicates.
     user_ids : ndarray, shape (n_users,)
         External label of every row: int64, strings, or objects for a mixture.
     item_ids : ndarray, shape (n_items,)

@@ -54,8 +54,7 @@ def prepare_paper(
     data : Interactions, optional
         Raw interactions to prepare by the recipe of ``name``; by default they are fetched.
     random_state : int, RandomState or None, default 0
-        Of the split; see `rgals.model_selection.split_interactions` for the rounding. The paper does not
-        publish its split.
+        Of the split, which `rgals.model_selection.split_interactions` rounds; the paper's is not published.
     check : bool, optional
         Compare the result with Table 5 of the paper. Default: True for fetched data, False for given data.
     folder : path-like, optional

@@ -72,8 +72,7 @@ def split_interactions(
     that would get none, though its ratio is above 0, takes one from training as long as training keeps one;
     the last part (test) comes first. With (0.8, 0.1, 0.1) a user with 1 interaction has it in training, with
     2 one in training and one in test, with 3 to 19 one each in validation and test. This is the rule of
-    RecStudio, with which the RG losses were published. With ``by="global"`` n is the number of all
-    interactions.
+    RecStudio, with which the RG losses were published. With ``by="global"`` n counts all interactions.
 
     Examples
     --------
@@ -187,8 +186,7 @@ def temporal_split(X: Any, cut: Any, timestamp: Any = None, *, columns: Any = No
     Returns
     -------
     tuple of csr_array, one more than cuts, each of shape (n_users, n_items)
-        Interactions where `split_interactions` gives them. Users and items that occur only after the cut
-        have no training interaction.
+        Interactions where `split_interactions` gives them. What is new after the cut has no training.
 
     Raises
     ------

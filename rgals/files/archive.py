@@ -1,7 +1,6 @@
 """npz archives of plain arrays that are written all or nothing and checked before they are read.
 
-A file is described once, by a `FileSpec`. `save_npz` writes exactly what the specification allows, and
-`load_npz` reads nothing else.
+A file is described once, by a `FileSpec`: `save_npz` writes what that allows, `load_npz` reads nothing else.
 """
 
 import hashlib

@@ -72,16 +72,14 @@ def evaluate(
         shapes (M, K) and (N, K); or a function from an array of user indices to their scores of all items,
         shape (len, N), for models that are not factorisations.
     train : sparse matrix of shape (M, N), Interactions, frame, or None
-        Interactions that leave the ranking. Test interactions that are also here cannot be recommended: they
-        are dropped, with a warning.
+        Interactions that leave the ranking. Test interactions that are here too are dropped, with a warning.
     test : sparse matrix of shape (M, N), Interactions or frame
         Relevant items: any value above 0. Relevance is binary. Values below 0 are dislikes, which
         ``dislike_rate`` counts. What has ids is laid out as the model is (or, where that has none,
         ``train``). Users and items that the model does not know are cold and missed; a warning counts them.
     metrics : str or iterable of str, default ("ndcg@10",)
         ``ndcg, mrr, map, capped_map, recall, capped_recall, precision, f1, hit_rate, rbp, nrbp, coverage,
-        gini, novelty, arp, dislike_rate`` with a cutoff (``"recall@20"``); ``auc`` and ``pauc`` of the
-        whole ranking.
+        gini, novelty, arp, dislike_rate`` with a cutoff (``"recall@20"``); ``auc, pauc`` of whole rankings.
         ``recall`` divides by the number of test items, ``capped_recall`` by at most k; likewise ``map``.
         Other usual names (``hr@10``, ``p@5``) are understood; ``rgals metrics`` prints all of them with
         definitions. Parameters go into parentheses: ``"rbp(0.95)@50"``, ``"pauc(0.05)"``.

@@ -56,8 +56,7 @@ def evaluate_sampled(
         ``hit_rate``, ``ndcg`` and ``mrr`` with a cutoff. With one relevant item at rank r they are
         ``[r <= k]``, ``[r <= k] / log2(r + 1)`` and ``[r <= k] / r``.
     n_negatives : int, default 99
-        Different items drawn uniformly from those that are neither in train nor in test for the user, anew
-        for each test item.
+        Different items, drawn uniformly for each test item from those of neither train nor test of the user.
     users, columns
         As in `evaluate`.
     per_user : bool, default False

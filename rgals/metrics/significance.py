@@ -55,8 +55,7 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Percentile bootstrap confidence interval of the mean over users.
 
-    Users are drawn with replacement, as many as there are; the interval holds the middle ``level`` of the
-    means.
+    Users are drawn with replacement, as many as there are; the middle ``level`` of the means is the interval.
 
     References
     ----------

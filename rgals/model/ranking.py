@@ -266,9 +266,8 @@ class FactorRanker(Fitted):
         Parameters
         ----------
         X_rows : sparse matrix, array, Interactions or frame of shape (B, N), optional
-            The interactions of each new user: a matrix has the columns of the training matrix. A frame of
-            users and items has a row for each different user, in the order of `numpy.unique`. None where
-            there are features alone.
+            The interactions of each new user: a matrix has the columns of the training matrix. A frame has a
+            row for each different user, in the order of `numpy.unique`. None where there are features alone.
         n : int, default 10
         exclude : "given", None, sparse matrix of shape (B, N), or a tuple of these; default "given"
             Pairs that must not be returned: the interactions in ``X_rows``, none, or those of a matrix.

@@ -53,8 +53,7 @@ class RGALSCV(RGALS):
     budget : float, default=10
         In default fits with the first K, evaluation and the last fit included, by a model of cost, never by
         the clock. A fit counts as at least some 2.5 seconds of two cores. The fewest are two settings in
-        full. A larger K has a fifth of it, in fits with that K, which take no more iterations than were best
-        with the K before.
+        full. A larger K has a fifth, in fits with that K of no more iterations than were best before.
     space : dict, optional
         Changes of the space, as in `rgals.model_selection.tune`. ``{"hard_negatives": 0}`` leaves them out;
         by default 0.5, 1, 2 and 4 are tried on what was found, on the CPU. Where times are known, so are
@@ -168,12 +167,10 @@ class RGALSCV(RGALS):
         y : ignored
         validation : sparse matrix, Interactions or frame, shape (n_users, n_items), optional
             What settings are judged by instead of hidden parts of ``X``: for data whose future is no random
-            part of them. The last fit takes it too. Users and items that ``X`` does not have are left out,
-            with a warning.
+            part of them. The last fit takes it too. What ``X`` does not know is left out, with a warning.
         folder : path, optional
             Where every measurement is written down. The same call goes on from there after an interruption,
-            with the same results but for seconds; so does one with a larger budget. ``random_state`` must be
-            an int.
+            with the same results but for seconds; so does a larger budget. It needs an int ``random_state``.
         user_ids, item_ids, columns
             As in `RGALS.fit`.
 
@@ -191,8 +188,7 @@ class RGALSCV(RGALS):
         Warns
         -----
         UserWarning
-            No user has two interactions, so that nothing can be hidden: the rule is taken. A larger K does
-            not fit into memory.
+            No user has two interactions: the rule is taken. A larger K does not fit into memory.
         """
         losses, seed = self._read_parameters(folder)
         told = given(X, columns)

@@ -141,8 +141,7 @@ class InteractionSplit(_Split):
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[Any, Any]]:
         """Yield (train, test) of each fold, csr_array of the shape of ``X``, Interactions where that has ids.
 
-        ``X`` is a sparse matrix, array, Interactions or frame, shape (n_users, n_items); ``y`` and ``groups``
-        are ignored.
+        ``X`` is a sparse matrix, array, Interactions or frame, users x items. The others are ignored.
         """
         n_splits = check_int("n_splits", self.n_splits, 2)
         found = given(X, self.columns)

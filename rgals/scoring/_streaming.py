@@ -77,16 +77,14 @@ def recommend_all(
     Lists are computed for ``batch_size`` users at a time and added to a scratch file ``<out>.partial``. When
     all are there, the table is written beside its final place, renamed, and the scratch file is removed. A
     call that finds the scratch file of a killed one with the same model and the same question goes on where
-    that stopped, and writes the same bytes as one that was never killed. Another file of that name is left
-    alone, and an error.
+    that stopped, and writes the same bytes as if never killed. Another file of that name is an error.
 
     Parameters
     ----------
     model : fitted RGALS or SGDRanker
         The fit that it holds when this is called is used throughout.
     out : str or path
-        The kind of file follows from its ending: ``.parquet`` (needs pyarrow), ``.csv``, ``.tsv``,
-        ``.jsonl``, ``.npz``.
+        Its ending says the kind: ``.parquet`` (needs pyarrow), ``.csv``, ``.tsv``, ``.jsonl``, ``.npz``.
     n : int, default 10
         Items for each user.
     users, candidates, exclude_items, cold
@@ -134,8 +132,7 @@ def recommend_all(
     -1 where there is none) and ``score``, and the labels that the rows and the numbers in ``item`` stand for,
     readable by ``rgals.datasets.IdMap.from_arrays(arrays, "user_")`` and ``"item_"``.
 
-    Beyond the model, memory holds one batch and, for parquet, a quarter of a million rows: it does not grow
-    with the number of users.
+    Beyond the model, memory holds one batch and, for parquet, a quarter million rows, however many users.
 
     Examples
     --------

@@ -43,8 +43,7 @@ class Search:
     min_gain : float, default 0.005
         Relative gain for which a larger K is worth its cost.
     sampler : {"gp", "optuna"}, default "gp"
-        Who proposes settings: evenly spread points and then a Gaussian process, or Optuna's TPE (extra
-        ``tune``) for both.
+        Who proposes settings: even points and then a Gaussian process, or Optuna's TPE (extra ``tune``).
     time_limit : float, optional
         Seconds after which no further fit starts, except the refit.
 
@@ -175,8 +174,7 @@ def tune(
         ``readout_exponent`` (a value or a list); and ``hard_negatives``, weights that are tried on what was
         found, as far as the budget goes, and then ``half_life``, a list or "auto", where X has times and no
         protocol divides it (by default none of either). With several losses, a dict by name of the loss
-        gives each its own. Ranges are for the training part and the first K: elsewhere settings move as the
-        rule does.
+        gives each its own. Ranges are for the training part and the first K: elsewhere they move as the rule.
     budget : float, default 30
         As in `rgals.RGALSCV`: in default fits with the first K, the refit and all evaluation included.
     protocol : Protocol or str, optional
@@ -190,8 +188,7 @@ def tune(
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default "auto"
         As in `rgals.RGALSCV`.
     search : Search, optional
-        Number of splits and iterations, who proposes settings, limits. They were keywords of their own in
-        0.1, which warn for one release.
+        Splits, iterations, proposers, limits: in 0.1 keywords of their own, which warn for one release.
     journal : path, optional
         File of JSON lines: every fit is written there, and read from there when the same call runs again,
         after an interruption or with a larger budget.
