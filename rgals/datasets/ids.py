@@ -345,16 +345,9 @@ class IdMap:
     def to_arrays(self, prefix: str = "") -> dict[str, np.ndarray]:
         """Arrays from which `from_arrays` makes this map again; none needs pickle.
 
-        Parameters
-        ----------
-        prefix : str, default ""
-            Put before every name, so that several maps fit one file.
-
-        Returns
-        -------
-        dict
-            ``labels`` (integers), or ``text`` (uint8, UTF-8) with ``offsets`` (int64), and for a mixture
-            ``integer`` (bool: which of the texts are integers).
+        ``labels`` (integers), or ``text`` (uint8, UTF-8) with ``offsets`` (int64), and for a mixture
+        ``integer`` (bool: which of the texts are integers). ``prefix`` is put before every name, so that
+        several maps fit one file.
         """
         arrays: dict[str, np.ndarray] = {}
 
@@ -366,22 +359,9 @@ class IdMap:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], prefix: str = "", what: str = "id") -> "IdMap":
-        """The map that `to_arrays` wrote.
+        """The map that `to_arrays` wrote, from a dict or an open npz file.
 
-        Parameters
-        ----------
-        arrays : mapping of str to ndarray
-            A dict or an open npz file.
-        prefix, what : str, default "" and "id"
-
-        Returns
-        -------
-        IdMap
-
-        Raises
-        ------
-        InputError
-            Arrays are missing, of the wrong type or do not belong together.
+        An `InputError` says which arrays are missing, of the wrong type or do not belong together.
         """
         if f"{prefix}labels" in arrays:
             labels = np.asarray(arrays[f"{prefix}labels"])

@@ -23,9 +23,8 @@ def check_ratios(ratios: Any) -> np.ndarray:
         shares = np.empty(0)
     good = shares.ndim == 1 and len(shares) >= 2 and np.isfinite(shares).all() and (shares >= 0).all()
     if not good or shares[0] <= 0 or abs(shares.sum() - 1) > 1e-6:
-        raise ParameterError(
-            "ratios", ratios, "give at least two shares >= 0 that sum to 1, the first above 0"
-        )
+        give = "give at least two shares >= 0 that sum to 1, the first above 0"
+        raise ParameterError("ratios", ratios, give)
     return shares
 
 

@@ -195,7 +195,9 @@ class RGALSCV(RGALS):
         matrix, labels, names = read(self, told, dtype_name(self.dtype), user_ids, item_ids)
         whole, found, n_splits = matrix.to_scipy(), None, 0
         if validation is not None or matrix.row_counts.max(initial=0) > 1:
-            n_splits = self._splits(matrix.nnz, validation)
+            auto = next((parts for parts, below in _PARTS if matrix.nnz < below), 1)
+            n_splits = auto if isinstance(self.n_splits, str) else self.n_splits
+            n_splits = 1 if validation is not None else n_splits
             known = None if validation is None else given(validation, columns)
             data = Given(whole, *labels, timestamp=told.timestamp), None, known
             prepared = split_for_tuning(*data, n_splits, self.validation_users, seed)
@@ -204,11 +206,8 @@ class RGALSCV(RGALS):
             params = {"values": values, **found.choice.of_estimator()}
             whole = prepared.final
         else:
-            warnings.warn(
-                "no user has two interactions, so that nothing can be hidden: the rule is taken as it is",
-                UserWarning,
-                stacklevel=3,
-            )
+            said = "no user has two interactions, so that nothing can be hidden: the rule is taken as it is"
+            warnings.warn(said, UserWarning, stacklevel=3)
             K = self.K if isinstance(self.K, int | np.integer) else 64
             params = {"K": K, "loss": next(iter(losses.values())), "n_iter": self.n_iter}
         model = RGALS(**{**self._common(seed), **params}, verbose=self.verbose)
@@ -242,13 +241,6 @@ class RGALSCV(RGALS):
         """Parameters of `RGALS` that all fits share."""
         names = ("n_iter", "values", "dtype", "device", "n_jobs", "metric")
         return {**{name: getattr(self, name) for name in names}, "random_state": seed}
-
-    def _splits(self, nnz: int, validation: Any) -> int:
-        if validation is not None:
-            return 1
-        if not isinstance(self.n_splits, str):
-            return self.n_splits
-        return next((parts for parts, below in _PARTS if nnz < below), 1)
 
     def _space(self, losses: dict[str, Loss]) -> dict[str, Any]:
         weights = [0.0] if is_cuda(self.device) else list(WEIGHTS)

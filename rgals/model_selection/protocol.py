@@ -137,17 +137,15 @@ class Protocol:
         words = [] if self.min_value is None else [f"value >= {self.min_value:g}"]
         if self.core is not None:
             words.append(f"{self.core}-core")
-        words.append(
-            {
-                "user": f"per user {shares}",
-                "global": f"over all interactions {shares}",
-                "leave_last": "the last one for test, the one before for validation",
-                "temporal": f"by time {shares}",
-                "held_out_users": f"users {shares} with {100 * self.fold_in:g} % folded in",
-                "given": f"the test part given, {100 * self.validation:g} % of training for validation",
-            }[self.split]
-        )
-        return ", ".join([*words, f"seed {self.seed}"])
+        how = {
+            "user": f"per user {shares}",
+            "global": f"over all interactions {shares}",
+            "leave_last": "the last one for test, the one before for validation",
+            "temporal": f"by time {shares}",
+            "held_out_users": f"users {shares} with {100 * self.fold_in:g} % folded in",
+            "given": f"the test part given, {100 * self.validation:g} % of training for validation",
+        }
+        return ", ".join([*words, how[self.split], f"seed {self.seed}"])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold."""
@@ -167,21 +165,10 @@ class Protocol:
         return dataclasses.replace(self, seed=seed)
 
     def apply(self, data: Any) -> Parts:
-        """Prepare and split.
+        """Prepare and split Interactions, a frame or a sparse matrix, users x items.
 
-        Parameters
-        ----------
-        data : Interactions, frame or sparse matrix, shape (n_users, n_items)
-            "leave_last" and "temporal" need Interactions with timestamps, "given" Interactions with a split.
-
-        Returns
-        -------
-        Parts
-
-        Raises
-        ------
-        InputError
-            Timestamps or the given split are missing, or nothing is left after the preparation.
+        "leave_last" and "temporal" need Interactions with timestamps, "given" Interactions with a split. An
+        `InputError` says where these are missing, or nothing is left after the preparation.
         """
         told = given(data, name="data")
         matrix = told.csr()

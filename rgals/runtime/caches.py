@@ -44,11 +44,8 @@ _DAY = 24 * 3600.0  # seconds
 @functools.cache
 def warn_uncached(reason: str) -> None:
     """Warn, once for each reason, that compiled code is lost with the process."""
-    warnings.warn(
-        f"compiled kernels are not cached, so that every process compiles them again: {reason}",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+    said = f"compiled kernels are not cached, so that every process compiles them again: {reason}"
+    warnings.warn(said, RuntimeWarning, stacklevel=2)
 
 
 @functools.cache

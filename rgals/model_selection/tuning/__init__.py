@@ -120,14 +120,11 @@ class TuneResult:
         lines = ["| " + " | ".join(["loss", self.metric, "seconds", *names]) + " |"]
         lines.append("|" + "---|" * (len(names) + 3))
         for row in rows:
-            shown = [row["params"].get(name, "") for name in names]
-            cells = [row["loss"], f"{row[self.metric]:.4f}", f"{row['seconds']:.2f}", *map(_cell, shown)]
+            shown = (row["params"].get(name, "") for name in names)
+            cells = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in shown]
+            cells = [row["loss"], f"{row[self.metric]:.4f}", f"{row['seconds']:.2f}", *cells]
             lines.append("| " + " | ".join(cells) + " |")
         return "\n".join(lines)
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def tune(
