@@ -144,10 +144,7 @@ class Interactions:
         return dataclasses.replace(self, **changes)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write everything to one npz, a name that ends so; an old file is replaced at the end.
-
-        `read_interactions` reads it.
-        """
+        """Write all to a file ``NAME.npz``, which `read_interactions` reads; an old one is replaced last."""
         if Path(path).suffix != ".npz":
             raise ParameterError("path", str(path), "give a name that ends in .npz")
         arrays = {"user": entry_rows(self.matrix), "item": self.matrix.indices}
