@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from sklearn.utils import gen_batches
 
 from rgals.matrix.csr import CSR
 from rgals.metrics import catalogue
@@ -153,8 +152,8 @@ def figures(
     if any(metric.needs in (NOVELTY, POPULARITY) for metric in wanted):
         known = seen.likes.col_counts, known[1]
     dropped = n_interactions = 0
-    for at in gen_batches(len(rows), batch):
-        part = rows[at]
+    for start in range(0, len(rows), batch):
+        part = rows[start : start + batch]
         hidden, overlap = _without_known(truth.take_rows(part), seen.take_rows(part))
         if overlap:
             dropped += overlap

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.utils import gen_batches
 
 from rgals.files.atomic import atomic_file
 from rgals.runtime.checks import check_choice
@@ -168,7 +167,8 @@ def _write_parquet(path: Path, factors: np.ndarray, ids: np.ndarray) -> None:
     names, values = arrow_labels(ids), pa.from_numpy_dtype(factors.dtype)
     schema = pa.schema([("id", names.type), ("factors", pa.list_(values, factors.shape[1]))])
     with atomic_file(path) as file, pa.parquet.ParquetWriter(file, schema) as writer:
-        for part in gen_batches(len(factors), _PART):
+        for start in range(0, len(factors), _PART):
+            part = slice(start, start + _PART)
             flat = pa.array(np.ascontiguousarray(factors[part]).reshape(-1))
             lists = pa.FixedSizeListArray.from_arrays(flat, factors.shape[1])
             writer.write_table(pa.table([names[part], lists], schema=schema))

@@ -5,7 +5,6 @@ import warnings
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils import gen_batches
 
 from rgals.datasets.given import given, in_columns
 from rgals.datasets.ids import Positions, as_labels
@@ -405,7 +404,8 @@ class FactorRanker(Fitted):
         snapshot = self._state()
         rows, cols = self._pairs(snapshot, users, items)
         out = np.empty(len(rows), np.result_type(snapshot.user_factors.dtype, snapshot.item_factors.dtype))
-        for part in gen_batches(len(rows), self._pairs_at_once):
+        for start in range(0, len(rows), self._pairs_at_once):
+            part = slice(start, start + self._pairs_at_once)
             out[part] = self._scores_of(snapshot, rows[part], cols[part])
         return out
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils import gen_batches
 
 from rgals.datasets.features import read_features
 from rgals.datasets.ids import IdMap, Positions
@@ -283,7 +282,8 @@ class FittedState(Snapshot):
         coefficients = self.own_coefficients
         items = self.solved_items
         gram, u = np.zeros((items.shape[1],) * 2), np.zeros(items.shape[1])
-        for rows in gen_batches(len(items), 1 << 14):
+        for start in range(0, len(items), 1 << 14):
+            rows = slice(start, start + (1 << 14))
             part = items[rows].astype(np.float64)
             weighted = part * coefficients.h[rows, None]
             gram += part.T @ weighted
