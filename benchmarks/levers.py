@@ -22,7 +22,8 @@ from rgals.files.journal import Journal
 from rgals.metrics import evaluate
 from rgals.model_selection import EdgeWarning, Search, tune
 from rgals.model_selection.tuning.halving import TOP
-from rgals.model_selection.tuning.trials import make_model, split_for_tuning
+from rgals.model_selection.tuning.prepared import split_for_tuning
+from rgals.model_selection.tuning.trials import make_model
 from rgals.runtime.threads import n_threads
 
 RESULTS = Path(__file__).with_name("levers_results.jsonl")

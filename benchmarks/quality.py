@@ -34,7 +34,7 @@ from rgals.datasets import read_interactions
 from rgals.files.journal import Journal
 from rgals.metrics import bootstrap_interval, compare, evaluate
 from rgals.model_selection import PROTOCOLS, EdgeWarning, Protocol
-from rgals.model_selection.tuning.trials import split_for_tuning
+from rgals.model_selection.tuning.prepared import split_for_tuning
 
 DATA = Path(os.environ.get("RGALS_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 RESULTS = Path(__file__).with_name("quality_results.jsonl")

@@ -24,8 +24,8 @@ from rgals.losses import rule
 from rgals.metrics import evaluate
 from rgals.model_selection import Search, tune
 from rgals.model_selection.tuning.halving import GaussianProcess, best_trial, search
+from rgals.model_selection.tuning.prepared import Prepared
 from rgals.model_selection.tuning.space import OneOf, Range, Space, default_space
-from rgals.model_selection.tuning.trials import Prepared
 from rgals.sgd import SGDRanker
 
 PLAIN = {"user_exponent": 0.0, "item_exponent": 0.0}

@@ -38,7 +38,8 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.metrics._served import sample_users
-from rgals.model_selection.tuning.trials import Fold, factors_of
+from rgals.model_selection.tuning.judging import factors_of
+from rgals.model_selection.tuning.prepared import Fold
 
 OUT = Path(__file__).with_name("rule_results.jsonl")
 STEPS = np.log(2.5), np.log(1.8)

@@ -9,28 +9,19 @@ ROLES = ("user", "item", "value", "timestamp", "split")
 _SHOWN = 30  # column names in a message
 
 # Names under which public data sets and logs call their columns, most telling first: see `plain_name`.
-KNOWN_NAMES = {
-    "user": (
-        "user", "userid", "users", "uid", "u", "reviewerid", "username", "visitorid", "visitor", "customerid",
-        "customer", "clientid", "client", "accountid", "account", "memberid", "playerid", "readerid",
-        "viewerid", "sessionid", "userkey", "useridx",
-    ),
-    "item": (
-        "item", "itemid", "items", "iid", "i", "movieid", "movie", "asin", "parentasin", "productid",
-        "product", "artistid", "artist", "bookid", "isbn", "animeid", "recipeid", "trackid", "songid",
-        "videoid", "articleid", "newsid", "businessid", "gameid", "sku", "locationid", "poiid", "courseid",
-        "itemkey", "itemidx",
-    ),
-    "value": (
-        "value", "rating", "ratings", "bookrating", "count", "counts", "overall", "score", "stars", "weight",
-        "weights", "plays", "playcount", "hours", "quantity", "confidence",
-    ),
-    "timestamp": (
-        "timestamp", "time", "ts", "unixreviewtime", "unixtime", "datetime", "date", "createdat", "eventtime",
-        "orderdate", "purchasedate",
-    ),
-    "split": ("split",),
-}  # fmt: skip
+_NAMES = {
+    "user": """user userid users uid u reviewerid username visitorid visitor customerid customer clientid
+        client accountid account memberid playerid readerid viewerid sessionid userkey useridx""",
+    "item": """item itemid items iid i movieid movie asin parentasin productid product artistid artist bookid
+        isbn animeid recipeid trackid songid videoid articleid newsid businessid gameid sku locationid
+        poiid courseid itemkey itemidx""",
+    "value": """value rating ratings bookrating count counts overall score stars weight weights plays
+        playcount hours quantity confidence""",
+    "timestamp": """timestamp time ts unixreviewtime unixtime datetime date createdat eventtime orderdate
+        purchasedate""",
+    "split": "split",
+}
+KNOWN_NAMES = {role: tuple(names.split()) for role, names in _NAMES.items()}
 
 
 def plain_name(name: str) -> str:
@@ -51,12 +42,10 @@ def choose(
     numeric: Sequence[bool],
     origin: str,
 ) -> dict[str, int]:
-    """Position of the column of every role; an `InputError` lists the columns where one is missing.
-
-    ``wanted``: by role a name, a position from 0 (negative from the end), "auto" or None for "not there".
-    Without ``names``, an automatic value or timestamp must look ``numeric``. ``origin`` names the table in
-    messages.
-    """
+    """Position of the column of every role; an `InputError` lists the columns where one is missing."""
+    # `wanted`: by role a name, a position from 0 (negative from the end), "auto" or None for "not there".
+    # Without `names`, an automatic value or timestamp must look `numeric`. `origin` names the table in
+    # messages.
     needed = dict.fromkeys(("user", "item"), "auto")
     wanted = {role: needed.get(role) if wanted[role] is None else wanted[role] for role in ROLES}
     found: dict[str, int] = {}

@@ -101,12 +101,10 @@ def _check(part: Path, target: Path, md5: str | None) -> None:
 
 
 def download(urls: tuple[str, ...], target: Path, *, md5: str | None = None, progress: bool = True) -> None:
-    """Fetch a file from the first of ``urls`` that gives it; it then lies whole and verified at ``target``.
-
-    An interrupted download leaves ``target.part``, and the next call continues there if the server allows and
-    says (by ETag or date) that the file is still the same. A `DownloadError` says why, and where to put the
-    file by hand.
-    """
+    """Fetch a file from the first of ``urls`` that gives it; then it is whole and verified at ``target``."""
+    # An interrupted download leaves `target.part`, and the next call continues there if the server allows and
+    # says (by ETag or date) that the file is still the same. A `DownloadError` says why, and where to put the
+    # file by hand.
     target.parent.mkdir(parents=True, exist_ok=True)
     part, meta = (target.with_name(target.name + suffix) for suffix in (".part", ".part.json"))
     faults = []

@@ -17,13 +17,11 @@ Encoding = list[dict[str, Any]]  # of a frame, a column each: its name and its c
 def read_features(
     given: Any, n: int | None, ids: np.ndarray | None, name: str, encoding: Encoding | None = None
 ) -> tuple[sp.csr_array, np.ndarray | None, Encoding | None]:
-    """Features with a row for each of ``n`` users or items, and for new ones behind.
-
-    ``given``: a matrix whose rows are those of the interactions; or ``(ids, matrix)``; or a frame with the
-    column ``user`` or ``item`` (by the name of the parameter) or without. ``ids`` are those that are known.
-    Returns the matrix in float64, the ids of all rows, and how a frame was encoded; ``encoding`` is how
-    another one was. ``n=None``: there are only new ones.
-    """
+    """Features with a row for each of ``n`` users or items, and for new ones behind."""
+    # `given`: a matrix whose rows are those of the interactions; or `(ids, matrix)`; or a frame with the
+    # column `user` or `item` (by the name of the parameter) or without. `ids` are those that are known.
+    # Returns the matrix in float64, the ids of all rows, and how a frame was encoded; `encoding` is how
+    # another one was. `n=None`: there are only new ones.
     labels, label = None, name.partition("_")[0]
     if isinstance(given, tuple) and len(given) == 2:
         labels, given = given

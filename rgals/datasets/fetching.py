@@ -23,8 +23,7 @@ def cache_folder(folder: str | os.PathLike | None = None) -> Path:
     Parameters
     ----------
     folder : path-like, optional
-        Default: the environment variable ``RGALS_CACHE``, else ``rgals`` in ``XDG_CACHE_HOME``, else
-        ``~/.cache/rgals``.
+        Default: the environment's ``RGALS_CACHE``, else ``$XDG_CACHE_HOME/rgals`` or ``~/.cache/rgals``.
 
     Returns
     -------
@@ -79,8 +78,7 @@ def fetch(
     folder : path-like, optional
         Where files are kept; see `cache_folder`.
     url : str or tuple of str, optional
-        Another place for the file, one for each file of the set (gowalla, yelp2018 and amazon-book have two:
-        training and test).
+        Another place, one for each file of the set (training and test of gowalla, yelp2018, amazon-book).
     verify : bool, default True
         Compare the published MD5 where there is one, and the published numbers of users, items and
         interactions. Without a published MD5 the SHA-256 of the first download is recorded beside the

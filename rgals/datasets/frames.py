@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rgals.datasets.columns import choose
-from rgals.datasets.ids import arrow_codes, as_labels, encode, sort_codes
+from rgals.datasets.ids import Coded, arrow_codes, as_labels, encode, sort_codes
 from rgals.datasets.interactions import Columns, is_number, refuse, timestamps
 from rgals.datasets.times import is_moment
 from rgals.matrix.entries import entry_rows
@@ -25,7 +25,7 @@ def _take(frame: Any, at: int) -> Any:
     return frame.iloc[:, at]
 
 
-def _id_column(column: Any, role: str, where: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray]:
+def _id_column(column: Any, role: str, where: Callable[[int], str]) -> Coded:
     """Codes and sorted labels of a column of ids."""
     is_missing = getattr(column, "is_null", None) or getattr(column, "isna", None)
     if is_missing is not None:

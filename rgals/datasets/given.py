@@ -25,13 +25,10 @@ _FEW = 5  # columns of a frame in which a single letter is the name of a role
 
 @dataclass(frozen=True)
 class Given:
-    """What the caller gave.
+    """What the caller gave."""
 
-    ``matrix`` is sparse, an array or a frame of numbers, not checked yet. Ids, timestamps and the split are
-    there where the caller's data have them.
-    """
-
-    matrix: Any
+    matrix: Any  # sparse, an array or a frame of numbers, not checked yet
+    # these are there where the caller's data have them
     user_ids: np.ndarray | None = None
     item_ids: np.ndarray | None = None
     timestamp: np.ndarray | None = None
@@ -71,11 +68,9 @@ class Given:
         return self.where(matrix, np.ones(matrix.nnz, bool)).take(users, items)
 
     def laid_out(self, users: Any, items: Any, *, grow: bool = False) -> tuple[Any, np.ndarray, np.ndarray]:
-        """The matrix in the rows and columns of two `IdMap`, and the ids that these do not know.
-
-        Interactions of unknown ids are left out; with ``grow`` they follow behind the known rows and columns.
-        ``users=None`` leaves the rows as they are.
-        """
+        """The matrix in the rows and columns of two `IdMap`, and the ids that these do not know."""
+        # Interactions of unknown ids are left out; with `grow` they follow behind the known rows and columns.
+        # `users=None` leaves the rows as they are.
         sides = (users, self.user_ids), (items, self.item_ids)
         places, unknown, shape = [], [], []
         for side, (ids, labels) in enumerate(sides):
@@ -103,11 +98,9 @@ class Given:
 
 
 def given(X: Any, columns: Any = None, name: str = "X") -> Given:
-    """Interactions of any form.
-
-    ``columns``: by role the column of a table of users and items (as `read_interactions` takes them),
-    "matrix" for a frame whose columns are the items, None to tell from the names and types of the columns.
-    """
+    """Interactions of any form."""
+    # `columns`: by role the column of a table of users and items (as `read_interactions` takes them),
+    # "matrix" for a frame whose columns are the items, None to tell from the names and types of the columns.
     wanted = wanted_columns(columns)
     if isinstance(X, Given):
         return X
@@ -133,10 +126,8 @@ def given(X: Any, columns: Any = None, name: str = "X") -> Given:
 def beside(
     X: Any, users: Any, items: Any, *, columns: Any = None, name: str = "X", grow: bool = False
 ) -> tuple[Any, np.ndarray, np.ndarray]:
-    """The matrix of ``X`` in the rows and columns of two `IdMap`, and the ids unknown there: see `laid_out`.
-
-    What has no ids has these rows and columns already. ``users=None`` leaves the rows as they are.
-    """
+    """The matrix of ``X`` in the rows and columns of two `IdMap`, and the ids unknown there: `laid_out`."""
+    # What has no ids has these rows and columns already. `users=None` leaves the rows as they are.
     found = given(X, columns, name)
     if not found.labelled:
         return found.matrix, np.empty(0, object), np.empty(0, object)
@@ -163,18 +154,15 @@ def known_part(X: Any, user_ids: Any, item_ids: Any, name: str) -> Any:
     users, items = (None if ids is None else IdMap(ids) for ids in (user_ids, item_ids))
     matrix, *unknown = beside(X, users, items, name=name)
     if len(unknown[0]) or len(unknown[1]):
-        new = (
-            f"{len(unknown[0])} users and {len(unknown[1])} items that the training interactions do not have"
-        )
-        warnings.warn(f"{name} has {new}; their interactions were left out", UserWarning, stacklevel=4)
+        new = f"{len(unknown[0])} users and {len(unknown[1])} items"
+        said = f"{name} has {new} that the training interactions do not have"
+        warnings.warn(f"{said}; their interactions were left out", UserWarning, stacklevel=4)
     return matrix
 
 
 def in_columns(X: Any, items: Any, name: str, users: Any = None) -> Any:
-    """Interactions in the columns of an `IdMap` (None: the model has no ids), and in the rows of another.
-
-    Unknown ids are refused. ``users=None``: the rows are those of new users.
-    """
+    """Interactions in the columns of an `IdMap` (None: the model has no ids), and in the rows of another."""
+    # Unknown ids are refused. `users=None`: the rows are those of new users.
     matrix, *unknown = beside(X, users, items, name=name)
     refuse_unknown(unknown, name)
     return matrix
@@ -291,14 +279,16 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
 
 def _lines(names: list, roles: dict[str, list], matrix: bool, name: str) -> str:
     """The lines that would be right for a frame whose columns are not understood."""
-    found = {role: roles[role][0] for role in ("user", "item") if role in roles}
-    rest = iter([name for name in names if name not in [n for group in roles.values() for n in group]])
-    for role in ("user", "item"):
-        found[role] = found[role] if role in found else next(rest, "...")
-    pairs = ", ".join(f'"{role}": {_quoted(found[role])}' for role in ("user", "item"))
-    words = ", ".join(f"{role}={_quoted(found[role])}" for role in ("user", "item"))
+    user, item = map(_quoted, _pair(names, roles, "..."))
+    pairs, words = f'"user": {user}, "item": {item}', f"user={user}, item={item}"
     line = f"give columns={{{pairs}}}, or {_READ}({name}, {words}), if each row is an interaction"
     return line + ('; columns="matrix" if each row is a user and each column an item' if matrix else "")
+
+
+def _pair(names: list, roles: dict[str, list], other: Any) -> list:
+    """The columns of users and of items: by their names, else in their order, else ``other``."""
+    rest = iter([name for name in names if name not in [n for group in roles.values() for n in group]])
+    return [roles[role][0] if role in roles else next(rest, other) for role in ("user", "item")]
 
 
 def _quoted(name: Any) -> str:
@@ -373,18 +363,15 @@ def _refuse_lists(X: Any, name: str) -> None:
 
 
 def _columns(keys: list, name: str) -> str:
-    """Users, items and values among named columns, as text: by their names, else in their order."""
+    """Users, items and values among named columns, as text."""
     roles = _roles(keys)
-    rest = iter([key for key in keys if key not in [k for group in roles.values() for k in group]])
-    found = [roles[role][0] if role in roles else next(rest, keys[0]) for role in ("user", "item")]
-    return ", ".join(f"{name}[{key!r}]" for key in [*found, *roles.get("value", [])[:1]])
+    found = _pair(keys, roles, keys[0]) + roles.get("value", [])[:1]
+    return ", ".join(f"{name}[{key!r}]" for key in found)
 
 
 def _holds_ids(X: np.ndarray) -> bool:
-    """Whether the first two of a few columns are more likely ids than weights of items.
-
-    Weights of so few items would have zeros, and be smaller.
-    """
+    """Whether the first two of a few columns are more likely ids than weights of items."""
+    # Weights of so few items would have zeros, and be smaller.
     if X.dtype.kind not in "iuf" or X.shape[1] not in _TABLE or len(X) <= X.shape[1]:
         return False
     pair = X[:, :2]

@@ -17,14 +17,13 @@ from rgals.runtime.errors import InputError, InputTypeError, UnknownIdError
 _WIDE_BYTES, _WIDE_FACTOR = 1 << 24, 4
 LABELS = 1 << 13  # labels that are looked at together
 Names = Callable[[int, int], np.ndarray]  # the labels from one number on, before another
+Coded = tuple[np.ndarray, np.ndarray]  # codes (int64), and the sorted labels that they number
 
 
 def as_labels(labels: Any) -> np.ndarray:
-    """Ids as a 1-D array: int64 (uint64 where they do not fit), ``<U``, or objects.
-
-    Bytes, UUIDs, dates and times become strings. Objects hold a mixture of integers and strings, or strings
-    of which few are very long. Anything else is an `InputTypeError`.
-    """
+    """Ids as a 1-D array: int64 (uint64 where they do not fit), ``<U``, or objects."""
+    # Bytes, UUIDs, dates and times become strings. Objects hold a mixture of integers and strings, or strings
+    # of which few are very long. Anything else is an `InputTypeError`.
     if not isinstance(labels, np.ndarray):
         return _from_items(list(labels))
     if labels.ndim != 1:
@@ -100,7 +99,7 @@ def joined(labels: np.ndarray, new: np.ndarray) -> np.ndarray:
     return as_labels([*labels.tolist(), *new.tolist()])
 
 
-def encode(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def encode(column: np.ndarray) -> Coded:
     """Codes (int64) and sorted distinct labels of a column from `as_labels`: ``labels[codes] == column``."""
     if len(column) == 0:
         return np.empty(0, np.int64), column
@@ -117,7 +116,7 @@ def numbering() -> dict[Any, int]:
     return defaultdict(count().__next__)
 
 
-def sort_codes(codes: np.ndarray, distinct: Any) -> tuple[np.ndarray, np.ndarray]:
+def sort_codes(codes: np.ndarray, distinct: Any) -> Coded:
     """Renumber codes so that their labels are sorted."""
     labels = as_labels(distinct)
     if labels.dtype == object:  # integers by value, then strings by code point
@@ -125,9 +124,7 @@ def sort_codes(codes: np.ndarray, distinct: Any) -> tuple[np.ndarray, np.ndarray
         order = np.array(sorted(range(len(items)), key=lambda k: (isinstance(items[k], str), items[k])), int)
     else:
         order = np.argsort(labels, kind="stable")
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return rank[codes], labels[order]
+    return np.argsort(order)[codes], labels[order]
 
 
 def arrow_codes(column: Any) -> tuple[np.ndarray, list]:
@@ -140,7 +137,7 @@ def arrow_codes(column: Any) -> tuple[np.ndarray, list]:
     return codes, coded.chunk(0).dictionary.to_pylist()
 
 
-def text_to_labels(codes: np.ndarray, distinct: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def text_to_labels(codes: np.ndarray, distinct: Sequence[str]) -> Coded:
     """Codes and sorted labels of texts; integers where all are plain ones (``007`` is not one)."""
     known = numbering()
     codes = np.array([known[text.strip()] for text in distinct], np.int64)[codes]
@@ -302,22 +299,7 @@ class IdMap:
         return found
 
     def parse(self, text: str | Sequence[str], *, missing: str = "error") -> np.ndarray:
-        """Row numbers of labels typed as text, as on a command line: ``"7"`` finds the integer label 7.
-
-        Parameters
-        ----------
-        text : str or sequence of str
-        missing : {"error", "mark"}, default "error"
-
-        Returns
-        -------
-        ndarray of int64, shape (m,)
-
-        Raises
-        ------
-        UnknownIdError
-            A label is not known.
-        """
+        """`index` of labels typed as text, as on a command line: ``"7"`` finds the integer label 7."""
         words = [text] if isinstance(text, str) else list(text)
         whole = self.labels.dtype.kind in "iu"
         found = np.full(len(words), -1, np.int64) if whole else self.index(words, missing="mark")
@@ -363,16 +345,9 @@ class IdMap:
     def to_arrays(self, prefix: str = "") -> dict[str, np.ndarray]:
         """Arrays from which `from_arrays` makes this map again; none needs pickle.
 
-        Parameters
-        ----------
-        prefix : str, default ""
-            Put before every name, so that several maps fit one file.
-
-        Returns
-        -------
-        dict
-            ``labels`` (integers), or ``text`` (uint8, UTF-8) with ``offsets`` (int64), and for a mixture
-            ``integer`` (bool: which of the texts are integers).
+        ``labels`` (integers), or ``text`` (uint8, UTF-8) with ``offsets`` (int64), and for a mixture
+        ``integer`` (bool: which of the texts are integers). ``prefix`` is put before every name, so that
+        several maps fit one file.
         """
         arrays: dict[str, np.ndarray] = {}
 
@@ -384,23 +359,9 @@ class IdMap:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], prefix: str = "", what: str = "id") -> "IdMap":
-        """The map that `to_arrays` wrote.
+        """The map that `to_arrays` wrote, from a dict or an open npz file.
 
-        Parameters
-        ----------
-        arrays : mapping of str to ndarray
-            A dict or an open npz file.
-        prefix : str, default ""
-        what : str, default "id"
-
-        Returns
-        -------
-        IdMap
-
-        Raises
-        ------
-        InputError
-            Arrays are missing, of the wrong type or do not belong together.
+        An `InputError` says which arrays are missing, of the wrong type or do not belong together.
         """
         if f"{prefix}labels" in arrays:
             labels = np.asarray(arrays[f"{prefix}labels"])
@@ -435,10 +396,8 @@ class IdMap:
 
 
 def write_labels(member: Callable[..., None], prefix: str, names: Names, n: int) -> None:
-    """The arrays of `IdMap.to_arrays`, never more than a part of them at once.
-
-    ``member(name, shape, dtype, parts)`` stores one of them.
-    """
+    """The arrays of `IdMap.to_arrays`, never more than a part of them at once."""
+    # `member(name, shape, dtype, parts)` stores one of them.
 
     def parts() -> Iterator[np.ndarray]:
         return (names(start, min(start + LABELS, n)) for start in range(0, n, LABELS))

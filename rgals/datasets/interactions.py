@@ -4,6 +4,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,7 @@ class Interactions:
     Attributes
     ----------
     matrix : scipy.sparse.csr_array of float32, shape (n_users, n_items)
-        Weights > 0, and dislikes, of value -1, where they were asked for; rows sorted by column, no
-        duplicates.
+        Weights > 0, and dislikes, of value -1, where asked for; rows sorted by column, no duplicates.
     user_ids : ndarray, shape (n_users,)
         External label of every row: int64, strings, or objects for a mixture.
     item_ids : ndarray, shape (n_items,)
@@ -129,20 +129,7 @@ class Interactions:
         return entries(self.matrix, self.split == which)
 
     def take(self, users: np.ndarray, items: np.ndarray) -> "Interactions":
-        """The given rows and columns, with their ids, timestamps and split.
-
-        Parameters
-        ----------
-        users : ndarray of int, shape (m,)
-            Row numbers, increasing.
-        items : ndarray of int, shape (n,)
-            Column numbers, increasing.
-
-        Returns
-        -------
-        Interactions
-            Of shape (m, n).
-        """
+        """Some rows and columns, by their increasing numbers, with their ids, timestamps and split."""
         numbers = np.arange(1, self.nnz + 1)
         position = sp.csr_array((numbers, self.matrix.indices, self.matrix.indptr), shape=self.shape)
         position = position[users][:, items].tocsr()
@@ -157,13 +144,7 @@ class Interactions:
         return dataclasses.replace(self, **changes)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write everything to one npz that `read_interactions` reads; an old file is replaced at the end.
-
-        Parameters
-        ----------
-        path : path-like
-            Ends in ``.npz``.
-        """
+        """Write all to a file ``NAME.npz``, which `read_interactions` reads; an old one is replaced last."""
         if Path(path).suffix != ".npz":
             raise ParameterError("path", str(path), "give a name that ends in .npz")
         arrays = {"user": entry_rows(self.matrix), "item": self.matrix.indices}
@@ -215,12 +196,8 @@ def refuse(bad: Any, where: Callable[[int], str], problem: str, column: Any = No
 def build(
     columns: Columns, *, min_value: Any, binarize: Any, duplicates: str, dislike_below: float | None = None
 ) -> Interactions:
-    """The matrix of raw columns: duplicates merged, then values below ``min_value`` dropped.
-
-    Values below ``dislike_below`` become -1.
-
-    Users and items that keep no interaction are dropped with it.
-    """
+    """The matrix of raw columns: duplicates merged, then values below ``min_value`` dropped."""
+    # Values below `dislike_below` become -1. Users and items that keep no interaction are dropped with it.
     threshold, binary = check_options(min_value, binarize, duplicates, dislike_below)
     n_users, n_items = len(columns.user_labels), len(columns.item_labels)
     if max(n_users, n_items) > MAX_INDEX:
@@ -229,16 +206,10 @@ def build(
         must, value, where = "values must be finite and >= 0", columns.value, columns.where
         refuse(np.isnan(value), where, f"the value is NaN; {must}")
         refuse(np.isinf(value), where, f"the value is infinite; {must}")
-        must = (
-            "values must be >= 0 (or give min_value to keep only the rows from that value on, or "
-            "dislike_below=0 to take negative ones as dislikes)"
-        )
-        refuse(
-            (value < 0) & (threshold is None and dislike_below is None),
-            where,
-            f"the value {{:g}} is negative; {must}",
-            value,
-        )
+        if threshold is None and dislike_below is None:
+            must = "values must be >= 0 (or give min_value to keep only the rows from that value on, or "
+            must += "dislike_below=0 to take negative ones as dislikes)"
+            refuse(value < 0, where, f"the value {{:g}} is negative; {must}", value)
     order = np.arange(len(columns.user))
     if duplicates == "last" and columns.timestamp is not None:
         order = np.argsort(columns.timestamp, kind="stable")
@@ -283,12 +254,11 @@ def build(
     if binary:
         data = np.ones(len(data), np.float32)
     data[disliked] = -1
-    if not np.isfinite(data).all() or ((data < 0) & ~disliked).any():
-        k = int(np.flatnonzero(~np.isfinite(data) | ((data < 0) & ~disliked))[0])
-        problem = f"the value {data[k]:g} is not usable; values must be >= 0 and fit float32"
-        raise InputError(
-            f"user {columns.user_labels[user[k]]}, item {columns.item_labels[item[k]]}: {problem}"
-        )
+    bad = np.flatnonzero(~np.isfinite(data) | ((data < 0) & ~disliked))
+    if len(bad):
+        pair = f"user {columns.user_labels[user[bad[0]]]}, item {columns.item_labels[item[bad[0]]]}"
+        must = "is not usable; values must be >= 0 and fit float32"
+        raise InputError(f"{pair}: the value {data[bad[0]]:g} {must}")
     user, user_ids = _compact(user, columns.user_labels)
     item, item_ids = _compact(item, columns.item_labels)
     indptr = np.concatenate([[0], np.cumsum(np.bincount(user, minlength=len(user_ids)), dtype=np.int64)])
@@ -322,36 +292,24 @@ def timestamps(column: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
 
 def text_timestamps(items: list, where: Callable[[int], str]) -> np.ndarray:
     """Timestamps from text or dates: all integers, else all numbers, else all dates (`moments`)."""
-    for kind in (int, float):
-        if (found := _numbers(items, kind)) is not None:
+    for read in (partial(numbers, kind=int), numbers, moments):
+        found, reason = _tried(read, items)
+        if found is not None:
             return found
-    try:
-        return moments(items)
-    except (ValueError, TypeError, AttributeError) as error:
-        reason = str(error)
-    if _numbers(items[:1], float) is not None:  # then the first that is no number is at fault
-        bad = next(k for k, item in enumerate(items) if _numbers([item], float) is None)
-    else:
-        bad = next((k for k, item in enumerate(items) if not _is_date(item)), 0)
+    # Where the first is a number, the first that is none is at fault.
+    read = moments if _tried(numbers, items[:1])[0] is None else numbers
+    bad = next((k for k, item in enumerate(items) if _tried(read, [item])[0] is None), 0)
     neither = f"neither a number nor a date such as 2024-01-31 or 2024-01-31T12:00:00 ({reason[:80]})"
     raise FileFormatError(f"{where(bad)}: the timestamp {str(items[bad])[:60]!r} is {neither}")
 
 
-def _is_date(item: Any) -> bool:
+def _tried(read: Callable[[list], np.ndarray], items: list) -> tuple[np.ndarray | None, str]:
+    """The items as finite numbers, or None where one is none, and why."""
     try:
-        moments([item])
-    except (ValueError, TypeError, AttributeError):
-        return False
-    return True
-
-
-def _numbers(items: list, kind: type) -> np.ndarray | None:
-    """The items as finite numbers, or None where one is none."""
-    try:
-        found = numbers(items, kind)
-    except (ValueError, OverflowError, TypeError):
-        return None
-    return found if np.isfinite(found).all() else None
+        found = read(items)
+    except (ValueError, OverflowError, TypeError, AttributeError) as error:
+        return None, str(error)
+    return found if np.isfinite(found).all() else None, ""
 
 
 def numbers(items: Sequence[str], kind: type = float) -> np.ndarray:

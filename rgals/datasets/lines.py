@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rgals.datasets.columns import choose
-from rgals.datasets.ids import numbering, text_to_labels
+from rgals.datasets.ids import Coded, numbering, text_to_labels
 from rgals.datasets.interactions import TEST, TRAIN, Columns, text_timestamps
 from rgals.datasets.layout import known_encoding, open_bytes, sample, shown
 from rgals.runtime.bars import Bar
@@ -22,7 +22,7 @@ _FIELDS: dict[str, tuple[Any, str]] = dict.fromkeys(("user", "item"), (int | str
 _FIELDS |= {"timestamp": (int | float | str, "a number or a text")}
 _FIELDS |= dict.fromkeys(("value", "split"), (int | float, "a number"))
 Pair = tuple[int, dict[str, Any]]  # the number of a line, and what it says of an interaction by role
-Labels = Callable[[np.ndarray, Any], tuple[np.ndarray, np.ndarray]]  # sorts distinct ids and their codes
+Labels = Callable[[np.ndarray, Any], Coded]  # sorts distinct ids and their codes
 
 
 def numbered(path: Path, progress: bool = False) -> Iterator[tuple[int, bytes]]:
@@ -51,10 +51,8 @@ def _texts(path: Path, encoding: str, progress: bool = False) -> Iterator[tuple[
 def gathered(
     read: Callable[[Path], Iterator[Pair]], paths: list[Path], labels: Labels = text_to_labels
 ) -> Columns:
-    """Columns of the pairs of one file, or of a training and a test file.
-
-    Ids are coded as they come, so that 8 million names cost little; ``labels`` sorts them.
-    """
+    """Columns of the pairs of one file, or of a training and a test file."""
+    # Ids are coded as they come, so that 8 million names cost little; `labels` sorts them.
     known = {"user": numbering(), "item": numbering()}
     found: dict[str, Any] = {role: array("d" if role in ("value", "split") else "q") for role in _FIELDS}
     found["timestamp"] = []

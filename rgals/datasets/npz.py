@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals.datasets.frames import matrix_columns
-from rgals.datasets.ids import IdMap, encode
+from rgals.datasets.ids import Coded, IdMap, encode
 from rgals.datasets.interactions import Columns
 from rgals.files.archive import UNREADABLE
 from rgals.matrix.validate import MAX_INDEX, as_csr
@@ -117,9 +117,7 @@ def read_npz(path: Path) -> Columns:
     return Columns(*user, *item, value, timestamp, split, where)
 
 
-def _side(
-    arrays: dict[str, np.ndarray], side: str, path: Path, where: Callable[[int], str]
-) -> tuple[np.ndarray, np.ndarray]:
+def _side(arrays: dict[str, np.ndarray], side: str, path: Path, where: Callable[[int], str]) -> Coded:
     """Codes and labels of the users or of the items."""
     codes, labels = arrays[side], None
     if f"{side}_labels" in arrays or f"{side}_text" in arrays:

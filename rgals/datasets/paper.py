@@ -48,13 +48,13 @@ def prepare_paper(
     Parameters
     ----------
     name : str
-        "ml-10m" (ratings >= 3, 5-core), "amazon-electronics" (5-core), "steam" (5-core) or
-        "simplewiki-links" (20-core), the sets of the paper; other MovieLens sets are prepared like "ml-10m".
+        "ml-10m" (ratings >= 3, 5-core), "amazon-electronics" (5-core; the paper states ratings >= 3 here too,
+        but its Table 5 counts all of the published 5-core file), "steam" (5-core) or "simplewiki-links"
+        (20-core), the sets of the paper; other MovieLens sets are prepared like "ml-10m".
     data : Interactions, optional
         Raw interactions to prepare by the recipe of ``name``; by default they are fetched.
     random_state : int, RandomState or None, default 0
-        Of the split; see `rgals.model_selection.split_interactions` for the rounding. The paper does not
-        publish its split.
+        Of the split, which `rgals.model_selection.split_interactions` rounds; the paper's is not published.
     check : bool, optional
         Compare the result with Table 5 of the paper. Default: True for fetched data, False for given data.
     folder : path-like, optional
@@ -71,11 +71,6 @@ def prepare_paper(
     ------
     InputError
         The numbers are not those of Table 5, or nothing is left.
-
-    Notes
-    -----
-    Electronics: the paper states the threshold of 3 for it too, but its Table 5 gives the numbers of the
-    published 5-core file with all ratings, so none is applied here.
 
     Examples
     --------

@@ -58,8 +58,7 @@ def read_interactions(
         (a user and all its items a line), plain or packed with gzip, bzip2 or xz. Empty lines of text are
         skipped; a line of nothing but spaces or delimiters is an error. A name that ends in what is read
         otherwise (``.xlsx``) is refused with the line that would be right.
-        Or a pandas or polars DataFrame, a pyarrow Table, arrays ``(users, items[, values[, timestamps]])``,
-        or a matrix.
+        Or a pandas or polars DataFrame, pyarrow Table, ``(users, items[, values[, timestamps]])``, a matrix.
     user, item : str or int, optional
         Column by name or by position from 0. By default a column with a usual name (``user_id``,
         ``movieId``, ``asin`` ...), in a table without names the first and the second column.
@@ -70,15 +69,13 @@ def read_interactions(
     min_value : float, optional
         Keep interactions whose value is at least this. Applied after duplicates are merged.
     binarize : bool, optional
-        Set every kept value to 1. Default: True with ``min_value`` (a threshold makes ratings positives),
-        else False.
+        Set every kept value to 1. Default: where there is a ``min_value``, which makes ratings positives.
     dislike_below : float, optional
         Values below this become dislikes, of value -1: 3 for stars, 0 for thumbs of -1 and 1, 1 for those of
         0 and 1. Others are kept as ``min_value`` says, which must not be less. See `rgals.IALS`.
     duplicates : {"sum", "last", "max", "error"}, default "sum"
         What several rows with the same user and item become. "last" is the latest by timestamp, or the last
-        of the file without timestamps. The merged timestamp is the latest, the merged split is training if
-        any is.
+        of the file without. The merged timestamp is the latest, the merged split is training if any is.
     delimiter : str, optional
         One character or ``"::"``; found from the first lines by default.
     header : bool, optional
@@ -100,8 +97,8 @@ def read_interactions(
         ``split`` aligned with ``matrix.data``. Times are integers or other numbers as they are, and dates in
         any usual form (ISO 8601 with or without a zone, ``31.01.2024``, ``1/31/2024``, ``Jan 31, 2024``) as
         nanoseconds since 1970; where no date of the column tells the day from the month, it is refused. Ids
-        are integers where every one is a plain integer, else
-        strings. Values of 0 are no interaction; users and items without any interaction are left out.
+        are integers where all are plain ones, else strings. Values of 0 are no interaction; users and items
+        without any are left out.
 
     Raises
     ------

@@ -63,10 +63,8 @@ def _link(kinds: dict[str, str], path: Path) -> tuple[re.Pattern[bytes], list[in
 
 
 def _pagelinks(path: Path, progress: bool) -> Iterator[Pair]:
-    """Links from a ``pagelinks`` dump of MediaWiki: users are the linking pages, from and to all namespaces.
-
-    Items are ``pl_target_id`` in dumps since 2024, before that the namespace and the title (``"0:Moon"``).
-    """
+    """Links from a ``pagelinks`` dump of MediaWiki: users are the linking pages; of all namespaces."""
+    # Items are `pl_target_id` in dumps since 2024, before that the namespace and the title (`"0:Moon"`).
     row: re.Pattern[bytes] | None = None
     kinds: dict[str, str] | None = None  # by column, while the declaration of the table is read
     at = 0

@@ -15,7 +15,7 @@ from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 
 
-def check_ratios(ratios: Any, name: str = "ratios") -> np.ndarray:
+def check_ratios(ratios: Any) -> np.ndarray:
     """Shares >= 0 of at least two parts that sum to 1, the first above 0."""
     try:
         shares = np.asarray(ratios, dtype=np.float64)
@@ -23,7 +23,8 @@ def check_ratios(ratios: Any, name: str = "ratios") -> np.ndarray:
         shares = np.empty(0)
     good = shares.ndim == 1 and len(shares) >= 2 and np.isfinite(shares).all() and (shares >= 0).all()
     if not good or shares[0] <= 0 or abs(shares.sum() - 1) > 1e-6:
-        raise ParameterError(name, ratios, "give at least two shares >= 0 that sum to 1, the first above 0")
+        give = "give at least two shares >= 0 that sum to 1, the first above 0"
+        raise ParameterError("ratios", ratios, give)
     return shares
 
 
@@ -70,8 +71,7 @@ def split_interactions(
     that would get none, though its ratio is above 0, takes one from training as long as training keeps one;
     the last part (test) comes first. With (0.8, 0.1, 0.1) a user with 1 interaction has it in training, with
     2 one in training and one in test, with 3 to 19 one each in validation and test. This is the rule of
-    RecStudio, with which the RG losses were published. With ``by="global"`` n is the number of all
-    interactions.
+    RecStudio, with which the RG losses were published. With ``by="global"`` n counts all interactions.
 
     Examples
     --------
@@ -138,8 +138,7 @@ def leave_last_out(
     -------
     (train, test) or (train, validation, test) of csr_array, shape (n_users, n_items)
         Interactions where `split_interactions` gives them. A user with no more than n interactions (the sum
-        of the two) keeps all of them in training. Among
-        equal times the entry with the higher column counts as the later one.
+        of the two) keeps all of them in training. Of equal times the higher column counts as the later one.
 
     Raises
     ------
@@ -180,16 +179,13 @@ def temporal_split(X: Any, cut: Any, timestamp: Any = None, *, columns: Any = No
         A number is in the unit of the timestamps; a date is a text such as ``"2024-06-01"``, a datetime or
         a pandas Timestamp, UTC where it names no zone. An entry at the time of a cut belongs to the later
         part. `numpy.quantile` of the timestamps gives a cut for a share.
-    timestamp : array-like, shape (nnz,), optional
+    timestamp, columns
         As in `leave_last_out`.
-    columns : dict or "matrix", optional
-        Where ``X`` is a frame: as in `rgals.RGALS.fit`.
 
     Returns
     -------
     tuple of csr_array, one more than cuts, each of shape (n_users, n_items)
-        Interactions where `split_interactions` gives them. Users and items that occur only after the cut
-        have no training interaction.
+        Interactions where `split_interactions` gives them. What is new after the cut has no training.
 
     Raises
     ------

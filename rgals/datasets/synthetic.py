@@ -64,9 +64,8 @@ def make_implicit(
 
     Every item belongs to one cluster and has a popularity :math:`\propto (r + 10)^{-e}` with its random rank
     :math:`r` and :math:`e` = ``popularity_exponent``. A user has a favourite cluster and some taste for
-    others, and a number of interactions drawn from a lognormal distribution. An interaction ignores taste
-    with probability ``noise``; else a cluster is drawn by the user's taste. The item is then drawn by
-    popularity, without repetition.
+    others, and a lognormal number of interactions. An interaction ignores taste with probability ``noise``;
+    else a cluster is drawn by the user's taste. The item is then drawn by popularity, without repetition.
 
     Parameters
     ----------

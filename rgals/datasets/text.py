@@ -91,11 +91,9 @@ def _finish(layout: Layout, raw: dict[str, np.ndarray], distinct: dict[str, list
 
 
 def _suits_arrow(layout: Layout) -> bool:
-    """Whether pyarrow must read the file as csv does: no very long line, no line end within quotes, no 0x10.
-
-    pyarrow cuts a file into blocks at line ends, takes fields of any length, closes an open quote at the end
-    of the file, and reads hexadecimal integers.
-    """
+    """Whether pyarrow must read a file as csv does: no very long line, no line end within quotes, no 0x10."""
+    # pyarrow cuts a file into blocks at line ends, takes fields of any length, closes an open quote at the
+    # end of the file, and reads hexadecimal integers.
     end = re.escape(layout.delimiter[-1].encode()) + rb"\r\n"  # of a field; also what is before one
     quoted = re.compile(rb'(?<![^%b])"[^"\r\n]*(?:""[^"\r\n]*)*"(?=[%b]|\Z)' % (end, end))
     with open_bytes(layout.path) as raw:

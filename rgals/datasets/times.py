@@ -36,10 +36,8 @@ _SINCE, _UNTIL = ((year - 1970) * 365 * _DAY for year in (1980, 2200))
 
 
 def moments(items: list[Any]) -> np.ndarray:
-    """Texts, dates and datetimes of one column, int64; without a zone they are UTC.
-
-    A `ValueError` says where a text is no date, or that the day and the month cannot be told apart.
-    """
+    """Texts, dates and datetimes of one column, int64; without a zone they are UTC."""
+    # A `ValueError` says where a text is no date, or that the day and the month cannot be told apart.
     distinct = list(dict.fromkeys(items))
     texts = [item.strip() for item in distinct if isinstance(item, str)]
     if len(texts) == len(distinct) and all(map(_PLAIN.fullmatch, texts)):

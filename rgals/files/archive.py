@@ -1,7 +1,6 @@
 """npz archives of plain arrays that are written all or nothing and checked before they are read.
 
-A file is described once, by a `FileSpec`. `save_npz` writes exactly what the specification allows, and
-`load_npz` reads nothing else.
+A file is described once, by a `FileSpec`: `save_npz` writes what that allows, `load_npz` reads nothing else.
 """
 
 import hashlib
@@ -37,13 +36,11 @@ UNREADABLE = (BadZipFile, EOFError, ValueError, LookupError, ArithmeticError, Ru
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """What one array of a file must look like.
-
-    A number in ``shape`` is required as it is. A name must have the same value wherever it stands in the
-    file; ``"n_users+1"`` means one more.
-    """
+    """What one array of a file must look like."""
 
     dtypes: tuple[str, ...]  # as in dtype.str without the byte order: "f4", "i8", "u1"
+    # A number is required as it is. A name must have the same value wherever it stands in the file;
+    # "n_users+1" means one more.
     shape: tuple[int | str, ...]
     required: bool = True
     finite: bool = True  # refuse NaN and infinity

@@ -66,11 +66,9 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
 
 def _remove_leftovers(folder: str) -> None:
-    """Remove the temporary files of writers that were killed.
-
-    A writer holds a lock on its file, which the system releases when the process ends, however it ends. Files
-    that cannot be locked are in use, or belong to a file system without locks, and stay.
-    """
+    """Remove the temporary files of writers that were killed."""
+    # A writer holds a lock on its file, which the system releases when the process ends, however it ends.
+    # Files that cannot be locked are in use, or belong to a file system without locks, and stay.
     try:
         names = [name for name in os.listdir(folder) if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
     except PermissionError:  # a folder that may be written but not listed
@@ -104,11 +102,9 @@ def _create(folder: str) -> tuple[str, int]:
 
 
 def lock(descriptor: int, *, wait: bool = False) -> bool | None:
-    """Lock a file: True where this descriptor now holds it, False where another does, None where none can.
-
-    None is what file systems without locks give (some network and FUSE mounts), each by an error of its own,
-    and systems without a way to lock.
-    """
+    """Lock a file: True where this descriptor now holds it, False where another does, None where none can."""
+    # None is what file systems without locks give (some network and FUSE mounts), each by an error of its
+    # own, and systems without a way to lock.
     if fcntl is None and msvcrt is None:
         return None
     while True:

@@ -9,11 +9,10 @@ from rgals.runtime.errors import InputError
 
 
 class Journal:
-    """Results by key, kept in a file of JSON lines; its first line is the setting that all results share.
+    """Results by key, kept in a file of JSON lines; its first line is the setting that all results share."""
 
-    A file of another setting is refused. So is a damaged one, but for a last line that an interruption cut
-    short.
-    """
+    # A file of another setting is refused. So is a damaged one, but for a last line that an interruption cut
+    # short.
 
     def __init__(self, path: Path, setting: dict[str, Any]) -> None:
         self.path = path

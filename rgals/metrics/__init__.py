@@ -1,8 +1,7 @@
 """Ranking metrics: exact, per user, with formula and source; `evaluate` computes them for a model.
 
-Answers to what is often left open: equal scores are ranked by the smaller item id; users without test items
-are left out (`evaluate`) or get NaN (the functions); a cutoff beyond the number of items counts the missing
-ranks as misses.
+What is often left open: equal scores are ranked by the smaller item id; users without test items are left
+out (`evaluate`) or get NaN (the functions); ranks beyond the number of items count as misses.
 """
 
 from rgals.metrics._judged import Judged, Outranked, judge

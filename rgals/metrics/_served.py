@@ -30,10 +30,9 @@ Answers = list[tuple[np.ndarray, Any]]  # rows of a batch, and a pair of factors
 
 @dataclass(frozen=True)
 class Served:
-    """A model beside the interactions that it is judged by, all in its rows and columns.
+    """A model beside the interactions that it is judged by, all in its rows and columns."""
 
-    Users and items of the test set that the model does not know follow behind those that it knows.
-    """
+    # Users and items of the test set that the model does not know follow behind those that it knows.
 
     source: Scores
     truth: CSR

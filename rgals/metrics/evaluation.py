@@ -56,7 +56,8 @@ def evaluate(
 
     For each user with test items, the list that the model would serve is compared with the test items: all
     items ranked by score except the training interactions, equal scores by the smaller id (as `recommend`
-    does). Users without test items are left out. Nothing is sampled, no users x items array is ever made.
+    does). Users without test items are left out. Nothing is sampled, no users x items array is ever made: all
+    metrics with a cutoff share one pass over the scores, and those of the whole ranking a second one.
 
     Cold users, of whom nothing is known, get what `recommend` gives them. These are the users without
     training interactions: of the model's own, or where it keeps none of ``train``, or where that is empty too
@@ -70,17 +71,14 @@ def evaluate(
         shapes (M, K) and (N, K); or a function from an array of user indices to their scores of all items,
         shape (len, N), for models that are not factorisations.
     train : sparse matrix of shape (M, N), Interactions, frame, or None
-        Interactions that leave the ranking. Test interactions that are also here cannot be recommended: they
-        are dropped, with a warning.
+        Interactions that leave the ranking. Test interactions that are here too are dropped, with a warning.
     test : sparse matrix of shape (M, N), Interactions or frame
         Relevant items: any value above 0. Relevance is binary. Values below 0 are dislikes, which
-        ``dislike_rate`` counts. What has ids is laid out as the model is
-        (or, where that has none, ``train``), whatever its order. Users that the model does not know are
-        cold, and items that it does not know count as missed; a warning says how many.
+        ``dislike_rate`` counts. What has ids is laid out as the model is (or, where that has none,
+        ``train``). Users and items that the model does not know are cold and missed; a warning counts them.
     metrics : str or iterable of str, default ("ndcg@10",)
         ``ndcg, mrr, map, capped_map, recall, capped_recall, precision, f1, hit_rate, rbp, nrbp, coverage,
-        gini, novelty, arp, dislike_rate`` with a cutoff (``"recall@20"``); ``auc`` and ``pauc`` of the
-        whole ranking.
+        gini, novelty, arp, dislike_rate`` with a cutoff (``"recall@20"``); ``auc, pauc`` of whole rankings.
         ``recall`` divides by the number of test items, ``capped_recall`` by at most k; likewise ``map``.
         Other usual names (``hr@10``, ``p@5``) are understood; ``rgals metrics`` prints all of them with
         definitions. Parameters go into parentheses: ``"rbp(0.95)@50"``, ``"pauc(0.05)"``.
@@ -102,8 +100,7 @@ def evaluate(
     -------
     Evaluation
         A dict of str to float, the mean over users by metric, under the names given, with attributes
-        ``n_users``, ``n_cold`` and ``n_interactions``: how many users that is, how many of them are cold,
-        and how many test interactions they have. Users for whom a metric is undefined (AUC without
+        ``n_users``, ``n_cold`` and ``n_interactions``. Users for whom a metric is undefined (AUC without
         negatives) do not enter its mean.
     (Evaluation, ndarray)
         With ``per_user``: an array by metric, and the users it belongs to, as ids where ``test`` has ids.
@@ -116,11 +113,6 @@ def evaluate(
         Factors, train and test do not fit each other.
     InputError
         No user has a test item; a callable gives a user nothing but NaN (a few rank last).
-
-    Notes
-    -----
-    All metrics with a cutoff share one pass over the scores; the metrics of the whole ranking share
-    a second one.
 
     Examples
     --------

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, gen_batches
 
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
@@ -56,8 +56,7 @@ def evaluate_sampled(
         ``hit_rate``, ``ndcg`` and ``mrr`` with a cutoff. With one relevant item at rank r they are
         ``[r <= k]``, ``[r <= k] / log2(r + 1)`` and ``[r <= k] / r``.
     n_negatives : int, default 99
-        Different items drawn uniformly from those that are neither in train nor in test for the user, anew
-        for each test item.
+        Different items, drawn uniformly for each test item from those of neither train nor test of the user.
     users, columns
         As in `evaluate`.
     per_user : bool, default False
@@ -67,7 +66,8 @@ def evaluate_sampled(
     Returns
     -------
     dict of str to float
-        Means over the users with test items.
+        Means over the users with test items; items of cold users (see `evaluate`) count as missed. Equal
+        scores are ranked by the smaller item id, as everywhere in rgals.
     (dict of str to ndarray, ndarray)
         With ``per_user``: an array by metric, and the users it belongs to.
 
@@ -77,11 +77,6 @@ def evaluate_sampled(
         A metric of another kind.
     InputError
         A user has fewer than ``n_negatives`` items to draw from, or no user has a test item.
-
-    Notes
-    -----
-    Equal scores are ranked by the smaller item id, as everywhere in rgals. The test items of cold users (see
-    `evaluate`) count as missed.
 
     References
     ----------
@@ -125,8 +120,7 @@ def evaluate_sampled(
     rng = check_random_state(random_state)
     rank = np.empty(hidden.nnz, np.int64)
     block = max(1, _BLOCK_BYTES // (4 * Q.shape[1] * (n_negatives + 1)))
-    for start in range(0, hidden.nnz, block):
-        part = slice(start, start + block)
+    for part in gen_batches(hidden.nnz, block):
         items = hidden.indices[part].astype(np.int64)
         drawn = _draw(owner[part], known, n_negatives, rng)
         mine = np.einsum("ik,ik->i", P[owner[part]], Q[items])[:, None]

@@ -29,8 +29,7 @@ def evaluate_segments(
 
     The rankings are those of `evaluate`. By activity, users are grouped by their number of training
     interactions. By popularity, items are: only the test items of a group are relevant for its figures, and
-    the users are those who have some. Lists stay as they are, so that figures of groups of items are low
-    where a model recommends others.
+    the users are those who have some. Lists stay as they are: figures are low where others are listed.
 
     Parameters
     ----------
@@ -45,8 +44,7 @@ def evaluate_segments(
     Returns
     -------
     dict of str to Evaluation
-        By the numbers of training interactions, such as ``"5-19"``, increasing. Groups without test items are
-        left out.
+        By training interactions, such as ``"5-19"``, increasing. Groups without test items are left out.
 
     Raises
     ------

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from sklearn.utils import gen_batches
 
 from rgals.metrics._judged import documented
 from rgals.runtime.checks import check_choice, check_int, check_real
@@ -54,8 +55,7 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Percentile bootstrap confidence interval of the mean over users.
 
-    Users are drawn with replacement, as many as there are; the interval holds the middle ``level`` of the
-    means.
+    Users are drawn with replacement, as many as there are; the middle ``level`` of the means is the interval.
 
     References
     ----------
@@ -74,15 +74,10 @@ def bootstrap_interval(
     if n == 0:
         return float("nan"), float("nan")
     means = np.empty(n_resamples)
-    for start, stop in _chunks(n_resamples, n):
-        means[start:stop] = array[rng.integers(0, n, (stop - start, n), dtype=np.int32)].mean(axis=1)
+    for part in gen_batches(n_resamples, max(1, _CHUNK // n)):
+        means[part] = array[rng.integers(0, n, (part.stop - part.start, n), dtype=np.int32)].mean(axis=1)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
-
-
-def _chunks(rows: int, width: int) -> list[tuple[int, int]]:
-    step = max(1, _CHUNK // max(width, 1))
-    return [(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
 def _randomisation(difference: np.ndarray, n_resamples: int, rng: np.random.Generator) -> float:
@@ -92,8 +87,8 @@ def _randomisation(difference: np.ndarray, n_resamples: int, rng: np.random.Gene
     # Sums in another order differ in the last bits; equal ones must count as equal.
     observed -= 1e-12 * size.sum()
     extreme = 0
-    for start, stop in _chunks(n_resamples, len(size)):
-        flips = rng.integers(0, 2, (stop - start, len(size)), dtype=np.int8)
+    for part in gen_batches(n_resamples, max(1, _CHUNK // len(size))):
+        flips = rng.integers(0, 2, (part.stop - part.start, len(size)), dtype=np.int8)
         extreme += int(np.count_nonzero(np.abs(size.sum() - 2 * (flips @ size)) >= observed))
     return (extreme + 1) / (n_resamples + 1)
 

@@ -49,16 +49,8 @@ class Recommendations(_Lists):
     def to_frame(self) -> Any:
         """The lists as a pandas DataFrame: a row for each entry, with its rank from 1 and its score.
 
-        Returns
-        -------
-        pandas.DataFrame
-            Columns ``user`` and ``item`` (``item`` and ``similar_item``, ``user`` and ``similar_user`` for
-            neighbours), ``rank``, ``score``.
-
-        Raises
-        ------
-        MissingDependencyError
-            pandas is not installed.
+        Its columns are ``user`` and ``item`` (of neighbours ``item`` and ``similar_item``, ``user`` and
+        ``similar_user``), ``rank``, ``score``. Without pandas it raises a `MissingDependencyError`.
         """
         pandas = optional("pandas", "a frame needs pandas: pip install pandas")
         row, place = np.nonzero(self.ids != None if self.ids.dtype == object else self.ids >= 0)  # noqa: E711

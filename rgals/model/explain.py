@@ -50,13 +50,11 @@ class Explanation:
 
 
 def explain(state: FittedState, user: int, item: int, n: int | None) -> Explanation:
-    """Decompose a score exactly; list the ``n`` interactions that moved it most (None: all).
-
-    A user's factors solve ``A_x p_x = b_x`` with ``b_x = sum_{i in I_x} l_xi q_i + t_x s``, so that the score
-    is a sum: ``q_y . p_x = sum_i l_xi (w . q_i) + t_x (w . s)`` with ``w = A_x^-1 q_y`` (Hu, Koren, Volinsky
-    2008, section 5, for WRMF; here from the coefficients of any loss). Hard negatives add their terms to both
-    ``A_x`` and ``b_x``.
-    """
+    """Decompose a score exactly; list the ``n`` interactions that moved it most (None: all)."""
+    # A user's factors solve `A_x p_x = b_x` with `b_x = sum_{i in I_x} l_xi q_i + t_x s`, so that the score
+    # is a sum: `q_y . p_x = sum_i l_xi (w . q_i) + t_x (w . s)` with `w = A_x^-1 q_y` (Hu, Koren, Volinsky
+    # 2008, section 5, for WRMF; here from the coefficients of any loss). Hard negatives add their terms to
+    # both `A_x` and `b_x`.
     if state.seen is None:
         raise InputError("this model carries no training interactions, which an explanation is made of")
     row = state.weighting.rows(state.seen.take_rows(np.array([user])))
@@ -76,13 +74,14 @@ def explain(state: FittedState, user: int, item: int, n: int | None) -> Explanat
     else:
         hard, hard_linear = np.empty((0, len(system))), np.empty(0)
         if state.hard_negatives is not None:
-            first = _solve(system, linear @ past + side.linear[0] * pull + side.ridge[0] * predicted)
+            right = linear @ past + side.linear[0] * pull + side.ridge[0] * predicted
+            first = scipy.linalg.solve(system, right, assume_a="pos")
             found = state.hard_negatives.best_of(state.solved_items @ first, row.indices)
             of_users, of_items = pair_terms(coefficients, state.hard_negatives.weight)
             hard = state.solved_items[found].astype(np.float64)
             weight, hard_linear = (of_users * of_items[found]).T
             system += (hard * weight[:, None]).T @ hard
-        w = _solve(system, state.item_factors[item].astype(np.float64))
+        w = scipy.linalg.solve(system, state.item_factors[item].astype(np.float64), assume_a="pos")
         parts, all_pairs = linear * (past @ w), float(side.linear[0] * (w @ pull))
         features = float(side.ridge[0] * (w @ predicted))
         negatives = float(hard_linear @ (hard @ w))
@@ -91,7 +90,3 @@ def explain(state: FittedState, user: int, item: int, n: int | None) -> Explanat
     score = float(parts.sum() + all_pairs + negatives + features)
     items, rest = row.indices[listed].astype(np.int64), float(parts[order[len(listed) :]].sum())
     return Explanation(user, item, score, items, parts[listed], rest, all_pairs, negatives, features)
-
-
-def _solve(system: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return scipy.linalg.solve(system, right, assume_a="pos")

@@ -11,7 +11,7 @@ from rgals.files.atomic import atomic_file
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError
 from rgals.runtime.lazy import optional
-from rgals.scoring._tables import is_utf8, pyarrow
+from rgals.scoring._tables import arrow_labels, is_utf8, pyarrow
 
 _PART = 1 << 14  # rows written together
 
@@ -147,7 +147,7 @@ def export_factors(model: Any, folder: str | os.PathLike, *, format: str = "npy"
     written = []
     for side, factors, ids in sides:
         if ids is not None and ids.dtype == object:
-            ids = np.array([str(label) for label in ids.tolist()])
+            ids = ids.astype(str)
         if format == "parquet":
             written.append(target / f"{side}s.parquet")
             _write_parquet(written[-1], factors, np.arange(len(factors)) if ids is None else ids)
@@ -164,12 +164,11 @@ def _write_parquet(path: Path, factors: np.ndarray, ids: np.ndarray) -> None:
     pa = pyarrow()
     if ids.dtype.kind == "U" and not all(map(is_utf8, ids.tolist())):
         raise InputError(f"an id is not text that UTF-8 can express; export npy instead of {path.name}")
-    values = pa.from_numpy_dtype(factors.dtype)
-    kind = pa.from_numpy_dtype(ids.dtype) if ids.dtype.kind in "iu" else pa.string()
-    schema = pa.schema([("id", kind), ("factors", pa.list_(values, factors.shape[1]))])
+    names, values = arrow_labels(ids), pa.from_numpy_dtype(factors.dtype)
+    schema = pa.schema([("id", names.type), ("factors", pa.list_(values, factors.shape[1]))])
     with atomic_file(path) as file, pa.parquet.ParquetWriter(file, schema) as writer:
         for start in range(0, len(factors), _PART):
             part = slice(start, start + _PART)
             flat = pa.array(np.ascontiguousarray(factors[part]).reshape(-1))
             lists = pa.FixedSizeListArray.from_arrays(flat, factors.shape[1])
-            writer.write_table(pa.table([pa.array(ids[part].tolist(), kind), lists], schema=schema))
+            writer.write_table(pa.table([names[part], lists], schema=schema))

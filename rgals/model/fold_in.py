@@ -61,8 +61,7 @@ class FoldIn(FactorRanker):
         Parameters
         ----------
         X_cols : sparse matrix or array, shape (n_users, n), optional
-            Full history of each item, over the users of the fit, one column an item; None where there are
-            features alone.
+            Full history of each item, over the users of the fit, a column each; None with features alone.
         items : sequence of ids, or Positions, length n, optional
             Items of the fit that the columns stand for; by default they are new. It matters for RGX only,
             whose items share a term: the others stay, the given ones are solved together.
@@ -136,8 +135,6 @@ class FoldIn(FactorRanker):
         Returns
         -------
         Explanation
-            ``score``, ``items``, ``contributions``, ``rest`` (of those not listed), ``all_pairs`` and
-            ``negatives``.
 
         Raises
         ------

@@ -2,8 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,51 +20,11 @@ from rgals.runtime.errors import InputError, ParameterError, ShapeError
 from rgals.scoring import require_lists, topk
 from rgals.scoring._topk import is_matrix
 
-_Method = TypeVar("_Method", bound=Callable[..., Any])
 #: The word by which ``exclude`` asks for users' interactions, and these.
 _Seen = tuple[str, CSR | None]
 COLD = ("empty", "popular")
 
 __all__ = ["COLD", "FactorRanker", "Recommendations", "Snapshot"]
-
-
-# What `similar_items` and `similar_users` share of their docstrings.
-_NEIGHBOURS = """
-
-Parameters
-----------
-{item}s : id, sequence of ids, or Positions, length B
-    As in ``{item}_ids_``; {line} of the training matrix where the model has no ids.
-n : int, default 10
-metric : {{"cosine", "dot"}}, default "cosine"
-    ``f_i . f_j / (|f_i| |f_j|)`` of factors f, or the inner product ``f_i . f_j``, which favours long ones.
-candidates : sequence of {item} ids, Positions, or sparse matrix of shape (B, {size}), optional
-    The only {item}s that may be returned.
-exclude_{item}s : sequence of {item} ids, or Positions, optional
-    Never returned.
-
-Returns
--------
-ids : ndarray, shape (B, n)
-    Nearest first; ids and None, or numbers and -1, as in `recommend`. Factors that are all zero have no
-    direction: with the cosine their {item} is nobody's neighbour and has none.
-scores : ndarray, shape (B, n)
-    Similarities; -inf where there is none.
-
-Raises
-------
-NotFittedError, UnknownIdError, ShapeError, ParameterError
-"""
-
-
-def _completed(sections: str, **words: str) -> Callable[[_Method], _Method]:
-    """Add sections to the docstring of a method."""
-
-    def complete(method: _Method) -> _Method:
-        method.__doc__ = f"{method.__doc__}{sections.format(**words)}"
-        return method
-
-    return complete
 
 
 def _aligned(name: str, matrix: Any, n_rows: int, snapshot: Snapshot) -> CSR:
@@ -106,10 +65,8 @@ class FactorRanker(Fitted):
     _pairs_at_once: ClassVar[int] = 1 << 16  # of `predict`
 
     def _fold_in(self, snapshot: Snapshot, rows: CSR, prior: Any = None) -> np.ndarray:
-        """Factors of new users against the items of ``snapshot``, by their prior if they have features.
-
-        Estimators override this: ``transform`` reads the current snapshot, which may be a newer one.
-        """
+        """Factors of new users against the items of ``snapshot``, by their prior if they have features."""
+        # Estimators override this: `transform` reads the current snapshot, which may be a newer one.
         transform = getattr(self, "transform", None)
         if transform is None:
             what = f"{type(self).__name__} cannot compute factors of new users"
@@ -238,15 +195,11 @@ class FactorRanker(Fitted):
         ----------
         user_ids : id or sequence of ids, length B
             As in ``user_ids_``; row numbers where the model was fitted without.
-        n : int, default 10
-        unknown : {"error", "popular", "empty"}, default "error"
-            What users get whom the model does not know: an error that names the first, the items with the
-            most training interactions that the filters allow (their number is then the score), or nothing.
-        cold : {"empty", "popular"}, default "empty"
-            The same for known users without training interactions, as in `recommend`.
-        exclude : "train" or None, default "train"
-        candidates, exclude_items : sequences of item ids, optional
+        n, cold, candidates, exclude_items
             As in `recommend`.
+        unknown : {"error", "popular", "empty"}, default "error"
+            What users get whom the model does not know: an error that names the first, or as with ``cold``.
+        exclude : "train" or None, default "train"
 
         Returns
         -------
@@ -312,9 +265,8 @@ class FactorRanker(Fitted):
         Parameters
         ----------
         X_rows : sparse matrix, array, Interactions or frame of shape (B, N), optional
-            The interactions of each new user: a matrix has the columns of the training matrix. A frame of
-            users and items has a row for each different user, in the order of `numpy.unique`. None where
-            there are features alone.
+            The interactions of each new user: a matrix has the columns of the training matrix. A frame has a
+            row for each different user, in the order of `numpy.unique`. None where there are features alone.
         n : int, default 10
         exclude : "given", None, sparse matrix of shape (B, N), or a tuple of these; default "given"
             Pairs that must not be returned: the interactions in ``X_rows``, none, or those of a matrix.
@@ -325,9 +277,8 @@ class FactorRanker(Fitted):
 
         Returns
         -------
-        ids : ndarray, shape (B, n)
+        ids, scores : ndarray, shape (B, n)
             As in `recommend`: item ids where ``X_rows`` has ids, columns where it is a matrix.
-        scores : ndarray, shape (B, n)
 
         Raises
         ------
@@ -358,7 +309,6 @@ class FactorRanker(Fitted):
         ids = snapshot.named("item", ids) if named else ids
         return Recommendations.of(ids, scores, asked, ("user", "item"))
 
-    @_completed(_NEIGHBOURS, item="item", line="columns", size="N")
     def similar_items(
         self,
         items: Any,
@@ -368,11 +318,35 @@ class FactorRanker(Fitted):
         candidates: Any = None,
         exclude_items: Any = None,
     ) -> Recommendations:
-        """Items whose factors are closest to those of the given items; an item is not its own neighbour."""
+        """Items whose factors are closest to those of the given items; no item is its own neighbour.
+
+        Parameters
+        ----------
+        items : id, sequence of ids, or Positions, length B
+            As in ``item_ids_``; numbers in the training matrix where the model has no ids.
+        n : int, default 10
+        metric : {"cosine", "dot"}, default "cosine"
+            ``f_i . f_j / (|f_i| |f_j|)`` of factors f, or ``f_i . f_j``, which favours long ones.
+        candidates : sequence of item ids, Positions, or sparse matrix of shape (B, all items), optional
+            The only items that may be returned.
+        exclude_items : sequence of item ids, or Positions, optional
+            Never returned.
+
+        Returns
+        -------
+        ids : ndarray, shape (B, n)
+            Nearest first; ids and None, or numbers and -1, as in `recommend`. Factors that are all zero have
+            no direction: with the cosine their item is nobody's neighbour and has none.
+        scores : ndarray, shape (B, n)
+            Similarities; -inf where there is none.
+
+        Raises
+        ------
+        NotFittedError, UnknownIdError, ShapeError, ParameterError
+        """
         return self._neighbours("item", items, n, metric, candidates, exclude_items)
 
-    @_completed(_NEIGHBOURS, item="user", line="rows", size="M")
-    def similar_users(
+    def similar_users(  # noqa: D102 - the docstring is made below
         self,
         users: Any,
         n: int = 10,
@@ -381,8 +355,9 @@ class FactorRanker(Fitted):
         candidates: Any = None,
         exclude_users: Any = None,
     ) -> Recommendations:
-        """Users whose factors are closest to those of the given users; a user is not their own neighbour."""
         return self._neighbours("user", users, n, metric, candidates, exclude_users)
+
+    similar_users.__doc__ = str(similar_items.__doc__).replace("item", "user").replace("Item", "User")
 
     def _neighbours(
         self, what: str, rows: Any, n: int, metric: str, candidates: Any, blocked: Any

@@ -59,11 +59,9 @@ def check_readout(exponent: Any) -> float:
 def readout_scale(
     degrees: Degrees, exponent: float, dtype: Any, like: tuple[Degrees, np.ndarray] | None = None
 ) -> np.ndarray | None:
-    """What the read-out multiplies items' factors by: ``c_y^exponent``, mean 1 over interactions; None is 1.
-
-    An item without interactions is scaled as the least popular one. ``like``: margins of other items and the
-    scale that these have, which is then gone on with.
-    """
+    """What the read-out multiplies items' factors by: ``c_y^exponent``, mean 1 over interactions, or None."""
+    # An item without interactions is scaled as the least popular one. `like`: margins of other items and the
+    # scale that these have, which is then gone on with.
     if exponent == 0:
         return None
     reference, scaled = (degrees, None) if like is None else like
@@ -285,8 +283,9 @@ class FittedState(Snapshot):
         items = self.solved_items
         gram, u = np.zeros((items.shape[1],) * 2), np.zeros(items.shape[1])
         for start in range(0, len(items), 1 << 14):
-            part = items[start : start + (1 << 14)].astype(np.float64)
-            weighted = part * coefficients.h[start : start + (1 << 14), None]
+            rows = slice(start, start + (1 << 14))
+            part = items[rows].astype(np.float64)
+            weighted = part * coefficients.h[rows, None]
             gram += part.T @ weighted
             u += weighted.sum(axis=0)
         return gram - coefficients.interaction * np.outer(u, u), u

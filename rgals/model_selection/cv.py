@@ -17,10 +17,11 @@ from rgals.files.journal import Journal
 from rgals.losses import AUTO, Loss
 from rgals.matrix.weighting import VALUES
 from rgals.model_selection.tuning import engine
-from rgals.model_selection.tuning.engine import Found, Question, find, read_losses
+from rgals.model_selection.tuning.engine import Found, Question, find, own_space, read_losses
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.hard import WEIGHTS
-from rgals.model_selection.tuning.trials import Prepared, of_estimator, split_for_tuning
+from rgals.model_selection.tuning.prepared import Prepared, split_for_tuning
+from rgals.model_selection.tuning.trials import of_estimator
 from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.memory import typed_errors
@@ -52,8 +53,7 @@ class RGALSCV(RGALS):
     budget : float, default=10
         In default fits with the first K, evaluation and the last fit included, by a model of cost, never by
         the clock. A fit counts as at least some 2.5 seconds of two cores. The fewest are two settings in
-        full. A larger K has a fifth of it, in fits with that K, which take no more iterations than were best
-        with the K before.
+        full. A larger K has a fifth, in fits with that K of no more iterations than were best before.
     space : dict, optional
         Changes of the space, as in `rgals.model_selection.tune`. ``{"hard_negatives": 0}`` leaves them out;
         by default 0.5, 1, 2 and 4 are tried on what was found, on the CPU. Where times are known, so are
@@ -167,12 +167,10 @@ class RGALSCV(RGALS):
         y : ignored
         validation : sparse matrix, Interactions or frame, shape (n_users, n_items), optional
             What settings are judged by instead of hidden parts of ``X``: for data whose future is no random
-            part of them. The last fit takes it too. Users and items that ``X`` does not have are left out,
-            with a warning.
+            part of them. The last fit takes it too. What ``X`` does not know is left out, with a warning.
         folder : path, optional
             Where every measurement is written down. The same call goes on from there after an interruption,
-            with the same results but for seconds; so does one with a larger budget. ``random_state`` must be
-            an int.
+            with the same results but for seconds; so does a larger budget. It needs an int ``random_state``.
         user_ids, item_ids, columns
             As in `RGALS.fit`.
 
@@ -190,15 +188,16 @@ class RGALSCV(RGALS):
         Warns
         -----
         UserWarning
-            No user has two interactions, so that nothing can be hidden: the rule is taken. A larger K does
-            not fit into memory.
+            No user has two interactions: the rule is taken. A larger K does not fit into memory.
         """
         losses, seed = self._read_parameters(folder)
         told = given(X, columns)
         matrix, labels, names = read(self, told, dtype_name(self.dtype), user_ids, item_ids)
         whole, found, n_splits = matrix.to_scipy(), None, 0
         if validation is not None or matrix.row_counts.max(initial=0) > 1:
-            n_splits = self._splits(matrix.nnz, validation)
+            auto = next((parts for parts, below in _PARTS if matrix.nnz < below), 1)
+            n_splits = auto if isinstance(self.n_splits, str) else self.n_splits
+            n_splits = 1 if validation is not None else n_splits
             known = None if validation is None else given(validation, columns)
             data = Given(whole, *labels, timestamp=told.timestamp), None, known
             prepared = split_for_tuning(*data, n_splits, self.validation_users, seed)
@@ -207,11 +206,8 @@ class RGALSCV(RGALS):
             params = {"values": values, **found.choice.of_estimator()}
             whole = prepared.final
         else:
-            warnings.warn(
-                "no user has two interactions, so that nothing can be hidden: the rule is taken as it is",
-                UserWarning,
-                stacklevel=3,
-            )
+            said = "no user has two interactions, so that nothing can be hidden: the rule is taken as it is"
+            warnings.warn(said, UserWarning, stacklevel=3)
             K = self.K if isinstance(self.K, int | np.integer) else 64
             params = {"K": K, "loss": next(iter(losses.values())), "n_iter": self.n_iter}
         model = RGALS(**{**self._common(seed), **params}, verbose=self.verbose)
@@ -246,21 +242,10 @@ class RGALSCV(RGALS):
         names = ("n_iter", "values", "dtype", "device", "n_jobs", "metric")
         return {**{name: getattr(self, name) for name in names}, "random_state": seed}
 
-    def _splits(self, nnz: int, validation: Any) -> int:
-        if validation is not None:
-            return 1
-        if not isinstance(self.n_splits, str):
-            return self.n_splits
-        return next((parts for parts, below in _PARTS if nnz < below), 1)
-
     def _space(self, losses: dict[str, Loss]) -> dict[str, Any]:
         weights = [0.0] if is_cuda(self.device) else list(WEIGHTS)
         every = {"K": self.K, "half_life": AUTO, "hard_negatives": weights}
-        space = {**every, **(self.space or {})}
-        if self.space is not None and self.space and set(self.space) <= set(losses):
-            space = {name: {**every, **own} for name, own in self.space.items()}
-            space |= {name: every for name in losses if name not in space}
-        return space
+        return {name: {**every, **own_space(self.space, name, losses)} for name in losses}
 
     def _question(
         self, losses: dict[str, Loss], prepared: Prepared, values: str, seed: int, folder: Any

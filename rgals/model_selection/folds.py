@@ -37,7 +37,21 @@ class UserFold(NamedTuple):
 
 
 @dataclass(eq=False)
-class UserSplit:
+class _Split:
+    """What the splitters share."""
+
+    n_splits: int = 5
+    _: KW_ONLY
+    random_state: int | np.random.RandomState | None = None
+    columns: Any = None
+
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
+        """Number of folds; the arguments are ignored, as scikit-learn's splitters do."""
+        return self.n_splits
+
+
+@dataclass(eq=False)
+class UserSplit(_Split):
     """Hold out users: train on the others, tell a part of each held-out user, find the rest again.
 
     Parameters
@@ -63,33 +77,15 @@ class UserSplit:
     (2, 10) [8. 8.] [2. 2.]
     """
 
-    n_splits: int = 5
     _: KW_ONLY
     test_size: int | float | None = None
     fold_in: float = 0.8
-    random_state: int | np.random.RandomState | None = None
-    columns: Any = None
-
-    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
-        """Number of folds; the arguments are ignored, as scikit-learn's splitters do."""
-        return self.n_splits
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[UserFold]:
-        """Yield the folds.
+        """Yield the folds of a sparse matrix, array, Interactions or frame, shape (n_users, n_items).
 
-        Parameters
-        ----------
-        X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
-        y, groups : ignored
-
-        Yields
-        ------
-        UserFold
-
-        Raises
-        ------
-        ParameterError
-            A parameter is out of its range, or there are fewer users than folds.
+        ``y`` and ``groups`` are ignored. A `ParameterError` names a parameter that is out of its range, and
+        says where there are fewer users than folds.
         """
         check_int("n_splits", self.n_splits, 1 if self.test_size is not None else 2)
         fold_in = check_real("fold_in", self.fold_in, 0.0, 1.0, open_min=True)
@@ -122,7 +118,7 @@ class UserSplit:
 
 
 @dataclass(eq=False)
-class InteractionSplit:
+class InteractionSplit(_Split):
     """K folds over interactions: in each, one k-th of every user's interactions is held out.
 
     Parameters
@@ -142,27 +138,10 @@ class InteractionSplit:
     [(6, 6), (6, 6)]
     """
 
-    n_splits: int = 5
-    _: KW_ONLY
-    random_state: int | np.random.RandomState | None = None
-    columns: Any = None
-
-    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
-        """Number of folds; the arguments are ignored."""
-        return self.n_splits
-
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[Any, Any]]:
-        """Yield (train, test) of each fold, both of the shape of ``X``.
+        """Yield (train, test) of each fold, csr_array of the shape of ``X``, Interactions where that has ids.
 
-        Parameters
-        ----------
-        X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
-        y, groups : ignored
-
-        Yields
-        ------
-        train, test : csr_array, shape (n_users, n_items)
-            Interactions where ``X`` has ids.
+        ``X`` is a sparse matrix, array, Interactions or frame, users x items. The others are ignored.
         """
         n_splits = check_int("n_splits", self.n_splits, 2)
         found = given(X, self.columns)

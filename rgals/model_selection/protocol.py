@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from sklearn.utils import check_random_state
 
 from rgals.datasets.given import given
+from rgals.datasets.interactions import TEST, TRAIN, VALIDATION
 from rgals.datasets.splits import check_ratios, leave_last_out, split_interactions, temporal_split
 from rgals.matrix.entries import entries, entry_rows, part_sizes
 from rgals.model_selection.core import check_core, k_core
@@ -18,7 +19,6 @@ from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import InputError, ParameterError
 
 SPLITS = ("user", "global", "leave_last", "temporal", "held_out_users", "given")
-_TRAIN, _TEST, _VALIDATION = 0, 1, 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,17 +137,15 @@ class Protocol:
         words = [] if self.min_value is None else [f"value >= {self.min_value:g}"]
         if self.core is not None:
             words.append(f"{self.core}-core")
-        words.append(
-            {
-                "user": f"per user {shares}",
-                "global": f"over all interactions {shares}",
-                "leave_last": "the last one for test, the one before for validation",
-                "temporal": f"by time {shares}",
-                "held_out_users": f"users {shares} with {100 * self.fold_in:g} % folded in",
-                "given": f"the test part given, {100 * self.validation:g} % of training for validation",
-            }[self.split]
-        )
-        return ", ".join([*words, f"seed {self.seed}"])
+        how = {
+            "user": f"per user {shares}",
+            "global": f"over all interactions {shares}",
+            "leave_last": "the last one for test, the one before for validation",
+            "temporal": f"by time {shares}",
+            "held_out_users": f"users {shares} with {100 * self.fold_in:g} % folded in",
+            "given": f"the test part given, {100 * self.validation:g} % of training for validation",
+        }
+        return ", ".join([*words, how[self.split], f"seed {self.seed}"])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold."""
@@ -167,21 +165,10 @@ class Protocol:
         return dataclasses.replace(self, seed=seed)
 
     def apply(self, data: Any) -> Parts:
-        """Prepare and split.
+        """Prepare and split Interactions, a frame or a sparse matrix, users x items.
 
-        Parameters
-        ----------
-        data : Interactions, frame or sparse matrix, shape (n_users, n_items)
-            "leave_last" and "temporal" need Interactions with timestamps, "given" Interactions with a split.
-
-        Returns
-        -------
-        Parts
-
-        Raises
-        ------
-        InputError
-            Timestamps or the given split are missing, or nothing is left after the preparation.
+        "leave_last" and "temporal" need Interactions with timestamps, "given" Interactions with a split. An
+        `InputError` says where these are missing, or nothing is left after the preparation.
         """
         told = given(data, name="data")
         matrix = told.csr()
@@ -220,21 +207,15 @@ class Protocol:
             train, validation, test = split_interactions(matrix, self.ratios, by=self.split, random_state=rng)
         return Parts(train, validation, test, users, items)
 
-    def _given(
-        self, matrix: sp.csr_array, given: Any, rng: np.random.RandomState
-    ) -> tuple[sp.csr_array, sp.csr_array, sp.csr_array]:
-        train, test = entries(matrix, given == _TRAIN), entries(matrix, given == _TEST)
-        if (given == _VALIDATION).any():
-            return train, entries(matrix, given == _VALIDATION), test
-        if self.validation == 0:
-            return train, entries(matrix, np.zeros(matrix.nnz, bool)), test
+    def _given(self, matrix: sp.csr_array, given: Any, rng: Any) -> tuple[sp.csr_array, ...]:
+        train, validation, test = (entries(matrix, given == part) for part in (TRAIN, VALIDATION, TEST))
+        if validation.nnz or self.validation == 0:
+            return train, validation, test
         shares = 1 - self.validation, self.validation
         train, validation = split_interactions(train, shares, random_state=rng)
         return train, validation, test
 
-    def _held_out_users(
-        self, matrix: sp.csr_array, users: np.ndarray, items: np.ndarray, rng: np.random.RandomState
-    ) -> Parts:
+    def _held_out_users(self, matrix: sp.csr_array, users: np.ndarray, items: np.ndarray, rng: Any) -> Parts:
         sizes = part_sizes(np.array([matrix.shape[0]]), np.array(self.ratios))[0]
         parts = np.split(rng.permutation(matrix.shape[0]), np.cumsum(sizes)[:-1])
         train, validation, test = map(np.sort, parts)

@@ -8,12 +8,11 @@ from tqdm import tqdm
 
 
 class Bar(tqdm):
-    """A tqdm bar that no other process can stop.
+    """A tqdm bar that no other process can stop."""
 
-    tqdm's own lock is shared with forked children: one that is killed while it holds the lock leaves it
-    locked for ever, and the next bar of any process of the family waits for it. Nor does this one start
-    tqdm's thread, which shows again what got slow: every update looks at the clock instead.
-    """
+    # tqdm's own lock is shared with forked children: one that is killed while it holds the lock leaves it
+    # locked for ever, and the next bar of any process of the family waits for it. Nor does this one start
+    # tqdm's thread, which shows again what got slow: every update looks at the clock instead.
 
     monitor_interval = 0
 

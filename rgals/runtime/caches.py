@@ -44,11 +44,8 @@ _DAY = 24 * 3600.0  # seconds
 @functools.cache
 def warn_uncached(reason: str) -> None:
     """Warn, once for each reason, that compiled code is lost with the process."""
-    warnings.warn(
-        f"compiled kernels are not cached, so that every process compiles them again: {reason}",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+    said = f"compiled kernels are not cached, so that every process compiles them again: {reason}"
+    warnings.warn(said, RuntimeWarning, stacklevel=2)
 
 
 @functools.cache
@@ -137,11 +134,10 @@ def _get_numba_ready() -> None:
 
 
 class Entries:
-    """The cache files of a function: an index and a data file for every signature, processor and setting.
+    """The cache files of a function: an index and a data file for every signature, processor and setting."""
 
-    Stands in for `numba.core.caching.IndexDataCacheFile`, which has one index for all of them. ``sources``
-    are the files that the function's code comes from, as they are now.
-    """
+    # Stands in for `numba.core.caching.IndexDataCacheFile`, which has one index for all of them. `sources`
+    # are the files that the function's code comes from, as they are now.
 
     def __init__(self, cache: Any, sources: tuple[Path, ...]) -> None:
         self._python, self._folder = cache._py_func, cache.cache_path

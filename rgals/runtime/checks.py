@@ -62,9 +62,6 @@ def moved_to(record: Any, moved: Mapping[str, Any], function: str, keyword: str)
     if moved:
         given = ", ".join(f"{name}={value!r}" for name, value in moved.items())
         line = f"{function}(..., {keyword}={type(record).__name__}({given}))"
-        warnings.warn(
-            f"{', '.join(moved)} of {function} will go with the next release; write {line}",
-            DeprecationWarning,
-            stacklevel=3,
-        )
+        said = f"{', '.join(moved)} of {function} will go with the next release; write {line}"
+        warnings.warn(said, DeprecationWarning, stacklevel=3)
     return replace(record, **moved)

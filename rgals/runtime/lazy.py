@@ -12,10 +12,8 @@ Value = TypeVar("Value")
 
 
 def later(package: str, modules: dict[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make ``__getattr__`` and ``__dir__`` of a package, given its names by the modules that have them.
-
-    A module without names is one itself.
-    """
+    """Make ``__getattr__`` and ``__dir__`` of a package, given its names by the modules that have them."""
+    # A module without names is one itself.
     names = {name: f"{package}.{module}" for module, listed in modules.items() for name in listed.split()}
     whole = {module: f"{package}.{module}" for module, listed in modules.items() if not listed}
     here = vars(sys.modules[package])
@@ -45,11 +43,10 @@ def optional(module: str, needed: str) -> Any:
 
 
 class cached_property(Generic[Owner, Value]):  # noqa: N801
-    """`functools.cached_property` without a lock.
+    """`functools.cached_property` without a lock."""
 
-    Python 3.11 has one for each property of a class: a child that is forked while another thread computes
-    the property of any object would wait for ever.
-    """
+    # Python 3.11 has one for each property of a class: a child that is forked while another thread computes
+    # the property of any object would wait for ever.
 
     def __init__(self, make: Callable[[Owner], Value]) -> None:
         self.make, self.__doc__ = make, make.__doc__

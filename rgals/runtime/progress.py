@@ -18,11 +18,10 @@ _NOT_SHOWN = ("iteration", "seconds", "evaluation_seconds")
 
 
 class ProgressBar(Listener):
-    """A bar with the objective and the metrics of the last iteration; nothing at all where none is shown.
+    """A bar with the objective and the metrics of the last iteration; nothing at all where none is shown."""
 
-    Before the first one it says so, once in a process, when numba compiles instead of loading what it has
-    compiled before.
-    """
+    # Before the first one it says so, once in a process, when numba compiles instead of loading what it has
+    # compiled before.
 
     told = False
 

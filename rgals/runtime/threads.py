@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numba
@@ -170,34 +171,24 @@ if hasattr(os, "register_at_fork"):  # Windows has no forks
 
 
 @contextmanager
-def workers(n_jobs: int | None = None) -> Iterator[int]:
+def workers(n_jobs: int | None = None, *, of_blas: bool = False) -> Iterator[int]:
     """Hold BLAS at one thread, for those that `rgals.kernels.queue.launch` starts: as many as it yields.
 
     Whichever thread is the first sets the limits of the process, whichever is the last restores them. Where a
     library has a limit for each thread (MKL, OpenBLAS with OpenMP), that of this thread is held, too.
+    ``of_blas``: BLAS itself gets the threads, but for one while others hold it at one.
     """
-    threads = n_threads(n_jobs)
-    with _holding(1):
-        yield threads
-
-
-@contextmanager
-def blas_workers(n_jobs: int | None = None) -> Iterator[int]:
-    """Give BLAS itself so many threads, for LAPACK on large matrices; one while `workers` hold it at one."""
-    threads = n_threads(n_jobs)
-    with _holding(threads):
-        yield threads
-
-
-@contextmanager
-def _holding(number: int) -> Iterator[None]:
-    holder = object()
+    threads, holder = n_threads(n_jobs), object()
+    number = threads if of_blas else 1
     try:
         with _blas_lock:
             _by_process.add(holder, number, _limits(of_thread=False))
             _by_thread.held.add(holder, number, _limits(of_thread=True))
-        yield
+        yield threads
     finally:
         with _blas_lock:
             _by_thread.held.remove(holder)
             _by_process.remove(holder)
+
+
+blas_workers = partial(workers, of_blas=True)  # for LAPACK on large matrices

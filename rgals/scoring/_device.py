@@ -14,10 +14,9 @@ _ANY_K = 1  # the kernels of the selection do not know the factors
 
 
 class TopK:
-    """`rgals.scoring.topk` on a GPU, in blocks of queries; ties and missing items as there.
+    """`rgals.scoring.topk` on a GPU, in blocks of queries; ties and missing items as there."""
 
-    ``blocked``: items that nobody gets. ``scale``: factor on the scores of each item, (N,) or (0,).
-    """
+    # `blocked`: items that nobody gets. `scale`: factor on the scores of each item, (N,) or (0,).
 
     def __init__(
         self,

@@ -18,13 +18,12 @@ _HEAD = struct.Struct("<II")  # of a batch: its number of users, the CRC-32 of t
 
 
 class Scratch:
-    """Lists of users, batch after batch, in a file that can be cut off anywhere and is still of use.
+    """Lists of users, batch after batch, in a file that can be cut off anywhere and is still of use."""
 
-    A batch counts when its checksum does, which depends on the key, that is, on all that the lists depend on:
-    two runs cannot mix, and a file with another key is started anew. The file is locked while it is open,
-    where the file system can do that; one that another process has open, or that is no scratch file, is
-    refused and left as it is.
-    """
+    # A batch counts when its checksum does, which depends on the key, that is, on all that the lists depend
+    # on: two runs cannot mix, and a file with another key is started anew. The file is locked while it is
+    # open, where the file system can do that; one that another process has open, or that is no scratch file,
+    # is refused and left as it is.
 
     def __init__(
         self, path: str, key: bytes, n_users: int, batch_size: int, n: int, dtype: Any, resume: bool = True

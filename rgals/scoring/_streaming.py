@@ -77,20 +77,18 @@ def recommend_all(
     Lists are computed for ``batch_size`` users at a time and added to a scratch file ``<out>.partial``. When
     all are there, the table is written beside its final place, renamed, and the scratch file is removed. A
     call that finds the scratch file of a killed one with the same model and the same question goes on where
-    that stopped, and writes the same bytes as one that was never killed. Another file of that name is left
-    alone, and an error.
+    that stopped, and writes the same bytes as if never killed. Another file of that name is an error.
 
     Parameters
     ----------
     model : fitted RGALS or SGDRanker
         The fit that it holds when this is called is used throughout.
     out : str or path
-        The kind of file follows from its ending: ``.parquet`` (needs pyarrow), ``.csv``, ``.tsv``,
-        ``.jsonl``, ``.npz``.
+        Its ending says the kind: ``.parquet`` (needs pyarrow), ``.csv``, ``.tsv``, ``.jsonl``, ``.npz``.
     n : int, default 10
         Items for each user.
-    users : sequence of ids, or Positions, optional
-        As in `recommend`; all by default.
+    users, candidates, exclude_items, cold
+        As in `recommend`, for all users by default.
     X_new : sparse matrix of shape (B, N), Interactions or frame, optional
         New users instead, by their interactions: they are folded in.
     new_ids : sequence of B labels, optional
@@ -99,10 +97,6 @@ def recommend_all(
         Users in memory at once. It may change the last bits of scores.
     exclude : "train", None, sparse matrix with a row for each user asked for, or a tuple; default "train"
         As in `recommend`. For new users ``"train"`` stands for ``X_new``.
-    candidates : sequence of item ids, Positions, or sparse matrix with a row for each user, optional
-    exclude_items : sequence of item ids, or Positions, optional
-    cold : {"empty", "popular"}, default "empty"
-        As in `recommend`.
     format : {"parquet", "csv", "tsv", "jsonl", "npz"}, optional
         Instead of what the ending of the name says.
     resume : bool, default True
@@ -138,8 +132,7 @@ def recommend_all(
     -1 where there is none) and ``score``, and the labels that the rows and the numbers in ``item`` stand for,
     readable by ``rgals.datasets.IdMap.from_arrays(arrays, "user_")`` and ``"item_"``.
 
-    Beyond the model, memory holds one batch and, for parquet, a quarter of a million rows: it does not grow
-    with the number of users.
+    Beyond the model, memory holds one batch and, for parquet, a quarter million rows, however many users.
 
     Examples
     --------
@@ -181,7 +174,7 @@ def recommend_all(
                     raise InputError(f"{scratch.path} was changed while it was in use; run again")
 
             with atomic_file(target) as file:
-                _tables.write(file, kind, batches, task.names, len(task), task.items, task.dtype, n)
+                _tables.write(file, kind, batches, task.names, task.items, (len(task), n), task.dtype)
             n_rows = served = 0
             for ids, _ in scratch.batches():
                 n_rows += int((ids >= 0).sum())
@@ -215,22 +208,19 @@ class Task:
         user_factors, item_factors = state.user_factors, state.item_factors
         self.n, self.cold = check_int("n", n, 1), cold
         self.dtype = np.result_type(user_factors.dtype, item_factors.dtype)
-        self.rows: np.ndarray | None = None
-        self.new: CSR | None = None
-        self._size = len(user_factors)
+        self.rows, self.new = np.arange(len(user_factors)), None
         self.labels = self.model.user_ids_
         if X_new is not None:
             found = given(X_new, name="X_new")
             X_new = in_columns(found, None if state.item_ids is None else state.items, "X_new")
             n, dislikes = len(item_factors), takes_dislikes(self.model)
             self.new = as_csr(X_new, name="X_new", dtype=item_factors.dtype, n_cols=n, dislikes=dislikes)
-            self._size = self.new.n_rows
+            self.rows = np.arange(self.new.n_rows)
             self.labels = found.user_ids if new_ids is None else as_labels(new_ids)
-            if self.labels is not None and len(self.labels) != self._size:
-                raise InputError(f"{len(self.labels)} new_ids name {self._size} rows of X_new; give one each")
+            if self.labels is not None and len(self.labels) != len(self):
+                raise InputError(f"{len(self.labels)} new_ids name {len(self)} rows of X_new; give one each")
         elif users is not None:
             self.rows = state.rows_of("user", users, "users")
-            self._size = len(self.rows)
         ids = self.model.item_ids_
         self.items = np.arange(len(item_factors)) if ids is None else ids
         self._state = state
@@ -240,7 +230,7 @@ class Task:
         self.score(0, min(1, len(self)))
 
     def __len__(self) -> int:
-        return self._size
+        return len(self.rows)
 
     def _filter(self, name: str, value: Any, shape: tuple[int, int]) -> Any:
         if isinstance(value, tuple | list) and name == "exclude":
@@ -254,22 +244,19 @@ class Task:
 
     def names(self, start: int, stop: int) -> np.ndarray:
         """Labels of the users from ``start`` on, before ``stop``."""
-        rows: Any = slice(start, stop) if self.rows is None else self.rows[start:stop]
-        if self.labels is not None:
-            return self.labels[rows]
-        return np.arange(start, stop) if self.rows is None else rows
+        rows = self.rows[start:stop]
+        return rows if self.labels is None else self.labels[rows]
 
     def score(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Lists of the users from ``start`` on, before ``stop``; those who get nothing raise no warning."""
         parts = {name: _part(value, start, stop) for name, value in self.filters.items()}
         options = {k: Positions(part) if isinstance(part, np.ndarray) else part for k, part in parts.items()}
+        options["cold"] = self.cold
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"\d+ of \d+ users have no", UserWarning)
             if self.new is not None:
-                rows = _part(self.new, start, stop)
-                return self.model.recommend_new(rows, self.n, cold=self.cold, **options)
-            rows = np.arange(start, stop) if self.rows is None else self.rows[start:stop]
-            return self.model.recommend(Positions(rows), self.n, cold=self.cold, **options)
+                return self.model.recommend_new(_part(self.new, start, stop), self.n, **options)
+            return self.model.recommend(Positions(self.rows[start:stop]), self.n, **options)
 
     def key(self, batch_size: int) -> bytes:
         """Digest of everything that the lists depend on."""

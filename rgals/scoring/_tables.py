@@ -75,26 +75,31 @@ def pyarrow() -> Any:
     return optional("pyarrow", needed)
 
 
+def arrow_labels(labels: np.ndarray) -> Any:
+    """Labels as an arrow array: of integers, or of text."""
+    pa = pyarrow()
+    if labels.dtype.kind in "iu":
+        return pa.array(labels)
+    return pa.array([str(label) for label in labels.tolist()], pa.string())
+
+
 def write(
     file: BinaryIO,
     kind: str,
     batches: Batches,
     users: Names,
-    n_users: int,
     items: np.ndarray,
+    shape: tuple,
     dtype: np.dtype,
-    n: int,
 ) -> None:
-    """Write a whole table.
-
-    ``batches()`` gives an iterator over the batches, each time from the first on; ``users(start, stop)``
-    gives labels of users, in the same order. ``items`` are the labels of all items, ``dtype`` is that of the
-    scores.
-    """
+    """Write a whole table."""
+    # `batches()` gives an iterator over the batches, each time from the first on; `users(start, stop)` gives
+    # labels of users, in the same order. `items` are the labels of all items; `shape`: users, and entries of
+    # a list; `dtype` is that of the scores.
     if kind == "parquet":
         _write_parquet(file, batches(), items, dtype)
     elif kind == "npz":
-        _write_npz(file, batches, users, n_users, items, dtype, n)
+        _write_npz(file, batches, users, items, shape, dtype)
     else:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         if kind == "jsonl":
@@ -137,17 +142,9 @@ def _write_parquet(file: BinaryIO, batches: Iterator[Batch], items: np.ndarray, 
     pa = pyarrow()
     first = next(batches, (np.empty(0, np.int64), np.empty((0, 1), np.int32), np.empty((0, 1), dtype)))
 
-    def kind(labels: np.ndarray) -> Any:
-        return pa.from_numpy_dtype(labels.dtype) if labels.dtype.kind in "iu" else pa.string()
-
-    def array(labels: np.ndarray) -> Any:
-        if labels.dtype.kind in "iu":
-            return pa.array(labels)
-        return pa.array([str(label) for label in labels.tolist()], pa.string())
-
-    kinds = kind(first[0]), kind(items), pa.int32(), pa.from_numpy_dtype(dtype)
+    names = arrow_labels(items)
+    kinds = arrow_labels(first[0]).type, names.type, pa.int32(), pa.from_numpy_dtype(dtype)
     schema = pa.schema(list(zip(HEADER, kinds, strict=True)))
-    names = array(items)
     tables: list[Any] = []
     with pa.parquet.ParquetWriter(file, schema) as writer:
 
@@ -157,7 +154,7 @@ def _write_parquet(file: BinaryIO, batches: Iterator[Batch], items: np.ndarray, 
 
         for batch in itertools.chain([first], batches):
             row, item, rank, score = _columns(batch)
-            columns = [array(batch[0]).take(pa.array(row)), names.take(pa.array(item))]
+            columns = [arrow_labels(batch[0]).take(pa.array(row)), names.take(pa.array(item))]
             tables.append(pa.table([*columns, pa.array(rank), pa.array(score)], schema=schema))
             if sum(map(len, tables)) >= _ROW_GROUP:
                 flush()
@@ -166,7 +163,7 @@ def _write_parquet(file: BinaryIO, batches: Iterator[Batch], items: np.ndarray, 
 
 
 def _write_npz(
-    file: BinaryIO, batches: Batches, users: Names, n_users: int, items: np.ndarray, dtype: np.dtype, n: int
+    file: BinaryIO, batches: Batches, users: Names, items: np.ndarray, shape: tuple, dtype: np.dtype
 ) -> None:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
 
@@ -179,7 +176,7 @@ def _write_npz(
                 for part in parts:
                     stream.write(np.ascontiguousarray(part, dtype).tobytes())
 
-        member("item", (n_users, n), "<i4", (ids for _, ids, _ in batches()))
-        member("score", (n_users, n), dtype, (scores for _, _, scores in batches()))
-        write_labels(member, "user_", users, n_users)
+        member("item", shape, "<i4", (ids for _, ids, _ in batches()))
+        member("score", shape, dtype, (scores for _, _, scores in batches()))
+        write_labels(member, "user_", users, shape[0])
         write_labels(member, "item_", lambda start, stop: items[start:stop], len(items))

@@ -141,15 +141,13 @@ def topk(
     """Find the ``n`` items with the largest inner product with each query, exactly.
 
     The score of item i for query u is ``queries[u] @ items[i]`` (times ``item_scale[i]``): a number without
-    bounds or unit, no probability. Equal scores are ordered by item id, the smaller first. A score that is
-    NaN or -inf, as non-finite factors make, counts as absent: such an item is never returned; +inf is larger
-    than any other score.
+    bounds or unit, no probability. Equal scores are ordered by item id, the smaller first. An item whose
+    score is NaN or -inf, as non-finite factors make, is never returned; +inf is larger than any other score.
 
     Parameters
     ----------
     queries : array of shape (B, K)
-        Factors of the users (or items) to find items for. float32 together with float32 items; anything else
-        is computed in float64.
+        Factors of the users (or items) to find items for. float32 with float32 items, else float64 is used.
     items : array of shape (N, K)
         Factors of the catalogue.
     n : int, default 10
@@ -157,8 +155,7 @@ def topk(
     exclude : sparse matrix of shape (B, N), optional
         Pairs that must not be returned, typically the interactions known from training: any stored non-zero.
     candidates : 1-D array of item ids, or sparse matrix of shape (B, N), optional
-        The only items that may be returned, for everybody or for each query on its own. With a matrix only
-        the listed pairs are scored.
+        The only items that may be returned, for all or for each query; of a matrix only its pairs are scored.
     exclude_items : 1-D array of item ids, optional
         Items that nobody gets.
     item_scale : array of shape (N,), optional
@@ -166,8 +163,7 @@ def topk(
     n_jobs : int or None
         Threads; None is all. It changes no bit of the result.
     device : {"cpu", "cuda", "cuda:N"}, default "cpu"
-        Where scores are computed and the best are chosen. A matrix of candidates is scored on the CPU. A GPU
-        makes lists of at most 1024.
+        Where scores are computed, but for a matrix of candidates. A GPU makes lists of at most 1024.
 
     Returns
     -------
@@ -193,8 +189,7 @@ def topk(
     -----
     Memory beyond the output arrays is a tile of 512 x 512 scores a thread, 32 lists a query where there are
     only a few queries, and a copy of the factors of ``candidates`` that are one list for all. Rounding
-    follows the shape of a tile, so that the last bits of a score may differ between calls with other batches
-    or filters.
+    follows the shape of a tile: the last bits of a score may differ with other batches or filters.
 
     Examples
     --------
@@ -274,14 +269,13 @@ def topk_dense(
     ----------
     scores : ndarray of float32 or float64, shape (B, N), C-ordered and writeable
         Overwritten: excluded entries become -inf.
-    n : int, default 10
-    exclude : sparse matrix of shape (B, N), optional
-    n_jobs : int or None
+    n, exclude, n_jobs
+        As in `topk`.
 
     Returns
     -------
-    ids : ndarray of int32, shape (B, n)
-    scores : ndarray, shape (B, n)
+    ids, scores : ndarray, shape (B, n)
+        As in `topk`.
 
     Raises
     ------

@@ -35,11 +35,13 @@ from rgals.losses import Degrees, rule
 from rgals.metrics import evaluate
 from rgals.model.state import readout_scale
 from rgals.model_selection import split_interactions
-from rgals.model_selection.tuning import engine, hard, trials
+from rgals.model_selection.tuning import engine, hard, judging
+from rgals.model_selection.tuning import prepared as preparing
 from rgals.model_selection.tuning.cost import LEAST, fit_cost, judge_cost
 from rgals.model_selection.tuning.halving import TOP, Judged, Trial
+from rgals.model_selection.tuning.judging import Look, beyond_noise, outwards
+from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.space import Range
-from rgals.model_selection.tuning.trials import Look, beyond_noise, outwards, split_for_tuning
 from rgals.runtime.errors import InputError, ParameterError
 
 OPTIONS = {"K": 6, "budget": 2, "n_iter": 6, "random_state": 0}
@@ -235,7 +237,7 @@ def test_exponents_of_the_read_out_are_judged_outwards_while_that_pays(data, mon
     def figures(factors, split, metric, n_jobs):
         return np.array([-abs(known[factors[1][0, 0]] - top)])
 
-    monkeypatch.setattr(trials, "each_user", figures)
+    monkeypatch.setattr(judging, "each_user", figures)
     look = Look(split, "ndcg@10", {1}, None)
     look.degrees = Degrees.of(split.train)
     look._judge(1, (np.ones((150, 1)), np.ones((100, 1))))
@@ -256,7 +258,7 @@ def test_a_fit_ends_where_it_has_become_worse_beyond_noise(data, monkeypatch, pa
         asked.append(len(asked))
         return quality[[1, 2, 4, 8][len(asked) - 1]] + noise
 
-    monkeypatch.setattr(trials, "each_user", figures)
+    monkeypatch.setattr(judging, "each_user", figures)
     look = Look(split, "ndcg@10", {1, 2, 4, 8}, None)
     look.patient = patient
     model = RGALS(3, n_iter=8, random_state=0).fit(split.train, callbacks=look)
@@ -365,7 +367,7 @@ def test_one_of_ordered_choices_is_found_outwards():
 class Weighed:
     """Stands for a measurement with hard negatives: gains by weight and reg, for a cost of 1 each."""
 
-    deadline, iterations = None, (2, 4, 8, 16)
+    late, iterations = False, (2, 4, 8, 16)
 
     def __init__(self, gains, fresh):
         self.gains, self.fresh, self.asked = gains, fresh, []
@@ -455,8 +457,8 @@ def test_hard_negatives_that_do_not_fit_are_left_out(sparse, monkeypatch):
 
 
 def test_large_data_are_sampled_by_user(data, monkeypatch):
-    monkeypatch.setattr(trials, "_LARGE", 700)
-    monkeypatch.setattr(trials, "_JUDGES", 30)
+    monkeypatch.setattr(preparing, "_LARGE", 700)
+    monkeypatch.setattr(preparing, "_JUDGES", 30)
     prepared = split_for_tuning(data, None, None, 1, None, 0)
     (split,), (cheap,) = prepared.splits, prepared.cheap
     assert 500 < cheap.train.nnz < 1000 < split.train.nnz and len(cheap.users) == 30

@@ -34,6 +34,7 @@ from rgals.model_selection.tuning.halving import (
     nominal,
     search,
 )
+from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.space import OneOf, Range, make_space
 from rgals.runtime.errors import InputError, NumericalError, ParameterError
 
@@ -298,7 +299,7 @@ def test_figures_are_those_of_evaluate(data, quiet):
 
 def test_users_are_sampled_and_splits_repeated(data, quiet):
     space = {**SMALL, **AS_IT_IS, "alpha0": 0.1, "reg": 0.02}
-    prepared = measuring.split_for_tuning(data, None, None, 3, 20, 0)
+    prepared = split_for_tuning(data, None, None, 3, 20, 0)
     assert [len(split.users) for split in prepared.splits] == [20] * 3
     hidden = [split.hidden.to_scipy() for split in prepared.splits]
     assert (hidden[0] != hidden[1]).nnz > 0 and prepared.final.nnz == data.matrix.nnz

@@ -16,8 +16,8 @@ from rgals.metrics import evaluate
 from rgals.model_selection.protocol import Protocol
 from rgals.model_selection.tuning.engine import Question, find, read_losses, settle_values
 from rgals.model_selection.tuning.halving import PROPOSERS, TOP
+from rgals.model_selection.tuning.prepared import Prepared, split_for_tuning
 from rgals.model_selection.tuning.space import default_space
-from rgals.model_selection.tuning.trials import Prepared, split_for_tuning
 from rgals.runtime.checks import check_choice, check_int, check_real, moved_to
 
 __all__ = ["EdgeWarning", "Search", "TuneResult", "default_space", "tune"]
@@ -43,8 +43,7 @@ class Search:
     min_gain : float, default 0.005
         Relative gain for which a larger K is worth its cost.
     sampler : {"gp", "optuna"}, default "gp"
-        Who proposes settings: evenly spread points and then a Gaussian process, or Optuna's TPE (extra
-        ``tune``) for both.
+        Who proposes settings: even points and then a Gaussian process, or Optuna's TPE (extra ``tune``).
     time_limit : float, optional
         Seconds after which no further fit starts, except the refit.
 
@@ -114,30 +113,18 @@ class TuneResult:
     gain: float = 0.0
 
     def table(self, n: int = 10) -> str:
-        """The best n settings at full cost, as a Markdown table.
-
-        Parameters
-        ----------
-        n : int, default 10
-
-        Returns
-        -------
-        str
-        """
+        """The best ``n`` settings at full cost, as a Markdown table."""
         top = min(max(row["level"] for row in self.trials), TOP)  # others were judged by other users
         rows = sorted((r for r in self.trials if r["level"] == top), key=lambda r: -r[self.metric])[:n]
         names = list(dict.fromkeys(name for row in rows for name in row["params"]))
         lines = ["| " + " | ".join(["loss", self.metric, "seconds", *names]) + " |"]
         lines.append("|" + "---|" * (len(names) + 3))
         for row in rows:
-            shown = [row["params"].get(name, "") for name in names]
-            cells = [row["loss"], f"{row[self.metric]:.4f}", f"{row['seconds']:.2f}", *map(_cell, shown)]
+            shown = (row["params"].get(name, "") for name in names)
+            cells = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in shown]
+            cells = [row["loss"], f"{row[self.metric]:.4f}", f"{row['seconds']:.2f}", *cells]
             lines.append("| " + " | ".join(cells) + " |")
         return "\n".join(lines)
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def tune(
@@ -174,8 +161,7 @@ def tune(
     Parameters
     ----------
     loss : str, Loss or sequence of these
-        What to tune. Several share the budget, and the best is refitted. Parameters of an object that differ
-        from the defaults of its class stay as they are.
+        What to tune, as in `rgals.RGALSCV`; the best is refitted.
     X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
     space : dict, optional
         Changes of the default space of the loss (`default_space`): a tuple ``(low, high)`` is a range,
@@ -185,12 +171,9 @@ def tune(
         ``readout_exponent`` (a value or a list); and ``hard_negatives``, weights that are tried on what was
         found, as far as the budget goes, and then ``half_life``, a list or "auto", where X has times and no
         protocol divides it (by default none of either). With several losses, a dict by name of the loss
-        gives each its own. Ranges are for the training part and the first K: elsewhere settings move as the
-        rule does.
+        gives each its own. Ranges are for the training part and the first K: elsewhere they move as the rule.
     budget : float, default 30
-        In default fits with the first K, the refit and all evaluation included, by a model of cost
-        (`rgals.model_selection.tuning.cost`) and never by the clock. A fit counts as at least some 2.5
-        seconds of two cores. The fewest are two settings in full.
+        As in `rgals.RGALSCV`: in default fits with the first K, the refit and all evaluation included.
     protocol : Protocol or str, optional
         How training, validation and test parts are made; a string names one of `PROTOCOLS`. By default a
         tenth of every user's interactions is held out for validation and there is no test part.
@@ -199,12 +182,10 @@ def tune(
     columns : dict or "matrix", optional
         Where X and validation are frames: as in `rgals.RGALS.fit`.
     metric : str, default "ndcg@10"
-        As in `rgals.metrics.evaluate`; larger must be better.
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default "auto"
-        What an interaction weighs, as in `rgals.RGALS`; "auto" is decided once, for all fits.
+        As in `rgals.RGALSCV`.
     search : Search, optional
-        Number of splits and iterations, who proposes settings, limits. They were keywords of their own in
-        0.1, which warn for one release.
+        Splits, iterations, proposers, limits: in 0.1 keywords of their own, which warn for one release.
     journal : path, optional
         File of JSON lines: every fit is written there, and read from there when the same call runs again,
         after an interruption or with a larger budget.

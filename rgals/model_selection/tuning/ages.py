@@ -1,13 +1,13 @@
 """How fast interactions age: half-lives beside a setting that was found, judged by what came last."""
 
-import time
 from typing import Any
 
 import numpy as np
 
 from rgals.datasets.times import half_life_in
 from rgals.losses import AUTO
-from rgals.model_selection.tuning.trials import Measurement, beyond_noise, outwards
+from rgals.model_selection.tuning.judging import beyond_noise, outwards
+from rgals.model_selection.tuning.trials import Measurement
 from rgals.runtime.errors import ParameterError
 
 #: Half-lives that "auto" tries, in units of the time from the first interaction to the last.
@@ -47,8 +47,7 @@ def try_half_lives(measure: Measurement, params: dict[str, Any], taken: dict[str
 
     def judged(at: int) -> float:
         if at not in found:
-            late = measure.deadline is not None and time.monotonic() > measure.deadline
-            if late or later is None or len(found) >= left:
+            if measure.late or later is None or len(found) >= left:
                 return -np.inf
             asked = given if at < 0 else {**given, "half_life": lives[at]}
             found[at] = measure.again("half-life", asked, taken, [later], _LEVEL).users

@@ -12,8 +12,10 @@ from rgals.losses import LOSSES, Loss, get_loss
 from rgals.matrix.weighting import Weighting
 from rgals.model_selection.tuning import ages, halving, hard
 from rgals.model_selection.tuning.halving import SHARE, TOP, OutOfTimeError, Trial, best_trial, search
+from rgals.model_selection.tuning.judging import beyond_noise
+from rgals.model_selection.tuning.prepared import Prepared
 from rgals.model_selection.tuning.space import make_space
-from rgals.model_selection.tuning.trials import Measurement, Prepared, beyond_noise, of_estimator
+from rgals.model_selection.tuning.trials import Measurement, of_estimator
 from rgals.runtime.bars import Bar
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.memory import available_bytes, fit_bytes, readable
@@ -51,8 +53,7 @@ class Choice:
     middle: float | None  # figure of the middle of the space, which is the rule's
     trial: Trial
     row: int  # of the table
-    searched: np.ndarray | None = None  # figures of users on the parts that search,
-    confirmed: np.ndarray | None = None  # and on those that confirm
+    setting: hard.Setting  # as it was measured
 
     def of_estimator(self) -> dict[str, Any]:
         """The parameters of `RGALS`."""
@@ -95,7 +96,7 @@ def find(question: Question) -> Found:
     train = prepared.splits[0].train
     train = Weighting.of(question.common["values"], train).rows(train)
     given = question.space
-    spaces = {name: make_space(one, train, _own(given, name, losses)) for name, one in losses.items()}
+    spaces = {name: make_space(one, train, own_space(given, name, losses)) for name, one in losses.items()}
     rows: list[dict[str, Any]] = []
     choices: list[Choice] = []
     finished, fits = True, set[int]()
@@ -154,11 +155,10 @@ def find(question: Question) -> Found:
 
 
 def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choice:
-    """The best setting; the middle of the space where that is no worse than noise can tell.
-
-    The best of many owes a part of its figure to luck, so that the first few are judged by hidden parts that
-    did not choose them, and the middle is left for what is better there by more than the standard error.
-    """
+    """The best setting; the middle of the space where that is no worse than noise can tell."""
+    # The best of many owes a part of its figure to luck, so that the first few are judged by hidden parts
+    # that did not choose them, and the middle is left for what is better there by more than the standard
+    # error.
     best = best_trial(trials, min_gain)
     same = [t for t in trials if t.level == best.level and t.params["K"] == best.params["K"]]
     middle = next((t for t in same if t.judged.plain is not None), None)
@@ -182,14 +182,13 @@ def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choic
                 figure = float(np.nanmean(users))
                 searched, confirmed = trial.judged.users, users
     params = {**measure.settings(best.params, measure.prepared.whole, best.params["K"]), **taken}
-    return Choice(measure.name, measure.loss, params, figure, base, best, row, searched, confirmed)
+    setting = hard.Setting(best.params, taken, searched, confirmed)
+    return Choice(measure.name, measure.loss, params, figure, base, best, row, setting)
 
 
 def _with_hard_negatives(measure: Measurement, choice: Choice, budget: float) -> Choice:
     """The choice, with hard negatives where they are worth it."""
-    taken = {name: choice.params[name] for name in ("n_iter", "readout_exponent")}
-    given = hard.Setting(choice.trial.params, taken, choice.searched, choice.confirmed)
-    found = hard.try_weights(measure, given, budget)
+    found = hard.try_weights(measure, choice.setting, budget)
     if found is None:
         return choice
     params, judged = found
@@ -201,13 +200,12 @@ def settle_values(
     values: str, prepared: Prepared, losses: Mapping[str, Loss], space: Mapping[str, Any] | None, depth: int
 ) -> str:
     """What values become in all fits, where "auto" and not the space decides; see `weigh` for ``depth``."""
-    if all("values" in (_own(space, name, losses) or {}) for name in losses):
+    if all("values" in own_space(space, name, losses) for name in losses):
         return values
     return weigh(values, prepared.whole, depth=depth + 1).kind
 
 
-def _own(space: Mapping[str, Any] | None, name: str, losses: Mapping[str, Loss]) -> Mapping[str, Any] | None:
+def own_space(space: Mapping[str, Any] | None, name: str, losses: Mapping[str, Loss]) -> Mapping[str, Any]:
     """The part of ``space`` that is for this loss."""
-    if space is not None and space and set(space) <= set(losses):
-        return space.get(name)
-    return space
+    by_loss = space and set(space) <= set(losses)
+    return (space.get(name) if by_loss else space) or {}  # type: ignore[union-attr]

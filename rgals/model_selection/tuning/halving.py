@@ -75,10 +75,8 @@ def nominal(K: int, level: int, n_iter: int | None = None) -> float:
 
 
 def counts(budget: float, costs: list[float]) -> tuple[list[int], int]:
-    """Most trials at each level, and in full with the refinement, for a budget and the cost of each level.
-
-    Two settings in full at least: the middle of the space and the best of the cheap levels.
-    """
+    """Most trials at each level, and in full with the refinement, for a budget and the cost of each level."""
+    # Two settings in full at least: the middle of the space and the best of the cheap levels.
     pair = ETA * costs[0] + costs[1]
     second, first = (max(1, round(most * budget)) for most in _MOST[1::-1])
     second = min(max(1, int(_CHEAP * budget / pair)), second)
@@ -100,14 +98,12 @@ def search(
     climb: float | None = None,
     trials: list[Trial] | None = None,
 ) -> list[Trial]:
-    """Look for the best setting of a space; ``measure(params, level)`` gives the validation quality of one.
-
-    Many settings at the lowest level, the best third of them at the next, the best of these in full, beside
-    the middle of the space; then refinement in full. ``budget`` is in fits at full cost with the first K of
-    the ladder; a larger K has ``climb``, in fits with that K (default: a fifth of the budget), and must gain
-    ``min_gain``, relatively. ``trials`` is filled as the search goes on, so
-    that what was found before `OutOfTimeError` is not lost. A larger K without memory for it ends the ladder.
-    """
+    """Look for the best setting of a space; ``measure(params, level)`` gives the quality of one."""
+    # Many settings at the lowest level, the best third of them at the next, the best of these in full, beside
+    # the middle of the space; then refinement in full. `budget` is in fits at full cost with the first K of
+    # the ladder; a larger K has `climb`, in fits with that K (default: a fifth of the budget), and must gain
+    # `min_gain`, relatively. `trials` is filled as the search goes on, so that what was found before
+    # `OutOfTimeError` is not lost. A larger K without memory for it ends the ladder.
     done: list[Trial] = [] if trials is None else trials
     seen: set[tuple] = set()
     spent = 0.0
@@ -172,10 +168,8 @@ def search(
 
 
 def _apart_first(ranked: list[Trial]) -> list[Trial]:
-    """The order in which trials go on: the best, then the best of those far from all before; then the rest.
-
-    Cheap figures are noisy, and a search that trusts them measures one peak many times.
-    """
+    """The order in which trials go on: the best, the best of those far from all before, then the rest."""
+    # Cheap figures are noisy, and a search that trusts them measures one peak many times.
     first: list[Trial] = []
     for trial in ranked:
         if all(np.abs(trial.point - other.point).max(initial=0.0) > _OTHER for other in first):
@@ -196,12 +190,11 @@ def best_trial(trials: list[Trial], min_gain: float = 0.0) -> Trial:
 
 
 class GaussianProcess:
-    """Evenly spread first points, then the largest expected improvement under a Gaussian process.
+    """Evenly spread first points, then the largest expected improvement under a Gaussian process."""
 
-    The process sees every fit, cheap ones too: the logarithm of K and the level are two more coordinates.
-    Qualities are taken relative to the best of the same cost, and failures are cut off, so that a collapse
-    far from the optimum does not shape the model near it.
-    """
+    # The process sees every fit, cheap ones too: the logarithm of K and the level are two more coordinates.
+    # Qualities are taken relative to the best of the same cost, and failures are cut off, so that a collapse
+    # far from the optimum does not shape the model near it.
 
     def __init__(self, space: Space, random_state: int) -> None:
         self.space = space
@@ -212,11 +205,9 @@ class GaussianProcess:
         self.neutral = space.neutral
 
     def next(self, n: int) -> np.ndarray:
-        """The centre, then an additive recurrence, which fills the cube evenly for any number of points.
-
-        Three of four points leave out what can be left out: exponents are the rule's there. Weights and the
-        regularisation decide most, and a part of the cube is filled with fewer points than the whole.
-        """
+        """The centre, then an additive recurrence, which fills the cube evenly for any number of points."""
+        # Three of four points leave out what can be left out: exponents are the rule's there. Weights and the
+        # regularisation decide most, and a part of the cube is filled with fewer points than the whole.
         d = len(self.start)
         point = self.space.middle
         if n > 0:

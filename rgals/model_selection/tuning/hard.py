@@ -1,14 +1,14 @@
 """Hard negatives beside a setting that was found: which weight, and how much regularisation."""
 
-import time
 import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rgals.model_selection.tuning.halving import TOP, Judged
+from rgals.model_selection.tuning.judging import beyond_noise, outwards
 from rgals.model_selection.tuning.space import Range
-from rgals.model_selection.tuning.trials import Measurement, beyond_noise, outwards
+from rgals.model_selection.tuning.trials import Measurement
 from rgals.runtime.errors import InsufficientMemoryError
 from rgals.training.start import DRAWS
 
@@ -44,11 +44,9 @@ def reserve(measure: Measurement, most: float) -> float:
 
 
 def try_weights(measure: Measurement, given: Setting, budget: float) -> tuple[dict[str, Any], Judged] | None:
-    """The setting with hard negatives where that is better beyond noise, as far as the budget goes.
-
-    Weights from 1 outwards while that pays, then reg beside the best. What is best on the parts that search
-    is confirmed on the others.
-    """
+    """The setting with hard negatives where that is better beyond noise, as far as the budget goes."""
+    # Weights from 1 outwards while that pays, then reg beside the best. What is best on the parts that search
+    # is confirmed on the others.
     weights = [0.0, *(weight for weight in measure.space.weights if weight > 0)]
     searched, others = measure.prepared.searched, measure.prepared.others
     n_iter = iterations(measure, given.taken["n_iter"])
@@ -67,8 +65,7 @@ def try_weights(measure: Measurement, given: Setting, budget: float) -> tuple[di
             if times != 1:
                 params["reg"] = float(f"{params['reg'] * times:.4g}")
             last = measure.hard_cost(params, others) + measure.extra_cost(params)
-            late = measure.deadline is not None and time.monotonic() > measure.deadline
-            if late or measure.hard_cost(params, searched) + last > left:
+            if measure.late or measure.hard_cost(params, searched) + last > left:
                 return -np.inf
             try:
                 trial = measure.again("hard negatives", params, taken, searched, TOP)

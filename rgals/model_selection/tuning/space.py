@@ -101,22 +101,19 @@ class Space:
     @property
     def neutral(self) -> dict[int, float]:
         """Dimensions that can be left out, exponents, by position; their places in the rule, else at 0."""
-        found = {}
-        for k, (name, d) in enumerate(self.dimensions.items()):
-            if isinstance(d, Range) and d.neutral is not None:
-                value = self.centre.get(name, 0.0)
-                found[k] = d.place(value) if d.low <= value <= d.high else d.neutral
-        return found
+        middle, ranges = self.middle, enumerate(self.dimensions.values())
+        return {k: middle[k] for k, d in ranges if isinstance(d, Range) and d.neutral is not None}
 
     @property
     def middle(self) -> np.ndarray:
         """The rule, as far as the ranges hold it; else the middle of a range, and exponents left out."""
         point = np.full(len(self.dimensions), 0.5)
-        point[list(self.neutral)] = list(self.neutral.values())
         for k, (name, d) in enumerate(self.dimensions.items()):
             value = self.centre.get(name, np.nan)
             if isinstance(d, Range) and d.low <= value <= d.high:
                 point[k] = d.place(value)
+            elif isinstance(d, Range) and d.neutral is not None:
+                point[k] = d.neutral
         return point
 
     def carried(self, params: Mapping[str, Any], there: Mapping[str, float]) -> dict[str, Any]:
@@ -189,13 +186,13 @@ def _around(centre: float, factor: float) -> tuple[float, float]:
     return low, low * factor * factor
 
 
-def make_space(loss: Loss, X: CSR, given: Mapping[str, Any] | None) -> Space:
+def make_space(loss: Loss, X: CSR, given: Mapping[str, Any]) -> Space:
     """The default space of a loss, changed by what the caller gave and by what the loss object sets."""
     names = list(inspect.signature(type(loss)).parameters)
     defaults = type(loss)().get_params()
     chosen = {name: value for name, value in loss.get_params().items() if value != defaults[name]}
     space: dict[str, Any] = {**default_space(loss, X), **chosen}
-    for name, value in (given or {}).items():
+    for name, value in given.items():
         if name not in names and name not in OF_MODEL:
             raise ParameterError("space", name, f"{type(loss).__name__} has {', '.join([*names, *OF_MODEL])}")
         space[name] = value

@@ -1,0 +1,152 @@
+"""What a search makes of the data once: training parts, what judges models of them, what is refitted."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from rgals.datasets.given import given, known_part
+from rgals.datasets.splits import split_interactions
+from rgals.matrix.csr import CSR, TimedMatrix
+from rgals.matrix.digest import short_digest
+from rgals.matrix.entries import merged, times_of
+from rgals.matrix.validate import as_csr
+from rgals.metrics._served import sample_users
+from rgals.model_selection.protocol import PROTOCOLS, Parts, Protocol
+from rgals.model_selection.tuning.cost import LEAST, fit_cost
+from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.lazy import cached_property
+
+_LARGE = 1_000_000  # interactions beyond which cheap fits see a sample of the users,
+_JUDGES = 3_000  # and users that they are judged by
+_DEFAULT = (0.9, 0.1)  # training and validation of every user where no protocol is given
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A training part and what a model of it is judged by."""
+
+    train: CSR
+    told: CSR  # what is known of the judged users, and left out of their rankings
+    hidden: CSR  # what is to be found, in the rows of told
+    users: np.ndarray  # the judged rows: all with hidden interactions, or a sample of them
+    fold_in: bool  # the judged users are not those of train
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that is made of the data once."""
+
+    splits: list[Fold]
+    final: sp.csr_array  # what the best model is refitted to
+    parts: Parts | None  # what the protocol made, with the test part
+    user_ids: np.ndarray | None  # labels of the rows and columns of final
+    item_ids: np.ndarray | None
+    later: Fold | None = None  # where times are known: what came last, hidden from what came before
+
+    @cached_property
+    def cheap(self) -> list[Fold]:
+        """The splits as cheap fits see them: on large data some of the users, and few judges anyway."""
+        return [_sampled(split) for split in self.searched]
+
+    @property
+    def searched(self) -> list[Fold]:
+        """The splits that all settings are judged by, a half; the best are confirmed on the others."""
+        return self.splits[: max(1, len(self.splits) // 2)]
+
+    @property
+    def others(self) -> list[Fold]:
+        """The splits that confirm."""
+        return self.splits[len(self.searched) :]
+
+    @cached_property
+    def whole(self) -> CSR:
+        """``final`` as a fit takes it."""
+        return as_csr(self.final, dtype=np.float32, dislikes=True)
+
+    def default_cost(self, K: int, n_iter: int) -> float:
+        """What a default fit of everything counts as (see `rgals.model_selection.tuning.cost`)."""
+        return max(fit_cost(self.whole, K, n_iter), LEAST)
+
+    def fingerprint(self) -> str:
+        """A digest of all parts that a figure depends on."""
+        folds = self.splits if self.later is None else [*self.splits, self.later]
+        return short_digest(*(x for s in folds for x in (s.train, s.told, s.hidden, s.users)))
+
+
+def split_for_tuning(
+    X: Any, protocol: Protocol | str | None, validation: Any, repeats: int, max_users: int | None, seed: int
+) -> Prepared:
+    """Split the data as `tune` says."""
+    if protocol is not None and validation is not None:
+        raise InputError("give a protocol or validation interactions, not both")
+    if isinstance(protocol, str):
+        if protocol not in PROTOCOLS:
+            raise ParameterError("protocol", protocol, "choose from " + ", ".join(map(repr, PROTOCOLS)))
+        protocol = PROTOCOLS[protocol]
+    X, parts = given(X), None
+    user_ids, item_ids = X.user_ids, X.item_ids
+    if protocol is not None:
+        parts = protocol.apply(X)
+        if parts.validation.nnz == 0:
+            raise InputError(f"the protocol makes no validation part: {protocol}")
+        users = parts.users if parts.train_users is None else parts.users[parts.train_users]
+        user_ids = None if user_ids is None else user_ids[users]
+        item_ids = None if item_ids is None else item_ids[parts.items]
+        if parts.validation_fold_in is not None:
+            if repeats > 1:
+                raise ParameterError("repeats", repeats, "give 1 where users are held out")
+            split = _fold(parts.train, parts.validation_fold_in, parts.validation, max_users, seed, True)
+            return Prepared([split], parts.train, parts, user_ids, item_ids)
+        train, held_out = parts.train, parts.validation
+    elif validation is not None:
+        train = X.csr()
+        known, (n_rows, n_cols) = known_part(validation, user_ids, item_ids, "validation"), train.shape
+        shape = {"n_rows": n_rows, "n_cols": n_cols, "dislikes": True}
+        held_out = as_csr(known, name="validation", **shape).to_scipy()
+    else:
+        train, held_out = split_interactions(X.csr(), _DEFAULT, random_state=seed)
+        if held_out.nnz == 0:
+            raise InputError("no user has two interactions: nothing can be held out to tune on")
+    final, later = sp.csr_array(train + held_out), None
+    if protocol is None and X.timestamp is not None:
+        told = hidden = as_csr(X.timed, dtype=np.float32, dislikes=True)
+        if validation is not None:
+            hidden = as_csr(known, name="validation", **shape)
+        elif hidden.times is not None:
+            last = hidden.times >= np.quantile(hidden.times, _DEFAULT[0])
+            told, hidden = hidden.where(~last), hidden.where(last)
+        if hidden.times is not None and told.nnz:
+            whole, _, _ = merged(told, hidden, "add")
+            final = TimedMatrix.of(whole.to_scipy(), times_of(whole))
+            later = _fold(told, told, hidden, max_users, seed, False)
+    pairs = [(train, held_out)]
+    share = held_out.nnz / final.nnz
+    for k in range(1, repeats):
+        # Drawn from training and validation together: the test part of a protocol stays untouched.
+        more = split_interactions(final, (1 - share, share), random_state=seed + k)
+        pairs.append((more[0], more[1]))
+    splits = [_fold(told, told, hidden, max_users, seed, False) for told, hidden in pairs]
+    return Prepared(splits, final, parts, user_ids, item_ids, later)
+
+
+def _fold(train: Any, told: Any, hidden: Any, max_users: int | None, seed: int, fold_in: bool) -> Fold:
+    train, known, found = (as_csr(X, dtype=np.float32, dislikes=True) for X in (train, told, hidden))
+    train, found = train if fold_in else known, found.likes
+    return Fold(train, known, found, sample_users(found, max_users, seed), fold_in)
+
+
+def _sampled(split: Fold) -> Fold:
+    users = split.users
+    if len(users) > _JUDGES:
+        users = np.sort(np.random.default_rng(0).choice(users, _JUDGES, replace=False))
+    share = _LARGE / max(split.train.nnz, 1)
+    if share >= 1 or split.fold_in:
+        return replace(split, users=users)
+    n_users = split.train.n_rows
+    others = np.setdiff1d(np.arange(n_users), users)
+    n_others = min(max(round(share * n_users) - len(users), 0), len(others))
+    rows = np.sort(np.r_[users, np.random.default_rng(0).choice(others, n_others, replace=False)])
+    train = split.train.take_rows(rows)
+    return Fold(train, train, split.hidden.take_rows(rows), np.searchsorted(rows, users), False)
