@@ -19,6 +19,22 @@ BLOCK = 1 << 26
 _RUNS = 64  # rows apart from each other that are read one by one; more are taken through a mapping
 
 
+class Ids(np.ndarray):
+    """Ids in a file. Where ``ordered``, they are known to be sorted and distinct: nobody has to look at all."""
+
+    ordered = False
+
+    def __array_finalize__(self, of: Any) -> None:
+        # A view of all of them is, what was taken from them may not be.
+        same = isinstance(of, Ids) and of.ordered and self.shape == of.shape and self.dtype == of.dtype
+        self.ordered = same and self.ctypes.data == of.ctypes.data
+
+    def known_sorted(self) -> "Ids":
+        """These, as the writer of a store left them."""
+        self.ordered = True
+        return self
+
+
 class Column:
     """A one-dimensional array in a file; slices are read, the whole is never held.
 

@@ -25,16 +25,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rgals.matrix.mapped import Column, StoredCSR
+from rgals.matrix.mapped import Column, Ids, StoredCSR
 from rgals.runtime.errors import FileFormatError
 
 DESCRIPTION, FORMAT, VERSION = "store.json", "rgals-store", 1
 _AT_ONCE = 1 << 24  # bytes that a digest takes
 _HEAD = 128  # bytes before the numbers of an npy file of one dimension
-
-
-class Ids(np.ndarray):
-    """Ids in a file: sorted and distinct, so that a search in them reads a few pages of it."""
 
 
 class Sample(NamedTuple):
@@ -215,7 +211,7 @@ def _ids(folder: Path, side: str, n: int, known: dict[str, Any]) -> np.ndarray:
         column = _column(folder / f"{side}_ids.npy", n)
         if column.dtype.kind not in "iuU":
             raise FileFormatError(f"{column.path} is damaged: it holds {column.dtype}")
-        return column.mapped().view(Ids)
+        return column.mapped().view(Ids).known_sorted()
     text = _column(folder / f"{side}_text.npy", None, "u1").mapped().tobytes()
     ends = _column(folder / f"{side}_offsets.npy", n + 1, "<i8").mapped().tolist()
     try:

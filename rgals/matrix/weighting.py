@@ -130,8 +130,11 @@ class Weighting:
             return matrix.nnz * (2 * matrix.values.itemsize + 24)
         if self._keeps(matrix) or self.kind == "binary":
             return 0
-        kept = 0 if isinstance(matrix, StoredCSR) else matrix.nnz * matrix.values.itemsize
-        return kept + 56 * min(matrix.nnz, _CHUNK)
+        chunk = 56 * min(matrix.nnz, _CHUNK)
+        if isinstance(matrix, StoredCSR):
+            return chunk
+        sums = 8 * matrix.nnz if self.kind == "bm25" else 0  # the users' sums, before there are weights
+        return max(matrix.nnz * matrix.values.itemsize + chunk, sums)
 
     def _keeps(self, matrix: CSR) -> bool:
         return self.kind == "raw" or (self.kind == "binary" and matrix.is_binary)

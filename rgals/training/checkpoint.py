@@ -105,7 +105,7 @@ def fingerprint(matrix: CSR) -> str:
     """SHA-256 of a matrix in canonical form: shape, structure and values."""
     digest = hashlib.sha256(repr((matrix.shape, matrix.nnz, str(matrix.values.dtype))).encode())
     for array in (matrix.indptr, matrix.indices, matrix.values):
-        for start in range(0, len(array), _AT_ONCE):  # of a matrix on its disk the whole is never read
+        for start in range(0, len(array), _AT_ONCE):  # a matrix on its disk is never held as a whole
             digest.update(np.ascontiguousarray(array[start : start + _AT_ONCE]).data)
     return digest.hexdigest()
 

@@ -112,6 +112,7 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
     if sp.issparse(X) or isinstance(X, CSR):
         # A wrong number of items is named by `as_csr`, a right one by nobody.
         matrix = as_csr(X, dtype=dtype, n_cols=n_items, dislikes=takes_dislikes(model))
+        matrix = matrix if getattr(model, "_streams", False) else matrix.load()
         if matrix.n_rows == 0:
             raise InputError(f"Found array with 0 sample(s) (shape={matrix.shape}): X has no users")
         if matrix.n_cols == 0:
