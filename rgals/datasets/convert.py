@@ -14,7 +14,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.lazy import optional
 
-_UNITS = {"": 1, "K": 1, "M": 2, "G": 3, "T": 4}
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _LEAST = 400_000_000  # bytes: the interpreter and its packages alone take half of that
 _IDS = 0.45  # share of the memory beside them that ids may take; buckets have what is left
 _CHUNK = 1 << 21  # interactions that are dealt out together
@@ -205,7 +205,7 @@ def _spill(files: list[Path], by_csv: set[Path], folder: Path, room: int, option
         for path in files:
             batches = read(path, options.wanted, negatives, path in by_csv, options.text)
             try:
-                for batch in read_ahead(lambda _, found=batches: next(found, None), iter(int, 1)):
+                for batch in read_ahead(lambda _, found=batches: next(found, None), count()):
                     if batch is None:
                         break
                     found = _number(((users, batch.user), (items, batch.item)))
@@ -265,7 +265,7 @@ class _Buckets:
 
     def __init__(self, folder: Path, counts: np.ndarray, n_cols: int, room: int, dtype: Any = None) -> None:
         self.folder, self.n_cols, self.dtype = folder, n_cols, dtype
-        most = max(room // (_EVENT if dtype is None else _VALUED), 1)
+        most = max(room // 2 // (_EVENT if dtype is None else _VALUED), 1)
         ends = np.cumsum(counts, dtype=np.int64)
         cuts = [0]
         while cuts[-1] < len(counts):
@@ -309,7 +309,7 @@ class _Buckets:
                 os.unlink(self._path(k, "v"))
             return self.cuts[k], self.cuts[k + 1], keys, values
 
-        yield from map(take, range(len(self._files)))
+        yield from read_ahead(take, range(len(self._files)))
 
 
 def _write(writer: Writer, spilled: _Spilled, room: int, options: _Options) -> tuple[tuple[int, int], int]:
@@ -384,8 +384,10 @@ class _Merge:
         """The next bucket."""
         new = np.ones(len(keys), bool)
         np.not_equal(keys[1:], keys[:-1], out=new[1:])
-        data = None
-        if value is not None or not new.all():
+        data, options = None, self.options
+        if value is None and options.binary and options.threshold is None and options.duplicates != "error":
+            keys = keys[new]  # however often they come, they are ones
+        elif value is not None or not new.all():
             starts = np.flatnonzero(new)
             if len(starts) < len(keys) and self.options.duplicates == "error":
                 row, col = divmod(int(keys[np.flatnonzero(~new)[0]]), self.n_cols)

@@ -166,7 +166,11 @@ class StoredCSR(CSR):
         return replace(self.turned, turned=self)
 
     def as_dtype(self, dtype: Any) -> "StoredCSR":
-        """The same with values of another type."""
+        """The same with values of another type: what every matrix that is given passes, so that it is checked."""
+        indptr = self.indptr
+        if indptr[0] != 0 or indptr[-1] != self.nnz or (indptr[1:] < indptr[:-1]).any():
+            name = self.indices.path.name.replace("indices", "indptr")
+            raise FileFormatError(f"{self.indices.path.with_name(name)} is damaged: it does not ascend")
         turned = None if self.turned is None else self.turned.as_dtype(dtype)
         return replace(self, values=self.values.astype(dtype), turned=turned)
 
@@ -178,8 +182,6 @@ class StoredCSR(CSR):
     def cuts(self, starts: np.ndarray | None = None) -> np.ndarray:
         """Numbers of the rows at which blocks begin, and that of all rows; only ``starts`` if given."""
         indptr, entry = self.indptr, self.indices.itemsize + (len(self.values) and self.values.itemsize)
-        if indptr[0] != 0 or indptr[-1] != self.nnz or (indptr[1:] < indptr[:-1]).any():
-            raise FileFormatError(f"the store of {self.indices.path} is damaged: its row pointers do not fit")
         starts = np.arange(self.n_rows) if starts is None else starts
         begin = indptr[starts]
         cuts = [0]
