@@ -39,7 +39,7 @@ _IDS = 0.45  # share of the memory beside them that ids may take; buckets have w
 _CHUNK = 1 << 21  # interactions that are dealt out together
 _EVENT, _VALUED = 44, 80  # bytes that an interaction of a bucket takes while it is sorted
 _PART = ".part"  # end of the name of a folder that is not complete
-_MERGES = ("sum", "max", "error")
+MERGES = ("sum", "max", "error")
 
 
 class _Options(NamedTuple):
@@ -114,7 +114,7 @@ def convert(
     (2, 1) 2 [7 9]
     """
     optional("pyarrow", 'a conversion needs pyarrow: pip install "rgals[parquet]"')
-    check_choice("duplicates", duplicates, _MERGES)
+    check_choice("duplicates", duplicates, MERGES)
     threshold, binary = check_options(min_value, binarize, duplicates)
     wanted = {"user": None, "item": None, "value": "auto", **wanted_columns(columns)}
     wanted |= {"timestamp": None, "split": None}
