@@ -3,10 +3,11 @@
     python benchmarks/disk.py 1e7                    # 100,000 users, 10,000 items
     python benchmarks/disk.py 1e9 --K 64 --folder /data/shop --record
 
-A set with the shape of a large shop is made in parts: n / 100 users of very different activity, n / 1000 items
-with a power law, events in no order, ids of text. It is converted with a bound on memory, and fitted from its
-disk; the files are dropped from the page cache before every iteration. Beside it: the fit in memory of every
-tenth user, with all items. Each step runs in a process of its own, whose peak of resident memory is shown.
+A set with the shape of a large shop is made in parts: n / 100 users of very different activity, n / 1000
+items with a power law, events in no order, ids of text. It is converted with a bound on memory and fitted
+from its disk; the files are dropped from the page cache before every iteration. Beside it: the fit in memory
+of every tenth user, with all items. Each step runs in a process of its own, whose peak of resident memory is
+shown.
 ``--record`` keeps the figures in benchmarks/disk_results.jsonl.
 """
 

@@ -5,7 +5,7 @@ For example:
   rgals convert logs/ -o data.rgals --memory 4GB --user-column who --item-column what
   rgals fit data.rgals -o model.npz
 
-SOURCE: parquet or text files, or folders of them. Needs pyarrow. A conversion that ends before leaves nothing.
+SOURCE: parquet or text files, or folders of them. Needs pyarrow. What ends before leaves nothing.
 """
 
 import argparse

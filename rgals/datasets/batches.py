@@ -1,4 +1,4 @@
-"""Files of interactions in batches of rows: parquet, text, folders of them; for what is larger than memory."""
+"""Files of interactions in batches of rows: parquet, text, folders of them; for more than memory holds."""
 
 import os
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class Batch(NamedTuple):
     done: int  # bytes of the file that are read
 
 
-class OtherRules(ValueError):
+class OtherRulesError(ValueError):
     """pyarrow refused a file that the csv module reads: it has to be read again, by that."""
 
 
@@ -71,7 +71,7 @@ def read(
             if isinstance(error, InputError):
                 raise
             check(layout)  # names the line, if one breaks a rule
-            raise OtherRules from error
+            raise OtherRulesError from error
     yield from _csv(layout, negatives)
 
 
@@ -121,7 +121,7 @@ def _arrow(layout: Layout, negatives: bool) -> Iterator[Batch]:
                     raise ValueError("an id is empty")
                 value, done = found.get("value"), 0 if raw.closed else raw.tell()
                 value = None if value is None else np.asarray(value)
-                yield _checked(layout, Batch(*ids, value, True, done), first, negatives)
+                yield _checked(layout, Batch(ids[0], ids[1], value, True, done), first, negatives)
                 first += batch.num_rows
     except (pa.ArrowKeyError, pa.ArrowNotImplementedError, OSError) as error:
         raise ValueError(str(error)) from error
@@ -131,7 +131,7 @@ def _arrow(layout: Layout, negatives: bool) -> Iterator[Batch]:
 
 def _csv(layout: Layout, negatives: bool) -> Iterator[Batch]:
     pa = optional("pyarrow", 'a conversion needs pyarrow: pip install "rgals[parquet]"')
-    rows, first, size = text.batches(layout), 0, os.path.getsize(layout.path)
+    rows, first, size = text.batches(layout), 0, os.path.getsize(str(layout.path))
     try:
         while some := list(islice(rows, _PYTHON_ROWS)):
             ids = []
@@ -141,7 +141,7 @@ def _csv(layout: Layout, negatives: bool) -> Iterator[Batch]:
             if any(not one for column in ids for one in column.to_pylist()):
                 raise ValueError("an id is empty")
             values = np.concatenate([part["value"] for part in some]) if "value" in some[0] else None
-            yield _checked(layout, Batch(*ids, values, True, size), first, negatives)
+            yield _checked(layout, Batch(ids[0], ids[1], values, True, size), first, negatives)
             first += len(ids[0])
     except InputError:
         raise

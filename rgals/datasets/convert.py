@@ -2,8 +2,8 @@
 
 1. Batches of rows are read; users and items get codes as they come (`Numbering`); codes and values go to the
    disk one behind the other.
-2. Codes are ranked by their labels. Every interaction becomes a key, ``row * n_columns + column``, and goes to
-   one of some buckets: consecutive rows that fit into memory.
+2. Codes are ranked by their labels. Every interaction becomes a key, ``row * n_columns + column``, and goes
+   to one of some buckets: consecutive rows that fit into memory.
 3. Bucket after bucket is sorted, its duplicates are merged, and it is appended to the files of the rows.
 4. The same again for the columns, of what was written.
 """
@@ -14,6 +14,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from threading import Thread
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rgals.datasets.batches import OtherRules, files_of, read
+from rgals.datasets.batches import Batch, OtherRulesError, files_of, read
 from rgals.datasets.given import wanted_columns
 from rgals.datasets.interactions import check_options, stored_values
 from rgals.datasets.numbering import Numbering
@@ -65,21 +66,22 @@ def convert(
     encoding: str = "utf-8",
     progress: bool = False,
 ) -> Store:
-    """Write interactions of any size to a store, which is fitted from its disk: see `open_matrix`.
+    r"""Write interactions of any size to a store, which is fitted from its disk: see `open_matrix`.
 
-    The store holds what `rgals.datasets.read_interactions` would read: the same rows, columns, ids and values.
-    Times and splits are left out. It is complete, or not there: a conversion that ends before, however it ends,
-    leaves nothing that opens, and the next one into the same folder removes its leftovers. On the disk it takes
-    about 3 times the size of the store meanwhile.
+    The store holds what `rgals.datasets.read_interactions` would read: the same rows, columns, ids and
+    values. Times and splits are left out. It is complete, or not there: a conversion that ends before,
+    however it ends, leaves nothing that opens, and the next one to the same name removes its leftovers. On
+    the disk it takes about 3 times the size of the store meanwhile.
 
     Parameters
     ----------
     sources : path or sequence of paths
-        Parquet files, text files as `read_interactions` takes them (csv, tsv, ``::`` ...), or folders of them.
+        Parquet files, text files as `read_interactions` takes them (csv, tsv, ``::`` ...), or folders.
     out : path
         The folder of the store, which must not be there yet.
     memory : str or int, default "1GB"
-        Bytes that the process may hold, at least 400 MB; also as "800MB" or "8GB". The distinct ids must fit.
+        Bytes that the process may hold, at least 400 MB; also as "800MB" or "8GB". The distinct ids must
+        fit: a text takes its bytes and about 30 more.
     columns : dict, optional
         Columns by role, ``{"user": "who", "item": "what", "value": None}``, as in `fit`; by default those with
         usual names.
@@ -108,7 +110,7 @@ def convert(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = os.path.join(folder, "ratings.csv")
     ...     with open(path, "w") as file:
-    ...         n = file.write("userId,movieId,rating\\n7,10,5\\n7,20,1\\n9,10,4\\n")
+    ...         n = file.write("userId,movieId,rating\n7,10,5\n7,20,1\n9,10,4\n")
     ...     store = convert(path, os.path.join(folder, "data.rgals"), min_value=3)
     ...     print(store.shape, store.nnz, store.user_ids)
     (2, 1) 2 [7 9]
@@ -131,7 +133,7 @@ def convert(
             try:
                 spilled = _spill(files, by_csv, folder, room, options)
                 break
-            except OtherRules as error:
+            except OtherRulesError as error:
                 by_csv.add(error.args[0])
         writer = Writer(folder)
         shape, nnz = _write(writer, spilled, room, options)
@@ -200,12 +202,17 @@ def _spill(files: list[Path], by_csv: set[Path], folder: Path, room: int, option
     total = sum(map(os.path.getsize, files))
     bar = Bar(total=total, unit="B", unit_scale=True, desc="reading", disable=not options.progress)
     places = [folder / name for name in ("users", "items", "values")]
-    with bar, open(places[0], "wb") as to_users, open(places[1], "wb") as to_items, open(places[2], "wb") as to:
+    with (
+        bar,
+        open(places[0], "wb") as to_users,
+        open(places[1], "wb") as to_items,
+        open(places[2], "wb") as to,
+    ):
         before = 0
         for path in files:
             batches = read(path, options.wanted, negatives, path in by_csv, options.text)
             try:
-                for batch in read_ahead(lambda _, found=batches: next(found, None), count()):
+                for batch in read_ahead(partial(_next, batches), count()):
                     if batch is None:
                         break
                     found = _number(((users, batch.user), (items, batch.item)))
@@ -222,13 +229,17 @@ def _spill(files: list[Path], by_csv: set[Path], folder: Path, room: int, option
                         to.write(np.ascontiguousarray(value).data)
                     n += len(found[0])
                     bar.update(max(min(before + batch.done, total) - bar.n, 0))
-            except OtherRules as error:
-                raise OtherRules(path) from error
+            except OtherRulesError as error:
+                raise OtherRulesError(path) from error
             before += os.path.getsize(path)
             bar.update(max(before - bar.n, 0))
     if not n:
         raise InputError(f"{files[0]}{' and others hold' if files[1:] else ' holds'} no rows")
     return _Spilled(folder, users, items, n, valued)
+
+
+def _next(batches: Iterator[Batch], _: int) -> Batch | None:
+    return next(batches, None)
 
 
 def _ones(file: Any, n: int) -> None:
@@ -260,6 +271,10 @@ def _number(sides: Any) -> list[np.ndarray]:
 # ------------------------------------------------------------------------------------------- buckets
 
 
+def _unbuffered(path: Path) -> Any:
+    return open(path, "wb", buffering=0)
+
+
 class _Buckets:
     """Interactions by consecutive rows, a file each: keys, and values if there are any."""
 
@@ -273,8 +288,9 @@ class _Buckets:
             cuts.append(max(int(np.searchsorted(ends, done + most, side="right")), cuts[-1] + 1))
         self.cuts = cuts
         self._of_row = np.repeat(np.arange(len(cuts) - 1, dtype=np.uint16), np.diff(cuts))
-        self._files = [open(self._path(k), "wb", buffering=0) for k in range(len(cuts) - 1)]
-        self._values = [open(self._path(k, "v"), "wb", buffering=0) for k in range(len(cuts) - 1) if dtype]
+        numbers = range(len(cuts) - 1)
+        self._files = [_unbuffered(self._path(k)) for k in numbers]
+        self._values = [_unbuffered(self._path(k, "v")) for k in numbers if dtype]
 
     def _path(self, k: int, what: str = "k") -> Path:
         return self.folder / f"{what}{k}"
@@ -335,7 +351,7 @@ def _write(writer: Writer, spilled: _Spilled, room: int, options: _Options) -> t
         for name in ("users", "items", "values"):
             os.unlink(spilled.folder / name)
         merge = _Merge(writer, n_items, options)
-        labels = [lambda k, side=side, order=order: side.label(order[k]) for side, order in zip(sides, orders)]
+        labels = tuple(_Labels(side, order) for side, order in zip(sides, orders, strict=True))
         for first, stop, keys, values in buckets.sorted():
             bar.update(len(keys))
             merge.add(first, stop, keys, values, labels)
@@ -359,7 +375,7 @@ def _write(writer: Writer, spilled: _Spilled, room: int, options: _Options) -> t
 def _spills(spilled: _Spilled) -> Iterator[list[np.ndarray]]:
     """Codes and values of what was read, some at a time."""
     kinds = [("users", np.int32), ("items", np.int32), ("values", np.float64)][: 2 + spilled.valued]
-    files = [open(spilled.folder / name, "rb") for name, _ in kinds]  # noqa: SIM115: closed below
+    files = [open(spilled.folder / name, "rb") for name, _ in kinds]  # noqa: SIM115 (closed below)
     try:
         for start in range(0, spilled.n, _CHUNK):
             n = min(_CHUNK, spilled.n - start)
@@ -367,6 +383,16 @@ def _spills(spilled: _Spilled) -> Iterator[list[np.ndarray]]:
     finally:
         for file in files:
             file.close()
+
+
+class _Labels(NamedTuple):
+    """What rows or columns are called."""
+
+    side: Numbering
+    order: np.ndarray
+
+    def __call__(self, k: int) -> Any:
+        return self.side.label(self.order[k])
 
 
 class _Merge:
@@ -441,7 +467,9 @@ def _save(writer: Writer, name: str, array: np.ndarray) -> None:
 def _parts(writer: Writer, name: str) -> Iterator[np.ndarray]:
     array = np.load(writer.folder / name, mmap_mode="r")
     for start in range(0, len(array), _CHUNK):
-        yield np.fromfile(writer.folder / name, array.dtype, _CHUNK, offset=array.offset + start * array.itemsize)
+        yield np.fromfile(
+            writer.folder / name, array.dtype, _CHUNK, offset=array.offset + start * array.itemsize
+        )
 
 
 def _renumber(writer: Writer, places: np.ndarray) -> None:
@@ -476,7 +504,7 @@ def _columns(
         values_ = writer.open("columns_values.npy", np.float32) if valued else None
         for _, _, keys, data in buckets.sorted():
             indices.add((keys % n_users).astype(np.int32))
-            if values_ is not None:
+            if values_ is not None and data is not None:
                 values_.add(data)
             bar.update(len(keys))
     for file in (indices, values_):

@@ -41,6 +41,7 @@ def _id_column(column: Any, role: str, where: Callable[[int], str]) -> tuple[np.
 
 
 def number_column(column: Any, role: str, where: Callable[[int], str]) -> np.ndarray:
+    """A column of values or splits as numbers."""
     array = np.asarray(column)
     if array.dtype.kind in "biuf":
         return array

@@ -152,7 +152,10 @@ class Numbering:
             nul |= any(text.endswith("\0") for text in part)
         size = 4 * width * len(order)
         if nul or (size > _WIDE_BYTES and size > _WIDE_FACTOR * 4 * total):
-            text, offsets = writer.open(f"{side}_text.npy", np.uint8), writer.open(f"{side}_offsets.npy", "<i8")
+            text, offsets = (
+                writer.open(f"{side}_text.npy", np.uint8),
+                writer.open(f"{side}_offsets.npy", "<i8"),
+            )
             offsets.add(np.zeros(1, np.int64))
             end = 0
             for start in starts:

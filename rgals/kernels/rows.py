@@ -121,8 +121,9 @@ def coupling_sums(
 ) -> tuple[np.ndarray, np.ndarray]:
     """``sum_r scale_r^2 A_r^-1`` and ``sum_r scale_r A_r^-1 b_r`` over all rows of some work.
 
-    ``parts``: blocks of rows with the same number of pieces, which go on from block to block. Each piece of work is summed in its order by one thread: inverses in the factors' precision over a few
-    rows, in float64 over all. Codes go to ``result.info``. Returns the matrix (kp, kp) and the vector (kp,).
+    ``parts``: blocks of rows with the same number of pieces, which go on from block to block. Each piece of
+    work is summed in its order by one thread: inverses in the factors' precision over a few rows, in float64
+    over all. Codes go to ``result.info``. Returns the matrix (kp, kp) and the vector (kp,).
     """
     kp = len(basis.d)
     width = LINE // basis.d.itemsize

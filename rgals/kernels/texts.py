@@ -65,10 +65,10 @@ def _same(text, begin, end, names, code):
     if names.ends[code + 1] - at != n:
         return False
     if n < 8:
+        same = True
         for k in range(n):
-            if names.text[at + k] != text[begin + k]:
-                return False
-        return True
+            same &= names.text[at + k] == text[begin + k]
+        return same
     for k in range(0, n - 8, 8):
         if _word(names.text, at + k) != _word(text, begin + k):
             return False

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -64,7 +65,8 @@ def grown(matrix: CSR, n_rows: int, n_cols: int) -> CSR:
     if matrix.shape == (n_rows, n_cols):
         return matrix
     if isinstance(matrix, StoredCSR) and matrix.turned is not None:
-        matrix = replace(matrix, turned=grown(matrix.turned, n_cols, n_rows))
+        other: Any = grown(matrix.turned, n_cols, n_rows)
+        matrix = replace(matrix, turned=other)
     more = np.full(n_rows - matrix.n_rows, matrix.indptr[-1])
     return replace(matrix, indptr=np.concatenate([matrix.indptr, more]), n_cols=n_cols)
 

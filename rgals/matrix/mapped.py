@@ -20,7 +20,7 @@ _RUNS = 64  # rows apart from each other that are read one by one; more are take
 
 
 class Ids(np.ndarray):
-    """Ids in a file. Where ``ordered``, they are known to be sorted and distinct: nobody has to look at all."""
+    """Ids in a file. Where ``ordered``, they are known to be sorted and distinct: nobody looks at all."""
 
     ordered = False
 
@@ -89,7 +89,7 @@ class Column:
     def read(self, start: int, stop: int) -> np.ndarray:
         """The numbers from ``start`` on, before ``stop``, in an array of their own."""
         part = np.empty(stop - start, self.kind)
-        rest = memoryview(part).cast("B")
+        rest = part.view(np.uint8).data
         with open(self.path, "rb", buffering=0) as file:
             self._check(os.fstat(file.fileno()))
             file.seek(self.offset + start * self.kind.itemsize)
@@ -166,7 +166,7 @@ class StoredCSR(CSR):
         return replace(self.turned, turned=self)
 
     def as_dtype(self, dtype: Any) -> "StoredCSR":
-        """The same with values of another type: what every matrix that is given passes, so that it is checked."""
+        """The same with values of another type; every matrix that is given passes here, so it is checked."""
         indptr = self.indptr
         if indptr[0] != 0 or indptr[-1] != self.nnz or (indptr[1:] < indptr[:-1]).any():
             name = self.indices.path.name.replace("indices", "indptr")
@@ -222,7 +222,9 @@ class StoredCSR(CSR):
             return replace(CSR.empty(0, self.n_cols), values=self.values[:0])
         counts = np.concatenate([part.row_counts for part in parts])
         indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        indices, values = (np.concatenate([getattr(p, name) for p in parts]) for name in ("indices", "values"))
+        indices, values = (
+            np.concatenate([getattr(p, name) for p in parts]) for name in ("indices", "values")
+        )
         return CSR(indptr, indices, values, self.n_cols)
 
     def where(self, mask: np.ndarray) -> CSR:

@@ -90,16 +90,16 @@ class Store:
 
 
 def open_matrix(path: str | os.PathLike, *, verify: bool = False) -> Store:
-    """Open a store that `convert` wrote; nothing is read yet but its description.
+    r"""Open a store that `convert` wrote; nothing is read yet but its description.
 
     Parameters
     ----------
     path : str or path
         The folder.
     verify : bool, default False
-        Read all files, and compare them with the SHA-256 that was stored of each. Without this, files that are
-        missing, cut off or of another kind are noticed here, indices that lead nowhere when they are read, and
-        a changed value is not.
+        Read all files, and compare them with the SHA-256 that was stored of each. Without this, files that
+        are missing, cut off or of another kind are noticed here, indices that lead nowhere when they are
+        read, and a changed value is not.
 
     Returns
     -------
@@ -119,7 +119,7 @@ def open_matrix(path: str | os.PathLike, *, verify: bool = False) -> Store:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     events, path = os.path.join(folder, "events.csv"), os.path.join(folder, "data.rgals")
     ...     with open(events, "w") as file:
-    ...         n = file.write("user,item\\nann,tea\\nann,milk\\nbob,tea\\n")
+    ...         n = file.write("user,item\nann,tea\nann,milk\nbob,tea\n")
     ...     store = convert(events, path)
     ...     print(open_matrix(path).shape, RGALS(K=2, random_state=0).fit(store).user_ids_)
     (2, 2) ['ann' 'bob']
@@ -249,7 +249,7 @@ class ArrayFile:
 
     def __init__(self, writer: Writer, name: str, dtype: np.dtype) -> None:
         self.writer, self.name, self.dtype, self.size = writer, name, dtype, 0
-        self.file = open(writer.folder / name, "w+b")  # noqa: SIM115: closed by `close`
+        self.file = open(writer.folder / name, "w+b")  # noqa: SIM115 (closed by `close`)
         self.file.write(bytes(_HEAD))
         self.digest = hashlib.sha256()
 

@@ -1,4 +1,4 @@
-"""What a conversion writes is what `read_interactions` reads, in bounded memory; killed, it leaves nothing."""
+"""What a conversion writes is what `read_interactions` reads, in bounded memory; a kill leaves nothing."""
 
 from __future__ import annotations
 
@@ -145,7 +145,11 @@ FRAMES = {
     "missing user": {"user": ["a", None], "item": ["x", "y"]},
     "missing value": {"user": ["a", "b"], "item": ["x", "y"], "rating": [1.0, None]},
     "fractions": {"user": [1.5, 2.0], "item": ["x", "y"]},
-    "too different": {"user": pa.array([2**64 - 1, 1], pa.uint64()), "item": ["x", "y"], "rating": ["1", "b"]},
+    "too different": {
+        "user": pa.array([2**64 - 1, 1], pa.uint64()),
+        "item": ["x", "y"],
+        "rating": ["1", "b"],
+    },
     "no rows": {"user": pa.array([], pa.string()), "item": pa.array([], pa.string())},
 }
 
@@ -175,7 +179,9 @@ def test_folders_of_parts_are_one_source(tmp_path):
     (parts / "_SUCCESS").write_text("")
     expected = read_interactions((users, [f"i{i}" for i in items]))
     check_same(convert(tmp_path / "events", tmp_path / "x.rgals"), expected)
-    again = convert([parts / "0.parquet", *(parts / f"{k}.parquet" for k in range(1, 5))], tmp_path / "y.rgals")
+    again = convert(
+        [parts / "0.parquet", *(parts / f"{k}.parquet" for k in range(1, 5))], tmp_path / "y.rgals"
+    )
     check_same(again, expected)
 
 

@@ -141,7 +141,9 @@ def test_whatever_takes_a_matrix_takes_a_store(shops, tmp_path, monkeypatch):
         model.save(tmp_path / f"{name}.npz")
     assert (tmp_path / "disk.csv").read_bytes() == (tmp_path / "ram.csv").read_bytes()
     again = RGALS.load(tmp_path / "disk.npz")
-    np.testing.assert_array_equal(again.recommend(data.user_ids[5:7])[0], ram.recommend(data.user_ids[5:7])[0])
+    np.testing.assert_array_equal(
+        again.recommend(data.user_ids[5:7])[0], ram.recommend(data.user_ids[5:7])[0]
+    )
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(disk)).user_factors_, ram.user_factors_)
     assert repr(disk.explain(data.user_ids[4], "i2")) == repr(ram.explain(data.user_ids[4], "i2"))
     known = read_interactions((data.user_ids[:2], ["i3", "i4"]))
@@ -155,7 +157,9 @@ def test_what_holds_all_interactions_loads_a_store(shops):
     data, store = both(shops, False)
     for model in (Popularity(), SGDRanker(K=4, n_epochs=1, random_state=0)):
         mine, other = type(model)(**model.get_params()).fit(store), model.fit(data)
-        np.testing.assert_array_equal(mine.recommend(data.user_ids[9:11])[0], other.recommend(data.user_ids[9:11])[0])
+        np.testing.assert_array_equal(
+            mine.recommend(data.user_ids[9:11])[0], other.recommend(data.user_ids[9:11])[0]
+        )
 
 
 @pytest.mark.parametrize(
@@ -204,10 +208,19 @@ def test_a_stored_matrix_answers_as_one_in_memory(valued, shops, monkeypatch):
     data, store = both(shops, valued)
     ram, disk = as_csr(data.matrix), store.matrix
     assert disk.is_binary is not valued
-    for mine, other in ((disk, ram), (disk.transpose(), ram.transpose()), (disk.transpose().transpose(), ram)):
+    for mine, other in (
+        (disk, ram),
+        (disk.transpose(), ram.transpose()),
+        (disk.transpose().transpose(), ram),
+    ):
         for name in ("row_sums", "col_sums", "row_counts", "col_counts", "rows", "positions"):
             np.testing.assert_array_equal(getattr(mine, name), getattr(other, name), strict=True)
-        for rows in (np.array([5, 3, 9, 10, 11, 2, 70, 1]), np.arange(20), np.array([], int), np.arange(3, 4)):
+        for rows in (
+            np.array([5, 3, 9, 10, 11, 2, 70, 1]),
+            np.arange(20),
+            np.array([], int),
+            np.arange(3, 4),
+        ):
             a, b = mine.take_rows(rows), other.take_rows(rows)
             for name in ("indptr", "indices", "values"):
                 np.testing.assert_array_equal(getattr(a, name), getattr(b, name), strict=True)
