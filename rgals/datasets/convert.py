@@ -13,16 +13,15 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
-from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rgals.datasets.batches import Batch, OtherRulesError, files_of, read
+from rgals.datasets.batches import OtherRulesError, files_of, read
 from rgals.datasets.given import wanted_columns
 from rgals.datasets.interactions import check_options, stored_values
 from rgals.datasets.numbering import Numbering
@@ -201,33 +200,28 @@ def _spill(files: list[Path], by_csv: set[Path], folder: Path, room: int, option
     n, valued, negatives = 0, False, options.threshold is not None
     total = sum(map(os.path.getsize, files))
     bar = Bar(total=total, unit="B", unit_scale=True, desc="reading", disable=not options.progress)
-    places = [folder / name for name in ("users", "items", "values")]
-    with (
-        bar,
-        open(places[0], "wb") as to_users,
-        open(places[1], "wb") as to_items,
-        open(places[2], "wb") as to,
-    ):
-        before = 0
+    before, to = 0, _Files(folder)
+    _remove_spilled(folder)  # of an attempt that pyarrow ended
+    with bar, ThreadPoolExecutor(1) as other:
         for path in files:
             batches = read(path, options.wanted, negatives, path in by_csv, options.text)
             try:
-                for batch in read_ahead(partial(_next, batches), count()):
+                for batch in read_ahead(lambda _, found=batches: next(found, None), count()):  # type: ignore[misc]
                     if batch is None:
                         break
-                    found = _number(((users, batch.user), (items, batch.item)))
-                    for side in (users, items):
-                        side.trimmed |= batch.trimmed
-                    to_users.write(found[0].data)
-                    to_items.write(found[1].data)
+                    beside = other.submit(items.codes, batch.item)  # each side by a thread of its own
+                    codes = users.codes(batch.user), beside.result()
+                    users.trimmed, items.trimmed = (side.trimmed | batch.trimmed for side in (users, items))
                     if batch.value is not None and not valued:
-                        _ones(to, n)
-                    valued |= batch.value is not None
+                        valued = True
+                        for start in range(0, n, _CHUNK):  # rows of files without values count 1
+                            to.add("values", np.ones(min(_CHUNK, n - start)))
+                    to.add("users", codes[0])
+                    to.add("items", codes[1])
                     if valued:
-                        m = len(found[0])
-                        value = np.ones(m) if batch.value is None else batch.value.astype(np.float64)
-                        to.write(np.ascontiguousarray(value).data)
-                    n += len(found[0])
+                        ones = np.ones(len(codes[0]))
+                        to.add("values", ones if batch.value is None else batch.value.astype(np.float64))
+                    n += len(codes[0])
                     bar.update(max(min(before + batch.done, total) - bar.n, 0))
             except OtherRulesError as error:
                 raise OtherRulesError(path) from error
@@ -238,48 +232,32 @@ def _spill(files: list[Path], by_csv: set[Path], folder: Path, room: int, option
     return _Spilled(folder, users, items, n, valued)
 
 
-def _next(batches: Iterator[Batch], _: int) -> Batch | None:
-    return next(batches, None)
-
-
-def _ones(file: Any, n: int) -> None:
-    """Values of rows that came from files without any."""
-    for start in range(0, n, _CHUNK):
-        file.write(np.ones(min(_CHUNK, n - start)).data)
-
-
-def _number(sides: Any) -> list[np.ndarray]:
-    """Codes of both columns of a batch, each by a thread of its own."""
-    found: list[Any] = [None, None]
-
-    def work(k: int) -> None:
-        try:
-            found[k] = sides[k][0].codes(sides[k][1])
-        except BaseException as error:
-            found[k] = error
-
-    beside = Thread(target=work, args=(1,), daemon=True)
-    beside.start()
-    work(0)
-    beside.join()
-    for codes in found:
-        if isinstance(codes, BaseException):
-            raise codes
-    return found
-
-
 # ------------------------------------------------------------------------------------------- buckets
 
 
-def _unbuffered(path: Path) -> Any:
-    return open(path, "wb", buffering=0)
+class _Files(NamedTuple):
+    """Numbers that are spilled to the files of a folder."""
+
+    folder: Path
+
+    def add(self, name: str, numbers: np.ndarray) -> None:
+        """Append to a file, which is open no longer than that: there may be more than a process may open."""
+        with open(self.folder / name, "ab") as file:
+            file.write(np.ascontiguousarray(numbers).data)
+
+    def take(self, name: str, dtype: Any) -> np.ndarray:
+        """All numbers of a file, which is removed; none where nothing was added."""
+        path = self.folder / name
+        numbers = np.fromfile(path, dtype) if path.exists() else np.empty(0, dtype)
+        path.unlink(missing_ok=True)
+        return numbers
 
 
 class _Buckets:
     """Interactions by consecutive rows, a file each: keys, and values if there are any."""
 
     def __init__(self, folder: Path, counts: np.ndarray, n_cols: int, room: int, dtype: Any = None) -> None:
-        self.folder, self.n_cols, self.dtype = folder, n_cols, dtype
+        self.files, self.n_cols, self.dtype = _Files(folder), n_cols, dtype
         most = max(room // 2 // (_EVENT if dtype is None else _VALUED), 1)
         ends = np.cumsum(counts, dtype=np.int64)
         cuts = [0]
@@ -288,44 +266,34 @@ class _Buckets:
             cuts.append(max(int(np.searchsorted(ends, done + most, side="right")), cuts[-1] + 1))
         self.cuts = cuts
         self._of_row = np.repeat(np.arange(len(cuts) - 1, dtype=np.uint16), np.diff(cuts))
-        numbers = range(len(cuts) - 1)
-        self._files = [_unbuffered(self._path(k)) for k in numbers]
-        self._values = [_unbuffered(self._path(k, "v")) for k in numbers if dtype]
-
-    def _path(self, k: int, what: str = "k") -> Path:
-        return self.folder / f"{what}{k}"
 
     def add(self, rows: np.ndarray, cols: np.ndarray, values: np.ndarray | None) -> None:
         """Deal interactions out."""
         keys = rows * np.int64(self.n_cols) + cols
         bucket = self._of_row[rows]
-        if len(self._files) > 1:
+        if len(self.cuts) > 2:
             order = np.argsort(bucket, kind="stable")
             keys, values = keys[order], None if values is None else values[order]
-        ends = np.cumsum(np.bincount(bucket, minlength=len(self._files)))
+        ends = np.cumsum(np.bincount(bucket, minlength=len(self.cuts) - 1))
         for k, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
             if stop > start:
-                self._files[k].write(keys[start:stop].data)
+                self.files.add(f"keys{k}", keys[start:stop])
                 if values is not None:
-                    self._values[k].write(values[start:stop].data)
+                    self.files.add(f"values{k}", values[start:stop])
 
     def sorted(self) -> Iterator[tuple[int, int, np.ndarray, np.ndarray | None]]:
         """First row, row behind the last, keys in order and their values, as they came, of every bucket."""
-        for file in (*self._files, *self._values):
-            file.close()
 
         def take(k: int) -> tuple[int, int, np.ndarray, np.ndarray | None]:
-            keys, values = np.fromfile(self._path(k), np.int64), None
-            os.unlink(self._path(k))
+            keys, values = self.files.take(f"keys{k}", np.int64), None
             if self.dtype is None:
                 keys.sort()
             else:
                 order = np.argsort(keys, kind="stable")
-                keys, values = keys[order], np.fromfile(self._path(k, "v"), self.dtype)[order]
-                os.unlink(self._path(k, "v"))
+                keys, values = keys[order], self.files.take(f"values{k}", self.dtype)[order]
             return self.cuts[k], self.cuts[k + 1], keys, values
 
-        yield from read_ahead(take, range(len(self._files)))
+        yield from read_ahead(take, range(len(self.cuts) - 1))
 
 
 def _write(writer: Writer, spilled: _Spilled, room: int, options: _Options) -> tuple[tuple[int, int], int]:
@@ -348,8 +316,7 @@ def _write(writer: Writer, spilled: _Spilled, room: int, options: _Options) -> t
             buckets.add(ranks[0][codes[0]], ranks[1][codes[1]], codes[2] if spilled.valued else None)
             bar.update(len(codes[0]))
         del ranks
-        for name in ("users", "items", "values"):
-            os.unlink(spilled.folder / name)
+        _remove_spilled(spilled.folder)
         merge = _Merge(writer, n_items, options)
         labels = tuple(_Labels(side, order) for side, order in zip(sides, orders, strict=True))
         for first, stop, keys, values in buckets.sorted():
@@ -370,6 +337,11 @@ def _write(writer: Writer, spilled: _Spilled, room: int, options: _Options) -> t
         _renumber(writer, np.cumsum(col_counts > 0, dtype=np.int32) - 1)
     _columns(writer, indptr, col_counts[kept[1]], valued, left, options.progress)
     return shape, int(indptr[-1])
+
+
+def _remove_spilled(folder: Path) -> None:
+    for name in ("users", "items", "values"):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _spills(spilled: _Spilled) -> Iterator[list[np.ndarray]]:
