@@ -65,6 +65,7 @@ LOSSES_BY_FEATURE = Table(
         "partial_fit_items": _UPDATED,
         "partial_fit": "the users it touches minimise the objective of the merged matrix; others stay",
         "fit(checkpoint=...)": "an interrupted fit goes on and ends with the bytes of one that was not",
+        'fit(open_matrix("data.rgals"))': "the bytes of the fit in memory, whatever the blocks that are read",
         'device="cuda"': "the objectives of the CPU, but for rounding (on an emulator, never on a device)",
         'solver="pcg"': "the objective never rises; many steps solve rows exactly (for RGX, those of users)",
         'solver="svd"': "no fit ends lower",
@@ -80,6 +81,7 @@ SOLVERS_BY_FEATURE = Table(
     ('solver="exact"', 'solver="pcg"', 'solver="svd"', 'solver="dense"'),
     {
         "fit(checkpoint=...)": "as above",
+        'fit(open_matrix("data.rgals"))': "as above",
         "fit(callbacks=...)": "called after every iteration",
         "fit(validation=...)": "the metric is in every entry of the history",
         "early_stopping=True": "the best iterate is kept",
@@ -94,6 +96,7 @@ SOLVERS_BY_FEATURE = Table(
     },
     {
         ("fit(checkpoint=...)", 'solver="svd"'): _NO_STEPS,
+        ('fit(open_matrix("data.rgals"))', 'solver="svd"'): "needs all interactions in memory",
         ("fit(callbacks=...)", 'solver="svd"'): _NO_STEPS,
         ("fit(validation=...)", 'solver="svd"'): _NO_STEPS,
         ("early_stopping=True", 'solver="svd"'): _NO_STEPS,
@@ -129,8 +132,8 @@ takes one of the four kinds by a rule: [values and counts](guides/values.md).
 
 {SOLVERS_BY_FEATURE}
 
-Refused: `solver="svd"` {_NO_STEPS} to watch, to write down or to start, knows no features and needs
-`reg_exponent=1`;
+Refused: `solver="svd"` {_NO_STEPS} to watch, to write down or to start, knows no features, needs
+`reg_exponent=1` and all interactions in memory; so do hard negatives and CUDA need them;
 `solver="dense"`, the float64 reference, runs on the CPU, and so do fits with hard negatives.
 """
 

@@ -203,6 +203,7 @@ class RGALS(
 
     _checkpoint = CHECKPOINT
     _file: ClassVar[Any] = als_file
+    _streams: ClassVar[bool] = True  # matrices may stay on their disk
     _check = check_parameters
     _check_memory = check_memory
 

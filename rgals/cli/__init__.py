@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from rgals.cli import compare, demo, evaluate, fit, info, metrics, paper, recommend, tune, warmup
+from rgals.cli import compare, convert, demo, evaluate, fit, info, metrics, paper, recommend, tune, warmup
 from rgals.runtime.errors import RgalsError
 from rgals.runtime.version import __version__
 
 COMMANDS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (demo, fit, info, evaluate, metrics, recommend, compare, paper, tune, warmup)
+    for module in (demo, convert, fit, info, evaluate, metrics, recommend, compare, paper, tune, warmup)
 }
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130

@@ -14,11 +14,14 @@ user or item; numbers are standardised, every other column becomes a column for 
 """
 
 import argparse
+import os
 import time
+from typing import Any
 
 from rgals.cli import _shared as shared
 from rgals.datasets.interactions import TRAIN, VALIDATION
 from rgals.estimator import RGALS
+from rgals.matrix.store import open_matrix
 from rgals.model_selection import split_interactions
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.training.checkpoint import Checkpoint
@@ -32,7 +35,7 @@ _STOPPING: tuple[shared.Option, ...] = (
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
-    add("data", metavar="DATA", help="file of interactions")
+    add("data", metavar="DATA", help="file of interactions, or a store of `rgals convert`")
     add("-o", "--output", required=True, metavar="FILE", help="where the model goes (npz)")
     add("--loss", default="rg2", metavar="LOSS", help="rg2, rgx, wrmf, ials, with parameters (default: rg2)")
     add("--all", action="store_true", help="fit every interaction, whatever DATA marks as test")
@@ -69,9 +72,9 @@ def run(args: argparse.Namespace) -> int:
         shared.check_output(path)
     how = {"early_stopping": args.early_stopping, **shared.given(args, (*shared.FIT, *_STOPPING))}
     model = RGALS(loss=shared.parse_loss(args.loss), verbose=shared.progress(args), **how)
-    data = shared.read_data(args)
+    data: Any = open_matrix(args.data) if os.path.isdir(args.data) else shared.read_data(args)
     train, validation, held_out = data, None, None
-    if data.split is not None and not args.all:
+    if getattr(data, "split", None) is not None and not args.all:
         train = shared.part_of(data, TRAIN)
         if args.early_stopping and data.validation.nnz:
             validation = shared.part_of(data, VALIDATION)
@@ -81,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
         seed = 0 if args.random_state is None else args.random_state
         train, held_out = split_interactions(train, (1 - args.hold_out, args.hold_out), random_state=seed)
     if not args.quiet:
-        shared.say(f"{data.n_users:,} users, {data.n_items:,} items, {train.nnz:,} interactions to fit")
+        users, items = data.shape
+        shared.say(f"{users:,} users, {items:,} items, {train.nnz:,} interactions to fit")
     started = time.perf_counter()
     tables = {"user_features": args.user_features, "item_features": args.item_features}
     features = {name: shared.read_table(path) for name, path in tables.items() if path is not None}

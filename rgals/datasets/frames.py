@@ -40,7 +40,8 @@ def _id_column(column: Any, role: str, where: Callable[[int], str]) -> Coded:
         raise InputTypeError(f"{role}: {error}") from error
 
 
-def _number_column(column: Any, role: str, where: Callable[[int], str]) -> np.ndarray:
+def number_column(column: Any, role: str, where: Callable[[int], str]) -> np.ndarray:
+    """A column of values or splits as numbers."""
     array = np.asarray(column)
     if array.dtype.kind in "biuf":
         return array
@@ -73,7 +74,7 @@ def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:
 def _columns(given: dict[str, Any], where: Callable[[int], str]) -> Columns:
     """Columns of what holds each role; None, or no such role, where nothing does."""
     told = [role for role in ("value", "split") if given.get(role) is not None]
-    numbers = {role: _number_column(given[role], role, where) for role in told}
+    numbers = {role: number_column(given[role], role, where) for role in told}
     time = None if given.get("timestamp") is None else _time_column(given["timestamp"], where)
     user, item = (_id_column(given[role], role, where) for role in ("user", "item"))
     return Columns(*user, *item, numbers.get("value"), time, numbers.get("split"), where)

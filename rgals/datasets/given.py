@@ -74,7 +74,7 @@ class Given:
         sides = (users, self.user_ids), (items, self.item_ids)
         places, unknown, shape = [], [], []
         for side, (ids, labels) in enumerate(sides):
-            if ids is None:
+            if ids is None or (labels is not None and _are(ids.labels, labels)):
                 at, new = np.arange(self.matrix.shape[side]), np.empty(0, np.int64)
             else:
                 at = ids.index(labels, missing="mark")
@@ -86,7 +86,7 @@ class Given:
             shape.append((len(at) if ids is None else len(ids)) + (len(new) if grow else 0))
         if all(np.array_equal(at, np.arange(n)) for at, n in zip(places, shape, strict=True)):
             return self.timed, unknown[0], unknown[1]
-        pairs = sp.coo_array(self.matrix)
+        pairs = sp.coo_array(self.matrix.to_scipy() if isinstance(self.matrix, CSR) else self.matrix)
         row, col = (at[index] for at, index in zip(places, pairs.coords, strict=True))
         kept = (row >= 0) & (col >= 0)
         place = row[kept], col[kept]
@@ -121,6 +121,12 @@ def given(X: Any, columns: Any = None, name: str = "X") -> Given:
     if columns != "matrix":
         _refuse_lists(X, name)
     return Given(X)
+
+
+def _are(labels: np.ndarray, others: np.ndarray) -> bool:
+    """Whether labels are the same memory, as those of a store and of the model that was fitted to it."""
+    same = labels.shape == others.shape and labels.dtype == others.dtype
+    return same and labels.ctypes.data == others.ctypes.data
 
 
 def beside(

@@ -230,7 +230,7 @@ class IdMap:
             self._table = {label: k for k, label in enumerate(array.tolist())}
             if len(self._table) < len(array):
                 raise self._twice(next(x for k, x in enumerate(array.tolist()) if self._table[x] > k))
-        elif len(array) > 1:
+        elif len(array) > 1 and not getattr(array, "ordered", False):  # as those of a store are
             ordered = array
             if not (array[1:] > array[:-1]).all():
                 self._order = np.argsort(array, kind="stable")
@@ -332,7 +332,8 @@ class IdMap:
         if len(self) == 0 or len(query) == 0:
             return found
         both_text = query.dtype.kind == self.labels.dtype.kind == "U"
-        if query.dtype != self.labels.dtype and not both_text:
+        wide = query.dtype.itemsize > self.labels.dtype.itemsize  # numpy would widen all labels
+        if query.dtype != self.labels.dtype and (not both_text or wide):
             # Those that an array like the labels can hold: fixed width cuts long text and trailing NULs, and
             # comparing int64 with uint64 goes through float64, which confuses large neighbours.
             fits = np.array([self._could_be_label(x) for x in query.tolist()], dtype=bool)

@@ -193,6 +193,32 @@ def refuse(bad: Any, where: Callable[[int], str], problem: str, column: Any = No
         raise InputError(f"{where(k)}: {problem if column is None else problem.format(column[k])}")
 
 
+def check_values(value: np.ndarray | None, where: Callable[[int], str], negatives: bool) -> None:
+    """Refuse values that are no weights, and negative ones where nothing says what they mean."""
+    if value is None:
+        return
+    must = "values must be finite and >= 0"
+    refuse(np.isnan(value), where, f"the value is NaN; {must}")
+    refuse(np.isinf(value), where, f"the value is infinite; {must}")
+    must = (
+        "values must be >= 0 (or give min_value to keep only the rows from that value on, or "
+        "dislike_below=0 to take negative ones as dislikes)"
+    )
+    refuse((value < 0) & (not negatives), where, f"the value {{:g}} is negative; {must}", value)
+
+
+def stored_values(value: np.ndarray, threshold: float | None, binary: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Merged values as they are stored, in float32, and which of them are interactions."""
+    with np.errstate(over="ignore"):
+        data = value.astype(np.float32)
+    kept = data != 0
+    if threshold is not None:
+        # Compared in float32, the type of the stored ratings: 3.3 read from a file is then >= 3.3. A binary
+        # reading makes a value of 0 that reaches the threshold a positive; else it is no interaction.
+        kept = (data >= np.float32(threshold)) & (kept | binary)
+    return data, kept
+
+
 def build(
     columns: Columns, *, min_value: Any, binarize: Any, duplicates: str, dislike_below: float | None = None
 ) -> Interactions:
@@ -202,14 +228,7 @@ def build(
     n_users, n_items = len(columns.user_labels), len(columns.item_labels)
     if max(n_users, n_items) > MAX_INDEX:
         raise ShapeError(f"{n_users} users and {n_items} items: at most {MAX_INDEX} of either are supported")
-    if columns.value is not None:
-        must, value, where = "values must be finite and >= 0", columns.value, columns.where
-        refuse(np.isnan(value), where, f"the value is NaN; {must}")
-        refuse(np.isinf(value), where, f"the value is infinite; {must}")
-        if threshold is None and dislike_below is None:
-            must = "values must be >= 0 (or give min_value to keep only the rows from that value on, or "
-            must += "dislike_below=0 to take negative ones as dislikes)"
-            refuse(value < 0, where, f"the value {{:g}} is negative; {must}", value)
+    check_values(columns.value, columns.where, threshold is not None or dislike_below is not None)
     order = np.arange(len(columns.user))
     if duplicates == "last" and columns.timestamp is not None:
         order = np.argsort(columns.timestamp, kind="stable")
@@ -239,13 +258,7 @@ def build(
         merge = {"timestamp": np.maximum, "split": np.minimum}
         rest = {name: merge[name].reduceat(array, starts) for name, array in rest.items()}
 
-    with np.errstate(over="ignore"):
-        data = value.astype(np.float32)
-    kept = data != 0
-    if threshold is not None:
-        # Compared in float32, the type of the stored ratings: 3.3 read from a file is then >= 3.3. A binary
-        # reading makes a value of 0 that reaches the threshold a positive; else it is no interaction.
-        kept = (data >= np.float32(threshold)) & (kept | binary)
+    data, kept = stored_values(value, threshold, binary)
     disliked = np.zeros(len(data), bool) if dislike_below is None else data < np.float32(dislike_below)
     kept |= disliked
     if not kept.all():

@@ -8,7 +8,7 @@ import codecs
 import csv
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
@@ -31,13 +31,14 @@ from rgals.datasets.layout import (
     open_lines,
 )
 from rgals.runtime.errors import FileFormatError
+from rgals.runtime.lazy import optional
 
 _BATCH = 256  # rows: few enough to stay in the processor's caches
 _BLOCK = 1 << 16  # bytes; a line of twice as many fills a block, and csv refuses longer fields
 _IDS, _NUMBERS = ("user", "item"), ("value", "split")
 
 
-def _batches(layout: Layout) -> Iterator[dict[str, Any]]:
+def batches(layout: Layout) -> Iterator[dict[str, Any]]:
     """Columns by role of one batch of rows after the other."""
     with open_lines(layout.path, layout.encoding) as lines:
         table = filter(None, cut(chain(lines, [END]), layout.delimiter))
@@ -59,7 +60,7 @@ def _csv_columns(layout: Layout) -> Columns:
     """The columns of a file by Python's csv module."""
     known = {role: numbering() for role in _IDS}
     parts: dict[str, list] = {role: [] for role in layout.at}
-    for batch in _batches(layout):
+    for batch in batches(layout):
         for role, column in batch.items():
             codes = known.get(role)
             numbered = column if codes is None else np.fromiter(map(codes.__getitem__, column), np.int64)
@@ -109,8 +110,11 @@ def _suits_arrow(layout: Layout) -> bool:
     return True
 
 
-def _arrow_columns(layout: Layout) -> Columns:
-    """The same by pyarrow."""
+def arrow_options(layout: Layout, ids: Callable[[Any], Any]) -> tuple[Any, Any, dict[str, str]]:
+    """`pyarrow.csv`, its options for a file, and the column of every role; ``ids(pa)``: type of ids.
+
+    A `ValueError` says that pyarrow might read the file in another way than the csv module.
+    """
     try:
         import pyarrow as pa
         import pyarrow.csv as pa_csv
@@ -125,15 +129,22 @@ def _arrow_columns(layout: Layout) -> Columns:
     names = [f"f{k}" for k in range(step * (layout.n_fields - 1) + 1)]
     between = [name for k, name in enumerate(names) if k % step]
     types = dict.fromkeys(between, pa.null())
-    types |= {at[role]: pa.dictionary(pa.int32(), pa.string()) for role in _IDS}
+    types |= {at[role]: ids(pa) for role in _IDS}
     types |= {at[role]: pa.float64() for role in _NUMBERS if role in at}
     has_header, used, nulls = int(layout.names is not None), [*at.values(), *between], [""] if between else []
     read = pa_csv.ReadOptions(column_names=names, skip_rows=has_header, block_size=1 << 24)
     parse = pa_csv.ParseOptions(delimiter=layout.delimiter[0])
     convert = pa_csv.ConvertOptions(column_types=types, include_columns=used, null_values=nulls)
+    return pa_csv, (read, parse, convert), at
+
+
+def _arrow_columns(layout: Layout) -> Columns:
+    """The same by pyarrow."""
+    pa_csv, options, at = arrow_options(layout, lambda pa: pa.dictionary(pa.int32(), pa.string()))
+    pa = optional("pyarrow", "")
     try:
         with open_bytes(layout.path) as raw:
-            table = pa_csv.read_csv(raw, read, parse, convert)
+            table = pa_csv.read_csv(raw, *options)
     except (pa.ArrowKeyError, pa.ArrowNotImplementedError, OSError) as error:
         raise ValueError(str(error)) from error
     columns = {role: table[name] for role, name in at.items()}

@@ -6,6 +6,7 @@ numba leaves its branches out. A row that cannot be solved (its diagonal not pos
 leaves its code in ``info``; Python raises.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ from rgals.kernels.tiles import add_times, dot, times, widen_add, zero
 from rgals.kernels.triangles import triangle
 from rgals.kernels.vectors import LINE
 
-_BATCH = 32  # rows whose inverses are added in the factors' precision, before float64
+BATCH = 32  # rows whose inverses are added in the factors' precision, before float64
 
 
 class Sums(NamedTuple):
@@ -99,7 +100,7 @@ def _run(counter, work, rows, basis, result, steps, sums):
             else:
                 _add_sums(row, kind, piece, rows, basis, scratch, sums)
                 # Rounding grows with the rows that are added in float32; a piece ends with nothing left.
-                if (at - first) % _BATCH == _BATCH - 1 or at == stop - 1:
+                if (at - first) % BATCH == BATCH - 1 or at == stop - 1:
                     _flush(piece, scratch, sums)
         piece = fetch_add(counter, 0, 1)
 
@@ -116,18 +117,22 @@ def solve(
 
 
 def coupling_sums(
-    work: Work, rows: Rows, basis: Basis, result: Result, n_threads: int
+    parts: Iterable[tuple[Work, Rows, Result]], basis: Basis, n_threads: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """``sum_r scale_r^2 A_r^-1`` and ``sum_r scale_r A_r^-1 b_r`` over all rows of some work.
 
-    Each piece of work is summed in its order by one thread: inverses in the factors' precision over a few
-    rows, in float64 over all. Codes go to ``result.info``. Returns the matrix (kp, kp) and the vector (kp,).
+    ``parts``: blocks of rows with the same number of pieces, which go on from block to block. Each piece of
+    work is summed in its order by one thread: inverses in the factors' precision over a few rows, in float64
+    over all. Codes go to ``result.info``. Returns the matrix (kp, kp) and the vector (kp,).
     """
     kp = len(basis.d)
     width = LINE // basis.d.itemsize
-    n = len(work.bounds) - 1
-    sums = Sums(np.zeros((n, triangle(width, kp // width))), np.zeros((n, kp)))
-    launch(_run, n_threads, work, rows, basis, result, None, sums)
+    sums = None
+    for work, rows, result in parts:
+        n = len(work.bounds) - 1
+        sums = sums or Sums(np.zeros((n, triangle(width, kp // width))), np.zeros((n, kp)))
+        launch(_run, n_threads, work, rows, basis, result, None, sums)
+    assert sums is not None
     return unpack(sums.inverses.sum(axis=0), kp, width), sums.solutions.sum(axis=0)
 
 

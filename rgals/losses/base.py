@@ -203,10 +203,7 @@ def positive_coefficients(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows, and m and l in float64, of the stored entries ``start:stop`` of a matrix."""
     stop = matrix.nnz if stop is None else min(stop, matrix.nnz)
-    first = int(np.searchsorted(matrix.indptr, start, side="right")) - 1
-    last = int(np.searchsorted(matrix.indptr, stop, side="left"))
-    edges = np.clip(matrix.indptr[first : last + 1], start, stop)
-    rows = np.repeat(np.arange(first, last), np.diff(edges))
+    rows = matrix.rows_between(start, stop)
     cols = matrix.indices[start:stop]
     v = 1.0 if matrix.is_binary else matrix.values[start:stop].astype(np.float64)
     r, c = row_terms[rows], col_terms[cols]

@@ -1,6 +1,7 @@
 """The one matrix type inside rgals: canonical CSR with int64 indptr, int32 indices and optional values."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -173,6 +174,29 @@ class CSR:
         if (values == 1).all():
             values = values[:0]
         return CSR(indptr, self.indices[mask], values, n_cols, times)
+
+    def rows_between(self, start: int, stop: int) -> np.ndarray:
+        """Row of every stored entry from number ``start`` on, before ``stop``."""
+        first = int(np.searchsorted(self.indptr, start, side="right")) - 1
+        last = int(np.searchsorted(self.indptr, stop, side="left"))
+        return np.repeat(np.arange(first, last), np.diff(np.clip(self.indptr[first : last + 1], start, stop)))
+
+    def as_dtype(self, dtype: Any) -> "CSR":
+        """The same with values of another type."""
+        same = self.is_binary or self.values.dtype == dtype
+        return self if same else replace(self, values=self.values.astype(dtype))
+
+    def cuts(self, starts: np.ndarray | None = None) -> np.ndarray:
+        """Rows at which blocks begin, and the number of rows: in memory there is one block."""
+        return np.array([0, self.n_rows])
+
+    def blocks(self, cuts: np.ndarray | None = None) -> Iterator[tuple[int, int, "CSR"]]:
+        """First row, row behind the last, and matrix of every block: itself."""
+        yield 0, self.n_rows, self
+
+    def load(self) -> "CSR":
+        """The matrix in memory: itself."""
+        return self
 
     def _marks(self, at: Any) -> tuple[np.ndarray, int, np.ndarray | None]:
         """What follows the indices of some entries in a matrix of these columns."""

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 
 from rgals.matrix.csr import CSR
+from rgals.matrix.mapped import Column
+
+_AT_ONCE = 1 << 22  # numbers of a file
 
 
 def update(digest: Any, value: Any) -> None:
@@ -15,6 +18,10 @@ def update(digest: Any, value: Any) -> None:
         digest.update(f"{value.dtype.str} {value.shape}".encode())
         if value.size:
             digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    elif isinstance(value, Column):
+        digest.update(f"{value.dtype.str} {value.shape}".encode())
+        for start in range(0, len(value), _AT_ONCE):
+            digest.update(value[start : start + _AT_ONCE].view(np.uint8).data)
     elif is_dataclass(value) and not hasattr(value, "get_params"):  # a loss: its class counts too
         for part in fields(value):
             if part.compare:
@@ -38,5 +45,6 @@ def short_digest(*parts: CSR | np.ndarray) -> str:
             arrays = [np.array(part.shape), part.indptr, part.indices, part.values]
             arrays += [] if part.times is None else [part.times]
         for array in arrays:
-            digest.update(np.ascontiguousarray(array).data)
+            for start in range(0, max(len(array), 1), _AT_ONCE):
+                digest.update(np.ascontiguousarray(array[start : start + _AT_ONCE]).data)
     return digest.hexdigest()[:16]

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from rgals.matrix.csr import CSR
+from rgals.matrix.mapped import StoredCSR
 
 
 def group(codes: np.ndarray, n: int) -> np.ndarray:
@@ -60,6 +62,11 @@ def replace_rows(matrix: CSR, rows: np.ndarray, new: CSR) -> CSR:
 
 def grown(matrix: CSR, n_rows: int, n_cols: int) -> CSR:
     """The matrix with empty rows and columns behind its own."""
+    if matrix.shape == (n_rows, n_cols):
+        return matrix
+    if isinstance(matrix, StoredCSR) and matrix.turned is not None:
+        other: Any = grown(matrix.turned, n_cols, n_rows)
+        matrix = replace(matrix, turned=other)
     more = np.full(n_rows - matrix.n_rows, matrix.indptr[-1])
     return replace(matrix, indptr=np.concatenate([matrix.indptr, more]), n_cols=n_cols)
 
@@ -171,6 +178,7 @@ def random_parts(matrix: sp.csr_array, ratios: np.ndarray, rng: np.random.Random
 
 def hold_out(matrix: CSR, share: float, seed: int) -> tuple[CSR, CSR]:
     """A matrix without, and of, a random share of every row: rounded down, but one of two or more entries."""
+    matrix = matrix.load()
     rows = matrix.to_scipy(matrix.values.dtype)
     held = random_parts(rows, np.array([1.0 - share, share]), np.random.RandomState(seed)) == 1
     return matrix.where(~held), matrix.where(held)

@@ -147,9 +147,7 @@ def as_csr(
     ``dislikes`` permits negative values.
     """
     if isinstance(X, CSR):
-        out = X
-        if len(X.values) and X.values.dtype != dtype:
-            out = replace(X, values=X.values.astype(dtype))
+        out = X.as_dtype(dtype)
         _check_shape(out.shape, n_rows, n_cols, name)
         return out
     X = on_host(X)

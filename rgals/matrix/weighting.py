@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from rgals.matrix.csr import CSR
+from rgals.matrix.mapped import Computed, StoredCSR
 from rgals.runtime.errors import InputError, ParameterError
 
 AUTO = "auto"
@@ -84,7 +86,29 @@ class Weighting:
 
     def rows(self, matrix: CSR) -> CSR:
         """Histories of users (users x items) with weights for values."""
+        if isinstance(matrix, StoredCSR):
+            return self._stored(matrix)
         return self._weighted(matrix, self._norms(matrix), by_item=False)
+
+    def _stored(self, matrix: StoredCSR) -> CSR:
+        """The same of a matrix on its disk: weights are made of every block that is read."""
+        self.check_times(matrix)
+        if self._keeps(matrix):
+            return matrix
+        nnz, dtype, norms = matrix.nnz, matrix.values.dtype, self._norms(matrix)
+
+        def weights(side: CSR, by_item: bool) -> Computed:
+            def make(start: int, stop: int) -> np.ndarray:
+                parts = self._chunks(side, norms, by_item, start, stop)
+                return np.concatenate([np.empty(0, dtype), *(self._scaled(part, dtype) for part in parts)])
+
+            return Computed(make, nnz, dtype)
+
+        found = weights(matrix, False)
+        starts = range(0, nnz, _CHUNK)
+        if self.kind == "binary" or all((found.read(a, min(a + _CHUNK, nnz)) == 1).all() for a in starts):
+            return matrix.with_values(matrix.values[:0], matrix.values[:0])
+        return matrix.with_values(found, weights(matrix.transpose(), True))
 
     def columns(self, matrix: CSR, users: CSR) -> CSR:
         """Histories of any items (items x users) with weights; ``users`` are all histories of the users."""
@@ -106,8 +130,11 @@ class Weighting:
             return matrix.nnz * (2 * matrix.values.itemsize + 24)
         if self._keeps(matrix) or self.kind == "binary":
             return 0
-        rows = 8 * matrix.nnz if self.kind == "bm25" else 0
-        return matrix.nnz * matrix.values.itemsize + rows + 48 * min(matrix.nnz, _CHUNK)
+        chunk = 56 * min(matrix.nnz, _CHUNK)
+        if isinstance(matrix, StoredCSR):
+            return chunk
+        sums = 8 * matrix.nnz if self.kind == "bm25" else 0  # the users' sums, before there are weights
+        return max(matrix.nnz * matrix.values.itemsize + chunk, sums)
 
     def _keeps(self, matrix: CSR) -> bool:
         return self.kind == "raw" or (self.kind == "binary" and matrix.is_binary)
@@ -126,22 +153,30 @@ class Weighting:
         if half_life is None and self.kind == "binary" and not matrix.has_dislikes:
             return replace(matrix, values=matrix.values[:0])
         values, start, ones = np.empty(matrix.nnz, matrix.values.dtype), 0, True
-        least = np.finfo(values.dtype).tiny  # an interaction stays one
         for part in self._chunks(matrix, norms, by_item):
             at = slice(start, start + len(part))
-            part = part / self.scale
+            left = None
             if half_life is not None and times is not None:
-                part *= np.exp2((times[at] - self.newest) / half_life) / self.left
-            values[at] = np.copysign(np.maximum(np.abs(part), least), part)
+                left = np.exp2((times[at] - self.newest) / half_life) / self.left
+            values[at] = self._scaled(part, values.dtype, left)
             start, ones = at.stop, ones and bool((values[at] == 1).all())
         return replace(matrix, values=values[:0] if ones else values, times=None)
 
-    def _chunks(self, matrix: CSR, norms: np.ndarray | None, by_item: bool) -> Iterator[np.ndarray]:
-        """Weights of the stored entries before they are scaled, in float64, a part at a time."""
-        rows, dislikes = matrix.indices if norms is None else matrix.rows, matrix.has_dislikes
-        for start in range(0, matrix.nnz, _CHUNK):
-            part = slice(start, start + _CHUNK)
-            user, item = rows[part], matrix.indices[part]
+    def _scaled(self, part: np.ndarray, dtype: np.dtype, left: Any = None) -> np.ndarray:
+        """Weights in the scale of the fit, times what ages left of them."""
+        part = part / self.scale if left is None else part / self.scale * left
+        least = np.finfo(dtype).tiny  # an interaction stays one
+        return np.copysign(np.maximum(np.abs(part), least), part).astype(dtype)
+
+    def _chunks(
+        self, matrix: CSR, norms: np.ndarray | None, by_item: bool, first: int = 0, last: int | None = None
+    ) -> Iterator[np.ndarray]:
+        """Weights of stored entries before they are scaled, in float64, a part at a time."""
+        dislikes, last = matrix.has_dislikes, matrix.nnz if last is None else last
+        for start in range(first, last, _CHUNK):
+            part = slice(start, min(start + _CHUNK, last))
+            item = matrix.indices[part]
+            user = item if norms is None else matrix.rows_between(part.start, part.stop)
             v = np.ones(len(item)) if matrix.is_binary else matrix.values[part].astype(np.float64)
             likes = np.abs(v)
             if self.kind == "binary":
@@ -160,11 +195,18 @@ def _idf(counts: np.ndarray, n_users: int) -> np.ndarray:
     return np.log1p((np.maximum(n_users - counts, 0) + 0.5) / (counts + 0.5))
 
 
+def extremes(matrix: CSR) -> tuple[float, float]:
+    """Smallest and largest value of a matrix that has values."""
+    parts = (matrix.values[start : start + _CHUNK] for start in range(0, matrix.nnz, _CHUNK))
+    ends = np.array([(part.min(), part.max()) for part in parts])
+    return float(ends[:, 0].min()), float(ends[:, 1].max())
+
+
 def spread(matrix: CSR) -> float:
     """Standard deviation of the values over their mean: about 0.3 for stars and 5 for play counts."""
     if matrix.is_binary or not matrix.nnz:
         return 0.0
-    largest, total, squares = float(matrix.values.max()), 0.0, 0.0
+    largest, total, squares = extremes(matrix)[1], 0.0, 0.0
     for start in range(0, matrix.nnz, _CHUNK):
         part = matrix.values[start : start + _CHUNK] / largest  # its squares do not overflow
         part = part.astype(np.float64, copy=False)
@@ -176,7 +218,7 @@ def are_ratings(matrix: CSR) -> bool:
     """Whether values look like stars: up to 5 or 10, in half steps, most of them high and many low."""
     if matrix.is_binary or matrix.nnz < _SAMPLE:
         return False
-    top = float(matrix.values.max())
+    top = extremes(matrix)[1]
     if top not in (5.0, 10.0):
         return False
     counts = np.zeros(2 * int(top) + 1, np.int64)

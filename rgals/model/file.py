@@ -63,8 +63,8 @@ class ModelFormat:
         stored = {
             **{f: getattr(state, f) for f in ("user_factors", "item_factors") if f in self.spec.arrays},
             "seen_indptr": seen.indptr,
-            "seen_indices": seen.indices,
-            "seen_values": seen.values,
+            "seen_indices": np.asarray(seen.indices),  # of a store: mapped
+            "seen_values": np.asarray(seen.values),
             **(arrays or {}),
         }
         for side, labels in (("user", state.user_ids), ("item", state.item_ids)):

@@ -37,7 +37,8 @@ def check_labels(
             raise InputError(f"{name} has shape {shape_of}; one label for each of {n} is needed")
         try:
             # As labels first: numpy would make text of a mixed list.
-            kept = IdMap(labels, name.removesuffix("_ids")).labels.copy()
+            kept = IdMap(labels, name.removesuffix("_ids")).labels
+            kept = kept if getattr(kept, "ordered", False) else kept.copy()  # those of a store stay there
         except (InputError, InputTypeError) as error:
             raise type(error)(f"{name}: {error}") from None
         kept.flags.writeable = False

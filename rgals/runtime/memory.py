@@ -108,6 +108,7 @@ def fit_bytes(
     iterates: bool = True,  # and whether there are iterations besides
     start: int = 0,  # columns of the tables of a spectral start
     hard: tuple[int, int] = (0, 0),  # bytes that hard negatives take in iterations, and in the end
+    blocks: int | None = None,  # that blocks of a matrix on its disk take, which has its transpose there
 ) -> int:
     """Bytes that a fit by least squares allocates at its peak, beyond the matrix in canonical form."""
     n_users, n_items = shape
@@ -115,7 +116,7 @@ def fit_bytes(
     line = 64 // itemsize
     padded = -(-K // line) * line
     width = K * itemsize
-    transpose = 8 * (n_items + 1) + nnz * (4 + (itemsize if valued else 0))
+    transpose = 8 * (n_items + 1) + (nnz * (4 + (itemsize if valued else 0)) if blocks is None else blocks)
     # Of every row: its margins and coefficients (float64); and for half-steps its ridges, its terms in the
     # factors' dtype, its place in the order, its value and code, and what numpy makes on the way.
     posed = (n_users + n_items) * (16 + 48)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rgals.kernels import diagonal, gram, rows, sums
-from rgals.kernels.row import NOT_POSITIVE, Basis, Result
+from rgals.kernels.row import NOT_POSITIVE, Basis, Result, Rows
 from rgals.losses.base import Side
 from rgals.matrix.csr import CSR
 from rgals.runtime.aligned import aligned, empty
@@ -94,7 +94,8 @@ class _HalfStep:
         self.plan, self.side, self.steps, self.n_threads = plan, plan.side, plan.steps, n_threads
         self.fixed, self.solved, self.out = fixed, out, out.array
         self.n_rows, self.k, self.kp = plan.matrix.n_rows, self.out.shape[1], plan.kp
-        self.rows, self.empty, self.offset = plan.rows, np.zeros((1, self.k), self.out.dtype), 0.0
+        self.prior: np.ndarray | None = None
+        self.empty, self.offset = np.zeros((1, self.k), self.out.dtype), 0.0
 
     def run(self, rotate: bool, warm: bool) -> HalfStep:
         change = self._find_basis(rotate)
@@ -144,7 +145,7 @@ class _HalfStep:
             there, pulled = (prior.features[part] @ by for by in (weights, pulls))
             self.offset += float(self.side.ridge[part] @ np.einsum("ij,ij->i", there, pulled))
             table[part] = pulled
-        self.rows = self.rows._replace(prior=table)
+        self.prior = table
         self.empty = prior.features[self.plan.empty] @ weights
 
     def _find_basis(self, rotate: bool) -> Change:
@@ -193,7 +194,7 @@ class _HalfStep:
 
     def _turn_start(self, back: np.ndarray) -> None:
         """Turn the current factors, where iterations start; rows that are solved directly need none."""
-        iterated = self.plan.iterated.order
+        iterated = self.plan.iterated
         if 2 * len(iterated) > self.n_rows:
             gram.multiply(self.out, back, self.out, self.n_threads)
             return
@@ -213,14 +214,21 @@ class _HalfStep:
     def _result(self) -> Result:
         return Result(self.out, np.zeros(self.n_rows), np.zeros(self.n_rows, np.int32))
 
+    def _part(self, at: slice, given: Rows, result: Result) -> tuple[Rows, Result]:
+        """Rows of a block with what they are pulled to, and the place of their results."""
+        found = Result(*(array[at] for array in result))
+        return given if self.prior is None else given._replace(prior=self.prior[at]), found
+
     def _solve(self, s: np.ndarray) -> tuple[np.ndarray, float]:
         plan, basis, result = self.plan, self._basis(s), self._result()
         self.out[plan.empty] = self.empty
-        if len(plan.diagonal.order):
-            diagonal.solve(plan.diagonal, self.rows, basis, result, self.n_threads)
-        for all_work, steps in ((plan.iterated, self.steps), (plan.exact, None)):
-            for work in plan.launches(all_work):  # Ctrl-C is answered between two launches
-                rows.solve(work, self.rows, basis, result, self.n_threads, steps)
+        for block in plan.blocks():
+            given, found = self._part(block.at, block.rows, result)
+            if len(block.diagonal.order):
+                diagonal.solve(block.diagonal, given, basis, found, self.n_threads)
+            for all_work, steps in ((block.iterated, self.steps), (block.exact, None)):
+                for work in plan.launches(block, all_work):  # Ctrl-C is answered between two launches
+                    rows.solve(work, given, basis, found, self.n_threads, steps)
         raise_for_rows(result.info, self.out.dtype)
         return self.out, float(result.value.sum())
 
@@ -244,10 +252,10 @@ class _HalfStep:
     def _sums_of_weighted(self) -> tuple[np.ndarray, np.ndarray]:
         """``B`` and ``sum_r scale_r A_r^-1 b_r`` of the rows that have weights of their own."""
         plan, k, result = self.plan, self.k, self._result()
-        if not len(plan.coupled.order):
+        if not len(plan.coupled):
             return np.zeros((k, k)), np.zeros(k)
-        work = plan.coupled, self.rows, self._basis(self.s), result
-        B, solutions = rows.coupling_sums(*work, self.n_threads)
+        parts = ((work, *self._part(at, given, result)) for at, given, work in plan.coupled_blocks())
+        B, solutions = rows.coupling_sums(parts, self._basis(self.s), self.n_threads)
         raise_for_rows(result.info, self.out.dtype)
         return B[:k, :k], solutions[:k]
 
@@ -255,7 +263,7 @@ class _HalfStep:
         """The same of the others, whose systems are diagonal."""
         plan, side, k, result = self.plan, self.side, self.k, self._result()
         total = np.zeros(k)
-        others = np.concatenate([plan.empty, plan.diagonal.order])
+        others = np.concatenate([plan.empty, plan.diagonal])
         # Rows with scale 0 add nothing, and may have no ridge either.
         others = others[side.scale[others] != 0]
         for start in range(0, len(others), _AT_ONCE):
@@ -264,10 +272,12 @@ class _HalfStep:
             result.info[some[~(D.min(axis=1) > np.finfo(self.out.dtype).tiny)]] = NOT_POSITIVE
             raise_for_rows(result.info, self.out.dtype)
             total += side.scale[some] ** 2 @ (1.0 / D)
-        if not len(plan.diagonal.order):
+        if not len(plan.diagonal):
             return np.diag(total), np.zeros(k)
-        self.out[plan.empty] = self.out[plan.coupled.order] = 0.0
-        diagonal.solve(plan.diagonal, self.rows, self._basis(self.s), result, self.n_threads)
+        self.out[plan.empty] = self.out[plan.coupled] = 0.0
+        for block in plan.blocks():
+            given, found = self._part(block.at, block.rows, result)
+            diagonal.solve(block.diagonal, given, self._basis(self.s), found, self.n_threads)
         raise_for_rows(result.info, self.out.dtype)
         return np.diag(total), self._pull(self.out)
 

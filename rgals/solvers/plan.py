@@ -8,7 +8,9 @@ and a line in `classify`.
 Figures named below were measured on two cores with AVX-512 and 2 MB of second-level cache a core, float32.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from rgals.kernels import row as kernel
 from rgals.kernels.cg import CLOSE
 from rgals.kernels.cholesky import CHUNK
 from rgals.kernels.row import CG, DIAGONAL, DUAL, EMPTY, FACTORED, PRIMAL, Rows, Work
+from rgals.kernels.rows import BATCH
 from rgals.losses.base import Side
 from rgals.matrix.csr import CSR
 from rgals.runtime.aligned import CACHE, LINE, read_only
@@ -45,6 +48,7 @@ ROW_COST = 8
 PARTS_FACTORS, PARTS_FEW, PARTS_MANY = 256, 16, 4  # of RGx's sums: each holds a K x K triangle in float64
 LAUNCH = 1 << 36  # multiplications between two looks for Ctrl-C: a second or two on two cores
 SAME = 1e-12  # rounding of what is meant to be one number
+ALL = slice(None)
 
 
 # ---------------------------------------------------------------- the kind of a row
@@ -144,11 +148,21 @@ def fold_terms(side: Side, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     return row_terms.astype(dtype), col_terms.astype(dtype)
 
 
-def rows_of(matrix: CSR, side: Side, dtype: np.dtype) -> Rows:
-    """The record that kernels read, in the factors' precision."""
+def rows_of(
+    matrix: CSR,
+    side: Side,
+    dtype: np.dtype,
+    at: slice = ALL,
+    terms: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Rows:
+    """The record that kernels read, in the factors' precision; ``matrix`` has the rows ``at`` of the side.
+
+    ``terms``: of `fold_terms`, where that was asked before.
+    """
+    row_terms, col_terms = fold_terms(side, dtype) if terms is None else terms
     values = read_only(matrix.values.astype(dtype, copy=False))
-    parts = matrix.indptr, matrix.indices, values, side.scale, side.linear, side.ridge
-    return Rows(*parts, *fold_terms(side, dtype), np.empty((0, 0), dtype))
+    own = side.scale[at], side.linear[at], side.ridge[at], row_terms[at]
+    return Rows(matrix.indptr, matrix.indices, values, *own, col_terms, np.empty((0, 0), dtype))
 
 
 def weigh(rows: Rows, n_threads: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -177,6 +191,17 @@ def pieces(n: np.ndarray) -> np.ndarray:
 # ---------------------------------------------------------------- the plan of a side
 
 
+class Block(NamedTuple):
+    """Rows ``at`` of a side that are in memory at once; their work counts rows from the first of them."""
+
+    at: slice
+    n: np.ndarray  # positives of every row
+    rows: Rows
+    diagonal: Work
+    iterated: Work
+    exact: Work
+
+
 class Plan:
     """What the half-steps of a side share: its rows as records, their kinds, and the work in its order.
 
@@ -188,9 +213,11 @@ class Plan:
         self, matrix: CSR, side: Side, dtype: np.dtype, K: int, steps: int | None = None, n_threads: int = 1
     ) -> None:
         self.matrix, self.side, self.dtype, self.K = matrix, side, np.dtype(dtype), K
-        self.rows = rows_of(matrix, side, dtype)
+        self._terms, self._cuts = fold_terms(side, self.dtype), matrix.cuts()
+        #: The rows as kernels read them; None where they are read block after block.
+        self.rows = next(self._read())[1] if len(self._cuts) == 2 else None
         n = matrix.row_counts
-        n_zero, n_negative, heaviest = weigh(self.rows, n_threads)
+        n_zero, n_negative, heaviest = self._weigh(n_threads)
         kinds = CPU[self.dtype]
         # See `classify`.
         counts = n, n_zero, n_negative, heaviest
@@ -200,60 +227,98 @@ class Plan:
         self._heaviest = heaviest.astype(np.float32)  # for `__str__`
         #: The rows whose solution is zero.
         self.empty = np.flatnonzero(self.kind == EMPTY)
-        longest_first = np.argsort(-n, kind="stable")
+        longest_first = self._by_block(np.argsort(-n, kind="stable"))
         weighted = longest_first[self.kind[longest_first] & FACTORED >= DUAL]
         #: None where no row is improved by steps: solutions of diagonal rows are exact at the price of one.
         self.steps = steps if len(weighted) else None
-        few = len(weighted) if self.steps is None else int((n[weighted] <= direct_most(self.kp)).sum())
-        iterated, exact = np.split(weighted, [len(weighted) - few])
+        direct = n[weighted] <= (n.max(initial=0) if self.steps is None else direct_most(self.kp))
         #: The rows by how they are solved: improved by ``steps``; by CG, dual or primal; without weights.
-        self.iterated, self.exact = self._work(iterated), self._work(exact)
-        self.diagonal = self._diagonal_work(np.flatnonzero(self.kind == DIAGONAL))
-        #: The rows of RGx's item side that `rgals.kernels.rows.coupling_sums` adds up.
-        self.coupled = self._dealt_work(weighted[side.scale[weighted] != 0])
+        self.iterated, self.exact = weighted[~direct], weighted[direct]
+        self.diagonal = np.flatnonzero(self.kind == DIAGONAL)
+        #: The rows of RGx's item side that `rgals.kernels.rows.coupling_sums` adds up, in their order.
+        self.coupled = np.flatnonzero((self.kind & FACTORED >= DUAL) & (side.scale != 0))
+        orders, later = (self.diagonal, self.iterated, self.exact), np.arange(1, len(self._cuts) - 1)
+        self._orders = [np.split(o, np.searchsorted(self._block_of(o), later)) for o in orders]
+        self._whole = None if self.rows is None else self._block(0, n, self.rows)
         is_coupled = side.coupled and side.interaction  # its rows are solved together, in an eigenbasis
         has_system = (n > 0) | (side.linear != 0)
         #: What the scale of every row that has a system is of its ridge, where that is one number.
         self.ratio = None if is_coupled else common_ratio(side.scale, side.ridge, has_system)
 
-    @property
-    def _n(self) -> np.ndarray:
-        """Positives of every row; not kept, as a plan lives as long as the fit."""
-        return self.matrix.row_counts
+    def _block_of(self, rows: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self._cuts, rows, side="right") - 1
 
-    def _work(self, order: np.ndarray, bounds: np.ndarray | None = None) -> Work:
+    def _by_block(self, order: np.ndarray) -> np.ndarray:
+        """Rows in the same order within their blocks."""
+        if len(self._cuts) == 2:
+            return order
+        return order[np.argsort(self._block_of(order), kind="stable")]
+
+    def _read(self, cuts: np.ndarray | None = None) -> Iterator[tuple[slice, Rows]]:
+        for start, stop, matrix in self.matrix.blocks(self._cuts if cuts is None else cuts):
+            at = slice(start, stop)
+            yield at, rows_of(matrix, self.side, self.dtype, at, self._terms)
+
+    def _weigh(self, n_threads: int) -> tuple[np.ndarray, ...]:
+        if self.rows is not None:
+            return weigh(self.rows, n_threads)
+        return tuple(np.concatenate(part) for part in zip(*(weigh(r, n_threads) for _, r in self._read())))
+
+    def blocks(self) -> Iterator[Block]:
+        """The rows in blocks, with their work: all at once where they are in memory."""
+        if self._whole is not None:
+            yield self._whole
+            return
+        for number, (_, rows) in enumerate(self._read()):
+            yield self._block(number, np.diff(rows.indptr), rows)
+
+    def _block(self, number: int, n: np.ndarray, rows: Rows) -> Block:
+        at = slice(int(self._cuts[number]), int(self._cuts[number + 1]))
+        diagonal, iterated, exact = (parts[number] - at.start for parts in self._orders)
+        solved = (self._work(order, n, at) for order in (iterated, exact))
+        return Block(at, n, rows, self._work(diagonal, n, at, pieces(n[diagonal])), *solved)
+
+    def _work(self, order: np.ndarray, n: np.ndarray, at: slice, bounds: np.ndarray | None = None) -> Work:
         if bounds is None:
             bounds = np.append(np.arange(0, len(order), PIECE), len(order))
         width = LINE // self.dtype.itemsize
         most = packed_most(self.kp, self.dtype.itemsize)
-        packed = min(most, padded(int(self._n[order].max(initial=0)), width))
+        packed = min(most, padded(int(n[order].max(initial=0)), width))
         longest = max(self.kp, CHUNK, packed)  # a packed K x K matrix, a chunk of the primal, a row of CG
-        return Work(order, bounds.astype(np.int64), self.kind, self._worth, most, longest)
+        return Work(order, bounds.astype(np.int64), self.kind[at], self._worth[at], most, longest)
 
-    def _diagonal_work(self, order: np.ndarray) -> Work:
-        return self._work(order, pieces(self._n[order]))
+    def coupled_blocks(self) -> Iterator[tuple[slice, Rows, Work]]:
+        """The rows of `coupled` in blocks, dealt out in turn to a fixed number of pieces of work.
 
-    def _dealt_work(self, order: np.ndarray) -> Work:
-        """A fixed number of pieces of about equal cost: rows, longest first, are dealt out in turn."""
+        A block begins where every piece has added a whole batch up: no cut shows in the sums.
+        """
         n_parts = PARTS_FEW if self.K <= PARTS_FACTORS else PARTS_MANY
-        parts = [order[part::n_parts] for part in range(n_parts)]
-        return self._work(np.concatenate(parts), np.append(0, np.cumsum([len(part) for part in parts])))
+        if self.rows is None:
+            found = self._read(self.matrix.cuts(self.coupled[:: n_parts * BATCH][1:]))
+        else:
+            found = iter([(slice(0, self.matrix.n_rows), self.rows)])
+        for at, rows in found:
+            first, last = np.searchsorted(self.coupled, (at.start, at.stop))
+            order = self.coupled[first:last] - at.start
+            parts = [order[part::n_parts] for part in range(n_parts)]
+            bounds = np.append(0, np.cumsum([len(part) for part in parts]))
+            yield at, rows, self._work(np.concatenate(parts), np.diff(rows.indptr), at, bounds)
 
-    def launches(self, work: Work) -> list[Work]:
-        """The work in launches that take no more than seconds; one in all but huge problems."""
+    def launches(self, block: Block, work: Work) -> list[Work]:
+        """Work of a block in launches that take no more than seconds; one in all but huge problems."""
         order, kp = work.order, self.kp
-        most = len(order) * kp**3 + len(self.matrix.indices) * kp**2  # of multiplications, whatever the path
+        most = len(order) * kp**3 + len(block.rows.indices) * kp**2  # multiplications, whatever the path
         if most <= LAUNCH or not len(order):
             return [work][: len(order)]
-        n = self._n[order].astype(np.float64)
+        n = block.n[order].astype(np.float64)
         cost = np.cumsum(np.minimum(n, kp) ** 3 + n * np.minimum(n, kp) * kp)
         cuts = np.searchsorted(cost, np.arange(LAUNCH, cost[-1], LAUNCH))
-        return [self._work(part) for part in np.split(order, cuts) if len(part)]
+        return [self._work(part, block.n, block.at) for part in np.split(order, cuts) if len(part)]
 
     def __str__(self) -> str:
         """How many rows are solved in which way: ``9,120 rows by CG (11 steps), 611 dual, 14 primal``."""
         kind = self.kind.copy()
-        kind[self.iterated.order] = -1
+        kind[self.iterated] = -1
         cg = (kind & CG > 0) & (kind >= 0)
         found = []
         if cg.any():

@@ -87,21 +87,22 @@ class _Product:
     """Products of ``diag(left) R diag(right)`` and tables: half-steps whose systems are the identity."""
 
     def __init__(self, matrix: CSR, left: np.ndarray, right: np.ndarray, dtype: np.dtype) -> None:
-        n, counts = matrix.n_rows, matrix.row_counts
-        self.empty, order = np.flatnonzero(counts == 0), np.flatnonzero(counts)
-        kind, worth = np.full(n, DIAGONAL, np.int8), np.zeros(n, np.int32)
-        self.work = Work(order, pieces(counts[order]), kind, worth, 1, 1)
-        terms = *(_terms(scale, 2).astype(dtype) for scale in (left, right)), np.empty((0, 0), dtype)
-        values, nothing, ones = read_only(matrix.values.astype(dtype, copy=False)), np.zeros(n), np.ones(n)
-        self.rows = Rows(matrix.indptr, matrix.indices, values, nothing, nothing, ones, *terms)
+        self.matrix, self.dtype = matrix, dtype
+        self.left, self.right = (_terms(scale, 2).astype(dtype) for scale in (left, right))
 
     def multiply(self, table: np.ndarray, out: np.ndarray, n_threads: int) -> None:
         """``out = diag(left) R diag(right) table``."""
-        n, nothing = len(out), np.zeros(table.shape[1], table.dtype)
-        out[self.empty] = 0.0
+        nothing = np.zeros(table.shape[1], table.dtype)
         basis = Basis(table.reshape(-1), nothing, nothing)
-        result = Result(out, np.zeros(n), np.zeros(n, np.int32))
-        diagonal.solve(self.work, self.rows, basis, result, n_threads)
+        for start, stop, block in self.matrix.blocks():
+            n, counts, solved = block.n_rows, block.row_counts, out[start:stop]
+            order, worth, none = np.flatnonzero(counts), np.zeros(n, np.int32), np.zeros(n)
+            solved[counts == 0] = 0.0
+            work = Work(order, pieces(counts[order]), np.full(n, DIAGONAL, np.int8), worth, 1, 1)
+            values = read_only(block.values.astype(self.dtype, copy=False))
+            terms = self.left[start:stop], self.right, np.empty((0, 0), self.dtype)
+            rows = Rows(block.indptr, block.indices, values, none, none, np.ones(n), *terms)
+            diagonal.solve(work, rows, basis, Result(solved, np.zeros(n), np.zeros(n, np.int32)), n_threads)
 
 
 def _terms(scale: np.ndarray, column: int) -> np.ndarray:

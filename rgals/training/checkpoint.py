@@ -16,6 +16,7 @@ from rgals.runtime.errors import CheckpointError, InputTypeError, ModelFileError
 from rgals.training.data import draw_seed, is_seed, warm_factors
 
 _REAL = ("f4", "f8")
+_AT_ONCE = 1 << 22  # numbers that a digest takes
 _LATER = {"dislikes": False, "dislike_weight": 1.0}  # parameters that losses of older checkpoints do not have
 _FACTORS = {
     "user_factors": ArraySpec(_REAL, ("n_users", "K")),
@@ -104,7 +105,8 @@ def fingerprint(matrix: CSR) -> str:
     """SHA-256 of a matrix in canonical form: shape, structure and values."""
     digest = hashlib.sha256(repr((matrix.shape, matrix.nnz, str(matrix.values.dtype))).encode())
     for array in (matrix.indptr, matrix.indices, matrix.values):
-        digest.update(np.ascontiguousarray(array).data)
+        for start in range(0, len(array), _AT_ONCE):  # a matrix on its disk is never held as a whole
+            digest.update(np.ascontiguousarray(array[start : start + _AT_ONCE]).data)
     return digest.hexdigest()
 
 

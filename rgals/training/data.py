@@ -16,7 +16,7 @@ from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import grown, hold_out
 from rgals.matrix.validate import as_csr
-from rgals.matrix.weighting import AUTO, Weighting, are_ratings, spread
+from rgals.matrix.weighting import AUTO, Weighting, are_ratings, extremes, spread
 from rgals.model.state import Snapshot, check_labels
 from rgals.runtime import memory
 from rgals.runtime.aligned import empty
@@ -70,14 +70,15 @@ def weigh(values: str, matrix: CSR, *, depth: int) -> Weighting:
     matrix = matrix.likes
     found, taken, said = spread(matrix), "raw", ""
     if found > HEAVY:
+        least, top = extremes(matrix)
         taken = "binary"
         said = (
-            f"values run from {matrix.values.min():g} to {matrix.values.max():g}, with a standard deviation "
+            f"values run from {least:g} to {top:g}, with a standard deviation "
             f"of {found:.1f} times their mean: as weights, a few would outrule all others. values='auto' "
             "took 'binary': each interaction weighs 1. Set values='binary', 'log1p', 'bm25' or 'raw' instead"
         )
     elif are_ratings(matrix):
-        top = matrix.values.max()
+        top = extremes(matrix)[1]
         said = (
             f"values look like ratings up to {top:g}: all are positives, the low ones too, with their stars "
             f"as weights. To keep the high ones alone, read with min_value={0.8 * top:g} (rgals fit "
@@ -111,6 +112,7 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
     if sp.issparse(X) or isinstance(X, CSR):
         # A wrong number of items is named by `as_csr`, a right one by nobody.
         matrix = as_csr(X, dtype=dtype, n_cols=n_items, dislikes=takes_dislikes(model))
+        matrix = matrix if getattr(model, "_streams", False) else matrix.load()
         if matrix.n_rows == 0:
             raise InputError(f"Found array with 0 sample(s) (shape={matrix.shape}): X has no users")
         if matrix.n_cols == 0:

@@ -8,6 +8,7 @@ from rgals.files.archive import ArraySpec
 from rgals.losses import AUTO, Loss, get_loss
 from rgals.losses.base import Priors
 from rgals.matrix.csr import CSR
+from rgals.matrix.mapped import BLOCK, StoredCSR
 from rgals.model.state import check_readout
 from rgals.runtime import memory as _memory
 from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
@@ -22,6 +23,9 @@ from rgals.training.checkpoint import checkpoint_spec, describe, plain
 from rgals.training.data import admit, dtype_name
 from rgals.training.start import CLOSED_FORM, INITS, RANDOM, SPECTRAL, WARM, choose_init
 
+# What takes the place of a parameter that a matrix on its disk does not go with.
+_INSTEAD = {"solver": "set solver='auto'", "device": "set device='cpu'", "init": "set init='random'"}
+_INSTEAD |= {"hard_negatives": "leave them None"}
 SOLVERS = ("auto", "exact", "pcg", "svd", "dense")
 # Parameters that a checkpoint must share with the fit that goes on from it.
 _DECISIVE = ("K", "values", "reg", "reg_exponent", "init_scale", "tol")
@@ -99,6 +103,9 @@ def check_memory(
     model: Any, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool, watched: bool
 ) -> None:
     """Raise `InsufficientMemoryError` where a fit needs more memory than there is: see `Trained`."""
+    stored = isinstance(matrix, StoredCSR)
+    if stored:
+        check_streams(model, matrix)
     hard, threads = read_hard_negatives(model.hard_negatives), n_threads(model.n_jobs)
     itemsize, valued, size = dtype.itemsize, not matrix.is_binary, (matrix.shape, matrix.nnz)
     init, closed = choose_init(model, matrix), 0
@@ -118,10 +125,25 @@ def check_memory(
         iterates=model.solver != "svd",
         start=spectral.n_columns(model.K, itemsize) if init == SPECTRAL else 0,
         hard=(0, 0) if hard is None else scratch_bytes(hard, *size, model.K, itemsize, threads),
+        blocks=None if split or not stored else 3 * BLOCK,
     )
     if model.readout_exponent:  # what scores, beside what was solved
         needed += matrix.n_cols * model.K * itemsize
     admit(needed + weights, model, matrix, dtype, split)
+
+
+def check_streams(model: Any, matrix: CSR) -> None:
+    """Refuse by name what needs all interactions of a store at once."""
+    closed = choose_init(model, matrix) == CLOSED_FORM
+    for name, wrong in (
+        ("solver", model.solver == "svd"),
+        ("hard_negatives", read_hard_negatives(model.hard_negatives) is not None),
+        ("device", is_cuda(model.device)),
+        ("init", closed and model.solver != "svd"),
+    ):
+        if wrong:
+            lines = f"it needs all interactions in memory, and X is a store; {_INSTEAD[name]}"
+            raise ParameterError(name, getattr(model, name), f"{lines}, or fit X.matrix.load()")
 
 
 #: ``feature_reg="auto"``

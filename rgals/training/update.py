@@ -404,7 +404,7 @@ def seen_of(state: FittedState) -> CSR:
     """The training interactions, which an update changes."""
     if state.seen is None:
         raise InputError("this model carries no training interactions, which an update changes")
-    return state.seen
+    return state.seen.load()
 
 
 def _some(prior: Prior | None, at: np.ndarray) -> Prior | None:

@@ -87,6 +87,20 @@ def test_fit_equals_the_library(folder, tmp_path):
     assert model.get_params()["loss__alpha0"] == 0.2
 
 
+def test_convert_makes_a_store_that_fit_takes(folder, tmp_path, capsys):
+    pytest.importorskip("pyarrow")
+    ratings, store = str(folder / "ratings.csv"), str(tmp_path / "data.rgals")
+    assert main(["convert", ratings, "-o", store, "--min-value", "3", "--memory", "900MB"]) == 0
+    assert "120 users" in capsys.readouterr().err
+    for data, name, more in ((ratings, "a", ["--min-value", "3"]), (store, "b", [])):
+        assert main(["fit", data, "-o", str(tmp_path / name), "-q", *more, *FAST]) == 0
+    a, b = (RGALS.load(tmp_path / name) for name in "ab")
+    np.testing.assert_array_equal(a.user_factors_, b.user_factors_)
+    np.testing.assert_array_equal(a.user_ids_, b.user_ids_)
+    assert main(["convert", ratings, "-o", store]) == 1
+    assert "exists" in capsys.readouterr().err
+
+
 def test_hold_out_divides_the_data(folder):
     data = read_interactions(folder / "ratings.csv")
     seen, held_out = RGALS.load(folder / "model.npz").seen_, read_interactions(folder / "test.npz")

@@ -243,11 +243,12 @@ def test_coupling_sums_over_rows_of_every_kind(threads, dtype, rng):
     ones = np.ones(n_fixed)
     side = Side(scale, linear, ridge, ones, ones, row_terms, np.ones((n_fixed, 4)), 0.1, coupled=True)
     plan = Plan(matrix, side, np.dtype(dtype), K)
-    weighted = np.isin(np.arange(n_rows), plan.coupled.order)
+    weighted = np.isin(np.arange(n_rows), plan.coupled)
     np.testing.assert_array_equal(weighted, (counts > 0) & (scale > 0) & (np.arange(n_rows) != 11))
     result = Result(np.empty((n_rows, K), dtype), np.zeros(n_rows), np.zeros(n_rows, np.int32))
     basis = Basis(factors.reshape(-1), d, s)
-    B, solutions = coupling_sums(plan.coupled, plan.rows, basis, result, threads)
+    parts = [(work, rows, result) for _, rows, work in plan.coupled_blocks()]
+    B, solutions = coupling_sums(parts, basis, threads)
     info, kp, values = result.info, K, matrix.values
     assert not info.any()
     expected, expected_solutions = np.zeros((kp, kp)), np.zeros(kp)

@@ -13,7 +13,8 @@ from helpers import interactions
 from instruments.floor import Floor
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF, HardNegatives, ParameterError
-from rgals.datasets import Interactions
+from rgals.datasets import Interactions, read_interactions
+from rgals.matrix import convert, mapped
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import Weighting
 from rgals.solvers.cuda import device as cuda_device
@@ -117,6 +118,18 @@ def check_spectral(loss, X, **params):
     one, two = (make(loss, init="spectral", n_jobs=n, **params).fit(X) for n in (1, 2))
     assert one.item_factors_.tobytes() == two.item_factors_.tobytes()
     assert objectives(one)[0] < objectives(make(loss, init="random", **params).fit(X))[0]
+
+
+def check_disk(loss, X, folder, monkeypatch, **params):
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(mapped, "BLOCK", 400)
+    pairs = sp.coo_array(X)
+    lines = (f"{u},{i},{v:g}\n" for u, i, v in zip(*pairs.coords, pairs.data, strict=True))
+    (folder / "events.csv").write_text("user,item,value\n" + "".join(lines))
+    disk = make(loss, **params).fit(convert(folder / "events.csv", folder / "data.rgals"))
+    ram = make(loss, **params).fit(read_interactions(folder / "events.csv"))
+    for name in ("user_factors_", "item_factors_"):
+        assert getattr(disk, name).tobytes() == getattr(ram, name).tobytes()
 
 
 def check_transform(loss, X):
@@ -246,6 +259,7 @@ def test_a_loss_does_what_it_is_asked_for_or_refuses(feature, form, X, tmp_path,
         "partial_fit_items": lambda: check_partial_fit_items(loss, X),
         "partial_fit": lambda: check_partial_fit(loss, X),
         "fit(checkpoint=...)": lambda: check_checkpoint(loss, X, tmp_path),
+        'fit(open_matrix("data.rgals"))': lambda: check_disk(loss, X, tmp_path, monkeypatch),
         'device="cuda"': lambda: check_cuda(loss, X),
         'solver="pcg"': lambda: check_pcg(loss, X),
         'solver="svd"': lambda: check_svd(loss, X),
@@ -306,6 +320,7 @@ def test_a_solver_does_what_it_is_asked_for_or_refuses(
     loss = RG2(alpha=0.0) if params["solver"] == "svd" else RG2()
     checks = {
         "fit(checkpoint=...)": lambda: check_checkpoint(loss, X, tmp_path, **params),
+        'fit(open_matrix("data.rgals"))': lambda: check_disk(loss, X, tmp_path, monkeypatch, **params),
         "fit(callbacks=...)": lambda: check_callbacks(loss, X, **params),
         "fit(validation=...)": lambda: check_validation(loss, X, **params),
         "early_stopping=True": lambda: check_early_stopping(loss, X, **params),

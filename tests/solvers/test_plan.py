@@ -138,11 +138,12 @@ def test_a_row_alone_has_the_kind_and_the_bits_that_it_has_among_others(name):
 def test_long_work_is_cut_into_launches(monkeypatch):
     matrix, side = side_of("ials")
     made = Plan(matrix, side, FLOAT32, 64)
-    assert [len(work.order) for work in made.launches(made.exact)] == [len(made.exact.order)]
+    (block,) = made.blocks()
+    assert [len(work.order) for work in made.launches(block, block.exact)] == [len(made.exact)]
     monkeypatch.setattr(plan, "LAUNCH", 1 << 18)
-    cut = made.launches(made.exact)
+    cut = made.launches(block, block.exact)
     assert len(cut) > 2
-    np.testing.assert_array_equal(np.concatenate([work.order for work in cut]), made.exact.order)
+    np.testing.assert_array_equal(np.concatenate([work.order for work in cut]), made.exact)
 
 
 @pytest.mark.parametrize(("K", "longest"), [(16, 50), (64, 3000), (256, 100_000), (1000, 400)])

@@ -1,0 +1,150 @@
+"""From parquet to a fitted model on one machine, larger than its memory: conversion, disk, memory of a tenth.
+
+    python benchmarks/disk.py 1e7                    # 100,000 users, 10,000 items
+    python benchmarks/disk.py 1e9 --K 64 --folder /data/shop --record
+
+A set with the shape of a large shop is made in parts: n / 100 users of very different activity, n / 1000
+items with a power law, events in no order, ids of text. It is converted with a bound on memory and fitted
+from its disk; the files are dropped from the page cache before every iteration. Beside it: the fit in memory
+of every tenth user, with all items. Each step runs in a process of its own, whose peak of resident memory is
+shown.
+``--record`` keeps the figures in benchmarks/disk_results.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "disk_results.jsonl"
+PART, CLUSTERS = 10_000_000, 100
+
+
+def make(folder: Path, n: int) -> dict:
+    """Parts of events in parquet files; what is there already stays."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    events, n_users, n_items = folder / "events", n // 100, n // 1000
+    events.mkdir(parents=True, exist_ok=True)
+    began, made = time.perf_counter(), 0
+    active = np.cumsum(np.random.default_rng(0).lognormal(0.0, 1.2, n_users))
+    active /= active[-1]
+    for part, start in enumerate(range(0, n, PART)):
+        path = events / f"part-{part:04d}.parquet"
+        if path.exists():
+            continue
+        rng, m = np.random.default_rng(part + 1), min(PART, n - start)
+        # Searching sorted numbers is several times as fast; users are shuffled by a step that meets all.
+        user = np.searchsorted(active, np.sort(rng.random(m, np.float32)), side="right").clip(max=n_users - 1)
+        rank = (n_items * rng.random(m, np.float32).astype(np.float64) ** 3).astype(np.int64)
+        own = rng.random(m, np.float32) < 0.6  # by the taste of the user's cluster
+        item = np.where(own, (rank * 7919 + user % CLUSTERS * (n_items // CLUSTERS)) % n_items, rank)
+        order = rng.permutation(m)
+        columns = {}
+        for name, codes in (("user_id", user[order]), ("item_id", item[order])):
+            texts = pc.cast(pa.array(codes + 10 ** len(str(n_users))), pa.string())
+            columns[name] = pc.binary_join_element_wise(name[0], texts, "")
+        pq.write_table(pa.table(columns), path.with_suffix(".tmp"), compression="snappy")
+        path.with_suffix(".tmp").rename(path)
+        made += m
+    size = sum(path.stat().st_size for path in events.iterdir())
+    return {"seconds": time.perf_counter() - began, "made": made, "bytes": size}
+
+
+def convert(folder: Path, memory: str) -> dict:
+    """The store, anew."""
+    import shutil
+
+    from rgals.matrix import convert as to_store
+
+    shutil.rmtree(folder / "data.rgals", ignore_errors=True)
+    began = time.perf_counter()
+    store = to_store(folder / "events", folder / "data.rgals", memory=memory, binarize=True, progress=True)
+    return {"seconds": time.perf_counter() - began, "shape": store.shape, "nnz": store.nnz, "memory": memory}
+
+
+def fit(folder: Path, K: int, iterations: int, tenth: bool, loss: str) -> dict:
+    """Seconds of every iteration: from the disk, or of every tenth user in memory."""
+    from rgals import RGALS
+    from rgals.matrix import open_matrix
+    from rgals.runtime.memory import give_back_freed
+
+    X = open_matrix(folder / "data.rgals").matrix
+    if tenth:
+        users = np.arange(0, X.n_rows, 10)
+        X = X.take_rows(users)
+        give_back_freed()
+    ends = [time.perf_counter()]
+
+    def after(now: object) -> None:
+        ends.append(time.perf_counter())
+        if not tenth:
+            for path in (folder / "data.rgals").iterdir():
+                with open(path, "rb") as file:
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    model = RGALS(K, loss, n_iter=iterations, init="random", values="raw", random_state=0)
+    model.fit(X, callbacks=after)
+    whole = time.perf_counter() - ends[0]
+    steps = np.diff([0.0, *(record["seconds"] for record in model.history_)]).tolist()
+    return {"nnz": X.nnz, "K": K, "loss": loss, "iterations": steps, "fit_seconds": whole}
+
+
+def main() -> None:
+    """Run the steps, each in its process, and print a line of each."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("n", type=float, help="events")
+    parser.add_argument("--K", type=int, default=64)
+    parser.add_argument("--loss", default="rg2")
+    parser.add_argument("--iterations", type=int, default=4)
+    parser.add_argument("--memory", default="1GB", help="of the conversion")
+    parser.add_argument("--folder", type=Path, default=Path("disk-benchmark"))
+    parser.add_argument("--steps", nargs="+", default=["make", "convert", "disk", "memory"])
+    parser.add_argument("--only", help=argparse.SUPPRESS)  # the step of this process
+    parser.add_argument("--record", action="store_true")
+    args = parser.parse_args()
+    n = int(args.n)
+    folder = args.folder / f"{args.n:.0e}".replace("+", "")
+    if args.only:
+        steps = {
+            "make": lambda: make(folder, n),
+            "convert": lambda: convert(folder, args.memory),
+            "disk": lambda: fit(folder, args.K, args.iterations, False, args.loss),
+            "memory": lambda: fit(folder, args.K, args.iterations, True, args.loss),
+        }
+        found = steps[args.only]()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print(json.dumps({"step": args.only, "events": n, **found, "peak_bytes": peak}))
+        return
+    per: dict[str, float] = {}
+    for step in args.steps:
+        command = [sys.executable, __file__, *sys.argv[1:], "--only", step]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        line = done.stdout.splitlines()[-1]
+        found = json.loads(line)
+        if step == "convert":
+            print(f"{n / found['seconds'] / 1e6:.2f} M events a second", end=", ")
+        elif step in ("disk", "memory"):
+            last = float(np.median(found["iterations"][1:]))
+            per[step] = last / found["nnz"]
+            print(f"{step}: {last:.2f} s an iteration, {per[step] * 1e9:.1f} ns an interaction", end=", ")
+        print(f"peak {found['peak_bytes'] / 1e9:.2f} GB: {line}", flush=True)
+        if args.record and step != "make":
+            with open(RESULTS, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
+    if len(per) == 2:
+        print(f"throughput an interaction: {per['memory'] / per['disk']:.0%} of that in memory")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,485 @@
+"""Interactions of any size into a store, in bounded memory: what is read is spilled, dealt out and sorted.
+
+1. Batches of rows are read; users and items get codes as they come (`Numbering`); codes and values go to the
+   disk one behind the other.
+2. Codes are ranked by their labels. Every interaction becomes a key, ``row * n_columns + column``, and goes
+   to one of some buckets: consecutive rows that fit into memory.
+3. Bucket after bucket is sorted, its duplicates are merged, and it is appended to the files of the rows.
+4. The same again for the columns, of what was written.
+"""
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rgals.datasets.batches import OtherRulesError, files_of, read
+from rgals.datasets.given import wanted_columns
+from rgals.datasets.interactions import check_options, stored_values
+from rgals.datasets.numbering import Numbering
+from rgals.files.atomic import OPEN, lock
+from rgals.matrix.mapped import read_ahead
+from rgals.matrix.store import Store, Writer, open_matrix
+from rgals.runtime.bars import Bar
+from rgals.runtime.checks import check_choice
+from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.lazy import optional
+
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_LEAST = 400_000_000  # bytes: the interpreter and its packages alone take half of that
+_IDS = 0.45  # share of the memory beside them that ids may take; buckets have what is left
+_CHUNK = 1 << 21  # interactions that are dealt out together
+_EVENT, _VALUED = 44, 80  # bytes that an interaction of a bucket takes while it is sorted
+_PART = ".part"  # end of the name of a folder that is not complete
+MERGES = ("sum", "max", "error")
+
+
+class _Options(NamedTuple):
+    threshold: float | None
+    binary: bool
+    duplicates: str
+    wanted: dict[str, Any]
+    text: dict[str, Any]
+    progress: bool
+
+
+def convert(
+    sources: Any,
+    out: str | os.PathLike,
+    *,
+    memory: str | int = "1GB",
+    columns: Mapping[str, Any] | None = None,
+    min_value: float | None = None,
+    binarize: bool | None = None,
+    duplicates: str = "sum",
+    delimiter: str | None = None,
+    header: bool | None = None,
+    encoding: str = "utf-8",
+    progress: bool = False,
+) -> Store:
+    r"""Write interactions of any size to a store, which is fitted from its disk: see `open_matrix`.
+
+    The store holds what `rgals.datasets.read_interactions` would read: the same rows, columns, ids and
+    values. Times and splits are left out. It is complete, or not there: a conversion that ends before,
+    however it ends, leaves nothing that opens, and the next one to the same name removes its leftovers. On
+    the disk it takes about 3 times the size of the store meanwhile.
+
+    Parameters
+    ----------
+    sources : path or sequence of paths
+        Parquet files, text files as `read_interactions` takes them (csv, tsv, ``::`` ...), or folders.
+    out : path
+        The folder of the store, which must not be there yet.
+    memory : str or int, default "1GB"
+        Bytes that the process may hold, at least 400 MB; also as "800MB" or "8GB". The distinct ids must
+        fit: a text takes its bytes and about 30 more.
+    columns : dict, optional
+        Columns by role, ``{"user": "who", "item": "what", "value": None}``, as in `fit`; by default those
+        with usual names.
+    min_value, binarize, duplicates, delimiter, header, encoding
+        As in `read_interactions`; ``duplicates`` is "sum", "max" or "error".
+    progress : bool, default False
+        Show bars with the time that is left.
+
+    Returns
+    -------
+    Store
+
+    Raises
+    ------
+    InputError, FileFormatError
+        As in `read_interactions`; or ``out`` is there already.
+    InsufficientMemoryError
+        The distinct ids do not fit into ``memory``.
+    MissingDependencyError
+        There is no pyarrow.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from rgals.matrix import convert
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "ratings.csv")
+    ...     with open(path, "w") as file:
+    ...         n = file.write("userId,movieId,rating\n7,10,5\n7,20,1\n9,10,4\n")
+    ...     store = convert(path, os.path.join(folder, "data.rgals"), min_value=3)
+    ...     print(store.shape, store.nnz, store.user_ids)
+    (2, 1) 2 [7 9]
+    """
+    optional("pyarrow", 'a conversion needs pyarrow: pip install "rgals[parquet]"')
+    check_choice("duplicates", duplicates, MERGES)
+    threshold, binary = check_options(min_value, binarize, duplicates)
+    wanted = {"user": None, "item": None, "value": "auto", **wanted_columns(columns)}
+    wanted |= {"timestamp": None, "split": None}
+    text = {"delimiter": delimiter, "header": header, "encoding": encoding}
+    options = _Options(threshold, binary, duplicates, wanted, text, progress)
+    room = _bytes(memory) - max(_resident(), 200_000_000)
+    target = Path(os.path.realpath(out))
+    if target.exists():
+        raise InputError(f"{out} exists; give another name, or remove it first")
+    files = files_of(sources)
+    with _folder(target) as folder:
+        by_csv: set[Path] = set()
+        while True:
+            try:
+                spilled = _spill(files, by_csv, folder, room, options)
+                break
+            except OtherRulesError as error:
+                by_csv.add(error.args[0])
+        writer = Writer(folder)
+        shape, nnz = _write(writer, spilled, room, options)
+        writer.describe(shape, nnz)
+    return open_matrix(out)
+
+
+def _bytes(memory: str | int) -> int:
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", str(memory), re.IGNORECASE)
+    n = 0 if found is None else float(found[1]) * (1024 if found[3] else 1000) ** _UNITS[found[2].upper()]
+    if n < _LEAST:
+        raise ParameterError("memory", memory, f"give at least {_LEAST / 1e6:.0f}MB, as a number or as '1GB'")
+    return int(n)
+
+
+def _resident() -> int:
+    """Bytes that the process holds now; 0 where the system does not say."""
+    with suppress(OSError, ValueError, IndexError, AttributeError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+@contextmanager
+def _folder(target: Path) -> Iterator[Path]:
+    """A folder beside the target that takes its name at the end, or is removed.
+
+    Those of conversions that were killed are removed first; one that is in use is locked by its process.
+    """
+    for left in target.parent.glob(f".{target.name}-*{_PART}"):
+        with suppress(OSError):
+            held = os.open(left / "lock", OPEN | os.O_CREAT)
+            if lock(held):
+                shutil.rmtree(left)
+            os.close(held)
+    folder = target.parent / f".{target.name}-{secrets.token_hex(6)}{_PART}"
+    folder.mkdir()
+    held = os.open(folder / "lock", OPEN | os.O_CREAT)
+    lock(held)
+    try:
+        yield folder
+        os.unlink(folder / "lock")
+        os.rename(folder, target)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        os.close(held)
+
+
+# ---------------------------------------------------------------------------------------- what is read
+
+
+class _Spilled(NamedTuple):
+    """Codes of users and items in files of int32, values in one of float64, if there are any."""
+
+    folder: Path
+    users: Numbering
+    items: Numbering
+    n: int
+    valued: bool
+
+
+def _spill(files: list[Path], by_csv: set[Path], folder: Path, room: int, options: _Options) -> _Spilled:
+    users, items = (Numbering(what, int(_IDS * room)) for what in ("user", "item"))
+    n, valued, negatives = 0, False, options.threshold is not None
+    total = sum(map(os.path.getsize, files))
+    bar = Bar(total=total, unit="B", unit_scale=True, desc="reading", disable=not options.progress)
+    before, to = 0, _Files(folder)
+    _remove_spilled(folder)  # of an attempt that pyarrow ended
+    with bar, ThreadPoolExecutor(1) as other:
+        for path in files:
+            batches = read(path, options.wanted, negatives, path in by_csv, options.text)
+            try:
+                for batch in read_ahead(lambda _, found=batches: next(found, None), count()):  # type: ignore[misc]
+                    if batch is None:
+                        break
+                    beside = other.submit(items.codes, batch.item)  # each side by a thread of its own
+                    codes = users.codes(batch.user), beside.result()
+                    users.trimmed, items.trimmed = (side.trimmed | batch.trimmed for side in (users, items))
+                    if batch.value is not None and not valued:
+                        valued = True
+                        for start in range(0, n, _CHUNK):  # rows of files without values count 1
+                            to.add("values", np.ones(min(_CHUNK, n - start)))
+                    to.add("users", codes[0])
+                    to.add("items", codes[1])
+                    if valued:
+                        ones = np.ones(len(codes[0]))
+                        to.add("values", ones if batch.value is None else batch.value.astype(np.float64))
+                    n += len(codes[0])
+                    bar.update(max(min(before + batch.done, total) - bar.n, 0))
+            except OtherRulesError as error:
+                raise OtherRulesError(path) from error
+            before += os.path.getsize(path)
+            bar.update(max(before - bar.n, 0))
+    if not n:
+        raise InputError(f"{files[0]}{' and others hold' if files[1:] else ' holds'} no rows")
+    return _Spilled(folder, users, items, n, valued)
+
+
+# ------------------------------------------------------------------------------------------- buckets
+
+
+class _Files(NamedTuple):
+    """Numbers that are spilled to the files of a folder."""
+
+    folder: Path
+
+    def add(self, name: str, numbers: np.ndarray) -> None:
+        """Append to a file, which is open no longer than that: there may be more than a process may open."""
+        with open(self.folder / name, "ab") as file:
+            file.write(np.ascontiguousarray(numbers).data)
+
+    def take(self, name: str, dtype: Any) -> np.ndarray:
+        """All numbers of a file, which is removed; none where nothing was added."""
+        path = self.folder / name
+        numbers = np.fromfile(path, dtype) if path.exists() else np.empty(0, dtype)
+        path.unlink(missing_ok=True)
+        return numbers
+
+
+class _Buckets:
+    """Interactions by consecutive rows, a file each: keys, and values if there are any."""
+
+    def __init__(self, folder: Path, counts: np.ndarray, n_cols: int, room: int, dtype: Any = None) -> None:
+        self.files, self.n_cols, self.dtype = _Files(folder), n_cols, dtype
+        most = max(room // 2 // (_EVENT if dtype is None else _VALUED), 1)
+        ends = np.cumsum(counts, dtype=np.int64)
+        cuts = [0]
+        while cuts[-1] < len(counts):
+            done = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
+            cuts.append(max(int(np.searchsorted(ends, done + most, side="right")), cuts[-1] + 1))
+        self.cuts = cuts
+        self._of_row = np.repeat(np.arange(len(cuts) - 1, dtype=np.uint16), np.diff(cuts))
+
+    def add(self, rows: np.ndarray, cols: np.ndarray, values: np.ndarray | None) -> None:
+        """Deal interactions out."""
+        keys = rows * np.int64(self.n_cols) + cols
+        bucket = self._of_row[rows]
+        if len(self.cuts) > 2:
+            order = np.argsort(bucket, kind="stable")
+            keys, values = keys[order], None if values is None else values[order]
+        ends = np.cumsum(np.bincount(bucket, minlength=len(self.cuts) - 1))
+        for k, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
+            if stop > start:
+                self.files.add(f"keys{k}", keys[start:stop])
+                if values is not None:
+                    self.files.add(f"values{k}", values[start:stop])
+
+    def sorted(self) -> Iterator[tuple[int, int, np.ndarray, np.ndarray | None]]:
+        """First row, row behind the last, keys in order and their values, as they came, of every bucket."""
+
+        def take(k: int) -> tuple[int, int, np.ndarray, np.ndarray | None]:
+            keys, values = self.files.take(f"keys{k}", np.int64), None
+            if self.dtype is None:
+                keys.sort()
+            else:
+                order = np.argsort(keys, kind="stable")
+                keys, values = keys[order], self.files.take(f"values{k}", self.dtype)[order]
+            return self.cuts[k], self.cuts[k + 1], keys, values
+
+        yield from read_ahead(take, range(len(self.cuts) - 1))
+
+
+def _write(writer: Writer, spilled: _Spilled, room: int, options: _Options) -> tuple[tuple[int, int], int]:
+    """All files of the store; its shape and number of interactions."""
+    sides = spilled.users, spilled.items
+    orders = [side.order() for side in sides]
+    ranks = []
+    for order in orders:
+        rank = np.empty(len(order), np.int32)
+        rank[order] = np.arange(len(order), dtype=np.int32)
+        ranks.append(rank)
+    held = sum(side.bytes + 24 * side.known for side in sides)
+    left = max(room - held, room // 4)
+    counts, n_items = spilled.users.counts[orders[0]], spilled.items.known
+    kind = np.float64 if spilled.valued else None
+    buckets = _Buckets(spilled.folder, counts, n_items, left, kind)
+    bar = Bar(total=2 * spilled.n, unit=" rows", unit_scale=True, desc="rows", disable=not options.progress)
+    with bar:
+        for codes in _spills(spilled):
+            buckets.add(ranks[0][codes[0]], ranks[1][codes[1]], codes[2] if spilled.valued else None)
+            bar.update(len(codes[0]))
+        del ranks
+        _remove_spilled(spilled.folder)
+        merge = _Merge(writer, n_items, options)
+        labels = tuple(_Labels(side, order) for side, order in zip(sides, orders, strict=True))
+        for first, stop, keys, values in buckets.sorted():
+            bar.update(len(keys))
+            merge.add(first, stop, keys, values, labels)
+    valued = merge.close()
+    row_counts, col_counts = np.concatenate(merge.row_counts), merge.col_counts
+    kept = [np.flatnonzero(row_counts), np.flatnonzero(col_counts)]
+    if not len(kept[0]):
+        raise InputError("no interaction is left; see min_value and the values of the data")
+    for side, order, alive in zip(sides, orders, kept, strict=True):
+        side.write(writer, order[alive])
+    del sides, orders
+    shape = len(kept[0]), len(kept[1])
+    indptr = np.concatenate([[0], np.cumsum(row_counts[kept[0]])])
+    _save(writer, "rows_indptr.npy", indptr)
+    if shape[1] < n_items:
+        _renumber(writer, np.cumsum(col_counts > 0, dtype=np.int32) - 1)
+    _columns(writer, indptr, col_counts[kept[1]], valued, left, options.progress)
+    return shape, int(indptr[-1])
+
+
+def _remove_spilled(folder: Path) -> None:
+    for name in ("users", "items", "values"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _spills(spilled: _Spilled) -> Iterator[list[np.ndarray]]:
+    """Codes and values of what was read, some at a time."""
+    kinds = [("users", np.int32), ("items", np.int32), ("values", np.float64)][: 2 + spilled.valued]
+    files = [open(spilled.folder / name, "rb") for name, _ in kinds]  # noqa: SIM115 (closed below)
+    try:
+        for start in range(0, spilled.n, _CHUNK):
+            n = min(_CHUNK, spilled.n - start)
+            yield [np.fromfile(file, kind, n) for file, (_, kind) in zip(files, kinds, strict=True)]
+    finally:
+        for file in files:
+            file.close()
+
+
+class _Labels(NamedTuple):
+    """What rows or columns are called."""
+
+    side: Numbering
+    order: np.ndarray
+
+    def __call__(self, k: int) -> Any:
+        return self.side.label(self.order[k])
+
+
+class _Merge:
+    """Merges the duplicates of sorted buckets and appends what is kept to the files of the rows."""
+
+    def __init__(self, writer: Writer, n_cols: int, options: _Options) -> None:
+        self.options, self.n_cols = options, n_cols
+        self.indices = writer.open("rows_indices.npy", np.int32)
+        self.values = writer.open("rows_values.npy", np.float32)
+        self.row_counts: list[np.ndarray] = []
+        self.col_counts = np.zeros(n_cols, np.int64)
+        self.plain = True  # all values were 1 so far, and are not written yet
+
+    def add(self, first: int, stop: int, keys: np.ndarray, value: np.ndarray | None, labels: Any) -> None:
+        """The next bucket."""
+        new = np.ones(len(keys), bool)
+        np.not_equal(keys[1:], keys[:-1], out=new[1:])
+        data, options = None, self.options
+        if value is None and options.binary and options.threshold is None and options.duplicates != "error":
+            keys = keys[new]  # however often they come, they are ones
+        elif value is not None or not new.all():
+            starts = np.flatnonzero(new)
+            if len(starts) < len(keys) and self.options.duplicates == "error":
+                row, col = divmod(int(keys[np.flatnonzero(~new)[0]]), self.n_cols)
+                both = f"user {labels[0](row)} and item {labels[1](col)} occur together more than once"
+                raise InputError(f"{both}; give duplicates='sum' or 'max' to merge")
+            by = np.add if self.options.duplicates == "sum" else np.maximum
+            if value is None:
+                counts = np.diff(np.append(starts, len(keys))).astype(np.float64)
+                value = counts if by is np.add else np.ones(len(starts))
+            elif len(starts) < len(keys):
+                value = by.reduceat(value, starts)
+            data, kept = stored_values(value, self.options.threshold, self.options.binary)
+            keys = keys[starts][kept]
+            data = np.ones(len(keys), np.float32) if self.options.binary else data[kept]
+            bad = np.flatnonzero(~np.isfinite(data) | (data < 0))
+            if len(bad):
+                row, col = divmod(int(keys[bad[0]]), self.n_cols)
+                problem = f"the value {data[bad[0]]:g} is not usable; values must be >= 0 and fit float32"
+                raise InputError(f"user {labels[0](row)}, item {labels[1](col)}: {problem}")
+        elif self.options.threshold is not None and self.options.threshold > 1:
+            keys = keys[:0]
+        rows, cols = np.divmod(keys, self.n_cols)
+        self._append(cols.astype(np.int32), data)
+        self.row_counts.append(np.bincount(rows - first, minlength=stop - first))
+        self.col_counts += np.bincount(cols, minlength=self.n_cols)
+
+    def _append(self, cols: np.ndarray, data: np.ndarray | None) -> None:
+        if self.plain and data is not None and not (data == 1).all():
+            self.plain = False
+            for start in range(0, self.indices.size, _CHUNK):
+                self.values.add(np.ones(min(_CHUNK, self.indices.size - start), np.float32))
+        self.indices.add(cols)
+        if not self.plain:
+            self.values.add(np.ones(len(cols), np.float32) if data is None else data)
+
+    def close(self) -> bool:
+        """End the files; whether there are values."""
+        self.indices.close()
+        self.values.close()
+        if self.plain:
+            self.values.remove()
+        return not self.plain
+
+
+def _save(writer: Writer, name: str, array: np.ndarray) -> None:
+    file = writer.open(name, array.dtype)
+    file.add(array)
+    file.close()
+
+
+def _parts(writer: Writer, name: str) -> Iterator[np.ndarray]:
+    array = np.load(writer.folder / name, mmap_mode="r")
+    for start in range(0, len(array), _CHUNK):
+        yield np.fromfile(
+            writer.folder / name, array.dtype, _CHUNK, offset=array.offset + start * array.itemsize
+        )
+
+
+def _renumber(writer: Writer, places: np.ndarray) -> None:
+    """Columns by their numbers among those that are left."""
+    old = "rows_indices.npy"
+    os.rename(writer.folder / old, writer.folder / "before.npy")
+    file = writer.open(old, np.int32)
+    for part in _parts(writer, "before.npy"):
+        file.add(places[part])
+    file.close()
+    os.unlink(writer.folder / "before.npy")
+
+
+def _columns(
+    writer: Writer, indptr: np.ndarray, counts: np.ndarray, valued: bool, room: int, progress: bool
+) -> None:
+    """The files of the columns, from those of the rows."""
+    n_users, n = len(indptr) - 1, int(indptr[-1])
+    buckets = _Buckets(writer.folder, counts, n_users, room, np.float32 if valued else None)
+    names = ["rows_indices.npy", "rows_values.npy"][: 1 + valued]
+    bar = Bar(total=2 * n, unit=" rows", unit_scale=True, desc="columns", disable=not progress)
+    with bar:
+        at = 0
+        for cols, *values in zip(*(_parts(writer, name) for name in names), strict=True):
+            stop = at + len(cols)
+            first, last = np.searchsorted(indptr, at, side="right") - 1, np.searchsorted(indptr, stop)
+            users = np.repeat(np.arange(first, last), np.diff(np.clip(indptr[first : last + 1], at, stop)))
+            buckets.add(cols, users, values[0] if values else None)
+            at = stop
+            bar.update(len(cols))
+        indices = writer.open("columns_indices.npy", np.int32)
+        values_ = writer.open("columns_values.npy", np.float32) if valued else None
+        for _, _, keys, data in buckets.sorted():
+            indices.add((keys % n_users).astype(np.int32))
+            if values_ is not None and data is not None:
+                values_.add(data)
+            bar.update(len(keys))
+    for file in (indices, values_):
+        if file is not None:
+            file.close()
+    _save(writer, "columns_indptr.npy", np.concatenate([[0], np.cumsum(counts)]))

@@ -1,0 +1,179 @@
+"""Ids that come in any order and number: codes as they come, and in the end their sorted labels."""
+
+from typing import Any
+
+import numpy as np
+
+from rgals.datasets.ids import as_labels
+from rgals.kernels import texts
+from rgals.kernels.texts import Names
+from rgals.matrix.store import Writer
+from rgals.matrix.validate import MAX_INDEX
+from rgals.runtime.errors import InputError, InputTypeError, InsufficientMemoryError, ShapeError
+from rgals.runtime.memory import readable
+
+_FIRST = 1 << 16  # ids that there is room for at the beginning
+_PLAIN = r"^(0|-?[1-9][0-9]{0,17})$"  # a text that is an integer: `rgals.datasets.ids` has the rule
+_WIDE_BYTES, _WIDE_FACTOR = 1 << 24, 4  # as there: beyond, an array of one width wastes space
+_AT_ONCE = 1 << 18  # labels that are written together
+
+
+class Numbering:
+    """Distinct ids of a side in memory, at most ``room`` bytes of them."""
+
+    def __init__(self, what: str, room: int) -> None:
+        self.what, self.room, self.known, self.kind, self.negative = what, room, 0, "", False
+        self.trimmed = False  # texts of a text file, which are integers where all of them are
+        counts = np.zeros(_FIRST, np.int64)
+        table, ends = np.zeros(4 * _FIRST, np.int32), np.zeros(_FIRST + 1, np.int64)
+        self._names = Names(table, ends, np.empty(_FIRST * 16, np.uint8), counts)
+
+    @property
+    def counts(self) -> np.ndarray:
+        """How often every id came, by its code."""
+        return self._names.counts[: self.known]
+
+    def codes(self, column: Any) -> np.ndarray:
+        """Codes (int32) of an arrow array without missing ids."""
+        import pyarrow as pa
+
+        if pa.types.is_dictionary(column.type):
+            # Its values may hold more than occur: they are numbered, and go again as no interaction has them.
+            before = self._names.counts.copy()
+            of_value, indices = self.codes(column.dictionary), np.asarray(column.indices)
+            self._names.counts[:] = 0
+            self._names.counts[: len(before)] = before
+            codes = of_value[indices]
+            np.add.at(self._names.counts, codes, 1)
+            return codes
+        kind, offsets, text = self._flat(column, pa)
+        self.negative |= kind == "i" and bool(len(column)) and int(text.view(np.int64).min()) < 0
+        kind = "u" if {kind, self.kind} == {"i", "u"} else kind
+        if "U" in (kind, self.kind) and self.kind not in ("", kind):
+            names = {"U": "texts", "i": "integers", "u": "integers"}
+            found = f"{names[self.kind]} in one source and {names[kind]} in another"
+            raise InputError(f"the {self.what}s are {found}; write them alike in all sources")
+        self.kind = kind
+        codes, hashes, at = np.empty(len(column), np.int32), np.empty(len(column), np.uint64), 0
+        while True:
+            at, self.known = texts.number(at, self.known, offsets, text, self._names, hashes, codes)
+            if at == len(codes):
+                return codes
+            self._grow(int(offsets[at + 1] - offsets[at]))
+
+    def _flat(self, column: Any, pa: Any) -> tuple[str, np.ndarray, np.ndarray]:
+        """Kind of the labels, and their bytes one behind the other with the ends of each."""
+        types, n = pa.types, len(column)
+        if not n:
+            return self.kind or "i", np.zeros(1, np.int64), np.empty(0, np.uint8)
+        if types.is_integer(column.type):
+            unsigned = column.type == pa.uint64()
+            numbers = np.asarray(column if unsigned else column.cast(pa.int64()))
+            kind = "u" if unsigned and numbers.max() > np.iinfo(np.int64).max else "i"
+            return kind, np.arange(0, 8 * n + 8, 8), np.ascontiguousarray(numbers).view(np.uint8)
+        if not (types.is_string(column.type) or types.is_large_string(column.type)):
+            # Dates, decimals, bytes, whole numbers with a point: what they become is said there.
+            column = pa.array(as_labels(column.to_pylist()))
+            return self._flat(column, pa)
+        _, ends, text = column.cast(pa.large_string()).buffers()
+        offsets = np.frombuffer(ends, np.int64)[column.offset : column.offset + n + 1]
+        return "U", offsets, np.frombuffer(text or b"", np.uint8)
+
+    def _grow(self, length: int) -> None:
+        table, ends, text, counts = self._names
+        full = self.known >= min(len(counts), int(texts._FULL * len(table)))
+        if self.known > MAX_INDEX - 1:
+            raise ShapeError(f"there are more than {MAX_INDEX:,} {self.what}s, which is the most")
+        n = 2 * len(counts) if full else len(counts)
+        size = len(text) if full and len(text) - ends[self.known] > length else 2 * len(text) + length
+        slots = len(table) if n < texts._FULL * len(table) else 2 * len(table)
+        needed = 4 * slots + 16 * n + size
+        if needed > self.room:
+            raise InsufficientMemoryError(
+                f"{self.known:,} {self.what}s and more take {readable(needed)} beside what else a conversion "
+                f"holds, and its memory leaves them {readable(self.room)}; give more, as in memory='8GB'"
+            )
+        # In place where the system can: a copy would take as much again.
+        counts, ends, text = _resized(counts, n), _resized(ends, n + 1), _resized(text, size)
+        self._names = Names(table, ends, text, counts)
+        if slots > len(table):
+            self._names = Names(np.zeros(0, np.int32), ends, text, counts)
+            del table
+            self._names = Names(np.zeros(slots, np.int32), ends, text, counts)
+            texts.fill(self._names, self.known)
+
+    def order(self) -> np.ndarray:
+        """Codes in the order of their labels; frees what was needed to number more."""
+        self._names = self._names._replace(table=np.zeros(1, np.int32))
+        labels = self._labels()
+        if isinstance(labels, np.ndarray):
+            if self.kind == "u" and self.negative:
+                raise InputTypeError("integer ids must fit 64 bits; give larger ones as strings")
+            return np.argsort(labels, kind="stable")
+        import pyarrow.compute as pc
+
+        if self.trimmed and pc.all(pc.match_substring_regex(labels, _PLAIN)).as_py():
+            self.kind, numbers = "i", np.asarray(labels.cast("int64"))
+            self._names = self._names._replace(text=numbers.view(np.uint8), ends=np.zeros(1, np.int64))
+            return np.argsort(numbers, kind="stable")
+        return np.asarray(pc.sort_indices(labels)).astype(np.int64)
+
+    def _labels(self) -> Any:
+        """All labels: integers as an array, texts as arrow has them."""
+        import pyarrow as pa
+
+        _, ends, text, _ = self._names
+        if self.kind != "U":
+            return text[: 8 * self.known].view(np.uint64 if self.kind == "u" else np.int64)
+        return pa.LargeStringArray.from_buffers(self.known, pa.py_buffer(ends), pa.py_buffer(text))
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the ids take."""
+        return sum(array.nbytes for array in self._names)
+
+    def label(self, code: int) -> Any:
+        """The label of a code."""
+        return self._labels()[code].item() if self.kind != "U" else self._labels()[int(code)].as_py()
+
+    def write(self, writer: Writer, order: np.ndarray) -> None:
+        """The labels of some codes, in their order, into the files of a store."""
+        labels, side, starts = self._labels(), self.what, range(0, len(order), _AT_ONCE)
+        if isinstance(labels, np.ndarray):
+            file = writer.open(f"{side}_ids.npy", labels.dtype)
+            for start in starts:
+                file.add(labels[order[start : start + _AT_ONCE]])
+            return file.close()
+        parts = (labels.take(order[start : start + _AT_ONCE]).to_pylist() for start in starts)
+        width, total, nul = 1, 0, False
+        for part in parts:
+            lengths = list(map(len, part))
+            width, total = max(width, *lengths), total + sum(lengths)
+            nul |= any(text.endswith("\0") for text in part)
+        size = 4 * width * len(order)
+        if nul or (size > _WIDE_BYTES and size > _WIDE_FACTOR * 4 * total):
+            text, offsets = (
+                writer.open(f"{side}_text.npy", np.uint8),
+                writer.open(f"{side}_offsets.npy", "<i8"),
+            )
+            offsets.add(np.zeros(1, np.int64))
+            end = 0
+            for start in starts:
+                encoded = [x.encode() for x in labels.take(order[start : start + _AT_ONCE]).to_pylist()]
+                text.add(np.frombuffer(b"".join(encoded), np.uint8))
+                ends = end + np.cumsum(list(map(len, encoded)))
+                offsets.add(ends)
+                end = int(ends[-1])
+            text.close()
+            return offsets.close()
+        file = writer.open(f"{side}_ids.npy", f"<U{width}")
+        for start in starts:
+            file.add(np.array(labels.take(order[start : start + _AT_ONCE]).to_pylist(), f"<U{width}"))
+        return file.close()
+
+
+def _resized(array: np.ndarray, n: int) -> np.ndarray:
+    """The array with room for ``n`` numbers, the new ones 0."""
+    if n != len(array):
+        array.resize(n, refcheck=False)
+    return array

@@ -1,0 +1,138 @@
+"""Numbers for distinct texts, in the order in which they come: a hash table in a few flat arrays."""
+
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from rgals.kernels.compile import entry, inner
+from rgals.kernels.gather import prefetch
+
+_AHEAD = 8  # texts between two steps of looking ahead: memory answers meanwhile
+_FULL = 0.7  # share of the places that are taken at most
+
+
+class Names(NamedTuple):
+    """Texts and how often each came: text k is ``text[ends[k]:ends[k + 1]]``.
+
+    ``table`` (a power of two) has k + 1 at the place that the text's hash says, or behind it; 0 is free.
+    """
+
+    table: np.ndarray  # int32
+    ends: np.ndarray  # int64
+    text: np.ndarray  # uint8
+    counts: np.ndarray  # int64
+
+
+@intrinsic
+def _word(typingctx, text, at):
+    """Eight bytes of a text as one number."""
+
+    def codegen(context, builder, signature, arguments):
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        at = context.cast(builder, arguments[1], signature.args[1], types.int64)
+        word = builder.load(builder.bitcast(builder.gep(view.data, [at]), ir.IntType(64).as_pointer()))
+        word.align = 1
+        return word
+
+    return types.uint64(text, at), codegen
+
+
+@inner(forceinline=True)
+def _mix(value, word):
+    value = (value ^ word) * np.uint64(0x9E3779B97F4A7C15)
+    return value ^ (value >> np.uint64(32))
+
+
+@inner(forceinline=True)
+def _hash(text, begin, end):
+    value = np.uint64(end - begin)
+    if end - begin < 8:
+        for k in range(begin, end):
+            value = (value << np.uint64(8)) ^ np.uint64(text[k])
+        return _mix(_mix(value, value), value >> np.uint64(56))
+    for k in range(begin, end - 8, 8):
+        value = _mix(value, _word(text, k))
+    # The last word may overlap with the one before. Once more: its last bytes reach the highest bits only.
+    return _mix(_mix(value, _word(text, end - 8)), np.uint64(0))
+
+
+@inner(forceinline=True)
+def _same(text, begin, end, names, code):
+    at, n = names.ends[code], end - begin
+    if names.ends[code + 1] - at != n:
+        return False
+    if n < 8:
+        same = True
+        for k in range(n):
+            same &= names.text[at + k] == text[begin + k]
+        return same
+    for k in range(0, n - 8, 8):
+        if _word(names.text, at + k) != _word(text, begin + k):
+            return False
+    return _word(names.text, at + n - 8) == _word(text, end - 8)
+
+
+@inner(forceinline=True)
+def _look_ahead(i, n, hashes, mask, names):
+    """Ask for what texts that come soon will read: the place, then what it leads to, then the text there."""
+    if i + 3 * _AHEAD < n:
+        prefetch(names.table, np.int64(hashes[i + 3 * _AHEAD] & mask))
+    if i + 2 * _AHEAD < n:
+        code = names.table[hashes[i + 2 * _AHEAD] & mask] - 1
+        if code >= 0:
+            prefetch(names.ends, code)
+            prefetch(names.counts, code)
+    if i + _AHEAD < n:
+        code = names.table[hashes[i + _AHEAD] & mask] - 1
+        if code >= 0:
+            prefetch(names.text, names.ends[code])
+
+
+@entry(nogil=True)
+def number(first, known, offsets, text, names, hashes, codes):
+    """Number the texts from ``first`` on; ends early where ``names`` are full.
+
+    Text i is ``text[offsets[i]:offsets[i + 1]]``; ``hashes`` (uint64, (n,)) is work space. Returns the text
+    at which it ended and how many distinct ones there are now.
+    """
+    n, mask = len(codes), np.uint64(len(names.table) - 1)
+    most = min(len(names.counts), np.int64(_FULL * len(names.table)))
+    for i in range(first, n):
+        hashes[i] = _hash(text, offsets[i], offsets[i + 1])
+    for i in range(first, n):
+        _look_ahead(i, n, hashes, mask, names)
+        begin, end = offsets[i], offsets[i + 1]
+        at = hashes[i] & mask
+        while True:
+            code = names.table[at] - 1
+            if code < 0:
+                place = names.ends[known]
+                if known >= most or place + end - begin > len(names.text):
+                    return i, known
+                for k in range(end - begin):
+                    names.text[place + k] = text[begin + k]
+                names.ends[known + 1] = place + end - begin
+                code = known
+                known += 1
+                names.table[at] = known
+                break
+            if _same(text, begin, end, names, code):
+                break
+            at = (at + np.uint64(1)) & mask
+        names.counts[code] += 1
+        codes[i] = code
+    return n, known
+
+
+@entry(nogil=True)
+def fill(names, known):
+    """Put the texts that are known into a table that is empty."""
+    mask = np.uint64(len(names.table) - 1)
+    for code in range(known):
+        at = _hash(names.text, names.ends[code], names.ends[code + 1]) & mask
+        while names.table[at] > 0:
+            at = (at + np.uint64(1)) & mask
+        names.table[at] = code + 1

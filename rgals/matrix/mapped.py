@@ -1,0 +1,272 @@
+"""A matrix that stays on its disk: a `CSR` whose entries are read in parts, block after block of rows."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rgals.matrix.csr import CSR
+from rgals.runtime import memory as _memory
+from rgals.runtime.errors import FileFormatError
+
+#: Bytes of indices and values that are read at once. Two blocks are in memory: one is solved, one read ahead.
+BLOCK = 1 << 26
+_RUNS = 64  # rows apart from each other that are read one by one; more are taken through a mapping
+
+
+class Ids(np.ndarray):
+    """Ids in a file. Where ``ordered``, they are known to be sorted and distinct: nobody looks at all."""
+
+    ordered = False
+
+    def __array_finalize__(self, of: Any) -> None:
+        # A view of all of them is, what was taken from them may not be.
+        same = isinstance(of, Ids) and of.ordered and self.shape == of.shape and self.dtype == of.dtype
+        self.ordered = same and self.ctypes.data == of.ctypes.data
+
+    def known_sorted(self) -> "Ids":
+        """These, as the writer of a store left them."""
+        self.ordered = True
+        return self
+
+
+class Column:
+    """A one-dimensional array in a file; slices are read, the whole is never held.
+
+    What a slice gives has the type ``dtype``, whatever the file holds. A file that was replaced or cut off
+    since it was opened is a `FileFormatError`.
+    """
+
+    ndim = 1
+
+    def __init__(self, path: Path, offset: int, kind: Any, size: int, dtype: Any = None) -> None:
+        self.path, self.offset, self.kind, self.size = path, offset, np.dtype(kind), size
+        self.dtype = self.kind if dtype is None else np.dtype(dtype)
+        self.mark = self._mark(os.stat(path))
+
+    @staticmethod
+    def _mark(status: os.stat_result) -> tuple[int, ...]:
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+    def astype(self, dtype: Any) -> "Column":
+        """The same numbers in another type."""
+        return self if self.dtype == dtype else Column(self.path, self.offset, self.kind, self.size, dtype)
+
+    @property
+    def shape(self) -> tuple[int]:
+        """``(size,)``."""
+        return (self.size,)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number in memory."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of them in memory."""
+        return self.size * self.itemsize
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            start, stop, step = key.indices(self.size)
+            return self.read(start, max(start, stop))[::step]
+        if isinstance(key, np.ndarray):
+            return self.mapped()[key].astype(self.dtype, copy=False)
+        return self.read(int(key), int(key) + 1)[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.mapped().astype(self.dtype if dtype is None else dtype, copy=bool(copy))
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """The numbers from ``start`` on, before ``stop``, in an array of their own."""
+        part = np.empty(stop - start, self.kind)
+        rest = part.view(np.uint8).data
+        with open(self.path, "rb", buffering=0) as file:
+            self._check(os.fstat(file.fileno()))
+            file.seek(self.offset + start * self.kind.itemsize)
+            while len(rest) and (n := file.readinto(rest)):
+                rest = rest[n:]
+        if len(rest):
+            raise FileFormatError(f"{self.path} is cut off: {len(rest)} bytes are missing")
+        return part.astype(self.dtype, copy=False)
+
+    def mapped(self) -> np.ndarray:
+        """All numbers of the file, as memory that the system fills where it is looked at."""
+        self._check(os.stat(self.path))
+        if not self.size:
+            return np.empty(0, self.kind)
+        return np.asarray(np.memmap(self.path, self.kind, "r", self.offset, (self.size,)))
+
+    def _check(self, status: os.stat_result) -> None:
+        if self._mark(status) != self.mark:
+            raise FileFormatError(f"{self.path} has changed since it was opened; open the store again")
+
+
+class Computed(Column):
+    """Numbers as long as a matrix has entries, made when they are asked for: ``make(start, stop)``."""
+
+    def __init__(self, make: Callable[[int, int], np.ndarray], size: int, dtype: Any) -> None:
+        self.make, self.size, self.dtype = make, size, np.dtype(dtype)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """The numbers from ``start`` on, before ``stop``."""
+        return self.make(start, stop)
+
+    def mapped(self) -> np.ndarray:
+        """All numbers."""
+        return self.make(0, self.size)
+
+    def astype(self, dtype: Any) -> "Column":
+        """The same numbers in another type."""
+        return Computed(lambda a, b: self.make(a, b).astype(dtype, copy=False), self.size, dtype)
+
+
+@dataclass(frozen=True)
+class StoredCSR(CSR):
+    """A side of a store: ``indptr`` is mapped, ``indices`` and ``values`` are each a `Column`.
+
+    What looks at rows or at slices of the entries takes it for a `CSR`. `transpose` gives the stored other
+    side; `blocks` streams. What needs all entries at once calls `load`.
+    """
+
+    indices: Any
+    values: Any  # an array of length 0 where all values are 1
+    turned: "StoredCSR | None" = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Nothing to protect: columns have no items to set, and ``indptr`` is mapped for reading."""
+
+    @property
+    def has_dislikes(self) -> bool:
+        """Stores hold none."""
+        return False
+
+    @property
+    def col_counts(self) -> np.ndarray:
+        """Stored entries per column, int64."""
+        return self.transpose().row_counts
+
+    @property
+    def row_sums(self) -> np.ndarray:
+        """Sum of the values of each row, float64."""
+        return np.concatenate([np.empty(0), *(block.row_sums for *_, block in self.blocks())])
+
+    def transpose(self, *, give_back: bool = True) -> "StoredCSR":
+        """The other side of the store."""
+        assert self.turned is not None
+        return replace(self.turned, turned=self)
+
+    def as_dtype(self, dtype: Any) -> "StoredCSR":
+        """The same with values of another type; every matrix that is given passes here, so it is checked."""
+        indptr = self.indptr
+        if indptr[0] != 0 or indptr[-1] != self.nnz or (indptr[1:] < indptr[:-1]).any():
+            name = self.indices.path.name.replace("indices", "indptr")
+            raise FileFormatError(f"{self.indices.path.with_name(name)} is damaged: it does not ascend")
+        turned = None if self.turned is None else self.turned.as_dtype(dtype)
+        return replace(self, values=self.values.astype(dtype), turned=turned)
+
+    def with_values(self, values: Any, turned: Any) -> "StoredCSR":
+        """The same with other values, in the order of either side."""
+        other = replace(self.transpose(), values=turned, turned=None)
+        return replace(self, values=values, turned=other)
+
+    def cuts(self, starts: np.ndarray | None = None) -> np.ndarray:
+        """Numbers of the rows at which blocks begin, and that of all rows; only ``starts`` if given."""
+        indptr, entry = self.indptr, self.indices.itemsize + (len(self.values) and self.values.itemsize)
+        starts = np.arange(self.n_rows) if starts is None else starts
+        begin = indptr[starts]
+        cuts = [0]
+        while self.n_rows:
+            # The last start up to which a block is not too long, but at least one row more.
+            next_ = np.searchsorted(begin, indptr[cuts[-1]] + BLOCK // entry, side="right") - 1
+            next_ = max(int(next_), int(np.searchsorted(starts, cuts[-1], side="right")))
+            if next_ >= len(starts) or indptr[-1] - indptr[cuts[-1]] <= BLOCK // entry:
+                break
+            cuts.append(int(starts[next_]))
+        return np.array([*cuts, self.n_rows])
+
+    def blocks(self, cuts: np.ndarray | None = None) -> Iterator[tuple[int, int, CSR]]:
+        """First row, row behind the last, and matrix of every block; the next is read meanwhile."""
+        spans = pairwise((self.cuts() if cuts is None else cuts).tolist())
+        yield from read_ahead(lambda span: (*span, self.slice_rows(*span)), spans)
+
+    def slice_rows(self, start: int, stop: int) -> CSR:
+        """The matrix of the rows from ``start`` on, before ``stop``, in memory."""
+        a, b = int(self.indptr[start]), int(self.indptr[stop])
+        indptr, indices = self.indptr[start : stop + 1] - a, self.indices[a:b]
+        # Kernels follow these numbers wherever they lead.
+        if len(indices) and not 0 <= indices.min() <= indices.max() < self.n_cols:
+            raise FileFormatError(f"{self.indices.path} is damaged: an index is outside 0..{self.n_cols - 1}")
+        return CSR(indptr, indices, self.values[a:b], self.n_cols)
+
+    def take_rows(self, rows: np.ndarray) -> CSR:
+        """The matrix of the given rows, in the given order, in memory."""
+        rows = np.asarray(rows)
+        if rows.dtype == bool:
+            rows = np.flatnonzero(rows)
+        ends = np.append(np.flatnonzero(np.diff(rows) != 1) + 1, len(rows))
+        if len(ends) > _RUNS and isinstance(self.values, np.ndarray):
+            return super().take_rows(rows)
+        runs = pairwise([0, *ends.tolist()]) if len(rows) else ()
+        parts = [self.slice_rows(int(rows[a]), int(rows[b - 1]) + 1) for a, b in runs]
+        if not parts:
+            return replace(CSR.empty(0, self.n_cols), values=self.values[:0])
+        counts = np.concatenate([part.row_counts for part in parts])
+        indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        indices, values = (
+            np.concatenate([getattr(p, name) for p in parts]) for name in ("indices", "values")
+        )
+        return CSR(indptr, indices, values, self.n_cols)
+
+    def where(self, mask: np.ndarray) -> CSR:
+        """The matrix of the stored entries for which ``mask`` is true, in memory."""
+        return self.load().where(mask)
+
+    def load(self) -> CSR:
+        """The whole matrix in memory; what does not fit is refused before it is read."""
+        size = self.nnz * (4 + (len(self.values) and self.values.itemsize)) + 8 * (self.n_rows + 1)
+        what = f"loading a store with {self.nnz:,} interactions"
+        _memory.require(size, what, "give a sample of its users: store.sample(100_000)")
+        return self.slice_rows(0, self.n_rows)
+
+    def to_scipy(self, dtype: Any = np.float32) -> Any:
+        """A `scipy.sparse.csr_array` in memory."""
+        return self.load().to_scipy(dtype)
+
+
+def read_ahead(read: Callable[[Any], Any], spans: Any) -> Iterator[Any]:
+    """``read(span)`` of one span after the other, each while the one before is in use: one thread."""
+
+    def begin(span: Any) -> tuple[threading.Thread, list]:
+        box: list[Any] = []
+
+        def work() -> None:
+            try:
+                box.append(read(span))
+            except BaseException as error:  # raised where the block is asked for
+                box.append(error)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        return thread, box
+
+    spans = iter(spans)
+    ahead = [begin(span) for span in [next(spans, None)] if span is not None]
+    while ahead:
+        thread, box = ahead.pop()
+        thread.join()
+        if isinstance(box[0], BaseException):
+            raise box[0]
+        span = next(spans, None)
+        if span is not None:
+            ahead.append(begin(span))
+        yield box.pop()

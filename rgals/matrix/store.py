@@ -1,0 +1,282 @@
+"""A store: a folder that holds an interaction matrix in both orientations, and the ids of its sides.
+
+=========================== =======================================================================
+file                        content
+=========================== =======================================================================
+``store.json``              version, shape, number of interactions, size and SHA-256 of every file
+``rows_indptr.npy``         where every user's interactions begin, int64, and where the last ends
+``rows_indices.npy``        their items, int32, ascending within a user
+``rows_values.npy``         their values, float32; there is no such file where all are 1
+``columns_*.npy``           the same of the items: their users
+``user_ids.npy``            sorted distinct ids, int64, uint64 or text of one width; likewise ``item_ids.npy``
+``user_text.npy``           in place of these where one width would waste space: the texts in UTF-8,
+                            and in ``user_offsets.npy`` where each begins
+=========================== =======================================================================
+
+Nothing but ``store.json`` and the heads of the files is read when a store is opened.
+"""
+
+import hashlib
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rgals.matrix.mapped import Column, Ids, StoredCSR
+from rgals.runtime.errors import FileFormatError
+
+DESCRIPTION, FORMAT, VERSION = "store.json", "rgals-store", 1
+_AT_ONCE = 1 << 24  # bytes that a digest takes
+_HEAD = 128  # bytes before the numbers of an npy file of one dimension
+
+
+class Sample(NamedTuple):
+    """Some users of a store in memory, with all of its items."""
+
+    matrix: Any
+    user_ids: np.ndarray
+    item_ids: np.ndarray
+
+
+class Store:
+    """Interactions in a folder, taken wherever a matrix is: see `open_matrix`.
+
+    Attributes
+    ----------
+    path : Path
+    matrix : CSR
+        Users x items; entries stay on the disk.
+    user_ids, item_ids : ndarray
+        Sorted labels, which stay on the disk too, but for texts of very different lengths.
+    """
+
+    def __init__(self, path: Path, matrix: StoredCSR, user_ids: np.ndarray, item_ids: np.ndarray) -> None:
+        self.path, self.matrix, self.user_ids, self.item_ids = path, matrix, user_ids, item_ids
+
+    def __repr__(self) -> str:
+        users, items = self.shape
+        return f"Store({str(self.path)!r}: {users:,} users x {items:,} items, {self.nnz:,} interactions)"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(n_users, n_items)``."""
+        return self.matrix.shape
+
+    @property
+    def nnz(self) -> int:
+        """Number of interactions."""
+        return self.matrix.nnz
+
+    def sample(self, n_users: int, random_state: int = 0) -> Sample:
+        """Random users with all their interactions, in memory: what to tune on, where all do not fit.
+
+        Parameters
+        ----------
+        n_users : int
+        random_state : int, default 0
+
+        Returns
+        -------
+        Sample
+            ``matrix`` (csr_array of float32), ``user_ids``, ``item_ids``; estimators take it as it is.
+        """
+        n, rng = self.shape[0], np.random.default_rng(random_state)
+        users = np.sort(rng.choice(n, min(n_users, n), replace=False))
+        rows = self.matrix.take_rows(users)
+        return Sample(rows.to_scipy(), np.array(self.user_ids[users]), np.asarray(self.item_ids))
+
+
+def open_matrix(path: str | os.PathLike, *, verify: bool = False) -> Store:
+    r"""Open a store that `convert` wrote; nothing is read yet but its description.
+
+    Parameters
+    ----------
+    path : str or path
+        The folder.
+    verify : bool, default False
+        Read all files, and compare them with the SHA-256 that was stored of each. Without this, files that
+        are missing, cut off or of another kind are noticed here, indices that lead nowhere when they are
+        read, and a changed value is not.
+
+    Returns
+    -------
+    Store
+        What `fit`, `evaluate`, ``exclude`` and others take in place of a matrix. It has ids.
+
+    Raises
+    ------
+    FileFormatError
+        The folder is no store, of a newer version or damaged; the message names the file.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from rgals import RGALS
+    >>> from rgals.matrix import convert, open_matrix
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     events, path = os.path.join(folder, "events.csv"), os.path.join(folder, "data.rgals")
+    ...     with open(events, "w") as file:
+    ...         n = file.write("user,item\nann,tea\nann,milk\nbob,tea\n")
+    ...     store = convert(events, path)
+    ...     print(open_matrix(path).shape, RGALS(K=2, random_state=0).fit(store).user_ids_)
+    (2, 2) ['ann' 'bob']
+    """
+    folder = Path(path)
+    about = _description(folder)
+    n_users, n_items = shape = tuple(about["shape"])
+    known = about["files"]
+    for name, told in known.items():
+        try:
+            size = os.stat(folder / name).st_size
+        except FileNotFoundError:
+            raise FileFormatError(f"{folder / name} is missing; convert the data again") from None
+        if size != told["bytes"]:
+            found = f"it has {size:,} bytes of {told['bytes']:,}"
+            raise FileFormatError(f"{folder / name} is damaged: {found}; convert the data again")
+        if verify and file_digest(folder / name) != told["sha256"]:
+            wrong = "its content is not what was written"
+            raise FileFormatError(f"{folder / name} is damaged: {wrong}; convert the data again")
+    sides = []
+    for side, n_rows, n_cols in (("rows", n_users, n_items), ("columns", n_items, n_users)):
+        indptr = _column(folder / f"{side}_indptr.npy", n_rows + 1, "<i8").mapped()
+        indices = _column(folder / f"{side}_indices.npy", about["nnz"], "<i4")
+        values: Any = np.empty(0, np.float32)
+        if f"{side}_values.npy" in known:
+            values = _column(folder / f"{side}_values.npy", about["nnz"], "<f4")
+        sides.append(StoredCSR(indptr, indices, values, n_cols))
+    users = StoredCSR(sides[0].indptr, sides[0].indices, sides[0].values, n_items, turned=sides[1])
+    ids = (_ids(folder, side, n, known) for side, n in zip(("user", "item"), shape, strict=True))
+    return Store(folder, users, *ids)
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    path = folder / DESCRIPTION
+    try:
+        text = path.read_text("utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        problem = "has no store.json: it is no store, or its conversion never ended"
+        raise FileFormatError(f"{folder} {problem}; make one with rgals.matrix.convert") from None
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} is damaged: {error}; convert the data again") from error
+    try:
+        about = json.loads(text)
+        if about["format"] == FORMAT and about["version"] > VERSION:
+            raise FileFormatError(f"{path} is of a newer version ({about['version']}); update rgals")
+        if about.pop("digest") != _digest(about) or about["format"] != FORMAT:
+            raise ValueError("its content is not what was written")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, FileFormatError):
+            raise
+        raise FileFormatError(f"{path} is damaged: {error}; convert the data again") from error
+    return about
+
+
+def _digest(about: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file: of its numbers, then of its head."""
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        head = file.read(_HEAD)
+        while part := file.read(_AT_ONCE):
+            digest.update(part)
+    digest.update(head)
+    return digest.hexdigest()
+
+
+def _column(path: Path, size: int | None, kind: str = "") -> Column:
+    """A file of one dimension with so many numbers; `FileFormatError` where its head says otherwise."""
+    try:
+        with open(path, "rb") as file:
+            version = np.lib.format.read_magic(file)
+            read = {(1, 0): np.lib.format.read_array_header_1_0}.get(version)
+            shape, _, dtype = (read or np.lib.format.read_array_header_2_0)(file)
+            offset = file.tell()
+    except (ValueError, OSError) as error:
+        raise FileFormatError(f"{path} is damaged: {error}; convert the data again") from error
+    whole = len(shape) == 1 and offset + shape[0] * dtype.itemsize == os.stat(path).st_size
+    if not whole or shape[0] != (shape[0] if size is None else size) or (kind and dtype != np.dtype(kind)):
+        found = f"it says to hold {dtype} of shape {shape}"
+        raise FileFormatError(f"{path} is damaged: {found}; convert the data again")
+    return Column(path, offset, dtype, shape[0])
+
+
+def _ids(folder: Path, side: str, n: int, known: dict[str, Any]) -> np.ndarray:
+    if f"{side}_ids.npy" in known:
+        column = _column(folder / f"{side}_ids.npy", n)
+        if column.dtype.kind not in "iuU":
+            raise FileFormatError(f"{column.path} is damaged: it holds {column.dtype}")
+        return column.mapped().view(Ids).known_sorted()
+    text = _column(folder / f"{side}_text.npy", None, "u1").mapped().tobytes()
+    ends = _column(folder / f"{side}_offsets.npy", n + 1, "<i8").mapped().tolist()
+    try:
+        return np.array([text[a:b].decode() for a, b in zip(ends[:-1], ends[1:], strict=True)], object)
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{folder / side}_text.npy is damaged: {error}") from error
+
+
+class Writer:
+    """Writes the files of a store into a folder of its own: each in parts, the description at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.files = folder, dict[str, dict[str, Any]]()
+
+    def open(self, name: str, dtype: Any) -> "ArrayFile":
+        """A file of numbers, which are given in parts."""
+        return ArrayFile(self, name, np.dtype(dtype))
+
+    def describe(self, shape: tuple[int, int], nnz: int) -> None:
+        """The description, by which the folder becomes a store."""
+        about: dict[str, Any] = {"format": FORMAT, "version": VERSION, "shape": list(shape), "nnz": nnz}
+        about["files"] = self.files
+        about["digest"] = _digest(about)
+        with open(self.folder / DESCRIPTION, "w", encoding="utf-8") as file:
+            file.write(json.dumps(about, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+class ArrayFile:
+    """An npy file of one dimension that is written in parts, and the digest of all of its bytes.
+
+    The head, which has the length, is written last; the digest takes it last, too.
+    """
+
+    def __init__(self, writer: Writer, name: str, dtype: np.dtype) -> None:
+        self.writer, self.name, self.dtype, self.size = writer, name, dtype, 0
+        self.file = open(writer.folder / name, "w+b")  # noqa: SIM115 (closed by `close`)
+        self.file.write(bytes(_HEAD))
+        self.digest = hashlib.sha256()
+
+    def add(self, part: np.ndarray) -> None:
+        """The next numbers."""
+        data = np.ascontiguousarray(part, self.dtype).view(np.uint8).data
+        self.file.write(data)
+        self.digest.update(data)
+        self.size += len(part)
+
+    def remove(self) -> None:
+        """Take a closed file out of the store."""
+        del self.writer.files[self.name]
+        os.unlink(self.writer.folder / self.name)
+
+    def close(self) -> None:
+        """Bring the file to the disk, and note its size and digest."""
+        head = io.BytesIO()
+        descr = np.lib.format.dtype_to_descr(self.dtype)
+        of = {"descr": descr, "fortran_order": False, "shape": (self.size,)}
+        np.lib.format.write_array_header_1_0(head, of)
+        assert head.tell() == _HEAD
+        n_bytes = self.file.tell()
+        self.file.seek(0)
+        self.file.write(head.getvalue())
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+        self.digest.update(head.getvalue())
+        self.writer.files[self.name] = {"bytes": n_bytes, "sha256": self.digest.hexdigest()}

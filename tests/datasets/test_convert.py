@@ -1,0 +1,302 @@
+"""What a conversion writes is what `read_interactions` reads, in bounded memory; a kill leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import date
+
+import numpy as np
+import pytest
+from instruments.harness import LINUX, POSIX
+
+from rgals.datasets import convert as module
+from rgals.datasets import numbering, read_interactions
+from rgals.datasets.numbering import Numbering
+from rgals.matrix import convert, open_matrix
+from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, RgalsError
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def check_same(store, data) -> None:
+    found = store.matrix.load()
+    np.testing.assert_array_equal(found.indptr, data.matrix.indptr)
+    np.testing.assert_array_equal(found.indices, data.matrix.indices)
+    values = np.ones(found.nnz, np.float32) if found.is_binary else found.values
+    np.testing.assert_array_equal(values, data.matrix.data, strict=True)
+    for name in ("user_ids", "item_ids"):
+        mine, other = np.asarray(getattr(store, name)), getattr(data, name)
+        assert mine.dtype.kind == other.dtype.kind and mine.tolist() == other.tolist()
+    turned, other = store.matrix.transpose().load(), data.matrix.T.tocsr()
+    for name in ("indptr", "indices"):
+        np.testing.assert_array_equal(getattr(turned, name), getattr(other, name))
+    if not turned.is_binary:
+        np.testing.assert_array_equal(turned.values, other.data)
+    assert turned.is_binary == found.is_binary == bool((data.matrix.data == 1).all())
+
+
+TEXTS = {
+    "plain": "user,item\nb,x\na,y\na,x\n",
+    "integers": "user,item\n10,7\n9,8\n-1,7\n",
+    "leading zero": "user,item\n007,1\n7,2\n",
+    "mixed": "user,item\n7,1\nx,2\n",
+    "no header": "u1\ti1\t5\nu2\ti1\t3\n",
+    "values": "user,item,rating\na,x,5\na,y,.5\nb,x,1e2\n",
+    "all ones": "user,item,rating\na,x,1\nb,x,1\n",
+    "zeros": "user,item,rating\na,x,0\na,y,2\nb,y,0\n",
+    "duplicates": "user,item\n" + "a,x\nb,y\na,x\n" * 3,
+    "duplicate values": "user,item,rating\na,x,.1\na,x,.2\na,x,.3\nb,x,1e8\nb,x,1\n",
+    "spaces": "user,item\n a ,x\na, x\n",
+    "colons": "1::2::3::4\n1::3::4::5\n",
+    "quotes": 'user,item\n"a,b",x\na,"y ""z"""\n',
+    "line ends in quotes": 'user,item\n"a\nb",x\na,y\n',
+    "blank lines": "user,item\n\na,x\n\nb,y\n\n",
+    "long label": "user,item\n" + "x" * 3000 + ",a\ny,b\n",
+    "unicode": "user,item\nß,東京\nz,é\n😀,a\n",
+    "mark": "\ufeffuser,item\na,x\n",
+    "columns in another order": "rating,item,user\n4,x,a\n3,y,b\n",
+    "times are left out": "user,item,rating,timestamp\na,x,4,2024-01-31\na,y,3,2024-02-01\n",
+    "a space before a number": "user,item,rating\na,x, 5\na,y,3\n",
+    "last line without end": "user,item\na,x\nb,y",
+    "windows": "user,item\r\na,x\r\nb,y\r\n",
+    # what cannot be read
+    "empty": "",
+    "header alone": "user,item\n",
+    "missing user": "user,item\na,x\n,y\n",
+    "missing field": "user,item,rating\na,x,1\nb,y\n",
+    "no number": "user,item,rating\na,x,1\nb,y,many\n",
+    "negative": "user,item,rating\na,x,1\nb,y,-2\n",
+    "nan": "user,item,rating\na,x,1\nb,y,nan\n",
+    "infinite": "user,item,rating\na,x,1\nb,y,inf\n",
+    "overflow": "user,item,rating\na,x,1\nb,y,1e39\n",
+    "open quote": 'user,item\na,x\n"b,y\n',
+    "header twice": "user,item\na,x\nuser,item\n",
+    "no such columns": "who,what,where\na,x,1\nb,y,2\n",
+    "nothing left": "user,item,rating\na,x,0\n",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_odd_text_is_read_as_in_memory(text, tmp_path, monkeypatch):
+    compare(tmp_path / "events.csv", text, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"min_value": 3},
+        {"min_value": 2, "binarize": False},
+        {"binarize": True},
+        {"min_value": -1, "binarize": True},
+        {"duplicates": "max"},
+        {"duplicates": "error"},
+        {"min_value": 9},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("valued", [True, False])
+def test_options_are_those_of_memory(options, valued, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    lines = [f"{u},{i},{v}\n" for u, i, v in rng.integers(0, 8, (60, 3))]
+    text = "user,item,rating\n" + "".join(lines)
+    if not valued:
+        text = "user,item\n" + "".join(line.rpartition(",")[0] + "\n" for line in lines)
+    compare(tmp_path / "events.csv", text, tmp_path, monkeypatch, **options)
+
+
+def compare(path, text, folder, monkeypatch, **options) -> None:
+    """In buckets of a few rows, and in one."""
+    path.write_bytes(text.encode())
+    try:
+        expected = read_interactions(path, timestamp=None, split=None, **options)
+    except (RgalsError, OSError) as error:
+        with pytest.raises(type(error)) as caught:
+            convert(path, folder / "x.rgals", **options)
+        if "occur together" not in str(error) and "no interaction is left" not in str(caught.value):
+            assert str(caught.value) == str(error)
+        assert [p.name for p in folder.iterdir()] == [path.name]
+        return
+    if not expected.nnz:
+        with pytest.raises(InputError, match="no interaction is left"):
+            convert(path, folder / "x.rgals", **options)
+        return
+    check_same(convert(path, folder / "x.rgals", **options), expected)
+    monkeypatch.setattr(module, "_EVENT", 1 << 27)
+    monkeypatch.setattr(module, "_VALUED", 1 << 27)
+    monkeypatch.setattr(module, "_CHUNK", 3)
+    check_same(convert(path, folder / "y.rgals", **options), expected)
+
+
+FRAMES = {
+    "text": {"user": ["b", "a", "a"], "item": ["x", "y", "x"]},
+    "text of digits stays text": {"user": ["7", "10"], "item": ["x", "y"]},
+    "integers": {"user": [3, -1, 3], "item": [10**12, 5, 5], "rating": [1, 2, 3]},
+    "large integers": {"user": pa.array([2**64 - 1, 1], pa.uint64()), "item": [1, 2]},
+    "whole numbers": {"user": [1.0, 2.0], "item": ["x", "y"]},
+    "dates": {"user": [date(2024, 1, 31), date(2024, 1, 30)], "item": ["x", "y"]},
+    "categories": {"user": pa.array(["b", "a", "b"]).dictionary_encode(), "item": ["x", "y", "z"]},
+    "bytes": {"user": [b"b", b"a"], "item": ["x", "y"]},
+    "wide text": {"user": pa.array(["b", "a"], pa.large_string()), "item": ["x", "y"]},
+    "an empty text is an id": {"user": ["", "a"], "item": ["x", "y"]},
+    "small numbers": {"user": [1, 2], "item": [1, 2], "rating": pa.array([1, 7], pa.int8())},
+    # what cannot be read
+    "missing user": {"user": ["a", None], "item": ["x", "y"]},
+    "missing value": {"user": ["a", "b"], "item": ["x", "y"], "rating": [1.0, None]},
+    "fractions": {"user": [1.5, 2.0], "item": ["x", "y"]},
+    "too different": {
+        "user": pa.array([2**64 - 1, 1], pa.uint64()),
+        "item": ["x", "y"],
+        "rating": ["1", "b"],
+    },
+    "no rows": {"user": pa.array([], pa.string()), "item": pa.array([], pa.string())},
+}
+
+
+@pytest.mark.parametrize("columns", FRAMES.values(), ids=FRAMES)
+def test_odd_parquet_is_read_as_in_memory(columns, tmp_path):
+    path = tmp_path / "events.parquet"
+    pq.write_table(pa.table(columns), path, row_group_size=2)
+    try:
+        expected = read_interactions(path)
+    except RgalsError as error:
+        with pytest.raises(type(error)):
+            convert(path, tmp_path / "x.rgals")
+        return
+    check_same(convert(path, tmp_path / "x.rgals"), expected)
+
+
+def test_folders_of_parts_are_one_source(tmp_path):
+    rng = np.random.default_rng(2)
+    users, items = rng.integers(0, 300, 5000), rng.integers(0, 100, 5000)
+    parts = tmp_path / "events" / "day=1"
+    parts.mkdir(parents=True)
+    for k in range(5):
+        some = slice(1000 * k, 1000 * k + 1000)
+        table = pa.table({"user": users[some], "item": [f"i{i}" for i in items[some]]})
+        pq.write_table(table, parts / f"{k}.parquet")
+    (parts / "_SUCCESS").write_text("")
+    expected = read_interactions((users, [f"i{i}" for i in items]))
+    check_same(convert(tmp_path / "events", tmp_path / "x.rgals"), expected)
+    again = convert(
+        [parts / "0.parquet", *(parts / f"{k}.parquet" for k in range(1, 5))], tmp_path / "y.rgals"
+    )
+    check_same(again, expected)
+
+
+def test_values_of_some_files_and_columns_by_name(tmp_path):
+    (tmp_path / "a.csv").write_text("who,what\na,x\nb,x\n")
+    (tmp_path / "b.csv").write_text("who,what,n\na,x,2\nb,y,4\n")
+    files, columns = [tmp_path / "a.csv", tmp_path / "b.csv"], {"user": "who", "item": "what"}
+    with pytest.raises(InputError, match="'n'"):
+        convert(files, tmp_path / "x.rgals", columns={**columns, "value": "n"})
+    store = convert(files[1:], tmp_path / "x.rgals", columns={**columns, "value": "n"})
+    assert store.matrix.to_scipy().toarray().tolist() == [[2, 0], [0, 4]]
+    (tmp_path / "b.csv").write_text("who,what,value\na,x,2\nb,y,4\n")
+    store = convert(files, tmp_path / "y.rgals", columns=columns)
+    assert store.matrix.to_scipy().toarray().tolist() == [[3, 0], [1, 4]]
+
+
+def test_ids_of_two_kinds_are_refused(tmp_path):
+    pq.write_table(pa.table({"user": [1], "item": ["x"]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"user": ["1"], "item": ["x"]}), tmp_path / "b.parquet")
+    with pytest.raises(InputError, match="users are integers in one source and texts in another"):
+        convert([tmp_path / "a.parquet", tmp_path / "b.parquet"], tmp_path / "x.rgals")
+
+
+def test_arguments_are_checked_by_name(tmp_path):
+    (tmp_path / "a.csv").write_text("user,item\na,x\n")
+    for options in ({"memory": "1MB"}, {"memory": "much"}, {"duplicates": "last"}, {"columns": {"who": 1}}):
+        with pytest.raises(ParameterError) as caught:
+            convert(tmp_path / "a.csv", tmp_path / "x.rgals", **options)
+        assert caught.value.name == next(iter(options))
+    with pytest.raises(InputError, match="exists"):
+        convert(tmp_path / "a.csv", tmp_path)
+    (tmp_path / "nothing").mkdir()
+    for sources in ([], tmp_path / "nothing"):
+        with pytest.raises(InputError):
+            convert(sources, tmp_path / "x.rgals")
+    assert module._bytes("2GiB") == 2 << 30 and module._bytes("1.5 GB") == 1_500_000_000
+    assert module._bytes(10**9) == 10**9
+
+
+def test_numbering_is_that_of_a_dict(monkeypatch):
+    monkeypatch.setattr(numbering, "_FIRST", 4)
+    rng = np.random.default_rng(0)
+    batches = [[f"{'x' * int(k % 30)}{k}" for k in rng.integers(0, 3000, 500)] for _ in range(20)]
+    numbers, known = Numbering("user", 1 << 30), {}
+    for batch in batches:
+        codes = numbers.codes(pa.array(batch))
+        assert codes.tolist() == [known.setdefault(text, len(known)) for text in batch]
+    assert numbers.known == len(known) > 2000
+    every = [text for batch in batches for text in batch]
+    assert numbers.counts.tolist() == [every.count(text) for text in known]
+    labels = list(known)
+    assert [labels[k] for k in numbers.order()] == sorted(labels)
+    assert numbers.label(17) == labels[17]
+
+
+def test_ids_beyond_the_memory_are_refused_with_both_numbers():
+    numbers = Numbering("item", 4_000_000)
+    with pytest.raises(InsufficientMemoryError, match=r"items and more take .* leaves them 3\.8 MiB"):
+        numbers.codes(pa.array(np.arange(300_000)))
+
+
+@LINUX
+def test_memory_is_bounded(zygote, tmp_path):
+    """Of some million events, in many buckets; the process itself is what it is."""
+    before, after = zygote.run("datasets.test_convert:converted_at_once", str(tmp_path)).value
+    assert after - before < 330_000_000
+
+
+def converted_at_once(folder: str) -> tuple[int, int]:
+    import resource
+
+    rng = np.random.default_rng(0)
+    for k in range(4):
+        users, items = rng.integers(0, 50_000, 1_000_000), rng.integers(0, 20_000, 1_000_000)
+        pq.write_table(pa.table({"user": users, "item": items}), f"{folder}/{k}.parquet")
+    module._LEAST, module._bytes = 0, lambda memory: module._resident() + 60_000_000
+    before = module._resident()
+    convert(folder, f"{folder}/x.rgals")
+    return before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+# ---------------------------------------------------------------------------------------------- kills
+
+
+def convert_for_ever(folder: str) -> None:
+    while True:
+        convert_once(folder)
+        os.rename(f"{folder}/x.rgals", f"{folder}/old-{os.urandom(4).hex()}")
+
+
+def convert_once(folder: str) -> None:
+    module._CHUNK, module._EVENT = 500, 1 << 22
+    convert(f"{folder}/events.csv", f"{folder}/x.rgals")
+
+
+@POSIX
+def test_a_killed_conversion_leaves_nothing_that_opens(zygote, tmp_path, tally):
+    count = tally("kill -9 while converting", 4, 100)
+    rng = np.random.default_rng(0)
+    pairs = rng.integers(0, 900, (4000, 2))
+    (tmp_path / "events.csv").write_text("user,item\n" + "".join(f"u{u},i{i}\n" for u, i in pairs))
+    expected = read_interactions(tmp_path / "events.csv")
+    began = zygote.run("datasets.test_convert:convert_once", str(tmp_path))
+    assert began.returned, began
+    for k in range(count.figure):
+        with count.case(f"kill {k}"):
+            delay = began.seconds * rng.random()
+            outcome = zygote.run(
+                "datasets.test_convert:convert_for_ever", str(tmp_path), signal_after=(signal.SIGKILL, delay)
+            )
+            assert outcome.signal == signal.SIGKILL
+            for path in tmp_path.glob("*.rgals"):
+                check_same(open_matrix(path, verify=True), expected)
+    for path in tmp_path.glob("x.rgals"):
+        os.rename(path, tmp_path / "last")
+    zygote.run("datasets.test_convert:convert_once", str(tmp_path))
+    assert not list(tmp_path.glob(".*.part")), "the next run removes what is left"
+    check_same(open_matrix(tmp_path / "x.rgals"), expected)

@@ -1,0 +1,340 @@
+"""A store gives the bits of memory wherever a matrix is taken, whatever its blocks; damage is named."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from helpers import LOSSES, interactions
+
+from rgals import RG2, RGALS, FileFormatError, InsufficientMemoryError, ParameterError
+from rgals.baselines import Popularity
+from rgals.datasets import read_interactions
+from rgals.losses import Degrees
+from rgals.matrix import convert, mapped, open_matrix
+from rgals.matrix.digest import short_digest
+from rgals.matrix.mapped import Ids, StoredCSR, read_ahead
+from rgals.matrix.validate import as_csr
+from rgals.matrix.weighting import Weighting, extremes
+from rgals.metrics import evaluate
+from rgals.runtime import memory
+from rgals.scoring import recommend_all
+from rgals.sgd import SGDRanker
+
+pytest.importorskip("pyarrow")
+
+
+@pytest.fixture(scope="module")
+def shops(tmp_path_factory) -> dict:
+    """A matrix of ones and one of counts: each as interactions in memory, and its store."""
+    folder, found = tmp_path_factory.mktemp("stores"), {}
+    for valued in (False, True):
+        X = interactions(150, 90, valued=valued).tocoo()
+        order = np.random.default_rng(0).permutation(X.nnz)
+        path = folder / f"{valued}.csv"
+        lines = [f"u{X.row[k]},i{X.col[k]},{X.data[k]:g}" for k in order]
+        path.write_text("\n".join(["user,item,value", *lines]) + "\n")
+        convert(path, folder / f"{valued}.rgals")
+        found[valued] = read_interactions(path), folder / f"{valued}.rgals"
+    return found
+
+
+def both(shops, valued: bool):
+    data, path = shops[valued]
+    return data, open_matrix(path)
+
+
+def check_equal(model: RGALS, other: RGALS) -> None:
+    for name in ("user_factors_", "item_factors_"):
+        np.testing.assert_array_equal(getattr(model, name), getattr(other, name), strict=True)
+    assert [r["objective"] for r in model.history_] == [r["objective"] for r in other.history_]
+
+
+def fitted(X, **options) -> RGALS:
+    return RGALS(**{"K": 24, "n_iter": 2, "random_state": 0, "values": "raw"} | options).fit(X)
+
+
+@pytest.mark.parametrize("block", [1, 3000, 1 << 26])
+@pytest.mark.parametrize("n_jobs", [1, 2, 4])
+@pytest.mark.parametrize("valued", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("loss", ["rg2", "rgx", "wrmf", "ials", *sorted(LOSSES)])
+def test_a_fit_from_disk_has_the_bits_of_memory(loss, dtype, valued, n_jobs, block, shops, monkeypatch):
+    monkeypatch.setattr(mapped, "BLOCK", block)
+    data, store = both(shops, valued)
+    options = {"loss": LOSSES.get(loss, loss), "dtype": dtype}
+    assert block > 1 << 20 or len(store.matrix.cuts()) > 5
+    check_equal(fitted(store, n_jobs=n_jobs, **options), fitted(data, **options))
+
+
+def test_sums_that_couple_items_go_on_over_blocks(tmp_path, monkeypatch):
+    """Of more items than the pieces of work add up at once: no block begins within a batch."""
+    X = interactions(40, 1700).tocoo()
+    convert_pairs(X.row, X.col, tmp_path)
+    store, data = open_matrix(tmp_path / "x.rgals"), read_interactions((X.row, X.col))
+    expected = fitted(data, loss="rgx", K=16)
+    monkeypatch.setattr(mapped, "BLOCK", 2000)
+    check_equal(fitted(store, loss="rgx", K=16), expected)
+
+
+def convert_pairs(users, items, folder, **options):
+    path = folder / "events.csv"
+    path.write_text("user,item\n" + "".join(f"{u},{i}\n" for u, i in zip(users, items, strict=True)))
+    return convert(path, folder / "x.rgals", **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"solver": "pcg"},
+        {"solver": "pcg", "loss": "rgx"},
+        {"solver": "dense"},
+        {"loss": RG2(alpha=0.0)},  # all rows share one matrix
+        {"init": "spectral"},
+        {"values": "log1p"},
+        {"values": "bm25"},
+        {"values": "binary"},
+        {"values": "auto"},
+        {"reg_exponent": 0.5, "readout_exponent": 0.1},
+        {"early_stopping": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("valued", [True, False])
+def test_every_option_from_disk_has_the_bits_of_memory(options, valued, shops, monkeypatch):
+    monkeypatch.setattr(mapped, "BLOCK", 1500)
+    data, store = both(shops, valued)
+    check_equal(fitted(store, **options), fitted(data, **options))
+
+
+def test_checkpoints_of_disk_and_memory_are_the_same(shops, tmp_path, monkeypatch):
+    monkeypatch.setattr(mapped, "BLOCK", 1500)
+    data, store = both(shops, True)
+    options = {"K": 8, "random_state": 0, "values": "raw"}
+    RGALS(n_iter=2, **options).fit(data, checkpoint=tmp_path)
+    RGALS(n_iter=3, **options).fit(store, checkpoint=tmp_path)
+    goes_on = RGALS(n_iter=4, **options).fit(data, checkpoint=tmp_path)
+    check_equal(goes_on, RGALS(n_iter=4, **options).fit(store))
+
+
+def test_whatever_takes_a_matrix_takes_a_store(shops, tmp_path, monkeypatch):
+    monkeypatch.setattr(mapped, "BLOCK", 1500)
+    data, store = both(shops, True)
+    disk, ram = fitted(store, validation_users=20), fitted(data, validation_users=20)
+    assert isinstance(disk._snapshot.seen, StoredCSR), "the model holds no interactions in memory"
+    assert isinstance(disk.user_ids_, Ids) and disk.user_ids_.ordered
+    np.testing.assert_array_equal(disk.transform(store), ram.transform(data))
+    np.testing.assert_array_equal(disk.fit_transform(store), ram.fit_transform(data))
+    for asked in (data.user_ids[[7, 100, 8]], data.user_ids[0], data.user_ids[[99, 1, 2, 130]].tolist()):
+        for mine, other in zip(disk.recommend(asked), ram.recommend(asked), strict=True):
+            np.testing.assert_array_equal(mine, other)
+    assert disk._snapshot.fingerprint == ram._snapshot.fingerprint
+    pairs = np.random.default_rng(1).integers(0, 90, (400, 2))
+    test = read_interactions(([f"u{u}" for u in pairs[:, 0]], [f"i{i}" for i in pairs[:, 1]]))
+    known = (np.isin(getattr(test, side), getattr(data, side)) for side in ("user_ids", "item_ids"))
+    test = test.take(*map(np.flatnonzero, known))
+    assert evaluate(disk, store, test) == evaluate(ram, data, test)
+    for name, model in (("disk", disk), ("ram", ram)):
+        recommend_all(model, tmp_path / f"{name}.csv", n=5)
+        model.save(tmp_path / f"{name}.npz")
+    assert (tmp_path / "disk.csv").read_bytes() == (tmp_path / "ram.csv").read_bytes()
+    again = RGALS.load(tmp_path / "disk.npz")
+    np.testing.assert_array_equal(
+        again.recommend(data.user_ids[5:7])[0], ram.recommend(data.user_ids[5:7])[0]
+    )
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(disk)).user_factors_, ram.user_factors_)
+    assert repr(disk.explain(data.user_ids[4], "i2")) == repr(ram.explain(data.user_ids[4], "i2"))
+    known = read_interactions((data.user_ids[:2], ["i3", "i4"]))
+    watched = RGALS(K=24, n_iter=2, random_state=0, values="raw").fit(store, validation=known)
+    np.testing.assert_array_equal(watched.user_factors_, ram.user_factors_)
+    today = read_interactions(([data.user_ids[1], "new"], ["i3", "i4"]))
+    check_equal(disk.partial_fit(today), ram.partial_fit(today))
+
+
+def test_what_holds_all_interactions_loads_a_store(shops):
+    data, store = both(shops, False)
+    for model in (Popularity(), SGDRanker(K=4, n_epochs=1, random_state=0)):
+        mine, other = type(model)(**model.get_params()).fit(store), model.fit(data)
+        np.testing.assert_array_equal(
+            mine.recommend(data.user_ids[9:11])[0], other.recommend(data.user_ids[9:11])[0]
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"solver": "svd", "loss": RG2(alpha=0.0)}, "solver"),
+        ({"hard_negatives": 1.0}, "hard_negatives"),
+        ({"init": "spectral", "loss": RG2(alpha=0.0)}, "init"),
+        ({"half_life": 3.0}, "half_life"),
+    ],
+)
+def test_what_does_not_go_from_disk_is_refused_by_name(options, name, shops):
+    _, store = both(shops, False)
+    with pytest.raises(ParameterError) as caught:
+        fitted(store, **options)
+    assert caught.value.name == name
+
+
+def test_memory_is_predicted_without_the_interactions_and_refused_with_both_numbers(shops, monkeypatch):
+    data, store = both(shops, False)
+    of_disk, of_ram = (
+        memory.fit_bytes((10**7, 10**6), 10**9, 64, 4, valued=False, blocks=blocks)
+        for blocks in (3 * mapped.BLOCK, None)
+    )
+    assert of_disk < of_ram - 3.5e9
+    assert (10**7 + 10**6) * 64 * 4 < of_disk < 9e9
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
+    with pytest.raises(InsufficientMemoryError, match=r"needs about .* of memory, but 1000 bytes are"):
+        fitted(store)
+
+
+def test_a_sample_of_users_is_in_memory(shops):
+    data, store = both(shops, True)
+    some = store.sample(20, random_state=3)
+    at = [data.users.index([u])[0] for u in some.user_ids]
+    assert some.matrix.shape == (20, data.n_items)
+    np.testing.assert_array_equal(some.matrix.toarray(), data.matrix[at].toarray())
+    assert store.sample(10**6).matrix.nnz == data.nnz
+    assert fitted(some).user_factors_.shape == (20, 24)
+
+
+@pytest.mark.parametrize("valued", [False, True])
+def test_a_stored_matrix_answers_as_one_in_memory(valued, shops, monkeypatch):
+    monkeypatch.setattr(mapped, "BLOCK", 700)
+    monkeypatch.setattr(mapped, "_RUNS", 3)
+    data, store = both(shops, valued)
+    ram, disk = as_csr(data.matrix), store.matrix
+    assert disk.is_binary is not valued
+    for mine, other in (
+        (disk, ram),
+        (disk.transpose(), ram.transpose()),
+        (disk.transpose().transpose(), ram),
+    ):
+        for name in ("row_sums", "col_sums", "row_counts", "col_counts", "rows", "positions"):
+            np.testing.assert_array_equal(getattr(mine, name), getattr(other, name), strict=True)
+        for rows in (
+            np.array([5, 3, 9, 10, 11, 2, 70, 1]),
+            np.arange(20),
+            np.array([], int),
+            np.arange(3, 4),
+        ):
+            a, b = mine.take_rows(rows), other.take_rows(rows)
+            for name in ("indptr", "indices", "values"):
+                np.testing.assert_array_equal(getattr(a, name), getattr(b, name), strict=True)
+        assert short_digest(mine) == short_digest(other)
+        np.testing.assert_array_equal(mine.indices[3:17:2], other.indices[3:17:2])
+        assert mine.indices[7] == other.indices[7]
+        np.testing.assert_array_equal(mine.where(mine.rows > 5).indices, other.where(other.rows > 5).indices)
+    if valued:
+        assert extremes(disk) == (1.0, 5.0)
+    for kind in ("log1p", "bm25"):
+        weighting = Weighting.of(kind, disk)
+        assert weighting.scale == Weighting.of(kind, ram).scale
+        stored, held = weighting.rows(disk), weighting.rows(ram)
+        for mine, other in ((stored, held), (stored.transpose(), held.transpose())):
+            np.testing.assert_array_equal(mine.load().values, other.values, strict=True)
+    assert Degrees.of(disk).cohesion == Degrees.of(ram).cohesion
+
+
+# ---------------------------------------------------------------------------------------------- files
+
+
+def test_opening_reads_no_interactions_and_no_ids(shops, monkeypatch):
+    _, path = shops[True]
+    monkeypatch.setattr(mapped.Column, "read", None)
+    store = open_matrix(path)
+    assert type(store.user_ids) is Ids
+    assert not store.user_ids.flags.owndata
+    assert repr(store).endswith("interactions)")
+
+
+def test_ids_are_looked_up_in_their_file(shops):
+    data, store = both(shops, False)
+    model = fitted(store)
+    users = model._snapshot.users
+    assert users._order is None and users._table is None
+    assert users.labels.ctypes.data == model.user_ids_.ctypes.data, "no copy"
+    np.testing.assert_array_equal(users.index(data.user_ids[[77, 1]]), [77, 1])
+    assert users.index(["nobody of that name", data.user_ids[1]], missing="mark").tolist() == [-1, 1]
+    assert not store.user_ids[::-1].ordered and not store.user_ids[[3, 1]].ordered
+    assert store.user_ids.view().ordered
+
+
+def test_a_flipped_bit_and_a_truncated_file_are_one_clear_error(shops, tmp_path):
+    _, path = shops[True]
+    names = sorted(p.name for p in path.iterdir())
+    assert len(names) == 9
+    for name in names:
+        content = (path / name).read_bytes()
+        for damage in ("head", "flip", "cut", "gone"):
+            copy = tmp_path / f"{name}-{damage}"
+            copy.mkdir()
+            for other in names:
+                (copy / other).symlink_to(path / other)
+            (copy / name).unlink()
+            at = {"head": 70, "flip": len(content) * 2 // 3}.get(damage)
+            if at is not None:
+                (copy / name).write_bytes(content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :])
+            elif damage == "cut":
+                (copy / name).write_bytes(content[:-3])
+            with pytest.raises(FileFormatError, match=name if damage != "gone" else "missing|no store"):
+                open_matrix(copy, verify=damage in ("head", "flip"))
+    open_matrix(path, verify=True)
+
+
+def test_a_newer_version_and_what_is_no_store_say_so(shops, tmp_path):
+    _, path = shops[True]
+    about = json.loads((path / "store.json").read_text())
+    (tmp_path / "store.json").write_text(json.dumps(about | {"version": 2}))
+    with pytest.raises(FileFormatError, match="newer version"):
+        open_matrix(tmp_path)
+    for wrong in (tmp_path / "nothing", path / "store.json", path.parent):
+        with pytest.raises(FileFormatError, match="no store"):
+            open_matrix(wrong)
+
+
+def test_indices_that_lead_nowhere_end_a_fit_and_not_the_process(shops, tmp_path):
+    """Without ``verify`` too: kernels would read other memory."""
+    _, path = shops[False]
+    for side in ("rows", "columns"):
+        for name, at in ((f"{side}_indices.npy", 128 + 403), (f"{side}_indptr.npy", 128 + 8 * 9 + 6)):
+            copy = tmp_path / name
+            copy.mkdir()
+            for other in path.iterdir():
+                content = bytearray(other.read_bytes())
+                if other.name == name:
+                    content[at] ^= 64
+                (copy / other.name).write_bytes(content)
+            with pytest.raises(FileFormatError, match="damaged"):
+                fitted(open_matrix(copy))
+
+
+def test_a_store_that_changes_under_a_fit_is_an_error(shops, tmp_path):
+    _, path = shops[False]
+    for other in path.iterdir():
+        (tmp_path / other.name).write_bytes(other.read_bytes())
+    store = open_matrix(tmp_path)
+    (tmp_path / "rows_indices.npy").write_bytes((path / "rows_indices.npy").read_bytes()[:-400])
+    with pytest.raises(FileFormatError, match=r"rows_indices\.npy has changed"):
+        fitted(store)
+
+
+def test_reading_ahead_keeps_the_order_and_raises_in_its_place():
+    seen = []
+
+    def read(k):
+        seen.append(k)
+        if k == 3:
+            raise ValueError("three")
+        return k
+
+    assert list(read_ahead(read, [0, 1, 2])) == [0, 1, 2]
+    assert list(read_ahead(read, [])) == []
+    ahead = read_ahead(read, [0, 1, 2, 3, 4])
+    assert [next(ahead) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="three"):
+        next(ahead)
+    assert 4 not in seen
