@@ -35,7 +35,9 @@ class ClusterProblem:
         found = graphs.one(tasks.degrees, *shards.margins.values(), what="degrees")
         alone: Degrees = graphs.results([found])[0]
         vars(shards).update(row_counts=alone.user_count, row_sums=alone.user_sum)
-        self.degrees = Degrees(*(getattr(alone, n) for n in ("user_sum", "item_sum", "user_count", "item_count")), matrix=shards)  # type: ignore[arg-type]
+        self.degrees = Degrees(
+            *(getattr(alone, n) for n in ("user_sum", "item_sum", "user_count", "item_count")), matrix=shards
+        )  # type: ignore[arg-type]
         self.loss: Loss = get_loss(model.loss).resolve(self.degrees, model.K)
         c = self.coefficients = graphs.one(tasks.coefficients, self.loss, found, what="coefficients")
         self.reg_exponent, matrices = float(model.reg_exponent), (shards.users, shards.items)
@@ -43,13 +45,18 @@ class ClusterProblem:
             name: Side(name, *both) for name, *both in zip(SIDES, matrices, (shards.cuts, shards.item_cuts))
         }
         self.reg = self._reg(model.reg)
-        setting = tasks.Setting(self.reg, self.reg_exponent, model.K, dtype)
+        setting = self.setting = tasks.Setting(self.reg, self.reg_exponent, model.K, dtype)
         for name, side in self.sides.items():
             of, firsts = [name] * len(side.matrices), side.cuts[:-1]
-            side.blocks = graphs.each(f"{name}-plan", tasks.prepare, of, side.matrices, firsts, always=(c, setting))
+            side.blocks = graphs.each(
+                f"{name}-plan", tasks.prepare, of, side.matrices, firsts, always=(c, setting)
+            )
             cuts = firsts, side.cuts[1:]
             side.weights = graphs.each(f"{name}-weigh", tasks.weights, of, *cuts, always=(c, dtype))
-        parts = {s.name: graphs.results(graphs.each(f"{s.name}-facts", tasks.facts, s.blocks)) for s in self.sides.values()}
+        parts = {
+            s.name: graphs.results(graphs.each(f"{s.name}-facts", tasks.facts, s.blocks))
+            for s in self.sides.values()
+        }
         for name, side in self.sides.items():
             coupled = name == "items"
             ratio, interaction = _ratio(parts[name]), parts[name][0].interaction
@@ -72,7 +79,9 @@ class ClusterProblem:
         logs = []
         for name, side in self.sides.items():
             given = [name] * len(side.matrices), side.matrices, side.cuts[:-1]
-            parts = self.graphs.results(self.graphs.each(f"{name}-logs", tasks.logs, *given, always=(self.coefficients,)))
+            parts = self.graphs.results(
+                self.graphs.each(f"{name}-logs", tasks.logs, *given, always=(self.coefficients,))
+            )
             logs.append((sum(part[0] for part in parts), sum(part[1] for part in parts)))
         return reg_at(rule, self.reg_exponent, logs)
 
@@ -122,6 +131,16 @@ class ClusterProblem:
         fixed.sums = []
         return futures[2 * len(n)]
 
+    def warnings(self) -> list[str]:
+        """What is to be said of the precision of the factors."""
+        graph: dict[str, tuple] = {}
+        for name, other in (SIDES, SIDES[::-1]):
+            side, fixed = self.sides[name], self.sides[other].factors
+            for i, (block, factors) in enumerate(zip(side.blocks, side.factors, strict=True)):
+                given = block, self.coefficients, self.setting, factors, fixed
+                graph[self.graphs.key(f"{name}-judge", i)] = tasks.judge, name, *given
+        return [said for part in self.graphs.results(self.graphs.submit(graph)) for said in part]
+
 
 def _ratio(parts: list[Any]) -> float | None:
     """`Plan.ratio` of all blocks together."""
@@ -132,7 +151,7 @@ def _ratio(parts: list[Any]) -> float | None:
 
 
 class ClusterALS:
-    """Alternating half-steps on a cluster, items first: the `rgals.training.steps.Steps` of `ClusterProblem`."""
+    """Alternating half-steps on a cluster, items first: the `rgals.training.steps.Steps` of a problem."""
 
     label: ClassVar[str] = "ALS on a cluster"
     unit: ClassVar[str] = "it"
@@ -146,23 +165,30 @@ class ClusterALS:
         """One iteration; the loss's stated objective."""
         problem = self.problem
         between = problem.half_step("items", iteration, self._last)
-        penalty = self.graphs.one(tasks.total, problem.sides["items"].sums, what="items-total", number=iteration)
+        penalty = self.graphs.one(
+            tasks.total, problem.sides["items"].sums, what="items-total", number=iteration
+        )
         self._last = problem.half_step("users", iteration, between)
-        value = self.graphs.one(tasks.total, problem.sides["users"].sums, what="users-total", number=iteration)
+        value = self.graphs.one(
+            tasks.total, problem.sides["users"].sums, what="users-total", number=iteration
+        )
         (lost, _), (_, won) = self.graphs.results([penalty, value])
         return problem.constant + lost - won
 
-    def finish(self) -> None:
-        """The last user half-step, as a fold-in does it; factors are then in a basis of right lengths."""
+    def finish(self) -> list[str]:
+        """The last user half-step, as a fold-in does it: lengths are right then. Returns what to warn of."""
         items, users = (self.problem.sides[name] for name in ("items", "users"))
         items.factors = self._downloaded("items")
         items.sums = users.sums = []
         kind = replace(users.kind, rotate=False)
         self.problem.half_step("users", 0, None, kind)
+        return self.problem.warnings()
 
     def _downloaded(self, name: str) -> list[Any]:
         given = self._last, name == "users"
-        return self.graphs.each(f"{name}-download", tasks.download, self.problem.sides[name].factors, always=given)
+        return self.graphs.each(
+            f"{name}-download", tasks.download, self.problem.sides[name].factors, always=given
+        )
 
     def user_factors(self) -> np.ndarray:
         """The current factors of the users, brought to the client."""
@@ -190,7 +216,9 @@ class ClusterALS:
         """Go on from a `state`."""
         bases = state.get("item_basis"), state.get("user_basis")
         none: Any = None
-        self._last = self.graphs.one(tasks.same, Change(none, none, *bases, whitens=False), what="restored-basis")
+        self._last = self.graphs.one(
+            tasks.same, Change(none, none, *bases, whitens=False), what="restored-basis"
+        )
         for name, side in self.problem.sides.items():
             table = state[f"{name[:-1]}_factors"]
             parts = [table[a:b] for a, b in zip(side.cuts[:-1], side.cuts[1:], strict=True)]

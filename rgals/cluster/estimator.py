@@ -1,12 +1,14 @@
 """DaskRGALS: `RGALS` on a Dask cluster."""
 
 import os
+import time
 import warnings
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
+from sklearn.exceptions import NotFittedError
 
 from rgals.cluster import tasks
 from rgals.cluster.als import ClusterALS, ClusterProblem
@@ -14,10 +16,10 @@ from rgals.cluster.graph import Graphs, client_of
 from rgals.cluster.shards import Shards, shards_of
 from rgals.estimator import RGALS
 from rgals.model.state import FitRecord, FittedState, parameters_of, readout_scale, with_scale
-from rgals.runtime.checks import check_int
-from rgals.runtime.errors import InsufficientMemoryError, ParameterError
+from rgals.runtime.checks import check_choice, check_int
+from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, PrecisionWarning
 from rgals.runtime.memory import readable
-from rgals.solvers.hard_negatives import read_hard_negatives
+from rgals.scoring._streaming import Written
 from rgals.training.checkpoint import open_store
 from rgals.training.fit import check_parameters, describe_fit, taken
 from rgals.training.run import run
@@ -197,7 +199,8 @@ class DaskRGALS(RGALS):
             store=store,
             verbose=bool(self.verbose),
         )
-        steps.finish()
+        for said in steps.finish()[:1]:
+            warnings.warn(said, PrecisionWarning, stacklevel=4)
         for row in history:
             row.update(taken(self, problem, RANDOM))  # type: ignore[arg-type]
         none = np.empty((0, self.K), dtype)
@@ -243,7 +246,10 @@ class DaskRGALS(RGALS):
                 np.concatenate([part.table for part in graphs.results(side)])
                 for side in (remote.users, remote.items)
             )
-            labels = [of if of is None or isinstance(of, np.ndarray) else graphs.results([of])[0] for of in remote.labels]
+            labels = [
+                of if of is None or isinstance(of, np.ndarray) else graphs.results([of])[0]
+                for of in remote.labels
+            ]
             self._snapshot = replace(
                 remote.outline,
                 user_factors=users,
@@ -269,9 +275,75 @@ class DaskRGALS(RGALS):
         NotFittedError
             There is no fit.
         """
-        model = RGALS(**{field.name: getattr(self, field.name) for field in fields(RGALS) if field.name != "_"})
+        model = RGALS(
+            **{field.name: getattr(self, field.name) for field in fields(RGALS) if field.name != "_"}
+        )
         model._snapshot = self._state()
         return model
+
+    def recommend_all(
+        self,
+        out: str | os.PathLike,
+        n: int = 10,
+        *,
+        exclude: str | None = "train",
+        candidates: Any = None,
+        exclude_items: Any = None,
+    ) -> Written:
+        """Write the best items of every user, on the cluster: a parquet file for each block of users.
+
+        Parameters
+        ----------
+        out : str or path
+            An empty folder, or none yet, that client and workers reach by the same path.
+        n : int, default 10
+            Items for each user.
+        exclude : {"train", None}, default "train"
+        candidates, exclude_items : sequence of item ids, or Positions, optional
+            As in `rgals.scoring.recommend_all`, which has the columns of the files, too.
+
+        Returns
+        -------
+        Written
+            Named tuple: path, users, served, rows, resumed, seconds.
+
+        Raises
+        ------
+        NotFittedError
+            There is no fit on a cluster; a loaded or unpickled model has `rgals.scoring.recommend_all`.
+        InputError
+            The folder is not empty.
+        """
+        remote: _Remote | None = getattr(self, "_remote", None)
+        if remote is None:
+            raise NotFittedError(
+                "there is no fit on a cluster: call fit, or rgals.scoring.recommend_all(model, out)"
+            )
+        check_int("n", n, 1)
+        check_choice("exclude", exclude, ("train", None))
+        folder, began = os.path.abspath(out), time.perf_counter()
+        os.makedirs(folder, exist_ok=True)
+        if os.listdir(folder):
+            raise InputError(f"{folder} is not empty; give a new folder, or remove what is there")
+        graphs, cuts = remote.shards.graphs, remote.shards.cuts.tolist()
+        key, n_blocks = graphs.key, len(remote.users)
+        filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
+        mark = time.time_ns()  # of this call, among the keys of the fit
+        items = key(f"lists-items{mark}")
+        graph: dict[str, tuple] = {items: (tasks.item_table, remote.items, remote.outline.item_scale)}
+        for i, (users, seen) in enumerate(zip(remote.users, remote.shards.users, strict=True)):
+            names = key(f"lists-names{mark}", i)
+            graph[names] = tasks.user_names, remote.labels[0], cuts[i], cuts[i + 1]
+            path = os.path.join(folder, f"part-{i:05d}-of-{n_blocks:05d}.parquet")
+            given = path, users, seen, names, items, remote.labels[1], n, filters
+            graph[key(f"lists{mark}", i)] = tasks.write_lists, *given
+        done = graphs.submit(graph, [key(f"lists{mark}", i) for i in range(n_blocks)])
+        try:
+            n_users, served, rows = map(sum, zip(*graphs.results(done), strict=True))
+        except BaseException:
+            graphs.client.cancel(done, force=True)
+            raise
+        return Written(os.fspath(out), n_users, served, rows, 0, time.perf_counter() - began)
 
     def __copy__(self) -> Self:
         made = type(self).__new__(type(self))
@@ -289,4 +361,6 @@ class DaskRGALS(RGALS):
         if getattr(self, "_remote", None) is not None:
             self._state()
         kept = super().__getstate__()
-        return {name: value for name, value in kept.items() if name not in ("_remote", "client_")} | {"client": None}
+        return {name: value for name, value in kept.items() if name not in ("_remote", "client_")} | {
+            "client": None
+        }

@@ -1,4 +1,4 @@
-"""Graphs of tasks on a cluster: submitted, waited for without ever hanging, cancelled; errors that name a block."""
+"""Graphs of tasks: submitted, waited for without ever hanging, cancelled; errors that name a block."""
 
 import asyncio
 import concurrent.futures
@@ -35,7 +35,7 @@ def client_of(given: Any) -> Any:
 
 
 class Graphs:
-    """The graphs of one fit. Keys are ``rgals-WHAT-NUMBER-...-FIT``: dashboards group them by what they do."""
+    """The graphs of one fit. Keys are ``rgals-WHAT-NUMBER-...-FIT``: dashboards group them by words."""
 
     def __init__(self, client: Any) -> None:
         self.client, self.fit = client, uuid.uuid4().hex[:8]
@@ -92,7 +92,9 @@ class Graphs:
             except TimeoutError:
                 pass
             if self.client.status != "running":
-                raise RgalsError(f"the fit was lost: the scheduler is gone (the client is {self.client.status})")
+                raise RgalsError(
+                    f"the fit was lost: the scheduler is gone (the client is {self.client.status})"
+                )
             if self.client.scheduler_info(n_workers=1)["workers"]:
                 alone = time.monotonic()
             elif time.monotonic() - alone > limit:
@@ -112,7 +114,9 @@ class Graphs:
         if isinstance(error, _CANCELLED) or self.client.status != "running":
             lost = next((f.key for f in futures if f.status in ("cancelled", "lost")), "")
             where = f" {self.block(lost)} was lost" if lost else ""
-            return RgalsError(f"the fit was cancelled, or its scheduler is gone:{where or ' nothing is left'}")
+            return RgalsError(
+                f"the fit was cancelled, or its scheduler is gone:{where or ' nothing is left'}"
+            )
         return error
 
     def block(self, key: Any) -> str:

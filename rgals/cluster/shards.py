@@ -1,4 +1,4 @@
-"""The shards of a matrix: blocks of its rows and of its columns, built on the workers from where the data lie."""
+"""The shards of a matrix: blocks of its rows and of its columns, built on the workers."""
 
 import hashlib
 import os
@@ -65,7 +65,9 @@ def read_part(source: Any, columns: Any, dtype: Any, dislikes: bool) -> Part:
         return Part(Entries(none, none, np.empty(0, dtype)), none, none)
     found = given(source, columns)
     if found.user_ids is None or found.item_ids is None:
-        raise InputError("a dask dataframe must have a column of users and one of items; name them in columns=")
+        raise InputError(
+            "a dask dataframe must have a column of users and one of items; name them in columns="
+        )
     matrix = as_csr(found.matrix, dtype=dtype, dislikes=dislikes)
     return Part(_entries(matrix), found.user_ids, found.item_ids)
 
@@ -115,7 +117,10 @@ def number(chunk: CSR, first: int) -> Entries:
 @task
 def count(entries: Entries | CSR, rows: bool) -> tuple[np.ndarray, np.ndarray]:
     """Rows or columns that are there, and the interactions of each."""
-    index = entries.indices if isinstance(entries, CSR) else entries.rows if rows else entries.cols
+    if isinstance(entries, CSR):
+        index = entries.likes.indices
+    else:
+        index = entries.rows if rows else entries.cols
     return np.unique(index, return_counts=True)
 
 
@@ -264,7 +269,9 @@ class Shards:
             stars = look_like_stars(sum(part.half_steps for part in parts), self.nnz)
             ends = min(part.ends[0] for part in parts), max(part.ends[1] for part in parts)
             found = max(0.0, self.nnz * squares / total**2 - 1.0) ** 0.5
-            values = choose_values(found if ends != (1.0, 1.0) else 0.0, stars and ends != (1.0, 1.0), ends, 6)
+            values = choose_values(
+                found if ends != (1.0, 1.0) else 0.0, stars and ends != (1.0, 1.0), ends, 5
+            )
         length, counts = sum(part.total for part in parts), self.col_counts if values == "bm25" else None
         made = Weighting.unscaled(values, length, counts, self.n_rows)
         if values in ("raw", "binary"):
@@ -280,7 +287,14 @@ class Shards:
         found = Shards(graphs, users, self.cuts, self.shape)
         found.item_cuts = blocks_of(found.col_counts, len(users))
         found.items = regroup(
-            graphs, "items", users, cut_columns, (self.cuts[:-1].tolist(),), found.item_cuts, self.n_rows, dtype
+            graphs,
+            "items",
+            users,
+            cut_columns,
+            (self.cuts[:-1].tolist(),),
+            found.item_cuts,
+            self.n_rows,
+            dtype,
         )
         sides = {"users": users, "items": found.items}
         found.margins = {
@@ -294,9 +308,7 @@ class Shards:
         asked = np.unique(block)
         own = [rows[block == i] - self.cuts[i] for i in asked]
         name = f"users-sample{len(rows)}"
-        found = self.graphs.results(
-            self.graphs.each(name, take_rows, [self.users[i] for i in asked], own)
-        )
+        found = self.graphs.results(self.graphs.each(name, take_rows, [self.users[i] for i in asked], own))
         order = np.empty(len(rows), np.int64)
         order[np.argsort(block, kind="stable")] = np.arange(len(rows))
         return below(found, self.n_cols).take_rows(order)
@@ -309,7 +321,9 @@ class Shards:
 def below(parts: Sequence[CSR], n_cols: int) -> CSR:
     """The matrix of several blocks of rows."""
     ends = np.cumsum([0, *(part.nnz for part in parts)])
-    indptr = np.concatenate([[0], *(part.indptr[1:] + end for part, end in zip(parts, ends))]).astype(np.int64)
+    indptr = np.concatenate([[0], *(part.indptr[1:] + end for part, end in zip(parts, ends))]).astype(
+        np.int64
+    )
     indices = np.concatenate([np.empty(0, np.int32), *(part.indices for part in parts)])
     values = parts[0].values[:0] if parts else np.empty(0, np.float32)
     if not all(part.is_binary or not part.nnz for part in parts):
@@ -339,7 +353,14 @@ def column_counts(graphs: Graphs, what: str, parts: list[Any], n: int, rows: boo
 
 
 def regroup(
-    graphs: Graphs, what: str, parts: list[Any], by: Any, more: tuple, cuts: np.ndarray, n_cols: int, dtype: Any
+    graphs: Graphs,
+    what: str,
+    parts: list[Any],
+    by: Any,
+    more: tuple,
+    cuts: np.ndarray,
+    n_cols: int,
+    dtype: Any,
 ) -> list[Any]:
     """Blocks of rows from parts whose interactions ``by`` cuts into pieces, one for each block."""
     graph: dict[str, tuple] = {}
@@ -386,7 +407,9 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
 def _files(X: Any) -> list[str] | None:
     """The files that a path or several stand for, those of folders in the order of their names."""
     paths = [X] if isinstance(X, str | os.PathLike) else X
-    if not (isinstance(paths, list | tuple) and paths and all(isinstance(p, str | os.PathLike) for p in paths)):
+    if not (
+        isinstance(paths, list | tuple) and paths and all(isinstance(p, str | os.PathLike) for p in paths)
+    ):
         return None
     found = []
     for path in map(Path, paths):
@@ -417,7 +440,9 @@ def _of_parts(graphs: Graphs, model: Any, sources: list[Any], dtype: Any, column
     for side in (0, 1):
         own = graphs.each(("users", "items")[side] + "-ids", ids_of, parts, always=(side,))
         labels.append(graphs.one(all_ids, own, what=("users", "items")[side] + "-all-ids"))
-    n_users, n_items = graphs.results([graphs.one(len, of, what="ids-number", number=i) for i, of in enumerate(labels)])
+    n_users, n_items = graphs.results(
+        [graphs.one(len, of, what="ids-number", number=i) for i, of in enumerate(labels)]
+    )
     entries = graphs.each("parts-entries", place, parts, always=tuple(labels))
     counts = column_counts(graphs, "users-counts", entries, n_users, rows=True)
     cuts = blocks_of(counts, n_blocks_of(model.n_blocks, int(counts.sum()), (n_users, n_items)))

@@ -3,6 +3,7 @@
 import copy
 import os
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, wraps
@@ -11,18 +12,22 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from rgals.estimator import RGALS
 from rgals.kernels import gram, rows, sums
 from rgals.losses import Coefficients, Degrees, Loss
 from rgals.losses.base import Side
 from rgals.matrix.csr import CSR
+from rgals.model.state import FittedState, with_scale
 from rgals.runtime.aligned import empty
-from rgals.runtime.errors import NumericalError
+from rgals.runtime.errors import NumericalError, PrecisionWarning
 from rgals.runtime.threads import workers
+from rgals.scoring import recommend_all
 from rgals.solvers.als import weight_logs
 from rgals.solvers.base import squared_lengths
 from rgals.solvers.basis import Change, Factors, metric
-from rgals.solvers.cpu import FixedSide, Solve, coupling_shift, find_change, fixed_side
+from rgals.solvers.cpu import CPUBackend, FixedSide, Solve, coupling_shift, find_change, fixed_side
 from rgals.solvers.plan import Plan, padded
+from rgals.solvers.precision import check_underflow, warn_of_rounding
 
 _Task = TypeVar("_Task", bound=Callable[..., Any])
 
@@ -38,7 +43,7 @@ def _get_ready() -> None:
 
 
 def task(function: _Task) -> _Task:
-    """Decorate what runs on a worker: one thread, also in BLAS; the worker's other threads have other blocks."""
+    """Decorate what runs on a worker: one thread, in BLAS too; other threads have other blocks."""
 
     @wraps(function)
     def alone(*args: Any) -> Any:
@@ -98,7 +103,9 @@ def _side(which: str, matrix: CSR, first: int, coefficients: Coefficients, reg: 
 @task
 def degrees(users: list[Any], items: list[Any]) -> Degrees:
     """The margins of the whole matrix, from those of its blocks."""
-    (user_sum, user_count), (item_sum, item_count) = (map(np.concatenate, zip(*side)) for side in (users, items))
+    (user_sum, user_count), (item_sum, item_count) = (
+        map(np.concatenate, zip(*side)) for side in (users, items)
+    )
     return Degrees(user_sum, item_sum, user_count, item_count)
 
 
@@ -157,7 +164,9 @@ def weights(which: str, first: int, stop: int, found: Coefficients, dtype: np.dt
     side = _side(other, CSR.empty(0, n_fixed), 0, found, 1.0, 1.0)
     terms, at = side.col_terms, slice(first, stop)
     alike = bool((terms == terms[0]).all())  # then the rows have them: `rgals.solvers.plan.fold_terms`
-    return Weights(side.gram_weight[at], side.linear_weight[at], terms[:0 if alike else None][at].astype(dtype))
+    return Weights(
+        side.gram_weight[at], side.linear_weight[at], terms[: 0 if alike else None][at].astype(dtype)
+    )
 
 
 # ---------------------------------------------------------------- where a fit begins
@@ -270,7 +279,9 @@ _lock = threading.Lock()
 _last: tuple[str, Any] = ("", None)  # the fixed side that this process has put together last
 
 
-def _whole(name: str, parts: list[Turned], kp: int, interaction: float | None) -> tuple[FixedSide, np.ndarray]:
+def _whole(
+    name: str, parts: list[Turned], kp: int, interaction: float | None
+) -> tuple[FixedSide, np.ndarray]:
     """The fixed side in one piece, once a process for all blocks of a half-step."""
     global _last
     with _lock:
@@ -352,6 +363,56 @@ def download(factors: Table, last: Change | None, solved: bool) -> Table:
     out = empty(factors.table.shape, factors.table.dtype)
     gram.multiply(factors.table, basis.T.astype(out.dtype), out, 1)
     return Table(out)
+
+
+@task
+def judge(
+    which: str, block: Block, found: Coefficients, setting: Setting, solved: Table, fixed: list[Table]
+) -> list[str]:
+    """Warnings of a block's factors: see `rgals.solvers.precision`."""
+    matrix, table = block.plan.matrix, np.concatenate([part.table for part in fixed])
+    side = _side(which, matrix, block.first, found, setting.reg, setting.reg_exponent)
+    given = matrix, solved.table if which == "users" else None, table, side, CPUBackend(1), which[:-1]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        check_underflow(matrix, solved.table, side, which[:-1], block.first)
+        warn_of_rounding(*given, np.arange(block.first, block.first + matrix.n_rows))
+    return [str(warning.message) for warning in said if warning.category is PrecisionWarning]
+
+
+# ---------------------------------------------------------------- lists
+
+
+@task
+def item_table(parts: list[Table], scale: np.ndarray | None) -> np.ndarray:
+    """The factors of all items, as they score."""
+    return with_scale(np.concatenate([part.table for part in parts]), scale)
+
+
+@task
+def user_names(labels: np.ndarray | None, first: int, stop: int) -> np.ndarray:
+    """What the users of a block are called."""
+    return np.arange(first, stop) if labels is None else labels[first:stop]
+
+
+@task
+def write_lists(
+    path: str,
+    users: Table,
+    seen: CSR,
+    names: np.ndarray,
+    items: np.ndarray,
+    labels: Any,
+    n: int,
+    filters: dict,
+) -> tuple[int, int, int]:
+    """Write the lists of a block's users: users, users served, rows."""
+    model = RGALS(n_jobs=1)
+    model._snapshot = FittedState(users.table, items, seen, names, labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # users without lists are counted
+        written = recommend_all(model, path, n, resume=False, **filters)
+    return written.users, written.served, written.rows
 
 
 def fixed_bytes(n: int, K: int, itemsize: int) -> int:

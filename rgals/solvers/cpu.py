@@ -168,7 +168,6 @@ class Solve:
         """What the rows are solved by."""
         self.rotated, self.d, self.s = found
 
-
     def _turn_start(self, back: np.ndarray) -> None:
         """Turn the current factors, where iterations start; rows that are solved directly need none."""
         iterated = self.plan.iterated.order
