@@ -77,9 +77,8 @@ def main() -> None:
     parts = (
         f"{planned.computing:.3f} computing, {planned.transfer:.3f} transfer, {planned.tasks:.3f} scheduling"
     )
-    print(
-        f"planned {planned.seconds:.3f} s ({parts}): measured is {found['cluster'] / planned.seconds:.2f} of it"
-    )
+    ratio = found["cluster"] / planned.seconds
+    print(f"planned {planned.seconds:.3f} s ({parts}): measured is {ratio:.2f} of it")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from rgals.solvers.cpu import CPUBackend, FixedSide, Solve, coupling_shift, find
 from rgals.solvers.plan import Plan, padded
 from rgals.solvers.precision import check_underflow, warn_of_rounding
 
+_PATIENCE = 20.0  # seconds for another process to compile a function: none takes as long
 _Task = TypeVar("_Task", bound=Callable[..., Any])
 
 
@@ -39,7 +40,7 @@ def _get_ready() -> None:
 
     folder = rows._run._cache.cache_path
     if folder is not None and os.access(folder, os.W_OK):
-        compile_once(Path(folder) / "locks")
+        compile_once(Path(folder) / "locks", _PATIENCE)
 
 
 def task(function: _Task) -> _Task:
