@@ -341,7 +341,7 @@ class DaskRGALS(RGALS):
         try:
             n_users, served, rows = map(sum, zip(*graphs.results(done), strict=True))
         except BaseException:
-            graphs.client.cancel(done, force=True)
+            graphs.client.cancel(done)
             raise
         return Written(os.fspath(out), n_users, served, rows, 0, time.perf_counter() - began)
 

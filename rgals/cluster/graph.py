@@ -131,7 +131,7 @@ class Graphs:
         """Leave nothing running or waiting; a task that has begun ends with its block."""
         with suppress(Exception):
             if self.client.status == "running":
-                self.client.cancel(list(self._futures), force=True)
+                self.client.cancel(list(self._futures))
 
     def forget(self) -> None:
         """Give back what workers have put together, without waiting for them."""

@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -33,14 +33,21 @@ _PATIENCE = 20.0  # seconds for another process to compile a function: none take
 _Task = TypeVar("_Task", bound=Callable[..., Any])
 
 
-@cache
+_lock = threading.Lock()
+_ready = False
+
+
 def _get_ready() -> None:
     """Of the processes of a machine one compiles, the others wait and find it in the cache."""
-    from rgals.warm import compile_once
+    global _ready
+    with _lock:  # a second time would wait for the first
+        if not _ready:
+            from rgals.warm import compile_once
 
-    folder = rows._run._cache.cache_path
-    if folder is not None and os.access(folder, os.W_OK):
-        compile_once(Path(folder) / "locks", _PATIENCE)
+            folder = rows._run._cache.cache_path
+            if folder is not None and os.access(folder, os.W_OK):
+                compile_once(Path(folder) / "locks", _PATIENCE)
+            _ready = True
 
 
 def task(function: _Task) -> _Task:
@@ -276,7 +283,6 @@ def turn(factors: Table, to: Change, own: Weights) -> Turned:
     return Turned(out, np.stack(found), own.terms)
 
 
-_lock = threading.Lock()
 _last: tuple[str, Any] = ("", None)  # the fixed side that this process has put together last
 
 
