@@ -313,15 +313,18 @@ class RGALS(
     def _state(self) -> FittedState:
         return cast(FittedState, super()._state())
 
+    def _outline(self) -> FittedState:
+        return cast(FittedState, super()._outline())
+
     @property
     def solver_(self) -> str:
         """What ran; see the class."""
-        return self._state().record.solver
+        return self._outline().record.solver
 
     @property
     def loss_(self) -> Loss:
         """The loss that was minimised, with numbers for what was "auto"."""
-        loss = self._state().loss
+        loss = self._outline().loss
         return type(loss)(**loss.get_params())
 
     @property
@@ -333,12 +336,12 @@ class RGALS(
     @property
     def reg_(self) -> float:
         """The strength of the regularisation that was used."""
-        return self._state().reg
+        return self._outline().reg
 
     @property
     def params_(self) -> dict[str, Any]:
         """``loss``, ``reg``, ``values``, ``init`` and ``n_iter`` as they were taken, in place of "auto"."""
-        state = self._state()
+        state = self._outline()
         record = state.record
         given = {name: record.params[name] for name in ("init", "n_iter")}
         found = {"init": record.history[0].get("init"), "n_iter": record.n_iter}

@@ -137,10 +137,10 @@ def _work() -> None:
             report({})
 
 
-def compile_once(folder: Path) -> None:
+def compile_once(folder: Path, patience: float | None = None) -> None:
     """From now on, compile a function only while no other process does: its lock is a file of this folder.
 
-    The other one waits, and finds the function in the cache.
+    The other one waits, but for at most ``patience`` seconds, and finds the function in the cache.
     """
     folder.mkdir(exist_ok=True)
     compile_here, load_here = Dispatcher.compile, library.load
@@ -148,7 +148,7 @@ def compile_once(folder: Path) -> None:
     def alone(name: str, run: Callable[..., Any], *args: Any) -> Any:
         path = folder / hashlib.sha256(name.encode()).hexdigest()[:16]
         # The order in which numba takes its lock and this one is always the same.
-        with global_compiler_lock, locked(path):
+        with global_compiler_lock, locked(path, patience):
             return run(*args)
 
     def compile(self: Any, signature: Any) -> Any:

@@ -30,10 +30,11 @@ def test_every_example_has_a_test():
         "convergence.py",
         "grid_search.py",
         "hard_negatives.py",
+        "cluster.py",
         "events.py",
         "service.py",
         "shop.py",
-    }  # service.py in test_service.py, postgres.py in stress/test_postgres.py
+    }  # service.py is run in test_service.py, cluster.py in cluster/test_dask.py, postgres.py in stress
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
 
 

@@ -29,6 +29,7 @@ LAYERS = (
     "baselines",
     "estimator",
     "warm",
+    "cluster",
     "plots",
     "model_selection",
     "compare",

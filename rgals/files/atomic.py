@@ -123,11 +123,19 @@ def lock(descriptor: int, *, wait: bool = False) -> bool | None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Wait until nobody else is inside with this path: a file that is locked meanwhile and then gone."""
+def locked(path: Path, patience: float | None = None) -> Iterator[None]:
+    """Wait until nobody else is inside with this path: a file that is locked meanwhile and then gone.
+
+    After ``patience`` seconds go in beside whoever is: it may have been stopped, or hang.
+    """
+    until = None if patience is None else time.monotonic() + patience
     while True:
         with open(path, "ab") as held:
-            lock(held.fileno(), wait=True)
+            while lock(held.fileno(), wait=until is None) is False:
+                if until is not None and time.monotonic() > until:
+                    yield
+                    return
+                time.sleep(_PAUSE)
             if os.fstat(held.fileno()).st_nlink:  # else its last holder removed it: others lock a new one
                 try:
                     yield

@@ -27,10 +27,8 @@ def cohesion(matrix: CSR) -> float:
     users = _every(counts, every)
     if len(users) < 2:
         return float("nan")
-    lengths = counts[users]
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    entries = np.arange(starts[-1]) + np.repeat(matrix.indptr[users] - starts[:-1], lengths)
-    items = matrix.indices[entries]
+    rows = matrix.take_rows(users)
+    lengths, starts, items = counts[users], rows.indptr, rows.indices
     weights = 1.0 / np.sqrt(np.repeat(lengths, lengths) * popularity[items])
     sampled = sp.csr_array((weights, items, starts), shape=(len(users), matrix.n_cols))
     others = sampled.T.tocsr()

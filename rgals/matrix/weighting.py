@@ -52,16 +52,26 @@ class Weighting:
     def of(cls, kind: str, matrix: CSR) -> "Weighting":
         """The weighting of a kind (one of `VALUES` but "auto") for the matrix that is fitted."""
         matrix = matrix.likes
-        if kind in ("raw", "binary"):
-            return cls(kind)
         if kind == "log1p" and matrix.is_binary:
             return cls(kind, float(np.log1p(1.0)))
-        made = cls(kind)
-        if kind == "bm25":
-            mean = float(matrix.row_sums.sum()) / max(matrix.n_rows, 1)
-            made = cls(kind, 1.0, mean or 1.0, matrix.n_rows, _idf(matrix.col_counts, matrix.n_rows))
-        total = sum(float(part.sum()) for part in made._chunks(matrix, made._norms(matrix), False))
-        return replace(made, scale=total / matrix.nnz) if total else made
+        length, counts = (0.0, None) if kind != "bm25" else (float(matrix.row_sums.sum()), matrix.col_counts)
+        made = cls.unscaled(kind, length, counts, matrix.n_rows)
+        return made if kind in ("raw", "binary") else made.scaled(made.total(matrix), matrix.nnz)
+
+    @classmethod
+    def unscaled(cls, kind: str, length: float, counts: np.ndarray | None, n_users: int) -> "Weighting":
+        """The same before it is `scaled`; for BM25 by the sum of all values and the counts of the items."""
+        if kind != "bm25" or counts is None:
+            return cls(kind)
+        return cls(kind, 1.0, length / max(n_users, 1) or 1.0, n_users, _idf(counts, n_users))
+
+    def total(self, matrix: CSR) -> float:
+        """Sum of the weights of some users' likes before they are scaled."""
+        return sum(float(part.sum()) for part in self._chunks(matrix, self._norms(matrix), False))
+
+    def scaled(self, total: float, nnz: int) -> "Weighting":
+        """The same with the mean weight 1, by the `total` of all users."""
+        return replace(self, scale=total / nnz) if total else self
 
     def halving(self, half_life: float, matrix: CSR) -> "Weighting":
         """The same with weights that halve in so long, for the matrix that is fitted."""
@@ -218,14 +228,24 @@ def are_ratings(matrix: CSR) -> bool:
     """Whether values look like stars: up to 5 or 10, in half steps, most of them high and many low."""
     if matrix.is_binary or matrix.nnz < _SAMPLE:
         return False
-    top = extremes(matrix)[1]
-    if top not in (5.0, 10.0):
-        return False
-    counts = np.zeros(2 * int(top) + 1, np.int64)
+    return look_like_stars(half_steps(matrix), matrix.nnz)
+
+
+def half_steps(matrix: CSR) -> np.ndarray:
+    """How many values there are of 0, 1/2, 1 and so on up to 10; zeros where there are others."""
+    counts = np.zeros(21, np.int64)
     for start in range(0, matrix.nnz, _CHUNK):
         halves = 2.0 * matrix.values[start : start + _CHUNK]
-        if (halves != np.rint(halves)).any():
-            return False
+        if (halves != np.rint(halves)).any() or halves.min() < 0 or halves.max() >= len(counts):
+            return np.zeros_like(counts)
         counts += np.bincount(halves.astype(np.int64), minlength=len(counts))
-    low = counts[: len(counts) // 2 + 1].sum() / matrix.nnz
+    return counts
+
+
+def look_like_stars(counts: np.ndarray, nnz: int) -> bool:
+    """`are_ratings` by `half_steps`."""
+    top = int(np.flatnonzero(counts).max(initial=0))
+    if nnz < _SAMPLE or counts.sum() != nnz or top not in (10, 20):
+        return False
+    low = counts[: top // 2 + 1].sum() / nnz
     return bool(np.count_nonzero(counts) >= _LEVELS and _LOW <= low <= 0.5)

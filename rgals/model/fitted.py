@@ -26,6 +26,10 @@ class Fitted:
             raise NotFittedError(f"{what}. Call 'fit' with a users x items matrix first.")
         return snapshot
 
+    def _outline(self) -> Snapshot:
+        """The state, without what is large where that lies elsewhere."""
+        return self._state()
+
     def __getstate__(self) -> dict[str, Any]:
         # One step: neither copies nor pickles see half of what another thread publishes.
         return self.__dict__.copy()
@@ -63,12 +67,12 @@ class Fitted:
     @property
     def n_iter_(self) -> int:
         """Iterations that ran."""
-        return self._state().record.n_iter
+        return self._outline().record.n_iter
 
     @property
     def history_(self) -> list[dict[str, Any]]:
         """What each iteration recorded."""
-        return self._state().record.history
+        return self._outline().record.history
 
     def info(self) -> Info:
         """What the fitted model is: data, parameters, time, how rows were solved, memory, versions, digest.

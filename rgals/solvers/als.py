@@ -1,5 +1,6 @@
 """Alternating least squares: the problem, and one iteration of two half-steps."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -38,27 +39,31 @@ class Problem:
 
 
 def choose_reg(reg: float | str, problem: Problem, degrees: Degrees, K: int) -> float:
-    """The strength of the regularisation of a fit: the loss's rule where it is "auto".
-
-    Rules speak of ``reg_exponent=1``, ``rho = reg W``. With another exponent nu, ``rho = reg_nu W^nu``, and
-    ``reg_nu = reg W^(1 - nu)`` keeps the ridge of the mean interaction: W is the geometric mean, over the
-    interactions and both sides, of the rows' weights.
-    """
+    """The strength of the regularisation of a fit: the loss's rule where it is "auto"."""
     if reg != AUTO:
         return float(reg)
-    users, items, nu = problem.users, problem.items, problem.reg_exponent
-    reg = problem.loss.defaults(degrees, K)["reg"]
-    if nu == 1.0:
+    reg, users, items = problem.loss.defaults(degrees, K)["reg"], problem.users, problem.items
+    if problem.reg_exponent == 1.0:
         return reg
-    logs = []
-    for matrix, side in (
-        (users, problem.coefficients.user_side(users, 1.0, 1.0)),
-        (items, problem.coefficients.item_side(items, 1.0, 1.0)),
-    ):
-        counts = np.where(side.ridge > 0, matrix.row_counts, 0)
-        weight = np.log(side.ridge, out=np.zeros(len(counts)), where=counts > 0)
-        logs.append(float(counts @ weight) / max(int(counts.sum()), 1))
-    return reg * float(np.exp((1.0 - nu) * np.mean(logs)))
+    sides = problem.coefficients.user_side(users, 1.0, 1.0), problem.coefficients.item_side(items, 1.0, 1.0)
+    logs = (weight_logs(*both) for both in zip((users, items), sides, strict=True))
+    return reg_at(reg, problem.reg_exponent, logs)
+
+
+def weight_logs(matrix: CSR, side: Side) -> tuple[float, int]:
+    """Logarithms of the weights of the rows, which are its ridges, summed over interactions; their number."""
+    counts = np.where(side.ridge > 0, matrix.row_counts, 0)
+    weight = np.log(side.ridge, out=np.zeros(len(counts)), where=counts > 0)
+    return float(counts @ weight), int(counts.sum())
+
+
+def reg_at(reg: float, exponent: float, logs: Iterable[tuple[float, int]]) -> float:
+    """The ``reg`` of a rule, which speaks of ``reg_exponent=1``, ``rho = reg W``, at another exponent nu.
+
+    ``rho = reg_nu W^nu``, and ``reg_nu = reg W^(1 - nu)`` keeps the ridge of the mean interaction: W is the
+    geometric mean, over the interactions and both sides, of the rows' weights. ``logs``: `weight_logs`.
+    """
+    return reg * float(np.exp((1.0 - exponent) * np.mean([total / max(n, 1) for total, n in logs])))
 
 
 def sides_of(problem: Problem) -> tuple[Side, Side]:

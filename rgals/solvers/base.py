@@ -57,12 +57,12 @@ class Backend(Protocol):
         """
 
 
-def raise_for_rows(info: np.ndarray, dtype: np.dtype) -> None:
-    """Raise `NumericalError` for the first row whose ``info`` is not 0."""
+def raise_for_rows(info: np.ndarray, dtype: np.dtype, first: int = 0) -> None:
+    """Raise `NumericalError` for the first row whose ``info`` is not 0; rows are counted from ``first``."""
     bad = np.flatnonzero(info)
     if not len(bad):
         return
-    row, code = int(bad[0]), int(info[bad[0]])
+    row, code = first + int(bad[0]), int(info[bad[0]])
     more = f" (and {len(bad) - 1} more rows)" if len(bad) > 1 else ""
     advice = "raise reg" if dtype == np.float64 else "raise reg or use dtype='float64'"
     known = {-1: "its diagonal is not positive and finite", -2: "its solution is not finite"}

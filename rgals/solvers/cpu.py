@@ -8,7 +8,7 @@ solve them to rounding (`rgals.kernels.cg`), and rows with few positives are sol
 (`rgals.kernels.cholesky`): neither needs any K x K matrix. `rgals.solvers.plan` says how each row is solved.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -76,7 +76,7 @@ class CPUBackend:
             out = Factors(empty((rows.n_rows, fixed.array.shape[1]), fixed.array.dtype), basis)
         with workers(self.n_jobs) as n_threads:
             plan = self._plan(rows, side, fixed.array, n_threads)
-            return _HalfStep(plan, fixed, out, n_threads).run(rotate, warm)
+            return Solve(plan, fixed, out, n_threads).run(rotate, warm)
 
     def _plan(self, rows: CSR, side: Side, fixed: np.ndarray, n_threads: int) -> Plan:
         K, dtype = fixed.shape[1], fixed.dtype
@@ -87,17 +87,20 @@ class CPUBackend:
         return self._plans[-1]
 
 
-class _HalfStep:
-    """One half-step: the arrays that its phases share."""
+class Solve:
+    """One half-step: the arrays that its phases share. ``first``: number of its first row, for errors."""
 
-    def __init__(self, plan: Plan, fixed: Factors, out: Factors, n_threads: int) -> None:
+    def __init__(self, plan: Plan, fixed: Factors, out: Factors, n_threads: int, first: int = 0) -> None:
         self.plan, self.side, self.steps, self.n_threads = plan, plan.side, plan.steps, n_threads
-        self.fixed, self.solved, self.out = fixed, out, out.array
+        self.fixed, self.solved, self.out, self.first = fixed, out, out.array, first
         self.n_rows, self.k, self.kp = plan.matrix.n_rows, self.out.shape[1], plan.kp
+        #: What rows are pulled to; coefficients of the fixed rows, where the plan has none.
         self.prior: np.ndarray | None = None
+        self.col_terms: np.ndarray | None = None
         self.empty, self.offset = np.zeros((1, self.k), self.out.dtype), 0.0
 
     def run(self, rotate: bool, warm: bool) -> HalfStep:
+        """All phases, where both sides are in this memory."""
         change = self._find_basis(rotate)
         self._turn_fixed(change, in_place=rotate)
         coupled = self.side.coupled and self.side.interaction
@@ -112,17 +115,11 @@ class _HalfStep:
             self._predict(self.side.prior, change)
         if coupled:
             if self.steps is None:
-                shift = self._coupling()
-            factors, value = self._solve(self.s + shift)
-            # The rows were charged for ``shift . v``; the objective has ``v^T H v`` (half of it when exact).
-            v = self._pull(factors)
-            H = self.side.interaction * self.d[: self.k]
-            value += float(v @ (H * v) - 2.0 * (shift[: self.k] @ v))
+                shift = coupling_shift(*self.coupling_sums(), self.side.interaction, self.d)
+            factors, value = self.solve(shift)
+            value += coupling_value(self.pull(factors), shift, self.side.interaction, self.d)
         else:
-            factors, value = self._solve(self.s)
-        if not np.isfinite(value):
-            bad = ~np.isfinite(factors).all(axis=1)
-            raise_for_rows(np.where(bad, -2, 0), factors.dtype)
+            factors, value = self.solve()
         if rotate:
             self.fixed.changed(change.fixed_basis)
             self.solved.changed(change.solved_basis)
@@ -152,45 +149,27 @@ class _HalfStep:
         """The basis in which the part that all rows share is diagonal."""
         side, fixed = self.side, self.fixed
         G = fixed.gramian(side.gram_weight, self.n_threads)
-        if side.interaction and not side.coupled:
-            u = self._sums(fixed.array)[1]
-            G -= side.interaction * np.outer(u, u)
+        u = self._sums(fixed.array)[1] if side.interaction and not side.coupled else None
         if not np.isfinite(G).all():
             row = int(np.argmin(np.isfinite(fixed.array).all(axis=1)))
             raise NumericalError(f"the Gramian of the fixed side is not finite; see its row {row}")
+        ratio = self.plan.ratio if rotate else None
         bases = fixed.basis, self.solved.basis
-        change = None
-        # Not where rows are solved for themselves: one row alone always qualifies, and its bytes must not
-        # depend on those that are solved beside it.
-        if rotate and self.plan.ratio is not None:
-            # Beyond that condition the directions which a Gramian of this precision cannot resolve would
-            # count: `_turn_fixed` measures those of an eigenbasis.
-            least = float(np.finfo(self.out.dtype).eps) ** 0.75
-            change = whitening(G, self.plan.ratio, *bases, self.n_threads, least)
-        return change or eigenbasis(G, *bases, self.n_threads)
+        return find_change(G, u, side.interaction, ratio, bases, self.out.dtype, self.n_threads)
 
     def _turn_fixed(self, change: Change, in_place: bool) -> None:
-        """``self.rotated``, and in its basis the diagonal ``self.d`` and the sums ``self.s``."""
         side, fixed = self.side, self.fixed.array
         rotated = fixed if in_place else empty(fixed.shape, fixed.dtype)
         forth = change.forth.astype(fixed.dtype)
         # Of the rotated factors themselves: a float32 Gramian cannot resolve its weak directions, these sums
         # do.
-        d, u, s = gram.multiply(fixed, forth, rotated, self.n_threads, side.gram_weight, side.linear_weight)
-        self.s = np.zeros(self.kp)
-        self.s[: self.k] = s
-        if change.whitens:
-            self.d = np.zeros(self.kp)  # all of the shared part is in units of the ridge
-        else:
-            interaction = 0.0 if side.coupled else side.interaction
-            d = np.maximum(d - interaction * u**2, 0.0)  # positive semidefinite: below zero is rounding
-            self.d = np.full(self.kp, d.max())
-            self.d[: self.k] = d
-        if self.kp != self.k:
-            padded = empty((len(rotated), self.kp), rotated.dtype)
-            padded[:, : self.k], padded[:, self.k :] = rotated, 0.0
-            rotated = padded
-        self.rotated = rotated.reshape(-1)
+        sums = gram.multiply(fixed, forth, rotated, self.n_threads, side.gram_weight, side.linear_weight)
+        interaction = 0.0 if side.coupled else side.interaction
+        self.take(fixed_side(rotated, sums, None if change.whitens else interaction, self.kp))
+
+    def take(self, found: "FixedSide") -> None:
+        """What the rows are solved by."""
+        self.rotated, self.d, self.s = found
 
     def _turn_start(self, back: np.ndarray) -> None:
         """Turn the current factors, where iterations start; rows that are solved directly need none."""
@@ -215,12 +194,17 @@ class _HalfStep:
         return Result(self.out, np.zeros(self.n_rows), np.zeros(self.n_rows, np.int32))
 
     def _part(self, at: slice, given: Rows, result: Result) -> tuple[Rows, Result]:
-        """Rows of a block with what they are pulled to, and the place of their results."""
-        found = Result(*(array[at] for array in result))
-        return given if self.prior is None else given._replace(prior=self.prior[at]), found
+        """Rows of a block with what belongs to this half-step, and the place of their results."""
+        if self.prior is not None:
+            given = given._replace(prior=self.prior[at])
+        if self.col_terms is not None:
+            given = given._replace(col_terms=self.col_terms)
+        return given, Result(*(array[at] for array in result))
 
-    def _solve(self, s: np.ndarray) -> tuple[np.ndarray, float]:
-        plan, basis, result = self.plan, self._basis(s), self._result()
+    def solve(self, shift: np.ndarray | None = None) -> tuple[np.ndarray, float]:
+        """The rows' factors, and ``sum_r b_r . p_r``; ``shift`` is what RGx's item side adds to ``s``."""
+        plan, result = self.plan, self._result()
+        basis = self._basis(self.s if shift is None else self.s + shift)
         self.out[plan.empty] = self.empty
         for block in plan.blocks():
             given, found = self._part(block.at, block.rows, result)
@@ -229,25 +213,23 @@ class _HalfStep:
             for all_work, steps in ((block.iterated, self.steps), (block.exact, None)):
                 for work in plan.launches(block, all_work):  # Ctrl-C is answered between two launches
                     rows.solve(work, given, basis, found, self.n_threads, steps)
-        raise_for_rows(result.info, self.out.dtype)
-        return self.out, float(result.value.sum())
+        self._check(result)
+        value = float(result.value.sum())
+        if not np.isfinite(value):
+            bad = ~np.isfinite(self.out).all(axis=1)
+            raise_for_rows(np.where(bad, -2, 0), self.out.dtype, self.first)
+        return self.out, value
 
-    def _coupling(self) -> np.ndarray:
-        """``H v``: what the shared interaction adds to ``s`` for every row.
+    def _check(self, result: Result) -> None:
+        raise_for_rows(result.info, self.out.dtype, self.first)
 
-        ``v = sum_r scale_r p_r`` solves ``(I - B H) v = sum_r scale_r A_r^-1 b_r`` with
-        ``B = sum_r scale_r^2 A_r^-1`` and ``H = i G``, diagonal in this basis.
-        """
-        k = self.k
-        B, solutions = np.zeros((k, k)), np.zeros(k)
+    def coupling_sums(self) -> tuple[np.ndarray, np.ndarray]:
+        """``B = sum_r scale_r^2 A_r^-1`` and ``sum_r scale_r A_r^-1 b_r``: see `coupling_shift`."""
+        B, solutions = np.zeros((self.k, self.k)), np.zeros(self.k)
         for inverses, pulled in (self._sums_of_weighted(), self._sums_of_diagonal()):
             B += inverses
             solutions += pulled
-        H = self.side.interaction * self.d[:k]
-        v = np.linalg.solve(np.eye(k) - B * H, solutions)
-        shift = np.zeros(self.kp)
-        shift[:k] = H * v
-        return shift
+        return B, solutions
 
     def _sums_of_weighted(self) -> tuple[np.ndarray, np.ndarray]:
         """``B`` and ``sum_r scale_r A_r^-1 b_r`` of the rows that have weights of their own."""
@@ -256,7 +238,7 @@ class _HalfStep:
             return np.zeros((k, k)), np.zeros(k)
         parts = ((work, *self._part(at, given, result)) for at, given, work in plan.coupled_blocks())
         B, solutions = rows.coupling_sums(parts, self._basis(self.s), self.n_threads)
-        raise_for_rows(result.info, self.out.dtype)
+        self._check(result)
         return B[:k, :k], solutions[:k]
 
     def _sums_of_diagonal(self) -> tuple[np.ndarray, np.ndarray]:
@@ -270,7 +252,7 @@ class _HalfStep:
             some = others[start : start + _AT_ONCE]
             D = np.outer(side.scale[some], self.d[:k]) + side.ridge[some, None]
             result.info[some[~(D.min(axis=1) > np.finfo(self.out.dtype).tiny)]] = NOT_POSITIVE
-            raise_for_rows(result.info, self.out.dtype)
+            self._check(result)
             total += side.scale[some] ** 2 @ (1.0 / D)
         if not len(plan.diagonal):
             return np.diag(total), np.zeros(k)
@@ -278,8 +260,8 @@ class _HalfStep:
         for block in plan.blocks():
             given, found = self._part(block.at, block.rows, result)
             diagonal.solve(block.diagonal, given, self._basis(self.s), found, self.n_threads)
-        raise_for_rows(result.info, self.out.dtype)
-        return np.diag(total), self._pull(self.out)
+        self._check(result)
+        return np.diag(total), self.pull(self.out)
 
     def _majorised_coupling(self, back: np.ndarray) -> np.ndarray:
         """``H v`` at the current factors, which are not turned yet.
@@ -288,9 +270,85 @@ class _HalfStep:
         objective with the tangent lowers the objective itself.
         """
         shift = np.zeros(self.kp)
-        shift[: self.k] = self.side.interaction * self.d[: self.k] * (self._pull(self.out) @ back)
+        shift[: self.k] = self.side.interaction * self.d[: self.k] * (self.pull(self.out) @ back)
         return shift
 
-    def _pull(self, solved: np.ndarray) -> np.ndarray:
+    def pull(self, solved: np.ndarray) -> np.ndarray:
         """``sum_r scale_r p_r``."""
         return sums.column_sums(solved, self.side.scale, self.side.scale, self.n_threads)[1]
+
+
+class FixedSide(NamedTuple):
+    """The fixed side of a half-step as its rows are solved by it; the numbers of factors are whole blocks."""
+
+    rotated: np.ndarray  # (n_fixed * kp,)
+    d: np.ndarray  # (kp,): the diagonal of its Gramian; zeros where all of it is in units of the ridge
+    s: np.ndarray  # (kp,): its sums by the weights of the linear terms
+
+
+def fixed_side(
+    rotated: np.ndarray, sums: tuple[np.ndarray, ...], interaction: float | None, kp: int
+) -> FixedSide:
+    """From a table that a `Change` has turned, and the `column_sums` of it.
+
+    ``interaction``: of rows that are not coupled; None where the change whitens.
+    """
+    d, u, linear = sums
+    k, s, diagonal = len(d), np.zeros(kp), np.zeros(kp)
+    s[:k] = linear
+    if interaction is not None:
+        d = np.maximum(d - interaction * u**2, 0.0)  # positive semidefinite: below zero is rounding
+        diagonal[:] = d.max()
+        diagonal[:k] = d
+    if kp != rotated.shape[1]:
+        padded = empty((len(rotated), kp), rotated.dtype)
+        padded[:, :k], padded[:, k:] = rotated, 0.0
+        rotated = padded
+    return FixedSide(rotated.reshape(-1), diagonal, s)
+
+
+def find_change(
+    G: np.ndarray,
+    u: np.ndarray | None,
+    interaction: float,
+    ratio: float | None,
+    bases: tuple[np.ndarray | None, np.ndarray | None],
+    dtype: np.dtype,
+    n_threads: int,
+) -> Change:
+    """The basis of a half-step, from the Gramian of the fixed side and its sums where rows interact alone.
+
+    ``ratio``: `Plan.ratio` of the rows that are solved. Not where rows are solved for themselves: one row
+    alone always has a ratio, and its bytes must not depend on those that are solved beside it.
+    """
+    if u is not None:
+        G -= interaction * np.outer(u, u)
+    change = None
+    if ratio is not None:
+        # Beyond that condition the directions which a Gramian of this precision cannot resolve would
+        # count: `fixed_side` has measured those of an eigenbasis.
+        least = float(np.finfo(dtype).eps) ** 0.75
+        change = whitening(G, ratio, *bases, n_threads, least)
+    return change or eigenbasis(G, *bases, n_threads)
+
+
+def coupling_shift(B: np.ndarray, solutions: np.ndarray, interaction: float, d: np.ndarray) -> np.ndarray:
+    """``H v``: what the shared interaction adds to ``s`` for every row.
+
+    ``v = sum_r scale_r p_r`` solves ``(I - B H) v = sum_r scale_r A_r^-1 b_r`` with
+    ``B = sum_r scale_r^2 A_r^-1`` and ``H = i G``, diagonal in this basis.
+    """
+    k = len(B)
+    H = interaction * d[:k]
+    shift = np.zeros(len(d))
+    shift[:k] = H * np.linalg.solve(np.eye(k) - B * H, solutions)
+    return shift
+
+
+def coupling_value(v: np.ndarray, shift: np.ndarray, interaction: float, d: np.ndarray) -> float:
+    """What the interaction adds to the value of rows that `coupling_shift` has moved.
+
+    The rows were charged for ``shift . v``; the objective has ``v^T H v`` (half of it when exact).
+    """
+    k = len(v)
+    return float(v @ (interaction * d[:k] * v) - 2.0 * (shift[:k] @ v))

@@ -245,6 +245,15 @@ class Plan:
         #: What the scale of every row that has a system is of its ridge, where that is one number.
         self.ratio = None if is_coupled else common_ratio(side.scale, side.ridge, has_system)
 
+    def forget_columns(self) -> None:
+        """Leave out what belongs to the fixed side, of rows in memory: `Solve.col_terms` brings it along."""
+        none, few = np.empty(0), np.empty((0, self.side.col_terms.shape[1]))
+        self.side = replace(self.side, gram_weight=none, linear_weight=none, col_terms=few)
+        self._terms = self._terms[0], few.astype(self.dtype)
+        assert self.rows is not None and self._whole is not None
+        self.rows = self.rows._replace(col_terms=self._terms[1])
+        self._whole = self._whole._replace(rows=self.rows)
+
     def _block_of(self, rows: np.ndarray) -> np.ndarray:
         return np.searchsorted(self._cuts, rows, side="right") - 1
 

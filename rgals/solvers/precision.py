@@ -91,10 +91,11 @@ def hard_rows_at_risk(
     return some, part, at
 
 
-def check_underflow(rows: CSR, solved: np.ndarray, side: Side, what: str) -> None:
+def check_underflow(rows: CSR, solved: np.ndarray, side: Side, what: str, first: int = 0) -> None:
     """Refuse factors that are 0 because the weights of their rows are next to nothing.
 
-    Factors that regularisation brought to 0, iteration after iteration, are a `PrecisionWarning`.
+    Rows are counted from ``first``. Factors that regularisation brought to 0, iteration after iteration,
+    are a `PrecisionWarning`.
     """
     kind = np.finfo(solved.dtype)
     held = kind.tiny / kind.eps  # below, numbers have fewer digits than others, or none
@@ -105,16 +106,16 @@ def check_underflow(rows: CSR, solved: np.ndarray, side: Side, what: str) -> Non
         pull = np.abs(linear).max(initial=0.0)
         if pull == 0.0:
             continue
-        more = f" (and of up to {lost.sum() - 1} more)" if lost.sum() > 1 else ""
+        named, more = first + int(row), f" (and of up to {lost.sum() - 1} more)" if lost.sum() > 1 else ""
         against = max(float(part.ridge[0]), float(part.scale[0]))
         if pull < kind.eps * against:
             raise NumericalError(
-                f"the factors of {what} {row}{more} are too small for {kind.dtype}: its weights, at most "
+                f"the factors of {what} {named}{more} are too small for {kind.dtype}: its weights, at most "
                 f"{pull:.1e}, are nothing beside {against:.1e} of all else. Scale the values of the matrix "
                 "to about 1, or lower reg"
             )
         warnings.warn(
-            f"the factors of {what} {row}{more} have come to 0: reg leaves nothing of them. Lower reg",
+            f"the factors of {what} {named}{more} have come to 0: reg leaves nothing of them. Lower reg",
             PrecisionWarning,
             stacklevel=5,  # of the caller of `fit`, which is decorated
         )

@@ -246,7 +246,7 @@ def describe(
         "random_state": plain(model.random_state) if is_seed(model.random_state) else None,
         "start": "random" if last is None else " ".join(map(digest, last[:sides])),
         "shape": list(matrix.shape),
-        "X": fingerprint(matrix),
+        "X": fingerprint(matrix) if isinstance(matrix, CSR) else matrix.fingerprint,
         "validation": None if held_out is None else fingerprint(held_out),
     }
 

@@ -68,17 +68,22 @@ def weigh(values: str, matrix: CSR, *, depth: int) -> Weighting:
     if values != AUTO:
         return Weighting.of(values, matrix)
     matrix = matrix.likes
-    found, taken, said = spread(matrix), "raw", ""
+    ends = (0.0, 0.0) if matrix.is_binary else extremes(matrix)
+    return Weighting.of(choose_values(spread(matrix), are_ratings(matrix), ends, depth + 1), matrix)
+
+
+def choose_values(found: float, stars: bool, ends: tuple[float, float], depth: int) -> str:
+    """What "auto" takes for values of a `spread`, from the least to the largest; ``stars``: `are_ratings`."""
+    taken, said = "raw", ""
     if found > HEAVY:
-        least, top = extremes(matrix)
         taken = "binary"
         said = (
-            f"values run from {least:g} to {top:g}, with a standard deviation "
+            f"values run from {ends[0]:g} to {ends[1]:g}, with a standard deviation "
             f"of {found:.1f} times their mean: as weights, a few would outrule all others. values='auto' "
             "took 'binary': each interaction weighs 1. Set values='binary', 'log1p', 'bm25' or 'raw' instead"
         )
-    elif are_ratings(matrix):
-        top = extremes(matrix)[1]
+    elif stars:
+        top = ends[1]
         said = (
             f"values look like ratings up to {top:g}: all are positives, the low ones too, with their stars "
             f"as weights. To keep the high ones alone, read with min_value={0.8 * top:g} (rgals fit "
@@ -86,7 +91,7 @@ def weigh(values: str, matrix: CSR, *, depth: int) -> Weighting:
         )
     if said:
         warnings.warn(said, ValuesWarning, stacklevel=depth)
-    return Weighting.of(taken, matrix)
+    return taken
 
 
 def halving(weighting: Weighting, half_life: Any, matrix: CSR) -> Weighting:

@@ -1,0 +1,366 @@
+"""DaskRGALS: `RGALS` on a Dask cluster."""
+
+import os
+import time
+import warnings
+from copy import copy
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from typing import Any, Self
+
+import numpy as np
+from sklearn.exceptions import NotFittedError
+
+from rgals.cluster import tasks
+from rgals.cluster.als import ClusterALS, ClusterProblem
+from rgals.cluster.graph import Graphs, client_of
+from rgals.cluster.shards import Shards, shards_of
+from rgals.estimator import RGALS
+from rgals.model.state import FitRecord, FittedState, parameters_of, readout_scale, with_scale
+from rgals.runtime.checks import check_choice, check_int
+from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, PrecisionWarning
+from rgals.runtime.memory import readable
+from rgals.scoring._streaming import Written
+from rgals.training.checkpoint import open_store
+from rgals.training.fit import check_parameters, describe_fit, taken
+from rgals.training.run import run
+from rgals.training.start import RANDOM, most_iterations, when_settled
+from rgals.training.watch import make_watchers
+
+_OWN = ("client", "n_blocks")  # parameters that `RGALS` does not have
+#: What a fit on a cluster takes of parameters that have other values elsewhere.
+_ONLY: dict[str, tuple] = {
+    "solver": ("auto", "exact"),
+    "device": ("cpu",),
+    "init": ("auto", "random"),
+    "hard_negatives": (None,),
+    "early_stopping": (False,),
+    "warm_start": (False,),
+    "half_life": (None,),
+}
+
+
+@dataclass(frozen=True)
+class _Remote:
+    """A fit whose factors are on the workers still."""
+
+    outline: FittedState  # without factors, interactions and ids
+    shards: Shards  # as given
+    users: list[Any]  # futures of factors, block by block
+    items: list[Any]
+    labels: tuple[Any, Any]  # futures, or arrays
+
+
+@dataclass(eq=False, repr=False)
+class DaskRGALS(RGALS):
+    """`RGALS` on a Dask cluster: the same model, fitted by blocks of rows on the workers.
+
+    Each worker holds its blocks of the matrix, and one whole side of the factors during a half-step; neither
+    interactions nor factors pass the client, which holds the margins: some ten numbers a row. The bits of a
+    fit depend on ``n_blocks``, not on the workers, their threads or the order in which they finish; against a
+    fit in one process, sums are taken in another order, and factors differ by rounding.
+
+    Parameters
+    ----------
+    K, loss, reg, reg_exponent, n_iter, dtype, readout_exponent, tol, values, random_state, verbose
+        As in `RGALS`. Its other parameters are refused where they are not at their defaults, but for
+        ``n_jobs``, which is for the methods of a fitted model: on the cluster, each thread of a worker has
+        a block of its own.
+    init : {"auto", "random"}, default="auto"
+        The random start of `RGALS`; "auto" is "random" here.
+    client : dask.distributed.Client or None, default=None
+        None for the one that was made last. It is in no pickle and in no file.
+    n_blocks : int or None, default=None
+        Blocks of the rows of either side; None for one per million interactions, 8 to 128. There should be
+        some for each thread of the cluster.
+
+    Attributes
+    ----------
+    client_ : dask.distributed.Client
+        What the fit ran on.
+    history_, loss_, reg_, params_, n_iter_, solver_
+        As in `RGALS`. Other attributes and methods bring the model to the client, once, as `to_local` does.
+
+    See Also
+    --------
+    RGALS
+
+    Examples
+    --------
+    >>> from dask.distributed import Client  # doctest: +SKIP
+    >>> from rgals.cluster import DaskRGALS
+    >>> client = Client("tcp://scheduler:8786")  # doctest: +SKIP
+    >>> model = DaskRGALS(K=64, client=client).fit("s3-mount/events/")  # doctest: +SKIP
+    >>> model.recommend_all("recommendations/")  # doctest: +SKIP
+    >>> local = model.to_local()  # doctest: +SKIP
+    >>> DaskRGALS(K=64, n_blocks=16)
+    DaskRGALS(n_blocks=16)
+    """
+
+    _: KW_ONLY
+    client: Any = None
+    n_blocks: int | None = None
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        validation: Any = None,
+        callbacks: Any = None,
+        checkpoint: Any = None,
+        user_ids: Any = None,
+        item_ids: Any = None,
+        columns: Any = None,
+        user_features: Any = None,
+        item_features: Any = None,
+    ) -> Self:
+        """Fit the factors on the cluster.
+
+        Parameters
+        ----------
+        X : dask array, dask dataframe, path or paths, or what `RGALS.fit` takes
+            A dask array has chunks of rows, scipy CSR matrices; a dask dataframe is a table of users, items
+            and values, whose ids are numbered on the workers. Paths are of files that
+            `rgals.datasets.read_interactions` reads, or of folders of such; the workers read them. All else
+            passes the client and suits small data.
+        y, validation, user_features, item_features : ignored
+            Nothing, or refused by name.
+        callbacks : callable or sequence of callables, optional
+            As in `RGALS.fit`; factors come to the client where a callback asks for them.
+        checkpoint : path or Checkpoint, optional
+            As in `RGALS.fit`: a folder of the client, to which factors come after every iteration.
+        user_ids, item_ids, columns
+            As in `RGALS.fit`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ParameterError
+            A parameter is out of range, or cannot work on a cluster; or there is no client.
+        MissingDependencyError
+            dask.distributed is not installed.
+        RgalsError
+            A block was lost, with every worker that had it, or there is no worker, or no scheduler any more;
+            the message names what is known.
+        """
+        features = {"user_features": user_features, "item_features": item_features}
+        for name, value in {"validation": validation, **features}.items():
+            if value is not None:
+                raise ParameterError(name, "given", "DaskRGALS takes none; fit RGALS, or leave it out")
+        given = copy(self)
+        given.loss = copy(self.loss)
+        dtype = check_parameters(given, checkpoint)
+        for name, possible in _ONLY.items():
+            value = getattr(given, name)
+            if not any(value is one or (isinstance(one, str) and value == one) for one in possible):
+                line = " or ".join(map(repr, possible))
+                raise ParameterError(name, value, f"on a cluster it must be {line}; fit RGALS for others")
+        if given.n_blocks is not None:
+            check_int("n_blocks", given.n_blocks, 1)
+        graphs = Graphs(client_of(given.client))
+        try:
+            found = given._fit_on(graphs, X, dtype, callbacks, checkpoint, (user_ids, item_ids), columns)
+        except BaseException:
+            graphs.cancel()
+            raise
+        finally:
+            graphs.forget()
+        self._remote, self.client_, self._snapshot = found, graphs.client, None
+        return self
+
+    def _fit_on(
+        self, graphs: Graphs, X: Any, dtype: Any, callbacks: Any, checkpoint: Any, ids: Any, columns: Any
+    ) -> _Remote:
+        params = {k: v for k, v in parameters_of(self).items() if k not in _OWN}
+        source = shards_of(graphs, self, X, dtype, ids, columns)
+        shards = source.shards
+        self._check_workers(graphs, shards, dtype)
+        weighting = shards.weigh(self.values)
+        self.values = weighting.kind
+        seed, store = open_store(checkpoint, self._checkpoint, self.random_state)
+        problem = ClusterProblem(graphs, self, shards.weighted(weighting, dtype), dtype)
+        scale = readout_scale(problem.degrees, float(self.readout_exponent), dtype)
+        if store is not None:
+            description = describe_fit(self, problem.loss, problem.solver, RANDOM, shards, None)  # type: ignore[arg-type]
+            store.description = {**description, "n_blocks": len(shards.users)}
+        problem.draw_users(
+            np.random.default_rng(seed), self.K**-0.5 if self.init_scale is None else self.init_scale
+        )
+        steps = ClusterALS(problem, scale)
+        _, history = run(
+            steps,
+            most_iterations(self, None),
+            tol=self.tol,
+            settled=when_settled(self, problem),  # type: ignore[arg-type]
+            watchers=make_watchers(self, shards, None, callbacks)[0],  # type: ignore[arg-type]
+            store=store,
+            verbose=bool(self.verbose),
+        )
+        for said in steps.finish()[:1]:
+            warnings.warn(said, PrecisionWarning, stacklevel=4)
+        for row in history:
+            row.update(taken(self, problem, RANDOM))  # type: ignore[arg-type]
+        none = np.empty((0, self.K), dtype)
+        outline = FittedState(
+            user_factors=none,
+            item_factors=none,
+            item_scale=scale,
+            readout_exponent=float(self.readout_exponent),
+            loss=problem.loss,
+            reg=problem.reg,
+            reg_exponent=problem.reg_exponent,
+            degrees=problem.degrees.alone(),
+            weighting=weighting,
+            record=FitRecord(params, history, len(history), problem.solver, source.names),
+        )
+        users, items = (problem.sides[name].factors for name in ("users", "items"))
+        return _Remote(outline, shards, users, items, source.labels)
+
+    def _check_workers(self, graphs: Graphs, shards: Shards, dtype: Any) -> None:
+        """Refuse ahead what a worker cannot hold."""
+        n = max(shards.shape)
+        needed = tasks.fixed_bytes(n, self.K, np.dtype(dtype).itemsize)
+        workers = graphs.client.scheduler_info(n_workers=-1)["workers"]
+        for address, worker in workers.items():
+            if 0 < worker["memory_limit"] < needed:
+                raise InsufficientMemoryError(
+                    f"a fit with K={self.K} of {shards.shape[0]:,} users and {shards.shape[1]:,} items needs "
+                    f"about {readable(needed)} on every worker, for the factors of one side; {address} has "
+                    f"{readable(worker['memory_limit'])}. Give workers more, or lower K"
+                )
+
+    # ------------------------------------------------------------------ what is fitted
+
+    def _outline(self) -> FittedState:
+        remote = getattr(self, "_remote", None)
+        return super()._outline() if remote is None else remote.outline
+
+    def _state(self) -> FittedState:
+        remote: _Remote | None = getattr(self, "_remote", None)
+        if remote is not None and self._snapshot is None:
+            graphs = remote.shards.graphs
+            users, items = (
+                np.concatenate([part.table for part in graphs.results(side)])
+                for side in (remote.users, remote.items)
+            )
+            labels = [
+                of if of is None or isinstance(of, np.ndarray) else graphs.results([of])[0]
+                for of in remote.labels
+            ]
+            self._snapshot = replace(
+                remote.outline,
+                user_factors=users,
+                item_factors=with_scale(items, remote.outline.item_scale),
+                seen=remote.shards.load(),
+                user_ids=labels[0],
+                item_ids=labels[1],
+            )
+        return super()._state()
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return getattr(self, "_remote", None) is not None or super().__sklearn_is_fitted__()
+
+    def to_local(self) -> RGALS:
+        """The fitted model in the client's memory: an ordinary `RGALS`.
+
+        Returns
+        -------
+        RGALS
+
+        Raises
+        ------
+        NotFittedError
+            There is no fit.
+        """
+        model = RGALS(
+            **{field.name: getattr(self, field.name) for field in fields(RGALS) if field.name != "_"}
+        )
+        model._snapshot = self._state()
+        return model
+
+    def recommend_all(
+        self,
+        out: str | os.PathLike,
+        n: int = 10,
+        *,
+        exclude: str | None = "train",
+        candidates: Any = None,
+        exclude_items: Any = None,
+    ) -> Written:
+        """Write the best items of every user, on the cluster: a parquet file for each block of users.
+
+        Parameters
+        ----------
+        out : str or path
+            An empty folder, or none yet, that client and workers reach by the same path.
+        n : int, default 10
+            Items for each user.
+        exclude : {"train", None}, default "train"
+        candidates, exclude_items : sequence of item ids, or Positions, optional
+            As in `rgals.scoring.recommend_all`, which has the columns of the files, too.
+
+        Returns
+        -------
+        Written
+            Named tuple: path, users, served, rows, resumed, seconds.
+
+        Raises
+        ------
+        NotFittedError
+            There is no fit on a cluster; a loaded or unpickled model has `rgals.scoring.recommend_all`.
+        InputError
+            The folder is not empty.
+        """
+        remote: _Remote | None = getattr(self, "_remote", None)
+        if remote is None:
+            raise NotFittedError(
+                "there is no fit on a cluster: call fit, or rgals.scoring.recommend_all(model, out)"
+            )
+        check_int("n", n, 1)
+        check_choice("exclude", exclude, ("train", None))
+        folder, began = os.path.abspath(out), time.perf_counter()
+        os.makedirs(folder, exist_ok=True)
+        if os.listdir(folder):
+            raise InputError(f"{folder} is not empty; give a new folder, or remove what is there")
+        graphs, cuts = remote.shards.graphs, remote.shards.cuts.tolist()
+        key, n_blocks = graphs.key, len(remote.users)
+        filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
+        mark = time.time_ns()  # of this call, among the keys of the fit
+        items = key(f"lists-items{mark}")
+        graph: dict[str, tuple] = {items: (tasks.item_table, remote.items, remote.outline.item_scale)}
+        for i, (users, seen) in enumerate(zip(remote.users, remote.shards.users, strict=True)):
+            names = key(f"lists-names{mark}", i)
+            graph[names] = tasks.user_names, remote.labels[0], cuts[i], cuts[i + 1]
+            path = os.path.join(folder, f"part-{i:05d}-of-{n_blocks:05d}.parquet")
+            given = path, users, seen, names, items, remote.labels[1], n, filters
+            graph[key(f"lists{mark}", i)] = tasks.write_lists, *given
+        done = graphs.submit(graph, [key(f"lists{mark}", i) for i in range(n_blocks)])
+        try:
+            n_users, served, rows = map(sum, zip(*graphs.results(done), strict=True))
+        except BaseException:
+            graphs.client.cancel(done)
+            raise
+        return Written(os.fspath(out), n_users, served, rows, 0, time.perf_counter() - began)
+
+    def __copy__(self) -> Self:
+        made = type(self).__new__(type(self))
+        vars(made).update(vars(self))
+        return made
+
+    def __sklearn_clone__(self) -> Self:
+        alone = copy(self)
+        alone.client = None
+        made = super(alone.__class__, alone).__sklearn_clone__()
+        made.client = self.client
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        if getattr(self, "_remote", None) is not None:
+            self._state()
+        kept = super().__getstate__()
+        return {name: value for name, value in kept.items() if name not in ("_remote", "client_")} | {
+            "client": None
+        }

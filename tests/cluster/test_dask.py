@@ -1,0 +1,285 @@
+"""DaskRGALS on a real cluster of two processes: all kinds of input, the same bits, faults, refusals."""
+
+import os
+import pickle
+import signal
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+
+from rgals import IALS, RG2, RGALS, RGX, WRMF, Checkpoint
+from rgals.cluster import DaskRGALS
+from rgals.datasets import make_implicit
+from rgals.runtime.errors import (
+    CheckpointError,
+    InputError,
+    InsufficientMemoryError,
+    NumericalError,
+    ParameterError,
+    RgalsError,
+)
+
+distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
+dask = pytest.importorskip("dask")
+
+SETTING = {"K": 16, "n_iter": 2, "random_state": 0, "values": "raw"}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def client(cluster):
+    with distributed.Client(cluster) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def X():
+    X = make_implicit(240, 180, mean_interactions=12, random_state=0).matrix
+    X.data = np.random.default_rng(0).integers(1, 6, X.nnz).astype(np.float32)
+    return X
+
+
+def fit(client, X, **params):
+    return DaskRGALS(client=client, **{**SETTING, "n_blocks": 4, **params}).fit(X)
+
+
+def scores(model):
+    return model.user_factors_ @ model.item_factors_.T
+
+
+def assert_close(model, local, tol=1e-5):
+    one, other = scores(model), scores(local)
+    assert np.abs(one - other).max() <= tol * np.abs(other).max()
+    both = [[row["objective"] for row in m.history_] for m in (model, local)]
+    np.testing.assert_allclose(*both, rtol=tol)
+    assert (model.solver_, model.n_iter_) == (local.solver_, local.n_iter_)
+    assert model.reg_ == pytest.approx(local.reg_, rel=1e-9)
+
+
+# ---------------------------------------------------------------- the same model
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"loss": RGX(), "K": 20},
+        {"loss": RGX(form="gramian"), "dtype": "float64"},
+        {"loss": RG2(alpha=0.0), "reg_exponent": 0.5},
+        {"loss": RG2(n_negatives=50, user_exponent=0.5, item_exponent=-0.3, proposal_exponent=0.5)},
+        {"loss": WRMF(), "values": "bm25", "readout_exponent": 0.1},
+        {"loss": IALS(), "values": "auto", "n_iter": "auto", "K": 64},
+    ],
+    ids=str,
+)
+def test_the_model_is_that_of_one_process(client, X, params):
+    local = RGALS(**{**SETTING, **params})
+    assert_close(fit(client, X, **params), local.fit(X), 1e-12 if local.dtype == "float64" else 1e-5)
+
+
+def test_dislikes(client, X):
+    disliked = X.copy()
+    disliked.data[::7] *= -1
+    loss = IALS(dislikes=True)
+    assert_close(fit(client, disliked, loss=loss), RGALS(**SETTING, loss=loss).fit(disliked))
+
+
+def test_the_bits_do_not_depend_on_the_workers(client, X):
+    """One worker of three threads, in this process, against two processes of one thread."""
+    found = fit(client, X, loss=RGX())
+    with distributed.Client(
+        processes=False, n_workers=1, threads_per_worker=3, dashboard_address=None
+    ) as one:
+        other = fit(one, X, loss=RGX())
+        assert (other.user_factors_ == found.user_factors_).all()
+        assert (other.item_factors_ == found.item_factors_).all()
+        assert other.history_[-1]["objective"] == found.history_[-1]["objective"]
+
+
+# ---------------------------------------------------------------- inputs
+
+
+@pytest.fixture(scope="module")
+def frame(X):
+    pairs = X.tocoo()
+    columns = {"user": [f"u{row:03d}" for row in pairs.row], "item": 7 * pairs.col, "value": pairs.data}
+    return pd.DataFrame(columns).sample(frac=1.0, random_state=0).reset_index(drop=True)
+
+
+def test_tables_are_numbered_on_the_workers(client, frame, tmp_path):
+    import dask.dataframe as dd
+
+    twice = pd.concat([frame, frame[:50]])  # in different parts: their values are added
+    for i in range(3):
+        twice[i::3].to_parquet(tmp_path / f"part{i}.parquet")
+    local = RGALS(**SETTING).fit(twice)
+    for given in (dd.from_pandas(twice.reset_index(drop=True), npartitions=3), tmp_path):
+        model = fit(client, given)
+        assert_close(model, local)
+        assert (model.user_ids_ == local.user_ids_).all() and (model.item_ids_ == local.item_ids_).all()
+        assert (model.seen_ != local.seen_).nnz == 0
+        assert model.recommend(["u003"], n=3)[0].tolist() == local.recommend(["u003"], n=3)[0].tolist()
+
+
+def test_chunks_of_a_dask_array(client, X):
+    import dask.array as da
+
+    meta = sp.csr_array((0, 0), dtype=np.float32)
+    cuts = [0, 70, 71, 240]
+    parts = [
+        da.from_delayed(dask.delayed(X[a:b]), (b - a, X.shape[1]), np.float32, meta=meta)
+        for a, b in zip(cuts[:-1], cuts[1:], strict=True)
+    ]
+    model = fit(client, da.concatenate(parts))
+    assert (model.user_factors_ == fit(client, X).user_factors_).all()  # the blocks are those of the matrix
+
+
+def test_what_is_wrong_with_the_data_is_said(client, X):
+    import dask.dataframe as dd
+
+    with pytest.raises(InputError, match="no interactions"):
+        fit(client, sp.csr_array((5, 4)))
+    with pytest.raises(InputError, match="column of users"):
+        fit(client, dd.from_pandas(pd.DataFrame({f"c{i}": [1.0, 2.0] for i in range(6)}), npartitions=1))
+    with pytest.raises(FileNotFoundError):
+        fit(client, ["nowhere.parquet"])
+
+
+# ---------------------------------------------------------------- an estimator
+
+
+def test_the_client_travels_in_no_copy(client, X, tmp_path):
+    model = fit(client, X)
+    assert model.client_ is client
+    copied = clone(model)
+    assert copied.client is client and copied.get_params()["n_blocks"] == 4
+    assert not hasattr(copied, "client_") and "n_blocks=4" in repr(copied)
+    again = pickle.loads(pickle.dumps(model))
+    assert again.client is None and not hasattr(again, "client_")
+    local = model.to_local()
+    assert type(local) is RGALS
+    np.testing.assert_allclose(local.transform(X), local.user_factors_, atol=1e-5)
+    model.save(tmp_path / "model.npz")
+    for other in (again, local, RGALS.load(tmp_path / "model.npz")):
+        assert (other.user_factors_ == model.user_factors_).all()
+        assert other.history_ == model.history_
+    assert_close(DaskRGALS(**SETTING).fit(X), local, 1e-4)  # the client that was made last
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("solver", "pcg"), ("device", "cuda"), ("hard_negatives", 0.1), ("early_stopping", True),
+        ("warm_start", True), ("half_life", "90d"), ("n_blocks", 0), ("K", 0),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused_by_name(client, X, name, value):
+    with pytest.raises(ParameterError, match=f"^{name}="):
+        fit(client, X, **{name: value})
+
+
+def test_more_than_the_workers_have_is_refused(client):
+    n = 2_000_000
+    X = sp.csr_array((np.ones(3, np.float32), ([0, 1, n - 1], [0, 1, 2])), shape=(n, 3))
+    with pytest.raises(InsufficientMemoryError, match=r"on every worker.* GiB"):
+        fit(client, X, K=8192, n_blocks=2)
+
+
+def test_errors_count_rows_of_the_whole_matrix(client):
+    """Two users alone, of whom the second has nothing that makes its system definite."""
+    X = sp.csr_array(np.eye(8, dtype=np.float32))
+    with pytest.raises(NumericalError, match="row|Gramian"):
+        fit(client, X, loss=WRMF(alpha=1e30), reg=0.0, dtype="float32")
+
+
+def test_lists_are_written_on_the_cluster(client, frame, tmp_path):
+    model = fit(client, frame)
+    written = model.recommend_all(tmp_path / "lists", n=4, exclude_items=[0])
+    assert (written.users, written.served, written.rows) == (240, 240, 960)
+    table = pd.concat(pd.read_parquet(path) for path in sorted((tmp_path / "lists").iterdir()))
+    local = model.to_local()
+    ids, found = local.recommend(local.user_ids_, n=4, exclude_items=[0])
+    assert table["user"].tolist() == np.repeat(local.user_ids_, 4).tolist()
+    assert table["item"].tolist() == ids.ravel().tolist()
+    np.testing.assert_allclose(table["score"], found.ravel(), rtol=1e-5)
+    with pytest.raises(InputError, match="not empty"):
+        model.recommend_all(tmp_path / "lists")
+
+
+# ---------------------------------------------------------------- faults
+
+
+def test_a_fit_goes_on_from_its_checkpoint(client, X, tmp_path):
+    whole = fit(client, X, n_iter=3)
+    half = DaskRGALS(client=client, **{**SETTING, "n_blocks": 4}).fit(X, checkpoint=Checkpoint(tmp_path))
+    assert half.n_iter_ == 2
+    rest = DaskRGALS(client=client, **{**SETTING, "n_blocks": 4, "n_iter": 3})
+    assert (rest.fit(X, checkpoint=tmp_path).user_factors_ == whole.user_factors_).all()
+    with pytest.raises(CheckpointError, match="n_blocks"):
+        DaskRGALS(client=client, **{**SETTING, "n_blocks": 3, "n_iter": 3}).fit(X, checkpoint=tmp_path)
+
+
+def test_a_worker_that_dies_is_made_good(client, X):
+    whole = fit(client, X, n_iter=4)
+    killed = []
+
+    def kill(now):
+        if now.iteration == 2:
+            killed.append(sorted(client.run(os.getpid).values())[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    model = DaskRGALS(client=client, **{**SETTING, "n_blocks": 4, "n_iter": 4}).fit(X, callbacks=kill)
+    assert killed
+    assert (model.user_factors_ == whole.user_factors_).all()
+
+
+def test_ctrl_c_leaves_nothing_behind(client, X):
+    def stop(now):
+        raise KeyboardInterrupt
+
+    model = DaskRGALS(client=client, **{**SETTING, "n_blocks": 4})
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, callbacks=stop)
+    assert not model.__sklearn_is_fitted__()
+    deadline = time.monotonic() + 30
+    while any(client.processing().values()) or any("rgals" in str(k) for k in client.run_on_scheduler(_keys)):
+        assert time.monotonic() < deadline, client.run_on_scheduler(_keys)
+        time.sleep(0.05)
+
+
+def _keys(dask_scheduler):
+    return [str(key) for key in dask_scheduler.tasks]
+
+
+def test_a_block_that_kills_every_worker_is_named(client, X):
+    from rgals.cluster.graph import Graphs
+
+    graphs = Graphs(client)
+    with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
+        bad = graphs.submit({graphs.key("users", 3, 17): (os._exit, 1)})
+        with pytest.raises(RgalsError, match=r"users, block 17, iteration 3 was lost .* the last one tcp://"):
+            graphs.results(bad)
+
+
+def test_no_workers_end_a_fit(X):
+    with (
+        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=None) as none,
+        distributed.Client(none) as client,
+        dask.config.set({"rgals.no-workers-timeout": "2s"}),
+        pytest.raises(RgalsError, match="had no worker for 2 s"),
+    ):
+        fit(client, X)
+
+
+def test_there_must_be_a_client(X):
+    with pytest.raises(ParameterError, match="^client='here'"):
+        DaskRGALS(client="here", **SETTING).fit(X)
