@@ -9,7 +9,7 @@ Figures named below were measured on two cores with AVX-512 and 2 MB of second-l
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
