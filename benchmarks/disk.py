@@ -2,6 +2,7 @@
 
     python benchmarks/disk.py 1e7                    # 100,000 users, 10,000 items
     python benchmarks/disk.py 1e9 --K 64 --folder /data/shop --record
+    python benchmarks/disk.py 1e9 --parts 30         # of 100: as many users and items, 3e8 events
 
 A set with the shape of a large shop is made in parts: n / 100 users of very different activity, n / 1000
 items with a power law, events in no order, ids of text. It is converted with a bound on memory and fitted
@@ -28,7 +29,7 @@ RESULTS = Path(__file__).parent / "disk_results.jsonl"
 PART, CLUSTERS = 10_000_000, 100
 
 
-def make(folder: Path, n: int) -> dict:
+def make(folder: Path, n: int, parts: int) -> dict:
     """Parts of events in parquet files; what is there already stays."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -39,7 +40,7 @@ def make(folder: Path, n: int) -> dict:
     began, made = time.perf_counter(), 0
     active = np.cumsum(np.random.default_rng(0).lognormal(0.0, 1.2, n_users))
     active /= active[-1]
-    for part, start in enumerate(range(0, n, PART)):
+    for part, start in enumerate(range(0, min(n, parts * PART), PART)):
         path = events / f"part-{part:04d}.parquet"
         if path.exists():
             continue
@@ -65,12 +66,16 @@ def convert(folder: Path, memory: str) -> dict:
     """The store, anew."""
     import shutil
 
+    import pyarrow.parquet as pq
+
     from rgals.matrix import convert as to_store
 
     shutil.rmtree(folder / "data.rgals", ignore_errors=True)
     began = time.perf_counter()
     store = to_store(folder / "events", folder / "data.rgals", memory=memory, binarize=True, progress=True)
-    return {"seconds": time.perf_counter() - began, "shape": store.shape, "nnz": store.nnz, "memory": memory}
+    seconds = time.perf_counter() - began
+    events = sum(pq.ParquetFile(path).metadata.num_rows for path in (folder / "events").iterdir())
+    return {"seconds": seconds, "events": events, "shape": store.shape, "nnz": store.nnz, "memory": memory}
 
 
 def fit(folder: Path, K: int, iterations: int, tenth: bool, loss: str) -> dict:
@@ -105,6 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("n", type=float, help="events")
     parser.add_argument("--K", type=int, default=64)
+    parser.add_argument("--parts", type=int, default=1000, help="parts of 1e7 events to make at most")
     parser.add_argument("--loss", default="rg2")
     parser.add_argument("--iterations", type=int, default=4)
     parser.add_argument("--memory", default="1GB", help="of the conversion")
@@ -117,14 +123,14 @@ def main() -> None:
     folder = args.folder / f"{args.n:.0e}".replace("+", "")
     if args.only:
         steps = {
-            "make": lambda: make(folder, n),
+            "make": lambda: make(folder, n, args.parts),
             "convert": lambda: convert(folder, args.memory),
             "disk": lambda: fit(folder, args.K, args.iterations, False, args.loss),
             "memory": lambda: fit(folder, args.K, args.iterations, True, args.loss),
         }
         found = steps[args.only]()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps({"step": args.only, "events": n, **found, "peak_bytes": peak}))
+        print(json.dumps({"step": args.only, "set": args.n, **found, "peak_bytes": peak}))
         return
     per: dict[str, float] = {}
     for step in args.steps:
@@ -133,7 +139,7 @@ def main() -> None:
         line = done.stdout.splitlines()[-1]
         found = json.loads(line)
         if step == "convert":
-            print(f"{n / found['seconds'] / 1e6:.2f} M events a second", end=", ")
+            print(f"{found['events'] / found['seconds'] / 1e6:.2f} M events a second", end=", ")
         elif step in ("disk", "memory"):
             last = float(np.median(found["iterations"][1:]))
             per[step] = last / found["nnz"]

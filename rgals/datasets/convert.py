@@ -121,7 +121,8 @@ def convert(
     wanted |= {"timestamp": None, "split": None}
     text = {"delimiter": delimiter, "header": header, "encoding": encoding}
     options = _Options(threshold, binary, duplicates, wanted, text, progress)
-    room = _bytes(memory) - max(_resident(), 200_000_000)
+    # What packages load later, and what the system keeps of freed memory, is not counted: a tenth is left.
+    room = int(0.9 * _bytes(memory)) - max(_resident(), 200_000_000)
     target = Path(os.path.realpath(out))
     if target.exists():
         raise InputError(f"{out} exists; give another name, or remove it first")
