@@ -34,7 +34,8 @@ def test_every_example_has_a_test():
         "events.py",
         "service.py",
         "shop.py",
-    }  # cluster.py in cluster/test_dask.py, service.py in test_service.py, postgres.py in stress/test_postgres.py
+    }  # cluster.py in cluster/test_dask.py,
+    # service.py in test_service.py, postgres.py in stress/test_postgres.py
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
 
 

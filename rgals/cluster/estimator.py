@@ -61,7 +61,9 @@ class DaskRGALS(RGALS):
 
     Parameters
     ----------
-    K, loss, reg, reg_exponent, n_iter, dtype, init_scale, readout_exponent, tol, values, random_state, verbose
+    K, loss, reg, reg_exponent, n_iter, dtype, init_scale, readout_exponent, tol, values
+        As in `RGALS`.
+    random_state, verbose
         As in `RGALS`.
     init : {"auto", "random"}, default="auto"
         The random start of `RGALS`; "auto" is "random" here.
@@ -172,7 +174,8 @@ class DaskRGALS(RGALS):
             raise
         finally:
             graphs.forget()
-        self._remote, self.client_, self._snapshot = found, graphs.client, None
+        self._remote, self.client_ = found, graphs.client
+        self.__dict__.pop("_snapshot", None)
         return self
 
     def _fit_on(
@@ -244,7 +247,7 @@ class DaskRGALS(RGALS):
 
     def _state(self) -> FittedState:
         remote: _Remote | None = getattr(self, "_remote", None)
-        if remote is not None and self._snapshot is None:
+        if remote is not None and getattr(self, "_snapshot", None) is None:
             graphs = remote.shards.graphs
             users, items = (
                 np.concatenate([part.table for part in graphs.results(side)])
@@ -347,7 +350,7 @@ class DaskRGALS(RGALS):
 
     def __copy__(self) -> Self:
         made = type(self).__new__(type(self))
-        vars(made).update(vars(self))
+        made.__dict__.update(self.__dict__)
         return made
 
     def __sklearn_clone__(self) -> Self:
