@@ -16,6 +16,7 @@ MODULES = (
     "rgals.model.export",
     "rgals.compare",
     "rgals.plots",
+    "rgals.cluster",
     "rgals.baselines",
     "rgals.sgd",
     "rgals.sgd.losses",

@@ -49,6 +49,9 @@ PUBLIC = {
     "rgals.compare": """
         Comparison DEFAULT METHODS Split compare prepare
     """,
+    "rgals.cluster": """
+        DaskRGALS
+    """,
     "rgals.plots": """
         learning_curve popularity_bias spectrum sweep time_to_quality
     """,

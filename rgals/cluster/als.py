@@ -1,7 +1,7 @@
 """ALS on a cluster: the steps of a fit, two graphs an iteration."""
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -35,15 +35,12 @@ class ClusterProblem:
         found = graphs.one(tasks.degrees, *shards.margins.values(), what="degrees")
         alone: Degrees = graphs.results([found])[0]
         vars(shards).update(row_counts=alone.user_count, row_sums=alone.user_sum)
-        self.degrees = Degrees(
-            *(getattr(alone, n) for n in ("user_sum", "item_sum", "user_count", "item_count")), matrix=shards
-        )  # type: ignore[arg-type]
+        self.degrees = replace(alone, matrix=cast(Any, shards))
         self.loss: Loss = get_loss(model.loss).resolve(self.degrees, model.K)
         c = self.coefficients = graphs.one(tasks.coefficients, self.loss, found, what="coefficients")
         self.reg_exponent, matrices = float(model.reg_exponent), (shards.users, shards.items)
-        self.sides = {
-            name: Side(name, *both) for name, *both in zip(SIDES, matrices, (shards.cuts, shards.item_cuts))
-        }
+        cuts = shards.cuts, shards.item_cuts
+        self.sides = {name: Side(name, matrices[i], cuts[i]) for i, name in enumerate(SIDES)}
         self.reg = self._reg(model.reg)
         setting = self.setting = tasks.Setting(self.reg, self.reg_exponent, model.K, dtype)
         for name, side in self.sides.items():
@@ -51,8 +48,8 @@ class ClusterProblem:
             side.blocks = graphs.each(
                 f"{name}-plan", tasks.prepare, of, side.matrices, firsts, always=(c, setting)
             )
-            cuts = firsts, side.cuts[1:]
-            side.weights = graphs.each(f"{name}-weigh", tasks.weights, of, *cuts, always=(c, dtype))
+            stops = side.cuts[1:]
+            side.weights = graphs.each(f"{name}-weigh", tasks.weights, of, firsts, stops, always=(c, dtype))
         parts = {
             s.name: graphs.results(graphs.each(f"{s.name}-facts", tasks.facts, s.blocks))
             for s in self.sides.values()

@@ -61,12 +61,18 @@ class DaskRGALS(RGALS):
 
     Parameters
     ----------
-    K, loss, reg, reg_exponent, n_iter, dtype, readout_exponent, tol, values, random_state, verbose
-        As in `RGALS`. Its other parameters are refused where they are not at their defaults, but for
-        ``n_jobs``, which is for the methods of a fitted model: on the cluster, each thread of a worker has
-        a block of its own.
+    K, loss, reg, reg_exponent, n_iter, dtype, init_scale, readout_exponent, tol, values
+        As in `RGALS`.
+    random_state, verbose
+        As in `RGALS`.
     init : {"auto", "random"}, default="auto"
         The random start of `RGALS`; "auto" is "random" here.
+    n_jobs : int or None, default=None
+        For the methods of a fitted model. On the cluster, each thread of a worker has a block of its own.
+    solver, device, hard_negatives, early_stopping, warm_start, half_life
+        Refused where they ask for what a cluster cannot do: anything but the defaults.
+    pcg_steps, feature_reg, patience, metric, validation_users
+        Of no use here, for `score` and `to_local` alone.
     client : dask.distributed.Client or None, default=None
         None for the one that was made last. It is in no pickle and in no file.
     n_blocks : int or None, default=None
@@ -168,7 +174,8 @@ class DaskRGALS(RGALS):
             raise
         finally:
             graphs.forget()
-        self._remote, self.client_, self._snapshot = found, graphs.client, None
+        self._remote, self.client_ = found, graphs.client
+        self.__dict__.pop("_snapshot", None)
         return self
 
     def _fit_on(
@@ -185,7 +192,7 @@ class DaskRGALS(RGALS):
         scale = readout_scale(problem.degrees, float(self.readout_exponent), dtype)
         if store is not None:
             description = describe_fit(self, problem.loss, problem.solver, RANDOM, shards, None)  # type: ignore[arg-type]
-            store.description = {**description, "n_blocks": len(shards.users)}
+            store.description = {"n_blocks": len(shards.users), **description}
         problem.draw_users(
             np.random.default_rng(seed), self.K**-0.5 if self.init_scale is None else self.init_scale
         )
@@ -240,7 +247,7 @@ class DaskRGALS(RGALS):
 
     def _state(self) -> FittedState:
         remote: _Remote | None = getattr(self, "_remote", None)
-        if remote is not None and self._snapshot is None:
+        if remote is not None and getattr(self, "_snapshot", None) is None:
             graphs = remote.shards.graphs
             users, items = (
                 np.concatenate([part.table for part in graphs.results(side)])
@@ -338,16 +345,12 @@ class DaskRGALS(RGALS):
             given = path, users, seen, names, items, remote.labels[1], n, filters
             graph[key(f"lists{mark}", i)] = tasks.write_lists, *given
         done = graphs.submit(graph, [key(f"lists{mark}", i) for i in range(n_blocks)])
-        try:
-            n_users, served, rows = map(sum, zip(*graphs.results(done), strict=True))
-        except BaseException:
-            graphs.client.cancel(done)
-            raise
+        n_users, served, rows = map(sum, zip(*graphs.results(done), strict=True))
         return Written(os.fspath(out), n_users, served, rows, 0, time.perf_counter() - began)
 
     def __copy__(self) -> Self:
         made = type(self).__new__(type(self))
-        vars(made).update(vars(self))
+        made.__dict__.update(self.__dict__)
         return made
 
     def __sklearn_clone__(self) -> Self:

@@ -81,7 +81,7 @@ def read_chunk(chunk: Any, first: int, dtype: Any, dislikes: bool) -> CSR:
 @task
 def ids_of(part: Part, side: int) -> np.ndarray:
     """The ids of users (0) or items (1) of a part."""
-    return part[1 + side]
+    return part.items if side else part.users
 
 
 @task
@@ -266,7 +266,7 @@ class Shards:
         parts, graphs = [part for part in self.values if part.nnz], self.graphs
         if values == AUTO:
             total, squares = sum(part.total for part in parts), sum(part.squares for part in parts)
-            stars = look_like_stars(sum(part.half_steps for part in parts), self.nnz)
+            stars = look_like_stars(np.sum([part.half_steps for part in parts], axis=0), self.nnz)
             ends = min(part.ends[0] for part in parts), max(part.ends[1] for part in parts)
             found = max(0.0, self.nnz * squares / total**2 - 1.0) ** 0.5
             values = choose_values(
