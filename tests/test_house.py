@@ -13,8 +13,8 @@ from conftest import ROOT
 
 PACKAGE = ROOT / "rgals"
 # Lines without those that hold nothing but a comment.
-KERNEL_LINES = 3_500
-LINES = 31_000
+KERNEL_LINES = 3_650
+LINES = 33_900
 # Lines of kernel code for one with a comment.
 LINES_A_COMMENT = 15
 
