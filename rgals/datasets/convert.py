@@ -35,7 +35,7 @@ from rgals.runtime.lazy import optional
 
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _LEAST = 400_000_000  # bytes: the interpreter and its packages alone take half of that
-_IDS = 0.45  # share of the memory beside them that ids may take; buckets have what is left
+_IDS = 0.8  # share of the memory beside them that ids may take; buckets have what is left
 _CHUNK = 1 << 21  # interactions that are dealt out together
 _EVENT, _VALUED = 44, 80  # bytes that an interaction of a bucket takes while it is sorted
 _PART = ".part"  # end of the name of a folder that is not complete
@@ -198,6 +198,7 @@ class _Spilled(NamedTuple):
 
 def _spill(files: list[Path], by_csv: set[Path], folder: Path, room: int, options: _Options) -> _Spilled:
     users, items = (Numbering(what, int(_IDS * room)) for what in ("user", "item"))
+    users.beside, items.beside = items, users
     n, valued, negatives = 0, False, options.threshold is not None
     total = sum(map(os.path.getsize, files))
     bar = Bar(total=total, unit="B", unit_scale=True, desc="reading", disable=not options.progress)
@@ -300,15 +301,17 @@ class _Buckets:
 def _write(writer: Writer, spilled: _Spilled, room: int, options: _Options) -> tuple[tuple[int, int], int]:
     """All files of the store; its shape and number of interactions."""
     sides = spilled.users, spilled.items
+    counts = spilled.users.counts.copy()
     orders = [side.order() for side in sides]
+    counts = counts[orders[0]]
     ranks = []
     for order in orders:
         rank = np.empty(len(order), np.int32)
         rank[order] = np.arange(len(order), dtype=np.int32)
         ranks.append(rank)
-    held = sum(side.bytes + 24 * side.known for side in sides)
+    held = sum(side.bytes + 16 * side.known for side in sides)
     left = max(room - held, room // 4)
-    counts, n_items = spilled.users.counts[orders[0]], spilled.items.known
+    n_items = spilled.items.known
     kind = np.float64 if spilled.valued else None
     buckets = _Buckets(spilled.folder, counts, n_items, left, kind)
     bar = Bar(total=2 * spilled.n, unit=" rows", unit_scale=True, desc="rows", disable=not options.progress)
@@ -316,7 +319,7 @@ def _write(writer: Writer, spilled: _Spilled, room: int, options: _Options) -> t
         for codes in _spills(spilled):
             buckets.add(ranks[0][codes[0]], ranks[1][codes[1]], codes[2] if spilled.valued else None)
             bar.update(len(codes[0]))
-        del ranks
+        del ranks, counts
         _remove_spilled(spilled.folder)
         merge = _Merge(writer, n_items, options)
         labels = tuple(_Labels(side, order) for side, order in zip(sides, orders, strict=True))

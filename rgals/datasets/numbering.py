@@ -19,10 +19,11 @@ _AT_ONCE = 1 << 18  # labels that are written together
 
 
 class Numbering:
-    """Distinct ids of a side in memory, at most ``room`` bytes of them."""
+    """Distinct ids of a side in memory: at most ``room`` bytes of them, with those of ``beside``."""
 
     def __init__(self, what: str, room: int) -> None:
         self.what, self.room, self.known, self.kind, self.negative = what, room, 0, "", False
+        self.beside: Numbering | None = None
         self.trimmed = False  # texts of a text file, which are integers where all of them are
         counts = np.zeros(_FIRST, np.int64)
         table, ends = np.zeros(4 * _FIRST, np.int32), np.zeros(_FIRST + 1, np.int64)
@@ -84,14 +85,14 @@ class Numbering:
         full = self.known >= min(len(counts), int(texts._FULL * len(table)))
         if self.known > MAX_INDEX - 1:
             raise ShapeError(f"there are more than {MAX_INDEX:,} {self.what}s, which is the most")
-        n = 2 * len(counts) if full else len(counts)
-        size = len(text) if full and len(text) - ends[self.known] > length else 2 * len(text) + length
+        n = len(counts) * 3 // 2 if full else len(counts)
+        size = len(text) if full and len(text) - ends[self.known] > length else len(text) * 3 // 2 + length
         slots = len(table) if n < texts._FULL * len(table) else 2 * len(table)
-        needed = 4 * slots + 16 * n + size
+        needed = 4 * slots + 16 * n + size + (0 if self.beside is None else self.beside.bytes)
         if needed > self.room:
             raise InsufficientMemoryError(
-                f"{self.known:,} {self.what}s and more take {readable(needed)} beside what else a conversion "
-                f"holds, and its memory leaves them {readable(self.room)}; give more, as in memory='8GB'"
+                f"ids, {self.known:,} {self.what}s and more, take {readable(needed)} beside what else a "
+                f"conversion holds, and its memory leaves them {readable(self.room)}; give more: memory='8GB'"
             )
         # In place where the system can: a copy would take as much again.
         counts, ends, text = _resized(counts, n), _resized(ends, n + 1), _resized(text, size)
@@ -103,20 +104,20 @@ class Numbering:
             texts.fill(self._names, self.known)
 
     def order(self) -> np.ndarray:
-        """Codes in the order of their labels; frees what was needed to number more."""
-        self._names = self._names._replace(table=np.zeros(1, np.int32))
+        """Codes in the order of their labels; what was needed to number more is freed, counts too."""
+        self._names = self._names._replace(table=np.zeros(1, np.int32), counts=np.zeros(0, np.int64))
         labels = self._labels()
         if isinstance(labels, np.ndarray):
             if self.kind == "u" and self.negative:
                 raise InputTypeError("integer ids must fit 64 bits; give larger ones as strings")
-            return np.argsort(labels, kind="stable")
+            return np.argsort(labels, kind="stable").astype(np.int32)
         import pyarrow.compute as pc
 
         if self.trimmed and pc.all(pc.match_substring_regex(labels, _PLAIN)).as_py():
             self.kind, numbers = "i", np.asarray(labels.cast("int64"))
             self._names = self._names._replace(text=numbers.view(np.uint8), ends=np.zeros(1, np.int64))
-            return np.argsort(numbers, kind="stable")
-        return np.asarray(pc.sort_indices(labels)).astype(np.int64)
+            return np.argsort(numbers, kind="stable").astype(np.int32)
+        return np.asarray(pc.sort_indices(labels)).astype(np.int32)
 
     def _labels(self) -> Any:
         """All labels: integers as an array, texts as arrow has them."""

@@ -232,6 +232,7 @@ def test_numbering_is_that_of_a_dict(monkeypatch):
     assert numbers.known == len(known) > 2000
     every = [text for batch in batches for text in batch]
     assert numbers.counts.tolist() == [every.count(text) for text in known]
+    assert numbers.bytes > 16 * len(known)
     labels = list(known)
     assert [labels[k] for k in numbers.order()] == sorted(labels)
     assert numbers.label(17) == labels[17]
@@ -239,7 +240,7 @@ def test_numbering_is_that_of_a_dict(monkeypatch):
 
 def test_ids_beyond_the_memory_are_refused_with_both_numbers():
     numbers = Numbering("item", 4_000_000)
-    with pytest.raises(InsufficientMemoryError, match=r"items and more take .* leaves them 3\.8 MiB"):
+    with pytest.raises(InsufficientMemoryError, match=r"items and more, take .* leaves them 3\.8 MiB"):
         numbers.codes(pa.array(np.arange(300_000)))
 
 
