@@ -232,7 +232,7 @@ class DaskRGALS(RGALS):
         needed = tasks.fixed_bytes(n, self.K, np.dtype(dtype).itemsize)
         workers = graphs.client.scheduler_info(n_workers=-1)["workers"]
         for address, worker in workers.items():
-            if 0 < worker["memory_limit"] < needed:
+            if 0 < (worker["memory_limit"] or 0) < needed:
                 raise InsufficientMemoryError(
                     f"a fit with K={self.K} of {shards.shape[0]:,} users and {shards.shape[1]:,} items needs "
                     f"about {readable(needed)} on every worker, for the factors of one side; {address} has "
@@ -335,16 +335,16 @@ class DaskRGALS(RGALS):
         graphs, cuts = remote.shards.graphs, remote.shards.cuts.tolist()
         key, n_blocks = graphs.key, len(remote.users)
         filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
-        mark = time.time_ns()  # of this call, among the keys of the fit
-        items = key(f"lists-items{mark}")
+        call = graphs.call()
+        items = key("lists-items", call=call)
         graph: dict[str, tuple] = {items: (tasks.item_table, remote.items, remote.outline.item_scale)}
         for i, (users, seen) in enumerate(zip(remote.users, remote.shards.users, strict=True)):
-            names = key(f"lists-names{mark}", i)
+            names = key("lists-names", i, call=call)
             graph[names] = tasks.user_names, remote.labels[0], cuts[i], cuts[i + 1]
             path = os.path.join(folder, f"part-{i:05d}-of-{n_blocks:05d}.parquet")
             given = path, users, seen, names, items, remote.labels[1], n, filters
-            graph[key(f"lists{mark}", i)] = tasks.write_lists, *given
-        done = graphs.submit(graph, [key(f"lists{mark}", i) for i in range(n_blocks)])
+            graph[key("lists", i, call=call)] = tasks.write_lists, *given
+        done = graphs.submit(graph, [key("lists", i, call=call) for i in range(n_blocks)])
         n_users, served, rows = map(sum, zip(*graphs.results(done), strict=True))
         return Written(os.fspath(out), n_users, served, rows, 0, time.perf_counter() - began)
 

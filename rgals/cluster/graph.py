@@ -38,12 +38,17 @@ class Graphs:
     """The graphs of one fit. Keys are ``rgals-WHAT-NUMBER-...-FIT``: dashboards group them by words."""
 
     def __init__(self, client: Any) -> None:
-        self.client, self.fit = client, uuid.uuid4().hex[:8]
+        self.client, self.fit, self._calls = client, uuid.uuid4().hex[:8], 0
         self._futures: WeakSet[Any] = WeakSet()
 
-    def key(self, what: str, *numbers: int) -> str:
-        """The name of a task."""
-        return "-".join(["rgals", what, *map(str, numbers), self.fit])
+    def key(self, what: str, *numbers: int, call: int | str = "") -> str:
+        """The name of a task. The same name is the same task to dask: ``call`` tells others apart."""
+        return "-".join(["rgals", what, *map(str, numbers), f"{self.fit}{call}"])
+
+    def call(self) -> int:
+        """A number for the keys of a call."""
+        self._calls += 1
+        return self._calls
 
     def submit(self, graph: Mapping[str, tuple], keys: Sequence[str] | None = None) -> list[Any]:
         """Futures of ``keys``, by default of all tasks; arguments may be futures and keys of the graph."""
@@ -56,12 +61,12 @@ class Graphs:
 
     def one(self, function: Any, *args: Any, what: str, number: int = 0) -> Any:
         """Future of a single task."""
-        return self.submit({self.key(what, number): (function, *args)})[0]
+        return self.submit({self.key(what, number, call=self.call()): (function, *args)})[0]
 
     def each(self, what: str, function: Any, *columns: Sequence[Any], always: tuple = ()) -> list[Any]:
         """Futures of a function of every element of some columns, and of what is ``always`` the same."""
-        rows = enumerate(zip(*columns, strict=True))
-        return self.submit({self.key(what, i): (function, *row, *always) for i, row in rows})
+        rows, call = enumerate(zip(*columns, strict=True)), self.call()
+        return self.submit({self.key(what, i, call=call): (function, *row, *always) for i, row in rows})
 
     def track(self, futures: list[Any]) -> list[Any]:
         """Futures that dask made of the caller's collections: cancelled with the fit."""
@@ -121,7 +126,7 @@ class Graphs:
 
     def block(self, key: Any) -> str:
         """A task in words."""
-        _, *words = str(key).removesuffix(f"-{self.fit}").split("-")
+        _, *words, _ = str(key).split("-")
         names = [word for word in words if not word.isdigit()]
         numbers = [word for word in words if word.isdigit()]
         text = " ".join(names) + (f", block {numbers[-1]}" if numbers else "")

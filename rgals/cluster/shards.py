@@ -236,12 +236,19 @@ class Shards:
 
     has_dislikes = False  # margins are those of the likes
 
-    def __init__(self, graphs: Graphs, users: list[Any], cuts: np.ndarray, shape: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        graphs: Graphs,
+        users: list[Any],
+        cuts: np.ndarray,
+        shape: tuple[int, int],
+        values: list[Values] | None = None,
+    ) -> None:
         self.graphs, self.users, self.cuts, self.shape = graphs, users, cuts, shape
         self.n_rows, self.n_cols = shape
         self.items: list[Any] = []
         self.item_cuts, self.margins = cuts[:0], dict[str, list[Any]]()
-        self.values: list[Values] = graphs.results(graphs.each("users-values", values_of, users))
+        self.values = values or graphs.results(graphs.each("users-values", values_of, users))
         self.nnz = sum(part.nnz for part in self.values)
         if not self.nnz:
             raise InputError(f"X has no interactions (shape {shape}); there is nothing to fit")
@@ -284,7 +291,8 @@ class Shards:
         graphs, users = self.graphs, self.users
         if weighting.kind != "raw":
             users = graphs.each("users-weights", weigh_block, users, always=(weighting,))
-        found = Shards(graphs, users, self.cuts, self.shape)
+        found = Shards(graphs, users, self.cuts, self.shape, self.values)
+        found.col_counts = self.col_counts
         found.item_cuts = blocks_of(found.col_counts, len(users))
         found.items = regroup(
             graphs,
@@ -307,8 +315,8 @@ class Shards:
         block = np.searchsorted(self.cuts, rows, side="right") - 1
         asked = np.unique(block)
         own = [rows[block == i] - self.cuts[i] for i in asked]
-        name = f"users-sample{len(rows)}"
-        found = self.graphs.results(self.graphs.each(name, take_rows, [self.users[i] for i in asked], own))
+        blocks = [self.users[i] for i in asked]
+        found = self.graphs.results(self.graphs.each("users-sample", take_rows, blocks, own))
         order = np.empty(len(rows), np.int64)
         order[np.argsort(block, kind="stable")] = np.arange(len(rows))
         return below(found, self.n_cols).take_rows(order)
