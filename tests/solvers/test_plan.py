@@ -99,14 +99,16 @@ def side_of(name, valued=True, K=64, dtype=np.float32, which="user"):
 def test_every_row_is_solved_once(name, which, steps):
     matrix, side = side_of(name, which=which)
     made = Plan(matrix, side, FLOAT32, 64, steps)
-    parts = [made.empty, made.diagonal.order, made.exact.order, made.iterated.order]
+    parts = [made.empty, made.diagonal, made.exact, made.iterated]
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(matrix.n_rows))
-    for work in (made.diagonal, made.exact, made.iterated, made.coupled):
+    (block,), ((_, _, coupled),) = made.blocks(), made.coupled_blocks()
+    np.testing.assert_array_equal(np.sort(coupled.order), made.coupled)
+    for work in (block.diagonal, block.exact, block.iterated, coupled):
         assert work.bounds[0] == 0 and work.bounds[-1] == len(work.order)
         assert (np.diff(work.bounds) >= 0).all()
-    for work in (made.exact, made.iterated):
+    for work in (block.exact, block.iterated):
         assert (np.diff(matrix.row_counts[work.order]) <= 0).all(), "the most expensive first"
-    assert (made.kind[made.exact.order] & FACTORED >= DUAL).all()
+    assert (made.kind[made.exact] & FACTORED >= DUAL).all()
     numbers = re.findall(r"(?:^|, )([\d,]+) (?:rows )?(?:by|dual|primal|diagonal|empty)", str(made))
     assert sum(int(number.replace(",", "")) for number in numbers) == matrix.n_rows
 
