@@ -127,8 +127,8 @@ class DaskRGALS(RGALS):
         X : dask array, dask dataframe, path or paths, or what `RGALS.fit` takes
             A dask array has chunks of rows, scipy CSR matrices; a dask dataframe is a table of users, items
             and values, whose ids are numbered on the workers. Paths are of files that
-            `rgals.datasets.read_interactions` reads, or of folders of such; the workers read them. All else
-            passes the client and suits small data.
+            `rgals.datasets.read_interactions` reads, or of folders of such; the workers read them, and stores
+            (`rgals.matrix.open_matrix`, or their paths). All else passes the client and suits small data.
         y, validation, user_features, item_features : ignored
             Nothing, or refused by name.
         callbacks : callable or sequence of callables, optional

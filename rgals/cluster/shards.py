@@ -16,6 +16,7 @@ from rgals.datasets.ids import encode, joined
 from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import group
+from rgals.matrix.store import DESCRIPTION, Store, open_matrix
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import AUTO, Weighting, half_steps, look_like_stars, spread
 from rgals.model.state import check_labels
@@ -76,6 +77,12 @@ def read_part(source: Any, columns: Any, dtype: Any, dislikes: bool) -> Part:
 def read_chunk(chunk: Any, first: int, dtype: Any, dislikes: bool) -> CSR:
     """A chunk of a dask array."""
     return as_csr(chunk, name=f"the chunk of X from row {first} on", dtype=dtype, dislikes=dislikes)
+
+
+@task
+def read_stored(path: Path, start: int, stop: int, dtype: Any) -> CSR:
+    """Some users of a store, read by a worker, which reaches its folder by the same path."""
+    return open_matrix(path).matrix.slice_rows(start, stop).as_dtype(dtype)
 
 
 @task
@@ -402,13 +409,21 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
         if hasattr(X, "chunks"):
             return _of_chunks(graphs, model, parts, X.shape, dtype, ids)
         return _of_parts(graphs, model, parts, dtype, columns)
+    if isinstance(X, str | os.PathLike) and Path(X, DESCRIPTION).is_file():
+        X = open_matrix(X)
     if (files := _files(X)) is not None:
         return _of_parts(graphs, model, files, dtype, columns)
     matrix, labels, names = read(model, X, dtype, *ids, columns)
     cuts = blocks_of(matrix.row_counts, n_blocks_of(model.n_blocks, matrix.nnz, matrix.shape))
-    pieces = [matrix.slice_rows(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
-    # In the graph, which the scheduler keeps: what is scattered would be gone with its worker.
-    users = graphs.each("users", read_chunk, pieces, cuts[:-1].tolist(), always=(dtype, dislikes))
+    spans = cuts[:-1].tolist(), cuts[1:].tolist()
+    if isinstance(X, Store):
+        users = graphs.each(
+            "users", read_stored, [X.path.absolute()] * len(spans[0]), *spans, always=(dtype,)
+        )
+    else:
+        pieces = [matrix.slice_rows(a, b) for a, b in zip(*spans, strict=True)]
+        # In the graph, which the scheduler keeps: what is scattered would be gone with its worker.
+        users = graphs.each("users", read_chunk, pieces, spans[0], always=(dtype, dislikes))
     return Source(Shards(graphs, users, cuts, matrix.shape), labels, names)
 
 

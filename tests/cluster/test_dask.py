@@ -130,6 +130,18 @@ def test_tables_are_numbered_on_the_workers(client, frame, tmp_path):
         assert model.recommend(["u003"], n=3)[0].tolist() == local.recommend(["u003"], n=3)[0].tolist()
 
 
+def test_stores_are_read_by_the_workers(client, frame, tmp_path):
+    from rgals.matrix import convert
+
+    frame.to_parquet(tmp_path / "events.parquet")
+    store = convert(tmp_path / "events.parquet", tmp_path / "data.rgals")
+    whole = fit(client, frame)
+    for given in (store, tmp_path / "data.rgals"):
+        model = fit(client, given)
+        assert (model.user_factors_ == whole.user_factors_).all()
+        assert model.user_ids_.tolist() == whole.user_ids_.tolist()
+
+
 def test_chunks_of_a_dask_array(client, X):
     import dask.array as da
 
