@@ -136,12 +136,11 @@ class Solve:
         # Solutions take the place of predictions, unless these are asked for more than once.
         once = self.steps is None and not (self.side.coupled and self.side.interaction)
         table = self.out if once else empty(self.out.shape, self.out.dtype)
-        self.offset = prior.reg * float((weights * pulls).sum())
+        # ``sum_r ridge_r |F_r W|^2 + reg |W|^2`` where lengths are right.
+        self.offset = float((prior.moments(self.k, self.side.ridge) @ change.back * pulls).sum())
         for start in range(0, self.n_rows, _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
-            there, pulled = (prior.features[part] @ by for by in (weights, pulls))
-            self.offset += float(self.side.ridge[part] @ np.einsum("ij,ij->i", there, pulled))
-            table[part] = pulled
+            table[part] = prior.features[part] @ pulls
         self.prior = table
         self.empty = prior.features[self.plan.empty] @ weights
 

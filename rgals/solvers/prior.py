@@ -5,7 +5,7 @@ features). Given the factors, W is a ridge regression; given W, every row has ``
 right of its system. Either is the exact minimiser, so that the objective never rises.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ class Prior:
     reg: float
     ridge: np.ndarray | None = None  # of the rows; those of 0 take no part in the regression
     weights: np.ndarray | None = None
+    #: ``F^T diag(ridge) Q`` of the last regression, to which ``(F^T diag(ridge) F + reg) W`` is equal.
+    _moments: np.ndarray | None = field(default=None, init=False)
 
     @property
     def described(self) -> np.ndarray:
@@ -69,14 +71,31 @@ class Prior:
             self.weights = scipy.linalg.cho_solve(self._factor, right, check_finite=False)
         else:
             self.weights = self._iterate(right)
+        self._moments = right
+
+    def moments(self, K: int, ridge: np.ndarray) -> np.ndarray:
+        """``(F^T diag(ridge) F + reg) W`` with the ridges of the rows, which the regression had, too."""
+        if self._moments is not None:
+            return self._moments
+        return self._image(self.weights_of(K), ridge)
+
+    def _image(self, weights: np.ndarray, ridge: np.ndarray) -> np.ndarray:
+        total = self.reg * weights
+        for part in self._parts():
+            F = self.features[part]
+            total += F.T @ (ridge[part, None] * (F @ weights))
+        return total
 
     def penalty(self, factors: np.ndarray, basis: np.ndarray | None) -> float:
-        """The regularisation; factors and weights that are meant are those times ``basis.T``."""
-        assert self.ridge is not None and self.weights is not None
-        squares = self.reg * (self.weights.T @ self.weights)
+        """The regularisation at the factors of the last regression: ``Q^T diag(ridge) Q - W^T moments``.
+
+        Factors and weights that are meant are those times ``basis.T``.
+        """
+        assert self.ridge is not None and self.weights is not None and self._moments is not None
+        squares = -self.weights.T @ self._moments
         for part in self._parts():
-            rest = factors[part] - self.features[part] @ self.weights
-            squares += rest.T @ (self.ridge[part, None] * rest)
+            wide = factors[part].astype(np.float64)
+            squares += wide.T @ (self.ridge[part, None] * wide)
         return float(np.trace(squares) if basis is None else np.sum(squares * (basis.T @ basis)))
 
     def _parts(self) -> list[slice]:
@@ -92,15 +111,11 @@ class Prior:
     def _iterate(self, right: np.ndarray) -> np.ndarray:
         """Conjugate gradients, for all columns as one system, preconditioned by the diagonal."""
         assert self.ridge is not None
-        diagonal = (self.features.power(2).T @ self.ridge + self.reg)[:, None]
+        ridge = self.ridge
+        diagonal = (self.features.power(2).T @ ridge + self.reg)[:, None]
 
         def image(weights: np.ndarray) -> np.ndarray:
-            weights = weights.reshape(right.shape)
-            total = self.reg * weights
-            for part in self._parts():
-                F = self.features[part]
-                total += F.T @ (self.ridge[part, None] * (F @ weights))  # type: ignore[index]
-            return total.ravel()
+            return self._image(weights.reshape(right.shape), ridge).ravel()
 
         def scaled(rest: np.ndarray) -> np.ndarray:
             return (rest.reshape(right.shape) / diagonal).ravel()
