@@ -97,6 +97,8 @@ def _warm_up(losses: list[Loss], parameters: dict[str, Any]) -> None:
 def _settings(model: RGALS) -> str:
     """Numbers of the loss and the regularisation, given or found."""
     numbers = {**model.loss_.get_params(), "reg": model.reg_}
+    if not model.loss_.dislikes:
+        numbers.pop("dislike_weight", None)  # which weighs nothing
     told = {name: value for name, value in numbers.items() if isinstance(value, float) and value}
     return ", ".join(f"{name}={value:.3g}" for name, value in told.items())
 

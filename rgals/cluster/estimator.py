@@ -95,8 +95,8 @@ class DaskRGALS(RGALS):
     >>> from dask.distributed import Client  # doctest: +SKIP
     >>> from rgals.cluster import DaskRGALS
     >>> client = Client("tcp://scheduler:8786")  # doctest: +SKIP
-    >>> model = DaskRGALS(K=64, client=client).fit("s3-mount/events/")  # doctest: +SKIP
-    >>> model.recommend_all("recommendations/")  # doctest: +SKIP
+    >>> model = DaskRGALS(K=64, client=client).fit("/shared/events/")  # doctest: +SKIP
+    >>> model.recommend_all("/shared/lists/")  # doctest: +SKIP
     >>> local = model.to_local()  # doctest: +SKIP
     >>> DaskRGALS(K=64, n_blocks=16)
     DaskRGALS(n_blocks=16)
@@ -129,8 +129,9 @@ class DaskRGALS(RGALS):
             and values, whose ids are numbered on the workers. Paths are of files that
             `rgals.datasets.read_interactions` reads, or of folders of such; the workers read them, and stores
             (`rgals.matrix.open_matrix`, or their paths). All else passes the client and suits small data.
-        y, validation, user_features, item_features : ignored
-            Nothing, or refused by name.
+        y : ignored
+        validation, user_features, item_features : None
+            Anything else is refused by name.
         callbacks : callable or sequence of callables, optional
             As in `RGALS.fit`; factors come to the client where a callback asks for them.
         checkpoint : path or Checkpoint, optional

@@ -81,9 +81,7 @@ class Graphs:
             return self.client.gather(futures)
         except RgalsError:
             raise
-        except Exception as error:
-            raise self._explained(error, futures) from error
-        except _CANCELLED as error:  # no `Exception`
+        except (Exception, *_CANCELLED) as error:  # whatever a task raised; what was cancelled is none
             raise self._explained(error, futures) from error
 
     def _wait(self, futures: list[Any]) -> None:

@@ -187,13 +187,11 @@ def test_the_client_travels_in_no_copy(client, X, tmp_path):
     assert_close(DaskRGALS(**SETTING).fit(X), local, 1e-4)  # the client that was made last
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("solver", "pcg"), ("device", "cuda"), ("hard_negatives", 0.1), ("early_stopping", True),
-        ("warm_start", True), ("half_life", "90d"), ("n_blocks", 0), ("K", 0),
-    ],
-)  # fmt: skip
+REFUSED = {"solver": "pcg", "device": "cuda", "hard_negatives": 0.1, "early_stopping": True}
+REFUSED |= {"warm_start": True, "half_life": "90d", "n_blocks": 0, "K": 0}
+
+
+@pytest.mark.parametrize(("name", "value"), REFUSED.items())
 def test_what_cannot_work_is_refused_by_name(client, X, name, value):
     with pytest.raises(ParameterError, match=f"^{name}="):
         fit(client, X, **{name: value})
