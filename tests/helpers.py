@@ -85,7 +85,7 @@ def half_steps(X, loss, side, K, monkeypatch, *, dtype=np.float32, reg=0.03, nu=
     fixed = factors(matrix.n_cols, K, dtype, seed=4)
     planned = CPUBackend().half_step(matrix, fixed, problem).factors
     with monkeypatch.context() as patch:
-        kinds = {t: dataclasses.replace(k, iterates=False) for t, k in plan.CPU.items()}
+        kinds = {t: dataclasses.replace(k, flags=False) for t, k in plan.CPU.items()}
         patch.setattr(plan, "CPU", kinds)
         factorised = CPUBackend().half_step(matrix, fixed, problem).factors
     oracle = DenseBackend().half_step(matrix, fixed.astype(np.float64), problem).factors

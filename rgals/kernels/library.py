@@ -7,6 +7,7 @@ the same instructions would be optimised again in each caller and in the caller'
 """
 
 import importlib
+import pkgutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -155,8 +156,8 @@ _loaded: set[types.Type] = set()
 
 def module(real: types.Type) -> ir.Module:
     """All kernels for an element type, as LLVM's instructions."""
-    for path in _HERE.glob("[a-z]*.py"):
-        importlib.import_module(f"{__package__}.{path.stem}")
+    for found in pkgutil.walk_packages([str(_HERE)], f"{__package__}."):
+        importlib.import_module(found.name)
     made = ir.Module(f"rgals.{real}")
     for one in _KERNELS.values():
         one.define(made, real)

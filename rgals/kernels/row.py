@@ -9,13 +9,14 @@ and ``c = D^-1/2 (linear s)``, it reads ``(I + X^T X) x = X^T w + c`` and ``p = 
 negative all its eigenvalues are at least 1. `rgals.solvers.plan` says which way it is solved:
 
 - `DIAGONAL`, no positive has a weight m: nothing to factor (`rgals.kernels.diagonal`);
-- `CG`, by conjugate gradients to rounding (`rgals.kernels.cg`), where they take few steps;
-- `DUAL`, n x n, where n is below about K, or `PRIMAL`, K x K: by Cholesky (`rgals.kernels.cholesky`).
+- `CG`, by conjugate gradients to rounding (`rgals.kernels.ways.cg`), where they take few steps;
+- `DUAL`, n x n, where n is below about K, or `PRIMAL`, K x K: by Cholesky (`rgals.kernels.ways.cholesky`).
 
 Numbers of factors are padded to whole blocks of W (`rgals.kernels.tiles`): ``kp``; padded entries are zero.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,11 +28,12 @@ from rgals.kernels.triangles import triangle
 from rgals.kernels.vectors import LINE
 from rgals.kernels.workspace import workspace
 
-#: How a row is solved. A row with the flag `CG` is iterated first, and solved by the rest where that fails.
-EMPTY, DIAGONAL, DUAL, PRIMAL, CG = 0, 1, 2, 3, 4
-FACTORED = 3  # kind & FACTORED: the kind without the flag
+#: How a row is solved. `rgals.kernels.ways` has flags beside these: what is tried before a factorisation.
+EMPTY, DIAGONAL, DUAL, PRIMAL = 0, 1, 2, 3
+FACTORED = 3  # kind & FACTORED: the kind without flags
 
 NOT_POSITIVE = -1  # info: the diagonal is not positive and finite
+NEXT = -3  # of a way: it gave up
 SAMPLE = 128  # positives of a row that the estimate of its largest weight looks at
 _SOON = 128  # positives of the next row that are asked for while this row is solved
 
@@ -104,6 +106,19 @@ class Row(NamedTuple):
     end: int
     then: int
     n_then: int
+
+
+class Way(NamedTuple):
+    """A way to solve a row: ``solve(row, work, rows, basis, scratch)``, compiled by `inner`.
+
+    It finds ``D^-1/2`` and c in ``scratch.inv_root`` and ``scratch.rhs``, and leaves x in
+    ``scratch.solution`` and ``X^T w + c`` in ``scratch.rhs``. It returns 0, the number of a failing pivot, or
+    `NEXT` with ``scratch.rhs`` as it was. ``kind`` is a factorisation or a flag; ``name`` follows "9 rows".
+    """
+
+    kind: int
+    name: str
+    solve: Callable[..., Any]
 
 
 class Scratch(NamedTuple):

@@ -11,13 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rgals.kernels import cg, cholesky
 from rgals.kernels.compile import entry, inner
 from rgals.kernels.loops import ends
 from rgals.kernels.queue import fetch_add, launch
 from rgals.kernels.row import (
-    CG,
-    DUAL,
     FACTORED,
     Basis,
     Result,
@@ -31,6 +28,7 @@ from rgals.kernels.row import (
 from rgals.kernels.tiles import add_times, dot, times, widen_add, zero
 from rgals.kernels.triangles import triangle
 from rgals.kernels.vectors import LINE
+from rgals.kernels.ways import cg, cholesky, factorise_row, solve_row
 
 BATCH = 32  # rows whose inverses are added in the factors' precision, before float64
 
@@ -72,7 +70,7 @@ def _run(counter, work, rows, basis, result, steps, sums):
     smallest, largest = ends(basis.d)
     # Arrays of records are named before the loop: an array that is taken out of one counts its references.
     order, bounds, most = work.order, work.bounds, work.most
-    kinds, worths, info = work.kind, work.worth, result.info
+    kinds, info = work.kind, result.info
     if sums is not None:
         zero(scratch.batch, 0, len(scratch.batch))
     # Pieces are counted up by all threads at once: whoever is done takes the next.
@@ -84,17 +82,13 @@ def _run(counter, work, rows, basis, result, steps, sums):
             if not is_solvable(row.number, smallest, largest, rows, result):
                 continue
             scale_row(row.number, rows, basis, scratch, rows.prior)
-            # The way of a row: steps, or CG where it is worth trying, or a factorisation.
-            kind, worth, code = kinds[row.number], worths[row.number], 0
+            kind = kinds[row.number]
             if steps is not None:
-                code = cg.improve(row, steps, most, rows, basis, result, scratch)
-            elif sums is None and kind & CG and cg.solve(row, worth, most, rows, basis, scratch):
-                code = 0
-            elif kind & FACTORED == DUAL:
-                code = cholesky.dual(row, rows, basis, scratch)
+                info[row.number] = cg.improve(row, steps, most, rows, basis, result, scratch)
+            elif sums is not None:
+                info[row.number] = factorise_row(kind & FACTORED, row, work, rows, basis, scratch)
             else:
-                code = cholesky.primal(row, rows, basis, scratch)
-            info[row.number] = code
+                info[row.number] = solve_row(kind, row, work, rows, basis, scratch)
             if sums is None:
                 _store(row, result, scratch)
             else:

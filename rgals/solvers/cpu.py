@@ -4,8 +4,8 @@ With the eigendecomposition ``G = V diag(d) V^T`` (float64, once per half-step) 
 the system of every row is ``diag(scale_r d + ridge_r)`` plus its own positives, whatever its scale and ridge.
 Where all scales are one multiple of the ridges, a Cholesky factor does the same at a fraction of the price
 (`rgals.solvers.basis`). Most rows are then so well conditioned that a few conjugate gradient steps
-solve them to rounding (`rgals.kernels.cg`), and rows with few positives are solved in their dual
-(`rgals.kernels.cholesky`): neither needs any K x K matrix. `rgals.solvers.plan` says how each row is solved.
+solve them to rounding, and rows with few positives are solved in their dual: neither needs any K x K matrix.
+`rgals.solvers.plan` says how each row is solved, `rgals.kernels.ways` has the ways.
 """
 
 from typing import Any, NamedTuple

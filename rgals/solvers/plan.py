@@ -2,8 +2,8 @@
 
 Made once for a side, in numpy, from row lengths, signs of the weights, the heaviest weight, the scale and
 the number of factors; CPU and GPU read the same plan. This is the only place where thresholds live.
-`rgals.kernels.row` says what the kinds of rows are; a new one is a kernel, a branch in `rgals.kernels.rows`
-and a line in `classify`.
+`rgals.kernels.row` says what the kinds of rows are; a new one is a file of `rgals.kernels.ways` and a line
+in `classify`.
 
 Figures named below were measured on two cores with AVX-512 and 2 MB of second-level cache a core, float32.
 """
@@ -15,10 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from rgals.kernels import row as kernel
-from rgals.kernels.cg import CLOSE
-from rgals.kernels.cholesky import CHUNK
-from rgals.kernels.row import CG, DIAGONAL, DUAL, EMPTY, FACTORED, PRIMAL, Rows, Work
+from rgals.kernels.row import DIAGONAL, DUAL, EMPTY, FACTORED, PRIMAL, Rows, Work
 from rgals.kernels.rows import BATCH
+from rgals.kernels.ways import WAYS
+from rgals.kernels.ways.cg import CG, CLOSE
+from rgals.kernels.ways.cholesky import CHUNK
 from rgals.losses.base import Side
 from rgals.matrix.csr import CSR
 from rgals.runtime.aligned import CACHE, LINE, read_only
@@ -59,7 +60,7 @@ class Kinds:
     """The kinds of rows that a backend has."""
 
     padding: int  # factors are padded to a multiple of this
-    iterates: bool  # there is `CG`
+    flags: bool  # there is what is tried before a factorisation
     dual_to_k: bool  # the dual takes rows of up to K positives, instead of somewhat fewer
 
 
@@ -123,13 +124,14 @@ def classify(
     """
     kp = padded(K, kinds.padding)
     kind = np.where((n_negative > 0) | (n > dual_most(kp, kinds)), PRIMAL, DUAL)
-    if kinds.iterates and kp >= CG_FACTORS:
+    if kp >= CG_FACTORS:
         tried = (n >= CG_LENGTH) & (n_negative == 0) & (scale > 0)
         if kp < CG_STREAMED:
             tried &= n <= packed_most(kp, dtype.itemsize)
         if not paired:
             tried[tried] = expected_steps(heaviest[tried], scale[tried], dtype) <= steps_worth(n[tried], kp)
         kind = np.where(tried, kind | CG, kind)
+    kind = kind if kinds.flags else kind & FACTORED
     kind = np.where(n_zero == n, DIAGONAL, kind)  # no weight of its own
     return np.where((n == 0) & (linear == 0), EMPTY, kind).astype(np.int8)  # b = 0
 
@@ -328,13 +330,15 @@ class Plan:
         """How many rows are solved in which way: ``9,120 rows by CG (11 steps), 611 dual, 14 primal``."""
         kind = self.kind.copy()
         kind[self.iterated] = -1
-        cg = (kind & CG > 0) & (kind >= 0)
-        found = []
-        if cg.any():
-            steps = expected_steps(self._heaviest[cg], self.side.scale[cg], self.dtype)
-            found.append((int(cg.sum()), f"by CG ({np.median(np.ceil(steps)):.0f} steps)"))
-        names = {-1: f"by {self.steps} CG steps", DUAL: "dual", PRIMAL: "primal"}
-        names |= {DIAGONAL: "diagonal", EMPTY: "empty"}
-        found += [(int((kind == code).sum()), name) for code, name in names.items()]
-        parts = [f"{number:,} {name}" for number, name in found if number]
+        found = {f"by {self.steps} CG steps": kind == -1}
+        for way in reversed(WAYS):  # of several flags the highest is tried first
+            of_way = kind == way.kind if way.kind <= FACTORED else kind >= way.kind
+            name = way.name
+            if way.kind == CG and of_way.any():
+                steps = expected_steps(self._heaviest[of_way], self.side.scale[of_way], self.dtype)
+                name += f" ({np.median(np.ceil(steps)):.0f} steps)"
+            found[name] = of_way
+            kind[of_way] = -1
+        found |= {"diagonal": kind == DIAGONAL, "empty": kind == EMPTY}
+        parts = [f"{of_way.sum():,} {name}" for name, of_way in found.items() if of_way.any()]
         return ", ".join([parts[0].replace(" ", " rows ", 1), *parts[1:]]) if parts else "no rows"

@@ -14,8 +14,9 @@ from helpers import LOSSES, SIDES, factors, interactions
 from sklearn.base import clone
 
 from rgals import IALS, RG2, RGALS, RGX, HardNegatives, ParameterError
-from rgals.kernels.row import CG, DUAL, PRIMAL
+from rgals.kernels.row import DUAL, PRIMAL
 from rgals.kernels.topk import USERS
+from rgals.kernels.ways.cg import CG
 from rgals.losses import Degrees
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr

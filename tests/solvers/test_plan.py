@@ -9,7 +9,8 @@ import pytest
 from helpers import LOSSES, factors, rows_of_lengths
 from numba import njit
 
-from rgals.kernels.row import CG, DIAGONAL, DUAL, EMPTY, FACTORED, PRIMAL, make_scratch
+from rgals.kernels.row import DIAGONAL, DUAL, EMPTY, FACTORED, PRIMAL, make_scratch
+from rgals.kernels.ways.cg import CG
 from rgals.losses import IALS, Coefficients, Degrees, Loss
 from rgals.matrix.validate import as_csr
 from rgals.runtime.memory import fit_bytes

@@ -9,7 +9,7 @@ Both are followed by the row's part of the sums over inverses that couple the ro
 from rgals.kernels.compile import inner
 from rgals.kernels.gather import gather_scaled
 from rgals.kernels.plain_rows import add_transposed_two, rows_gram_add, subtract_product
-from rgals.kernels.row import DUAL, FACTORED, add_unweighted, ask_for_next, gather_weights
+from rgals.kernels.row import DUAL, FACTORED, PRIMAL, Way, add_unweighted, ask_for_next, gather_weights
 from rgals.kernels.tiles import copy, panel_product, times, zero
 from rgals.kernels.triangles import cholesky, cholesky_solve, gram_add, identity, panel_solve, triangle
 from rgals.kernels.vectors import LINE
@@ -18,11 +18,8 @@ CHUNK = 128  # positives packed at once by the primal: with K = 64 they stay in 
 
 
 @inner
-def dual(row, rows, basis, scratch):
-    """Solve in the dual; the solution and the right-hand side are left in ``scratch``.
-
-    Returns 0 or the failing pivot.
-    """
+def dual(row, work, rows, basis, scratch):
+    """Solve in the dual; see `Way`."""
     kp, w = len(basis.d), LINE // basis.d.itemsize
     n, n_blocks = row.end - row.begin, kp // w
     n_panels = (n + w - 1) // w
@@ -50,11 +47,8 @@ def dual(row, rows, basis, scratch):
 
 
 @inner
-def primal(row, rows, basis, scratch):
-    """Solve in the primal; the solution and the right-hand side are left in ``scratch``.
-
-    Returns 0 or the failing pivot.
-    """
+def primal(row, work, rows, basis, scratch):
+    """Solve in the primal; see `Way`."""
     kp, w = len(basis.d), LINE // basis.d.itemsize
     n_blocks, stride = kp // w, CHUNK * w
     x, c, scale = scratch.x, scratch.c, scratch.inv_root
@@ -90,6 +84,9 @@ def _columns(n, scale, sign, stride, basis, scratch):
     kp, w = len(basis.d), LINE // basis.d.itemsize
     x, cols, roots = scratch.x, scratch.cols, scratch.roots
     gather_scaled(x, 0, basis.factors, 0, scale, 0, cols, 0, roots, 0, w, stride, kp, n, kp // w, sign)
+
+
+WAYS = (Way(DUAL, "dual", dual), Way(PRIMAL, "primal", primal))
 
 
 @inner(forceinline=True)

@@ -9,8 +9,8 @@ from helpers import LOSSES, factors, half_steps, rows_of_lengths
 from numba import njit
 
 from rgals import NumericalError
-from rgals.kernels import cg
 from rgals.kernels.row import Basis, Row, Rows, make_scratch
+from rgals.kernels.ways import cg
 from rgals.losses import IALS, RG2, Degrees
 from rgals.matrix.validate import as_csr
 from rgals.runtime.aligned import empty

@@ -17,11 +17,12 @@ from rgals.kernels.compile import inner
 from rgals.kernels.gather import gather_scaled
 from rgals.kernels.library import kernel
 from rgals.kernels.plain_rows import add_normal, add_normal_and_right, add_transposed
-from rgals.kernels.row import ask_for_next, gather_weights
+from rgals.kernels.row import NEXT, Way, ask_for_next, gather_weights
 from rgals.kernels.tiles import add, copy, divided, dot, zero
 from rgals.kernels.vectors import LINE
 
 _LOOK = 4  # steps between two looks at the pace
+CG = 4  # the flag of rows that are iterated first
 CLOSE = 4.0  # times eps: the error of a solution, relative to it
 
 # ---------------------------------------------------------------- a step: passes over whole vectors
@@ -120,13 +121,13 @@ def _descend(row, n, most, rows, basis, scratch, rr, beta, enough, steps):
 
 
 @inner
-def solve(row, worth, most, rows, basis, scratch):
-    """Solve ``(I + X^T X) x = rhs + X^T w`` to rounding, from zero, for weights that are not negative.
+def solve(row, work, rows, basis, scratch):
+    """Solve ``(I + X^T X) x = rhs + X^T w`` to rounding, from zero; see `Way`.
 
-    ``worth``: as many steps cost as much as a factorisation. Leaves the solution and its right-hand side in
-    ``scratch``. Returns whether that succeeded; else ``scratch.rhs`` is what it was: a weight is negative,
-    the steps would be too many, or something is not finite.
+    It gives up if a weight is negative, the steps would cost more than a factorisation, or something is not
+    finite.
     """
+    worth, most = work.worth[row.number], work.most
     # The largest eigenvalue is unknown: whether CG pays is seen by the pace of its first steps.
     eps = np.finfo(basis.d.dtype).eps
     n_blocks = len(basis.d) // (LINE // basis.d.itemsize)
@@ -137,7 +138,7 @@ def solve(row, worth, most, rows, basis, scratch):
     for start in range(row.begin, row.end, most):
         n, n_negative = _pack(start, min(most, row.end - start), row.number, rows, basis, scratch)
         if n_negative > 0:
-            return False
+            return NEXT
         add_transposed(b, 0, scratch.x, 0, scratch.w, 0, n, n_blocks)
     ask_for_next(row, rows, basis)
     # From x = 0 the residual is b.
@@ -149,17 +150,17 @@ def solve(row, worth, most, rows, basis, scratch):
     for done in range(_LOOK, 2 * worth, _LOOK):
         failed, rr, beta = _descend(row, n, most, rows, basis, scratch, rr, beta, enough, _LOOK)
         if failed:
-            return False
+            return NEXT
         if done == _LOOK:
             # No eigenvalue is below 1: the error is no longer than the residual.
             enough = dot(x, 0, x, 0, len(x)) * (CLOSE * eps) ** 2
         if rr <= enough:
             copy(scratch.rhs, 0, b, 0, len(b))
-            return True
+            return 0
         # At the pace until now the steps to come would cost more. (A division by zero would raise.)
         if not (enough > 0.0 and np.log(right / rr) * (worth + done) > np.log(right / enough) * done):
-            return False
-    return False
+            return NEXT
+    return NEXT
 
 
 @inner
@@ -187,3 +188,6 @@ def improve(row, steps, most, rows, basis, result, scratch):
     failed, _, _ = _descend(row, n, most, rows, basis, scratch, rr, x.dtype.type(0.0), enough, steps)
     add(b, 0, scratch.rest, 0, len(b))
     return 1 if failed else 0
+
+
+WAYS = (Way(CG, "by CG", solve),)
