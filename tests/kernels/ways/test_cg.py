@@ -9,7 +9,7 @@ from helpers import LOSSES, factors, half_steps, rows_of_lengths
 from numba import njit
 
 from rgals import NumericalError
-from rgals.kernels.row import Basis, Row, Rows, make_scratch
+from rgals.kernels.row import NEXT, Basis, Row, Rows, Work, make_scratch
 from rgals.kernels.ways import cg
 from rgals.losses import IALS, RG2, Degrees
 from rgals.matrix.validate import as_csr
@@ -82,16 +82,16 @@ def test_badly_conditioned_rows_are_as_exact_as_factorised_ones(alpha0, dtype, m
 
 
 @njit
-def solve_alone(rows, basis, most, worth):
+def solve_alone(rows, basis, work):
     n = len(rows.indices)
     scratch = make_scratch(len(basis.d), n + 16, False, basis.d)
     scratch.inv_root[:] = 1.0
     scratch.rhs[:] = 1.0
-    return cg.solve(Row(0, 0, n, 0, 0), worth, most, rows, basis, scratch), scratch
+    return cg.solve(Row(0, 0, n, 0, 0), work, rows, basis, scratch), scratch
 
 
 def run_alone(X, weights, most=None):
-    """`cg.solve` of ``(I + X^T W X) x = b = 1 + X^T weights``: what it returns, x, the right-hand side."""
+    """`cg.solve` of ``(I + X^T W X) x = b = 1 + X^T weights``: whether it did, x, the right-hand side."""
     n, K = X.shape
     table = empty(X.shape, X.dtype)
     table[:] = X
@@ -100,8 +100,11 @@ def run_alone(X, weights, most=None):
     positives = np.array([0, n]), np.arange(n, dtype=np.int32), weights
     rows = Rows(*positives, numbers, numbers, numbers, *terms)
     basis = Basis(table.reshape(-1), np.ones(K, X.dtype), np.ones(K, X.dtype))
-    done, scratch = solve_alone(rows, basis, most or n + 16, int(plan.steps_worth(np.array(n), K)))
-    return done, scratch.solution, scratch.rhs
+    one, worth = np.zeros(1, np.int64), plan.steps_worth(np.array([n]), K)
+    work = Work(one, np.array([0, 1]), np.full(1, cg.CG, np.int8), worth, most or n + 16, n + 16)
+    code, scratch = solve_alone(rows, basis, work)
+    assert code in (0, NEXT)
+    return code == 0, scratch.solution, scratch.rhs
 
 
 @pytest.mark.parametrize("most", [None, 16])
