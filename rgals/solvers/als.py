@@ -125,28 +125,25 @@ class ALS:
             user_side, item_side = self._with_pairs
         what = "item"
         try:
-            self._regress(item_side, self._items, iteration)
             step = backend.half_step(
                 items, self._users, item_side, rotate=True, out=self._items, warm=iteration > 1
             )
             self._items = step.factors
-            if item_side.prior is None:
-                penalty = backend.ridge(self._items, item_side.ridge)
-            else:
-                self._regress(item_side, self._items)
-                penalty = item_side.prior.penalty(*backend.state(self._items))
+            penalty = backend.ridge(self._items, item_side.ridge)
+            if item_side.prior is not None:
+                array, basis = backend.state(self._items)
+                item_side.prior.regress(array)
+                penalty -= item_side.prior.explained(basis)
             what = "user"
-            self._regress(user_side, self._users, iteration)
+            if user_side.prior is not None and iteration > 1:  # before, the factors are a start
+                user_side.prior.regress(backend.state(self._users)[0])
             step = backend.half_step(users, self._items, user_side, rotate=True, out=self._users, warm=True)
+            if item_side.prior is not None:
+                item_side.prior.turn(step.turned)
         except NumericalError as error:
             raise NumericalError(f"iteration {iteration}, {what} half-step: {error}") from error
         self._users = step.factors
         return constant + penalty - step.decrease
-
-    def _regress(self, side: Side, factors: Any, iteration: int | None = None) -> None:
-        """Weights of the features by the factors as they are; none before the first iteration."""
-        if side.prior is not None and iteration != 1:
-            side.prior.regress(self.backend.state(factors)[0])
 
     def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """Factors of users and items in one basis, whose products are the scores."""

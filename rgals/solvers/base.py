@@ -17,6 +17,8 @@ class HalfStep(NamedTuple):
     factors: Any
     # ``sum_r b_r . p_r``: the objective is its constant plus the ridge of the fixed side minus this
     decrease: float
+    # T (K, K) where the fixed factors were turned in place, ``F <- F T``
+    turned: np.ndarray | None = None
 
 
 def squared_lengths(factors: np.ndarray, weight: np.ndarray) -> float:

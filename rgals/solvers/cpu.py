@@ -123,7 +123,7 @@ class Solve:
         if rotate:
             self.fixed.changed(change.fixed_basis)
             self.solved.changed(change.solved_basis)
-            return HalfStep(self.solved, value - self.offset)
+            return HalfStep(self.solved, value - self.offset, change.forth)
         gram.multiply(factors, change.forth.T.astype(factors.dtype), factors, self.n_threads)
         return HalfStep(factors, value - self.offset)
 
@@ -138,9 +138,7 @@ class Solve:
         table = self.out if once else empty(self.out.shape, self.out.dtype)
         # ``sum_r ridge_r |F_r W|^2 + reg |W|^2`` where lengths are right.
         self.offset = float((prior.moments(self.k, self.side.ridge) @ change.back * pulls).sum())
-        for start in range(0, self.n_rows, _AT_ONCE):
-            part = slice(start, start + _AT_ONCE)
-            table[part] = prior.features[part] @ pulls
+        prior.predict_into(table, pulls, self.n_threads)
         self.prior = table
         self.empty = prior.features[self.plan.empty] @ weights
 

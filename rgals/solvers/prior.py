@@ -13,12 +13,13 @@ import scipy.linalg
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, cg
 
+from rgals.kernels.queue import spread
 from rgals.runtime.errors import NumericalError
 from rgals.runtime.lazy import cached_property
 
 DIRECT = 4096  # features up to which the normal equations are factored: 128 MB
 _STEPS, _CLOSE = 2000, 1e-10  # of conjugate gradients beyond
-_AT_ONCE = 1 << 14  # rows whose predictions are held at once
+_AT_ONCE = 1 << 12  # rows whose predictions a thread holds at once
 
 
 @dataclass(eq=False)
@@ -57,6 +58,15 @@ class Prior:
         """``F W`` of some rows, in float64."""
         return self.features[at] @ self.weights_of(K)
 
+    def predict_into(self, table: np.ndarray, weights: np.ndarray, n_threads: int) -> None:
+        """``table = F weights``, (n_rows, K)."""
+
+        def work(first: int, stop: int) -> None:
+            for part, F, _ in self._blocks[first:stop]:
+                table[part] = F @ weights
+
+        spread(work, len(self._blocks), n_threads)
+
     def weights_of(self, K: int) -> np.ndarray:
         """The weights, or as many zeros."""
         return np.zeros((self.features.shape[1], K)) if self.weights is None else self.weights
@@ -65,13 +75,18 @@ class Prior:
         """Take the weights that minimise the regularisation, given factors in any basis."""
         assert self.ridge is not None
         right = np.zeros((self.features.shape[1], factors.shape[1]))
-        for part in self._parts():
-            right += self.features[part].T @ (self.ridge[part, None] * factors[part])
+        for part, _, pulls in self._blocks:
+            right += pulls @ factors[part].astype(np.float64)
         if self.features.shape[1] <= DIRECT:
             self.weights = scipy.linalg.cho_solve(self._factor, right, check_finite=False)
         else:
             self.weights = self._iterate(right)
         self._moments = right
+
+    def turn(self, change: np.ndarray | None) -> None:
+        """Follow the factors, which are ``factors @ change`` now: no regression is needed for that."""
+        if change is not None and self._moments is not None:
+            self.weights, self._moments = self.weights_of(len(change)) @ change, self._moments @ change
 
     def moments(self, K: int, ridge: np.ndarray) -> np.ndarray:
         """``(F^T diag(ridge) F + reg) W`` with the ridges of the rows, which the regression had, too."""
@@ -81,25 +96,26 @@ class Prior:
 
     def _image(self, weights: np.ndarray, ridge: np.ndarray) -> np.ndarray:
         total = self.reg * weights
-        for part in self._parts():
-            F = self.features[part]
+        for part, F, _ in self._blocks:
             total += F.T @ (ridge[part, None] * (F @ weights))
         return total
 
-    def penalty(self, factors: np.ndarray, basis: np.ndarray | None) -> float:
-        """The regularisation at the factors of the last regression: ``Q^T diag(ridge) Q - W^T moments``.
+    def explained(self, basis: np.ndarray | None) -> float:
+        """What the last regression takes from ``sum_r ridge_r |q_r|^2``: the trace of ``W^T moments``.
 
         Factors and weights that are meant are those times ``basis.T``.
         """
-        assert self.ridge is not None and self.weights is not None and self._moments is not None
-        squares = -self.weights.T @ self._moments
-        for part in self._parts():
-            wide = factors[part].astype(np.float64)
-            squares += wide.T @ (self.ridge[part, None] * wide)
+        assert self.weights is not None and self._moments is not None
+        squares = self.weights.T @ self._moments
         return float(np.trace(squares) if basis is None else np.sum(squares * (basis.T @ basis)))
 
-    def _parts(self) -> list[slice]:
-        return [slice(start, start + _AT_ONCE) for start in range(0, self.features.shape[0], _AT_ONCE)]
+    @cached_property
+    def _blocks(self) -> list[tuple[slice, Any, Any]]:
+        """Some rows after the other: which, their features F, and ``F^T diag(ridge)``."""
+        ridge = np.ones(self.features.shape[0]) if self.ridge is None else self.ridge
+        parts = (slice(start, start + _AT_ONCE) for start in range(0, len(ridge), _AT_ONCE))
+        found = ((part, self.features[part], sp.diags_array(ridge[part])) for part in parts)
+        return [(part, F, (weights @ F).T) for part, F, weights in found]
 
     @cached_property
     def _factor(self) -> Any:
