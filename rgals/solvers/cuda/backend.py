@@ -8,6 +8,7 @@ from rgals.losses.base import Side
 from rgals.matrix.csr import CSR
 from rgals.runtime.errors import DeviceMemoryError, NumericalError
 from rgals.solvers.base import HalfStep, raise_for_rows
+from rgals.solvers.cpu import coupling_shift, coupling_value
 from rgals.solvers.cuda import Device, Room, check_factors, open_device
 from rgals.solvers.cuda.room import LESS
 from rgals.solvers.cuda.systems import DeviceMatrix, DeviceSide, Systems, gram
@@ -139,9 +140,7 @@ class _HalfStep:
             else:  # the concave shared term lies below its tangent at the current factors
                 shift = self.side.interaction * self.d * self._pull()
             value = self._solve(systems, self.s + shift)
-            # The rows were charged for ``shift . v``; the objective has ``v^T H v`` (half of it when exact).
-            v = self._pull()
-            value += float(v @ (self.side.interaction * self.d * v) - 2.0 * (shift @ v))
+            value += coupling_value(self._pull(), shift, self.side.interaction, self.d)
         else:
             value = self._solve(systems, self.s)
         self._check_finite(value)
@@ -246,11 +245,9 @@ class _HalfStep:
             raise_for_rows(self.device.download(systems.info), np.dtype(self.dtype))
 
     def _coupling(self, systems: Systems) -> np.ndarray:
-        """``H v``: what the shared interaction adds to ``s`` for every row, as in `CPUBackend`."""
         self._solve(systems, self.s, with_inverse=True)
         B = self.device.download(systems.inverse)
-        H = self.side.interaction * self.d
-        return H * np.linalg.solve(np.eye(self.k) - B * H, self._pull())
+        return coupling_shift(B, self._pull(), self.side.interaction, self.d)
 
     def _pull(self) -> np.ndarray:
         """``sum_r scale_r p_r``."""
