@@ -1,14 +1,16 @@
 """What an SGD loss is: a function of scores. It never sees a user, an item or an embedding."""
 
-from dataclasses import dataclass
-from inspect import cleandoc
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Collection
+from dataclasses import Field, dataclass, field
+from functools import partial
+from inspect import cleandoc, signature
+from typing import Any, ClassVar, Literal, dataclass_transform
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from rgals.matrix.csr import CSR
-from rgals.runtime.checks import check_int
+from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import ShapeError
 
 
@@ -97,26 +99,84 @@ class Rows:
         return Rows(self.count[rows], self.n_items, self.state[rows], scores)
 
 
+#: Where thresholds are estimated: among all items, or among positives and sampled negatives.
+ESTIMATES = ("exact", "sampled")
+
+
+def _start(name: str, value: Any) -> Any:
+    return check_choice(name, value, ESTIMATES) if isinstance(value, str) else check_real(name, value)
+
+
+def _optional_int(minimum: int) -> Callable[[str, Any], Any]:
+    return lambda name, value: None if value is None else check_int(name, value, minimum)
+
+
+#: What a parameter may be, in the words of its docstring, and the check that refuses all else.
+RANGES: dict[str, Callable[[str, Any], Any]] = {
+    "bool": lambda name, value: value,
+    "int > 0": partial(check_int, minimum=1),
+    "int > 0, optional": _optional_int(1),
+    "int >= 0, optional": _optional_int(0),
+    "float": check_real,
+    "float >= 0": partial(check_real, minimum=0),
+    "float > 0": partial(check_real, minimum=0, open_min=True),
+    "float in [0, 1]": partial(check_real, minimum=0, maximum=1),
+    "float in (0, 1]": partial(check_real, minimum=0, maximum=1, open_min=True),
+    "float in (0, 1)": partial(check_real, minimum=0, maximum=1 - 1e-9, open_min=True),
+    '{"exact", "sampled"} or float': _start,
+}
+
+
+def parameter(default: Any, kind: str | Collection[str], text: str = "") -> Any:
+    """A parameter of a loss: a key of `RANGES` or the names to choose from, and its line in the docstring."""
+    if isinstance(kind, str):
+        words, check = kind, RANGES[kind]
+    else:
+        words = "{" + ", ".join(f'"{name}"' for name in kind) + "}"
+        check = partial(check_choice, choices=tuple(kind))
+    shown = f'"{default}"' if isinstance(default, str) else default
+    said = words if default is None else f"{words}, default {shown}"
+    lines = "".join(f"\n    {line}" for line in cleandoc(text).splitlines())
+    return field(default=default, metadata={"check": check, "said": f"{said}{lines}"})
+
+
 _BESIDE = {"score", "raw_scores", "takes_rows", "corrects_proposal"}
 
 
+@dataclass_transform(eq_default=False)
 class _Loss(BaseEstimator):
+    """What all kinds share: their parameters, which a class declares by `parameter`, as a dataclass."""
+
     #: How `SGDRanker` scores with ``score="auto"``.
     score: ClassVar[str] = "cosine"
     #: Whether the loss has temperatures or margins of its own and takes no ``temperature`` but 1.
     raw_scores: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Attributes of _BESIDE may stand beside the bases of a class: ``class Own(Sampled, score="dot")``.
-
-        Parameters are described where they are introduced: a class that says nothing of its own has the text.
-        """
+        """Attributes of _BESIDE may stand beside the bases: ``class Own(Sampled, score="dot")``."""
         for name in _BESIDE & options.keys():
             setattr(cls, name, options.pop(name))
         super().__init_subclass__(**options)
-        own, *bases = (cleandoc(base.__doc__ or "").partition("\n\nParameters\n") for base in cls.__mro__)
-        if cls.__doc__ and not own[1] and "__init__" not in vars(cls):
-            cls.__doc__ = own[0] + next(("".join(text[1:]) for text in bases if text[1]), "")
+        if any(isinstance(value, Field) for value in vars(cls).values()):
+            dataclass(eq=False, repr=False)(cls)
+        text, taken = cleandoc(cls.__doc__ or ""), signature(cls).parameters
+        lines = [f"{x.name} : {x.metadata['said']}" for x in cls._parameters() if x.name in taken]
+        if text and lines and "\nParameters\n" not in text:
+            cls.__doc__ = "\n".join([text, "", "Parameters", "-" * 10, *lines])
+
+    @classmethod
+    def _parameters(cls) -> list[Field]:
+        found = getattr(cls, "__dataclass_fields__", {}).values()
+        return [each for each in found if "said" in each.metadata]
+
+    def validate(self) -> None:
+        """Check the parameters; a `ParameterError` names one that is out of its range."""
+        for each in self._parameters():
+            each.metadata["check"](each.name, getattr(self, each.name))
+
+    def value_and_grad(self, *scores: Any, **named: Any) -> tuple[np.ndarray, ...]:
+        """Values, float64, and gradients of the scores; the base of each kind says of which."""
+        raise NotImplementedError(f"{type(self).__name__} has no value_and_grad")
 
 
 class Full(_Loss):
@@ -135,16 +195,10 @@ class Full(_Loss):
         return None
 
 
-@dataclass(eq=False, repr=False)
 class FullThresholds(Full):
-    """With the exact threshold of every user, at every step.
+    """With the exact threshold of every user, at every step."""
 
-    Parameters
-    ----------
-    k : int, default 20
-    """
-
-    k: int = 20
+    k: int = parameter(20, "int > 0")
 
     def thresholds(self, scores: np.ndarray) -> np.ndarray:
         """The K-th largest score of each row (the smallest, where there are fewer items), (B,)."""
@@ -166,9 +220,9 @@ class Sampled(_Loss):
     corrects_proposal: ClassVar[bool] = False  # whether log(N q) is subtracted from negatives (Eq. 9)
     takes_rows: ClassVar[bool] = False
     #: What the trainer keeps for the loss; a class attribute, or a property where parameters decide.
-    state: Any = ()
+    state: ClassVar[Any] = ()
     #: An `Adversary`, or None.
-    adversary: Any = None
+    adversary: ClassVar[Any] = None
 
     def refresh(self, epoch: int) -> str | None:
         """What `estimate` sees before this epoch: "exact" (all items), "sampled", or None for no refresh."""
@@ -262,7 +316,7 @@ def row_softmax(
 
 def kth_largest(scores: np.ndarray, k: int) -> np.ndarray:
     """K-th largest score of each row, (B,); the smallest, where there are fewer; -inf is absent."""
-    k = min(check_int("k", k, 1), scores.shape[1])
+    k = min(k, scores.shape[1])
     found = np.partition(scores, scores.shape[1] - k, axis=1)[:, scores.shape[1] - k]
     short = found == -np.inf
     found[short] = np.where(scores[short] > -np.inf, scores[short], np.inf).min(axis=1)
