@@ -1,4 +1,4 @@
-"""First-order optimisers: an optimiser is data (kind and numbers) with an `init` and an `update`.
+"""First-order optimisers: data (kind and numbers), from which `rgals.sgd.sides.SideState` makes its steps.
 
 >>> from rgals.sgd import SGDRanker, SGD, Adagrad, Adam, LazyAdam
 >>> optimizers = SGD(momentum=0.9), Adagrad(eps=1e-8), Adam(beta2=0.99), LazyAdam(beta2=0.99)
@@ -8,10 +8,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import numpy as np
-
 from rgals.kernels import sgd as kernel
-from rgals.kernels.queue import spread
 from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import InputTypeError, ParameterError
 
@@ -21,15 +18,6 @@ def check_below_one(name: str, value: Any) -> float:
     if not 0 <= check_real(name, value) < 1:
         raise ParameterError(name, value, "give a number in [0, 1)")
     return float(value)
-
-
-@dataclass
-class Moments:
-    """Moments (n, K), empty where the optimiser keeps none, and the number of updates of every row (n,)."""
-
-    first: np.ndarray
-    second: np.ndarray
-    steps: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -50,50 +38,6 @@ class Optimizer:
         rates = [check_below_one(name, getattr(self, name)) for name in self.rates]
         first, second, *_ = *rates, 0.0, 0.0
         return first, second, getattr(self, "eps", 0.0)
-
-    def init(self, param: np.ndarray) -> Moments:
-        """Zero moments for factors of shape (n, K)."""
-        empty = np.empty((0, param.shape[1]), param.dtype)
-        first = np.zeros_like(param) if self.n_moments >= 1 else empty
-        second = np.zeros_like(param) if self.n_moments >= 2 else empty
-        return Moments(first, second, np.zeros(len(param), np.int64))
-
-    def update(
-        self,
-        param: np.ndarray,
-        grad: np.ndarray,
-        state: Moments,
-        lr: float,
-        *,
-        ids: np.ndarray | None = None,  # distinct
-        effective: np.ndarray | None = None,  # unit rows, renewed: the gradient is projected
-        inverse_norm: np.ndarray | None = None,  # and so is this
-        coupled: float = 0.0,  # weight decay added to the gradient,
-        decoupled: float = 0.0,  # or applied to the factors directly
-        grad_scale: float = 1.0,
-        ridge: np.ndarray | None = None,  # adds ridge_scale * ridge[row] * param[row] to the gradient
-        ridge_scale: float = 0.0,
-        n_threads: int = 1,
-    ) -> None:
-        """One step, in place; ``grad``: of rows ``ids`` (None: all), with respect to the effective rows."""
-        n = len(param)
-        fading = self.fades and self.n_moments > 0
-        if ids is None:
-            rows = slots = np.arange(n, dtype=np.int32)
-        elif self.lazy or not (fading or coupled > 0 or decoupled > 0 or ridge is not None):
-            rows, slots = ids.astype(np.int32, copy=False), np.arange(len(ids), dtype=np.int32)
-        else:
-            rows, slots = np.arange(n, dtype=np.int32), np.full(n, -1, np.int32)
-            slots[ids] = np.arange(len(ids), dtype=np.int32)
-        a, c, eps = self.numbers()
-        numbers = np.array([lr, a, c, eps, coupled, decoupled, grad_scale, ridge_scale], param.dtype)
-        nothing = np.empty(0, param.dtype)
-        ridge = nothing if ridge is None else ridge
-        unit = (param, nothing) if effective is None else (effective, inverse_norm)
-        factors = param, *unit
-        moments = (state.first, state.second), state.steps
-        how = self.kind, numbers, effective is not None
-        spread(kernel.apply, len(rows), n_threads, rows, slots, grad, ridge, factors, *moments, *how)
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from rgals.runtime.errors import ParameterError
 from rgals.runtime.memory import sgd_bytes
 from rgals.runtime.threads import workers
 from rgals.sgd.defaults import AUTOMATIC, choose, is_auto
-from rgals.sgd.epochs import BATCH, CHECKPOINT, Epochs
+from rgals.sgd.epochs import CHECKPOINT, Epochs
 from rgals.sgd.file import FORMAT
 from rgals.sgd.graph import ENCODERS
 from rgals.sgd.losses import get_loss
 from rgals.sgd.optimizers import check_below_one, get_optimizer
 from rgals.sgd.samplers import SAMPLERS
 from rgals.sgd.schedules import get_schedule
-from rgals.sgd.trainer import scratch_bytes
+from rgals.sgd.trainer import BATCH, scratch_bytes
 from rgals.training.base import Task, Trained
 from rgals.training.checkpoint import describe, plain
 from rgals.training.data import admit, dtype_name, start_factors
