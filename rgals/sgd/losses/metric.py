@@ -1,7 +1,6 @@
 """Losses of a whole list: smooth ranking metrics, and pairs weighted by what a swap would change."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,25 +12,19 @@ from rgals.sgd.losses._base import Full, List, logistic, parameter, softplus
 _PAIRS = 1 << 15  # pairs of a block, which stay in the cache of a core
 
 
-@dataclass
 class Lists:
-    """Lists one after the other, and what is known of their positives."""
+    """Lists one after the other: scores (T,), of list b from ``indptr[b]`` on, its positives first."""
 
-    scores: np.ndarray  # (T,)
-    indptr: np.ndarray  # (B + 1,)
-    n_positives: np.ndarray  # (B,)
-    list_of: np.ndarray = field(init=False)  # (P,) list of each positive
-    at: np.ndarray = field(init=False)  # (P,) where it stands in the scores
-
-    def __post_init__(self) -> None:
-        self.list_of = np.repeat(np.arange(len(self.n_positives)), self.n_positives)
-        before = np.cumsum(self.n_positives) - self.n_positives
-        self.at = np.arange(len(self.list_of)) + (self.indptr[:-1] - before)[self.list_of]
+    def __init__(self, scores: np.ndarray, indptr: np.ndarray, n_positives: np.ndarray) -> None:
+        self.scores, self.indptr, self.n_positives = scores, indptr, n_positives
+        self.list_of = np.repeat(np.arange(len(n_positives)), n_positives)  # (P,) list of each positive
+        before = np.cumsum(n_positives) - n_positives
+        self.at = np.arange(len(self.list_of)) + (indptr[:-1] - before)[self.list_of]  # (P,) in the scores
 
     @cached_property
     def ranked(self) -> "Ranked":
         """The ranks by the scores."""
-        return Ranked.of_lists(self)
+        return Ranked(self)
 
     def blocks(self, low: np.ndarray) -> "Iterator[Block]":
         """Pairs of each positive with the items from ``low`` (P,) to the end of its list, some at a time."""
@@ -217,39 +210,29 @@ def _swap_ap(block: Block, known: "Ranked", p: float) -> np.ndarray:
     return np.abs(np.where(r_j < r_i, up, down)) / block.m[block.i]
 
 
-@dataclass
 class Ranked:
-    """Ranks in every list, and what swaps of the metrics are made of."""
+    """Ranks in every list, by falling score and distinct, and what swaps of the metrics are made of."""
 
-    rank: np.ndarray  # (T,)
-    discount: np.ndarray  # (T,) of DCG
-    hits: np.ndarray  # (T,) positives at or above the item
-    harmonic: np.ndarray  # (T,) sum of their 1 / rank
-    best: np.ndarray  # (B,) rank of the first positive,
-    second: np.ndarray  # of the second, infinite where there is none
-
-    @classmethod
-    def of_lists(cls, lists: Lists) -> "Ranked":
-        """The items of every list by falling score; ranks are distinct."""
+    def __init__(self, lists: Lists) -> None:
         length = np.diff(lists.indptr)
         order = np.lexsort((-lists.scores, np.repeat(np.arange(len(length)), length)))
         start = np.repeat(lists.indptr[:-1], length)
-        rank = np.empty(len(order), np.int64)
-        rank[order] = np.arange(len(order)) - start + 1
+        self.rank = np.empty(len(order), np.int64)  # (T,)
+        self.rank[order] = np.arange(len(order)) - start + 1
+        self.discount = _discount(self.rank)  # (T,) of DCG
         hits = np.zeros(len(order))
         hits[lists.at] = 1
-        found = []
-        for terms in (hits[order], hits[order] / rank[order]):
+        # Of the positives at or above an item, their number and the sum of their 1 / rank, (T,).
+        self.hits, self.harmonic = np.empty((2, len(order)))
+        for sums, terms in ((self.hits, hits[order]), (self.harmonic, hits[order] / self.rank[order])):
             total = np.concatenate([[0.0], np.cumsum(terms)])
-            sums = np.empty(len(order))
             sums[order] = total[1:] - total[start]
-            found.append(sums)
-        top = np.full((2, len(lists.n_positives)), np.inf)
-        own = rank[lists.at]
+        # (B,) rank of the first positive, and of the second, infinite where there is none.
+        self.best, self.second = top = np.full((2, len(lists.n_positives)), np.inf)
+        own = self.rank[lists.at]
         for position in (1, 2):
-            here = np.rint(found[0][lists.at]) == position
+            here = np.rint(self.hits[lists.at]) == position
             top[position - 1][lists.list_of[here]] = own[here]
-        return cls(rank, _discount(rank), found[0], found[1], top[0], top[1])
 
 
 #: Metrics of `LambdaRank`.
