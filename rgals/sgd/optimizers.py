@@ -37,7 +37,7 @@ class Optimizer:
         """The two rates, checked, and epsilon, in the order of the kernel; 0 for what there is not."""
         rates = [check_below_one(name, getattr(self, name)) for name in self.rates]
         first, second, *_ = *rates, 0.0, 0.0
-        return first, second, getattr(self, "eps", 0.0)
+        return first, second, check_real("eps", getattr(self, "eps", 0.0), 0)
 
 
 @dataclass(frozen=True)

@@ -551,7 +551,12 @@ def test_weight_decay_coupled_and_decoupled(rng):
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: get_optimizer("rmsprop"), lambda: get_optimizer("sgd", 1.0), lambda: Adam(beta1=1).numbers()],
+    [
+        lambda: get_optimizer("rmsprop"),
+        lambda: get_optimizer("sgd", 1.0),
+        lambda: Adam(beta1=1).numbers(),
+        lambda: get_optimizer(Adagrad(eps=-1e-8)),
+    ],
 )
 def test_wrong_optimisers_are_refused(make):
     with pytest.raises(ParameterError):

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 
 from rgals.matrix.csr import CSR
 from rgals.runtime.checks import check_choice, check_int, check_real
-from rgals.runtime.errors import ShapeError
+from rgals.runtime.errors import ParameterError, ShapeError
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,11 @@ def _start(name: str, value: Any) -> Any:
     return check_choice(name, value, ESTIMATES) if isinstance(value, str) else check_real(name, value)
 
 
+def _inside(name: str, value: Any) -> None:
+    if not 0 < check_real(name, value) < 1:
+        raise ParameterError(name, value, "give a number in (0, 1)")
+
+
 def _optional_int(minimum: int) -> Callable[[str, Any], Any]:
     return lambda name, value: None if value is None else check_int(name, value, minimum)
 
@@ -122,7 +127,7 @@ RANGES: dict[str, Callable[[str, Any], Any]] = {
     "float > 0": partial(check_real, minimum=0, open_min=True),
     "float in [0, 1]": partial(check_real, minimum=0, maximum=1),
     "float in (0, 1]": partial(check_real, minimum=0, maximum=1, open_min=True),
-    "float in (0, 1)": partial(check_real, minimum=0, maximum=1 - 1e-9, open_min=True),
+    "float in (0, 1)": _inside,
     '{"exact", "sampled"} or float': _start,
 }
 
