@@ -83,7 +83,7 @@ class Trainer:
         # A subclass may compute something else; double precision is for checking, not for speed.
         self._fused = type(loss) is Softmax and self.dtype == np.float32
         self._correction = None
-        if getattr(loss, "corrects_proposal", False) and self.sampler.correction.any():
+        if self.sampler and getattr(loss, "corrects_proposal", False) and self.sampler.correction.any():
             self._correction = self.sampler.correction.astype(self.dtype)
         self._decay = {"coupled": 0.0, "decoupled": 0.0, model.decay: model.weight_decay}
         # What the loss and the weight decay hold the rows of users and of items with, added up.

@@ -16,9 +16,7 @@ class SampledCCE(Sampled):
     2, which prints a minus in front of the sum.
     """
 
-    with_positive: bool = parameter(
-        True, "bool", "Whether the positive has a term in the sum, the 1. Without it the loss is `SL`."
-    )
+    with_positive: bool = parameter(True, "bool", "Whether the positive has a term, the 1; False is `SL`.")
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         value, dneg = row_softmax(neg - pos[:, None], beside=0.0 if self.with_positive else None)
@@ -115,9 +113,7 @@ class PSL(Sampled, raw_scores=True):
 
     temperature: float = parameter(0.1, "float > 0")
     activation: str = parameter("tanh", ACTIVATIONS)
-    with_positive: bool = parameter(
-        False, "bool", "Whether the positive has a term in the sum, which is 1: a(0) = 0."
-    )
+    with_positive: bool = parameter(False, "bool", "Whether the positive has a term in the sum, 1: a(0) = 0.")
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         logits, slope = ACTIVATIONS[self.activation](neg - pos[:, None])
@@ -143,9 +139,7 @@ class AdvInfoNCE(Sampled, raw_scores=True):
     weight: float = parameter(64.0, "float > 0", "k.")
     every: int = parameter(5, "int > 0", "Epochs between two of the adversary (published: 5 to 20).")
     adversary_lr: float = parameter(5e-5, "float > 0")
-    adversary_epochs: int | None = parameter(
-        None, "int >= 0, optional", "At most so many epochs of the adversary; None for no limit."
-    )
+    adversary_epochs: int | None = parameter(None, "int >= 0, optional", "At most; None for no limit.")
     adversary_score: str = parameter("cosine", ("cosine", "dot"))
 
     @property

@@ -70,11 +70,7 @@ class SampledSoftmaxAtK(_Thresholds):
     """
 
     k: int = parameter(20, "int > 0")
-    weight_temperature: float = parameter(
-        12.5,
-        "float > 0",
-        "In units of the scores that the loss sees, divided by ``temperature``: the paper's 2.5 at 0.2.",
-    )
+    weight_temperature: float = parameter(12.5, "float > 0", "As in `SoftmaxAtK`: the paper's 2.5 at 0.2.")
     every: int = parameter(5, "int > 0", "Epochs between two estimates of beta_u (published: 5, 20).")
     threshold: str = parameter(
         "sampled",
@@ -83,9 +79,7 @@ class SampledSoftmaxAtK(_Thresholds):
         which is never above the exact one, or among all items, which costs an evaluation.""",
     )
     start: float | str = parameter(0.0, '{"exact", "sampled"} or float', "beta_u in the first epochs.")
-    with_positive: bool = parameter(
-        False, "bool", "Whether the positive has a term in the sum, the 1 of `SampledCCE`."
-    )
+    with_positive: bool = parameter(False, "bool", "Whether the positive has a term, the 1 of `SampledCCE`.")
 
     def refresh(self, epoch: int) -> str | None:
         """After every ``every`` epochs."""
@@ -182,8 +176,7 @@ class Talos(FullThresholds, raw_scores=True):
     form: str = parameter("3.7", ("3.7", "3.6"))
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
-        temperature = self.temperature
-        beta = self.thresholds(scores)
+        temperature, beta = self.temperature, self.thresholds(scores)
         where, v, count = positives.positions, weights_of(positives), positives.row_sums
         logits, slope = softplus(beta[:, None] - scores)
         own = -logits.reshape(-1)[where].astype(np.float64) / temperature
@@ -238,9 +231,7 @@ class RSAtK(Sampled, raw_scores=True, takes_rows=True):
     k: int = parameter(20, "int > 0")
     score_temperature: float = parameter(0.01, "float > 0", "t1.")
     rank_temperature: float = parameter(1.0, "float > 0", "t2.")
-    rescale: bool = parameter(
-        False, "bool", "Whether the rank among the n sampled negatives stands for that among all N items."
-    )
+    rescale: bool = parameter(False, "bool", "Take the rank among n sampled negatives N / n times.")
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
         first, second = self.score_temperature, self.rank_temperature
