@@ -1,12 +1,15 @@
-"""First-order optimisers: data (kind and numbers), from which `rgals.sgd.sides.SideState` makes its steps.
+"""First-order optimisers, as data from which `rgals.sgd.sides.SideState` makes steps, and learning rates.
 
 >>> from rgals.sgd import SGDRanker, SGD, Adagrad, Adam, LazyAdam
 >>> optimizers = SGD(momentum=0.9), Adagrad(eps=1e-8), Adam(beta2=0.99), LazyAdam(beta2=0.99)
 >>> models = [SGDRanker(optimizer=optimizer) for optimizer in optimizers]
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
+
+import numpy as np
 
 from rgals.kernels import sgd as kernel
 from rgals.runtime.checks import check_choice, check_real
@@ -119,3 +122,33 @@ def get_optimizer(optimizer: Any, momentum: float = 0.0) -> Optimizer:
         raise InputTypeError(f"optimizer must be a name or an Optimizer, not {optimizer!r}")
     made.numbers()  # checks them
     return made
+
+
+Schedule = Callable[[float], float]
+#: Factor of the learning rate as a function of training progress.
+SCHEDULES: dict[str, Schedule] = {
+    "constant": lambda progress: 1.0,
+    "linear": lambda progress: 1.0 - progress,
+    "cosine": lambda progress: 0.5 * (1.0 + float(np.cos(np.pi * progress))),
+    "sqrt": lambda progress: float(1.0 - np.sqrt(progress)),
+}
+
+
+def get_schedule(schedule: Any, warmup: float = 0.0) -> Schedule:
+    """The factor as a function of the progress in [0, 1), as a callable ``schedule`` is one.
+
+    >>> factor = get_schedule("linear", warmup=0.1)  # in which it rises from 0
+    >>> [round(factor(p), 2) for p in (0.0, 0.05, 0.1, 0.55)]
+    [0.0, 0.5, 1.0, 0.5]
+    """
+    if not callable(schedule) and schedule not in SCHEDULES:
+        advice = f"choose one of {', '.join(map(repr, SCHEDULES))} or give a function"
+        raise ParameterError("schedule", schedule, advice)
+    curve = schedule if callable(schedule) else SCHEDULES[schedule]
+
+    def factor(progress: float) -> float:
+        if progress < warmup:
+            return progress / warmup
+        return float(curve((progress - warmup) / (1 - warmup)))
+
+    return factor

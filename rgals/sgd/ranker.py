@@ -6,22 +6,21 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from rgals.losses import Degrees
 from rgals.matrix.csr import CSR
 from rgals.matrix.weighting import AUTO
 from rgals.model.state import Snapshot
 from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
 from rgals.runtime.errors import ParameterError
-from rgals.runtime.memory import sgd_bytes
 from rgals.runtime.threads import workers
-from rgals.sgd.defaults import AUTOMATIC, choose, is_auto
+from rgals.sgd.defaults import AUTOMATIC, is_auto, setting
 from rgals.sgd.epochs import CHECKPOINT, Epochs
 from rgals.sgd.file import FORMAT
 from rgals.sgd.graph import ENCODERS
 from rgals.sgd.losses import get_loss
-from rgals.sgd.optimizers import check_below_one, get_optimizer
+from rgals.sgd.optimizers import check_below_one, get_optimizer, get_schedule
 from rgals.sgd.samplers import SAMPLERS
-from rgals.sgd.schedules import get_schedule
-from rgals.sgd.trainer import BATCH, scratch_bytes
+from rgals.sgd.trainer import BATCH, fit_bytes
 from rgals.training.base import Task, Trained
 from rgals.training.checkpoint import describe, plain
 from rgals.training.data import admit, dtype_name, start_factors
@@ -179,30 +178,15 @@ class SGDRanker(Trained, BaseEstimator):
     _file: ClassVar[Any] = FORMAT
 
     def _choose(self, matrix: CSR) -> dict[str, Any]:
-        return choose(self, matrix)
+        left = [name for name in AUTOMATIC if is_auto(getattr(self, name))]
+        found = setting(self, Degrees.of(matrix)) if left else {}
+        return {name: found[name] for name in left}
 
     def _check_memory(
         self, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool, watched: bool
     ) -> None:
-        loss = get_loss(self.loss)
-        size = int(self.batch_size or BATCH[loss.kind])
-        negatives = size if self.sampler == "in_batch" else int(self.n_negatives)
-        if loss.kind == "list":
-            negatives = min((1 + negatives) * int(matrix.row_counts.max(initial=0)), matrix.n_cols)
-        data, batch = scratch_bytes(loss, matrix.shape, matrix.nnz, self.K, dtype.itemsize, size, negatives)
-        graph = self.encoder != "mf"
-        if graph:  # its edges in both directions; gradients, layers and sums of all rows
-            data += 8 * matrix.nnz + sum(matrix.shape) * (16 + 5 * self.K * dtype.itemsize)
-        needed = sgd_bytes(
-            matrix.shape,
-            self.K,
-            dtype.itemsize,
-            n_moments=get_optimizer(self.optimizer, self.momentum).n_moments,
-            cosine=graph or self.score == "cosine",
-            best=self.early_stopping,
-            data=data,
-            batch=batch,
-        )
+        size = self.batch_size or BATCH[get_loss(self.loss).kind]
+        needed = fit_bytes(self, matrix, dtype.itemsize)
         admit(needed + weights, self, matrix, dtype, split, f"batch_size={size}")
 
     def _train(self, task: Task) -> tuple[Snapshot, list[dict[str, Any]], str]:

@@ -17,9 +17,8 @@ from rgals.runtime.threads import workers
 from rgals.sgd.graph import LightGCN, SideGradient
 from rgals.sgd.losses import Softmax, get_loss
 from rgals.sgd.losses._base import Rows, checked
-from rgals.sgd.optimizers import get_optimizer
+from rgals.sgd.optimizers import get_optimizer, get_schedule
 from rgals.sgd.samplers import Sampler
-from rgals.sgd.schedules import get_schedule
 from rgals.sgd.sides import Kept, SideState
 
 _CHUNK = 64  # users a task scores at once: the block of scores stays in the cache of a core
@@ -34,6 +33,8 @@ _TILE = 1 << 17  # scores of a tile of the fused softmax, which stay in the cach
 BATCH = {"full": 256, "sampled": 4096, "list": 64}
 #: Ids of users and their gradients, ids of items (None: all) and theirs.
 Gradients = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]
+#: Rows of the users, a side, and the items of it that each row is scored with; -1 is no item.
+Scored = tuple[np.ndarray, SideState, np.ndarray]
 
 
 @dataclass
@@ -278,14 +279,14 @@ class Trainer:
         items = np.empty((len(users), 1 + n), np.int32)
         items[:, 0] = batch.positives
         self.sampler.draw(batch.key, users, items, self._compiled_threads)
-        scaled = self.users.effective[users] * self.inverse_t
-        grads = self._pair_scores(scaled, self.items, items)
+        pairs = self.users.effective[users] * self.inverse_t, self.items, items
+        grads = self._pair_scores(pairs)
         if self._correction is not None:
             grads[:, 1:] -= self._correction[items[:, 1:]]
         if rows is not None and self.adversaries:
             own, theirs = self.adversaries
             second = own.effective[users], theirs, np.ascontiguousarray(items[:, 1:])
-            rows.adversary = self._pair_scores(*second)
+            rows.adversary = self._pair_scores(second)
         values, pos = np.empty(len(users)), grads[:, 0].copy()
         size = max(1, min(_ROWS, _ROWS * 128 // max(n, 1)))  # in cache-sized pieces
 
@@ -295,25 +296,19 @@ class Trainer:
 
         self._map(piece, range(0, len(users), size))
         if against and rows is not None and rows.adversary is not None:  # which holds gradients by now
-            return values, self._pair_gradients(users, *second, rows.adversary, self.dtype.type(1))
-        return values, self._pair_gradients(users, scaled, self.items, items, grads, self.inverse_t)
+            return values, self._pair_gradients(users, second, rows.adversary, self.dtype.type(1))
+        return values, self._pair_gradients(users, pairs, grads, self.inverse_t)
 
-    def _pair_scores(self, rows: np.ndarray, side: SideState, items: np.ndarray) -> np.ndarray:
-        """Scores of each row's items, -inf where an item is -1."""
+    def _pair_scores(self, pairs: Scored) -> np.ndarray:
+        """Scores of each row's items, -inf where there is none."""
+        rows, side, items = pairs
         out = np.empty(items.shape, self.dtype)
         spread(kernel.pair_scores, len(rows), self._compiled_threads, rows, side.effective, items, out)
         return out
 
-    def _pair_gradients(
-        self,
-        users: np.ndarray,
-        rows: np.ndarray,
-        side: SideState,
-        items: np.ndarray,
-        grads: np.ndarray,
-        scale: np.floating,
-    ) -> Gradients:
+    def _pair_gradients(self, users: np.ndarray, pairs: Scored, grads: np.ndarray, scale: Any) -> Gradients:
         """What follows from the gradients of `_pair_scores`; those of the users times ``scale``."""
+        rows, side, items = pairs
         by_row = np.empty_like(rows)
         given = grads, items, side.effective
         spread(kernel.user_gradients, len(users), self._compiled_threads, *given, by_row)
@@ -357,8 +352,8 @@ class Trainer:
         loss, count = self.loss, self.X.row_counts[users]
         items = self.sampler.lists(key, users, self.sampler.n * count)
         there, values = items >= 0, np.empty(len(users))
-        scaled = self.users.effective[users] * self.inverse_t
-        grads = self._pair_scores(scaled, self.items, items)
+        pairs = self.users.effective[users] * self.inverse_t, self.items, items
+        grads = self._pair_scores(pairs)
 
         def piece(start: int) -> None:
             s = slice(start, start + _LISTS)
@@ -372,7 +367,7 @@ class Trainer:
 
         self._map(piece, range(0, len(users), _LISTS))
         grads[~there] = 0
-        return values, self._pair_gradients(users, scaled, self.items, items, grads, self.inverse_t)
+        return values, self._pair_gradients(users, pairs, grads, self.inverse_t)
 
     def shared_gradient(self, batch: Pairs) -> tuple[np.ndarray, Gradients]:
         """The same with one set of negatives for the whole batch: one matrix product scores them."""
@@ -434,28 +429,38 @@ def _group(ids: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     return turned.indptr.astype(np.int64), turned.data
 
 
-def scratch_bytes(
-    loss: Any, shape: tuple[int, int], nnz: int, K: int, itemsize: int, batch_size: int, n_negatives: int
-) -> tuple[int, int]:
-    """Bytes that a `Trainer` and its sampler keep beside the factors, and that they allocate for a batch."""
-    # n_negatives: of a row, or of all rows where they share them; of the longest list.
-    n_users, n_items = shape
+def fit_bytes(model: Any, matrix: CSR, itemsize: int) -> int:
+    """Bytes that a fit of an `SGDRanker` allocates at its peak, beyond the matrix in canonical form."""
+    loss, (n_users, n_items), row = get_loss(model.loss), matrix.shape, int(model.K) * itemsize
+    graph, size = model.encoder != "mf", int(model.batch_size or BATCH[loss.kind])
+    # Of all rows: factors, those of the best epoch, at unit length, and what the optimiser keeps.
+    tables = 1 + model.early_stopping + (graph or model.score == "cosine")
+    tables += get_optimizer(model.optimizer, model.momentum).n_moments
+    total = (n_users + n_items) * (tables * row + 8 + 2 * itemsize + 24)
+    if graph:  # its edges in both directions; gradients, layers and sums of all rows
+        total += 8 * matrix.nnz + (n_users + n_items) * (16 + 5 * row)
     if loss.kind == "full":
-        batch_size = min(batch_size, n_users)
-        data = 8 * 3 * n_users + batch_size * n_items * itemsize  # the order of the users; scores
-        rows = (3 * batch_size + n_items) * K * itemsize
+        size = min(size, n_users)
+        total += 8 * 3 * n_users + size * n_items * itemsize  # the order of the users; scores
+        total += (3 * size + n_items) * row
         if type(loss) is not Softmax or itemsize == 8:
-            return data, rows + 4 * _CHUNK * n_items * 8
-        n_tiles = -(-n_items // int(np.clip(_TILE // batch_size, 64, 512)))
-        return data, rows + n_tiles * batch_size * (4 * K + 28)
-    batch_size = min(batch_size, n_users if loss.kind == "list" else nnz)
-    pairs = batch_size * (1 + n_negatives)
-    data = nnz * (4 + 8) + 64 * n_items  # the users and the order of the interactions; tables of the sampler
-    rows = (4 * batch_size + min(n_items, pairs) + min(n_users, batch_size)) * K * itemsize
+            return total + 4 * _CHUNK * n_items * 8
+        n_tiles = -(-n_items // int(np.clip(_TILE // size, 64, 512)))
+        return total + n_tiles * size * (4 * int(model.K) + 28)
+    # Negatives of a row, or of all rows where they share them; of the longest list.
+    negatives = size if model.sampler == "in_batch" else int(model.n_negatives)
+    if loss.kind == "list":
+        negatives = min((1 + negatives) * int(matrix.row_counts.max(initial=0)), n_items)
+    size = min(size, n_users if loss.kind == "list" else matrix.nnz)
+    pairs = size * (1 + negatives)
+    total += (
+        matrix.nnz * (4 + 8) + 128 * n_items
+    )  # users and order of the interactions; tables of the sampler
+    total += (4 * size + min(n_items, pairs) + min(n_users, size)) * row
     if getattr(loss, "adversary", None) is not None:
-        data += 4 * (n_users + n_items) * (K * itemsize + 8)  # factors, at unit length, at most two moments
+        total += 4 * (n_users + n_items) * (row + 8)  # factors, at unit length, at most two moments
         pairs *= 2
     if getattr(loss, "state", ()):
-        data += 4 * n_users * (itemsize + 8) * len(loss.state)
-        data += 4 * _CHUNK * n_items * itemsize  # scores that thresholds are estimated from
-    return data, rows + pairs * (2 * itemsize + 8 + 4) + 64 * n_items
+        total += 4 * n_users * (itemsize + 8) * len(loss.state)
+        total += 4 * _CHUNK * n_items * itemsize  # scores that thresholds are estimated from
+    return total + pairs * (2 * itemsize + 8 + 4)

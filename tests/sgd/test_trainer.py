@@ -23,9 +23,8 @@ from rgals.sgd.losses import (
     get_loss,
 )
 from rgals.sgd.losses._base import Full, List, Sampled
-from rgals.sgd.optimizers import SGD, Adagrad, Adam, LazyAdam, get_optimizer
+from rgals.sgd.optimizers import SGD, Adagrad, Adam, LazyAdam, get_optimizer, get_schedule
 from rgals.sgd.samplers import Sampler, alias_table
-from rgals.sgd.schedules import get_schedule
 from rgals.sgd.sides import SideState
 from rgals.sgd.trainer import Pairs, Trainer
 
