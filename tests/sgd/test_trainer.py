@@ -403,6 +403,22 @@ def test_an_item_that_is_never_proposed_is_no_negative():
     assert [row["objective"] for row in model.history_] == [0.0, 0.0]
 
 
+def test_rare_items_first_leaves_items_without_interactions_out():
+    X = np.zeros((20, 5))
+    X[:, :4] = np.arange(20)[:, None] % 5 >= np.arange(4)  # the last item has none
+    sampler = Sampler(as_csr(X), "popularity", 6, gamma=-1.0)
+    items = np.zeros((400, 7), np.int32)
+    with np.errstate(all="raise"):
+        sampler.draw(np.uint64(3), np.zeros(400, np.int32), items)
+    share = np.bincount(items[:, 1:].ravel(), minlength=5) / 2400
+    wanted = 1 / X[:, :4].sum(axis=0)
+    np.testing.assert_allclose(share, [*(wanted / wanted.sum()), 0], atol=0.05)
+    assert np.isposinf(sampler.correction[4]) and np.ptp(wanted) > 0.05
+    for gamma in (1000.0, -1000.0):
+        with pytest.raises(ParameterError, match=f"gamma={gamma}"):
+            Sampler(as_csr(X), "popularity", 6, gamma=gamma)
+
+
 def test_uniform_negatives_need_no_correction(rng):
     assert not Sampler(matrix(rng), "uniform", 3).correction.any()
 
