@@ -96,15 +96,11 @@ class SoftmaxAtK(FullThresholds):
 
     SL@K, Eq. 3.5 and Algorithm E.1. There the quantile is estimated from sampled negatives every few epochs;
     here it is exact at every step. As there, it is a constant for the gradient. The weight is not, so small
-    weight temperatures pull scores down.
+    weight temperatures pull scores down; as they grow all weights approach 1/2 and the loss half of
+    `Softmax`. What the loss sees is divided by ``temperature``: 12.5 is the paper's 2.5 at 0.2.
     """
 
-    weight_temperature: float = parameter(
-        12.5,
-        "float > 0",
-        """In units of the scores that the loss sees, divided by ``temperature`` (12.5 is the paper's 2.5 at
-        temperature 0.2). As it grows all weights approach 1/2 and the loss half of `Softmax`.""",
-    )
+    weight_temperature: float = parameter(12.5, "float > 0", "Of the scores that the loss sees; see above.")
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
         beta, temperature = self.thresholds(scores), scores.dtype.type(self.weight_temperature)

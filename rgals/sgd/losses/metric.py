@@ -164,13 +164,12 @@ class ListNRBP(_Pairwise):
 
     Li et al., Eq. 19, ``sum_i (R_i - 1) - m (m - 1) / 2``: pairs of positives cancel, and what is left is the
     sigmoid AUC loss, blind to the order of the top. It is no bound on RBP: their Eqs. 17 to 19 subtract
-    bounds of opposite directions.
+    bounds of opposite directions. The sum is divided by nothing, as printed, so that active users dominate;
+    by m; or by the number of pairs.
     """
 
     normalise: str = parameter(
-        "none",
-        ("none", "positives", "pairs"),
-        "What the sum is divided by: nothing, as printed, so that active users dominate; m; or all pairs.",
+        "none", ("none", "positives", "pairs"), "By what the sum is divided; see above."
     )
 
     def _terms(self, block: Block) -> Terms:
@@ -259,16 +258,13 @@ class LambdaRank(_Lambda):
 
     SL@K, appendix G.1; Li et al., Eqs. 7 to 10. Eq. 10 prints ``|y_i p^(R_i - 1) - y_j p^(R_j - 1)|`` for
     nRBP, in which the rank of the negative has no part; a swap changes ``|p^(R_i - 1) - p^(R_j - 1)|``. Ranks
-    are distinct: with tied ones, as SL@K counts them, LambdaLoss would divide by 0.
+    are distinct: with tied ones, as SL@K counts them, LambdaLoss would divide by 0. The public code of Li et
+    al. differentiates ``sigmoid(s_j - s_i)`` in place of the logarithm: ``smooth="sigmoid"``.
     """
 
     metric: str = parameter("ndcg", SWAPS)
     p: float = parameter(0.9, "float in (0, 1)", "Persistence of nRBP (published: 0.8, 0.9, 0.95).")
-    smooth: str = parameter(
-        "logistic",
-        ("logistic", "sigmoid"),
-        """The function of ``s_j - s_i``. "sigmoid" is what the public code of Li et al. differentiates.""",
-    )
+    smooth: str = parameter("logistic", ("logistic", "sigmoid"), "The function of ``s_j - s_i``; see above.")
 
     def _weights(self, block: Block, known: Ranked) -> np.ndarray:
         return SWAPS[self.metric](block, known, self.p)

@@ -66,18 +66,15 @@ class SampledSoftmaxAtK(_Thresholds):
     SL@K, Eq. 3.5 and Algorithm E.1. beta_u is a constant for the gradient, w is not (C.9). Eq. 3.5 sums over
     all items, the algorithm over the negatives alone: then the log-sum can be below 0, and w pulls its
     positive up. Public code refreshes beta_u in the last of every ``every`` epochs, batch by batch; here it
-    is refreshed after that epoch. `SoftmaxAtK` is the loss over the catalogue.
+    is refreshed after that epoch: the K-th largest score among the user's positives and as many negatives as
+    a row has ("sampled"), which is never above the exact one, or among all items ("exact"), which costs an
+    evaluation. `SoftmaxAtK` is the loss over the catalogue.
     """
 
     k: int = parameter(20, "int > 0")
     weight_temperature: float = parameter(12.5, "float > 0", "As in `SoftmaxAtK`: the paper's 2.5 at 0.2.")
     every: int = parameter(5, "int > 0", "Epochs between two estimates of beta_u (published: 5, 20).")
-    threshold: str = parameter(
-        "sampled",
-        ESTIMATES,
-        """beta_u is the K-th largest score among the user's positives and as many negatives as a row has,
-        which is never above the exact one, or among all items, which costs an evaluation.""",
-    )
+    threshold: str = parameter("sampled", ESTIMATES, "How beta_u is estimated; see above.")
     start: float | str = parameter(0.0, '{"exact", "sampled"} or float', "beta_u in the first epochs.")
     with_positive: bool = parameter(False, "bool", "Whether the positive has a term, the 1 of `SampledCCE`.")
 
@@ -102,22 +99,15 @@ class SampledTalos(_Thresholds, raw_scores=True):
     regression (section 3.3). The printed sum over negatives alone (``with_positive=False``) does not bound
     Eq. 3.6; over all items it does, plus log c. The temperature stands outside the logistic function: inside
     is the paper's ablation, 7 to 11 % worse. The regression is unbiased for uniform negatives without the
-    user's positives (``exclude_positives=True``).
+    user's positives (``exclude_positives=True``). By Adam beta_u moves about as much at each of a user's
+    updates, so that from 0, as published, it takes hundreds of them to arrive: it starts with an estimate
+    from the initial factors, or at a number.
     """
 
     k: int = parameter(20, "int > 0")
     temperature: float = parameter(0.1, "float > 0")
-    threshold_lr: float = parameter(
-        1e-3,
-        "float >= 0",
-        """Of beta_u. By Adam it moves about as much at each of a user's updates, so that from 0 it takes
-        hundreds of them to arrive.""",
-    )
-    start: float | str = parameter(
-        "exact",
-        '{"exact", "sampled"} or float',
-        "beta_u at first: estimated from the initial factors, or a number (published: 0).",
-    )
+    threshold_lr: float = parameter(1e-3, "float >= 0", "Of beta_u.")
+    start: float | str = parameter("exact", '{"exact", "sampled"} or float', "beta_u at first; see above.")
     with_positive: bool = parameter(False, "bool", "Whether the positive has a term in the sum.")
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
