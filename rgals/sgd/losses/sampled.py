@@ -139,7 +139,7 @@ class AdvInfoNCE(Sampled, raw_scores=True):
     weight: float = parameter(64.0, "float > 0", "k.")
     every: int = parameter(5, "int > 0", "Epochs between two of the adversary (published: 5 to 20).")
     adversary_lr: float = parameter(5e-5, "float > 0")
-    adversary_epochs: int | None = parameter(None, "int >= 0, optional", "At most; None for no limit.")
+    adversary_epochs: int | None = parameter(None, "int >= 0, optional", "Of the adversary, at most.")
     adversary_score: str = parameter("cosine", ("cosine", "dot"))
 
     @property
