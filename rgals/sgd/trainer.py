@@ -96,18 +96,16 @@ class Trainer:
         self._ridge = tuple(sum(side).astype(self.dtype) for side in sides) or None
         self._total = float(X.row_sums.sum())
 
-    def _map(self, task: Callable[[int], object], starts: range) -> list:
-        """Run the task for every start; results in order."""
-        results: list = [None] * len(starts)
+    def _map(self, task: Callable[[int], None], starts: range) -> None:
+        """Run the task for every start."""
 
         def some(first: int, stop: int) -> None:
             # What overflows shows in the values, which are checked; numpy keeps this setting per thread.
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                for i in range(first, stop):
-                    results[i] = task(starts[i])
+                for start in starts[first:stop]:
+                    task(start)
 
         spread(some, len(starts), self.n_threads)
-        return results
 
     def epoch(self, epoch: int) -> float:
         """Run one epoch (counted from 0) and return the mean loss per unit of positive weight."""
@@ -192,30 +190,27 @@ class Trainer:
         scaled = self.users.effective[users] * self.inverse_t
         if self._buffer.size < len(users) * n:
             self._buffer = np.empty(len(users) * n, self.dtype)
-        user_grad, item_grad = np.empty_like(scaled), np.empty_like(items)
+        user_grad, item_grad, values = np.empty_like(scaled), np.empty_like(items), np.empty(len(users))
         if self._fused:
             tile = int(np.clip(_TILE // len(users), 64, 512))
             tile = -(-n // -(-n // tile))  # as many tiles, of one size
-            values = np.empty(len(users))
-            gradients = user_grad, item_grad
-            softmax_batch(scaled, items, block, tile, self._buffer, self.n_threads, values, *gradients)
-            user_grad *= self.inverse_t
-            return values, user_grad, item_grad
-        scores = self._buffer[: len(users) * n].reshape(len(users), n)
+            found = values, user_grad, item_grad
+            softmax_batch(scaled, items, block, tile, self._buffer, self.n_threads, *found)
+        else:
+            scores = self._buffer[: len(users) * n].reshape(len(users), n)
 
-        def chunk(start: int) -> np.ndarray:
-            end = min(start + _CHUNK, len(users))
-            own = scores[start:end]
-            np.matmul(scaled[start:end], items.T, out=own)
-            answer = loss.value_and_grad(own, block.slice_rows(start, end))
-            values, grad = checked(loss, answer, own)
-            if not np.shares_memory(grad, own):
-                own[:] = grad
-            np.matmul(own, items, out=user_grad[start:end])
-            return values
+            def chunk(start: int) -> None:
+                s = slice(start, min(start + _CHUNK, len(users)))
+                own = scores[s]
+                np.matmul(scaled[s], items.T, out=own)
+                answer = loss.value_and_grad(own, block.slice_rows(s.start, s.stop))
+                values[s], grad = checked(loss, answer, own)
+                if not np.shares_memory(grad, own):
+                    own[:] = grad
+                np.matmul(own, items, out=user_grad[s])
 
-        values = np.concatenate(self._map(chunk, range(0, len(users), _CHUNK)))
-        self._by_item(scores, scaled, item_grad)
+            self._map(chunk, range(0, len(users), _CHUNK))
+            self._by_item(scores, scaled, item_grad)
         user_grad *= self.inverse_t
         return values, user_grad, item_grad
 
