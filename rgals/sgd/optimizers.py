@@ -6,27 +6,20 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from rgals.kernels import sgd as kernel
-from rgals.runtime.checks import check_choice, check_real
+from rgals.runtime.checks import check_choice
+from rgals.runtime.declared import Declared, parameter
 from rgals.runtime.errors import InputTypeError, ParameterError
 
 
-def check_below_one(name: str, value: Any) -> float:
-    """Return ``value``, a number in [0, 1), or raise `ParameterError`."""
-    if not 0 <= check_real(name, value) < 1:
-        raise ParameterError(name, value, "give a number in [0, 1)")
-    return float(value)
-
-
-@dataclass(frozen=True)
-class Optimizer:
+class Optimizer(Declared):
     """Base of the optimisers."""
 
+    _dataclass = {"frozen": True}
     kind: ClassVar[int]
     # A lazy (row-sparse) optimiser leaves rows without gradient alone: their moments do not decay and they
     # feel no weight decay. The other ones update every row at every step. Bias corrections count the updates
@@ -38,21 +31,15 @@ class Optimizer:
 
     def numbers(self) -> tuple[float, float, float]:
         """The two rates, checked, and epsilon, in the order of the kernel; 0 for what there is not."""
-        rates = [check_below_one(name, getattr(self, name)) for name in self.rates]
-        first, second, *_ = *rates, 0.0, 0.0
-        return first, second, check_real("eps", getattr(self, "eps", 0.0), 0)
+        self.validate()
+        first, second, *_ = *(getattr(self, name) for name in self.rates), 0.0, 0.0
+        return first, second, getattr(self, "eps", 0.0)
 
 
-@dataclass(frozen=True)
 class SGD(Optimizer):
-    """Gradient descent, ``b = momentum b + g``, ``p -= lr b``.
+    """Gradient descent, ``b = momentum b + g``, ``p -= lr b``."""
 
-    Parameters
-    ----------
-    momentum : float in [0, 1), default 0
-    """
-
-    momentum: float = 0.0
+    momentum: float = parameter(0.0, "float in [0, 1)")
     kind: ClassVar[int] = kernel.SGD
     rates: ClassVar[tuple[str, ...]] = ("momentum",)
 
@@ -62,47 +49,28 @@ class SGD(Optimizer):
         return int(self.momentum > 0)
 
 
-@dataclass(frozen=True)
 class Adagrad(Optimizer):
-    """Adagrad (Duchi et al. 2011): ``s += g^2``, ``p -= lr g / (sqrt(s) + eps)``.
+    """Adagrad (Duchi et al. 2011): ``s += g^2``, ``p -= lr g / (sqrt(s) + eps)``."""
 
-    Parameters
-    ----------
-    eps : float, default 1e-10
-    """
-
-    eps: float = 1e-10
+    eps: float = parameter(1e-10, "float >= 0")
     kind: ClassVar[int] = kernel.ADAGRAD
     n_moments: ClassVar[int] = 1
     fades: ClassVar[bool] = False
 
 
-@dataclass(frozen=True)
 class Adam(Optimizer):
-    """Adam (Kingma & Ba 2014), bias-corrected; every row decays at every step.
+    """Adam (Kingma & Ba 2014), bias-corrected; every row decays at every step."""
 
-    Parameters
-    ----------
-    beta1, beta2 : float, default 0.9, 0.999
-    eps : float, default 1e-8
-    """
-
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
+    beta1: float = parameter(0.9, "float in [0, 1)")
+    beta2: float = parameter(0.999, "float in [0, 1)")
+    eps: float = parameter(1e-8, "float >= 0")
     kind: ClassVar[int] = kernel.ADAM
     n_moments: ClassVar[int] = 2
     rates: ClassVar[tuple[str, ...]] = ("beta1", "beta2")
 
 
-@dataclass(frozen=True)
 class LazyAdam(Adam):
-    """Adam that updates only rows with a gradient: others keep their moments and feel no weight decay.
-
-    Parameters
-    ----------
-    beta1, beta2, eps : float, default 0.9, 0.999, 1e-8
-    """
+    """Adam that updates only rows with a gradient: others keep their moments and feel no weight decay."""
 
     lazy: ClassVar[bool] = True
 
@@ -113,14 +81,13 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adagrad": Adagrad, "adam"
 def get_optimizer(optimizer: Any, momentum: float = 0.0) -> Optimizer:
     """The optimiser that a name or an object stands for; ``momentum`` is that of "sgd"."""
     if isinstance(optimizer, str):
-        made = OPTIMIZERS[check_choice("optimizer", optimizer, tuple(OPTIMIZERS))]()
-        if isinstance(made, SGD):
-            made = replace(made, momentum=momentum)
+        kind = OPTIMIZERS[check_choice("optimizer", optimizer, tuple(OPTIMIZERS))]
+        made = SGD(momentum) if kind is SGD else kind()
     elif isinstance(optimizer, Optimizer):
         made = optimizer
     else:
         raise InputTypeError(f"optimizer must be a name or an Optimizer, not {optimizer!r}")
-    made.numbers()  # checks them
+    made.validate()
     return made
 
 

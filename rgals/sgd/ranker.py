@@ -1,6 +1,6 @@
 """SGDRanker: parameters -> validate -> train -> publish one fitted state."""
 
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +11,7 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.weighting import AUTO
 from rgals.model.state import Snapshot
 from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
+from rgals.runtime.declared import RANGES
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.threads import workers
 from rgals.sgd.defaults import AUTOMATIC, is_auto, setting
@@ -18,7 +19,7 @@ from rgals.sgd.epochs import CHECKPOINT, Epochs
 from rgals.sgd.file import FORMAT
 from rgals.sgd.graph import ENCODERS
 from rgals.sgd.losses import get_loss
-from rgals.sgd.optimizers import check_below_one, get_optimizer, get_schedule
+from rgals.sgd.optimizers import get_optimizer, get_schedule
 from rgals.sgd.samplers import SAMPLERS
 from rgals.sgd.trainer import BATCH, fit_bytes
 from rgals.training.base import Task, Trained
@@ -217,7 +218,7 @@ class SGDRanker(Trained, BaseEstimator):
         return {
             **describe(self, get_loss(self.loss), decisive, 2, matrix, held_out),
             **({} if encoder == ["mf", 2] else {"encoder": encoder}),  # there was none in 0.2
-            "optimizer": [type(optimizer).__name__, plain(asdict(optimizer))],
+            "optimizer": [type(optimizer).__name__, plain(dict(vars(optimizer)))],
             "n_epochs": None if constant else self.n_epochs,  # schedules go by the share of the epochs
         }
 
@@ -233,7 +234,7 @@ class SGDRanker(Trained, BaseEstimator):
         check_real("init_scale", self.init_scale, 0, open_min=True)
         check_real("gamma", self.gamma)
         check_real("weight_decay", self.weight_decay, 0)
-        check_below_one("warmup", self.warmup)
+        RANGES["float in [0, 1)"]("warmup", self.warmup)
         check_int("n_layers", self.n_layers, 1)
         for name, choices in _CHOICES.items():
             check_choice(name, getattr(self, name), choices)

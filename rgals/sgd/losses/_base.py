@@ -1,17 +1,14 @@
 """What an SGD loss is: a function of scores. It never sees a user, an item or an embedding."""
 
-from collections.abc import Callable, Collection
-from dataclasses import Field, dataclass, field
-from functools import partial
-from inspect import cleandoc, signature
-from typing import Any, ClassVar, Literal, dataclass_transform
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from rgals.matrix.csr import CSR
-from rgals.runtime.checks import check_choice, check_int, check_real
-from rgals.runtime.errors import ParameterError, ShapeError
+from rgals.runtime.declared import Declared, parameter
+from rgals.runtime.errors import ShapeError
 
 
 @dataclass(frozen=True)
@@ -99,59 +96,10 @@ class Rows:
         return Rows(self.count[rows], self.n_items, self.state[rows], scores)
 
 
-#: Where thresholds are estimated: among all items, or among positives and sampled negatives.
-ESTIMATES = ("exact", "sampled")
-
-
-def _start(name: str, value: Any) -> Any:
-    return check_choice(name, value, ESTIMATES) if isinstance(value, str) else check_real(name, value)
-
-
-def _inside(name: str, value: Any) -> None:
-    if not 0 < check_real(name, value) < 1:
-        raise ParameterError(name, value, "give a number in (0, 1)")
-
-
-def _optional_int(minimum: int) -> Callable[[str, Any], Any]:
-    return lambda name, value: None if value is None else check_int(name, value, minimum)
-
-
-#: What a parameter may be, in the words of its docstring, and the check that refuses all else.
-RANGES: dict[str, Callable[[str, Any], Any]] = {
-    "bool": lambda name, value: value,
-    "int > 0": partial(check_int, minimum=1),
-    "int > 0, optional": _optional_int(1),
-    "int >= 0, optional": _optional_int(0),
-    "float": check_real,
-    "float >= 0": partial(check_real, minimum=0),
-    "float > 0": partial(check_real, minimum=0, open_min=True),
-    "float in [0, 1]": partial(check_real, minimum=0, maximum=1),
-    "float in (0, 1]": partial(check_real, minimum=0, maximum=1, open_min=True),
-    "float in (0, 1)": _inside,
-    '{"exact", "sampled"} or float': _start,
-}
-
-
-def parameter(default: Any, kind: str | Collection[str], text: str = "") -> Any:
-    """A parameter of a loss: a key of `RANGES` or the names to choose from, and its line in the docstring."""
-    if isinstance(kind, str):
-        words, check = kind, RANGES[kind]
-    else:
-        words = "{" + ", ".join(f'"{name}"' for name in kind) + "}"
-        check = partial(check_choice, choices=tuple(kind))
-    shown = f'"{default}"' if isinstance(default, str) else default
-    said = words if default is None else f"{words}, default {shown}"
-    lines = "".join(f"\n    {line}" for line in cleandoc(text).splitlines())
-    return field(default=default, metadata={"check": check, "said": f"{said}{lines}"})
-
-
 _BESIDE = {"score", "raw_scores", "takes_rows", "corrects_proposal"}
 
 
-@dataclass_transform(eq_default=False)
-class _Loss(BaseEstimator):
-    """What all kinds share: their parameters, which a class declares by `parameter`, as a dataclass."""
-
+class _Loss(Declared, BaseEstimator):
     #: How `SGDRanker` scores with ``score="auto"``.
     score: ClassVar[str] = "cosine"
     #: Whether the loss has temperatures or margins of its own and takes no ``temperature`` but 1.
@@ -162,22 +110,6 @@ class _Loss(BaseEstimator):
         for name in _BESIDE & options.keys():
             setattr(cls, name, options.pop(name))
         super().__init_subclass__(**options)
-        if any(isinstance(value, Field) for value in vars(cls).values()):
-            dataclass(eq=False, repr=False)(cls)
-        text, taken = cleandoc(cls.__doc__ or ""), signature(cls).parameters
-        lines = [f"{x.name} : {x.metadata['said']}" for x in cls._parameters() if x.name in taken]
-        if text and lines and "\nParameters\n" not in text:
-            cls.__doc__ = "\n".join([text, "", "Parameters", "-" * 10, *lines])
-
-    @classmethod
-    def _parameters(cls) -> list[Field]:
-        found = getattr(cls, "__dataclass_fields__", {}).values()
-        return [each for each in found if "said" in each.metadata]
-
-    def validate(self) -> None:
-        """Check the parameters; a `ParameterError` names one that is out of its range."""
-        for each in self._parameters():
-            each.metadata["check"](each.name, getattr(self, each.name))
 
     def value_and_grad(self, *scores: Any, **named: Any) -> tuple[np.ndarray, ...]:
         """Values, float64, and gradients of the scores; the base of each kind says of which."""

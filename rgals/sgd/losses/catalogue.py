@@ -3,10 +3,10 @@
 import numpy as np
 
 from rgals.matrix.csr import CSR
+from rgals.runtime.declared import parameter
 from rgals.sgd.losses._base import (
     Full,
     FullThresholds,
-    parameter,
     row_softmax,
     row_sums,
     softplus,

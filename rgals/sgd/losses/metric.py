@@ -6,8 +6,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rgals.matrix.csr import CSR
+from rgals.runtime.declared import parameter
 from rgals.runtime.lazy import cached_property
-from rgals.sgd.losses._base import Full, List, logistic, parameter, softplus
+from rgals.sgd.losses._base import Full, List, logistic, softplus
 
 _PAIRS = 1 << 15  # pairs of a block, which stay in the cache of a core
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from rgals.sgd.losses._base import Adversary, Rows, Sampled, State, hinge, parameter, row_softmax, softplus
+from rgals.runtime.declared import parameter
+from rgals.sgd.losses._base import Adversary, Rows, Sampled, State, hinge, row_softmax, softplus
 
 
 class SampledCCE(Sampled):

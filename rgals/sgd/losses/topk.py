@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from rgals.matrix.csr import CSR
+from rgals.runtime.declared import parameter
 from rgals.sgd.losses._base import (
-    ESTIMATES,
     FullThresholds,
     Rows,
     Sampled,
@@ -15,13 +15,15 @@ from rgals.sgd.losses._base import (
     hinge,
     kth_largest,
     logistic,
-    parameter,
     row_softmax,
     row_sums,
     scaled,
     softplus,
     weights_of,
 )
+
+#: Where thresholds start: estimated among all items, or among positives and a sample; or a number.
+ESTIMATES = ("exact", "sampled", float)
 
 
 def quantile_gradient(pos: np.ndarray, neg: np.ndarray, rows: Rows, k: int) -> np.ndarray:
@@ -74,8 +76,8 @@ class SampledSoftmaxAtK(_Thresholds):
     k: int = parameter(20, "int > 0")
     weight_temperature: float = parameter(12.5, "float > 0", "As in `SoftmaxAtK`: the paper's 2.5 at 0.2.")
     every: int = parameter(5, "int > 0", "Epochs between two estimates of beta_u (published: 5, 20).")
-    threshold: str = parameter("sampled", ESTIMATES, "How beta_u is estimated; see above.")
-    start: float | str = parameter(0.0, '{"exact", "sampled"} or float', "beta_u in the first epochs.")
+    threshold: str = parameter("sampled", ("exact", "sampled"), "How beta_u is estimated; see above.")
+    start: float | str = parameter(0.0, ESTIMATES, "beta_u in the first epochs.")
     with_positive: bool = parameter(False, "bool", "Whether the positive has a term, the 1 of `SampledCCE`.")
 
     def refresh(self, epoch: int) -> str | None:
@@ -107,7 +109,7 @@ class SampledTalos(_Thresholds, raw_scores=True):
     k: int = parameter(20, "int > 0")
     temperature: float = parameter(0.1, "float > 0")
     threshold_lr: float = parameter(1e-3, "float >= 0", "Of beta_u.")
-    start: float | str = parameter("exact", '{"exact", "sampled"} or float', "beta_u at first; see above.")
+    start: float | str = parameter("exact", ESTIMATES, "beta_u at first; see above.")
     with_positive: bool = parameter(False, "bool", "Whether the positive has a term in the sum.")
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
@@ -138,7 +140,7 @@ class SampledAATP(_Thresholds, raw_scores=True):
 
     k: int = parameter(20, "int > 0")
     threshold_lr: float = parameter(1e-3, "float >= 0")
-    start: float | str = parameter("exact", '{"exact", "sampled"} or float')
+    start: float | str = parameter("exact", ESTIMATES)
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
         beta = rows.state[:, 0].astype(pos.dtype, copy=False)
