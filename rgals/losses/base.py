@@ -136,33 +136,22 @@ class Coefficients:
 
     def user_side(self, users: CSR, reg: float, reg_exponent: float) -> Side:
         """The user half-step on ``users`` (users x items)."""
-        weight = self.g * self.h.sum() + weight_sums(users, self.user_terms, self.item_terms)
-        return Side(
-            scale=self.g * (1.0 - self.removed),
-            linear=self.t,
-            ridge=reg * power(weight, reg_exponent),
-            gram_weight=self.h,
-            linear_weight=self.h,
-            row_terms=self.user_terms,
-            col_terms=self.item_terms,
-            interaction=self.interaction,
-            coupled=False,
-        )
+        return self._side(users, reg, reg_exponent, items=False)
 
     def item_side(self, items: CSR, reg: float, reg_exponent: float) -> Side:
         """The item half-step on ``items`` (items x users, the transposed matrix)."""
-        weight = self.h * self.g.sum() + weight_sums(items, self.item_terms, self.user_terms)
-        return Side(
-            scale=self.h,
-            linear=self.h,
-            ridge=reg * power(weight, reg_exponent),
-            gram_weight=self.g * (1.0 - self.removed),
-            linear_weight=self.t,
-            row_terms=self.item_terms,
-            col_terms=self.user_terms,
-            interaction=self.interaction,
-            coupled=True,
+        return self._side(items, reg, reg_exponent, items=True)
+
+    def _side(self, matrix: CSR, reg: float, reg_exponent: float, items: bool) -> Side:
+        # Of users and of items: weights of all pairs, less what is removed, their linear part, the positives.
+        both = (
+            (self.g, self.g * (1.0 - self.removed), self.t, self.user_terms),
+            (self.h, self.h, self.h, self.item_terms),
         )
+        (weights, scale, linear, own), (fixed, gram, gram_linear, other) = both[::-1] if items else both
+        total = weights * fixed.sum() + weight_sums(matrix, own, other)
+        ridge = reg * power(total, reg_exponent)
+        return Side(scale, linear, ridge, gram, gram_linear, own, other, self.interaction, coupled=items)
 
 
 def takes_dislikes(model: Any) -> bool:

@@ -74,7 +74,6 @@ class IALS(Loss):
         }
 
     def coefficients(self, degrees: Degrees) -> Coefficients:
-        """Coefficient arrays (see `rgals.losses.base`)."""
         boost = degrees.user_factor(self.user_exponent)
         zero = np.zeros(len(boost))
         found = Coefficients(

@@ -67,7 +67,6 @@ class RG2(Loss):
     item_exponent: float | str = AUTO
 
     def validate(self) -> None:
-        """Check the parameters (see `Loss.validate`)."""
         super().validate()
         if self.n_negatives is not None:
             check_int(f"{self.name}.n_negatives", self.n_negatives, 1)
@@ -79,7 +78,6 @@ class RG2(Loss):
         return {"alpha": found.alpha, "item_exponent": exponent, "reg": found.reg}
 
     def lacks_closed_form(self) -> str | None:
-        """See `Loss.lacks_closed_form`."""
         if self.alpha != 0 or self.n_negatives is not None or self.proposal_exponent != 0:
             return "it needs alpha=0, n_negatives=None and proposal_exponent=0"
         if self.user_exponent != 0 or self.item_exponent not in (0, AUTO):
@@ -87,7 +85,6 @@ class RG2(Loss):
         return None
 
     def coefficients(self, degrees: Degrees) -> Coefficients:
-        """Coefficient arrays (see `rgals.losses.base`)."""
         alpha = float(self.alpha)
         base = degrees.user_sum / (2.0 * degrees.n_items)
         share = 1.0 if self.n_negatives is None else (self.n_negatives + 1) / degrees.n_items

@@ -55,21 +55,17 @@ class RGX(RG2):
     form: str = "exact"
 
     def validate(self) -> None:
-        """Check the parameters (see `Loss.validate`)."""
         super().validate()
         check_real("RGX.beta", self.beta, 0.0, 1.0)
         check_choice("RGX.form", self.form, ("exact", "gramian"))
 
     def couples_items(self) -> bool:
-        """See `Loss.couples_items`."""
         return self.form == "exact" and self.beta > 0
 
     def lacks_closed_form(self) -> str | None:
-        """See `Loss.lacks_closed_form`."""
         return super().lacks_closed_form() or (None if self.form == "exact" else "it needs form='exact'")
 
     def coefficients(self, degrees: Degrees) -> Coefficients:
-        """Coefficient arrays (see `rgals.losses.base`)."""
         rg2 = super().coefficients(degrees)
         if self.form == "gramian":
             return replace(rg2, removed=self.beta)

@@ -62,7 +62,6 @@ class WRMF(Loss):
         return {"alpha": 1 / ials["alpha0"], "item_exponent": exponent, "reg": reg}
 
     def coefficients(self, degrees: Degrees) -> Coefficients:
-        """Coefficient arrays (see `rgals.losses.base`)."""
         alpha = float(self.alpha)
         boost = degrees.user_factor(self.user_exponent)
         zero = np.zeros(len(boost))

@@ -142,24 +142,6 @@ def fit_bytes(
     return transpose + posed + max(before, rows + last + scratch + hard[1], chunk)
 
 
-def sgd_bytes(
-    shape: tuple[int, int],
-    K: int,
-    itemsize: int,
-    *,
-    n_moments: int,  # tables of the size of the factors that the optimiser keeps
-    cosine: bool,  # rows are scored at unit length, in a table of their own
-    best: bool,  # the best epoch is kept, as early stopping does
-    data: int,  # bytes that the trainer keeps beside the factors,
-    batch: int,  # and that a batch takes: `rgals.sgd.trainer.scratch_bytes`
-) -> int:
-    """Bytes that a fit by gradient descent allocates at its peak, beyond the matrix in canonical form."""
-    rows = sum(shape)
-    table = rows * K * itemsize
-    tables = (1 + n_moments + cosine + best) * table
-    return tables + rows * (8 + 2 * itemsize + 24) + data + batch
-
-
 def split_bytes(nnz: int) -> int:
     """Bytes that holding out a share of ``nnz`` interactions takes on the way."""
     return 60 * nnz

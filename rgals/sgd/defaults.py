@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 
 from rgals.losses import AUTO, Degrees, fitted
-from rgals.matrix.csr import CSR
 from rgals.sgd.losses import get_loss
 
 #: Parameters that may be "auto".
@@ -19,13 +18,6 @@ _PATIENT = 10  # times the epochs where early stopping ends a fit
 def is_auto(value: Any) -> bool:
     """Whether a parameter is left to the rule."""
     return isinstance(value, str) and value == AUTO
-
-
-def choose(model: Any, matrix: CSR) -> dict[str, Any]:
-    """What takes the place of the parameters of an `SGDRanker` that are "auto", by name."""
-    left = [name for name in AUTOMATIC if is_auto(getattr(model, name))]
-    found = setting(model, Degrees.of(matrix)) if left else {}
-    return {name: found[name] for name in left}
 
 
 def setting(model: Any, degrees: Degrees) -> dict[str, Any]:

@@ -1,71 +1,30 @@
-"""Stochastic gradient descent, epoch by epoch, from the parameters of an `SGDRanker`."""
+"""What a run sees of stochastic gradient descent: epochs, their factors, and what a checkpoint holds."""
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from rgals.files.archive import ArraySpec
-from rgals.matrix.csr import CSR
 from rgals.runtime.errors import ModelFileError, NumericalError
 from rgals.runtime.threads import workers
-from rgals.sgd.graph import LightGCN
-from rgals.sgd.losses import get_loss
-from rgals.sgd.optimizers import get_optimizer
-from rgals.sgd.samplers import Sampler
-from rgals.sgd.schedules import get_schedule
 from rgals.sgd.sides import SideState
-from rgals.sgd.trainer import Settings, Trainer
+from rgals.sgd.trainer import Trainer
 from rgals.training.checkpoint import checkpoint_spec
 
-#: Default batch size by the kind of a loss: users, or interactions.
-BATCH = {"full": 256, "sampled": 4096, "list": 64}
 
-
-class Epochs:
+class Epochs(Trainer):
     """Epochs over a matrix: the `rgals.training.steps.Steps` of SGD."""
 
     label: ClassVar[str] = "SGD"
     unit: ClassVar[str] = "epoch"
     outcome: tuple[str, ...] = ("user_factors", "item_factors")
 
-    def __init__(self, model: Any, X: CSR, start: Sequence[np.ndarray], seed: int) -> None:
-        # The factors of ``start`` are overwritten; ``seed`` decides the order of interactions and the
-        # negatives of every epoch.
-        self.model = model
-        loss, sampler = get_loss(model.loss), None
-        if loss.kind != "full":
-            how = {name: getattr(model, name) for name in ("gamma", "exclude_positives", "replacement")}
-            how["lists"] = loss.kind == "list"
-            sampler = Sampler(X, model.sampler, model.n_negatives, shared=model.shared_negatives, **how)
-        schedule, size = get_schedule(model.schedule, model.warmup), model.batch_size or BATCH[loss.kind]
-        decay: dict[str, Any] = {"coupled": 0.0, "decoupled": 0.0, model.decay: model.weight_decay}
-        settings = Settings(
-            loss, model.temperature, model.lr, schedule, size, model.n_epochs, seed=seed, **decay
-        )
-        optimizer = get_optimizer(model.optimizer, model.momentum)
-        with workers(model.n_jobs) as n_threads:
-            cosine, graph = model.score == "cosine", model.encoder == "lightgcn"
-            users, items = (SideState(p, cosine and not graph, optimizer, n_threads) for p in start)
-            self.encoder = None
-            if graph:
-                self.encoder = LightGCN(X, (users, items), cosine, model.n_layers, n_threads)
-            adversaries, adversary = [], getattr(loss, "adversary", None)
-            if adversary is not None:  # a second pair of factors, drawn as the first was
-                rng, cosine = np.random.default_rng([seed, 3]), adversary.score == "cosine"
-                drawn = ((model.init_scale * rng.standard_normal(p.shape)).astype(p.dtype) for p in start)
-                adversaries = [SideState(param, cosine, optimizer, n_threads) for param in drawn]
-        self.sides = {"user": users, "item": items}
-        self.trainer = Trainer(X, users, items, settings, sampler, n_threads, adversaries, self.encoder)
-        #: What the loss keeps beside the factors; one array of each kind in a checkpoint.
-        self.kept = [*self.trainer.kept.sides, *adversaries]
-
     def step(self, iteration: int) -> float:
         """One epoch; the mean loss of its batches. What diverges is an error that names batch or row."""
         try:
             with workers(self.model.n_jobs):
-                objective = self.trainer.epoch(iteration - 1)
-            for side, factors in self.sides.items():
+                objective = self.epoch(iteration - 1)
+            for side, factors in (("user", self.users), ("item", self.items)):
                 bad = np.flatnonzero(~np.isfinite(factors.param).all(axis=1))
                 if len(bad):
                     raise NumericalError(f"the factors of {side} {bad[0]} are not finite: training diverged")
@@ -77,19 +36,23 @@ class Epochs:
 
     def user_factors(self) -> np.ndarray:
         """The current factors of the users as they are scored."""
-        return self.sides["user"].effective
+        return self.users.effective
 
     def item_factors(self) -> np.ndarray:
         """The current factors of the items as they are scored."""
-        return self.sides["item"].effective
+        return self.items.effective
 
     def state(self) -> dict[str, np.ndarray]:
-        """SideState before they are scaled for scoring, the optimiser's moments, what the loss keeps."""
-        sides = self.sides.items()
+        """Factors before they are scaled for scoring, the optimiser's moments, what the loss keeps."""
+        sides, kept = (("user", self.users), ("item", self.items)), self._kept_sides()
         found = {f"{side}_{name}": array for side, of in sides for name, array in of.arrays().items()}
-        for name in self.kept[0].arrays() if self.kept else ():
-            found[f"kept_{name}"] = np.concatenate([side.arrays()[name].ravel() for side in self.kept])
+        for name in kept[0].arrays() if kept else ():
+            found[f"kept_{name}"] = np.concatenate([side.arrays()[name].ravel() for side in kept])
         return found
+
+    def _kept_sides(self) -> list[SideState]:
+        """What the loss keeps beside the factors; one array of each kind in a checkpoint."""
+        return [*self.kept.sides, *self.adversaries]
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on from a `state` of the same optimiser."""
@@ -101,12 +64,12 @@ class Epochs:
             if not name.startswith("kept_"):
                 array[...] = stored
                 continue
-            parts = [side.arrays()[name.removeprefix("kept_")] for side in self.kept]
+            parts = [side.arrays()[name.removeprefix("kept_")] for side in self._kept_sides()]
             ends = np.cumsum([part.size for part in parts])[:-1]
             for part, values in zip(parts, np.split(stored, ends), strict=True):
                 part[...] = values.reshape(part.shape)
         with workers(self.model.n_jobs):
-            for factors in (*self.sides.values(), *self.kept):
+            for factors in (self.users, self.items, *self._kept_sides()):
                 factors.refresh()
             if self.encoder is not None:
                 self.encoder.encode()

@@ -1,41 +1,25 @@
-"""First-order optimisers: an optimiser is data (kind and numbers) with an `init` and an `update`.
+"""First-order optimisers, as data from which `rgals.sgd.sides.SideState` makes steps, and learning rates.
 
 >>> from rgals.sgd import SGDRanker, SGD, Adagrad, Adam, LazyAdam
 >>> optimizers = SGD(momentum=0.9), Adagrad(eps=1e-8), Adam(beta2=0.99), LazyAdam(beta2=0.99)
 >>> models = [SGDRanker(optimizer=optimizer) for optimizer in optimizers]
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 
 from rgals.kernels import sgd as kernel
-from rgals.kernels.queue import spread
-from rgals.runtime.checks import check_choice, check_real
+from rgals.runtime.checks import check_choice
+from rgals.runtime.declared import Declared, parameter
 from rgals.runtime.errors import InputTypeError, ParameterError
 
 
-def check_below_one(name: str, value: Any) -> float:
-    """Return ``value``, a number in [0, 1), or raise `ParameterError`."""
-    if not 0 <= check_real(name, value) < 1:
-        raise ParameterError(name, value, "give a number in [0, 1)")
-    return float(value)
-
-
-@dataclass
-class Moments:
-    """Moments (n, K), empty where the optimiser keeps none, and the number of updates of every row (n,)."""
-
-    first: np.ndarray
-    second: np.ndarray
-    steps: np.ndarray
-
-
-@dataclass(frozen=True)
-class Optimizer:
+class Optimizer(Declared):
     """Base of the optimisers."""
 
+    _dataclass = {"frozen": True}
     kind: ClassVar[int]
     # A lazy (row-sparse) optimiser leaves rows without gradient alone: their moments do not decay and they
     # feel no weight decay. The other ones update every row at every step. Bias corrections count the updates
@@ -47,65 +31,15 @@ class Optimizer:
 
     def numbers(self) -> tuple[float, float, float]:
         """The two rates, checked, and epsilon, in the order of the kernel; 0 for what there is not."""
-        rates = [check_below_one(name, getattr(self, name)) for name in self.rates]
-        first, second, *_ = *rates, 0.0, 0.0
+        self.validate()
+        first, second, *_ = *(getattr(self, name) for name in self.rates), 0.0, 0.0
         return first, second, getattr(self, "eps", 0.0)
 
-    def init(self, param: np.ndarray) -> Moments:
-        """Zero moments for factors of shape (n, K)."""
-        empty = np.empty((0, param.shape[1]), param.dtype)
-        first = np.zeros_like(param) if self.n_moments >= 1 else empty
-        second = np.zeros_like(param) if self.n_moments >= 2 else empty
-        return Moments(first, second, np.zeros(len(param), np.int64))
 
-    def update(
-        self,
-        param: np.ndarray,
-        grad: np.ndarray,
-        state: Moments,
-        lr: float,
-        *,
-        ids: np.ndarray | None = None,  # distinct
-        effective: np.ndarray | None = None,  # unit rows, renewed: the gradient is projected
-        inverse_norm: np.ndarray | None = None,  # and so is this
-        coupled: float = 0.0,  # weight decay added to the gradient,
-        decoupled: float = 0.0,  # or applied to the factors directly
-        grad_scale: float = 1.0,
-        ridge: np.ndarray | None = None,  # adds ridge_scale * ridge[row] * param[row] to the gradient
-        ridge_scale: float = 0.0,
-        n_threads: int = 1,
-    ) -> None:
-        """One step, in place; ``grad``: of rows ``ids`` (None: all), with respect to the effective rows."""
-        n = len(param)
-        fading = self.fades and self.n_moments > 0
-        if ids is None:
-            rows = slots = np.arange(n, dtype=np.int32)
-        elif self.lazy or not (fading or coupled > 0 or decoupled > 0 or ridge is not None):
-            rows, slots = ids.astype(np.int32, copy=False), np.arange(len(ids), dtype=np.int32)
-        else:
-            rows, slots = np.arange(n, dtype=np.int32), np.full(n, -1, np.int32)
-            slots[ids] = np.arange(len(ids), dtype=np.int32)
-        a, c, eps = self.numbers()
-        numbers = np.array([lr, a, c, eps, coupled, decoupled, grad_scale, ridge_scale], param.dtype)
-        nothing = np.empty(0, param.dtype)
-        ridge = nothing if ridge is None else ridge
-        unit = (param, nothing) if effective is None else (effective, inverse_norm)
-        factors = param, *unit
-        moments = (state.first, state.second), state.steps
-        how = self.kind, numbers, effective is not None
-        spread(kernel.apply, len(rows), n_threads, rows, slots, grad, ridge, factors, *moments, *how)
-
-
-@dataclass(frozen=True)
 class SGD(Optimizer):
-    """Gradient descent, ``b = momentum b + g``, ``p -= lr b``.
+    """Gradient descent, ``b = momentum b + g``, ``p -= lr b``."""
 
-    Parameters
-    ----------
-    momentum : float in [0, 1), default 0
-    """
-
-    momentum: float = 0.0
+    momentum: float = parameter(0.0, "float in [0, 1)")
     kind: ClassVar[int] = kernel.SGD
     rates: ClassVar[tuple[str, ...]] = ("momentum",)
 
@@ -115,47 +49,28 @@ class SGD(Optimizer):
         return int(self.momentum > 0)
 
 
-@dataclass(frozen=True)
 class Adagrad(Optimizer):
-    """Adagrad (Duchi et al. 2011): ``s += g^2``, ``p -= lr g / (sqrt(s) + eps)``.
+    """Adagrad (Duchi et al. 2011): ``s += g^2``, ``p -= lr g / (sqrt(s) + eps)``."""
 
-    Parameters
-    ----------
-    eps : float, default 1e-10
-    """
-
-    eps: float = 1e-10
+    eps: float = parameter(1e-10, "float >= 0")
     kind: ClassVar[int] = kernel.ADAGRAD
     n_moments: ClassVar[int] = 1
     fades: ClassVar[bool] = False
 
 
-@dataclass(frozen=True)
 class Adam(Optimizer):
-    """Adam (Kingma & Ba 2014), bias-corrected; every row decays at every step.
+    """Adam (Kingma & Ba 2014), bias-corrected; every row decays at every step."""
 
-    Parameters
-    ----------
-    beta1, beta2 : float, default 0.9, 0.999
-    eps : float, default 1e-8
-    """
-
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
+    beta1: float = parameter(0.9, "float in [0, 1)")
+    beta2: float = parameter(0.999, "float in [0, 1)")
+    eps: float = parameter(1e-8, "float >= 0")
     kind: ClassVar[int] = kernel.ADAM
     n_moments: ClassVar[int] = 2
     rates: ClassVar[tuple[str, ...]] = ("beta1", "beta2")
 
 
-@dataclass(frozen=True)
 class LazyAdam(Adam):
-    """Adam that updates only rows with a gradient: others keep their moments and feel no weight decay.
-
-    Parameters
-    ----------
-    beta1, beta2, eps : float, default 0.9, 0.999, 1e-8
-    """
+    """Adam that updates only rows with a gradient: others keep their moments and feel no weight decay."""
 
     lazy: ClassVar[bool] = True
 
@@ -166,12 +81,41 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adagrad": Adagrad, "adam"
 def get_optimizer(optimizer: Any, momentum: float = 0.0) -> Optimizer:
     """The optimiser that a name or an object stands for; ``momentum`` is that of "sgd"."""
     if isinstance(optimizer, str):
-        made = OPTIMIZERS[check_choice("optimizer", optimizer, tuple(OPTIMIZERS))]()
-        if isinstance(made, SGD):
-            made = replace(made, momentum=momentum)
+        kind = OPTIMIZERS[check_choice("optimizer", optimizer, tuple(OPTIMIZERS))]
+        made = SGD(momentum) if kind is SGD else kind()
     elif isinstance(optimizer, Optimizer):
         made = optimizer
     else:
         raise InputTypeError(f"optimizer must be a name or an Optimizer, not {optimizer!r}")
-    made.numbers()  # checks them
+    made.validate()
     return made
+
+
+Schedule = Callable[[float], float]
+#: Factor of the learning rate as a function of training progress.
+SCHEDULES: dict[str, Schedule] = {
+    "constant": lambda progress: 1.0,
+    "linear": lambda progress: 1.0 - progress,
+    "cosine": lambda progress: 0.5 * (1.0 + float(np.cos(np.pi * progress))),
+    "sqrt": lambda progress: float(1.0 - np.sqrt(progress)),
+}
+
+
+def get_schedule(schedule: Any, warmup: float = 0.0) -> Schedule:
+    """The factor as a function of the progress in [0, 1), as a callable ``schedule`` is one.
+
+    >>> factor = get_schedule("linear", warmup=0.1)  # in which it rises from 0
+    >>> [round(factor(p), 2) for p in (0.0, 0.05, 0.1, 0.55)]
+    [0.0, 0.5, 1.0, 0.5]
+    """
+    if not callable(schedule) and schedule not in SCHEDULES:
+        advice = f"choose one of {', '.join(map(repr, SCHEDULES))} or give a function"
+        raise ParameterError("schedule", schedule, advice)
+    curve = schedule if callable(schedule) else SCHEDULES[schedule]
+
+    def factor(progress: float) -> float:
+        if progress < warmup:
+            return progress / warmup
+        return float(curve((progress - warmup) / (1 - warmup)))
+
+    return factor

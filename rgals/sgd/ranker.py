@@ -1,27 +1,27 @@
 """SGDRanker: parameters -> validate -> train -> publish one fitted state."""
 
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from rgals.losses import Degrees
 from rgals.matrix.csr import CSR
 from rgals.matrix.weighting import AUTO
 from rgals.model.state import Snapshot
 from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
+from rgals.runtime.declared import RANGES
 from rgals.runtime.errors import ParameterError
-from rgals.runtime.memory import sgd_bytes
 from rgals.runtime.threads import workers
-from rgals.sgd.defaults import AUTOMATIC, choose, is_auto
-from rgals.sgd.epochs import BATCH, CHECKPOINT, Epochs
+from rgals.sgd.defaults import AUTOMATIC, is_auto, setting
+from rgals.sgd.epochs import CHECKPOINT, Epochs
 from rgals.sgd.file import FORMAT
 from rgals.sgd.graph import ENCODERS
 from rgals.sgd.losses import get_loss
-from rgals.sgd.optimizers import check_below_one, get_optimizer
+from rgals.sgd.optimizers import get_optimizer, get_schedule
 from rgals.sgd.samplers import SAMPLERS
-from rgals.sgd.schedules import get_schedule
-from rgals.sgd.trainer import scratch_bytes
+from rgals.sgd.trainer import BATCH, fit_bytes
 from rgals.training.base import Task, Trained
 from rgals.training.checkpoint import describe, plain
 from rgals.training.data import admit, dtype_name, start_factors
@@ -179,30 +179,15 @@ class SGDRanker(Trained, BaseEstimator):
     _file: ClassVar[Any] = FORMAT
 
     def _choose(self, matrix: CSR) -> dict[str, Any]:
-        return choose(self, matrix)
+        left = [name for name in AUTOMATIC if is_auto(getattr(self, name))]
+        found = setting(self, Degrees.of(matrix)) if left else {}
+        return {name: found[name] for name in left}
 
     def _check_memory(
         self, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool, watched: bool
     ) -> None:
-        loss = get_loss(self.loss)
-        size = int(self.batch_size or BATCH[loss.kind])
-        negatives = size if self.sampler == "in_batch" else int(self.n_negatives)
-        if loss.kind == "list":
-            negatives = min((1 + negatives) * int(matrix.row_counts.max(initial=0)), matrix.n_cols)
-        data, batch = scratch_bytes(loss, matrix.shape, matrix.nnz, self.K, dtype.itemsize, size, negatives)
-        graph = self.encoder != "mf"
-        if graph:  # its edges in both directions; gradients, layers and sums of all rows
-            data += 8 * matrix.nnz + sum(matrix.shape) * (16 + 5 * self.K * dtype.itemsize)
-        needed = sgd_bytes(
-            matrix.shape,
-            self.K,
-            dtype.itemsize,
-            n_moments=get_optimizer(self.optimizer, self.momentum).n_moments,
-            cosine=graph or self.score == "cosine",
-            best=self.early_stopping,
-            data=data,
-            batch=batch,
-        )
+        size = self.batch_size or BATCH[get_loss(self.loss).kind]
+        needed = fit_bytes(self, matrix, dtype.itemsize)
         admit(needed + weights, self, matrix, dtype, split, f"batch_size={size}")
 
     def _train(self, task: Task) -> tuple[Snapshot, list[dict[str, Any]], str]:
@@ -233,7 +218,7 @@ class SGDRanker(Trained, BaseEstimator):
         return {
             **describe(self, get_loss(self.loss), decisive, 2, matrix, held_out),
             **({} if encoder == ["mf", 2] else {"encoder": encoder}),  # there was none in 0.2
-            "optimizer": [type(optimizer).__name__, plain(asdict(optimizer))],
+            "optimizer": [type(optimizer).__name__, plain(dict(vars(optimizer)))],
             "n_epochs": None if constant else self.n_epochs,  # schedules go by the share of the epochs
         }
 
@@ -249,7 +234,7 @@ class SGDRanker(Trained, BaseEstimator):
         check_real("init_scale", self.init_scale, 0, open_min=True)
         check_real("gamma", self.gamma)
         check_real("weight_decay", self.weight_decay, 0)
-        check_below_one("warmup", self.warmup)
+        RANGES["float in [0, 1)"]("warmup", self.warmup)
         check_int("n_layers", self.n_layers, 1)
         for name, choices in _CHOICES.items():
             check_choice(name, getattr(self, name), choices)

@@ -54,10 +54,14 @@ class Sampler:
         self.replacement = replacement
         self.n = check_int("n_negatives", n_negatives, 1)
         self.users = np.repeat(np.arange(X.n_rows, dtype=np.int32), X.row_counts)
-        # The positives of the other rows of a batch amount to gamma = 1.
-        weight = X.col_counts.astype(np.float64) ** (1.0 if self.in_batch else gamma)
-        if sampler == "uniform":
-            weight = np.ones(X.n_cols)
+        # The positives of the other rows of a batch amount to gamma = 1. Where gamma < 0, an item of no
+        # interactions is not drawn, either.
+        power = {"uniform": 0.0, "in_batch": 1.0}.get(sampler, gamma)
+        counts, weight = X.col_counts.astype(np.float64), np.zeros(X.n_cols)
+        with np.errstate(over="ignore", under="ignore"):
+            np.power(counts, power, out=weight, where=(counts > 0) | (power >= 0))
+        if not 0 < weight.sum() < np.inf:
+            raise ParameterError("gamma", gamma, "give one whose powers of the degrees are floats")
         probability = weight / weight.sum()
         # log(N q_y), what Pu et al., Eq. 9, subtract from the score of a negative. Where q_y = 0 it is inf: a
         # row takes such an item where nothing else is left, and it is absent.

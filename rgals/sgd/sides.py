@@ -1,7 +1,5 @@
 """What a step of the optimiser changes: the factors of a side, and what a loss keeps."""
 
-from typing import Any
-
 import numpy as np
 
 from rgals.kernels import sgd as kernel
@@ -11,20 +9,21 @@ from rgals.sgd.optimizers import Optimizer
 
 
 class SideState:
-    """The factors of one side, their effective rows (unit length for cosine) and the optimiser's state."""
+    """The factors of one side, their effective rows (unit length for cosine) and the optimiser's moments."""
 
     def __init__(self, param: np.ndarray, cosine: bool, optimizer: Optimizer, n_threads: int = 1) -> None:
-        self.param, self.n_threads = param, n_threads
-        self.optimizer = optimizer
-        self.state = optimizer.init(param)
-        self.cosine = cosine
+        self.param, self.cosine, self.optimizer, self.n_threads = param, cosine, optimizer, n_threads
+        kept, nothing = optimizer.n_moments, np.empty((0, param.shape[1]), param.dtype)
+        self.moments = tuple(np.zeros_like(param) if kept > order else nothing for order in (0, 1))
+        self.steps = np.zeros(len(param), np.int64)  # updates of every row
         self.inverse_norm = np.empty(len(param) if cosine else 0, param.dtype)
         self.effective = np.empty_like(param) if cosine else param
         self.refresh()
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything from which the next step follows."""
-        return {"factors": self.param, **vars(self.state)}
+        first, second = self.moments
+        return {"factors": self.param, "first": first, "second": second, "steps": self.steps}
 
     def refresh(self) -> None:
         """Bring the effective rows up to date after the factors were changed from outside."""
@@ -32,11 +31,34 @@ class SideState:
             factors = self.param, self.effective, self.inverse_norm
             spread(kernel.normalise, len(self.param), self.n_threads, *factors)
 
-    def step(self, grad: np.ndarray, lr: float, ids: np.ndarray | None = None, **numbers: Any) -> None:
+    def step(
+        self,
+        grad: np.ndarray,
+        lr: float,
+        ids: np.ndarray | None = None,  # of the rows of the gradient, distinct; None: all
+        *,
+        coupled: float = 0.0,  # weight decay added to the gradient,
+        decoupled: float = 0.0,  # or applied to the factors directly
+        grad_scale: float = 1.0,
+        ridge: np.ndarray | None = None,  # adds ridge_scale * ridge[row] * param[row] to the gradient
+        ridge_scale: float = 0.0,
+    ) -> None:
         """Optimiser step for the gradient with respect to the effective rows."""
-        if self.cosine:
-            numbers.update(effective=self.effective, inverse_norm=self.inverse_norm)
-        self.optimizer.update(self.param, grad, self.state, lr, ids=ids, n_threads=self.n_threads, **numbers)
+        how, n = self.optimizer, len(self.param)
+        acting = coupled > 0 or decoupled > 0 or ridge is not None or (how.fades and how.n_moments > 0)
+        if ids is None:
+            rows = slots = np.arange(n, dtype=np.int32)
+        elif acting and not how.lazy:
+            rows, slots = np.arange(n, dtype=np.int32), np.full(n, -1, np.int32)
+            slots[ids] = np.arange(len(ids), dtype=np.int32)
+        else:
+            rows, slots = ids.astype(np.int32, copy=False), np.arange(len(ids), dtype=np.int32)
+        nothing = np.empty(0, self.param.dtype)
+        scales = coupled, decoupled, grad_scale, ridge_scale
+        numbers = np.array([lr, *how.numbers(), *scales], self.param.dtype)
+        factors = self.param, self.effective if self.cosine else self.param, self.inverse_norm
+        given = rows, slots, grad, nothing if ridge is None else ridge, factors, self.moments, self.steps
+        spread(kernel.apply, len(rows), self.n_threads, *given, how.kind, numbers, self.cosine)
 
 
 class Kept:

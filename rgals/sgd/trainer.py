@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,12 @@ from rgals.kernels.queue import spread
 from rgals.kernels.softmax import softmax_batch
 from rgals.matrix.csr import CSR
 from rgals.runtime.errors import NumericalError
+from rgals.runtime.threads import workers
 from rgals.sgd.graph import LightGCN, SideGradient
-from rgals.sgd.losses import Softmax
+from rgals.sgd.losses import Softmax, get_loss
 from rgals.sgd.losses._base import Rows, checked
+from rgals.sgd.optimizers import get_optimizer, get_schedule
 from rgals.sgd.samplers import Sampler
-from rgals.sgd.schedules import Schedule
 from rgals.sgd.sides import Kept, SideState
 
 _CHUNK = 64  # users a task scores at once: the block of scores stays in the cache of a core
@@ -27,24 +29,12 @@ _SMALL = 1 << 16  # pairs of a batch below which more threads do not pay
 _TILE = 1 << 17  # scores of a tile of the fused softmax, which stay in the cache of a core
 
 
-@dataclass
-class Settings:
-    """What the trainer needs besides data and factors; see `SGDRanker` for the meaning."""
-
-    loss: Any
-    temperature: float
-    lr: float
-    schedule: Schedule
-    batch_size: int
-    n_epochs: int
-    coupled: float  # weight decay, in the one or the other form
-    decoupled: float
-    seed: int
-    frequency: float = 0.0
-
-
+#: Default batch size by the kind of a loss: users, or interactions.
+BATCH = {"full": 256, "sampled": 4096, "list": 64}
 #: Ids of users and their gradients, ids of items (None: all) and theirs.
 Gradients = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]
+#: Rows of the users, a side, and the items of it that each row is scored with; -1 is no item.
+Scored = tuple[np.ndarray, SideState, np.ndarray]
 
 
 @dataclass
@@ -61,62 +51,68 @@ class Pairs:
 class Trainer:
     """Runs epochs over a training matrix, updating the factors in place."""
 
-    def __init__(
-        self,
-        X: CSR,
-        users: SideState,
-        items: SideState,
-        settings: Settings,
-        sampler: Sampler | None = None,  # of losses with negatives
-        n_threads: int = 1,  # results do not depend on them
-        adversaries: Sequence[SideState] = (),  # of users and items
-        encoder: LightGCN | None = None,
-    ) -> None:
-        self.X, self.users, self.items, self.settings = X, users, items, settings
-        self.encoder = encoder
-        self.sampler: Any = sampler
-        self.n_threads = n_threads
-        self.dtype = users.param.dtype
-        self.inverse_t = self.dtype.type(1 / settings.temperature)
+    def __init__(self, model: Any, X: CSR, start: Sequence[np.ndarray], seed: int) -> None:
+        # ``model``: an `SGDRanker` without "auto". The factors of ``start`` are overwritten; ``seed`` decides
+        # the order of interactions and the negatives of every epoch.
+        self.model, self.X, self.seed = model, X, seed
+        self.loss: Any = get_loss(model.loss)
+        loss, self.dtype = self.loss, start[0].dtype
+        self.schedule = get_schedule(model.schedule, model.warmup)
+        self.batch_size = model.batch_size or BATCH[loss.kind]
+        self.sampler: Any = None  # of losses with negatives
+        if loss.kind != "full":
+            how = {name: getattr(model, name) for name in ("gamma", "exclude_positives", "replacement")}
+            how |= {"shared": model.shared_negatives, "lists": loss.kind == "list"}
+            self.sampler = Sampler(X, model.sampler, model.n_negatives, **how)
+        optimizer = get_optimizer(model.optimizer, model.momentum)
+        self.encoder, self.adversaries = None, []  # the latter: a second pair of factors
+        with workers(model.n_jobs) as self.n_threads:  # results do not depend on them
+            cosine, graph = model.score == "cosine", model.encoder == "lightgcn"
+            side = partial(SideState, optimizer=optimizer, n_threads=self.n_threads)
+            self.users, self.items = (side(param, cosine and not graph) for param in start)
+            if graph:
+                self.encoder = LightGCN(X, (self.users, self.items), cosine, model.n_layers, self.n_threads)
+            if (adversary := getattr(loss, "adversary", None)) is not None:  # drawn as the first was
+                rng = np.random.default_rng([seed, 3])
+                drawn = ((model.init_scale * rng.standard_normal(p.shape)).astype(p.dtype) for p in start)
+                self.adversaries = [side(param, adversary.score == "cosine") for param in drawn]
+        self.kept = Kept(getattr(loss, "state", ()), X.n_rows, self.dtype, optimizer)
+        self.inverse_t = self.dtype.type(1 / model.temperature)
         self._buffer = np.empty(0, self.dtype)
-        self._correction = None
-        loss = settings.loss
-        self.adversaries = adversaries
-        self.kept = Kept(getattr(loss, "state", ()), X.n_rows, self.dtype, users.optimizer)
         # Losses from outside need no base class, only a kind.
-        self._takes_rows = bool(self.kept.states or adversaries or getattr(loss, "takes_rows", False))
+        self._takes_rows = bool(self.kept.states or self.adversaries or getattr(loss, "takes_rows", False))
         # A subclass may compute something else; double precision is for checking, not for speed.
         self._fused = type(loss) is Softmax and self.dtype == np.float32
-        if getattr(loss, "corrects_proposal", False) and sampler is not None and sampler.correction.any():
-            self._correction = sampler.correction.astype(self.dtype)
+        self._correction = None
+        if self.sampler and getattr(loss, "corrects_proposal", False) and self.sampler.correction.any():
+            self._correction = self.sampler.correction.astype(self.dtype)
+        self._decay = {"coupled": 0.0, "decoupled": 0.0, model.decay: model.weight_decay}
         # What the loss and the weight decay hold the rows of users and of items with, added up.
         ridges = [loss.penalties(X)] if hasattr(loss, "penalties") else []
-        if settings.frequency > 0:
+        if (frequency := self._decay.pop("frequency", 0.0)) > 0:
             taking_part = (X.col_sums + X.col_sums.mean()) / 2
-            ridges.append((settings.frequency * X.row_sums, settings.frequency * taking_part))
+            ridges.append((frequency * X.row_sums, frequency * taking_part))
         sides = zip(*(pair for pair in ridges if pair is not None), strict=True)
         self._ridge = tuple(sum(side).astype(self.dtype) for side in sides) or None
         self._total = float(X.row_sums.sum())
 
-    def _map(self, task: Callable[[int], object], starts: range) -> list:
-        """Run the task for every start; results in order."""
-        results: list = [None] * len(starts)
+    def _map(self, task: Callable[[int], None], starts: range) -> None:
+        """Run the task for every start."""
 
         def some(first: int, stop: int) -> None:
             # What overflows shows in the values, which are checked; numpy keeps this setting per thread.
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                for i in range(first, stop):
-                    results[i] = task(starts[i])
+                for start in starts[first:stop]:
+                    task(start)
 
         spread(some, len(starts), self.n_threads)
-        return results
 
     def epoch(self, epoch: int) -> float:
         """Run one epoch (counted from 0) and return the mean loss per unit of positive weight."""
         # Of a batch before its step, without ridges and weight decay.
-        if hasattr(self.settings.loss, "refresh"):
+        if hasattr(self.loss, "refresh"):
             self._refresh(epoch)
-        batches = self._sampled_batches if self.settings.loss.kind == "sampled" else self._user_batches
+        batches = self._sampled_batches if self.loss.kind == "sampled" else self._user_batches
         value = weight = 0.0
         for batch_value, batch_weight in batches(epoch):
             value += batch_value
@@ -126,24 +122,23 @@ class Trainer:
     @property
     def _compiled_threads(self) -> int:
         """For compiled code: waking the others costs more than they do in a small batch."""
-        if self.sampler is None or self.settings.loss.kind == "list":
+        if self.sampler is None or self.loss.kind == "list":
             return self.n_threads
         width = 2 if self.sampler.shared else 1 + self.sampler.n
-        return self.n_threads if self.settings.batch_size * width >= _SMALL else 1
+        return self.n_threads if self.batch_size * width >= _SMALL else 1
 
     def _keys(self, epoch: int, purpose: int, n: int) -> np.ndarray:
-        return np.random.SeedSequence([self.settings.seed, epoch, purpose]).generate_state(n, np.uint64)
+        return np.random.SeedSequence([self.seed, epoch, purpose]).generate_state(n, np.uint64)
 
     def _batches(self, epoch: int, n: int) -> Iterator[tuple[int, float, np.uint64, np.ndarray]]:
         """Number, learning rate and key of every batch of an epoch, and which of n things are in it."""
-        settings = self.settings
-        order = np.random.default_rng([settings.seed, epoch]).permutation(n)
-        starts = range(0, n, settings.batch_size)
+        order = np.random.default_rng([self.seed, epoch]).permutation(n)
+        starts = range(0, n, self.batch_size)
         keys = self._keys(epoch, 1, len(starts))
         for batch, start in enumerate(starts):
-            progress = (epoch + batch / len(starts)) / max(settings.n_epochs, 1)
-            lr = settings.lr * settings.schedule(min(progress, 1.0))
-            yield batch, lr, keys[batch], order[start : start + settings.batch_size]
+            progress = (epoch + batch / len(starts)) / self.model.n_epochs
+            lr = self.model.lr * self.schedule(min(progress, 1.0))
+            yield batch, lr, keys[batch], order[start : start + self.batch_size]
 
     def _check(self, values: np.ndarray, users: np.ndarray, batch: int) -> None:
         bad = np.flatnonzero(~np.isfinite(values))
@@ -153,15 +148,14 @@ class Trainer:
 
     def _step(self, lr: float, weight: float, gradients: Gradients) -> None:
         held = gradients[0]
-        common: dict[str, Any] = {"coupled": self.settings.coupled, "decoupled": self.settings.decoupled}
-        common["grad_scale"] = 1.0 / weight
-        own = theirs = common
+        own: dict[str, Any] = {**self._decay, "grad_scale": 1.0 / weight}
+        theirs = own
         if self._ridge is not None:
             # Users of the batch carry their whole ridge, items the part of theirs that the batch stands for.
             ridge = np.zeros(len(self.users.param), self.dtype)
             ridge[held] = self._ridge[0][held]
-            own = {**common, "ridge": ridge, "ridge_scale": 2.0 / weight}
-            theirs = {**common, "ridge": self._ridge[1], "ridge_scale": 2.0 / self._total}
+            theirs = {**own, "ridge": self._ridge[1], "ridge_scale": 2.0 / self._total}
+            own = {**own, "ridge": ridge, "ridge_scale": 2.0 / weight}
         sides: tuple[SideGradient, SideGradient] = gradients[:2], gradients[2:]
         if self.encoder is not None:
             sides = self.encoder.chain(*sides)
@@ -175,7 +169,7 @@ class Trainer:
         active = np.flatnonzero(self.X.row_counts).astype(np.int32)
         for batch, lr, key, which in self._batches(epoch, len(active)):
             users = np.sort(active[which])
-            if self.settings.loss.kind == "list":
+            if self.loss.kind == "list":
                 weight = float(len(users))
                 values, found = self.list_gradient(key, users)
             else:
@@ -191,35 +185,32 @@ class Trainer:
 
     def full_gradient(self, users: np.ndarray, block: CSR) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Values (B,) and the gradients, with respect to effective rows, of the users and of all items."""
-        loss, n = self.settings.loss, self.X.n_cols
+        loss, n = self.loss, self.X.n_cols
         items = self.items.effective
         scaled = self.users.effective[users] * self.inverse_t
         if self._buffer.size < len(users) * n:
             self._buffer = np.empty(len(users) * n, self.dtype)
-        user_grad, item_grad = np.empty_like(scaled), np.empty_like(items)
+        user_grad, item_grad, values = np.empty_like(scaled), np.empty_like(items), np.empty(len(users))
         if self._fused:
             tile = int(np.clip(_TILE // len(users), 64, 512))
             tile = -(-n // -(-n // tile))  # as many tiles, of one size
-            values = np.empty(len(users))
-            gradients = user_grad, item_grad
-            softmax_batch(scaled, items, block, tile, self._buffer, self.n_threads, values, *gradients)
-            user_grad *= self.inverse_t
-            return values, user_grad, item_grad
-        scores = self._buffer[: len(users) * n].reshape(len(users), n)
+            found = values, user_grad, item_grad
+            softmax_batch(scaled, items, block, tile, self._buffer, self.n_threads, *found)
+        else:
+            scores = self._buffer[: len(users) * n].reshape(len(users), n)
 
-        def chunk(start: int) -> np.ndarray:
-            end = min(start + _CHUNK, len(users))
-            own = scores[start:end]
-            np.matmul(scaled[start:end], items.T, out=own)
-            answer = loss.value_and_grad(own, block.slice_rows(start, end))
-            values, grad = checked(loss, answer, own)
-            if not np.shares_memory(grad, own):
-                own[:] = grad
-            np.matmul(own, items, out=user_grad[start:end])
-            return values
+            def chunk(start: int) -> None:
+                s = slice(start, min(start + _CHUNK, len(users)))
+                own = scores[s]
+                np.matmul(scaled[s], items.T, out=own)
+                answer = loss.value_and_grad(own, block.slice_rows(s.start, s.stop))
+                values[s], grad = checked(loss, answer, own)
+                if not np.shares_memory(grad, own):
+                    own[:] = grad
+                np.matmul(own, items, out=user_grad[s])
 
-        values = np.concatenate(self._map(chunk, range(0, len(users), _CHUNK)))
-        self._by_item(scores, scaled, item_grad)
+            self._map(chunk, range(0, len(users), _CHUNK))
+            self._by_item(scores, scaled, item_grad)
         user_grad *= self.inverse_t
         return values, user_grad, item_grad
 
@@ -235,7 +226,7 @@ class Trainer:
     # Losses with sampled negatives.
 
     def _sampled_batches(self, epoch: int) -> Iterator[tuple[float, float]]:
-        adversary: Any = getattr(self.settings.loss, "adversary", None)
+        adversary: Any = getattr(self.loss, "adversary", None)
         turn = adversary is not None and adversary.turn(epoch)
         gradient = self.shared_gradient if self.sampler.shared else self.sampled_gradient
         for number, lr, key, where in self._batches(epoch, self.X.nnz):
@@ -244,7 +235,7 @@ class Trainer:
             batch = Pairs(key, users, positives, weights)
             if self._takes_rows:
                 batch.rows = Rows(self.X.row_counts[users], self.X.n_cols, self.kept.of(users))
-            values, found = self._against(batch) if turn else gradient(batch)
+            values, found = self.sampled_gradient(batch, against=True) if turn else gradient(batch)
             self._check(values, users, number)
             total = float(len(where) if weights is None else weights.sum(dtype=np.float64))
             if turn:
@@ -260,7 +251,7 @@ class Trainer:
         self, batch: Pairs, some: slice, pos: np.ndarray, neg: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Values and the gradient of ``pos`` of some rows; ``neg`` and the batch's rows receive their own."""
-        loss, others = self.settings.loss, []
+        loss, others = self.loss, []
         if batch.rows is None:
             answer = loss.value_and_grad(pos, neg)
         else:
@@ -277,33 +268,20 @@ class Trainer:
             out[:] = grad
         return values, dpos
 
-    def sampled_gradient(self, batch: Pairs) -> tuple[np.ndarray, Gradients]:
-        """Values (B,) and gradients, negatives drawn for every row."""
-        items, scaled, grads, values = self._sampled_rows(batch)
-        return values, self._pair_gradients(batch.users, scaled, self.items, items, grads, self.inverse_t)
-
-    def _against(self, batch: Pairs) -> tuple[np.ndarray, Gradients]:
-        """`sampled_gradient` of the adversary."""
-        items, _, _, values = self._sampled_rows(batch)
-        (own, theirs), rows = self.adversaries, batch.rows
-        assert rows is not None and rows.adversary is not None
-        pairs = own.effective[batch.users], theirs, np.ascontiguousarray(items[:, 1:]), rows.adversary
-        return values, self._pair_gradients(batch.users, *pairs, self.dtype.type(1))
-
-    def _sampled_rows(self, batch: Pairs) -> tuple[np.ndarray, ...]:
-        """Drawn items (B, 1 + n), the users' rows, gradients of the scores, values; the batch's rows too."""
-        users, n = batch.users, self.sampler.n
+    def sampled_gradient(self, batch: Pairs, against: bool = False) -> tuple[np.ndarray, Gradients]:
+        """Values (B,) and gradients, negatives drawn for every row; ``against``: those of the adversary."""
+        users, n, rows = batch.users, self.sampler.n, batch.rows
         items = np.empty((len(users), 1 + n), np.int32)
         items[:, 0] = batch.positives
         self.sampler.draw(batch.key, users, items, self._compiled_threads)
-        scaled = self.users.effective[users] * self.inverse_t
-        grads = self._pair_scores(scaled, self.items, items)
+        pairs = self.users.effective[users] * self.inverse_t, self.items, items
+        grads = self._pair_scores(pairs)
         if self._correction is not None:
             grads[:, 1:] -= self._correction[items[:, 1:]]
-        if batch.rows is not None and self.adversaries:
+        if rows is not None and self.adversaries:
             own, theirs = self.adversaries
-            negatives = np.ascontiguousarray(items[:, 1:])
-            batch.rows.adversary = self._pair_scores(own.effective[users], theirs, negatives)
+            second = own.effective[users], theirs, np.ascontiguousarray(items[:, 1:])
+            rows.adversary = self._pair_scores(second)
         values, pos = np.empty(len(users)), grads[:, 0].copy()
         size = max(1, min(_ROWS, _ROWS * 128 // max(n, 1)))  # in cache-sized pieces
 
@@ -312,24 +290,20 @@ class Trainer:
             values[s], grads[s, 0] = self._loss(batch, s, pos[s], grads[s, 1:])
 
         self._map(piece, range(0, len(users), size))
-        return items, scaled, grads, values
+        if against and rows is not None and rows.adversary is not None:  # which holds gradients by now
+            return values, self._pair_gradients(users, second, rows.adversary, self.dtype.type(1))
+        return values, self._pair_gradients(users, pairs, grads, self.inverse_t)
 
-    def _pair_scores(self, rows: np.ndarray, side: SideState, items: np.ndarray) -> np.ndarray:
-        """Scores of each row's items, -inf where an item is -1."""
+    def _pair_scores(self, pairs: Scored) -> np.ndarray:
+        """Scores of each row's items, -inf where there is none."""
+        rows, side, items = pairs
         out = np.empty(items.shape, self.dtype)
         spread(kernel.pair_scores, len(rows), self._compiled_threads, rows, side.effective, items, out)
         return out
 
-    def _pair_gradients(
-        self,
-        users: np.ndarray,
-        rows: np.ndarray,
-        side: SideState,
-        items: np.ndarray,
-        grads: np.ndarray,
-        scale: np.floating,
-    ) -> Gradients:
+    def _pair_gradients(self, users: np.ndarray, pairs: Scored, grads: np.ndarray, scale: Any) -> Gradients:
         """What follows from the gradients of `_pair_scores`; those of the users times ``scale``."""
+        rows, side, items = pairs
         by_row = np.empty_like(rows)
         given = grads, items, side.effective
         spread(kernel.user_gradients, len(users), self._compiled_threads, *given, by_row)
@@ -341,7 +315,7 @@ class Trainer:
 
     def _refresh(self, epoch: int) -> None:
         """Let the loss estimate its state, where it asks for that before this epoch."""
-        loss = self.settings.loss
+        loss = self.loss
         source = loss.refresh(epoch)
         if source is None:
             return
@@ -370,11 +344,11 @@ class Trainer:
 
     def list_gradient(self, key: np.uint64, users: np.ndarray) -> tuple[np.ndarray, Gradients]:
         """Values (B,) and gradients, a list for each user."""
-        loss, count = self.settings.loss, self.X.row_counts[users]
+        loss, count = self.loss, self.X.row_counts[users]
         items = self.sampler.lists(key, users, self.sampler.n * count)
         there, values = items >= 0, np.empty(len(users))
-        scaled = self.users.effective[users] * self.inverse_t
-        grads = self._pair_scores(scaled, self.items, items)
+        pairs = self.users.effective[users] * self.inverse_t, self.items, items
+        grads = self._pair_scores(pairs)
 
         def piece(start: int) -> None:
             s = slice(start, start + _LISTS)
@@ -388,7 +362,7 @@ class Trainer:
 
         self._map(piece, range(0, len(users), _LISTS))
         grads[~there] = 0
-        return values, self._pair_gradients(users, scaled, self.items, items, grads, self.inverse_t)
+        return values, self._pair_gradients(users, pairs, grads, self.inverse_t)
 
     def shared_gradient(self, batch: Pairs) -> tuple[np.ndarray, Gradients]:
         """The same with one set of negatives for the whole batch: one matrix product scores them."""
@@ -450,28 +424,38 @@ def _group(ids: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     return turned.indptr.astype(np.int64), turned.data
 
 
-def scratch_bytes(
-    loss: Any, shape: tuple[int, int], nnz: int, K: int, itemsize: int, batch_size: int, n_negatives: int
-) -> tuple[int, int]:
-    """Bytes that a `Trainer` and its sampler keep beside the factors, and that they allocate for a batch."""
-    # n_negatives: of a row, or of all rows where they share them; of the longest list.
-    n_users, n_items = shape
+def fit_bytes(model: Any, matrix: CSR, itemsize: int) -> int:
+    """Bytes that a fit of an `SGDRanker` allocates at its peak, beyond the matrix in canonical form."""
+    loss, (n_users, n_items), row = get_loss(model.loss), matrix.shape, int(model.K) * itemsize
+    graph, size = model.encoder != "mf", int(model.batch_size or BATCH[loss.kind])
+    # Of all rows: factors, those of the best epoch, at unit length, and what the optimiser keeps.
+    tables = 1 + model.early_stopping + (graph or model.score == "cosine")
+    tables += get_optimizer(model.optimizer, model.momentum).n_moments
+    total = (n_users + n_items) * (tables * row + 8 + 2 * itemsize + 24)
+    if graph:  # its edges in both directions; gradients, layers and sums of all rows
+        total += 8 * matrix.nnz + (n_users + n_items) * (16 + 5 * row)
     if loss.kind == "full":
-        batch_size = min(batch_size, n_users)
-        data = 8 * 3 * n_users + batch_size * n_items * itemsize  # the order of the users; scores
-        rows = (3 * batch_size + n_items) * K * itemsize
+        size = min(size, n_users)
+        total += 8 * 3 * n_users + size * n_items * itemsize  # the order of the users; scores
+        total += (3 * size + n_items) * row
         if type(loss) is not Softmax or itemsize == 8:
-            return data, rows + 4 * _CHUNK * n_items * 8
-        n_tiles = -(-n_items // int(np.clip(_TILE // batch_size, 64, 512)))
-        return data, rows + n_tiles * batch_size * (4 * K + 28)
-    batch_size = min(batch_size, n_users if loss.kind == "list" else nnz)
-    pairs = batch_size * (1 + n_negatives)
-    data = nnz * (4 + 8) + 64 * n_items  # the users and the order of the interactions; tables of the sampler
-    rows = (4 * batch_size + min(n_items, pairs) + min(n_users, batch_size)) * K * itemsize
+            return total + 4 * _CHUNK * n_items * 8
+        n_tiles = -(-n_items // int(np.clip(_TILE // size, 64, 512)))
+        return total + n_tiles * size * (4 * int(model.K) + 28)
+    # Negatives of a row, or of all rows where they share them; of the longest list.
+    negatives = size if model.sampler == "in_batch" else int(model.n_negatives)
+    if loss.kind == "list":
+        negatives = min((1 + negatives) * int(matrix.row_counts.max(initial=0)), n_items)
+    size = min(size, n_users if loss.kind == "list" else matrix.nnz)
+    pairs = size * (1 + negatives)
+    total += (
+        matrix.nnz * (4 + 8) + 128 * n_items
+    )  # users and order of the interactions; tables of the sampler
+    total += (4 * size + min(n_items, pairs) + min(n_users, size)) * row
     if getattr(loss, "adversary", None) is not None:
-        data += 4 * (n_users + n_items) * (K * itemsize + 8)  # factors, at unit length, at most two moments
+        total += 4 * (n_users + n_items) * (row + 8)  # factors, at unit length, at most two moments
         pairs *= 2
     if getattr(loss, "state", ()):
-        data += 4 * n_users * (itemsize + 8) * len(loss.state)
-        data += 4 * _CHUNK * n_items * itemsize  # scores that thresholds are estimated from
-    return data, rows + pairs * (2 * itemsize + 8 + 4) + 64 * n_items
+        total += 4 * n_users * (itemsize + 8) * len(loss.state)
+        total += 4 * _CHUNK * n_items * itemsize  # scores that thresholds are estimated from
+    return total + pairs * (2 * itemsize + 8 + 4)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 import numpy as np
 import pytest
 from instruments.scores import block, call, central, csr
@@ -325,7 +328,34 @@ def test_unknown_losses_are_named():
         with pytest.raises(InputTypeError, match="loss must be"):
             get_loss(wrong)
     with pytest.raises(ParameterError, match="beta"):
-        RGX(beta=2).value_and_grad(np.zeros((1, 2)), csr([[1, 0]]))
+        get_loss(RGX(beta=2))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_parameters_are_described_and_those_out_of_range_refused_by_name(name):
+    for parameter, default in LOSSES[name]().get_params().items():
+        assert re.search(rf"^{parameter} : .+", inspect.getdoc(LOSSES[name]), re.MULTILINE)
+        if not isinstance(default, bool):
+            for wrong in ("neither", np.inf, -5):
+                if (parameter, wrong) not in (("start", -5), ("reg_exponent", -5)):
+                    with pytest.raises(ParameterError, match=f"{parameter}="):
+                        get_loss(LOSSES[name](**{parameter: wrong}))
+
+
+def test_a_loss_from_outside_declares_parameters_as_it_likes():
+    class Written(SampledCCE):
+        """With a constructor of its own."""
+
+        def __init__(self, margin=1.0):
+            super().__init__()
+            self.margin = margin
+
+    class Below(Written):
+        """Which one below has, too."""
+
+    assert Below(2.0).get_params() == {"margin": 2.0} and Below(2.0).with_positive
+    assert "Parameters" not in inspect.getdoc(Below)
+    get_loss(Below(2.0))
 
 
 def test_rows_of_exponentials_against_logaddexp(rng):

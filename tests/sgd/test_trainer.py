@@ -23,11 +23,10 @@ from rgals.sgd.losses import (
     get_loss,
 )
 from rgals.sgd.losses._base import Full, List, Sampled
-from rgals.sgd.optimizers import SGD, Adagrad, Adam, LazyAdam, get_optimizer
+from rgals.sgd.optimizers import SGD, Adagrad, Adam, LazyAdam, get_optimizer, get_schedule
 from rgals.sgd.samplers import Sampler, alias_table
-from rgals.sgd.schedules import get_schedule
 from rgals.sgd.sides import SideState
-from rgals.sgd.trainer import Pairs, Settings, Trainer
+from rgals.sgd.trainer import Pairs, Trainer
 
 
 def matrix(rng, n_users=12, n_items=9, valued=False, density=0.35):
@@ -46,28 +45,27 @@ def trainer(
     loss,
     score="dot",
     *,
-    temperature=0.7,
     optimizer=None,
-    batch_size=64,
-    lr=0.5,
     layers=0,
-    **sampling,
+    n=4,
+    shared=False,
+    **params,
 ):
-    loss = get_loss(loss)
-    sampler = None
-    if loss.kind != "full":
-        sampling["lists"] = loss.kind == "list"
-        sampler = Sampler(X, sampling.pop("sampler", "uniform"), sampling.pop("n", 4), **sampling)
-    settings = Settings(loss, temperature, lr, get_schedule("constant"), batch_size, 5, 0.0, 0.0, 3)
-    optimizer = optimizer or SGD()
-    sides = [SideState(F.copy(), score == "cosine" and not layers, optimizer) for F in (P, Q)]
-    encoder = LightGCN(X, sides, score == "cosine", layers) if layers else None
-    adversary = ()
-    if getattr(loss, "adversary", None):
-        rng = np.random.default_rng(2)
-        drawn = [rng.standard_normal(F.shape) for F in (P, Q)]
-        adversary = tuple(SideState(F, score == "cosine", optimizer) for F in drawn)
-    return Trainer(X, *sides, settings, sampler, adversaries=adversary, encoder=encoder)
+    params = {"temperature": 0.7, "batch_size": 64, "lr": 0.5, "init_scale": 1.0, **params}
+    encoder = {"encoder": "lightgcn", "n_layers": layers} if layers else {}
+    sampling = {"n_negatives": n, "shared_negatives": shared}
+    model = SGDRanker(
+        4,
+        loss,
+        score=score,
+        optimizer=optimizer or SGD(),
+        n_epochs=5,
+        n_jobs=1,
+        **encoder,
+        **sampling,
+        **params,
+    )
+    return Trainer(model, X, (P.copy(), Q.copy()), seed=3)
 
 
 CASES = [
@@ -98,7 +96,7 @@ def test_one_step_follows_the_gradient_of_the_whole_objective(loss, sampling, sc
     def mean_loss(P, Q):
         run = trainer(X, P, Q, loss, score, layers=layers, **dict(sampling))
         value = run.epoch(0)  # one batch: the value before the step
-        ridge = getattr(run.settings.loss, "penalties", lambda X: None)(X)
+        ridge = getattr(run.loss, "penalties", lambda X: None)(X)
         if ridge is not None:
             weighted = ridge[0] @ (P**2).sum(axis=1) + ridge[1] @ (Q**2).sum(axis=1)
             value += weighted / X.row_sums.sum()
@@ -405,6 +403,22 @@ def test_an_item_that_is_never_proposed_is_no_negative():
     assert [row["objective"] for row in model.history_] == [0.0, 0.0]
 
 
+def test_rare_items_first_leaves_items_without_interactions_out():
+    X = np.zeros((20, 5))
+    X[:, :4] = np.arange(20)[:, None] % 5 >= np.arange(4)  # the last item has none
+    sampler = Sampler(as_csr(X), "popularity", 6, gamma=-1.0)
+    items = np.zeros((400, 7), np.int32)
+    with np.errstate(all="raise"):
+        sampler.draw(np.uint64(3), np.zeros(400, np.int32), items)
+    share = np.bincount(items[:, 1:].ravel(), minlength=5) / 2400
+    wanted = 1 / X[:, :4].sum(axis=0)
+    np.testing.assert_allclose(share, [*(wanted / wanted.sum()), 0], atol=0.05)
+    assert np.isposinf(sampler.correction[4]) and np.ptp(wanted) > 0.05
+    for gamma in (1000.0, -1000.0):
+        with pytest.raises(ParameterError, match=f"gamma={gamma}"):
+            Sampler(as_csr(X), "popularity", 6, gamma=gamma)
+
+
 def test_uniform_negatives_need_no_correction(rng):
     assert not Sampler(matrix(rng), "uniform", 3).correction.any()
 
@@ -511,10 +525,10 @@ def reference(kind, param, grads, lr):
 )
 def test_optimisers_against_their_formulas(optimizer, kind, rng):
     param, grads = rng.standard_normal((6, 3)), rng.standard_normal((4, 6, 3))
-    out, state = param.copy(), optimizer.init(param)
+    out = SideState(param.copy(), False, optimizer)
     for g in grads:
-        optimizer.update(out, g, state, 0.1)
-    np.testing.assert_allclose(out, reference(kind, param, grads, 0.1), rtol=1e-10)
+        out.step(g, 0.1)
+    np.testing.assert_allclose(out.param, reference(kind, param, grads, 0.1), rtol=1e-10)
 
 
 def test_dense_and_lazy_differ_exactly_in_rows_without_gradient(rng):
@@ -522,11 +536,11 @@ def test_dense_and_lazy_differ_exactly_in_rows_without_gradient(rng):
     param, grads = rng.standard_normal((4, 3)), rng.standard_normal((3, 4, 3))
     results = {}
     for optimizer in (Adam(), LazyAdam()):
-        out, state = param.copy(), optimizer.init(param)
+        out = SideState(param.copy(), False, optimizer)
         for step, g in enumerate(grads):
             ids = np.array([0, 1, 3]) if step == 1 else np.arange(4)
-            optimizer.update(out, g[ids], state, 0.1, ids=ids)
-        results[optimizer.lazy] = out
+            out.step(g[ids], 0.1, ids)
+        results[optimizer.lazy] = out.param
     padded = grads.copy()
     padded[1, 2] = 0
     np.testing.assert_allclose(results[False], reference("adam", param, padded, 0.1), rtol=1e-10)
@@ -545,14 +559,19 @@ def test_weight_decay_coupled_and_decoupled(rng):
             param - 0.1 * (grad + np.arange(5)[:, None] * param / 2),
         ),
     ):
-        out = param.copy()
-        SGD().update(out, grad, SGD().init(out), 0.1, **numbers)
-        np.testing.assert_allclose(out, expected, rtol=1e-12)
+        out = SideState(param.copy(), False, SGD())
+        out.step(grad, 0.1, **numbers)
+        np.testing.assert_allclose(out.param, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: get_optimizer("rmsprop"), lambda: get_optimizer("sgd", 1.0), lambda: Adam(beta1=1).numbers()],
+    [
+        lambda: get_optimizer("rmsprop"),
+        lambda: get_optimizer("sgd", 1.0),
+        lambda: Adam(beta1=1).numbers(),
+        lambda: get_optimizer(Adagrad(eps=-1e-8)),
+    ],
 )
 def test_wrong_optimisers_are_refused(make):
     with pytest.raises(ParameterError):

@@ -23,7 +23,7 @@ from typing import Any
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputTypeError
 from rgals.sgd.losses._base import KINDS, Adversary, Full, List, Rows, Sampled, State
-from rgals.sgd.losses.contrastive import BSL, PSL, AdvInfoNCE, FullBSL
+from rgals.sgd.losses.catalogue import RG2, RGX, FullBCE, FullBSL, Softmax, SoftmaxAtK, Sparsemax
 from rgals.sgd.losses.metric import (
     FullBPR,
     FullLambdaLoss,
@@ -35,9 +35,19 @@ from rgals.sgd.losses.metric import (
     ListNRBP,
     ListRR,
 )
-from rgals.sgd.losses.sampled import BCE, BPR, MSE, SL, SML, UIB, SampledCCE, SampledSoftmax
-from rgals.sgd.losses.softmax import FullBCE, Softmax, SoftmaxAtK, Sparsemax
-from rgals.sgd.losses.squared import RG2, RGX
+from rgals.sgd.losses.sampled import (
+    BCE,
+    BPR,
+    BSL,
+    MSE,
+    PSL,
+    SL,
+    SML,
+    UIB,
+    AdvInfoNCE,
+    SampledCCE,
+    SampledSoftmax,
+)
 from rgals.sgd.losses.topk import (
     AATP,
     LLPAUC,
@@ -76,7 +86,7 @@ def get_loss(loss: Any) -> Any:
     Raises
     ------
     InputTypeError, ParameterError
-        It is neither, or no such name.
+        It is neither, no such name, or a parameter of the object is out of its range.
 
     Examples
     --------
@@ -85,9 +95,11 @@ def get_loss(loss: Any) -> Any:
     'sampled'
     """
     if isinstance(loss, str):
-        return LOSSES[check_choice("loss", loss, tuple(LOSSES))]()
+        loss = LOSSES[check_choice("loss", loss, tuple(LOSSES))]()
     if isinstance(loss, type) or getattr(loss, "kind", None) not in KINDS:
         raise InputTypeError(f"loss must be a name or a loss object of rgals.sgd.losses, not {loss!r}")
+    if isinstance(loss, Full | Sampled | List):  # one from outside needs no base class
+        loss.validate()
     return loss
 
 

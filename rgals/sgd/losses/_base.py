@@ -1,14 +1,13 @@
 """What an SGD loss is: a function of scores. It never sees a user, an item or an embedding."""
 
 from dataclasses import dataclass
-from inspect import cleandoc
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from rgals.matrix.csr import CSR
-from rgals.runtime.checks import check_int
+from rgals.runtime.declared import Declared, parameter
 from rgals.runtime.errors import ShapeError
 
 
@@ -100,23 +99,21 @@ class Rows:
 _BESIDE = {"score", "raw_scores", "takes_rows", "corrects_proposal"}
 
 
-class _Loss(BaseEstimator):
+class _Loss(Declared, BaseEstimator):
     #: How `SGDRanker` scores with ``score="auto"``.
     score: ClassVar[str] = "cosine"
     #: Whether the loss has temperatures or margins of its own and takes no ``temperature`` but 1.
     raw_scores: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Attributes of _BESIDE may stand beside the bases of a class: ``class Own(Sampled, score="dot")``.
-
-        Parameters are described where they are introduced: a class that says nothing of its own has the text.
-        """
+        """Attributes of _BESIDE may stand beside the bases: ``class Own(Sampled, score="dot")``."""
         for name in _BESIDE & options.keys():
             setattr(cls, name, options.pop(name))
         super().__init_subclass__(**options)
-        own, *bases = (cleandoc(base.__doc__ or "").partition("\n\nParameters\n") for base in cls.__mro__)
-        if cls.__doc__ and not own[1] and "__init__" not in vars(cls):
-            cls.__doc__ = own[0] + next(("".join(text[1:]) for text in bases if text[1]), "")
+
+    def value_and_grad(self, *scores: Any, **named: Any) -> tuple[np.ndarray, ...]:
+        """Values, float64, and gradients of the scores; the base of each kind says of which."""
+        raise NotImplementedError(f"{type(self).__name__} has no value_and_grad")
 
 
 class Full(_Loss):
@@ -135,16 +132,10 @@ class Full(_Loss):
         return None
 
 
-@dataclass(eq=False, repr=False)
 class FullThresholds(Full):
-    """With the exact threshold of every user, at every step.
+    """With the exact threshold of every user, at every step."""
 
-    Parameters
-    ----------
-    k : int, default 20
-    """
-
-    k: int = 20
+    k: int = parameter(20, "int > 0")
 
     def thresholds(self, scores: np.ndarray) -> np.ndarray:
         """The K-th largest score of each row (the smallest, where there are fewer items), (B,)."""
@@ -166,9 +157,9 @@ class Sampled(_Loss):
     corrects_proposal: ClassVar[bool] = False  # whether log(N q) is subtracted from negatives (Eq. 9)
     takes_rows: ClassVar[bool] = False
     #: What the trainer keeps for the loss; a class attribute, or a property where parameters decide.
-    state: Any = ()
+    state: ClassVar[Any] = ()
     #: An `Adversary`, or None.
-    adversary: Any = None
+    adversary: ClassVar[Any] = None
 
     def refresh(self, epoch: int) -> str | None:
         """What `estimate` sees before this epoch: "exact" (all items), "sampled", or None for no refresh."""
@@ -262,7 +253,7 @@ def row_softmax(
 
 def kth_largest(scores: np.ndarray, k: int) -> np.ndarray:
     """K-th largest score of each row, (B,); the smallest, where there are fewer; -inf is absent."""
-    k = min(check_int("k", k, 1), scores.shape[1])
+    k = min(k, scores.shape[1])
     found = np.partition(scores, scores.shape[1] - k, axis=1)[:, scores.shape[1] - k]
     short = found == -np.inf
     found[short] = np.where(scores[short] > -np.inf, scores[short], np.inf).min(axis=1)

@@ -1,38 +1,31 @@
 """Losses of a whole list: smooth ranking metrics, and pairs weighted by what a swap would change."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from rgals.matrix.csr import CSR
-from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.declared import parameter
 from rgals.runtime.lazy import cached_property
 from rgals.sgd.losses._base import Full, List, logistic, softplus
 
 _PAIRS = 1 << 15  # pairs of a block, which stay in the cache of a core
 
 
-@dataclass
 class Lists:
-    """Lists one after the other, and what is known of their positives."""
+    """Lists one after the other: scores (T,), of list b from ``indptr[b]`` on, its positives first."""
 
-    scores: np.ndarray  # (T,)
-    indptr: np.ndarray  # (B + 1,)
-    n_positives: np.ndarray  # (B,)
-    list_of: np.ndarray = field(init=False)  # (P,) list of each positive
-    at: np.ndarray = field(init=False)  # (P,) where it stands in the scores
-
-    def __post_init__(self) -> None:
-        self.list_of = np.repeat(np.arange(len(self.n_positives)), self.n_positives)
-        before = np.cumsum(self.n_positives) - self.n_positives
-        self.at = np.arange(len(self.list_of)) + (self.indptr[:-1] - before)[self.list_of]
+    def __init__(self, scores: np.ndarray, indptr: np.ndarray, n_positives: np.ndarray) -> None:
+        self.scores, self.indptr, self.n_positives = scores, indptr, n_positives
+        self.list_of = np.repeat(np.arange(len(n_positives)), n_positives)  # (P,) list of each positive
+        before = np.cumsum(n_positives) - n_positives
+        self.at = np.arange(len(self.list_of)) + (indptr[:-1] - before)[self.list_of]  # (P,) in the scores
 
     @cached_property
     def ranked(self) -> "Ranked":
         """The ranks by the scores."""
-        return Ranked.of_lists(self)
+        return Ranked(self)
 
     def blocks(self, low: np.ndarray) -> "Iterator[Block]":
         """Pairs of each positive with the items from ``low`` (P,) to the end of its list, some at a time."""
@@ -82,12 +75,11 @@ class _Pairwise(List):
     """A list loss that is a sum over its positives of functions of their pairs."""
 
     negatives_only: ClassVar[bool] = True
-    _terms: Callable[[Block], Terms]
+    _terms: ClassVar[Callable[..., Terms]]
 
     def value_and_grad(
         self, scores: np.ndarray, indptr: np.ndarray, n_positives: np.ndarray, weights: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Values (B,) and gradient (T,)."""
         lists = Lists(scores, np.asarray(indptr, np.int64), np.asarray(n_positives, np.int64))
         values, grad = np.zeros(len(n_positives)), np.zeros(len(scores))
         first = lists.indptr[lists.list_of]
@@ -117,7 +109,7 @@ class _Listwise(_Pairwise):
     """A metric with the smooth rank ``R_i = 1 + sum_{j != i} sigmoid(s_j - s_i)`` in place of the rank."""
 
     negatives_only: ClassVar[bool] = False
-    _metric: Callable[[Block, np.ndarray, np.ndarray, np.ndarray], Terms]  # from sigmoids, slopes and ranks
+    _metric: ClassVar[Callable[..., Terms]]  # from sigmoids, slopes and ranks
 
     def _terms(self, block: Block) -> Terms:
         above, slope = logistic(block.x)
@@ -168,27 +160,23 @@ class ListRR(_Listwise):
         return -first / rank, by_rank[block.i] * slope + direct[block.i] * others * above
 
 
-@dataclass(eq=False, repr=False)
 class ListNRBP(_Pairwise):
     """The loss that Li et al. derive from nRBP: ``L = sum_{i in I, j not in I} sigmoid(s_j - s_i)``.
 
     Li et al., Eq. 19, ``sum_i (R_i - 1) - m (m - 1) / 2``: pairs of positives cancel, and what is left is the
     sigmoid AUC loss, blind to the order of the top. It is no bound on RBP: their Eqs. 17 to 19 subtract
-    bounds of opposite directions.
-
-    Parameters
-    ----------
-    normalise : {"none", "positives", "pairs"}, default "none"
-        What the sum is divided by: nothing, as printed, so that active users dominate; m; or all pairs.
+    bounds of opposite directions. The sum is divided by nothing, as printed, so that active users dominate;
+    by m; or by the number of pairs.
     """
 
-    normalise: str = "none"
+    normalise: str = parameter(
+        "none", ("none", "positives", "pairs"), "By what the sum is divided; see above."
+    )
 
     def _terms(self, block: Block) -> Terms:
         above, slope = logistic(block.x)
         divisor = {"none": 1, "positives": block.m, "pairs": block.m * block.n_negatives}
-        divide = divisor[check_choice("normalise", self.normalise, tuple(divisor))]
-        scale = np.ones(len(block.m)) / divide
+        scale = np.ones(len(block.m)) / divisor[self.normalise]
         return scale * block.sum(above), scale[block.i] * slope
 
 
@@ -222,39 +210,29 @@ def _swap_ap(block: Block, known: "Ranked", p: float) -> np.ndarray:
     return np.abs(np.where(r_j < r_i, up, down)) / block.m[block.i]
 
 
-@dataclass
 class Ranked:
-    """Ranks in every list, and what swaps of the metrics are made of."""
+    """Ranks in every list, by falling score and distinct, and what swaps of the metrics are made of."""
 
-    rank: np.ndarray  # (T,)
-    discount: np.ndarray  # (T,) of DCG
-    hits: np.ndarray  # (T,) positives at or above the item
-    harmonic: np.ndarray  # (T,) sum of their 1 / rank
-    best: np.ndarray  # (B,) rank of the first positive,
-    second: np.ndarray  # of the second, infinite where there is none
-
-    @classmethod
-    def of_lists(cls, lists: Lists) -> "Ranked":
-        """The items of every list by falling score; ranks are distinct."""
+    def __init__(self, lists: Lists) -> None:
         length = np.diff(lists.indptr)
         order = np.lexsort((-lists.scores, np.repeat(np.arange(len(length)), length)))
         start = np.repeat(lists.indptr[:-1], length)
-        rank = np.empty(len(order), np.int64)
-        rank[order] = np.arange(len(order)) - start + 1
+        self.rank = np.empty(len(order), np.int64)  # (T,)
+        self.rank[order] = np.arange(len(order)) - start + 1
+        self.discount = _discount(self.rank)  # (T,) of DCG
         hits = np.zeros(len(order))
         hits[lists.at] = 1
-        found = []
-        for terms in (hits[order], hits[order] / rank[order]):
+        # Of the positives at or above an item, their number and the sum of their 1 / rank, (T,).
+        self.hits, self.harmonic = np.empty((2, len(order)))
+        for sums, terms in ((self.hits, hits[order]), (self.harmonic, hits[order] / self.rank[order])):
             total = np.concatenate([[0.0], np.cumsum(terms)])
-            sums = np.empty(len(order))
             sums[order] = total[1:] - total[start]
-            found.append(sums)
-        top = np.full((2, len(lists.n_positives)), np.inf)
-        own = rank[lists.at]
+        # (B,) rank of the first positive, and of the second, infinite where there is none.
+        self.best, self.second = top = np.full((2, len(lists.n_positives)), np.inf)
+        own = self.rank[lists.at]
         for position in (1, 2):
-            here = np.rint(found[0][lists.at]) == position
+            here = np.rint(self.hits[lists.at]) == position
             top[position - 1][lists.list_of[here]] = own[here]
-        return cls(rank, _discount(rank), found[0], found[1], top[0], top[1])
 
 
 #: Metrics of `LambdaRank`.
@@ -264,17 +242,15 @@ SWAPS = {"ndcg": _swap_ndcg, "ap": _swap_ap, "rr": _swap_rr, "nrbp": _swap_nrbp}
 class _Lambda(_Pairwise):
     """``L = sum_{i in I, j not in I} W_ij log(1 + exp(s_j - s_i))``, W a constant for the gradient."""
 
-    smooth: str = "logistic"
-    _weights: Callable[[Block, Ranked], np.ndarray]
+    smooth = "logistic"
+    _weights: ClassVar[Callable[..., np.ndarray]]
 
     def _terms(self, block: Block) -> Terms:
-        how = check_choice("smooth", self.smooth, ("logistic", "sigmoid"))
-        value, slope = softplus(block.x) if how == "logistic" else logistic(block.x)
+        value, slope = softplus(block.x) if self.smooth == "logistic" else logistic(block.x)
         weights = self._weights(block, block.lists.ranked)
         return block.sum(weights * value), weights * slope
 
 
-@dataclass(eq=False, repr=False)
 class LambdaRank(_Lambda):
     """Pairs weighted by what their swap would change in a metric.
 
@@ -283,27 +259,18 @@ class LambdaRank(_Lambda):
 
     SL@K, appendix G.1; Li et al., Eqs. 7 to 10. Eq. 10 prints ``|y_i p^(R_i - 1) - y_j p^(R_j - 1)|`` for
     nRBP, in which the rank of the negative has no part; a swap changes ``|p^(R_i - 1) - p^(R_j - 1)|``. Ranks
-    are distinct: with tied ones, as SL@K counts them, LambdaLoss would divide by 0.
-
-    Parameters
-    ----------
-    metric : {"ndcg", "ap", "rr", "nrbp"}, default "ndcg"
-    p : float in (0, 1), default 0.9
-        Persistence of nRBP (published: 0.8, 0.9, 0.95).
-    smooth : {"logistic", "sigmoid"}, default "logistic"
-        The function of ``s_j - s_i``. "sigmoid" is what the public code of Li et al. differentiates.
+    are distinct: with tied ones, as SL@K counts them, LambdaLoss would divide by 0. The public code of Li et
+    al. differentiates ``sigmoid(s_j - s_i)`` in place of the logarithm: ``smooth="sigmoid"``.
     """
 
-    metric: str = "ndcg"
-    p: float = 0.9
-    smooth: str = "logistic"
+    metric: str = parameter("ndcg", SWAPS)
+    p: float = parameter(0.9, "float in (0, 1)", "Persistence of nRBP (published: 0.8, 0.9, 0.95).")
+    smooth: str = parameter("logistic", ("logistic", "sigmoid"), "The function of ``s_j - s_i``; see above.")
 
     def _weights(self, block: Block, known: Ranked) -> np.ndarray:
-        p = check_real("p", self.p, 0, 1 - 1e-9, open_min=True)
-        return SWAPS[check_choice("metric", self.metric, tuple(SWAPS))](block, known, p)
+        return SWAPS[self.metric](block, known, self.p)
 
 
-@dataclass(eq=False, repr=False)
 class LambdaLoss(_Lambda):
     """LambdaLoss for nDCG, and for nDCG@K.
 
@@ -312,17 +279,10 @@ class LambdaLoss(_Lambda):
 
     SL@K, Eqs. 2.3 to 2.5. Its public code takes ``1/log2(1 + |d|)`` and ``1 / (1 - 1/max)`` with one negative
     for a positive: ``published=True``.
-
-    Parameters
-    ----------
-    k : int, optional
-        None for the whole list.
-    published : bool, default False
-        The weights of the public code.
     """
 
-    k: int | None = None
-    published: bool = False
+    k: int | None = parameter(None, "int > 0, optional", "None for the whole list.")
+    published: bool = parameter(False, "bool", "The weights of the public code.")
 
     def _weights(self, block: Block, known: Ranked) -> np.ndarray:
         own, other = known.rank[block.at][block.i], known.rank[block.j]
@@ -330,7 +290,7 @@ class LambdaLoss(_Lambda):
         weight = _discount(distance) - (0 if self.published else _discount(1 + distance))
         if self.k is None:
             return weight
-        beyond = lower > check_int("k", self.k, 1)
+        beyond = lower > self.k
         # A lower rank of 1 cannot be: it is that of one of two items.
         return weight / np.where(beyond, 1 - (1 / lower if self.published else _discount(lower)), 1)
 
@@ -339,7 +299,6 @@ class _OnCatalogue(Full, score="dot"):
     """A list loss whose lists are the whole catalogue: before it in the bases of a class."""
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
-        """Values (B,) and gradient (B, N); ``scores`` is overwritten by the gradient."""
         n = positives.n_cols
         rest = np.ones(scores.shape, bool)
         rest.reshape(-1)[positives.positions] = False
@@ -348,7 +307,7 @@ class _OnCatalogue(Full, score="dot"):
         weights = None if positives.is_binary else positives.values
         flat = scores.reshape(-1)
         lists = np.arange(len(scores) + 1) * n, positives.row_counts, weights
-        values, grad = super().value_and_grad(flat[order], *lists)  # type: ignore[misc]
+        values, grad = super().value_and_grad(flat[order], *lists)
         flat[order] = grad
         return values, scores
 

@@ -1,14 +1,13 @@
-"""One positive against sampled negatives: softmax, CCE, SL, BPR, BCE, squared error, learned margins."""
+"""One positive against sampled negatives: softmax and its kin, BPR, BCE, squared error, learned margins."""
 
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from rgals.runtime.checks import check_real
-from rgals.sgd.losses._base import Rows, Sampled, State, hinge, row_softmax, softplus
+from rgals.runtime.declared import parameter
+from rgals.sgd.losses._base import Adversary, Rows, Sampled, State, hinge, row_softmax, softplus
 
 
-@dataclass(eq=False, repr=False)
 class SampledCCE(Sampled):
     """Categorical cross-entropy over the positive and its sampled negatives.
 
@@ -16,22 +15,15 @@ class SampledCCE(Sampled):
 
     Di Teodoro et al., "A Theoretical Analysis of Recommendation Loss Functions under Negative Sampling", Eq.
     2, which prints a minus in front of the sum.
-
-    Parameters
-    ----------
-    with_positive : bool, default True
-        Whether the positive has a term in the sum, the 1. Without it the loss is `SL`.
     """
 
-    with_positive: bool = True
+    with_positive: bool = parameter(True, "bool", "Whether the positive has a term, the 1; False is `SL`.")
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Values (B,) and gradients (B,), (B, n)."""
         value, dneg = row_softmax(neg - pos[:, None], beside=0.0 if self.with_positive else None)
         return value, -dneg.sum(axis=1), dneg
 
 
-@dataclass(eq=False, repr=False)
 class SL(SampledCCE):
     """Softmax loss as the papers on SL@K and Talos train it: the sum is over the sampled negatives alone.
 
@@ -39,14 +31,9 @@ class SL(SampledCCE):
 
     SL@K, Eq. 2.2 and Algorithm E.1; Talos, Eq. 2.3. Eq. 2.2 sums over all items; the algorithm and the
     public code of both leave the positive out, so that the loss goes below 0.
-
-    Parameters
-    ----------
-    with_positive : bool, default False
-        True is `SampledCCE`.
     """
 
-    with_positive: bool = False
+    with_positive: bool = parameter(False, "bool", "True is `SampledCCE`.")
 
 
 class SampledSoftmax(SampledCCE, corrects_proposal=True):
@@ -59,6 +46,124 @@ class SampledSoftmax(SampledCCE, corrects_proposal=True):
     """
 
 
+class BSL(Sampled, raw_scores=True):
+    """Bilateral softmax loss: temperatures of their own for the positive and for the negatives.
+
+    ``l = -s_+ / t1 + (t2 / t1) log sum_j exp(s_j / t2)``
+
+    Compared in SL@K, appendix F.4, and Talos, appendix D.5; neither prints the formula, which is that of the
+    public code. That takes exp and a power in single precision, which overflow for small temperatures; here
+    both stay logarithms. Equal temperatures give `SL`. The value has no lower bound in s_+: for cosines.
+    """
+
+    positive_temperature: float = parameter(0.2, "float > 0", "t1. Published: 0.5 (Electronics).")
+    negative_temperature: float = parameter(0.2, "float > 0", "t2. Published: 0.2 (Electronics).")
+    with_positive: bool = parameter(False, "bool", "Whether the positive has a term in the sum.")
+
+    def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        first, second = self.positive_temperature, self.negative_temperature
+        any_left = (neg > -np.inf).any(axis=1)
+        rest, dneg = row_softmax(neg.copy(), second, pos if self.with_positive else None)
+        value = np.where(any_left, second / first * rest - pos.astype(np.float64) / first, 0.0)
+        dpos = np.where(any_left, -(dneg.sum(axis=1) if self.with_positive else pos.dtype.type(1)), 0)
+        dneg /= dneg.dtype.type(first)
+        return value, (dpos / first).astype(pos.dtype), dneg
+
+
+def _tanh(d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``log(1 + tanh(d / 2)) = log 2 - log(1 + exp(-d))``: the second form does not underflow."""
+    value, slope = softplus(-d)
+    return np.log(d.dtype.type(2)) - value, slope
+
+
+def _atan(d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    half = np.clip(d / 2, -1e15, 1e15)  # its square is finite in single precision
+    base = 1 + np.arctan(half)
+    return _logarithm(base, 0.5 / (1 + half * half))
+
+
+def _relu(d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    base = 1 + d / 2
+    return _logarithm(base, np.full_like(base, 0.5))
+
+
+def _exp(d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return d / 2, np.full_like(d, 0.5)
+
+
+def _logarithm(base: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log of what is above 0, else -inf, and its derivative, else 0."""
+    inside = base > 0
+    value = np.log(base, out=np.full_like(base, -np.inf), where=inside)
+    return value, np.divide(slope, base, out=np.zeros_like(base), where=inside)
+
+
+#: What takes the place of ``d / 2`` in softmax: logarithms of activations, and their derivatives.
+ACTIVATIONS = {"tanh": _tanh, "atan": _atan, "relu": _relu, "exp": _exp}
+
+
+class PSL(Sampled, raw_scores=True):
+    """Pairwise softmax loss: another activation in place of the exponential.
+
+    ``l = log sum_j exp(a(s_j - s_+) / t)`` with ``a(d) = log(1 + tanh(d/2))``, ``log(1 + atan(d/2))``,
+    ``log [1 + d/2]_+`` or, which is `SL` at the temperature 2t, ``d/2``.
+
+    Talos, appendix D.5, in words. Where an activation is 0 ("relu": d <= -2, "atan": d <= -2 tan 1) the
+    negative is absent.
+    """
+
+    temperature: float = parameter(0.1, "float > 0")
+    activation: str = parameter("tanh", ACTIVATIONS)
+    with_positive: bool = parameter(False, "bool", "Whether the positive has a term in the sum, 1: a(0) = 0.")
+
+    def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        logits, slope = ACTIVATIONS[self.activation](neg - pos[:, None])
+        logits[neg == -np.inf] = -np.inf
+        rest, dneg = row_softmax(logits, self.temperature, 0.0 if self.with_positive else None)
+        dneg *= slope
+        dneg /= dneg.dtype.type(self.temperature)
+        return rest, -dneg.sum(axis=1), dneg
+
+
+class AdvInfoNCE(Sampled, raw_scores=True):
+    """Softmax whose negatives are weighted by an adversary, a second pair of factors.
+
+    ``l = log [ 1 + sum_j exp((s_j - s_+) / t) k n q_j ]``, ``q = softmax(g)`` over the row's n negatives, g
+    their scores by the adversary. In every ``every``-th epoch the adversary alone steps, upwards:
+    ``dl/dg_j = p_j - q_j sum_k p_k``.
+
+    SL@K, appendix F.4, and Talos, appendix D.5, in words; scores of the adversary are cosines in their code,
+    dot products in the original. With a constant adversary and ``weight=1`` it is `SampledCCE`.
+    """
+
+    temperature: float = parameter(0.2, "float > 0")
+    weight: float = parameter(64.0, "float > 0", "k.")
+    every: int = parameter(5, "int > 0", "Epochs between two of the adversary (published: 5 to 20).")
+    adversary_lr: float = parameter(5e-5, "float > 0")
+    adversary_epochs: int | None = parameter(None, "int >= 0, optional", "Of the adversary, at most.")
+    adversary_score: str = parameter("cosine", ("cosine", "dot"))
+
+    @property
+    def adversary(self) -> Adversary:
+        """The second pair of factors."""
+        score: Any = self.adversary_score
+        return Adversary(self.every, self.adversary_lr, score, self.adversary_epochs)
+
+    def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
+        there = neg > -np.inf
+        assert rows.adversary is not None
+        g = np.where(there, rows.adversary, -np.inf).astype(neg.dtype, copy=False)
+        log_sum, q = row_softmax(g.copy())
+        # log(k n q_j), as a score: what is divided by the temperature later.
+        shift = np.log(self.weight * np.maximum(there.sum(axis=1), 1)) - log_sum
+        logits = neg - pos[:, None]
+        logits += self.temperature * (g + shift.astype(g.dtype)[:, None])
+        value, dneg = row_softmax(logits, self.temperature, 0.0)
+        dg = dneg - q * dneg.sum(axis=1)[:, None]
+        dneg /= dneg.dtype.type(self.temperature)
+        return value, -dneg.sum(axis=1), dneg, dg
+
+
 class BPR(Sampled):
     """Bayesian personalised ranking, summed over the negatives.
 
@@ -68,7 +173,6 @@ class BPR(Sampled):
     """
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Values (B,) and gradients (B,), (B, n)."""
         value, dneg = softplus(neg - pos[:, None])
         return value.sum(axis=1, dtype=np.float64), -dneg.sum(axis=1), dneg
 
@@ -82,7 +186,6 @@ class BCE(Sampled, score="dot"):
     """
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Values (B,) and gradients (B,), (B, n)."""
         first, slope = softplus(-pos)
         rest, dneg = softplus(neg)
         return first + rest.sum(axis=1, dtype=np.float64), -slope, dneg
@@ -97,14 +200,12 @@ class MSE(Sampled, score="dot"):
     """
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Values (B,) and gradients (B,), (B, n)."""
         rest = np.where(neg == -np.inf, neg.dtype.type(0), neg)
         error = pos - 1
         value = error.astype(np.float64) ** 2 + np.einsum("bn,bn->b", rest, rest, dtype=np.float64)
         return value, 2 * error, 2 * rest
 
 
-@dataclass(eq=False, repr=False)
 class UIB(Sampled, raw_scores=True, score="dot"):
     """User interest boundary: a score per user that positives shall exceed and negatives shall not.
 
@@ -112,27 +213,20 @@ class UIB(Sampled, raw_scores=True, score="dot"):
 
     Pu et al., appendix B.2, where phi is "MarginLoss", undefined: the hinge and its margin of 1 are our
     choice. b_u is learned with the learning rate of the factors.
-
-    Parameters
-    ----------
-    margin : float >= 0, default 1
     """
 
     state = (State("boundary"),)
 
-    margin: float = 1.0
+    margin: float = parameter(1.0, "float >= 0")
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
-        """Values (B,) and gradients (B,), (B, n), and (B, 1) of the boundary."""
-        margin = check_real("margin", self.margin, 0)
         boundary = rows.state[:, 0].astype(pos.dtype, copy=False)
-        first, dpos = hinge(boundary - pos + margin)
-        rest, dneg = hinge(neg - boundary[:, None] + margin)
+        first, dpos = hinge(boundary - pos + self.margin)
+        rest, dneg = hinge(neg - boundary[:, None] + self.margin)
         value = first + rest.sum(axis=1, dtype=np.float64)
         return value, -dpos, dneg, (dpos - dneg.sum(axis=1))[:, None]
 
 
-@dataclass(eq=False, repr=False)
 class SML(Sampled, raw_scores=True):
     """Symmetric metric learning without its item-item term (lambda = 0): margins learned per user.
 
@@ -141,26 +235,17 @@ class SML(Sampled, raw_scores=True):
 
     Pu et al., appendix B.2. The term with lambda needs distances between items, which no loss sees here. The
     reward of wide margins, ``-gamma / M``, acts on every user at every step; it is not part of the value.
-
-    Parameters
-    ----------
-    gamma : float >= 0, default 0.1
-        Not published.
-    limit : float > 0, default 1
-        Largest margin, and the first.
     """
 
-    gamma: float = 0.1
-    limit: float = 1.0
+    gamma: float = parameter(0.1, "float >= 0", "Not published.")
+    limit: float = parameter(1.0, "float > 0", "Largest margin, and the first.")
 
     @property
     def state(self) -> tuple[State, ...]:
         """The margin of every user."""
-        gamma, limit = check_real("gamma", self.gamma, 0), check_real("limit", self.limit, 0, open_min=True)
-        return (State("margin", start=limit, low=1e-6 * limit, high=limit, drift=-gamma),)
+        return (State("margin", "user", self.limit, 1e-6 * self.limit, self.limit, drift=-self.gamma),)
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
-        """Values (B,) and gradients (B,), (B, n), and (B, 1) of the margin."""
         margin = rows.state[:, :1].astype(pos.dtype, copy=False)
         value, active = hinge(2 * (neg - pos[:, None]) + margin)
         total = active.sum(axis=1)

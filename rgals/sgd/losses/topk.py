@@ -1,12 +1,12 @@
 """Losses for the top of a list: a threshold or a rank decides what counts."""
 
-from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from rgals.matrix.csr import CSR
-from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.declared import parameter
 from rgals.sgd.losses._base import (
     FullThresholds,
     Rows,
@@ -22,8 +22,8 @@ from rgals.sgd.losses._base import (
     weights_of,
 )
 
-#: Where thresholds are estimated: among all items, or among positives and sampled negatives.
-ESTIMATES = ("exact", "sampled")
+#: Where thresholds start: estimated among all items, or among positives and a sample; or a number.
+ESTIMATES = ("exact", "sampled", float)
 
 
 def quantile_gradient(pos: np.ndarray, neg: np.ndarray, rows: Rows, k: int) -> np.ndarray:
@@ -43,30 +43,23 @@ def quantile_gradient(pos: np.ndarray, neg: np.ndarray, rows: Rows, k: int) -> n
 class _Thresholds(Sampled):
     """The threshold that a loss keeps per user: where it starts, and how it follows the scores."""
 
-    k: int
-    start: float | str
-    threshold_lr: float = 0.0
+    threshold_lr = 0.0
 
     @property
-    def state(self) -> tuple[State, ...]:
+    def state(self: Any) -> tuple[State, ...]:
         """The threshold, which is only estimated where its learning rate is 0."""
-        lr = check_real("threshold_lr", self.threshold_lr, 0)
-        start = self.start
-        if isinstance(start, str):
-            check_choice("start", start, ESTIMATES)
-            start = 0.0
-        return (State("threshold", start=check_real("start", start), lr=lr),)
+        start = 0.0 if isinstance(self.start, str) else self.start
+        return (State("threshold", start=start, lr=self.threshold_lr),)
 
-    def refresh(self, epoch: int) -> str | None:
+    def refresh(self: Any, epoch: int) -> str | None:
         """Before the first epoch, unless ``start`` is a number."""
         return self.start if epoch == 0 and isinstance(self.start, str) else None
 
-    def estimate(self, scores: np.ndarray) -> np.ndarray:
+    def estimate(self: Any, scores: np.ndarray) -> np.ndarray:
         """The K-th largest score of every user, (B, 1)."""
         return kth_largest(scores, self.k)[:, None]
 
 
-@dataclass(eq=False, repr=False)
 class SampledSoftmaxAtK(_Thresholds):
     """SL@K with sampled negatives: softmax weighted towards positives near or inside the user's top K.
 
@@ -75,48 +68,30 @@ class SampledSoftmaxAtK(_Thresholds):
     SL@K, Eq. 3.5 and Algorithm E.1. beta_u is a constant for the gradient, w is not (C.9). Eq. 3.5 sums over
     all items, the algorithm over the negatives alone: then the log-sum can be below 0, and w pulls its
     positive up. Public code refreshes beta_u in the last of every ``every`` epochs, batch by batch; here it
-    is refreshed after that epoch. `SoftmaxAtK` is the loss over the catalogue.
-
-    Parameters
-    ----------
-    k : int, default 20
-    weight_temperature : float > 0, default 12.5
-        In units of the scores that the loss sees, divided by ``temperature``: the paper's 2.5 at 0.2.
-    every : int, default 5
-        Epochs between two estimates of beta_u (published: 5, 20).
-    threshold : {"sampled", "exact"}, default "sampled"
-        beta_u is the K-th largest score among the user's positives and as many negatives as a row has, which
-        is never above the exact one, or among all items, which costs an evaluation.
-    start : float or one of these names, default 0.0
-        beta_u in the first epochs.
-    with_positive : bool, default False
-        Whether the positive has a term in the sum, the 1 of `SampledCCE`.
+    is refreshed after that epoch: the K-th largest score among the user's positives and as many negatives as
+    a row has ("sampled"), which is never above the exact one, or among all items ("exact"), which costs an
+    evaluation. `SoftmaxAtK` is the loss over the catalogue.
     """
 
-    k: int = 20
-    weight_temperature: float = 12.5
-    every: int = 5
-    threshold: str = "sampled"
-    start: float | str = 0.0
-    with_positive: bool = False
+    k: int = parameter(20, "int > 0")
+    weight_temperature: float = parameter(12.5, "float > 0", "As in `SoftmaxAtK`: the paper's 2.5 at 0.2.")
+    every: int = parameter(5, "int > 0", "Epochs between two estimates of beta_u (published: 5, 20).")
+    threshold: str = parameter("sampled", ("exact", "sampled"), "How beta_u is estimated; see above.")
+    start: float | str = parameter(0.0, ESTIMATES, "beta_u in the first epochs.")
+    with_positive: bool = parameter(False, "bool", "Whether the positive has a term, the 1 of `SampledCCE`.")
 
     def refresh(self, epoch: int) -> str | None:
         """After every ``every`` epochs."""
-        every = check_int("every", self.every, 1)
-        kind = check_choice("threshold", self.threshold, ESTIMATES)
-        return kind if epoch and epoch % every == 0 else super().refresh(epoch)
+        return self.threshold if epoch and epoch % self.every == 0 else super().refresh(epoch)
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
-        """Values (B,) and gradients (B,), (B, n), and (B, 1) of beta_u: 0."""
-        temperature = check_real("weight_temperature", self.weight_temperature, 0, open_min=True)
         cost, dneg = row_softmax(neg - pos[:, None], beside=0.0 if self.with_positive else None)
-        weight, slope = logistic(scaled(pos.astype(np.float64) - rows.state[:, 0], temperature))
+        weight, slope = logistic(scaled(pos.astype(np.float64) - rows.state[:, 0], self.weight_temperature))
         dneg *= weight.astype(dneg.dtype)[:, None]
-        dpos = (slope * cost / temperature).astype(pos.dtype) - dneg.sum(axis=1)
+        dpos = (slope * cost / self.weight_temperature).astype(pos.dtype) - dneg.sum(axis=1)
         return weight * cost, dpos, dneg, np.zeros((len(pos), 1))
 
 
-@dataclass(eq=False, repr=False)
 class SampledTalos(_Thresholds, raw_scores=True):
     """Talos: a ratio of bounded scores above a learned threshold, for Precision@K.
 
@@ -126,31 +101,19 @@ class SampledTalos(_Thresholds, raw_scores=True):
     regression (section 3.3). The printed sum over negatives alone (``with_positive=False``) does not bound
     Eq. 3.6; over all items it does, plus log c. The temperature stands outside the logistic function: inside
     is the paper's ablation, 7 to 11 % worse. The regression is unbiased for uniform negatives without the
-    user's positives (``exclude_positives=True``).
-
-    Parameters
-    ----------
-    k : int, default 20
-    temperature : float > 0, default 0.1
-    threshold_lr : float >= 0, default 1e-3
-        Of beta_u. By Adam it moves about as much at each of a user's updates, so that from 0 it takes
-        hundreds of them to arrive.
-    start : {"exact", "sampled"} or float, default "exact"
-        beta_u at first: estimated from the initial factors, or a number (published: 0).
-    with_positive : bool, default False
-        Whether the positive has a term in the sum.
+    user's positives (``exclude_positives=True``). By Adam beta_u moves about as much at each of a user's
+    updates, so that from 0, as published, it takes hundreds of them to arrive: it starts with an estimate
+    from the initial factors, or at a number.
     """
 
-    k: int = 20
-    temperature: float = 0.1
-    threshold_lr: float = 1e-3
-    start: float | str = "exact"
-    with_positive: bool = False
+    k: int = parameter(20, "int > 0")
+    temperature: float = parameter(0.1, "float > 0")
+    threshold_lr: float = parameter(1e-3, "float >= 0", "Of beta_u.")
+    start: float | str = parameter("exact", ESTIMATES, "beta_u at first; see above.")
+    with_positive: bool = parameter(False, "bool", "Whether the positive has a term in the sum.")
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
-        """Values (B,) and gradients (B,), (B, n), and (B, 1) of beta_u, by the quantile loss."""
-        temperature = check_real("temperature", self.temperature, 0, open_min=True)
-        k = check_int("k", self.k, 1)
+        temperature = self.temperature
         beta = rows.state[:, 0].astype(pos.dtype, copy=False)
         any_left = (neg > -np.inf).any(axis=1)
         own, own_slope = softplus(beta - pos)
@@ -163,10 +126,9 @@ class SampledTalos(_Thresholds, raw_scores=True):
         dneg *= slope
         dneg /= dneg.dtype.type(temperature)
         dpos = (-share * own_slope / temperature).astype(pos.dtype)
-        return value, dpos, dneg, quantile_gradient(pos, neg, rows, k)
+        return value, dpos, dneg, quantile_gradient(pos, neg, rows, self.k)
 
 
-@dataclass(eq=False, repr=False)
 class SampledAATP(_Thresholds, raw_scores=True):
     """Accuracy at the top: hinges of positives and negatives on a learned threshold.
 
@@ -174,31 +136,22 @@ class SampledAATP(_Thresholds, raw_scores=True):
 
     Talos, appendix D.5, in words; the formula is that of the code. beta_u is learned as in `SampledTalos`.
     With cosines both hinges are active unless ``|s - beta| >= 1``, which makes the loss nearly linear.
-
-    Parameters
-    ----------
-    k : int, default 20
-    threshold_lr : float >= 0, default 1e-3
-    start : {"exact", "sampled"} or float, default "exact"
     """
 
-    k: int = 20
-    threshold_lr: float = 1e-3
-    start: float | str = "exact"
+    k: int = parameter(20, "int > 0")
+    threshold_lr: float = parameter(1e-3, "float >= 0")
+    start: float | str = parameter("exact", ESTIMATES)
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
-        """Values (B,) and gradients (B,), (B, n), and (B, 1) of beta_u, by the quantile loss."""
-        k = check_int("k", self.k, 1)
         beta = rows.state[:, 0].astype(pos.dtype, copy=False)
         first, dpos = hinge(1 + beta - pos)
         rest, dneg = hinge(1 + neg - beta[:, None])
         there = np.maximum((neg > -np.inf).sum(axis=1), 1)
         dneg /= there.astype(dneg.dtype)[:, None]
         value = first + rest.sum(axis=1, dtype=np.float64) / there
-        return value, -dpos, dneg, quantile_gradient(pos, neg, rows, k)
+        return value, -dpos, dneg, quantile_gradient(pos, neg, rows, self.k)
 
 
-@dataclass(eq=False, repr=False)
 class Talos(FullThresholds, raw_scores=True):
     """Talos over the catalogue, with the exact threshold at every step.
 
@@ -209,27 +162,19 @@ class Talos(FullThresholds, raw_scores=True):
     Talos, section 3. 3.6 is at most 3.7 (its mean over the positives) less log c, both over all items; the
     paper's step from one to the other leaves the positives out of 3.7, where that fails. Its Theorem 3.1
     holds for a narrow window of temperatures; a bound for all of them is tested.
-
-    Parameters
-    ----------
-    k : int, default 20
-    temperature : float > 0, default 0.1
-    form : {"3.7", "3.6"}, default "3.7"
     """
 
-    temperature: float = 0.1
-    form: str = "3.7"
+    temperature: float = parameter(0.1, "float > 0")
+    form: str = parameter("3.7", ("3.7", "3.6"))
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
-        """Values (B,) and gradient (B, N)."""
-        temperature = check_real("temperature", self.temperature, 0, open_min=True)
-        beta = self.thresholds(scores)
+        temperature, beta = self.temperature, self.thresholds(scores)
         where, v, count = positives.positions, weights_of(positives), positives.row_sums
         logits, slope = softplus(beta[:, None] - scores)
         own = -logits.reshape(-1)[where].astype(np.float64) / temperature
         total, grad = row_softmax(np.negative(logits, out=logits), temperature)
         flat, rows = grad.reshape(-1), positives.rows
-        if check_choice("form", self.form, ("3.6", "3.7")) == "3.7":
+        if self.form == "3.7":
             value = count * total - row_sums(v * own, positives)
             grad *= count.astype(grad.dtype)[:, None]
             flat[where] -= v
@@ -255,7 +200,6 @@ class AATP(FullThresholds, raw_scores=True):
     """
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
-        """Values (B,) and gradient (B, N)."""
         beta = self.thresholds(scores)
         where, v, count = positives.positions, weights_of(positives), positives.row_sums
         own, active = hinge(1 + beta[positives.rows] - scores.reshape(-1)[where])
@@ -267,7 +211,6 @@ class AATP(FullThresholds, raw_scores=True):
         return row_sums(v * own, positives) + scale * rest.sum(axis=1, dtype=np.float64), grad
 
 
-@dataclass(eq=False, repr=False)
 class RSAtK(Sampled, raw_scores=True, takes_rows=True):
     """Recall surrogate: a smooth rank, and a smooth step at K.
 
@@ -275,41 +218,27 @@ class RSAtK(Sampled, raw_scores=True, takes_rows=True):
 
     Talos, appendix D.5. r counts sampled negatives while K counts items: ``rescale=True`` takes r N / n. The
     gradient vanishes for rows far from K, beyond about 23 t2 ranks.
-
-    Parameters
-    ----------
-    k : int, default 20
-    score_temperature : float > 0, default 0.01
-        t1.
-    rank_temperature : float > 0, default 1
-        t2.
-    rescale : bool, default False
-        Whether the rank among the n sampled negatives stands for that among all N items.
     """
 
-    k: int = 20
-    score_temperature: float = 0.01
-    rank_temperature: float = 1.0
-    rescale: bool = False
+    k: int = parameter(20, "int > 0")
+    score_temperature: float = parameter(0.01, "float > 0", "t1.")
+    rank_temperature: float = parameter(1.0, "float > 0", "t2.")
+    rescale: bool = parameter(False, "bool", "Take the rank among n sampled negatives N / n times.")
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
-        """Values (B,) and gradients (B,), (B, n)."""
-        first = check_real("score_temperature", self.score_temperature, 0, open_min=True)
-        second = check_real("rank_temperature", self.rank_temperature, 0, open_min=True)
-        k = check_int("k", self.k, 1)
+        first, second = self.score_temperature, self.rank_temperature
         above, dneg = logistic(scaled(neg - pos[:, None], first))
         there = neg > -np.inf
         above[~there], dneg[~there] = 0, 0
         factor = rows.n_items / np.maximum(there.sum(axis=1), 1) if self.rescale else np.ones(len(pos))
         rank = factor * above.sum(axis=1, dtype=np.float64)
-        inside, slope = logistic(scaled(k - 1 - rank, second))
+        inside, slope = logistic(scaled(self.k - 1 - rank, second))
         dneg *= (slope * factor / (first * second)).astype(dneg.dtype)[:, None]
         # 1 - sigmoid(x) = sigmoid(-x), which keeps its digits.
-        value = logistic(scaled(rank - (k - 1), second))[0]
+        value = logistic(scaled(rank - (self.k - 1), second))[0]
         return value, -dneg.sum(axis=1), dneg
 
 
-@dataclass(eq=False, repr=False)
 class SmoothIAtK(Sampled, raw_scores=True):
     """Smooth rank indicators, for Precision@K: K softmaxes that peel off one rank after the other.
 
@@ -318,47 +247,35 @@ class SmoothIAtK(Sampled, raw_scores=True):
 
     Thonet et al. (2022); Talos, appendix D.5. The public code of Talos multiplies every item by the product
     of the *positive*, with which ranks are never peeled off: ``published=True``; its figures are of that.
-
-    Parameters
-    ----------
-    k : int, default 20
-    temperature : float > 0, default 0.2
-    delta : float >= 0, default 0.05
-    published : bool, default False
-        The variant of the public code.
     """
 
-    k: int = 20
-    temperature: float = 0.2
-    delta: float = 0.05
-    published: bool = False
+    k: int = parameter(20, "int > 0")
+    temperature: float = parameter(0.2, "float > 0")
+    delta: float = parameter(0.05, "float >= 0")
+    published: bool = parameter(False, "bool", "The variant of the public code.")
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Values (B,) and gradients (B,), (B, n)."""
-        temperature = check_real("temperature", self.temperature, 0, open_min=True)
-        delta, k = check_real("delta", self.delta, 0), check_int("k", self.k, 1)
         scores = np.concatenate([pos[:, None], neg], axis=1)
         absent = scores == -np.inf
         x = np.where(absent, scores.dtype.type(0), scores + 1)
         product, grad = np.ones_like(x), np.zeros_like(x)
         hits, own = np.zeros(len(pos)), np.zeros(len(pos))
-        for _ in range(k):
+        for _ in range(self.k):
             logits = np.where(absent, scores, x * product)
-            _, share = row_softmax(logits, temperature)
+            _, share = row_softmax(logits, self.temperature)
             first = share[:, 0].copy()
             hits += first
             own += product[:, 0] * first
-            left = 1 - delta - (first[:, None] if self.published else share)
+            left = 1 - self.delta - (first[:, None] if self.published else share)
             share *= first[:, None]
             share *= product
             grad += share
             product *= left
-        scale = 1 / (k * temperature)
+        scale = 1 / (self.k * self.temperature)
         dpos = (scale * (grad[:, 0] - own)).astype(pos.dtype)
-        return 1 - hits / k, dpos, grad[:, 1:] * grad.dtype.type(scale)
+        return 1 - hits / self.k, dpos, grad[:, 1:] * grad.dtype.type(scale)
 
 
-@dataclass(eq=False, repr=False)
 class LLPAUC(Sampled, raw_scores=True):
     """Lower-left partial AUC: positives of low and negatives of high score, by a minimax over seven scalars.
 
@@ -372,18 +289,11 @@ class LLPAUC(Sampled, raw_scores=True):
 
     SL@K, appendix F.4, and Talos, section 2.4. The public code of SL@K takes all scalars *down* and holds g
     in ``[max(-a, b - 1), 1]``: ``ascend=False``. That of Talos ascends: their figures are of two algorithms.
-
-    Parameters
-    ----------
-    alpha, beta : float in (0, 1], default 0.7, 0.1
-        Shares of positives and negatives.
-    ascend : bool, default True
-        Whether s1 and g go up.
     """
 
-    alpha: float = 0.7
-    beta: float = 0.1
-    ascend: bool = True
+    alpha: float = parameter(0.7, "float in (0, 1]", "Share of the positives.")
+    beta: float = parameter(0.1, "float in (0, 1]", "Share of the negatives.")
+    ascend: bool = parameter(True, "bool", "Whether s1 and g go up.")
 
     @property
     def state(self) -> tuple[State, ...]:
@@ -401,9 +311,7 @@ class LLPAUC(Sampled, raw_scores=True):
         )
 
     def value_and_grad(self, pos: np.ndarray, neg: np.ndarray, rows: Rows) -> tuple[np.ndarray, ...]:
-        """Values (B,) and gradients (B,), (B, n), and (B, 7) of the scalars."""
-        shares = (check_real(name, getattr(self, name), 0, 1, open_min=True) for name in ("alpha", "beta"))
-        alpha, beta = shares
+        alpha, beta = self.alpha, self.beta
         a, b, g, s1, s2, ta, tb = rows.state.T.astype(np.float64)
         if not self.ascend:
             g = np.maximum(g, np.maximum(-a, b - 1))  # below it, ta and tb would take the value down for ever

@@ -1,12 +1,18 @@
-"""Losses over the whole catalogue: softmax, its top-K form, sparsemax, and binary cross-entropy."""
-
-from dataclasses import dataclass
+"""Losses over the whole catalogue: softmax, its kin and expansions, sparsemax, binary cross-entropy."""
 
 import numpy as np
 
 from rgals.matrix.csr import CSR
-from rgals.runtime.checks import check_real
-from rgals.sgd.losses._base import Full, FullThresholds, row_sums, softplus, weights_of
+from rgals.runtime.declared import parameter
+from rgals.sgd.losses._base import (
+    Full,
+    FullThresholds,
+    row_softmax,
+    row_sums,
+    softplus,
+    weights_of,
+)
+from rgals.sgd.losses.sampled import BSL
 
 
 class Softmax(Full):
@@ -28,7 +34,6 @@ class Softmax(Full):
     """
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
-        """Values (B,) and gradient (B, N); ``scores`` is overwritten by the gradient."""
         where, weights, count = positives.positions, weights_of(positives), positives.row_sums
         scores -= scores.max(axis=1, keepdims=True)
         flat = scores.reshape(-1)
@@ -55,7 +60,6 @@ class Sparsemax(Full, score="dot"):
     """
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
-        """Values (B,) and gradient (B, N); ``scores`` is overwritten by the gradient."""
         where, weights, count = positives.positions, weights_of(positives), positives.row_sums
         scores -= scores.max(axis=1, keepdims=True)  # the loss does not change; tau is then in [-1, 0)
         flat = scores.reshape(-1)
@@ -84,7 +88,6 @@ class Sparsemax(Full, score="dot"):
             inside = smaller
 
 
-@dataclass(eq=False, repr=False)
 class SoftmaxAtK(FullThresholds):
     """SoftmaxLoss@K (SL@K): softmax weighted towards positives near or inside the user's top K.
 
@@ -93,24 +96,15 @@ class SoftmaxAtK(FullThresholds):
 
     SL@K, Eq. 3.5 and Algorithm E.1. There the quantile is estimated from sampled negatives every few epochs;
     here it is exact at every step. As there, it is a constant for the gradient. The weight is not, so small
-    weight temperatures pull scores down.
-
-    Parameters
-    ----------
-    k : int, default 20
-    weight_temperature : float > 0, default 12.5
-        In units of the scores that the loss sees, divided by ``temperature`` (12.5 is the paper's 2.5 at
-        temperature 0.2). As it grows all weights approach 1/2 and the loss half of `Softmax`.
+    weight temperatures pull scores down; as they grow all weights approach 1/2 and the loss half of
+    `Softmax`. What the loss sees is divided by ``temperature``: 12.5 is the paper's 2.5 at 0.2.
     """
 
-    weight_temperature: float = 12.5
+    weight_temperature: float = parameter(12.5, "float > 0", "Of the scores that the loss sees; see above.")
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
-        """Values (B,) and gradient (B, N); ``scores`` is overwritten by the gradient."""
-        temperature = check_real("weight_temperature", self.weight_temperature, 0, open_min=True)
-        beta = self.thresholds(scores)
-        where, v = positives.positions, weights_of(positives)
-        rows = positives.rows
+        beta, temperature = self.thresholds(scores), scores.dtype.type(self.weight_temperature)
+        where, v, rows = positives.positions, weights_of(positives), positives.rows
         top = scores.max(axis=1)
         scores -= top[:, None]
         flat = scores.reshape(-1)
@@ -118,13 +112,35 @@ class SoftmaxAtK(FullThresholds):
         np.exp(scores, out=scores)
         total = scores.sum(axis=1, dtype=scores.dtype)
         cost = np.log(total)[rows] - own
-        weight = softplus((own - (beta - top)[rows]) / scores.dtype.type(temperature))[1] * v
+        weight = softplus((own - (beta - top)[rows]) / temperature)[1] * v
         value = row_sums(weight * cost, positives)
         weight_sum = row_sums(weight, positives)
         scores *= (weight_sum / total).astype(scores.dtype)[:, None]
-        slope = weight * (1 - weight / v) / scores.dtype.type(temperature)
+        slope = weight * (1 - weight / v) / temperature
         flat[where] += slope * cost - weight
         return value, scores
+
+
+class FullBSL(Full, BSL):
+    """`BSL` over the whole catalogue, the positives included: one log-sum serves all positives of a user.
+
+    ``L_x = sum_{y in I_x} v_xy [ (t2 / t1) log sum_{y'} exp(s_xy' / t2) - s_xy / t1 ]``
+    """
+
+    def __init__(self, positive_temperature: float = 0.2, negative_temperature: float = 0.2) -> None:
+        super().__init__(positive_temperature, negative_temperature)
+
+    def value_and_grad(  # type: ignore[override]
+        self, scores: np.ndarray, positives: CSR
+    ) -> tuple[np.ndarray, np.ndarray]:
+        first, second = self.positive_temperature, self.negative_temperature
+        where, weights, count = positives.positions, weights_of(positives), positives.row_sums
+        own = row_sums(scores.reshape(-1)[where].astype(np.float64) * weights, positives)
+        value, grad = row_softmax(scores, second)
+        grad *= count.astype(grad.dtype)[:, None]
+        grad.reshape(-1)[where] -= weights
+        grad /= grad.dtype.type(first)
+        return count * value * (second / first) - own / first, grad
 
 
 class FullBCE(Full, score="dot"):
@@ -136,7 +152,6 @@ class FullBCE(Full, score="dot"):
     """
 
     def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
-        """Values (B,) and gradient (B, N)."""
         where, v, count = positives.positions, weights_of(positives), positives.row_sums
         own, slope = softplus(-scores.reshape(-1)[where])
         rest, grad = softplus(scores)
@@ -144,3 +159,50 @@ class FullBCE(Full, score="dot"):
         grad *= count.astype(grad.dtype)[:, None]
         grad.reshape(-1)[where] = -v * slope
         return row_sums(v * own, positives) + count * rest.sum(axis=1, dtype=np.float64), grad
+
+
+class RGX(Full, score="dot"):
+    """RGx loss with positive weight alpha, interaction strength beta and frequency-scaled ridge.
+
+    ``L_x = c_x/2N sum_y (o_xy^2 + 2 o_xy) - beta c_x/2N^2 (sum_y o_xy)^2
+    + sum_{y in I_x} v_xy [ alpha o_xy^2 - (1 + 2 alpha) o_xy ]``
+
+    Pu et al., Eqs. 14 and 15: the second-order expansion of the softmax loss at zero scores (without its
+    constant ``c_x log N``), to which alpha adds ``alpha v (o - 1)^2`` on the positives. With ``reg > 0`` the
+    ridge ``sum_x rho_x |p_x|^2 + sum_y rho_y |q_y|^2``, ``rho = reg (sum of the weights of the
+    squares)^reg_exponent``, is part of the objective; it acts on raw factors and is meant for dot scoring.
+    """
+
+    alpha: float = parameter(0.05, "float >= 0")
+    beta: float = parameter(1.0, "float in [0, 1]")
+    reg: float = parameter(0.05, "float >= 0")
+    reg_exponent: float = parameter(1.0, "float")
+
+    def value_and_grad(self, scores: np.ndarray, positives: CSR) -> tuple[np.ndarray, np.ndarray]:
+        where, weights, count = positives.positions, weights_of(positives), positives.row_sums
+        n, beta = positives.n_cols, self.beta
+        flat = scores.reshape(-1)
+        own = flat[where]
+        total = scores.sum(axis=1, dtype=np.float64)
+        square = np.einsum("bn,bn->b", scores, scores, dtype=np.float64)
+        value = count / (2 * n) * (square + 2 * total - beta / n * total * total)
+        value += row_sums(weights * (self.alpha * own * own - (1 + 2 * self.alpha) * own), positives)
+        scores += (1 - beta / n * total).astype(scores.dtype)[:, None]
+        scores *= (count / n).astype(scores.dtype)[:, None]
+        flat[where] += weights * (2 * self.alpha * own - (1 + 2 * self.alpha))
+        return value, scores
+
+    def penalties(self, X: CSR) -> tuple[np.ndarray, np.ndarray] | None:
+        """Ridge weights (n_users,), (n_items,), or None without ridge."""
+        if self.reg == 0:
+            return None
+        users = (0.5 + self.alpha) * X.row_sums
+        items = X.row_sums.sum() / (2 * X.n_cols) + self.alpha * X.col_sums
+        return self.reg * users**self.reg_exponent, self.reg * items**self.reg_exponent
+
+
+class RG2(RGX):
+    """RG2 loss by gradient: `RGX` without the interaction term (Pu et al., Eq. 16 for ``alpha = 0``)."""
+
+    def __init__(self, alpha: float = 0.05, reg: float = 0.05, reg_exponent: float = 1.0) -> None:
+        super().__init__(alpha, 0.0, reg, reg_exponent)
