@@ -76,7 +76,8 @@ class Numbering:
             # Dates, decimals, bytes, whole numbers with a point: what they become is said there.
             column = pa.array(as_labels(column.to_pylist()))
             return self._flat(column, pa)
-        _, ends, text = column.cast(pa.large_string()).buffers()
+        column = column.cast(pa.large_string())  # of a slice, this may begin at 0
+        _, ends, text = column.buffers()
         offsets = np.frombuffer(ends, np.int64)[column.offset : column.offset + n + 1]
         return "U", offsets, np.frombuffer(text or b"", np.uint8)
 
