@@ -23,7 +23,7 @@ import numpy as np
 
 from rgals.datasets.batches import OtherRulesError, files_of, read
 from rgals.datasets.given import wanted_columns
-from rgals.datasets.interactions import check_options, stored_values
+from rgals.datasets.interactions import check_options, check_values, stored_values
 from rgals.datasets.numbering import Numbering
 from rgals.files.atomic import OPEN, lock
 from rgals.matrix.mapped import read_ahead
@@ -206,27 +206,25 @@ def _spill(files: list[Path], by_csv: set[Path], folder: Path, room: int, option
     _remove_spilled(folder)  # of an attempt that pyarrow ended
     with bar, ThreadPoolExecutor(1) as other:
         for path in files:
-            batches = read(path, options.wanted, negatives, path in by_csv, options.text)
-            try:
-                for batch in read_ahead(lambda _, found=batches: next(found, None), count()):  # type: ignore[misc]
-                    if batch is None:
-                        break
-                    beside = other.submit(items.codes, batch.item)  # each side by a thread of its own
-                    codes = users.codes(batch.user), beside.result()
-                    users.trimmed, items.trimmed = (side.trimmed | batch.trimmed for side in (users, items))
-                    if batch.value is not None and not valued:
-                        valued = True
-                        for start in range(0, n, _CHUNK):  # rows of files without values count 1
-                            to.add("values", np.ones(min(_CHUNK, n - start)))
-                    to.add("users", codes[0])
-                    to.add("items", codes[1])
-                    if valued:
-                        ones = np.ones(len(codes[0]))
-                        to.add("values", ones if batch.value is None else batch.value.astype(np.float64))
-                    n += len(codes[0])
-                    bar.update(max(min(before + batch.done, total) - bar.n, 0))
-            except OtherRulesError as error:
-                raise OtherRulesError(path) from error
+            batches = read(path, options.wanted, path in by_csv, options.text)
+            for batch in read_ahead(lambda _, found=batches: next(found, None), count()):  # type: ignore[misc]
+                if batch is None:
+                    break
+                check_values(batch.value, batch.where, negatives)
+                beside = other.submit(items.codes, batch.item)  # each side by a thread of its own
+                codes = users.codes(batch.user), beside.result()
+                users.trimmed, items.trimmed = (side.trimmed | batch.trimmed for side in (users, items))
+                if batch.value is not None and not valued:
+                    valued = True
+                    for start in range(0, n, _CHUNK):  # rows of files without values count 1
+                        to.add("values", np.ones(min(_CHUNK, n - start)))
+                to.add("users", codes[0])
+                to.add("items", codes[1])
+                if valued:
+                    ones = np.ones(len(codes[0]))
+                    to.add("values", ones if batch.value is None else batch.value.astype(np.float64))
+                n += len(codes[0])
+                bar.update(max(min(before + batch.done, total) - bar.n, 0))
             before += os.path.getsize(path)
             bar.update(max(before - bar.n, 0))
     if not n:

@@ -107,13 +107,20 @@ def encode(column: np.ndarray) -> Coded:
         labels, codes = np.unique(column, return_inverse=True)
         return codes.astype(np.int64), labels
     known = numbering()
-    codes = np.fromiter(map(known.__getitem__, column.tolist()), np.int64)
-    return sort_codes(codes, list(known))
+    return sort_codes(codes_of(column.tolist(), known), list(known))
 
 
 def numbering() -> dict[Any, int]:
     """Codes of hashable items: what is asked for and not there yet gets the next number."""
     return defaultdict(count().__next__)
+
+
+def codes_of(items: Any, known: dict[Any, int]) -> np.ndarray:
+    """Codes of a sequence or an arrow array of items, by their `numbering`."""
+    if not hasattr(items, "dictionary_encode"):
+        return np.fromiter(map(known.__getitem__, items), np.int64)
+    coded = items if hasattr(items, "dictionary") else items.dictionary_encode()
+    return codes_of(coded.dictionary.to_pylist(), known)[np.asarray(coded.indices)]
 
 
 def sort_codes(codes: np.ndarray, distinct: Any) -> Coded:
@@ -125,16 +132,6 @@ def sort_codes(codes: np.ndarray, distinct: Any) -> Coded:
     else:
         order = np.argsort(labels, kind="stable")
     return np.argsort(order)[codes], labels[order]
-
-
-def arrow_codes(column: Any) -> tuple[np.ndarray, list]:
-    """Codes of an arrow column that is not empty, and the distinct values that they number."""
-    import pyarrow as pa
-
-    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    coded = coded.unify_dictionaries()
-    codes = np.concatenate([np.asarray(chunk.indices) for chunk in coded.chunks])
-    return codes, coded.chunk(0).dictionary.to_pylist()
 
 
 def text_to_labels(codes: np.ndarray, distinct: Sequence[str]) -> Coded:

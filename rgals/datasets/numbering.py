@@ -40,11 +40,9 @@ class Numbering:
 
         if pa.types.is_dictionary(column.type):
             # Its values may hold more than occur: they are numbered, and go again as no interaction has them.
-            before = self._names.counts.copy()
-            of_value, indices = self.codes(column.dictionary), np.asarray(column.indices)
-            self._names.counts[:] = 0
-            self._names.counts[: len(before)] = before
-            codes = of_value[indices]
+            of_value = self.codes(column.dictionary)
+            np.subtract.at(self._names.counts, of_value, 1)
+            codes = of_value[np.asarray(column.indices)]
             np.add.at(self._names.counts, codes, 1)
             return codes
         kind, offsets, text = self._flat(column, pa)
