@@ -4,6 +4,7 @@ import csv
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,11 +12,13 @@ import numpy as np
 
 from rgals.datasets.frames import number_column, parquet_parts, refuse_missing
 from rgals.datasets.layout import DOUBLED, check, detect, locate
+from rgals.datasets.lines import pairs
+from rgals.datasets.read import form_of
 from rgals.datasets.text import arrow_batches, csv_batches, refuse_header
 from rgals.runtime.errors import FileFormatError, InputError, InputTypeError
 from rgals.runtime.lazy import optional
 
-_ROWS = 1 << 18  # of a batch of parquet
+_ROWS, _PAIRS = 1 << 18, 1 << 12  # of a batch of parquet, and of lines that Python reads
 
 
 class Batch(NamedTuple):
@@ -53,10 +56,8 @@ def files_of(sources: Any) -> list[Path]:
 
 def read(path: Path, wanted: dict[str, Any], by_csv: bool, options: dict[str, Any]) -> Iterator[Batch]:
     """The rows of a file in batches."""
-    with open(path, "rb") as file:
-        start = file.read(4)
-    first = 0
-    if start == b"PAR1":
+    first, form = 0, form_of(path, wanted, "auto", options)
+    if form == "parquet":
         for part, share in parquet_parts(path, wanted, _ROWS):
             where = partial(_row, path, first)
             for role in ("user", "item"):
@@ -66,8 +67,16 @@ def read(path: Path, wanted: dict[str, Any], by_csv: bool, options: dict[str, An
             yield Batch(part["user"], part["item"], value, where, False, done)
             first += len(part["user"])
         return
-    layout = detect(path, wanted, **options)
     pa, pc = (optional(name, "") for name in ("pyarrow", "pyarrow.compute"))
+    if form in ("jsonl", "lists"):
+        lines = pairs(path, form, wanted, options["encoding"])
+        while some := list(islice(lines, _PAIRS)):
+            numbers, found = zip(*some, strict=True)
+            ids = (pa.array([pair[role].strip() for pair in found]) for role in ("user", "item"))
+            value = np.array([pair["value"] for pair in found], float) if "value" in found[0] else None
+            yield Batch(*ids, value, partial(_numbered, path, numbers), True, 0)
+        return
+    layout = detect(path, wanted, **options)
     try:
         for part, done in csv_batches(layout) if by_csv else arrow_batches(layout):
             ids, again = [], np.ones(len(part["user"]), bool)
@@ -100,6 +109,10 @@ def read(path: Path, wanted: dict[str, Any], by_csv: bool, options: dict[str, An
 
 def _row(path: Path, first: int, k: int) -> str:
     return f"{path}, row {first + k}"
+
+
+def _numbered(path: Path, numbers: tuple[int, ...], k: int) -> str:
+    return f"{path}, line {numbers[k]}"
 
 
 def _line(layout: Any, first: int, k: int) -> str:

@@ -38,6 +38,7 @@ _LEAST = 400_000_000  # bytes: the interpreter and its packages alone take half 
 _IDS = 0.8  # share of the memory beside them that ids may take; buckets have what is left
 _CHUNK = 1 << 21  # interactions that are dealt out together
 _EVENT = 80  # bytes that an interaction of a bucket takes while it is sorted
+_SOME = 1 << 25  # bytes that buckets take in a process that holds more than its memory already
 _BUCKETS = 30_000  # half as many as a number of 16 bits can count
 _PART = ".part"  # end of the name of a folder that is not complete
 MERGES = ("sum", "max", "error")
@@ -309,7 +310,7 @@ def _write(writer: Writer, spilled: _Spilled, room: int, options: _Options) -> t
         ranks.append(np.empty_like(side.order))
         ranks[-1][side.order] = np.arange(side.known, dtype=np.int32)
     held = sum(side.bytes + 16 * side.known for side in sides)
-    left = max(room - held, room // 4)
+    left = max(room - held, room // 4, _SOME)
     n_items = spilled.items.known
     kind = np.float64 if spilled.valued else None
     buckets = _Buckets(spilled.folder, counts[spilled.users.order], n_items, left, kind)

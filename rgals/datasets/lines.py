@@ -110,14 +110,19 @@ def records(
         yield number, {r: record[k] if r in ("value", "split") else str(record[k]) for r, k in keys.items()}
 
 
-def jsonl_columns(path: Path, wanted: dict[str, Any], encoding: str = "utf-8") -> Columns:
-    """Columns of a file with a JSON object a line; the keys of the first are the names of the columns."""
+def pairs(path: Path, form: str, wanted: dict[str, Any], encoding: str = "utf-8") -> Iterator[Pair]:
+    """The pairs of a file with a JSON object a line, or (LightGCN's "lists") with a user and its items."""
 
     def keys_of(names: list[str]) -> dict[str, str]:
         at = choose(names, len(names), wanted, [True] * len(names), str(path))
         return {role: names[position] for role, position in at.items()}
 
-    return gathered(partial(records, keys_of=keys_of, encoding=encoding), [path])
+    if form == "jsonl":  # the keys of the first are the names of the columns
+        yield from records(path, keys_of, encoding=encoding)
+        return
+    for number, line in _texts(path, encoding):
+        user, *items = line.split()
+        yield from ((number, {"user": user, "item": item}) for item in items)
 
 
 def is_lists(path: Path, encoding: str) -> bool:
@@ -125,14 +130,3 @@ def is_lists(path: Path, encoding: str) -> bool:
     rows = [line.split() for line in sample(path, known_encoding(encoding)) if line.strip()]
     whole = all(field.isascii() and field.isdigit() for row in rows for field in row)
     return whole and len({row[0] for row in rows}) == len(rows) and len(set(map(len, rows))) > 1
-
-
-def list_columns(path: Path, encoding: str = "utf-8") -> Columns:
-    """Columns of a file with a user and its items a line, as LightGCN's, divided by spaces or tabs."""
-
-    def read(path: Path) -> Iterator[Pair]:
-        for number, line in _texts(path, encoding):
-            user, *items = line.split()
-            yield from ((number, {"user": user, "item": item}) for item in items)
-
-    return gathered(read, [path])

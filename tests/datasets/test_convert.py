@@ -61,7 +61,15 @@ TEXTS = {
     "a space before a number": "user,item,rating\na,x, 5\na,y,3\n",
     "last line without end": "user,item\na,x\nb,y",
     "windows": "user,item\r\na,x\r\nb,y\r\n",
+    "jsonl": '{"user": "a", "item": 5, "rating": 2}\n\n{"user": "b", "item": 7, "rating": 1.5}\n',
+    "jsonl without values": '{"user": 1, "item": " x "}\n{"user": 2, "item": "y", "note": [1]}\n',
+    "lists": "0 1 2\n1 2\n3 0 1 7\n",
     # what cannot be read
+    "jsonl, no item": '{"user": 1, "item": "x"}\n{"user": 2}\n',
+    "jsonl, negative": '{"user": 1, "item": "x", "value": 1}\n{"user": 2, "item": "x", "value": -1}\n',
+    "one JSON document": '[{"user": 1, "item": "x"}]',
+    "lists, no user": "0 1 2\n1 2\n3 0 1 7\n2 x\n" * 40,
+    "header twice, with a space": "user, item\na, x\nuser, item\n",
     "empty": "",
     "header alone": "user,item\n",
     "missing user": "user,item\na,x\n,y\n",
@@ -164,6 +172,13 @@ def test_odd_parquet_is_read_as_in_memory(columns, tmp_path):
             convert(path, tmp_path / "x.rgals")
         return
     check_same(convert(path, tmp_path / "x.rgals"), expected)
+
+
+@pytest.mark.parametrize("name", ["events.xlsx", "events.pkl", "events.json"])
+def test_what_is_not_read_in_memory_is_not_converted(name, tmp_path, monkeypatch):
+    text = "[1]" if name.endswith("json") else "user,item\n1,2\n3,4\n"
+    compare(tmp_path / name, text, tmp_path, monkeypatch)
+    assert not list(tmp_path.glob("*.rgals"))
 
 
 def test_folders_of_parts_are_one_source(tmp_path):
