@@ -3,6 +3,7 @@
 import csv
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rgals.datasets.frames import number_column, parquet_parts, refuse_missing
-from rgals.datasets.layout import DOUBLED, check, detect, locate
+from rgals.datasets.layout import DOUBLED, Layout, check, detect, locate
 from rgals.datasets.lines import pairs
 from rgals.datasets.read import form_of
-from rgals.datasets.text import arrow_batches, csv_batches, refuse_header
+from rgals.datasets.text import Batches, arrow_batches, csv_batches, refuse_header
 from rgals.runtime.errors import FileFormatError, InputError, InputTypeError
 from rgals.runtime.lazy import optional
 
@@ -30,10 +31,6 @@ class Batch(NamedTuple):
     where: Callable[[int], str]  # says where row k of these is in its file
     trimmed: bool  # ids are those of a text file
     done: int  # bytes of the file that are read
-
-
-class OtherRulesError(ValueError):
-    """pyarrow refused a file that the csv module reads: it has to be read again, by that."""
 
 
 def files_of(sources: Any) -> list[Path]:
@@ -54,7 +51,7 @@ def files_of(sources: Any) -> list[Path]:
     return found
 
 
-def read(path: Path, wanted: dict[str, Any], by_csv: bool, options: dict[str, Any]) -> Iterator[Batch]:
+def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterator[Batch]:
     """The rows of a file in batches."""
     first, form = 0, form_of(path, wanted, "auto", options)
     if form == "parquet":
@@ -78,11 +75,11 @@ def read(path: Path, wanted: dict[str, Any], by_csv: bool, options: dict[str, An
         return
     layout = detect(path, wanted, **options)
     try:
-        for part, done in csv_batches(layout) if by_csv else arrow_batches(layout):
+        for part, done in _rows(layout):
             ids, again = [], np.ones(len(part["user"]), bool)
             for role in ("user", "item"):
                 coded = part[role]
-                if by_csv:
+                if not hasattr(coded, "dictionary"):
                     texts = pa.array([text.replace(DOUBLED, "::") for text in coded], pa.string())
                     coded = texts.dictionary_encode()
                 texts = pc.utf8_trim_whitespace(coded.dictionary)
@@ -96,15 +93,28 @@ def read(path: Path, wanted: dict[str, Any], by_csv: bool, options: dict[str, An
                 refuse_header(layout, again, first)
             yield Batch(*ids, part.get("value"), partial(_line, layout, first), True, done)
             first += len(again)
-    except InputError:
-        raise
     except (ValueError, csv.Error) as error:
-        check(layout)  # names the line, if one breaks a rule
-        if by_csv:
-            raise
-        raise OtherRulesError(path) from error
+        if not isinstance(error, InputError):
+            check(layout)  # names the line, if one breaks a rule
+        raise
     if not first:
         raise FileFormatError(f"{path} holds no rows")
+
+
+def _rows(layout: Layout) -> Batches:
+    """The rows of a table by pyarrow; from where it finds what it does not accept by the csv module."""
+    done = 0
+    with suppress(ValueError):
+        for part, at in arrow_batches(layout):
+            yield part, at
+            done += len(part["user"])
+        return
+    check(layout)
+    for part, at in csv_batches(layout):
+        known = min(done, len(part["user"]))
+        done -= known
+        if known < len(part["user"]):
+            yield {role: column[known:] for role, column in part.items()}, at
 
 
 def _row(path: Path, first: int, k: int) -> str:
@@ -115,5 +125,5 @@ def _numbered(path: Path, numbers: tuple[int, ...], k: int) -> str:
     return f"{path}, line {numbers[k]}"
 
 
-def _line(layout: Any, first: int, k: int) -> str:
+def _line(layout: Layout, first: int, k: int) -> str:
     return locate(layout, first + k)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rgals.datasets.batches import OtherRulesError, files_of, read
+from rgals.datasets.batches import files_of, read
 from rgals.datasets.given import wanted_columns
 from rgals.datasets.interactions import check_options, check_values, stored_values
 from rgals.datasets.numbering import Numbering
@@ -130,13 +130,7 @@ def convert(
         raise InputError(f"{out} exists; give another name, or remove it first")
     files = files_of(sources)
     with _folder(target) as folder:
-        by_csv: set[Path] = set()
-        while True:
-            try:
-                spilled = _spill(files, by_csv, folder, room, options)
-                break
-            except OtherRulesError as error:
-                by_csv.add(error.args[0])
+        spilled = _spill(files, folder, room, options)
         writer = Writer(folder)
         shape, nnz = _write(writer, spilled, room, options)
         writer.describe(shape, nnz)
@@ -198,17 +192,16 @@ class _Spilled(NamedTuple):
     valued: bool
 
 
-def _spill(files: list[Path], by_csv: set[Path], folder: Path, room: int, options: _Options) -> _Spilled:
+def _spill(files: list[Path], folder: Path, room: int, options: _Options) -> _Spilled:
     users, items = (Numbering(what, int(_IDS * room)) for what in ("user", "item"))
     users.beside, items.beside = items, users
     n, valued, negatives = 0, False, options.threshold is not None
     total = sum(map(os.path.getsize, files))
     bar = Bar(total=total, unit="B", unit_scale=True, desc="reading", disable=not options.progress)
     before = 0
-    _remove_spilled(folder)  # of an attempt that pyarrow ended
     with bar, ThreadPoolExecutor(1) as other:
         for path in files:
-            batches = read(path, options.wanted, path in by_csv, options.text)
+            batches = read(path, options.wanted, options.text)
             for batch in read_ahead(lambda _, found=batches: next(found, None), count()):  # type: ignore[misc]
                 if batch is None:
                     break
@@ -223,10 +216,8 @@ def _spill(files: list[Path], by_csv: set[Path], folder: Path, room: int, option
                 _append(folder / "users", codes[0])
                 _append(folder / "items", codes[1])
                 if valued:
-                    ones = np.ones(len(codes[0]))
-                    _append(
-                        folder / "values", ones if batch.value is None else batch.value.astype(np.float64)
-                    )
+                    value = np.ones(len(codes[0])) if batch.value is None else batch.value
+                    _append(folder / "values", value.astype(np.float64))
                 n += len(codes[0])
                 bar.update(max(min(before + batch.done, total) - bar.n, 0))
             before += os.path.getsize(path)
@@ -323,7 +314,8 @@ def _write(writer: Writer, spilled: _Spilled, room: int, options: _Options) -> t
             buckets.add(ranks[0][user], ranks[1][item], value[0] if value else None)
             bar.update(len(user))
         del ranks, counts
-        _remove_spilled(spilled.folder)
+        for name, _ in kinds:
+            (spilled.folder / name).unlink()
         merge = _Merge(writer, sides, options)
         for first, stop, keys, values in buckets.sorted():
             bar.update(len(keys))
@@ -342,11 +334,6 @@ def _write(writer: Writer, spilled: _Spilled, room: int, options: _Options) -> t
         _renumber(writer, np.cumsum(col_counts > 0, dtype=np.int32) - 1)
     _columns(writer, indptr, col_counts[kept[1]], valued, left, options.progress)
     return shape, int(indptr[-1])
-
-
-def _remove_spilled(folder: Path) -> None:
-    for name in ("users", "items", "values"):
-        (folder / name).unlink(missing_ok=True)
 
 
 class _Merge:

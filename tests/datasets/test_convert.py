@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from instruments.harness import LINUX, POSIX
 
+from rgals.datasets import batches, numbering, read_interactions
 from rgals.datasets import convert as module
-from rgals.datasets import numbering, read_interactions
 from rgals.datasets.numbering import Numbering
 from rgals.matrix import convert, open_matrix
 from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, RgalsError
@@ -172,6 +172,27 @@ def test_odd_parquet_is_read_as_in_memory(columns, tmp_path):
             convert(path, tmp_path / "x.rgals")
         return
     check_same(convert(path, tmp_path / "x.rgals"), expected)
+
+
+def test_what_pyarrow_refuses_far_behind_is_read_by_csv_from_there(tmp_path, monkeypatch):
+    """A number of wide digits; each row counts once."""
+    lines = [f"u{k % 700},i{k % 31},{k % 5 + 1},{'x' * 500}\n" for k in range(70_000)]
+    lines[50_000] = "a,b,１,x\n"
+    path = tmp_path / "events.csv"
+    path.write_text("user,item,rating,note\n" + "".join(lines), encoding="utf-8")
+    seen = []
+    monkeypatch.setattr(batches, "arrow_batches", watched(batches.arrow_batches, seen))
+    check_same(convert(path, tmp_path / "x.rgals"), read_interactions(path))
+    assert 0 < sum(seen) < 50_000
+
+
+def watched(read, seen):
+    def reader(*args):
+        for part, done in read(*args):
+            seen.append(len(part["user"]))
+            yield part, done
+
+    return reader
 
 
 @pytest.mark.parametrize("name", ["events.xlsx", "events.pkl", "events.json"])
