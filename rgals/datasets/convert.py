@@ -77,7 +77,7 @@ def convert(
     Parameters
     ----------
     sources : path or sequence of paths
-        Parquet files, text files as `read_interactions` takes them (csv, tsv, ``::`` ...), or folders.
+        Parquet files, text files as `read_interactions` takes them (csv, ``::``, jsonl ...), or folders.
     out : path
         The folder of the store, which must not be there yet.
     memory : str or int, default "1GB"

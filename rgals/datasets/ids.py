@@ -298,7 +298,29 @@ class IdMap:
         return found
 
     def parse(self, text: str | Sequence[str], *, missing: str = "error") -> np.ndarray:
-        """`index` of labels typed as text, as on a command line: ``"7"`` finds the integer label 7."""
+        """Row numbers of labels typed as text, as on a command line: ``"7"`` finds the integer label 7.
+
+        Parameters
+        ----------
+        text : str or sequence of str, shape (m,)
+        missing : {"error", "mark"}, default "error"
+            As in `index`.
+
+        Returns
+        -------
+        ndarray of int64, shape (m,)
+
+        Raises
+        ------
+        UnknownIdError
+            A label is not known; the message names it.
+
+        Examples
+        --------
+        >>> from rgals.datasets import IdMap
+        >>> IdMap([7, 9]).parse(["9", "seven"], missing="mark")
+        array([ 1, -1])
+        """
         words = [text] if isinstance(text, str) else list(text)
         whole = self.labels.dtype.kind in "iu"
         found = np.full(len(words), -1, np.int64) if whole else self.index(words, missing="mark")
@@ -345,9 +367,16 @@ class IdMap:
     def to_arrays(self, prefix: str = "") -> dict[str, np.ndarray]:
         """Arrays from which `from_arrays` makes this map again; none needs pickle.
 
-        ``labels`` (integers), or ``text`` (uint8, UTF-8) with ``offsets`` (int64), and for a mixture
-        ``integer`` (bool: which of the texts are integers). ``prefix`` is put before every name, so that
-        several maps fit one file.
+        Parameters
+        ----------
+        prefix : str, default ""
+            Put before every name, so that several maps fit one file.
+
+        Returns
+        -------
+        dict of str to ndarray
+            ``labels`` (integers), or ``text`` (uint8, UTF-8) with ``offsets`` (int64), and for a mixture
+            ``integer`` (bool: which of the texts are integers).
         """
         arrays: dict[str, np.ndarray] = {}
 
@@ -359,9 +388,31 @@ class IdMap:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], prefix: str = "", what: str = "id") -> "IdMap":
-        """The map that `to_arrays` wrote, from a dict or an open npz file.
+        """The map that `to_arrays` wrote.
 
-        An `InputError` says which arrays are missing, of the wrong type or do not belong together.
+        Parameters
+        ----------
+        arrays : mapping of str to ndarray
+            A dict or an open npz file.
+        prefix : str, default ""
+            That of `to_arrays`.
+        what : str, default "id"
+            What a label names.
+
+        Returns
+        -------
+        IdMap
+
+        Raises
+        ------
+        InputError
+            Arrays are missing, of the wrong type or do not belong together.
+
+        Examples
+        --------
+        >>> from rgals.datasets import IdMap
+        >>> IdMap.from_arrays(IdMap(["tea", "milk"]).to_arrays("item_"), "item_", "item")
+        IdMap(2 items: 'tea', 'milk')
         """
         if f"{prefix}labels" in arrays:
             labels = np.asarray(arrays[f"{prefix}labels"])

@@ -129,7 +129,25 @@ class Interactions:
         return entries(self.matrix, self.split == which)
 
     def take(self, users: np.ndarray, items: np.ndarray) -> "Interactions":
-        """Some rows and columns, by their increasing numbers, with their ids, timestamps and split."""
+        """Some rows and columns, with their ids, timestamps and split.
+
+        Parameters
+        ----------
+        users, items : ndarray of int, shapes (m,) and (n,)
+            Row and column numbers, each increasing.
+
+        Returns
+        -------
+        Interactions
+            Of shape (m, n).
+
+        Examples
+        --------
+        >>> from rgals.datasets import read_interactions
+        >>> data = read_interactions((["ann", "bob", "ann"], ["tea", "tea", "milk"]))
+        >>> data.take([0], [0, 1])
+        Interactions(1 users x 2 items, 2 interactions)
+        """
         numbers = np.arange(1, self.nnz + 1)
         position = sp.csr_array((numbers, self.matrix.indices, self.matrix.indptr), shape=self.shape)
         position = position[users][:, items].tocsr()
@@ -144,7 +162,18 @@ class Interactions:
         return dataclasses.replace(self, **changes)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write all to a file ``NAME.npz``, which `read_interactions` reads; an old one is replaced last."""
+        """Write everything to a file that `read_interactions` reads; an old one is replaced at the end.
+
+        Parameters
+        ----------
+        path : path-like
+            Ends in ``.npz``.
+
+        Raises
+        ------
+        ParameterError
+            The name ends otherwise.
+        """
         if Path(path).suffix != ".npz":
             raise ParameterError("path", str(path), "give a name that ends in .npz")
         arrays = {"user": entry_rows(self.matrix), "item": self.matrix.indices}
