@@ -25,7 +25,7 @@ from rgals.datasets.batches import files_of, read
 from rgals.datasets.given import wanted_columns
 from rgals.datasets.interactions import check_options, check_values, stored_values
 from rgals.datasets.numbering import Numbering
-from rgals.files.atomic import OPEN, lock
+from rgals.files.atomic import close_and_remove, lock, locked
 from rgals.matrix.mapped import read_ahead
 from rgals.matrix.store import HEAD, Store, Writer, open_matrix
 from rgals.runtime.bars import Bar
@@ -40,7 +40,7 @@ _CHUNK = 1 << 21  # interactions that are dealt out together
 _EVENT = 80  # bytes that an interaction of a bucket takes while it is sorted
 _SOME = 1 << 25  # bytes that buckets take in a process that holds more than its memory already
 _BUCKETS = 30_000  # half as many as a number of 16 bits can count
-_PART = ".part"  # end of the name of a folder that is not complete
+_PART, _LOCK = ".part", ".lock"  # ends of the names of a folder that is not complete, and of its lock
 MERGES = ("sum", "max", "error")
 
 
@@ -156,27 +156,22 @@ def _resident() -> int:
 def _folder(target: Path) -> Iterator[Path]:
     """A folder beside the target that takes its name at the end, or is removed.
 
-    Those of conversions that were killed are removed first; one that is in use is locked by its process.
+    Those of conversions that were killed are removed first; one that is in use has a locked file beside it.
     """
-    for left in target.parent.glob(f".{target.name}-*{_PART}"):
-        with suppress(OSError):
-            held = os.open(left / "lock", OPEN | os.O_CREAT)
-            if lock(held):
-                shutil.rmtree(left)
-            os.close(held)
+    for left in target.parent.glob(f".{target.name}-*{_LOCK}"):
+        with suppress(OSError), open(left, "ab") as held:
+            if lock(held.fileno()):
+                shutil.rmtree(left.with_suffix(_PART), ignore_errors=True)
+                close_and_remove(held, str(left))
     folder = target.parent / f".{target.name}-{secrets.token_hex(6)}{_PART}"
-    folder.mkdir()
-    held = os.open(folder / "lock", OPEN | os.O_CREAT)
-    lock(held)
-    try:
-        yield folder
-        os.unlink(folder / "lock")
-        os.rename(folder, target)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    finally:
-        os.close(held)
+    with locked(folder.with_suffix(_LOCK)):
+        folder.mkdir()
+        try:
+            yield folder
+            os.rename(folder, target)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
 
 # ---------------------------------------------------------------------------------------- what is read

@@ -304,6 +304,23 @@ def converted_at_once(folder: str) -> tuple[int, int]:
 # ---------------------------------------------------------------------------------------------- kills
 
 
+@POSIX
+def test_folders_in_use_and_complete_ones_are_no_leftovers(tmp_path):
+    """Until it has its name a folder is locked: another conversion to that name leaves it alone."""
+    target = tmp_path / "x.rgals"
+    with module._folder(target) as folder:
+        (folder / "rows").write_text("1")
+        with pytest.raises(OSError, match="not empty"), module._folder(target) as other:
+            (other / "rows").write_text("2")
+            target.mkdir()
+            (target / "rows").write_text("3")
+        assert folder.exists() and not other.exists()
+        (target / "rows").unlink()
+        target.rmdir()
+    assert (target / "rows").read_text() == "1"
+    assert [path.name for path in tmp_path.iterdir()] == ["x.rgals"]
+
+
 def convert_for_ever(folder: str) -> None:
     while True:
         convert_once(folder)
@@ -336,5 +353,5 @@ def test_a_killed_conversion_leaves_nothing_that_opens(zygote, tmp_path, tally):
     for path in tmp_path.glob("x.rgals"):
         os.rename(path, tmp_path / "last")
     zygote.run("datasets.test_convert:convert_once", str(tmp_path))
-    assert not list(tmp_path.glob(".*.part")), "the next run removes what is left"
+    assert not list(tmp_path.glob(".*")), "the next run removes what is left"
     check_same(open_matrix(tmp_path / "x.rgals"), expected)
