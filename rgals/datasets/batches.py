@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,13 +12,13 @@ import numpy as np
 
 from rgals.datasets.frames import number_column, parquet_parts, refuse_missing
 from rgals.datasets.layout import DOUBLED, Layout, check, detect, locate
-from rgals.datasets.lines import pairs
+from rgals.datasets.lines import line_batches, pairs
 from rgals.datasets.read import form_of
 from rgals.datasets.text import Batches, arrow_batches, csv_batches, refuse_header
 from rgals.runtime.errors import FileFormatError, InputError, InputTypeError
 from rgals.runtime.lazy import optional
 
-_ROWS, _PAIRS = 1 << 18, 1 << 12  # of a batch of parquet, and of lines that Python reads
+_ROWS = 1 << 18  # of a batch of parquet
 
 
 class Batch(NamedTuple):
@@ -66,12 +65,9 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
         return
     pa, pc = (optional(name, "") for name in ("pyarrow", "pyarrow.compute"))
     if form in ("jsonl", "lists"):
-        lines = pairs(path, form, wanted, options["encoding"])
-        while some := list(islice(lines, _PAIRS)):
-            numbers, found = zip(*some, strict=True)
-            ids = (pa.array([pair[role].strip() for pair in found]) for role in ("user", "item"))
-            value = np.array([pair["value"] for pair in found], float) if "value" in found[0] else None
-            yield Batch(*ids, value, partial(_numbered, path, numbers), True, 0)
+        for part, numbers in line_batches(pairs(path, form, wanted, options["encoding"])):
+            ids = (pa.array([text.strip() for text in part[role]]) for role in ("user", "item"))
+            yield Batch(*ids, part.get("value"), partial(_numbered, path, numbers), True, 0)
         return
     layout = detect(path, wanted, **options)
     try:
@@ -121,7 +117,7 @@ def _row(path: Path, first: int, k: int) -> str:
     return f"{path}, row {first + k}"
 
 
-def _numbered(path: Path, numbers: tuple[int, ...], k: int) -> str:
+def _numbered(path: Path, numbers: np.ndarray, k: int) -> str:
     return f"{path}, line {numbers[k]}"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from rgals.datasets.columns import choose
 from rgals.datasets.ids import Coded, as_labels, codes_of, encode, numbering, sort_codes
-from rgals.datasets.interactions import Columns, is_number, refuse, timestamps
+from rgals.datasets.interactions import Columns, is_number, refuse
 from rgals.datasets.times import is_moment
 from rgals.matrix.entries import entry_rows
 from rgals.matrix.validate import as_csr
@@ -64,7 +64,7 @@ def _time_column(column: Any, where: Callable[[int], str]) -> np.ndarray:
         items = array.tolist()
         refuse([x is None or x != x for x in items], where, "the timestamp is missing")
         array = array if any(map(is_moment, items)) else array.astype(np.float64)
-    return timestamps(array, where)
+    return array
 
 
 def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:

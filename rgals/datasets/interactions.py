@@ -2,7 +2,8 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.ids import IdMap
+from rgals.datasets.ids import IdMap, codes_of, numbering
 from rgals.datasets.times import moments
 from rgals.files.atomic import atomic_file
 from rgals.matrix.entries import entries, entry_rows, group
@@ -202,6 +203,19 @@ class Columns:
     where: Callable[[int], str]  # says where row k came from: "ratings.csv, line 17"
 
 
+def collect(batches: Iterable[dict[str, Any]]) -> tuple[dict[str, np.ndarray], list[list]]:
+    """All rows of batches of columns by role, ids as codes; and the users and items that these number."""
+    # Ids are coded as they come, so that 8 million names cost little.
+    known = {"user": numbering(), "item": numbering()}
+    parts: dict[str, list[np.ndarray]] = defaultdict(list)
+    for batch in batches:
+        for role, column in batch.items():
+            if role in known:
+                column = codes_of(column, known[role])
+            parts[role].append(column if isinstance(column, np.ndarray) else np.array(column, object))
+    return {role: np.concatenate(arrays) for role, arrays in parts.items()}, list(map(list, known.values()))
+
+
 def check_options(
     min_value: Any, binarize: Any, duplicates: Any, dislike_below: Any = None
 ) -> tuple[float | None, bool]:
@@ -257,6 +271,12 @@ def build(
     n_users, n_items = len(columns.user_labels), len(columns.item_labels)
     if max(n_users, n_items) > MAX_INDEX:
         raise ShapeError(f"{n_users} users and {n_items} items: at most {MAX_INDEX} of either are supported")
+    if columns.timestamp is not None:
+        columns.timestamp = timestamps(columns.timestamp, columns.where)
+    if columns.split is not None:
+        problem = "the split is {}; it must be 0 (train), 1 (test) or 2 (validation)"
+        refuse(~np.isin(columns.split, (0, 1, 2)), columns.where, problem, columns.split)
+        columns.split = columns.split.astype(np.int8)
     check_values(columns.value, columns.where, threshold is not None or dislike_below is not None)
     order = np.arange(len(columns.user))
     if duplicates == "last" and columns.timestamp is not None:
@@ -329,11 +349,7 @@ def timestamps(column: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
     if column.dtype.kind == "f":
         refuse(~np.isfinite(column), where, "the timestamp is {}; it must be finite", column)
         return column.astype(np.float64)
-    return text_timestamps(column.tolist(), where)
-
-
-def text_timestamps(items: list, where: Callable[[int], str]) -> np.ndarray:
-    """Timestamps from text or dates: all integers, else all numbers, else all dates (`moments`)."""
+    items = column.tolist()  # texts or dates: all integers, else all numbers, else all dates
     for read in (partial(numbers, kind=int), numbers, moments):
         found, reason = _tried(read, items)
         if found is not None:

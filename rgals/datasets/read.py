@@ -6,11 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import scipy.sparse as sp
 
 from rgals.datasets.frames import array_columns, frame_columns, matrix_columns, parquet_columns
-from rgals.datasets.interactions import Columns, Interactions, build, check_options, refuse, timestamps
+from rgals.datasets.interactions import Columns, Interactions, build, check_options
 from rgals.datasets.layout import open_bytes
 from rgals.datasets.lines import gathered, is_lists, pairs
 from rgals.datasets.npz import holds_arrays, read_npz
@@ -141,12 +140,6 @@ def read_interactions(
     for role in ("value", "timestamp", "split"):
         if wanted[role] is None:
             setattr(columns, role, None)
-    if columns.timestamp is not None and columns.timestamp.dtype not in (np.int64, np.float64):
-        columns.timestamp = timestamps(columns.timestamp, columns.where)
-    if columns.split is not None:
-        problem = "the split is {}; it must be 0 (train), 1 (test) or 2 (validation)"
-        refuse(~np.isin(columns.split, (0, 1, 2)), columns.where, problem, columns.split)
-        columns.split = columns.split.astype(np.int8)
     options = {"min_value": min_value, "binarize": binarize, "dislike_below": dislike_below}
     return build(columns, duplicates=duplicates, **options)
 

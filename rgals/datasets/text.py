@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from rgals.datasets.ids import codes_of, numbering, text_to_labels
-from rgals.datasets.interactions import Columns, numbers, text_timestamps
+from rgals.datasets.ids import text_to_labels
+from rgals.datasets.interactions import Columns, collect, numbers
 from rgals.datasets.layout import (
     DOUBLED,
     END,
@@ -119,29 +119,21 @@ def arrow_batches(layout: Layout, whole: bool = False) -> Batches:
 
 def _collected(layout: Layout, batches: Batches) -> Columns:
     """All rows: columns of numbers, and for users and items of codes for sorted labels."""
-    known = {role: numbering() for role in _IDS}
-    parts: dict[str, list] = {role: [] for role in layout.at}
-    for batch, _ in batches:
-        for role, column in batch.items():
-            parts[role].append(codes_of(column, known[role]) if role in known else column)
-    if not parts["user"]:
+    raw, known = collect(batch for batch, _ in batches)
+    if not raw:
         raise FileFormatError(f"{layout.path} holds no rows")
-    where, times = partial(locate, layout), parts.get("timestamp", [])
-    if times and not isinstance(times[0], np.ndarray):
-        parts["timestamp"] = [text_timestamps(list(chain.from_iterable(times)), where)]
-    raw = {role: np.concatenate(arrays) for role, arrays in parts.items()}
-    distinct = {role: [text.replace(DOUBLED, "::").strip() for text in known[role]] for role in _IDS}
-    if not all(text for texts in distinct.values() for text in texts):
+    distinct = [[text.replace(DOUBLED, "::").strip() for text in texts] for texts in known]
+    if not all(text for texts in distinct for text in texts):
         raise ValueError("an id is empty")
     if layout.names is not None:
         again = np.ones(len(raw["user"]), bool)
-        for role in _IDS:
-            is_name = [text == layout.names[layout.at[role]] for text in distinct[role]]
+        for role, texts in zip(_IDS, distinct, strict=True):
+            is_name = [text == layout.names[layout.at[role]] for text in texts]
             again &= np.array(is_name)[raw[role]]
         refuse_header(layout, again)
-    user, item = (text_to_labels(raw[role], distinct[role]) for role in _IDS)
+    user, item = (text_to_labels(raw[role], texts) for role, texts in zip(_IDS, distinct, strict=True))
     value, timestamp, split = map(raw.get, ("value", "timestamp", "split"))
-    return Columns(*user, *item, value, timestamp, split, where)
+    return Columns(*user, *item, value, timestamp, split, partial(locate, layout))
 
 
 def refuse_header(layout: Layout, again: np.ndarray, first: int = 0) -> None:
