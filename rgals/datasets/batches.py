@@ -66,8 +66,8 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
     pa, pc = (optional(name, "") for name in ("pyarrow", "pyarrow.compute"))
     if form in ("jsonl", "lists"):
         for part, numbers in line_batches(pairs(path, form, wanted, options["encoding"])):
-            ids = (pa.array([text.strip() for text in part[role]]) for role in ("user", "item"))
-            yield Batch(*ids, part.get("value"), partial(_numbered, path, numbers), True, 0)
+            user, item = (pa.array([text.strip() for text in part[role]]) for role in ("user", "item"))
+            yield Batch(user, item, part.get("value"), partial(_numbered, path, numbers), True, 0)
         return
     layout = detect(path, wanted, **options)
     try:
@@ -87,7 +87,8 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
                 ids.append(pa.DictionaryArray.from_arrays(coded.indices, texts))
             if layout.names is not None:
                 refuse_header(layout, again, first)
-            yield Batch(*ids, part.get("value"), partial(_line, layout, first), True, done)
+            user, item = ids
+            yield Batch(user, item, part.get("value"), partial(_line, layout, first), True, done)
             first += len(again)
     except (ValueError, csv.Error) as error:
         if not isinstance(error, InputError):
@@ -105,7 +106,6 @@ def _rows(layout: Layout) -> Batches:
             yield part, at
             done += len(part["user"])
         return
-    check(layout)
     for part, at in csv_batches(layout):
         known = min(done, len(part["user"]))
         done -= known

@@ -341,9 +341,9 @@ def timestamps(column: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
     column = np.asarray(column)
     if column.dtype.kind == "M":
         refuse(np.isnat(column), where, "the timestamp is missing")
-        found = column.astype("datetime64[ns]")
-        refuse(found.astype(column.dtype) != column, where, "the timestamp {} is not in 1678 to 2262", column)
-        return found.astype(np.int64)
+        exact = column.astype("datetime64[ns]")
+        refuse(exact.astype(column.dtype) != column, where, "the timestamp {} is not in 1678 to 2262", column)
+        return exact.astype(np.int64)
     if column.dtype.kind in "bui":
         return column.astype(np.int64)
     if column.dtype.kind == "f":

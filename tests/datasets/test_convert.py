@@ -202,6 +202,12 @@ def test_what_is_not_read_in_memory_is_not_converted(name, tmp_path, monkeypatch
     assert not list(tmp_path.glob("*.rgals"))
 
 
+def test_buckets_are_no_more_than_their_numbers_can_count(tmp_path):
+    buckets = module._Buckets(tmp_path, np.ones(200_000, np.int64), 5, room=0)
+    assert (np.diff(buckets._of_row.astype(int)) >= 0).all()
+    assert buckets._of_row[-1] == len(buckets.cuts) - 2
+
+
 def test_folders_of_parts_are_one_source(tmp_path):
     rng = np.random.default_rng(2)
     users, items = rng.integers(0, 300, 5000), rng.integers(0, 100, 5000)
