@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rgals.datasets.batches import OtherRulesError, files_of, read
+from rgals.datasets.batches import files_of, read
 from rgals.datasets.given import wanted_columns
-from rgals.datasets.interactions import check_options, stored_values
+from rgals.datasets.interactions import check_options, check_values, stored_values
 from rgals.datasets.numbering import Numbering
-from rgals.files.atomic import OPEN, lock
+from rgals.files.atomic import close_and_remove, lock, locked
 from rgals.matrix.mapped import read_ahead
-from rgals.matrix.store import Store, Writer, open_matrix
+from rgals.matrix.store import HEAD, Store, Writer, open_matrix
 from rgals.runtime.bars import Bar
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, ParameterError
@@ -37,8 +37,10 @@ _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _LEAST = 400_000_000  # bytes: the interpreter and its packages alone take half of that
 _IDS = 0.8  # share of the memory beside them that ids may take; buckets have what is left
 _CHUNK = 1 << 21  # interactions that are dealt out together
-_EVENT, _VALUED = 44, 80  # bytes that an interaction of a bucket takes while it is sorted
-_PART = ".part"  # end of the name of a folder that is not complete
+_EVENT = 80  # bytes that an interaction of a bucket takes while it is sorted
+_SOME = 1 << 25  # bytes that buckets take in a process that holds more than its memory already
+_BUCKETS = 30_000  # half as many as a number of 16 bits can count
+_PART, _LOCK = ".part", ".lock"  # ends of the names of a folder that is not complete, and of its lock
 MERGES = ("sum", "max", "error")
 
 
@@ -75,7 +77,7 @@ def convert(
     Parameters
     ----------
     sources : path or sequence of paths
-        Parquet files, text files as `read_interactions` takes them (csv, tsv, ``::`` ...), or folders.
+        Parquet files, text files as `read_interactions` takes them (csv, ``::``, jsonl ...), or folders.
     out : path
         The folder of the store, which must not be there yet.
     memory : str or int, default "1GB"
@@ -128,13 +130,7 @@ def convert(
         raise InputError(f"{out} exists; give another name, or remove it first")
     files = files_of(sources)
     with _folder(target) as folder:
-        by_csv: set[Path] = set()
-        while True:
-            try:
-                spilled = _spill(files, by_csv, folder, room, options)
-                break
-            except OtherRulesError as error:
-                by_csv.add(error.args[0])
+        spilled = _spill(files, folder, room, options)
         writer = Writer(folder)
         shape, nnz = _write(writer, spilled, room, options)
         writer.describe(shape, nnz)
@@ -160,27 +156,22 @@ def _resident() -> int:
 def _folder(target: Path) -> Iterator[Path]:
     """A folder beside the target that takes its name at the end, or is removed.
 
-    Those of conversions that were killed are removed first; one that is in use is locked by its process.
+    Those of conversions that were killed are removed first; one that is in use has a locked file beside it.
     """
-    for left in target.parent.glob(f".{target.name}-*{_PART}"):
-        with suppress(OSError):
-            held = os.open(left / "lock", OPEN | os.O_CREAT)
-            if lock(held):
-                shutil.rmtree(left)
-            os.close(held)
+    for left in target.parent.glob(f".{target.name}-*{_LOCK}"):
+        with suppress(OSError), open(left, "ab") as held:
+            if lock(held.fileno()):
+                shutil.rmtree(left.with_suffix(_PART), ignore_errors=True)
+                close_and_remove(held, str(left))
     folder = target.parent / f".{target.name}-{secrets.token_hex(6)}{_PART}"
-    folder.mkdir()
-    held = os.open(folder / "lock", OPEN | os.O_CREAT)
-    lock(held)
-    try:
-        yield folder
-        os.unlink(folder / "lock")
-        os.rename(folder, target)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    finally:
-        os.close(held)
+    with locked(folder.with_suffix(_LOCK)):
+        folder.mkdir()
+        try:
+            yield folder
+            os.rename(folder, target)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
 
 # ---------------------------------------------------------------------------------------- what is read
@@ -196,37 +187,34 @@ class _Spilled(NamedTuple):
     valued: bool
 
 
-def _spill(files: list[Path], by_csv: set[Path], folder: Path, room: int, options: _Options) -> _Spilled:
+def _spill(files: list[Path], folder: Path, room: int, options: _Options) -> _Spilled:
     users, items = (Numbering(what, int(_IDS * room)) for what in ("user", "item"))
     users.beside, items.beside = items, users
     n, valued, negatives = 0, False, options.threshold is not None
     total = sum(map(os.path.getsize, files))
     bar = Bar(total=total, unit="B", unit_scale=True, desc="reading", disable=not options.progress)
-    before, to = 0, _Files(folder)
-    _remove_spilled(folder)  # of an attempt that pyarrow ended
+    before = 0
     with bar, ThreadPoolExecutor(1) as other:
         for path in files:
-            batches = read(path, options.wanted, negatives, path in by_csv, options.text)
-            try:
-                for batch in read_ahead(lambda _, found=batches: next(found, None), count()):  # type: ignore[misc]
-                    if batch is None:
-                        break
-                    beside = other.submit(items.codes, batch.item)  # each side by a thread of its own
-                    codes = users.codes(batch.user), beside.result()
-                    users.trimmed, items.trimmed = (side.trimmed | batch.trimmed for side in (users, items))
-                    if batch.value is not None and not valued:
-                        valued = True
-                        for start in range(0, n, _CHUNK):  # rows of files without values count 1
-                            to.add("values", np.ones(min(_CHUNK, n - start)))
-                    to.add("users", codes[0])
-                    to.add("items", codes[1])
-                    if valued:
-                        ones = np.ones(len(codes[0]))
-                        to.add("values", ones if batch.value is None else batch.value.astype(np.float64))
-                    n += len(codes[0])
-                    bar.update(max(min(before + batch.done, total) - bar.n, 0))
-            except OtherRulesError as error:
-                raise OtherRulesError(path) from error
+            batches = read(path, options.wanted, options.text)
+            for batch in read_ahead(lambda _, found=batches: next(found, None), count()):  # type: ignore[misc]
+                if batch is None:
+                    break
+                check_values(batch.value, batch.where, negatives)
+                beside = other.submit(items.codes, batch.item)  # each side by a thread of its own
+                codes = users.codes(batch.user), beside.result()
+                users.trimmed, items.trimmed = (side.trimmed | batch.trimmed for side in (users, items))
+                if batch.value is not None and not valued:
+                    valued = True
+                    for start in range(0, n, _CHUNK):  # rows of files without values count 1
+                        _append(folder / "values", np.ones(min(_CHUNK, n - start)))
+                _append(folder / "users", codes[0])
+                _append(folder / "items", codes[1])
+                if valued:
+                    value = np.ones(len(codes[0])) if batch.value is None else batch.value
+                    _append(folder / "values", value.astype(np.float64))
+                n += len(codes[0])
+                bar.update(max(min(before + batch.done, total) - bar.n, 0))
             before += os.path.getsize(path)
             bar.update(max(before - bar.n, 0))
     if not n:
@@ -237,31 +225,32 @@ def _spill(files: list[Path], by_csv: set[Path], folder: Path, room: int, option
 # ------------------------------------------------------------------------------------------- buckets
 
 
-class _Files(NamedTuple):
-    """Numbers that are spilled to the files of a folder."""
+def _append(path: Path, numbers: np.ndarray) -> None:
+    """Spill to a file, which is open no longer than that: there may be more than a process may open."""
+    with open(path, "ab") as file:
+        file.write(np.ascontiguousarray(numbers).data)
 
-    folder: Path
 
-    def add(self, name: str, numbers: np.ndarray) -> None:
-        """Append to a file, which is open no longer than that: there may be more than a process may open."""
-        with open(self.folder / name, "ab") as file:
-            file.write(np.ascontiguousarray(numbers).data)
+def _taken(path: Path, dtype: Any) -> np.ndarray:
+    """All numbers of a file, which is removed; none where nothing was added."""
+    numbers = np.fromfile(path, dtype) if path.exists() else np.empty(0, dtype)
+    path.unlink(missing_ok=True)
+    return numbers
 
-    def take(self, name: str, dtype: Any) -> np.ndarray:
-        """All numbers of a file, which is removed; none where nothing was added."""
-        path = self.folder / name
-        numbers = np.fromfile(path, dtype) if path.exists() else np.empty(0, dtype)
-        path.unlink(missing_ok=True)
-        return numbers
+
+def _chunks(path: Path, dtype: Any, head: int = 0) -> Iterator[np.ndarray]:
+    """The numbers of a file behind its head, some at a time."""
+    for start in range(head, os.path.getsize(path), _CHUNK * np.dtype(dtype).itemsize):
+        yield np.fromfile(path, dtype, _CHUNK, offset=start)
 
 
 class _Buckets:
     """Interactions by consecutive rows, a file each: keys, and values if there are any."""
 
     def __init__(self, folder: Path, counts: np.ndarray, n_cols: int, room: int, dtype: Any = None) -> None:
-        self.files, self.n_cols, self.dtype = _Files(folder), n_cols, dtype
-        most = max(room // 2 // (_EVENT if dtype is None else _VALUED), 1)
+        self.folder, self.n_cols, self.dtype = folder, n_cols, dtype
         ends = np.cumsum(counts, dtype=np.int64)
+        most = max(room // 2 // _EVENT, int(ends[-1]) // _BUCKETS, 1)
         cuts = [0]
         while cuts[-1] < len(counts):
             done = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
@@ -279,20 +268,20 @@ class _Buckets:
         ends = np.cumsum(np.bincount(bucket, minlength=len(self.cuts) - 1))
         for k, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
             if stop > start:
-                self.files.add(f"keys{k}", keys[start:stop])
+                _append(self.folder / f"keys{k}", keys[start:stop])
                 if values is not None:
-                    self.files.add(f"values{k}", values[start:stop])
+                    _append(self.folder / f"values{k}", values[start:stop])
 
     def sorted(self) -> Iterator[tuple[int, int, np.ndarray, np.ndarray | None]]:
         """First row, row behind the last, keys in order and their values, as they came, of every bucket."""
 
         def take(k: int) -> tuple[int, int, np.ndarray, np.ndarray | None]:
-            keys, values = self.files.take(f"keys{k}", np.int64), None
+            keys, values = _taken(self.folder / f"keys{k}", np.int64), None
             if self.dtype is None:
                 keys.sort()
             else:
                 order = np.argsort(keys, kind="stable")
-                keys, values = keys[order], self.files.take(f"values{k}", self.dtype)[order]
+                keys, values = keys[order], _taken(self.folder / f"values{k}", self.dtype)[order]
             return self.cuts[k], self.cuts[k + 1], keys, values
 
         yield from read_ahead(take, range(len(self.cuts) - 1))
@@ -301,129 +290,90 @@ class _Buckets:
 def _write(writer: Writer, spilled: _Spilled, room: int, options: _Options) -> tuple[tuple[int, int], int]:
     """All files of the store; its shape and number of interactions."""
     sides = spilled.users, spilled.items
-    counts = spilled.users.counts.copy()
-    orders = [side.order() for side in sides]
-    counts = counts[orders[0]]
-    ranks = []
-    for order in orders:
-        rank = np.empty(len(order), np.int32)
-        rank[order] = np.arange(len(order), dtype=np.int32)
-        ranks.append(rank)
+    counts, ranks = spilled.users.counts.copy(), []
+    for side in sides:
+        side.sort()
+        ranks.append(np.empty_like(side.order))
+        ranks[-1][side.order] = np.arange(side.known, dtype=np.int32)
     held = sum(side.bytes + 16 * side.known for side in sides)
-    left = max(room - held, room // 4)
+    left = max(room - held, room // 4, _SOME)
     n_items = spilled.items.known
     kind = np.float64 if spilled.valued else None
-    buckets = _Buckets(spilled.folder, counts, n_items, left, kind)
+    buckets = _Buckets(spilled.folder, counts[spilled.users.order], n_items, left, kind)
     bar = Bar(total=2 * spilled.n, unit=" rows", unit_scale=True, desc="rows", disable=not options.progress)
     with bar:
-        for codes in _spills(spilled):
-            buckets.add(ranks[0][codes[0]], ranks[1][codes[1]], codes[2] if spilled.valued else None)
-            bar.update(len(codes[0]))
+        kinds = [("users", np.int32), ("items", np.int32), ("values", np.float64)][: 2 + spilled.valued]
+        for user, item, *value in zip(
+            *(_chunks(spilled.folder / name, of) for name, of in kinds), strict=True
+        ):
+            buckets.add(ranks[0][user], ranks[1][item], value[0] if value else None)
+            bar.update(len(user))
         del ranks, counts
-        _remove_spilled(spilled.folder)
-        merge = _Merge(writer, n_items, options)
-        labels = tuple(_Labels(side, order) for side, order in zip(sides, orders, strict=True))
+        for name, _ in kinds:
+            (spilled.folder / name).unlink()
+        merge = _Merge(writer, sides, options)
         for first, stop, keys, values in buckets.sorted():
             bar.update(len(keys))
-            merge.add(first, stop, keys, values, labels)
+            merge.add(first, stop, keys, values)
     valued = merge.close()
     row_counts, col_counts = np.concatenate(merge.row_counts), merge.col_counts
     kept = [np.flatnonzero(row_counts), np.flatnonzero(col_counts)]
     if not len(kept[0]):
         raise InputError("no interaction is left; see min_value and the values of the data")
-    for side, order, alive in zip(sides, orders, kept, strict=True):
-        side.write(writer, order[alive])
-    del sides, orders
+    for side, alive in zip(sides, kept, strict=True):
+        side.write(writer, alive)
     shape = len(kept[0]), len(kept[1])
     indptr = np.concatenate([[0], np.cumsum(row_counts[kept[0]])])
-    _save(writer, "rows_indptr.npy", indptr)
+    writer.save("rows_indptr.npy", indptr.dtype, [indptr])
     if shape[1] < n_items:
         _renumber(writer, np.cumsum(col_counts > 0, dtype=np.int32) - 1)
     _columns(writer, indptr, col_counts[kept[1]], valued, left, options.progress)
     return shape, int(indptr[-1])
 
 
-def _remove_spilled(folder: Path) -> None:
-    for name in ("users", "items", "values"):
-        (folder / name).unlink(missing_ok=True)
-
-
-def _spills(spilled: _Spilled) -> Iterator[list[np.ndarray]]:
-    """Codes and values of what was read, some at a time."""
-    kinds = [("users", np.int32), ("items", np.int32), ("values", np.float64)][: 2 + spilled.valued]
-    files = [open(spilled.folder / name, "rb") for name, _ in kinds]  # noqa: SIM115 (closed below)
-    try:
-        for start in range(0, spilled.n, _CHUNK):
-            n = min(_CHUNK, spilled.n - start)
-            yield [np.fromfile(file, kind, n) for file, (_, kind) in zip(files, kinds, strict=True)]
-    finally:
-        for file in files:
-            file.close()
-
-
-class _Labels(NamedTuple):
-    """What rows or columns are called."""
-
-    side: Numbering
-    order: np.ndarray
-
-    def __call__(self, k: int) -> Any:
-        return self.side.label(self.order[k])
-
-
 class _Merge:
     """Merges the duplicates of sorted buckets and appends what is kept to the files of the rows."""
 
-    def __init__(self, writer: Writer, n_cols: int, options: _Options) -> None:
-        self.options, self.n_cols = options, n_cols
+    def __init__(self, writer: Writer, sides: tuple[Numbering, Numbering], options: _Options) -> None:
+        self.sides, self.options, self.n_cols = sides, options, sides[1].known
         self.indices = writer.open("rows_indices.npy", np.int32)
         self.values = writer.open("rows_values.npy", np.float32)
         self.row_counts: list[np.ndarray] = []
-        self.col_counts = np.zeros(n_cols, np.int64)
+        self.col_counts = np.zeros(self.n_cols, np.int64)
         self.plain = True  # all values were 1 so far, and are not written yet
 
-    def add(self, first: int, stop: int, keys: np.ndarray, value: np.ndarray | None, labels: Any) -> None:
+    def add(self, first: int, stop: int, keys: np.ndarray, value: np.ndarray | None) -> None:
         """The next bucket."""
-        new = np.ones(len(keys), bool)
+        new, options = np.ones(len(keys), bool), self.options
         np.not_equal(keys[1:], keys[:-1], out=new[1:])
-        data, options = None, self.options
-        if value is None and options.binary and options.threshold is None and options.duplicates != "error":
-            keys = keys[new]  # however often they come, they are ones
-        elif value is not None or not new.all():
-            starts = np.flatnonzero(new)
-            if len(starts) < len(keys) and self.options.duplicates == "error":
-                row, col = divmod(int(keys[np.flatnonzero(~new)[0]]), self.n_cols)
-                both = f"user {labels[0](row)} and item {labels[1](col)} occur together more than once"
-                raise InputError(f"{both}; give duplicates='sum' or 'max' to merge")
-            by = np.add if self.options.duplicates == "sum" else np.maximum
-            if value is None:
-                counts = np.diff(np.append(starts, len(keys))).astype(np.float64)
-                value = counts if by is np.add else np.ones(len(starts))
-            elif len(starts) < len(keys):
-                value = by.reduceat(value, starts)
-            data, kept = stored_values(value, self.options.threshold, self.options.binary)
-            keys = keys[starts][kept]
-            data = np.ones(len(keys), np.float32) if self.options.binary else data[kept]
-            bad = np.flatnonzero(~np.isfinite(data) | (data < 0))
-            if len(bad):
-                row, col = divmod(int(keys[bad[0]]), self.n_cols)
-                problem = f"the value {data[bad[0]]:g} is not usable; values must be >= 0 and fit float32"
-                raise InputError(f"user {labels[0](row)}, item {labels[1](col)}: {problem}")
-        elif self.options.threshold is not None and self.options.threshold > 1:
-            keys = keys[:0]
-        rows, cols = np.divmod(keys, self.n_cols)
-        self._append(cols.astype(np.int32), data)
-        self.row_counts.append(np.bincount(rows - first, minlength=stop - first))
-        self.col_counts += np.bincount(cols, minlength=self.n_cols)
-
-    def _append(self, cols: np.ndarray, data: np.ndarray | None) -> None:
-        if self.plain and data is not None and not (data == 1).all():
+        if options.duplicates == "error" and not new.all():
+            user, item = self._pair(keys[~new][0])
+            both = f"user {user} and item {item} occur together more than once"
+            raise InputError(f"{both}; give duplicates='sum' or 'max' to merge")
+        starts = np.flatnonzero(new)
+        by = np.add if options.duplicates == "sum" else np.maximum
+        value = by.reduceat(np.ones(len(keys)) if value is None else value, starts)
+        data, kept = stored_values(value, options.threshold, options.binary)
+        keys, data = keys[starts][kept], np.ones(kept.sum(), np.float32) if options.binary else data[kept]
+        bad = np.flatnonzero(~np.isfinite(data) | (data < 0))
+        if len(bad):
+            user, item = self._pair(keys[bad[0]])
+            problem = f"the value {data[bad[0]]:g} is not usable; values must be >= 0 and fit float32"
+            raise InputError(f"user {user}, item {item}: {problem}")
+        if self.plain and not (data == 1).all():
             self.plain = False
             for start in range(0, self.indices.size, _CHUNK):
                 self.values.add(np.ones(min(_CHUNK, self.indices.size - start), np.float32))
-        self.indices.add(cols)
+        rows, cols = np.divmod(keys, self.n_cols)
+        self.indices.add(cols.astype(np.int32))
         if not self.plain:
-            self.values.add(np.ones(len(cols), np.float32) if data is None else data)
+            self.values.add(data)
+        self.row_counts.append(np.bincount(rows - first, minlength=stop - first))
+        self.col_counts += np.bincount(cols, minlength=self.n_cols)
+
+    def _pair(self, key: np.int64) -> tuple[Any, Any]:
+        row, col = divmod(int(key), self.n_cols)
+        return self.sides[0].label(row), self.sides[1].label(col)
 
     def close(self) -> bool:
         """End the files; whether there are values."""
@@ -434,29 +384,12 @@ class _Merge:
         return not self.plain
 
 
-def _save(writer: Writer, name: str, array: np.ndarray) -> None:
-    file = writer.open(name, array.dtype)
-    file.add(array)
-    file.close()
-
-
-def _parts(writer: Writer, name: str) -> Iterator[np.ndarray]:
-    array = np.load(writer.folder / name, mmap_mode="r")
-    for start in range(0, len(array), _CHUNK):
-        yield np.fromfile(
-            writer.folder / name, array.dtype, _CHUNK, offset=array.offset + start * array.itemsize
-        )
-
-
 def _renumber(writer: Writer, places: np.ndarray) -> None:
     """Columns by their numbers among those that are left."""
-    old = "rows_indices.npy"
-    os.rename(writer.folder / old, writer.folder / "before.npy")
-    file = writer.open(old, np.int32)
-    for part in _parts(writer, "before.npy"):
-        file.add(places[part])
-    file.close()
-    os.unlink(writer.folder / "before.npy")
+    old, before = "rows_indices.npy", writer.folder / "before.npy"
+    os.rename(writer.folder / old, before)
+    writer.save(old, np.int32, (places[part] for part in _chunks(before, np.int32, HEAD)))
+    os.unlink(before)
 
 
 def _columns(
@@ -465,11 +398,13 @@ def _columns(
     """The files of the columns, from those of the rows."""
     n_users, n = len(indptr) - 1, int(indptr[-1])
     buckets = _Buckets(writer.folder, counts, n_users, room, np.float32 if valued else None)
-    names = ["rows_indices.npy", "rows_values.npy"][: 1 + valued]
+    kinds = [("rows_indices.npy", np.int32), ("rows_values.npy", np.float32)][: 1 + valued]
     bar = Bar(total=2 * n, unit=" rows", unit_scale=True, desc="columns", disable=not progress)
     with bar:
         at = 0
-        for cols, *values in zip(*(_parts(writer, name) for name in names), strict=True):
+        for cols, *values in zip(
+            *(_chunks(writer.folder / name, of, HEAD) for name, of in kinds), strict=True
+        ):
             stop = at + len(cols)
             first, last = np.searchsorted(indptr, at, side="right") - 1, np.searchsorted(indptr, stop)
             users = np.repeat(np.arange(first, last), np.diff(np.clip(indptr[first : last + 1], at, stop)))
@@ -486,4 +421,4 @@ def _columns(
     for file in (indices, values_):
         if file is not None:
             file.close()
-    _save(writer, "columns_indptr.npy", np.concatenate([[0], np.cumsum(counts)]))
+    writer.save("columns_indptr.npy", np.int64, [np.concatenate([[0], np.cumsum(counts)])])

@@ -1,6 +1,6 @@
 """Columns of data frames, arrow tables, parquet files, arrays and matrices."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from rgals.datasets.columns import choose
-from rgals.datasets.ids import Coded, arrow_codes, as_labels, encode, sort_codes
-from rgals.datasets.interactions import Columns, is_number, refuse, timestamps
+from rgals.datasets.ids import Coded, as_labels, codes_of, encode, numbering, sort_codes
+from rgals.datasets.interactions import Columns, is_number, refuse
 from rgals.datasets.times import is_moment
 from rgals.matrix.entries import entry_rows
 from rgals.matrix.validate import as_csr
@@ -25,14 +25,20 @@ def _take(frame: Any, at: int) -> Any:
     return frame.iloc[:, at]
 
 
-def _id_column(column: Any, role: str, where: Callable[[int], str]) -> Coded:
-    """Codes and sorted labels of a column of ids."""
+def refuse_missing(column: Any, role: str, where: Callable[[int], str]) -> None:
+    """Raise for the first row without an id, where the column can tell."""
     is_missing = getattr(column, "is_null", None) or getattr(column, "isna", None)
     if is_missing is not None:
         refuse(is_missing(), where, f"the {role} is missing")
+
+
+def _id_column(column: Any, role: str, where: Callable[[int], str]) -> Coded:
+    """Codes and sorted labels of a column of ids."""
+    refuse_missing(column, role, where)
     try:
-        if hasattr(column, "dictionary_encode"):  # arrow
-            return sort_codes(*arrow_codes(column))
+        if hasattr(column, "chunks"):  # arrow
+            known = numbering()
+            return sort_codes(np.concatenate([codes_of(part, known) for part in column.chunks]), list(known))
         if hasattr(column, "factorize"):  # pandas
             return sort_codes(*column.factorize())
         return encode(as_labels(column.to_numpy() if hasattr(column, "to_numpy") else column))
@@ -58,7 +64,7 @@ def _time_column(column: Any, where: Callable[[int], str]) -> np.ndarray:
         items = array.tolist()
         refuse([x is None or x != x for x in items], where, "the timestamp is missing")
         array = array if any(map(is_moment, items)) else array.astype(np.float64)
-    return timestamps(array, where)
+    return array
 
 
 def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:
@@ -81,23 +87,35 @@ def _columns(given: dict[str, Any], where: Callable[[int], str]) -> Columns:
 
 
 def parquet_columns(path: Path, wanted: dict[str, Any]) -> Columns:
-    """Columns of a parquet file; only those needed are read."""
+    """Columns of a parquet file."""
+    ((columns, _),) = parquet_parts(path, wanted)
+    if not len(columns["user"]):
+        raise InputError(f"{path} holds no rows")
+    return _columns(columns, partial("{}, row {}".format, path))
+
+
+def parquet_parts(
+    path: Path, wanted: dict[str, Any], rows: int | None = None
+) -> Iterator[tuple[dict[str, Any], float]]:
+    """Arrow arrays by role, so many rows of a file at once (None: all), and the share of it that is read."""
     needed = f'{path}: reading parquet needs pyarrow: pip install "rgals[parquet]"'
     pa, pq = (optional(name, needed) for name in ("pyarrow", "pyarrow.parquet"))
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, buffer_size=0 if rows is None else 1 << 20) as file:
             names = file.schema_arrow.names
-            positions = choose(names, len(names), wanted, [True] * len(names), str(path))
+            at = choose(names, len(names), wanted, [True] * len(names), str(path))
             if len(set(names)) < len(names):
                 raise FileFormatError(f"{path}: two columns have the same name")
-            table = file.read(columns=[names[at] for at in positions.values()])
+            at = {role: names[position] for role, position in at.items()}
+            used, n, done = list(at.values()), max(file.metadata.num_rows, 1), 0
+            some = None if rows is None else file.iter_batches(rows, columns=used, use_threads=False)
+            for part in some or [file.read(used)]:
+                done += part.num_rows
+                yield {role: part.column(name) for role, name in at.items()}, done / n
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise FileFormatError(f"{path} is no readable parquet file: {error}") from error
-    table = table.select([names[at] for at in positions.values()]).rename_columns(list(positions))
-    wanted = {role: role if role in positions else None for role in wanted}
-    return frame_columns(table, wanted, str(path))
 
 
 def array_columns(source: tuple, wanted: dict[str, Any]) -> Columns:

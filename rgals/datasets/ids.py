@@ -1,5 +1,6 @@
 """External labels of users and items: finding them, coding them, storing them without pickle."""
 
+import re
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,8 @@ from rgals.runtime.errors import InputError, InputTypeError, UnknownIdError
 # factor the labels are kept as Python strings instead.
 _WIDE_BYTES, _WIDE_FACTOR = 1 << 24, 4
 LABELS = 1 << 13  # labels that are looked at together
+PLAIN = r"0|-?[1-9][0-9]{0,17}"  # a text that is an integer
+is_plain_int = re.compile(PLAIN).fullmatch
 Names = Callable[[int, int], np.ndarray]  # the labels from one number on, before another
 Coded = tuple[np.ndarray, np.ndarray]  # codes (int64), and the sorted labels that they number
 
@@ -82,11 +85,15 @@ def _time_text(time: date | np.datetime64) -> str:
 
 def _text_array(items: list[str]) -> np.ndarray:
     width = max(map(len, items), default=1)
-    size, total = 4 * width * len(items), 4 * sum(map(len, items))
     # A fixed-width array drops trailing NULs, which would make two labels one.
-    if (size > _WIDE_BYTES and size > _WIDE_FACTOR * total) or any(s.endswith("\0") for s in items):
+    if wasteful(width, len(items), sum(map(len, items))) or any(s.endswith("\0") for s in items):
         return np.array(items, object)
     return np.array(items, dtype=f"<U{max(width, 1)}")
+
+
+def wasteful(width: int, n: int, total: int) -> bool:
+    """Whether an array of ``n`` texts, ``total`` characters together, should not have one width."""
+    return 4 * width * n > max(_WIDE_BYTES, _WIDE_FACTOR * 4 * total)
 
 
 def joined(labels: np.ndarray, new: np.ndarray) -> np.ndarray:
@@ -107,13 +114,20 @@ def encode(column: np.ndarray) -> Coded:
         labels, codes = np.unique(column, return_inverse=True)
         return codes.astype(np.int64), labels
     known = numbering()
-    codes = np.fromiter(map(known.__getitem__, column.tolist()), np.int64)
-    return sort_codes(codes, list(known))
+    return sort_codes(codes_of(column.tolist(), known), list(known))
 
 
 def numbering() -> dict[Any, int]:
     """Codes of hashable items: what is asked for and not there yet gets the next number."""
     return defaultdict(count().__next__)
+
+
+def codes_of(items: Any, known: dict[Any, int]) -> np.ndarray:
+    """Codes of a sequence or an arrow array of items, by their `numbering`."""
+    if not hasattr(items, "dictionary_encode"):
+        return np.fromiter(map(known.__getitem__, items), np.int64)
+    coded = items if hasattr(items, "dictionary") else items.dictionary_encode()
+    return codes_of(coded.dictionary.to_pylist(), known)[np.asarray(coded.indices)]
 
 
 def sort_codes(codes: np.ndarray, distinct: Any) -> Coded:
@@ -127,26 +141,11 @@ def sort_codes(codes: np.ndarray, distinct: Any) -> Coded:
     return np.argsort(order)[codes], labels[order]
 
 
-def arrow_codes(column: Any) -> tuple[np.ndarray, list]:
-    """Codes of an arrow column that is not empty, and the distinct values that they number."""
-    import pyarrow as pa
-
-    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    coded = coded.unify_dictionaries()
-    codes = np.concatenate([np.asarray(chunk.indices) for chunk in coded.chunks])
-    return codes, coded.chunk(0).dictionary.to_pylist()
-
-
 def text_to_labels(codes: np.ndarray, distinct: Sequence[str]) -> Coded:
     """Codes and sorted labels of texts; integers where all are plain ones (``007`` is not one)."""
     known = numbering()
     codes = np.array([known[text.strip()] for text in distinct], np.int64)[codes]
-    return sort_codes(codes, [int(t) for t in known] if all(map(_is_plain_int, known)) else list(known))
-
-
-def _is_plain_int(text: str) -> bool:
-    digits = text[1:] if text[:1] == "-" else text
-    return digits.isascii() and digits.isdigit() and len(digits) <= 18 and (digits[0] != "0" or text == "0")
+    return sort_codes(codes, [int(t) for t in known] if all(map(is_plain_int, known)) else list(known))
 
 
 class Positions:
@@ -299,12 +298,34 @@ class IdMap:
         return found
 
     def parse(self, text: str | Sequence[str], *, missing: str = "error") -> np.ndarray:
-        """`index` of labels typed as text, as on a command line: ``"7"`` finds the integer label 7."""
+        """Row numbers of labels typed as text, as on a command line: ``"7"`` finds the integer label 7.
+
+        Parameters
+        ----------
+        text : str or sequence of str, shape (m,)
+        missing : {"error", "mark"}, default "error"
+            As in `index`.
+
+        Returns
+        -------
+        ndarray of int64, shape (m,)
+
+        Raises
+        ------
+        UnknownIdError
+            A label is not known; the message names it.
+
+        Examples
+        --------
+        >>> from rgals.datasets import IdMap
+        >>> IdMap([7, 9]).parse(["9", "seven"], missing="mark")
+        array([ 1, -1])
+        """
         words = [text] if isinstance(text, str) else list(text)
         whole = self.labels.dtype.kind in "iu"
         found = np.full(len(words), -1, np.int64) if whole else self.index(words, missing="mark")
         for k in np.flatnonzero(found < 0):
-            if self.labels.dtype.kind in "iuO" and _is_plain_int(words[k].strip()):
+            if self.labels.dtype.kind in "iuO" and is_plain_int(words[k].strip()):
                 found[k] = self.index([int(words[k])], missing="mark")[0]
             if found[k] < 0 and missing == "error":
                 raise UnknownIdError(self._unknown(words[k], int((found < 0).sum())))
@@ -346,9 +367,16 @@ class IdMap:
     def to_arrays(self, prefix: str = "") -> dict[str, np.ndarray]:
         """Arrays from which `from_arrays` makes this map again; none needs pickle.
 
-        ``labels`` (integers), or ``text`` (uint8, UTF-8) with ``offsets`` (int64), and for a mixture
-        ``integer`` (bool: which of the texts are integers). ``prefix`` is put before every name, so that
-        several maps fit one file.
+        Parameters
+        ----------
+        prefix : str, default ""
+            Put before every name, so that several maps fit one file.
+
+        Returns
+        -------
+        dict of str to ndarray
+            ``labels`` (integers), or ``text`` (uint8, UTF-8) with ``offsets`` (int64), and for a mixture
+            ``integer`` (bool: which of the texts are integers).
         """
         arrays: dict[str, np.ndarray] = {}
 
@@ -360,9 +388,31 @@ class IdMap:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], prefix: str = "", what: str = "id") -> "IdMap":
-        """The map that `to_arrays` wrote, from a dict or an open npz file.
+        """The map that `to_arrays` wrote.
 
-        An `InputError` says which arrays are missing, of the wrong type or do not belong together.
+        Parameters
+        ----------
+        arrays : mapping of str to ndarray
+            A dict or an open npz file.
+        prefix : str, default ""
+            That of `to_arrays`.
+        what : str, default "id"
+            What a label names.
+
+        Returns
+        -------
+        IdMap
+
+        Raises
+        ------
+        InputError
+            Arrays are missing, of the wrong type or do not belong together.
+
+        Examples
+        --------
+        >>> from rgals.datasets import IdMap
+        >>> IdMap.from_arrays(IdMap(["tea", "milk"]).to_arrays("item_"), "item_", "item")
+        IdMap(2 items: 'tea', 'milk')
         """
         if f"{prefix}labels" in arrays:
             labels = np.asarray(arrays[f"{prefix}labels"])
@@ -399,17 +449,21 @@ class IdMap:
 def write_labels(member: Callable[..., None], prefix: str, names: Names, n: int) -> None:
     """The arrays of `IdMap.to_arrays`, never more than a part of them at once."""
     # `member(name, shape, dtype, parts)` stores one of them.
-
-    def parts() -> Iterator[np.ndarray]:
-        return (names(start, min(start + LABELS, n)) for start in range(0, n, LABELS))
-
     kind = names(0, 0).dtype
     if kind.kind in "iu":
-        member(f"{prefix}labels", (n,), kind, parts())
+        member(f"{prefix}labels", (n,), kind, _parts(names, n))
         return
+    write_texts(member, prefix, names, n)
+    if kind.kind == "O":
+        flags = (np.array([isinstance(x, int) for x in part.tolist()]) for part in _parts(names, n))
+        member(f"{prefix}integer", (n,), np.bool_, flags)
+
+
+def write_texts(member: Callable[..., None], prefix: str, names: Names, n: int) -> None:
+    """Labels as UTF-8 one behind the other, and where each begins."""
 
     def encoded() -> Iterator[list[bytes]]:
-        return ([str(x).encode("utf-8", "surrogatepass") for x in part.tolist()] for part in parts())
+        return ([str(x).encode("utf-8", "surrogatepass") for x in part.tolist()] for part in _parts(names, n))
 
     def offsets() -> Iterator[np.ndarray]:
         end = 0
@@ -423,6 +477,7 @@ def write_labels(member: Callable[..., None], prefix: str, names: Names, n: int)
     text = (np.frombuffer(b"".join(texts), np.uint8) for texts in encoded())
     member(f"{prefix}text", (size,), np.uint8, text)
     member(f"{prefix}offsets", (n + 1,), np.int64, offsets())
-    if kind.kind == "O":
-        flags = (np.array([isinstance(x, int) for x in part.tolist()]) for part in parts())
-        member(f"{prefix}integer", (n,), np.bool_, flags)
+
+
+def _parts(names: Names, n: int) -> Iterator[np.ndarray]:
+    return (names(start, min(start + LABELS, n)) for start in range(0, n, LABELS))

@@ -2,7 +2,8 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.ids import IdMap
+from rgals.datasets.ids import IdMap, codes_of, numbering
 from rgals.datasets.times import moments
 from rgals.files.atomic import atomic_file
 from rgals.matrix.entries import entries, entry_rows, group
@@ -129,7 +130,25 @@ class Interactions:
         return entries(self.matrix, self.split == which)
 
     def take(self, users: np.ndarray, items: np.ndarray) -> "Interactions":
-        """Some rows and columns, by their increasing numbers, with their ids, timestamps and split."""
+        """Some rows and columns, with their ids, timestamps and split.
+
+        Parameters
+        ----------
+        users, items : ndarray of int, shapes (m,) and (n,)
+            Row and column numbers, each increasing.
+
+        Returns
+        -------
+        Interactions
+            Of shape (m, n).
+
+        Examples
+        --------
+        >>> from rgals.datasets import read_interactions
+        >>> data = read_interactions((["ann", "bob", "ann"], ["tea", "tea", "milk"]))
+        >>> data.take([0], [0, 1])
+        Interactions(1 users x 2 items, 2 interactions)
+        """
         numbers = np.arange(1, self.nnz + 1)
         position = sp.csr_array((numbers, self.matrix.indices, self.matrix.indptr), shape=self.shape)
         position = position[users][:, items].tocsr()
@@ -144,7 +163,18 @@ class Interactions:
         return dataclasses.replace(self, **changes)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write all to a file ``NAME.npz``, which `read_interactions` reads; an old one is replaced last."""
+        """Write everything to a file that `read_interactions` reads; an old one is replaced at the end.
+
+        Parameters
+        ----------
+        path : path-like
+            Ends in ``.npz``.
+
+        Raises
+        ------
+        ParameterError
+            The name ends otherwise.
+        """
         if Path(path).suffix != ".npz":
             raise ParameterError("path", str(path), "give a name that ends in .npz")
         arrays = {"user": entry_rows(self.matrix), "item": self.matrix.indices}
@@ -171,6 +201,19 @@ class Columns:
     timestamp: np.ndarray | None
     split: np.ndarray | None
     where: Callable[[int], str]  # says where row k came from: "ratings.csv, line 17"
+
+
+def collect(batches: Iterable[dict[str, Any]]) -> tuple[dict[str, np.ndarray], list[list]]:
+    """All rows of batches of columns by role, ids as codes; and the users and items that these number."""
+    # Ids are coded as they come, so that 8 million names cost little.
+    known = {"user": numbering(), "item": numbering()}
+    parts: dict[str, list[np.ndarray]] = defaultdict(list)
+    for batch in batches:
+        for role, column in batch.items():
+            if role in known:
+                column = codes_of(column, known[role])
+            parts[role].append(column if isinstance(column, np.ndarray) else np.array(column, object))
+    return {role: np.concatenate(arrays) for role, arrays in parts.items()}, list(map(list, known.values()))
 
 
 def check_options(
@@ -228,6 +271,12 @@ def build(
     n_users, n_items = len(columns.user_labels), len(columns.item_labels)
     if max(n_users, n_items) > MAX_INDEX:
         raise ShapeError(f"{n_users} users and {n_items} items: at most {MAX_INDEX} of either are supported")
+    if columns.timestamp is not None:
+        columns.timestamp = timestamps(columns.timestamp, columns.where)
+    if columns.split is not None:
+        problem = "the split is {}; it must be 0 (train), 1 (test) or 2 (validation)"
+        refuse(~np.isin(columns.split, (0, 1, 2)), columns.where, problem, columns.split)
+        columns.split = columns.split.astype(np.int8)
     check_values(columns.value, columns.where, threshold is not None or dislike_below is not None)
     order = np.arange(len(columns.user))
     if duplicates == "last" and columns.timestamp is not None:
@@ -292,19 +341,15 @@ def timestamps(column: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
     column = np.asarray(column)
     if column.dtype.kind == "M":
         refuse(np.isnat(column), where, "the timestamp is missing")
-        found = column.astype("datetime64[ns]")
-        refuse(found.astype(column.dtype) != column, where, "the timestamp {} is not in 1678 to 2262", column)
-        return found.astype(np.int64)
+        exact = column.astype("datetime64[ns]")
+        refuse(exact.astype(column.dtype) != column, where, "the timestamp {} is not in 1678 to 2262", column)
+        return exact.astype(np.int64)
     if column.dtype.kind in "bui":
         return column.astype(np.int64)
     if column.dtype.kind == "f":
         refuse(~np.isfinite(column), where, "the timestamp is {}; it must be finite", column)
         return column.astype(np.float64)
-    return text_timestamps(column.tolist(), where)
-
-
-def text_timestamps(items: list, where: Callable[[int], str]) -> np.ndarray:
-    """Timestamps from text or dates: all integers, else all numbers, else all dates (`moments`)."""
+    items = column.tolist()  # texts or dates: all integers, else all numbers, else all dates
     for read in (partial(numbers, kind=int), numbers, moments):
         found, reason = _tried(read, items)
         if found is not None:

@@ -1,23 +1,24 @@
 """Text files that are no tables: a record (a JSON object) a line, and a user with a list of items a line."""
 
 import json
-from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rgals.datasets.columns import choose
-from rgals.datasets.ids import Coded, numbering, text_to_labels
-from rgals.datasets.interactions import TEST, TRAIN, Columns, text_timestamps
+from rgals.datasets.ids import Coded, text_to_labels
+from rgals.datasets.interactions import TEST, TRAIN, Columns, collect
 from rgals.datasets.layout import known_encoding, open_bytes, sample, shown
 from rgals.runtime.bars import Bar
 from rgals.runtime.errors import FileFormatError
 
 # Bytes. Lists of items can be long; mysqldump writes statements of up to 16 MiB, each on its line.
 _MAX_LINE = 1 << 26
+_PAIRS = 1 << 12  # of a batch
 _FIELDS: dict[str, tuple[Any, str]] = dict.fromkeys(("user", "item"), (int | str, "a text or an integer"))
 _FIELDS |= {"timestamp": (int | float | str, "a number or a text")}
 _FIELDS |= dict.fromkeys(("value", "split"), (int | float, "a number"))
@@ -48,32 +49,37 @@ def _texts(path: Path, encoding: str, progress: bool = False) -> Iterator[tuple[
             yield number, text
 
 
+def line_batches(lines: Iterator[Pair]) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
+    """Columns by role of some pairs after the other, and the numbers of their lines."""
+    while some := list(islice(lines, _PAIRS)):
+        numbers, found = zip(*some, strict=True)
+        columns: dict[str, Any] = {role: [pair[role] for pair in found] for role in found[0]}
+        columns |= {role: np.array(columns[role], float) for role in columns.keys() & {"value", "split"}}
+        yield columns, np.array(numbers)
+
+
 def gathered(
     read: Callable[[Path], Iterator[Pair]], paths: list[Path], labels: Labels = text_to_labels
 ) -> Columns:
-    """Columns of the pairs of one file, or of a training and a test file."""
-    # Ids are coded as they come, so that 8 million names cost little; `labels` sorts them.
-    known = {"user": numbering(), "item": numbering()}
-    found: dict[str, Any] = {role: array("d" if role in ("value", "split") else "q") for role in _FIELDS}
-    found["timestamp"] = []
-    file, line = array("b"), array("q")
-    for part, path in zip((TRAIN, TEST), paths, strict=False):
-        for number, pair in read(path):
-            file.append(part)
-            line.append(number)
-            for role, field in pair.items():
-                found[role].append(known[role][field] if role in known else field)
-        if part not in file[-1:]:
-            raise FileFormatError(f"{path} holds no interactions")
+    """Columns of the pairs of one file, or of a training and a test file; ``labels`` sorts their ids."""
+
+    def batches() -> Iterator[dict[str, Any]]:
+        for part, path in zip((TRAIN, TEST), paths, strict=False):
+            columns: dict[str, Any] = {}
+            for columns, numbers in line_batches(read(path)):
+                yield columns | {"line": numbers, "file": np.full(len(numbers), part)}
+            if not columns:
+                raise FileFormatError(f"{path} holds no interactions")
+
+    raw, known = collect(batches())
+    file, line = raw["file"], raw["line"]
 
     def where(k: int) -> str:
         return f"{paths[file[k]]}, line {line[k]}"
 
-    user, item = (labels(np.array(found[role]), list(codes)) for role, codes in known.items())
-    time = text_timestamps(found["timestamp"], where) if found["timestamp"] else None
-    value, split = (np.array(found[role]) if found[role] else None for role in ("value", "split"))
-    split = np.array(file) if len(paths) > 1 else split
-    return Columns(*user, *item, value, time, split, where)
+    user, item = (labels(raw[role], ids) for role, ids in zip(("user", "item"), known, strict=True))
+    split = file if len(paths) > 1 else raw.get("split")
+    return Columns(*user, *item, raw.get("value"), raw.get("timestamp"), split, where)
 
 
 def bad(path: Path, number: int, problem: str, line: str | bytes) -> FileFormatError:
@@ -110,14 +116,19 @@ def records(
         yield number, {r: record[k] if r in ("value", "split") else str(record[k]) for r, k in keys.items()}
 
 
-def jsonl_columns(path: Path, wanted: dict[str, Any], encoding: str = "utf-8") -> Columns:
-    """Columns of a file with a JSON object a line; the keys of the first are the names of the columns."""
+def pairs(path: Path, form: str, wanted: dict[str, Any], encoding: str = "utf-8") -> Iterator[Pair]:
+    """The pairs of a file with a JSON object a line, or (LightGCN's "lists") with a user and its items."""
 
     def keys_of(names: list[str]) -> dict[str, str]:
         at = choose(names, len(names), wanted, [True] * len(names), str(path))
         return {role: names[position] for role, position in at.items()}
 
-    return gathered(partial(records, keys_of=keys_of, encoding=encoding), [path])
+    if form == "jsonl":  # the keys of the first are the names of the columns
+        yield from records(path, keys_of, encoding=encoding)
+        return
+    for number, line in _texts(path, encoding):
+        user, *items = line.split()
+        yield from ((number, {"user": user, "item": item}) for item in items)
 
 
 def is_lists(path: Path, encoding: str) -> bool:
@@ -125,14 +136,3 @@ def is_lists(path: Path, encoding: str) -> bool:
     rows = [line.split() for line in sample(path, known_encoding(encoding)) if line.strip()]
     whole = all(field.isascii() and field.isdigit() for row in rows for field in row)
     return whole and len({row[0] for row in rows}) == len(rows) and len(set(map(len, rows))) > 1
-
-
-def list_columns(path: Path, encoding: str = "utf-8") -> Columns:
-    """Columns of a file with a user and its items a line, as LightGCN's, divided by spaces or tabs."""
-
-    def read(path: Path) -> Iterator[Pair]:
-        for number, line in _texts(path, encoding):
-            user, *items = line.split()
-            yield from ((number, {"user": user, "item": item}) for item in items)
-
-    return gathered(read, [path])

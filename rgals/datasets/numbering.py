@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals.datasets.ids import as_labels
+from rgals.datasets.ids import LABELS, PLAIN, as_labels, wasteful, write_texts
 from rgals.kernels import texts
 from rgals.kernels.texts import Names
 from rgals.matrix.store import Writer
@@ -13,9 +13,6 @@ from rgals.runtime.errors import InputError, InputTypeError, InsufficientMemoryE
 from rgals.runtime.memory import readable
 
 _FIRST = 1 << 16  # ids that there is room for at the beginning
-_PLAIN = r"^(0|-?[1-9][0-9]{0,17})$"  # a text that is an integer: `rgals.datasets.ids` has the rule
-_WIDE_BYTES, _WIDE_FACTOR = 1 << 24, 4  # as there: beyond, an array of one width wastes space
-_AT_ONCE = 1 << 18  # labels that are written together
 
 
 class Numbering:
@@ -24,6 +21,7 @@ class Numbering:
     def __init__(self, what: str, room: int) -> None:
         self.what, self.room, self.known, self.kind, self.negative = what, room, 0, "", False
         self.beside: Numbering | None = None
+        self.order = np.empty(0, np.int32)  # codes in the order of their labels, once they are sorted
         self.trimmed = False  # texts of a text file, which are integers where all of them are
         counts = np.zeros(_FIRST, np.int64)
         table, ends = np.zeros(4 * _FIRST, np.int32), np.zeros(_FIRST + 1, np.int64)
@@ -40,11 +38,9 @@ class Numbering:
 
         if pa.types.is_dictionary(column.type):
             # Its values may hold more than occur: they are numbered, and go again as no interaction has them.
-            before = self._names.counts.copy()
-            of_value, indices = self.codes(column.dictionary), np.asarray(column.indices)
-            self._names.counts[:] = 0
-            self._names.counts[: len(before)] = before
-            codes = of_value[indices]
+            of_value = self.codes(column.dictionary)
+            np.subtract.at(self._names.counts, of_value, 1)
+            codes = of_value[np.asarray(column.indices)]
             np.add.at(self._names.counts, codes, 1)
             return codes
         kind, offsets, text = self._flat(column, pa)
@@ -76,7 +72,8 @@ class Numbering:
             # Dates, decimals, bytes, whole numbers with a point: what they become is said there.
             column = pa.array(as_labels(column.to_pylist()))
             return self._flat(column, pa)
-        _, ends, text = column.cast(pa.large_string()).buffers()
+        column = column.cast(pa.large_string())  # of a slice, this may begin at 0
+        _, ends, text = column.buffers()
         offsets = np.frombuffer(ends, np.int64)[column.offset : column.offset + n + 1]
         return "U", offsets, np.frombuffer(text or b"", np.uint8)
 
@@ -103,21 +100,24 @@ class Numbering:
             self._names = Names(np.zeros(slots, np.int32), ends, text, counts)
             texts.fill(self._names, self.known)
 
-    def order(self) -> np.ndarray:
-        """Codes in the order of their labels; what was needed to number more is freed, counts too."""
+    def sort(self) -> None:
+        """Order the labels; what was needed to number more is freed, counts too."""
         self._names = self._names._replace(table=np.zeros(1, np.int32), counts=np.zeros(0, np.int64))
         labels = self._labels()
         if isinstance(labels, np.ndarray):
             if self.kind == "u" and self.negative:
                 raise InputTypeError("integer ids must fit 64 bits; give larger ones as strings")
-            return np.argsort(labels, kind="stable").astype(np.int32)
-        import pyarrow.compute as pc
+            order = np.argsort(labels, kind="stable")
+        else:
+            import pyarrow.compute as pc
 
-        if self.trimmed and pc.all(pc.match_substring_regex(labels, _PLAIN)).as_py():
-            self.kind, numbers = "i", np.asarray(labels.cast("int64"))
-            self._names = self._names._replace(text=numbers.view(np.uint8), ends=np.zeros(1, np.int64))
-            return np.argsort(numbers, kind="stable").astype(np.int32)
-        return np.asarray(pc.sort_indices(labels)).astype(np.int32)
+            if self.trimmed and pc.all(pc.match_substring_regex(labels, f"^({PLAIN})$")).as_py():
+                numbers = np.asarray(labels.cast("int64"))
+                self._names = self._names._replace(text=numbers.view(np.uint8), ends=np.zeros(1, np.int64))
+                self.kind = "i"
+                return self.sort()
+            order = np.asarray(pc.sort_indices(labels))
+        self.order = order.astype(np.int32)
 
     def _labels(self) -> Any:
         """All labels: integers as an array, texts as arrow has them."""
@@ -133,44 +133,37 @@ class Numbering:
         """Memory that the ids take."""
         return sum(array.nbytes for array in self._names)
 
-    def label(self, code: int) -> Any:
-        """The label of a code."""
-        return self._labels()[code].item() if self.kind != "U" else self._labels()[int(code)].as_py()
+    def label(self, k: int) -> Any:
+        """Label k of those that are sorted."""
+        label = self._labels()[int(self.order[k])]
+        return label.item() if self.kind != "U" else label.as_py()
 
-    def write(self, writer: Writer, order: np.ndarray) -> None:
-        """The labels of some codes, in their order, into the files of a store."""
-        labels, side, starts = self._labels(), self.what, range(0, len(order), _AT_ONCE)
+    def write(self, writer: Writer, kept: np.ndarray) -> None:
+        """Some of the sorted labels into the files of a store."""
+        labels, side, order = self._labels(), self.what, self.order[kept]
+        starts = range(0, len(order), LABELS)
         if isinstance(labels, np.ndarray):
-            file = writer.open(f"{side}_ids.npy", labels.dtype)
-            for start in starts:
-                file.add(labels[order[start : start + _AT_ONCE]])
-            return file.close()
-        parts = (labels.take(order[start : start + _AT_ONCE]).to_pylist() for start in starts)
-        width, total, nul = 1, 0, False
-        for part in parts:
-            lengths = list(map(len, part))
-            width, total = max(width, *lengths), total + sum(lengths)
-            nul |= any(text.endswith("\0") for text in part)
-        size = 4 * width * len(order)
-        if nul or (size > _WIDE_BYTES and size > _WIDE_FACTOR * 4 * total):
-            text, offsets = (
-                writer.open(f"{side}_text.npy", np.uint8),
-                writer.open(f"{side}_offsets.npy", "<i8"),
-            )
-            offsets.add(np.zeros(1, np.int64))
-            end = 0
-            for start in starts:
-                encoded = [x.encode() for x in labels.take(order[start : start + _AT_ONCE]).to_pylist()]
-                text.add(np.frombuffer(b"".join(encoded), np.uint8))
-                ends = end + np.cumsum(list(map(len, encoded)))
-                offsets.add(ends)
-                end = int(ends[-1])
-            text.close()
-            return offsets.close()
-        file = writer.open(f"{side}_ids.npy", f"<U{width}")
-        for start in starts:
-            file.add(np.array(labels.take(order[start : start + _AT_ONCE]).to_pylist(), f"<U{width}"))
-        return file.close()
+            parts = (labels[order[start : start + LABELS]] for start in starts)
+            return writer.save(f"{side}_ids.npy", labels.dtype, parts)
+        import pyarrow.compute as pc
+
+        def texts(start: int, stop: int) -> np.ndarray:
+            return np.array(labels.take(order[start:stop]).to_pylist(), object)
+
+        lengths, ends_in_nul = (
+            np.asarray(of)[order] for of in (pc.utf8_length(labels), pc.ends_with(labels, "\0"))
+        )
+        width = int(lengths.max())
+        if wasteful(width, len(order), int(lengths.sum())) or ends_in_nul.any():
+
+            def member(name: str, shape: tuple[int, ...], dtype: Any, parts: Any) -> None:
+                writer.save(f"{name}.npy", dtype, parts)
+
+            return write_texts(member, f"{side}_", texts, len(order))
+        kind = f"<U{max(width, 1)}"
+        return writer.save(
+            f"{side}_ids.npy", kind, (texts(start, start + LABELS).astype(kind) for start in starts)
+        )
 
 
 def _resized(array: np.ndarray, n: int) -> np.ndarray:

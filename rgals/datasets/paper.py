@@ -9,8 +9,9 @@ import scipy.sparse as sp
 from sklearn.utils import check_random_state
 
 from rgals.datasets.fetching import fetch
+from rgals.datasets.given import given
 from rgals.datasets.interactions import TEST, TRAIN, VALIDATION, Interactions
-from rgals.matrix.entries import core_members, entries, random_parts
+from rgals.matrix.entries import core_members, random_parts
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError
 
@@ -85,9 +86,7 @@ def prepare_paper(
     if data is None:
         data = fetch(name, folder=folder, **fetch_options)
     if recipe.min_value is not None:
-        kept = data.matrix.data >= np.float32(recipe.min_value)
-        timestamp = None if data.timestamp is None else data.timestamp[kept]
-        data = data.replace(matrix=entries(data.matrix, kept), timestamp=timestamp, split=None)
+        data = given(data).where(data.matrix, data.matrix.data >= np.float32(recipe.min_value))
     users, items = core_members(data.matrix, recipe.core, recipe.core)
     data = data.take(users, items)
     got = (data.n_users, data.n_items, data.nnz)

@@ -2,16 +2,16 @@
 
 import codecs
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import scipy.sparse as sp
 
 from rgals.datasets.frames import array_columns, frame_columns, matrix_columns, parquet_columns
-from rgals.datasets.interactions import Columns, Interactions, build, check_options, refuse, timestamps
+from rgals.datasets.interactions import Columns, Interactions, build, check_options
 from rgals.datasets.layout import open_bytes
-from rgals.datasets.lines import is_lists, jsonl_columns, list_columns
+from rgals.datasets.lines import gathered, is_lists, pairs
 from rgals.datasets.npz import holds_arrays, read_npz
 from rgals.datasets.text import read_text
 from rgals.matrix.validate import is_frame
@@ -140,12 +140,6 @@ def read_interactions(
     for role in ("value", "timestamp", "split"):
         if wanted[role] is None:
             setattr(columns, role, None)
-    if columns.timestamp is not None and columns.timestamp.dtype not in (np.int64, np.float64):
-        columns.timestamp = timestamps(columns.timestamp, columns.where)
-    if columns.split is not None:
-        problem = "the split is {}; it must be 0 (train), 1 (test) or 2 (validation)"
-        refuse(~np.isin(columns.split, (0, 1, 2)), columns.where, problem, columns.split)
-        columns.split = columns.split.astype(np.int8)
     options = {"min_value": min_value, "binarize": binarize, "dislike_below": dislike_below}
     return build(columns, duplicates=duplicates, **options)
 
@@ -153,24 +147,14 @@ def read_interactions(
 def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: dict[str, Any]) -> Columns:
     if isinstance(source, str | os.PathLike):
         path = Path(source)
-        with open(path, "rb") as file:
-            start = file.read(8)
-        if start.startswith(_PARQUET):
+        kind = form_of(path, wanted, form, text)
+        if kind == "parquet":
             return parquet_columns(path, wanted)
-        if path.suffix == ".npz" or (start.startswith(_ZIP) and holds_arrays(path)):
-            return read_npz(_unnamed(path, wanted))
-        _refuse_suffix(path)
-        with open_bytes(path) as packed:
-            first = packed.read(1 << 10).removeprefix(codecs.BOM_UTF8).lstrip()[:1]
-        if path.suffix.lower() == ".json" and first == b"[":
-            advice = f'give read_interactions(pandas.read_json("{path}"))'
-            raise FileFormatError(f"{path} is one JSON document, not a line for each interaction; {advice}")
-        if form == "jsonl" or (form == "auto" and first == b"{"):
-            return jsonl_columns(path, wanted, text["encoding"])
-        said = text["delimiter"] not in (None, " ", "\t") or text["header"] or wanted["user"] is not None
-        if form == "lists" or (form == "auto" and not said and is_lists(path, text["encoding"])):
-            return list_columns(_unnamed(path, wanted), text["encoding"])
-        return read_text(path, wanted, engine, **text)
+        if kind == "npz":
+            return read_npz(path)
+        if kind == "table":
+            return read_text(path, wanted, engine, **text)
+        return gathered(partial(pairs, form=kind, wanted=wanted, encoding=text["encoding"]), [path])
     if sp.issparse(source):
         return matrix_columns(_unnamed(source, wanted))
     if is_frame(source):
@@ -179,6 +163,30 @@ def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: 
         return array_columns(tuple(_unnamed(source, wanted)), wanted)
     arrays = "arrays (users, items[, values[, timestamps]]) or a sparse matrix"
     raise InputTypeError(f"give a path, a DataFrame, an arrow table, {arrays}, not {type(source).__name__}")
+
+
+def form_of(path: Path, wanted: dict[str, Any], form: str, text: dict[str, Any]) -> str:
+    """What a file is: "parquet", "npz" or one of `FORMS`; what is not read here is refused."""
+    with open(path, "rb") as file:
+        start = file.read(8)
+    if start.startswith(_PARQUET):
+        return "parquet"
+    if path.suffix == ".npz" or (start.startswith(_ZIP) and holds_arrays(path)):
+        _unnamed(path, wanted)
+        return "npz"
+    _refuse_suffix(path)
+    with open_bytes(path) as packed:
+        first = packed.read(1 << 10).removeprefix(codecs.BOM_UTF8).lstrip()[:1]
+    if path.suffix.lower() == ".json" and first == b"[":
+        advice = f'give read_interactions(pandas.read_json("{path}"))'
+        raise FileFormatError(f"{path} is one JSON document, not a line for each interaction; {advice}")
+    if form == "jsonl" or (form == "auto" and first == b"{"):
+        return "jsonl"
+    said = text["delimiter"] not in (None, " ", "\t") or text["header"] or wanted["user"] is not None
+    if form == "lists" or (form == "auto" and not said and is_lists(path, text["encoding"])):
+        _unnamed(path, wanted)
+        return "lists"
+    return "table"
 
 
 def _unnamed(source: Any, wanted: dict[str, Any]) -> Any:

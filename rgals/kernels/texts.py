@@ -48,31 +48,29 @@ def _mix(value, word):
 
 @inner(forceinline=True)
 def _hash(text, begin, end):
-    value = np.uint64(end - begin)
-    if end - begin < 8:
-        for k in range(begin, end):
-            value = (value << np.uint64(8)) ^ np.uint64(text[k])
-        return _mix(_mix(value, value), value >> np.uint64(56))
-    for k in range(begin, end - 8, 8):
+    value, rest = np.uint64(end - begin), np.uint64(0)
+    whole = end - (end - begin) % 8
+    for k in range(begin, whole, 8):
         value = _mix(value, _word(text, k))
-    # The last word may overlap with the one before. Once more: its last bytes reach the highest bits only.
-    return _mix(_mix(value, _word(text, end - 8)), np.uint64(0))
+    for k in range(whole, end):
+        rest = (rest << np.uint64(8)) ^ np.uint64(text[k])
+    # Once more: the last bytes have reached the highest bits only.
+    return _mix(_mix(value, rest), np.uint64(0))
 
 
 @inner(forceinline=True)
 def _same(text, begin, end, names, code):
-    at, n = names.ends[code], end - begin
-    if names.ends[code + 1] - at != n:
+    at = names.ends[code]
+    if names.ends[code + 1] - at != end - begin:
         return False
-    if n < 8:
-        same = True
-        for k in range(n):
-            same &= names.text[at + k] == text[begin + k]
-        return same
-    for k in range(0, n - 8, 8):
-        if _word(names.text, at + k) != _word(text, begin + k):
+    whole = end - (end - begin) % 8
+    for k in range(begin, whole, 8):
+        if _word(names.text, at + k - begin) != _word(text, k):
             return False
-    return _word(names.text, at + n - 8) == _word(text, end - 8)
+    same = True
+    for k in range(whole, end):
+        same &= names.text[at + k - begin] == text[k]
+    return same
 
 
 @inner(forceinline=True)

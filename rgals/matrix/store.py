@@ -20,6 +20,7 @@ import hashlib
 import io
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from rgals.runtime.errors import FileFormatError
 
 DESCRIPTION, FORMAT, VERSION = "store.json", "rgals-store", 1
 _AT_ONCE = 1 << 24  # bytes that a digest takes
-_HEAD = 128  # bytes before the numbers of an npy file of one dimension
+HEAD = 128  # bytes before the numbers of an npy file of one dimension
 
 
 class Sample(NamedTuple):
@@ -182,7 +183,7 @@ def file_digest(path: Path) -> str:
     """SHA-256 of a file: of its numbers, then of its head."""
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
-        head = file.read(_HEAD)
+        head = file.read(HEAD)
         while part := file.read(_AT_ONCE):
             digest.update(part)
     digest.update(head)
@@ -230,6 +231,13 @@ class Writer:
         """A file of numbers, which are given in parts."""
         return ArrayFile(self, name, np.dtype(dtype))
 
+    def save(self, name: str, dtype: Any, parts: Iterable[np.ndarray]) -> None:
+        """A file of numbers, whole."""
+        file = self.open(name, dtype)
+        for part in parts:
+            file.add(part)
+        file.close()
+
     def describe(self, shape: tuple[int, int], nnz: int) -> None:
         """The description, by which the folder becomes a store."""
         about: dict[str, Any] = {"format": FORMAT, "version": VERSION, "shape": list(shape), "nnz": nnz}
@@ -250,7 +258,7 @@ class ArrayFile:
     def __init__(self, writer: Writer, name: str, dtype: np.dtype) -> None:
         self.writer, self.name, self.dtype, self.size = writer, name, dtype, 0
         self.file = open(writer.folder / name, "w+b")  # noqa: SIM115 (closed by `close`)
-        self.file.write(bytes(_HEAD))
+        self.file.write(bytes(HEAD))
         self.digest = hashlib.sha256()
 
     def add(self, part: np.ndarray) -> None:
@@ -271,7 +279,7 @@ class ArrayFile:
         descr = np.lib.format.dtype_to_descr(self.dtype)
         of = {"descr": descr, "fortran_order": False, "shape": (self.size,)}
         np.lib.format.write_array_header_1_0(head, of)
-        assert head.tell() == _HEAD
+        assert head.tell() == HEAD
         n_bytes = self.file.tell()
         self.file.seek(0)
         self.file.write(head.getvalue())

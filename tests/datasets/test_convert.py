@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from instruments.harness import LINUX, POSIX
 
+from rgals.datasets import batches, numbering, read_interactions
 from rgals.datasets import convert as module
-from rgals.datasets import numbering, read_interactions
 from rgals.datasets.numbering import Numbering
 from rgals.matrix import convert, open_matrix
 from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, RgalsError
@@ -61,7 +61,15 @@ TEXTS = {
     "a space before a number": "user,item,rating\na,x, 5\na,y,3\n",
     "last line without end": "user,item\na,x\nb,y",
     "windows": "user,item\r\na,x\r\nb,y\r\n",
+    "jsonl": '{"user": "a", "item": 5, "rating": 2}\n\n{"user": "b", "item": 7, "rating": 1.5}\n',
+    "jsonl without values": '{"user": 1, "item": " x "}\n{"user": 2, "item": "y", "note": [1]}\n',
+    "lists": "0 1 2\n1 2\n3 0 1 7\n",
     # what cannot be read
+    "jsonl, no item": '{"user": 1, "item": "x"}\n{"user": 2}\n',
+    "jsonl, negative": '{"user": 1, "item": "x", "value": 1}\n{"user": 2, "item": "x", "value": -1}\n',
+    "one JSON document": '[{"user": 1, "item": "x"}]',
+    "lists, no user": "0 1 2\n1 2\n3 0 1 7\n2 x\n" * 40,
+    "header twice, with a space": "user, item\na, x\nuser, item\n",
     "empty": "",
     "header alone": "user,item\n",
     "missing user": "user,item\na,x\n,y\n",
@@ -124,7 +132,6 @@ def compare(path, text, folder, monkeypatch, **options) -> None:
         return
     check_same(convert(path, folder / "x.rgals", **options), expected)
     monkeypatch.setattr(module, "_EVENT", 1 << 27)
-    monkeypatch.setattr(module, "_VALUED", 1 << 27)
     monkeypatch.setattr(module, "_CHUNK", 3)
     check_same(convert(path, folder / "y.rgals", **options), expected)
 
@@ -165,6 +172,40 @@ def test_odd_parquet_is_read_as_in_memory(columns, tmp_path):
             convert(path, tmp_path / "x.rgals")
         return
     check_same(convert(path, tmp_path / "x.rgals"), expected)
+
+
+def test_what_pyarrow_refuses_far_behind_is_read_by_csv_from_there(tmp_path, monkeypatch):
+    """A number of wide digits; each row counts once."""
+    lines = [f"u{k % 700},i{k % 31},{k % 5 + 1},{'x' * 500}\n" for k in range(70_000)]
+    lines[50_000] = "a,b,１,x\n"
+    path = tmp_path / "events.csv"
+    path.write_text("user,item,rating,note\n" + "".join(lines), encoding="utf-8")
+    seen = []
+    monkeypatch.setattr(batches, "arrow_batches", watched(batches.arrow_batches, seen))
+    check_same(convert(path, tmp_path / "x.rgals"), read_interactions(path))
+    assert 0 < sum(seen) < 50_000
+
+
+def watched(read, seen):
+    def reader(*args):
+        for part, done in read(*args):
+            seen.append(len(part["user"]))
+            yield part, done
+
+    return reader
+
+
+@pytest.mark.parametrize("name", ["events.xlsx", "events.pkl", "events.json"])
+def test_what_is_not_read_in_memory_is_not_converted(name, tmp_path, monkeypatch):
+    text = "[1]" if name.endswith("json") else "user,item\n1,2\n3,4\n"
+    compare(tmp_path / name, text, tmp_path, monkeypatch)
+    assert not list(tmp_path.glob("*.rgals"))
+
+
+def test_buckets_are_no_more_than_their_numbers_can_count(tmp_path):
+    buckets = module._Buckets(tmp_path, np.ones(200_000, np.int64), 5, room=0)
+    assert (np.diff(buckets._of_row.astype(int)) >= 0).all()
+    assert buckets._of_row[-1] == len(buckets.cuts) - 2
 
 
 def test_folders_of_parts_are_one_source(tmp_path):
@@ -226,16 +267,18 @@ def test_numbering_is_that_of_a_dict(monkeypatch):
     rng = np.random.default_rng(0)
     batches = [[f"{'x' * int(k % 30)}{k}" for k in rng.integers(0, 3000, 500)] for _ in range(20)]
     numbers, known = Numbering("user", 1 << 30), {}
-    for batch in batches:
-        codes = numbers.codes(pa.array(batch))
+    for k, batch in enumerate(batches):
+        kind = pa.large_string() if k % 3 else pa.string()
+        codes = numbers.codes(pa.array(["before", *batch, "behind"], kind)[1:-1])
         assert codes.tolist() == [known.setdefault(text, len(known)) for text in batch]
     assert numbers.known == len(known) > 2000
     every = [text for batch in batches for text in batch]
     assert numbers.counts.tolist() == [every.count(text) for text in known]
     assert numbers.bytes > 16 * len(known)
     labels = list(known)
-    assert [labels[k] for k in numbers.order()] == sorted(labels)
-    assert numbers.label(17) == labels[17]
+    numbers.sort()
+    assert [labels[k] for k in numbers.order] == sorted(labels)
+    assert numbers.label(17) == sorted(labels)[17]
 
 
 def test_ids_beyond_the_memory_are_refused_with_both_numbers():
@@ -265,6 +308,23 @@ def converted_at_once(folder: str) -> tuple[int, int]:
 
 
 # ---------------------------------------------------------------------------------------------- kills
+
+
+@POSIX
+def test_folders_in_use_and_complete_ones_are_no_leftovers(tmp_path):
+    """Until it has its name a folder is locked: another conversion to that name leaves it alone."""
+    target = tmp_path / "x.rgals"
+    with module._folder(target) as folder:
+        (folder / "rows").write_text("1")
+        with pytest.raises(OSError, match="not empty"), module._folder(target) as other:
+            (other / "rows").write_text("2")
+            target.mkdir()
+            (target / "rows").write_text("3")
+        assert folder.exists() and not other.exists()
+        (target / "rows").unlink()
+        target.rmdir()
+    assert (target / "rows").read_text() == "1"
+    assert [path.name for path in tmp_path.iterdir()] == ["x.rgals"]
 
 
 def convert_for_ever(folder: str) -> None:
@@ -299,5 +359,5 @@ def test_a_killed_conversion_leaves_nothing_that_opens(zygote, tmp_path, tally):
     for path in tmp_path.glob("x.rgals"):
         os.rename(path, tmp_path / "last")
     zygote.run("datasets.test_convert:convert_once", str(tmp_path))
-    assert not list(tmp_path.glob(".*.part")), "the next run removes what is left"
+    assert not list(tmp_path.glob(".*")), "the next run removes what is left"
     check_same(open_matrix(tmp_path / "x.rgals"), expected)
