@@ -262,10 +262,10 @@ class RGALSCV(RGALS):
     def _publish(self, found: Found | None, params: dict[str, Any], n_splits: int) -> None:
         self.best_params_, self.n_splits_ = params, n_splits
         self.gain_ = 0.0 if found is None else found.gain
-        self.best_score_ = np.nan if found is None else found.choice.figure
+        self.best_score_ = np.nan if found is None else found.choice.judged.figure
         rows = [] if found is None else found.rows
         self.cv_results_ = results(rows, self.metric, read_losses(self.loss), n_splits)
-        self.best_index_ = -1 if found is None else found.choice.row
+        self.best_index_ = -1 if found is None else found.choice.judged.row
 
     def _line(self, found: Found | None) -> str:
         """What was gained, in one line."""

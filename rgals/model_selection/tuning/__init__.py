@@ -260,8 +260,8 @@ def tune(
     if refit:
         model.fit(prepared.final, user_ids=prepared.user_ids, item_ids=prepared.item_ids)
         test = _test(model, prepared, metric)
-    outcome = choice.params, choice.figure, metric, found.edges, found.finished, found.rows, test
-    return TuneResult(model, choice.name, *outcome, found.gain)
+    outcome = choice.params, choice.judged.figure, metric, found.edges, found.finished, found.rows, test
+    return TuneResult(model, choice.measure.name, *outcome, found.gain)
 
 
 def _test(model: RGALS, prepared: Prepared, metric: str) -> dict[str, float] | None:

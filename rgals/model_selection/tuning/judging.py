@@ -107,8 +107,10 @@ def each_user(factors: Factors, split: Fold, metric: str, n_jobs: int | None) ->
     return evaluate(factors, *known, users=split.users, per_user=True, n_jobs=n_jobs)[0][metric]
 
 
-def beyond_noise(figures: np.ndarray, reference: np.ndarray) -> bool:
-    """Whether figures of users are better than others of them by more than the standard error."""
+def beyond_noise(figures: np.ndarray | None, reference: np.ndarray | None) -> bool:
+    """Whether figures of users, which a failed fit has not, beat others of them by over a standard error."""
+    if figures is None or reference is None:
+        return False
     gains = figures - reference
     gains = gains[~np.isnan(gains)]
     if len(gains) < 2:
