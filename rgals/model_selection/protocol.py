@@ -165,10 +165,21 @@ class Protocol:
         return dataclasses.replace(self, seed=seed)
 
     def apply(self, data: Any) -> Parts:
-        """Prepare and split Interactions, a frame or a sparse matrix, users x items.
+        """Prepare and split.
 
-        "leave_last" and "temporal" need Interactions with timestamps, "given" Interactions with a split. An
-        `InputError` says where these are missing, or nothing is left after the preparation.
+        Parameters
+        ----------
+        data : Interactions, frame or sparse matrix, shape (n_users, n_items)
+            "leave_last" and "temporal" need Interactions with timestamps, "given" Interactions with a split.
+
+        Returns
+        -------
+        Parts
+
+        Raises
+        ------
+        InputError
+            Timestamps or the given split are missing, or nothing is left after the preparation.
         """
         told = given(data, name="data")
         matrix = told.csr()

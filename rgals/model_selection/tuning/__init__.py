@@ -182,6 +182,7 @@ def tune(
     columns : dict or "matrix", optional
         Where X and validation are frames: as in `rgals.RGALS.fit`.
     metric : str, default "ndcg@10"
+        As in `rgals.metrics.evaluate`; larger must be better.
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default "auto"
         As in `rgals.RGALSCV`.
     search : Search, optional
