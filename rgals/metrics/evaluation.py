@@ -154,7 +154,7 @@ def figures(
     dropped = n_interactions = 0
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch]
-        hidden, overlap = _without_known(truth.take_rows(part), seen.take_rows(part))
+        hidden, overlap = without_known(truth.take_rows(part), seen.take_rows(part))
         if overlap:
             dropped += overlap
             alive = np.flatnonzero(hidden.row_counts)
@@ -162,9 +162,7 @@ def figures(
         n_interactions += hidden.nnz
         blocks.append(_block(wanted, judged, part, hidden, known, totals, n_jobs))
         kept.append(part)
-    if dropped:
-        what = f"{dropped} test interactions are also in train"
-        warnings.warn(f"{what}: they cannot be recommended and were dropped", UserWarning, stacklevel=3)
+    warn_of_dropped(dropped, stacklevel=4)
     everybody = np.concatenate(kept) if kept else np.empty(0, np.int64)
     if len(everybody) == 0:
         what = f"test (shape {truth.shape}) holds no interaction"
@@ -191,7 +189,14 @@ def _batch_size(given: int | None, source: Scores, n_items: int) -> int:
     return max(1, min(_BATCH, _DENSE_BYTES // (8 * max(n_items, 1)))) if callable(source) else _BATCH
 
 
-def _without_known(hidden: CSR, known: CSR) -> tuple[CSR, int]:
+def warn_of_dropped(n: int, stacklevel: int) -> None:
+    """Say how many test interactions were dropped, if any."""
+    if n:
+        what = f"{n} test interactions are also in train"
+        warnings.warn(f"{what}: they cannot be recommended and were dropped", UserWarning, stacklevel)
+
+
+def without_known(hidden: CSR, known: CSR) -> tuple[CSR, int]:
     """Test interactions that are not in train, and the number of those that are."""
     here, there = hidden.positions, replace(known, n_cols=hidden.n_cols).positions
     there = np.append(there, -1)  # a mark behind the last, never found

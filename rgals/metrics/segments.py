@@ -8,7 +8,7 @@ import numpy as np
 
 from rgals.metrics._served import served, users_with_truth
 from rgals.metrics._table import parse_all
-from rgals.metrics.evaluation import Evaluation, figures
+from rgals.metrics.evaluation import Evaluation, figures, warn_of_dropped, without_known
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, ParameterError
 
@@ -67,6 +67,9 @@ def evaluate_segments(
     judged = served(model, train, test, cold, columns)
     if not judged.popularity.any():
         raise InputError("there are no training interactions to count by; give train")
+    hidden, dropped = without_known(judged.truth, judged.seen)
+    warn_of_dropped(dropped, stacklevel=3)
+    judged = replace(judged, truth=hidden)
     rows = users_with_truth(judged, None)
     truth = judged.truth
     if by == "activity":

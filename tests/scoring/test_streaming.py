@@ -142,7 +142,9 @@ def test_new_users_are_folded_in(model, matrix, tmp_path):
 
 
 def test_columns_of_a_table_without_rows_have_the_type_of_the_ids(matrix, tmp_path):
-    named = RGALS(K=4, n_iter=1, random_state=0).fit(matrix, user_ids=LABELS["str"][0], item_ids=LABELS["int"][1])
+    named = RGALS(K=4, n_iter=1, random_state=0).fit(
+        matrix, user_ids=LABELS["str"][0], item_ids=LABELS["int"][1]
+    )
     recommend_all(named, tmp_path / "none.parquet", users=[])
     kinds = pq.read_table(tmp_path / "none.parquet").schema.types
     assert [str(kind) for kind in kinds] == ["string", "int64", "int32", "float"]
