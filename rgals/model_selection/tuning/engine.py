@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,20 +41,15 @@ class Question:
     verbose: int = 0
 
 
-@dataclass
+@dataclass(frozen=True)
 class Found:
     """What a search found."""
 
     choice: Choice
-    reference: float | None  # the rule of the first loss
+    gain: float  # relative to the rule of the first loss; 0 where that was not measured
     edges: tuple[str, ...]
     finished: bool
-    rows: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def gain(self) -> float:
-        """Relative to the rule; 0 where it was not measured."""
-        return 0.0 if not self.reference else self.choice.judged.figure / self.reference - 1.0
+    rows: list[dict[str, Any]]
 
 
 def read_losses(given: Any) -> dict[str, Loss]:
@@ -76,8 +71,7 @@ def find(question: Question) -> Found:
     losses, prepared, metric = question.losses, question.prepared, question.metric
     train = prepared.splits[0].train
     train = Weighting.of(question.common["values"], train).rows(train)
-    given = question.space
-    spaces = {name: make_space(one, train, own_space(given, name, losses)) for name, one in losses.items()}
+    spaces = [make_space(one, train, own_space(question.space, name, losses)) for name, one in losses.items()]
     rows: list[dict[str, Any]] = []
     choices: list[Choice] = []
     finished, fits = True, set[int]()
@@ -100,14 +94,14 @@ def find(question: Question) -> Found:
                 bar.write(f"K={K}: a fit needs about {needed}{left}", file=sys.stderr)
 
         same = prepared, metric, question.common, question.journal, question.deadline, say, ahead
-        measures = {name: Measurement(one, name, spaces[name], *same) for name, one in losses.items()}
+        named = zip(losses.items(), spaces, strict=True)
+        measures = [Measurement(one, name, space, *same) for (name, one), space in named]
         # The last fit is paid for by the budget too, and so are the weights of hard negatives.
-        kept = max(hard.reserve(measure, SHARE * question.budget) for measure in measures.values())
-        for_ages = max(ages.reserve(measure, SHARE * question.budget) for measure in measures.values())
-        kept += for_ages
-        share = max(question.budget - 1.0 - kept, 0.0) / len(losses)
-        for name, measure in measures.items():
-            space, trials = spaces[name], list[Trial]()
+        kept = max(hard.reserve(measure, SHARE * question.budget) for measure in measures)
+        for_ages = max(ages.reserve(measure, SHARE * question.budget) for measure in measures)
+        share = max(question.budget - 1.0 - kept - for_ages, 0.0) / len(losses)
+        for measure in measures:
+            space, trials = measure.space, list[Trial]()
             proposer = halving.PROPOSERS[question.sampler](space, int(question.common["random_state"]))
             options: dict[str, Any] = {"cost": measure.cost, "min_gain": question.min_gain, "trials": trials}
             options["climb"] = SHARE * question.budget / len(losses)
@@ -128,9 +122,9 @@ def find(question: Question) -> Found:
         found = hard.try_weights(best, budget)
         best = best if found is None else replace(best, judged=found)
         best = replace(best, half_life=ages.try_half_lives(best, for_ages))
-    first = next(iter(measures.values()))
-    reference = next((c.middle for c in choices if c.measure is first and c.middle is not None), None)
-    return Found(best, reference, best.measure.space.edges(best.trial.params), finished, rows)
+    rule = next((c.middle for c in choices if c.measure is measures[0] and c.middle is not None), 0.0)
+    gain = best.judged.figure / rule - 1.0 if rule else 0.0
+    return Found(best, gain, best.measure.space.edges(best.trial.params), finished, rows)
 
 
 def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choice:

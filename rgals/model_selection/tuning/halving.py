@@ -1,6 +1,7 @@
 """Successive halving over cheap fits, then refinement at full cost, guided by a Gaussian process."""
 
 import warnings
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -300,43 +301,38 @@ class Optuna:
     """Points by Optuna's tree-structured Parzen estimator (the ``tune`` extra)."""
 
     def __init__(self, space: Space, random_state: int) -> None:
-        optuna = optional("optuna", "sampler='optuna' needs optuna: pip install 'rgals[tune]'")
-        self.optuna, self.space, self.random_state = optuna, space, random_state
+        self.optuna = optional("optuna", "sampler='optuna' needs optuna: pip install 'rgals[tune]'")
+        self.space, self.random_state = space, random_state
         # A study for each cost: figures of different costs must not be compared.
-        self.studies: dict[tuple[int, int], Any] = {}
+        self.studies: defaultdict[tuple[int, int], Any] = defaultdict(self._study)
         self.asked: dict[tuple[int, int], Any] = {}
-        unit = optuna.distributions.FloatDistribution(0.0, 1.0)
+        unit = self.optuna.distributions.FloatDistribution(0.0, 1.0)
         self.distributions: dict[str, Any] = dict.fromkeys(space.dimensions, unit)
 
-    def _study(self, level: int, K: int) -> Any:
-        if (level, K) not in self.studies:
-            self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
-            sampler = self.optuna.samplers.TPESampler(seed=self.random_state, multivariate=False)
-            self.studies[level, K] = self.optuna.create_study(direction="maximize", sampler=sampler)
-        return self.studies[level, K]
-
-    def _ask(self, level: int, K: int) -> np.ndarray:
-        trial = self.asked[level, K] = self._study(level, K).ask(self.distributions)
-        return np.array([trial.params[name] for name in self.space.dimensions])
+    def _study(self) -> Any:
+        self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
+        sampler = self.optuna.samplers.TPESampler(seed=self.random_state, multivariate=False)
+        return self.optuna.create_study(direction="maximize", sampler=sampler)
 
     def next(self, n: int) -> np.ndarray:
         """What the estimator suggests at the lowest cost; the centre first."""
-        return self.space.middle if n == 0 else self._ask(0, self.space.ladder[0])
+        return self.space.middle if n == 0 else self.refine([], self.space.ladder[0], 0)
 
     def refine(self, trials: list[Trial], K: int, level: int) -> np.ndarray:
         """What the estimator suggests at this level."""
-        return self._ask(level, K)
+        trial = self.asked[level, K] = self.studies[level, K].ask(self.distributions)
+        return np.array([trial.params[name] for name in self.space.dimensions])
 
     def tell(self, trial: Trial) -> None:
         """Add a measurement to the study of its cost."""
         cost = trial.level, trial.params["K"]
         asked = self.asked.pop(cost, None)
         if asked is not None:
-            self._study(*cost).tell(asked, trial.figure)
+            self.studies[cost].tell(asked, trial.figure)
             return
         params = dict(zip(self.space.dimensions, map(float, self.space.point(trial.params)), strict=True))
         told = {"params": params, "distributions": self.distributions, "value": trial.figure}
-        self._study(*cost).add_trial(self.optuna.trial.create_trial(**told))
+        self.studies[cost].add_trial(self.optuna.trial.create_trial(**told))
 
 
 PROPOSERS: dict[str, type] = {"gp": GaussianProcess, "optuna": Optuna}
