@@ -10,7 +10,7 @@ import numpy as np
 from rgals.matrix.csr import CSR
 from rgals.metrics import catalogue
 from rgals.metrics._judged import judge_trusted
-from rgals.metrics._served import Scores, Served, served, users_with_truth
+from rgals.metrics._served import Served, served, users_with_truth
 from rgals.metrics._table import DISLIKES, EXPOSURE, LISTS, NOVELTY, POPULARITY, WHOLE, Metric, parse_all
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, ParameterError
@@ -144,7 +144,8 @@ def figures(
 ) -> Any:
     """`evaluate` of some rows, all checked."""
     truth, seen = judged.truth, judged.seen
-    batch = _batch_size(batch_size, judged.source, seen.n_cols)
+    dense = _DENSE_BYTES // (8 * max(seen.n_cols, 1)) if callable(judged.source) else _BATCH
+    batch = max(1, min(_BATCH, dense)) if batch_size is None else check_int("batch_size", batch_size, 1)
     blocks: list[dict[str, np.ndarray]] = []
     kept: list[np.ndarray] = []
     totals: dict[str, np.ndarray] = {}
@@ -181,12 +182,6 @@ def figures(
             defined = values[~np.isnan(values)]
             means[metric.name] = float(defined.mean()) if len(defined) else float("nan")
     return means
-
-
-def _batch_size(given: int | None, source: Scores, n_items: int) -> int:
-    if given is not None:
-        return check_int("batch_size", given, 1)
-    return max(1, min(_BATCH, _DENSE_BYTES // (8 * max(n_items, 1)))) if callable(source) else _BATCH
 
 
 def warn_of_dropped(n: int, stacklevel: int) -> None:

@@ -213,7 +213,12 @@ class RGALSCV(RGALS):
         model = RGALS(**{**self._common(seed), **params}, verbose=self.verbose)
         model.fit(whole, user_ids=labels[0], item_ids=labels[1])
         state = model._state()
-        self._publish(found, params, n_splits)
+        self.best_params_, self.n_splits_ = params, n_splits
+        self.gain_, self.best_score_, self.best_index_, rows = 0.0, np.nan, -1, []
+        if found is not None:
+            judged, self.gain_, rows = found.choice.judged, found.gain, found.rows
+            self.best_score_, self.best_index_ = judged.figure, judged.row
+        self.cv_results_ = results(rows, self.metric, losses, n_splits)
         self._snapshot = replace(state, record=replace(state.record, feature_names=names))
         LOG.info(self._line(found))
         if self.verbose:
@@ -258,14 +263,6 @@ class RGALSCV(RGALS):
         common = {**self._common(seed), "values": values}
         asked = losses, prepared, space, common, self.metric, self.budget, self.min_gain
         return Question(*asked, journal=journal, verbose=self.verbose)
-
-    def _publish(self, found: Found | None, params: dict[str, Any], n_splits: int) -> None:
-        self.best_params_, self.n_splits_ = params, n_splits
-        self.gain_ = 0.0 if found is None else found.gain
-        self.best_score_ = np.nan if found is None else found.choice.judged.figure
-        rows = [] if found is None else found.rows
-        self.cv_results_ = results(rows, self.metric, read_losses(self.loss), n_splits)
-        self.best_index_ = -1 if found is None else found.choice.judged.row
 
     def _line(self, found: Found | None) -> str:
         """What was gained, in one line."""

@@ -184,7 +184,7 @@ class Protocol:
         told = given(data, name="data")
         matrix = told.csr()
         needed = {"leave_last": "timestamp", "temporal": "timestamp", "given": "split"}.get(self.split)
-        marks = None if needed is None else getattr(told, needed)  # of every entry
+        marks: Any = None if needed is None else getattr(told, needed)  # of every entry
         if needed is not None and marks is None:
             raise InputError(f"split={self.split!r} needs Interactions with a {needed}")
         if self.min_value is not None:
@@ -206,7 +206,10 @@ class Protocol:
         if self.split == "held_out_users":
             return self._held_out_users(matrix, users, items, rng)
         if self.split == "given":
-            train, validation, test = self._given(matrix, marks, rng)
+            train, validation, test = (entries(matrix, marks == k) for k in (TRAIN, VALIDATION, TEST))
+            if not validation.nnz and self.validation:
+                shares = 1 - self.validation, self.validation
+                train, validation = split_interactions(train, shares, random_state=rng)
         elif self.split == "leave_last":
             train, validation, test = leave_last_out(matrix, marks, n=(1, 1))
         elif self.split == "temporal":
@@ -217,14 +220,6 @@ class Protocol:
         else:
             train, validation, test = split_interactions(matrix, self.ratios, by=self.split, random_state=rng)
         return Parts(train, validation, test, users, items)
-
-    def _given(self, matrix: sp.csr_array, given: Any, rng: Any) -> tuple[sp.csr_array, ...]:
-        train, validation, test = (entries(matrix, given == part) for part in (TRAIN, VALIDATION, TEST))
-        if validation.nnz or self.validation == 0:
-            return train, validation, test
-        shares = 1 - self.validation, self.validation
-        train, validation = split_interactions(train, shares, random_state=rng)
-        return train, validation, test
 
     def _held_out_users(self, matrix: sp.csr_array, users: np.ndarray, items: np.ndarray, rng: Any) -> Parts:
         sizes = part_sizes(np.array([matrix.shape[0]]), np.array(self.ratios))[0]

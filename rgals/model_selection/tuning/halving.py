@@ -218,6 +218,8 @@ class GaussianProcess:
 
     def refine(self, trials: list[Trial], K: int, level: int) -> np.ndarray:
         """The candidate of the largest expected improvement at this level and K."""
+        from scipy.special import ndtr  # costly to import
+
         rng = self.rng
         inputs, values = self._data(trials)
         here = self._cost(K, level)
@@ -246,8 +248,11 @@ class GaussianProcess:
             mean, deviation, self.kernel = _posterior(inputs, values, at, self.kernel, learn)
         self.asked += 1
         best = values[np.all(inputs[:, len(centre) :] == here, axis=1)]
-        target = best.max() if len(best) else values.max()
-        return candidates[int(np.argmax(_improvement(mean, deviation, target)))]
+        above = mean - (best.max() if len(best) else values.max())
+        deviation = np.maximum(deviation, 1e-12)
+        z = above / deviation
+        expected = above * ndtr(z) + deviation * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+        return candidates[int(np.argmax(expected))]
 
     def _cost(self, K: int, level: int) -> np.ndarray:
         return np.array([0.25 * np.log2(size(level, K, 1)[0] / self.space.ladder[0]), level / TOP])
@@ -286,15 +291,6 @@ def _posterior(
         model.fit(inputs, values)
         mean, deviation = model.predict(at, return_std=True)
     return mean, deviation, model.kernel_
-
-
-def _improvement(mean: np.ndarray, deviation: np.ndarray, best: float) -> np.ndarray:
-    """Expected improvement over ``best`` of normal variables."""
-    from scipy.special import ndtr
-
-    deviation = np.maximum(deviation, 1e-12)
-    z = (mean - best) / deviation
-    return (mean - best) * ndtr(z) + deviation * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
 
 
 class Optuna:

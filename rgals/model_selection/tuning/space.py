@@ -174,16 +174,15 @@ def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
     small = min(X.shape)
     ladder = [K for K in (64, 128, 256, 512, 1024) if small >= K] or [max(1, small // 2)]
     centre = rule(loss, X, ladder[0])
-    weights = {k: v for k, v in centre.items() if not k.endswith("_exponent")}
-    space: dict[str, Any] = {k: _around(v, _REACH.get(k, _FAR)) for k, v in weights.items()}
+    space: dict[str, Any] = {}
+    for name, value in centre.items():
+        if not name.endswith("_exponent"):
+            reach = _REACH.get(name, _FAR)
+            low = float(f"{value / reach:.4g}")
+            space[name] = low, low * reach * reach
     known = inspect.signature(type(loss)).parameters
     space |= {name: value for name, value in _EXPONENTS.items() if name in known}
     return {**space, "reg_exponent": 1.0, "readout_exponent": list(READOUTS), "K": ladder}
-
-
-def _around(centre: float, factor: float) -> tuple[float, float]:
-    low = float(f"{centre / factor:.4g}")
-    return low, low * factor * factor
 
 
 def make_space(loss: Loss, X: CSR, given: Mapping[str, Any]) -> Space:
