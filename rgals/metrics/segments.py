@@ -72,28 +72,21 @@ def evaluate_segments(
     judged = replace(judged, truth=hidden)
     rows = users_with_truth(judged, None)
     truth = judged.truth
-    if by == "activity":
-        counts = judged.activity
-        lows = _lows(bins, counts[rows], np.ones(len(rows)))
-    else:
-        counts = np.append(judged.popularity, np.zeros(truth.n_cols - len(judged.popularity), np.int64))
-        lows = _lows(bins, counts, counts)
-    group = np.searchsorted(lows, counts, side="right")
+    side = int(by == "popularity")
+    known, of_entries = (
+        (judged.history.row_counts, judged.popularity)[side],
+        (truth.rows, truth.indices)[side],
+    )
+    counts = np.append(known, np.zeros(truth.shape[side] - len(known), np.int64))
+    lows = _lows(bins, counts, counts) if side else _lows(bins, counts[rows], np.ones(len(rows)))
+    group = np.searchsorted(lows, counts, side="right")[of_entries]
     found = {}
-    for k in np.unique(group[rows] if by == "activity" else group[truth.indices]):
-        name = _name(0 if k == 0 else lows[k - 1], lows[k] if k < len(lows) else None)
-        if by == "activity":
-            found[name] = figures(judged, wanted, rows[group[rows] == k], n_jobs=n_jobs)
-        else:
-            part = replace(judged, truth=truth.where(group[truth.indices] == k))
-            found[name] = figures(part, wanted, users_with_truth(part, None), n_jobs=n_jobs)
+    for k in np.unique(group):
+        low, behind = 0 if k == 0 else lows[k - 1], lows[k] if k < len(lows) else None
+        name = f"{low}+" if behind is None else f"{low}" if behind == low + 1 else f"{low}-{behind - 1}"
+        part = replace(judged, truth=truth.where(group == k))
+        found[name] = figures(part, wanted, users_with_truth(part, None), n_jobs=n_jobs)
     return found
-
-
-def _name(low: int, behind: int | None) -> str:
-    if behind is None:
-        return f"{low}+"
-    return f"{low}" if behind == low + 1 else f"{low}-{behind - 1}"
 
 
 def _lows(bins: Any, counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
