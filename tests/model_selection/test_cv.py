@@ -241,9 +241,8 @@ def test_exponents_of_the_read_out_are_judged_outwards_while_that_pays(data, mon
 
     monkeypatch.setattr(judging, "each_user", figures)
     look = Look(split, "ndcg@10", {1}, None)
-    look.degrees = Degrees.of(split.train)
     look._judge(1, (np.ones((150, 1)), np.ones((100, 1))))
-    look.read_out(tuple(e / 10 for e in range(-3, 4)))
+    look.read_out(tuple(e / 10 for e in range(-3, 4)), Degrees.of(split.train))
     assert {round(10 * e) for e in look.scores} == asked
 
 

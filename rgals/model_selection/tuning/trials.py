@@ -214,7 +214,7 @@ class Measurement:
                 row = self._row({**shown, "readout_exponent": 0.0}, [0.0], started, str(error))
                 cost = self.hard_cost(params, splits) if weight else self.cost(params["K"], level, last)
                 return {**row, "cost": cost}
-            look.read_out(exponents)
+            look.read_out(exponents, model._state().degrees)
             best = look.kept
             looks.append(look)
         common = [e for e in exponents if all(e in look.scores for look in looks)]
