@@ -218,8 +218,8 @@ class RGALSCV(RGALS):
         else:
             said = "no user has two interactions, so that nothing can be hidden: the rule is taken as it is"
             warnings.warn(said, UserWarning, stacklevel=3)
-            K = self.K if isinstance(self.K, int | np.integer) else 64
-            params = {"K": K, "loss": next(iter(losses.values())), "n_iter": self.n_iter}
+            K = self.K[0] if isinstance(self.K, list) else self.K
+            params = {"K": 64 if K == AUTO else K, "loss": next(iter(losses.values())), "n_iter": self.n_iter}
         model = RGALS(**{**self._common(seed), **params}, verbose=self.verbose)
         model.fit(whole, user_ids=labels[0], item_ids=labels[1])
         state = model._state()

@@ -474,6 +474,9 @@ def test_where_nothing_can_be_hidden_the_rule_is_taken():
         model = RGALSCV(K=2, n_iter=3, random_state=0).fit(X)
     assert model.fingerprint() == RGALS(K=2, n_iter=3, random_state=0).fit(X).fingerprint()
     assert model.gain_ == 0 and model.cv_results_["params"] == [] and model.best_index_ == -1
+    for K, first in (([3, 5], 3), ("auto", 64)):
+        with pytest.warns(UserWarning, match="the rule is taken"):
+            assert RGALSCV(K=K, n_iter=1, random_state=0).fit(X).best_params_["K"] == first
 
 
 def test_frames_keep_their_columns(data):
