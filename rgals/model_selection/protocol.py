@@ -125,12 +125,12 @@ class Protocol:
         if self.min_value is not None:
             check_real("min_value", self.min_value)
         if self.core is not None:
-            check_core(self.core)
-            core = tuple(self.core) if isinstance(self.core, list | tuple) else self.core
+            both = check_core(self.core)
+            core = both if isinstance(self.core, list | tuple) else both[0]
             object.__setattr__(self, "core", core)
         check_real("fold_in", self.fold_in, 0.0, 1.0, open_min=True)
         check_real("validation", self.validation, 0.0, 0.9)
-        check_int("seed", self.seed, 0, 2**32 - 1)
+        object.__setattr__(self, "seed", check_int("seed", self.seed, 0, 2**32 - 1))
 
     def __str__(self) -> str:
         shares = "/".join(f"{100 * ratio:g}" for ratio in self.ratios)

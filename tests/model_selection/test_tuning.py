@@ -118,6 +118,8 @@ def test_a_space_is_changed_by_the_caller_and_by_the_loss_object():
         ({"reg": []}, "at least one choice"),
         ({"K": [64, 32]}, "ascends"),
         ({"K": 0}, "ascends"),
+        ({"readout_exponent": []}, "one number, or a list"),
+        ({"n_iter": 2.5}, "one integer, or a list"),
     ],
 )
 def test_a_wrong_space_is_named(given, message):
