@@ -72,14 +72,13 @@ def evaluate_segments(
     judged = replace(judged, truth=hidden)
     rows = users_with_truth(judged, None)
     truth = judged.truth
-    side = int(by == "popularity")
-    known, of_entries = (
-        (judged.history.row_counts, judged.popularity)[side],
-        (truth.rows, truth.indices)[side],
-    )
+    if by == "activity":
+        side, known, places = 0, judged.history.row_counts, truth.rows
+    else:
+        side, known, places = 1, judged.popularity, truth.indices
     counts = np.append(known, np.zeros(truth.shape[side] - len(known), np.int64))
     lows = _lows(bins, counts, counts) if side else _lows(bins, counts[rows], np.ones(len(rows)))
-    group = np.searchsorted(lows, counts, side="right")[of_entries]
+    group = np.searchsorted(lows, counts, side="right")[places]
     found = {}
     for k in np.unique(group):
         low, behind = 0 if k == 0 else lows[k - 1], lows[k] if k < len(lows) else None

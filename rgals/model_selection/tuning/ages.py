@@ -47,16 +47,16 @@ def _cost(measure: Measurement, K: int, n_iter: int) -> float:
 def try_half_lives(given: Choice, most: float) -> float | None:
     """The half-life that ranks what came last best, as far as a budget goes; None where none is better."""
     measure, taken, lives = given.measure, given.judged.taken, candidates(given.measure)
-    later = [fold for fold in [measure.prepared.later] if fold is not None]
+    later = measure.prepared.later
     params = {**given.trial.params, **taken, "K": min(given.trial.params["K"], _K)}
     left = int(most / _cost(measure, params["K"], params["n_iter"])) if lives else 0
 
     @cache
     def users(at: int) -> np.ndarray | None:
-        if measure.late or users.cache_info().currsize >= left:
+        if later is None or measure.late or users.cache_info().currsize >= left:
             return None
         asked = params if at < 0 else {**params, "half_life": lives[at]}
-        return measure.again("half-life", asked, taken, later, _LEVEL).users
+        return measure.again("half-life", asked, taken, [later], _LEVEL).users
 
     def figure(at: int) -> float:
         found = users(at)
