@@ -16,14 +16,14 @@ from typing import Any
 
 from quality import DATA, METRICS, protocol_of
 
-from rgals import IALS, RG2
+from rgals import IALS, RG2, RGALS
 from rgals.datasets import read_interactions
 from rgals.files.journal import Journal
 from rgals.metrics import evaluate
 from rgals.model_selection import EdgeWarning, Search, tune
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.prepared import split_for_tuning
-from rgals.model_selection.tuning.trials import make_model
+from rgals.model_selection.tuning.trials import of_estimator
 from rgals.runtime.threads import n_threads
 
 RESULTS = Path(__file__).with_name("levers_results.jsonl")
@@ -89,7 +89,7 @@ def main() -> None:
                 for K, (params, validation, fits) in chosen.items():
                     if record.get(keys[K]):
                         continue
-                    model = make_model(loss, params, TOP, **common)
+                    model = RGALS(**{**common, **of_estimator(loss, params)})
                     model.set_params(n_iter=1).fit(prepared.final)  # compiles
                     model.set_params(n_iter=params.get("n_iter", COMMON["n_iter"]))
                     started, cpu = time.perf_counter(), time.process_time()

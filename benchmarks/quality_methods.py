@@ -23,7 +23,7 @@ from rgals.files.journal import Journal
 from rgals.losses import rule
 from rgals.metrics import evaluate
 from rgals.model_selection import Search, tune
-from rgals.model_selection.tuning.halving import GaussianProcess, best_trial, search
+from rgals.model_selection.tuning.halving import GaussianProcess, Trial, best_trial, search
 from rgals.model_selection.tuning.prepared import Prepared
 from rgals.model_selection.tuning.space import OneOf, Range, Space, default_space
 from rgals.sgd import SGDRanker
@@ -200,8 +200,8 @@ def other(
         setting = {"data": task.prepared.fingerprint(), "metric": task.metric}
         journal = Journal(task.folder / f"{name}.jsonl", setting)
 
-        def measure(params: dict[str, Any], level: int) -> float:
-            level = level if has_factors else TOP  # without factors and iterations nothing is cheaper
+        def measure(params: dict[str, Any], asked: int) -> Trial:
+            level = asked if has_factors else TOP  # without factors and iterations nothing is cheaper
             key = json.dumps([level, params], sort_keys=True)
             row = journal.get(key)
             if row is None:
@@ -214,7 +214,7 @@ def other(
                     )
                     figures.append(got[task.metric])
                 row = journal.add(key, {"figure": float(np.mean(figures))})
-            return row["figure"]
+            return Trial(params, asked, row["figure"])
 
         trials = search(searched, measure, task.budget * share, GaussianProcess(searched, task.seed))
         best = best_trial(trials)

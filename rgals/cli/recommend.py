@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     users, new, new_ids = _who(args, model, items)
     if args.output == "-":
         task = Task(model, args.n, users, new, new_ids, filters, cold)
-        write_text(sys.stdout, ",", _batches(task, args.batch_size), task.items)
+        write_text(sys.stdout, "csv", _batches(task, args.batch_size), task.items)
         return 0
     how: dict[str, Any] = {"batch_size": args.batch_size, "resume": not args.anew, **filters}
     who: dict[str, Any] = {"users": users, "X_new": new, "new_ids": new_ids, "cold": cold}

@@ -176,13 +176,12 @@ _PARAMETERS = {
     "p_values": """array of shape (m,)
     NaN stays NaN and does not count as a test.""",
 }
-_EXAMPLES = "Examples\n--------\n"
 
 
 def documented(returns: str, *imports: str, **own: str) -> Callable[[_Metric], _Metric]:
-    """Put Parameters and Returns before the sections of a docstring's own, and imports into its examples.
+    """Complete a docstring: Parameters and Returns, then its own sections, then its example under a heading.
 
-    ``own``: parameters that are not those of the table.
+    ``own``: parameters that are not those of the table; ``imports``: of the example.
     """
 
     def complete(metric: _Metric) -> _Metric:
@@ -193,10 +192,10 @@ def documented(returns: str, *imports: str, **own: str) -> Callable[[_Metric], _
                 kind += f", default {given.default!r}".replace("'", '"')
             parameters += f"{name} : {kind}{line}{text}\n"
         shared = f"Parameters\n----------\n{parameters}\nReturns\n-------\n{returns}\n\n"
-        text = inspect.getdoc(metric) or ""
-        text = re.sub(r"^(?=[A-Z][\w ]*\n-+$)", lambda _: shared, text, count=1, flags=re.MULTILINE)
-        lines = [*imports, f"from rgals.metrics import {metric.__name__}"]
-        metric.__doc__ = text.replace(_EXAMPLES, _EXAMPLES + "".join(f">>> {line}\n" for line in lines))
+        own_import = f"from rgals.metrics import {metric.__name__}"
+        lines = "".join(f">>> {line}\n" for line in [*imports, own_import])
+        text = (inspect.getdoc(metric) or "").replace("\n>>> ", f"\nExamples\n--------\n{lines}>>> ", 1)
+        metric.__doc__ = re.sub(r"^(?=[A-Z][\w ]*\n-+$)", lambda _: shared, text, count=1, flags=re.MULTILINE)
         return metric
 
     return complete

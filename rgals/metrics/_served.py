@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals.datasets.given import Given, beside, given
+from rgals.datasets.given import beside, given
 from rgals.datasets.ids import IdMap, as_labels, joined
 from rgals.kernels import ranking as kernel
 from rgals.matrix.csr import CSR
@@ -54,11 +54,6 @@ class Served:
     def popularity(self) -> np.ndarray:
         """Training interactions of every item."""
         return self.history.likes.col_counts
-
-    @property
-    def activity(self) -> np.ndarray:
-        """Training interactions of every user."""
-        return np.append(self.history.row_counts, np.zeros(self.truth.n_rows - self.n_known, np.int64))
 
     def answers(self, users: np.ndarray) -> Answers:
         """Positions in ``users`` and their scores, a pair of factors or an array; others get nothing."""
@@ -117,7 +112,13 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
     if state is not None:  # a model without factors tells it too
         n_users, n_items = len(state.user_factors), len(state.item_factors)
     known = None if train is None else given(train, columns, "train")
-    users, items = _ids_of(state, known)
+    # Ids of the rows and columns: the model's, or where it has none those of the training interactions.
+    users: IdMap | None = None
+    items: IdMap | None = None
+    if state is not None and (state.user_ids is not None or state.item_ids is not None):
+        users, items = state.users, state.items
+    elif known is not None and known.labelled:
+        users, items = IdMap(known.user_ids, "user"), IdMap(known.item_ids, "item")
     found = given(test, columns, "test")
     laid_out, *unknown = beside(found, users, items, name="test", grow=True)
     if items is not None and len(unknown[1]) == found.matrix.shape[1] > 0:
@@ -158,15 +159,6 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
             labels = joined(labels, as_labels(unknown[0]))
     known_of = cold == "popular", history, n_users, labels, disliked, getattr(model, "_needs_history", True)
     return Served(source, truth, replace(seen, indptr=indptr), nothing, *known_of)
-
-
-def _ids_of(state: Any, train: Given | None) -> tuple[IdMap | None, IdMap | None]:
-    """Ids of the rows and columns: the model's, or where it has none those of the training interactions."""
-    if state is not None and (state.user_ids is not None or state.item_ids is not None):
-        return state.users, state.items
-    if train is not None and train.labelled:
-        return IdMap(train.user_ids, "user"), IdMap(train.item_ids, "item")
-    return None, None
 
 
 def users_with_truth(served: Served, users: Any) -> np.ndarray:

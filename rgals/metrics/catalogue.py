@@ -27,8 +27,6 @@ def exposure(ranked: Any, n_items: int, k: int | None = None) -> np.ndarray:
     InputError
         A list holds an item that the catalogue does not have.
 
-    Examples
-    --------
     >>> exposure([[0, 1], [0, -1]], 4)
     array([2, 1, 0, 0])
     """
@@ -48,8 +46,6 @@ def coverage(exposures: np.ndarray) -> float:
     Herlocker et al., "Evaluating collaborative filtering recommender systems", ACM TOIS 22(1), 2004, section
     4.2.
 
-    Examples
-    --------
     >>> coverage(np.array([2, 1, 0, 0]))
     0.5
     """
@@ -66,8 +62,6 @@ def gini(exposures: np.ndarray) -> float:
     ----------
     Shani and Gunawardana, "Evaluating recommendation systems", Recommender Systems Handbook, 2011.
 
-    Examples
-    --------
     >>> gini(np.array([0, 3, 0])), gini(np.array([3, 3, 3]))
     (1.0, 0.0)
     """
@@ -89,8 +83,6 @@ def novelty(ranked: Any, counts: np.ndarray, n_users: int, k: int | None = None)
     ----------
     Zhou et al., "Solving the apparent diversity-accuracy dilemma of recommender systems", PNAS 107(10), 2010.
 
-    Examples
-    --------
     >>> novelty([[0, 1], [1, -1]], [4, 1], n_users=4)
     array([1., 2.])
     """
@@ -109,8 +101,6 @@ def average_popularity(ranked: Any, counts: np.ndarray, k: int | None = None) ->
     Yin et al., "Challenging the long tail recommendation", PVLDB 5(9), 2012. Abdollahpouri et al., "Managing
     popularity bias in recommender systems with personalized re-ranking", FLAIRS 2019.
 
-    Examples
-    --------
     >>> average_popularity([[0, 1], [1, -1]], [4, 1])
     array([2.5, 1. ])
     """

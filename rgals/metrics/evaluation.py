@@ -10,7 +10,7 @@ import numpy as np
 from rgals.matrix.csr import CSR
 from rgals.metrics import catalogue
 from rgals.metrics._judged import judge_trusted
-from rgals.metrics._served import Scores, Served, served, users_with_truth
+from rgals.metrics._served import Served, served, users_with_truth
 from rgals.metrics._table import DISLIKES, EXPOSURE, LISTS, NOVELTY, POPULARITY, WHOLE, Metric, parse_all
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError, ParameterError
@@ -144,7 +144,8 @@ def figures(
 ) -> Any:
     """`evaluate` of some rows, all checked."""
     truth, seen = judged.truth, judged.seen
-    batch = _batch_size(batch_size, judged.source, seen.n_cols)
+    dense = _DENSE_BYTES // (8 * max(seen.n_cols, 1)) if callable(judged.source) else _BATCH
+    batch = max(1, min(_BATCH, dense)) if batch_size is None else check_int("batch_size", batch_size, 1)
     blocks: list[dict[str, np.ndarray]] = []
     kept: list[np.ndarray] = []
     totals: dict[str, np.ndarray] = {}
@@ -154,7 +155,7 @@ def figures(
     dropped = n_interactions = 0
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch]
-        hidden, overlap = _without_known(truth.take_rows(part), seen.take_rows(part))
+        hidden, overlap = without_known(truth.take_rows(part), seen.take_rows(part))
         if overlap:
             dropped += overlap
             alive = np.flatnonzero(hidden.row_counts)
@@ -162,9 +163,7 @@ def figures(
         n_interactions += hidden.nnz
         blocks.append(_block(wanted, judged, part, hidden, known, totals, n_jobs))
         kept.append(part)
-    if dropped:
-        what = f"{dropped} test interactions are also in train"
-        warnings.warn(f"{what}: they cannot be recommended and were dropped", UserWarning, stacklevel=3)
+    warn_of_dropped(dropped, stacklevel=4)
     everybody = np.concatenate(kept) if kept else np.empty(0, np.int64)
     if len(everybody) == 0:
         what = f"test (shape {truth.shape}) holds no interaction"
@@ -185,13 +184,14 @@ def figures(
     return means
 
 
-def _batch_size(given: int | None, source: Scores, n_items: int) -> int:
-    if given is not None:
-        return check_int("batch_size", given, 1)
-    return max(1, min(_BATCH, _DENSE_BYTES // (8 * max(n_items, 1)))) if callable(source) else _BATCH
+def warn_of_dropped(n: int, stacklevel: int) -> None:
+    """Say how many test interactions were dropped, if any."""
+    if n:
+        what = f"{n} test interactions are also in train"
+        warnings.warn(f"{what}: they cannot be recommended and were dropped", UserWarning, stacklevel)
 
 
-def _without_known(hidden: CSR, known: CSR) -> tuple[CSR, int]:
+def without_known(hidden: CSR, known: CSR) -> tuple[CSR, int]:
     """Test interactions that are not in train, and the number of those that are."""
     here, there = hidden.positions, replace(known, n_cols=hidden.n_cols).positions
     there = np.append(there, -1)  # a mark behind the last, never found

@@ -25,8 +25,6 @@ def auc(counts: Outranked) -> np.ndarray:
     ----------
     Hanley and McNeil, "The meaning and use of the area under a ROC curve", Radiology 143(1), 1982.
 
-    Examples
-    --------
     >>> # one user with one relevant item, which one of four others outranks and one ties
     >>> auc(Outranked(np.array([0, 1]), above=np.array([1]), tied=np.array([1]), n_negatives=np.array([4])))
     array([0.625])
@@ -45,8 +43,6 @@ def partial_auc(counts: Outranked, max_fpr: float = 0.1) -> np.ndarray:
     ----------
     Dodd and Pepe, "Partial AUC estimation and regression", Biometrics 59(3), 2003.
 
-    Examples
-    --------
     >>> one = Outranked(np.array([0, 1]), above=np.array([1]), tied=np.array([0]), n_negatives=np.array([4]))
     >>> partial_auc(one, 0.5)  # half of the first two places for false positives
     array([0.5])

@@ -52,8 +52,6 @@ def ndcg(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     ----------
     Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR techniques", ACM TOIS 20(4), 2002.
 
-    Examples
-    --------
     >>> ndcg([[2, 0, 1]], csr_array([[1, 0, 0]]), k=2).round(4)  # 1 / log2(3)
     array([0.6309])
     """
@@ -69,8 +67,6 @@ def mrr(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     ----------
     Voorhees, "The TREC-8 question answering track report", 1999.
 
-    Examples
-    --------
     >>> mrr([[2, 1, 0], [0, 1, 2]], csr_array([[1, 1, 0], [0, 0, 1]]), k=2)
     array([0.5, 0. ])
     """
@@ -95,8 +91,6 @@ def average_precision(ranked: Any, truth: Any = None, k: int | None = None) -> n
     ----------
     Buckley and Voorhees, "Evaluating evaluation measure stability", SIGIR 2000.
 
-    Examples
-    --------
     >>> average_precision([[2, 0, 1, 3]], csr_array([[1, 0, 0, 1]]), k=4)  # (1/2 + 2/4) / 2
     array([0.5])
     """
@@ -108,8 +102,6 @@ def average_precision(ranked: Any, truth: Any = None, k: int | None = None) -> n
 def capped_average_precision(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     """Average precision at k over ``min(k, T)``: MAP@k of Kaggle and implicit (``"capped_map@k"``).
 
-    Examples
-    --------
     >>> capped_average_precision([[0]], csr_array([[1, 1]]), k=1)
     array([1.])
     """
@@ -125,8 +117,6 @@ def recall(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     --------
     capped_recall : divides by ``min(k, T)``, as the papers on variational autoencoders and iALS do.
 
-    Examples
-    --------
     >>> recall([[0, 1]], csr_array([[1, 0, 1, 1]]), k=2).round(4)
     array([0.3333])
     """
@@ -142,8 +132,6 @@ def capped_recall(ranked: Any, truth: Any = None, k: int | None = None) -> np.nd
     ----------
     Liang et al., "Variational autoencoders for collaborative filtering", WWW 2018, section 4.2.
 
-    Examples
-    --------
     >>> capped_recall([[0, 1]], csr_array([[1, 0, 1, 1]]), k=2)
     array([0.5])
     """
@@ -157,8 +145,6 @@ def dislike_rate(ranked: Any, truth: Any = None, k: int | None = None) -> np.nda
 
     `evaluate` takes test interactions of negative value for dislikes.
 
-    Examples
-    --------
     >>> dislike_rate([[2, 0, 1]], csr_array([[1, 0, 0]]), k=2)
     array([0.5])
     """
@@ -169,8 +155,6 @@ def dislike_rate(ranked: Any, truth: Any = None, k: int | None = None) -> np.nda
 def precision(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     """Share of the first k ranks that hold a relevant item: ``sum_{i<=k} h_i / k``.
 
-    Examples
-    --------
     >>> precision([[0, 1, -1, -1]], csr_array([[1, 0]]), k=4)
     array([0.25])
     """
@@ -186,8 +170,6 @@ def f1(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     ----------
     Van Rijsbergen, Information Retrieval, 1979, chapter 7.
 
-    Examples
-    --------
     >>> f1([[0, 1]], csr_array([[1, 0, 1, 1]]), k=2)  # precision 1/2, recall 1/3
     array([0.4])
     """
@@ -199,8 +181,6 @@ def f1(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
 def hit_rate(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     """1 where a relevant item is among the first k, else 0 (HR@k).
 
-    Examples
-    --------
     >>> hit_rate([[0, 1], [1, 0]], csr_array([[1, 0], [1, 0]]), k=1)
     array([1., 0.])
     """
@@ -220,8 +200,6 @@ def rbp(ranked: Any, truth: Any = None, k: int | None = None, p: float = 0.8) ->
     Moffat and Zobel, "Rank-biased precision for measurement of retrieval effectiveness", ACM TOIS 27(1),
     2008.
 
-    Examples
-    --------
     >>> rbp([[2, 0, 1]], csr_array([[1, 1, 0]]), k=3, p=0.5)  # 0.5 * (0.5 + 0.25)
     array([0.375])
     """
@@ -236,8 +214,6 @@ def nrbp(ranked: Any, truth: Any = None, k: int | None = None, p: float = 0.8) -
 
     ``sum_{i<=k} h_i p^(i-1) / sum_{i<=min(k,T)} p^(i-1)``: NDCG with the discount of `rbp`.
 
-    Examples
-    --------
     >>> nrbp([[2, 0, 1]], csr_array([[1, 1, 0]]), k=3, p=0.5)  # (0.5 + 0.25) / (1 + 0.5)
     array([0.5])
     """

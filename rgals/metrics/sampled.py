@@ -105,7 +105,7 @@ def evaluate_sampled(
     truth = judged.truth
     if truth.shape != (len(P), len(Q)):
         raise InputError("test has users or items that the model does not know; leave them out here")
-    known = union([judged.seen, truth]) or truth
+    known = union([judged.seen, truth, judged.disliked]) or truth
     rows = users_with_truth(judged, users)
     if len(rows) == 0:
         raise InputError(f"test (shape {truth.shape}) holds no interaction of the users asked for")

@@ -8,7 +8,7 @@ import numpy as np
 
 from rgals.metrics._served import served, users_with_truth
 from rgals.metrics._table import parse_all
-from rgals.metrics.evaluation import Evaluation, figures
+from rgals.metrics.evaluation import Evaluation, figures, warn_of_dropped, without_known
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, ParameterError
 
@@ -67,30 +67,25 @@ def evaluate_segments(
     judged = served(model, train, test, cold, columns)
     if not judged.popularity.any():
         raise InputError("there are no training interactions to count by; give train")
+    hidden, dropped = without_known(judged.truth, judged.seen)
+    warn_of_dropped(dropped, stacklevel=3)
+    judged = replace(judged, truth=hidden)
     rows = users_with_truth(judged, None)
     truth = judged.truth
     if by == "activity":
-        counts = judged.activity
-        lows = _lows(bins, counts[rows], np.ones(len(rows)))
+        side, known, places = 0, judged.history.row_counts, truth.rows
     else:
-        counts = np.append(judged.popularity, np.zeros(truth.n_cols - len(judged.popularity), np.int64))
-        lows = _lows(bins, counts, counts)
-    group = np.searchsorted(lows, counts, side="right")
+        side, known, places = 1, judged.popularity, truth.indices
+    counts = np.append(known, np.zeros(truth.shape[side] - len(known), np.int64))
+    lows = _lows(bins, counts, counts) if side else _lows(bins, counts[rows], np.ones(len(rows)))
+    group = np.searchsorted(lows, counts, side="right")[places]
     found = {}
-    for k in np.unique(group[rows] if by == "activity" else group[truth.indices]):
-        name = _name(0 if k == 0 else lows[k - 1], lows[k] if k < len(lows) else None)
-        if by == "activity":
-            found[name] = figures(judged, wanted, rows[group[rows] == k], n_jobs=n_jobs)
-        else:
-            part = replace(judged, truth=truth.where(group[truth.indices] == k))
-            found[name] = figures(part, wanted, users_with_truth(part, None), n_jobs=n_jobs)
+    for k in np.unique(group):
+        low, behind = 0 if k == 0 else lows[k - 1], lows[k] if k < len(lows) else None
+        name = f"{low}+" if behind is None else f"{low}" if behind == low + 1 else f"{low}-{behind - 1}"
+        part = replace(judged, truth=truth.where(group == k))
+        found[name] = figures(part, wanted, users_with_truth(part, None), n_jobs=n_jobs)
     return found
-
-
-def _name(low: int, behind: int | None) -> str:
-    if behind is None:
-        return f"{low}+"
-    return f"{low}" if behind == low + 1 else f"{low}-{behind - 1}"
 
 
 def _lows(bins: Any, counts: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -40,8 +40,6 @@ def _differences(a: Any, b: Any) -> np.ndarray:
 def standard_error(values: Any) -> float:
     """Standard error of the mean over users: ``s / sqrt(n)`` with the sample deviation s.
 
-    Examples
-    --------
     >>> standard_error([1.0, 3.0])
     1.0
     """
@@ -61,8 +59,6 @@ def bootstrap_interval(
     ----------
     Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13.
 
-    Examples
-    --------
     >>> bootstrap_interval([2.0, 2.0, 2.0])
     (2.0, 2.0)
     """
@@ -114,8 +110,6 @@ def paired_test(
     Smucker, Allan and Carterette, "A comparison of statistical significance tests for information retrieval
     evaluation", CIKM 2007.
 
-    Examples
-    --------
     >>> a, b = [0.2, 0.5, 0.4, 0.9], [0.1, 0.3, 0.3, 0.7]
     >>> round(paired_test(a, b), 4)
     0.0138
@@ -160,8 +154,6 @@ def holm(p_values: Any) -> np.ndarray:
     Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6,
     1979.
 
-    Examples
-    --------
     >>> holm([0.01, 0.04, 0.03])
     array([0.03, 0.06, 0.06])
     """
@@ -193,8 +185,6 @@ def effect_size(a: Any, b: Any) -> float:
     ----------
     Cohen, Statistical Power Analysis for the Behavioral Sciences, 2nd edition, 1988, section 2.3.5.
 
-    Examples
-    --------
     >>> effect_size([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
     2.0
     """
@@ -251,8 +241,6 @@ def compare(
     ShapeError, InputError
         As in `paired_test`.
 
-    Examples
-    --------
     >>> first = compare({"old": [0.1, 0.2, 0.4], "new": [0.2, 0.4, 0.5]}, "old")[0]
     >>> first.name, round(first.difference, 4), round(first.p_value, 4)
     ('new', 0.1333, 0.0572)

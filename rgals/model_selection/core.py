@@ -34,7 +34,7 @@ def check_core(k: Any) -> tuple[int, int]:
         if len(k) != 2:
             raise ParameterError("k", k, "give one integer, or two: for users and for items")
         return check_int("k", k[0], 0), check_int("k", k[1], 0)
-    return check_int("k", k, 0), k
+    return (check_int("k", k, 0),) * 2
 
 
 def k_core(X: Any, k: int | tuple[int, int], *, columns: Any = None) -> Core:

@@ -20,7 +20,7 @@ from rgals.model_selection.tuning import engine
 from rgals.model_selection.tuning.engine import Found, Question, find, own_space, read_losses
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.hard import WEIGHTS
-from rgals.model_selection.tuning.prepared import Prepared, split_for_tuning
+from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.trials import of_estimator
 from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
 from rgals.runtime.errors import ParameterError
@@ -201,19 +201,34 @@ class RGALSCV(RGALS):
             known = None if validation is None else given(validation, columns)
             data = Given(whole, *labels, timestamp=told.timestamp), None, known
             prepared = split_for_tuning(*data, n_splits, self.validation_users, seed)
-            values = engine.settle_values(self.values, prepared, losses, self._space(losses), depth=3)
-            found = find(self._question(losses, prepared, values, seed, folder))
+            weights = [0.0] if is_cuda(self.device) else list(WEIGHTS)
+            every = {"K": self.K, "half_life": AUTO, "hard_negatives": weights}
+            space = {name: {**every, **own_space(self.space, name, losses)} for name in losses}
+            values = engine.settle_values(self.values, prepared, losses, space, depth=3)
+            journal = None
+            if folder is not None:
+                setting = {"data": prepared.fingerprint(), "metric": self.metric, "random_state": seed}
+                setting |= {"values": values, "dtype": dtype_name(self.dtype)}
+                journal = Journal(Path(folder) / "search.jsonl", setting)
+            common = {**self._common(seed), "values": values}
+            asked = losses, prepared, space, common, self.metric, self.budget, self.min_gain
+            found = find(Question(*asked, journal=journal, verbose=self.verbose))
             params = {"values": values, **found.choice.of_estimator()}
             whole = prepared.final
         else:
             said = "no user has two interactions, so that nothing can be hidden: the rule is taken as it is"
             warnings.warn(said, UserWarning, stacklevel=3)
-            K = self.K if isinstance(self.K, int | np.integer) else 64
-            params = {"K": K, "loss": next(iter(losses.values())), "n_iter": self.n_iter}
+            K = self.K[0] if isinstance(self.K, list) else self.K
+            params = {"K": 64 if K == AUTO else K, "loss": next(iter(losses.values())), "n_iter": self.n_iter}
         model = RGALS(**{**self._common(seed), **params}, verbose=self.verbose)
         model.fit(whole, user_ids=labels[0], item_ids=labels[1])
         state = model._state()
-        self._publish(found, params, n_splits)
+        self.best_params_, self.n_splits_ = params, n_splits
+        self.gain_, self.best_score_, self.best_index_, rows = 0.0, np.nan, -1, []
+        if found is not None:
+            judged, self.gain_, rows = found.choice.judged, found.gain, found.rows
+            self.best_score_, self.best_index_ = judged.figure, judged.row
+        self.cv_results_ = results(rows, self.metric, losses, n_splits)
         self._snapshot = replace(state, record=replace(state.record, feature_names=names))
         LOG.info(self._line(found))
         if self.verbose:
@@ -241,31 +256,6 @@ class RGALSCV(RGALS):
         """Parameters of `RGALS` that all fits share."""
         names = ("n_iter", "values", "dtype", "device", "n_jobs", "metric")
         return {**{name: getattr(self, name) for name in names}, "random_state": seed}
-
-    def _space(self, losses: dict[str, Loss]) -> dict[str, Any]:
-        weights = [0.0] if is_cuda(self.device) else list(WEIGHTS)
-        every = {"K": self.K, "half_life": AUTO, "hard_negatives": weights}
-        return {name: {**every, **own_space(self.space, name, losses)} for name in losses}
-
-    def _question(
-        self, losses: dict[str, Loss], prepared: Prepared, values: str, seed: int, folder: Any
-    ) -> Question:
-        journal, space = None, self._space(losses)
-        if folder is not None:
-            setting = {"data": prepared.fingerprint(), "metric": self.metric, "random_state": seed}
-            setting |= {"values": values, "dtype": dtype_name(self.dtype)}
-            journal = Journal(Path(folder) / "search.jsonl", setting)
-        common = {**self._common(seed), "values": values}
-        asked = losses, prepared, space, common, self.metric, self.budget, self.min_gain
-        return Question(*asked, journal=journal, verbose=self.verbose)
-
-    def _publish(self, found: Found | None, params: dict[str, Any], n_splits: int) -> None:
-        self.best_params_, self.n_splits_ = params, n_splits
-        self.gain_ = 0.0 if found is None else found.gain
-        self.best_score_ = np.nan if found is None else found.choice.figure
-        rows = [] if found is None else found.rows
-        self.cv_results_ = results(rows, self.metric, read_losses(self.loss), n_splits)
-        self.best_index_ = -1 if found is None else found.choice.row
 
     def _line(self, found: Found | None) -> str:
         """What was gained, in one line."""

@@ -82,10 +82,21 @@ class UserSplit(_Split):
     fold_in: float = 0.8
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[UserFold]:
-        """Yield the folds of a sparse matrix, array, Interactions or frame, shape (n_users, n_items).
+        """Yield the folds.
 
-        ``y`` and ``groups`` are ignored. A `ParameterError` names a parameter that is out of its range, and
-        says where there are fewer users than folds.
+        Parameters
+        ----------
+        X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
+        y, groups : ignored
+
+        Yields
+        ------
+        UserFold
+
+        Raises
+        ------
+        ParameterError
+            A parameter is out of its range, or there are fewer users than folds.
         """
         check_int("n_splits", self.n_splits, 1 if self.test_size is not None else 2)
         fold_in = check_real("fold_in", self.fold_in, 0.0, 1.0, open_min=True)
@@ -139,9 +150,22 @@ class InteractionSplit(_Split):
     """
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[Any, Any]]:
-        """Yield (train, test) of each fold, csr_array of the shape of ``X``, Interactions where that has ids.
+        """Yield the two parts of each fold.
 
-        ``X`` is a sparse matrix, array, Interactions or frame, users x items. The others are ignored.
+        Parameters
+        ----------
+        X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
+        y, groups : ignored
+
+        Yields
+        ------
+        train, test : csr_array, shape (n_users, n_items)
+            Interactions where ``X`` has ids.
+
+        Raises
+        ------
+        ParameterError
+            ``n_splits`` is no integer >= 2.
         """
         n_splits = check_int("n_splits", self.n_splits, 2)
         found = given(X, self.columns)

@@ -125,12 +125,12 @@ class Protocol:
         if self.min_value is not None:
             check_real("min_value", self.min_value)
         if self.core is not None:
-            check_core(self.core)
-            core = tuple(self.core) if isinstance(self.core, list | tuple) else self.core
+            both = check_core(self.core)
+            core = both if isinstance(self.core, list | tuple) else both[0]
             object.__setattr__(self, "core", core)
         check_real("fold_in", self.fold_in, 0.0, 1.0, open_min=True)
         check_real("validation", self.validation, 0.0, 0.9)
-        check_int("seed", self.seed, 0, 2**32 - 1)
+        object.__setattr__(self, "seed", check_int("seed", self.seed, 0, 2**32 - 1))
 
     def __str__(self) -> str:
         shares = "/".join(f"{100 * ratio:g}" for ratio in self.ratios)
@@ -165,15 +165,26 @@ class Protocol:
         return dataclasses.replace(self, seed=seed)
 
     def apply(self, data: Any) -> Parts:
-        """Prepare and split Interactions, a frame or a sparse matrix, users x items.
+        """Prepare and split.
 
-        "leave_last" and "temporal" need Interactions with timestamps, "given" Interactions with a split. An
-        `InputError` says where these are missing, or nothing is left after the preparation.
+        Parameters
+        ----------
+        data : Interactions, frame or sparse matrix, shape (n_users, n_items)
+            "leave_last" and "temporal" need Interactions with timestamps, "given" Interactions with a split.
+
+        Returns
+        -------
+        Parts
+
+        Raises
+        ------
+        InputError
+            Timestamps or the given split are missing, or nothing is left after the preparation.
         """
         told = given(data, name="data")
         matrix = told.csr()
         needed = {"leave_last": "timestamp", "temporal": "timestamp", "given": "split"}.get(self.split)
-        marks = None if needed is None else getattr(told, needed)  # of every entry
+        marks: Any = None if needed is None else getattr(told, needed)  # of every entry
         if needed is not None and marks is None:
             raise InputError(f"split={self.split!r} needs Interactions with a {needed}")
         if self.min_value is not None:
@@ -195,7 +206,10 @@ class Protocol:
         if self.split == "held_out_users":
             return self._held_out_users(matrix, users, items, rng)
         if self.split == "given":
-            train, validation, test = self._given(matrix, marks, rng)
+            train, validation, test = (entries(matrix, marks == k) for k in (TRAIN, VALIDATION, TEST))
+            if not validation.nnz and self.validation:
+                shares = 1 - self.validation, self.validation
+                train, validation = split_interactions(train, shares, random_state=rng)
         elif self.split == "leave_last":
             train, validation, test = leave_last_out(matrix, marks, n=(1, 1))
         elif self.split == "temporal":
@@ -206,14 +220,6 @@ class Protocol:
         else:
             train, validation, test = split_interactions(matrix, self.ratios, by=self.split, random_state=rng)
         return Parts(train, validation, test, users, items)
-
-    def _given(self, matrix: sp.csr_array, given: Any, rng: Any) -> tuple[sp.csr_array, ...]:
-        train, validation, test = (entries(matrix, given == part) for part in (TRAIN, VALIDATION, TEST))
-        if validation.nnz or self.validation == 0:
-            return train, validation, test
-        shares = 1 - self.validation, self.validation
-        train, validation = split_interactions(train, shares, random_state=rng)
-        return train, validation, test
 
     def _held_out_users(self, matrix: sp.csr_array, users: np.ndarray, items: np.ndarray, rng: Any) -> Parts:
         sizes = part_sizes(np.array([matrix.shape[0]]), np.array(self.ratios))[0]

@@ -5,6 +5,7 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -51,37 +52,31 @@ class Scratch:
         self._file.close()
 
     def _find_end(self, resume: bool) -> None:
-        start = self._file.read(len(self._start))
+        start, end = self._file.read(len(self._start)), len(self._start)
         if start and not start.startswith(_OURS):  # an empty file holds nothing to lose
             raise _not_ours(self.path)
-        if not resume or start != self._start:
-            self._fresh = True
+        self._fresh = not resume or start != self._start
+        if self._fresh:
             self._file.seek(0)
             self._file.truncate()
             self._file.write(self._start)
-            self._file.flush()
-            return
-        end = self._file.tell()
-        for ids, _ in self.batches():
-            self.done += len(ids)
-            end = self._file.tell()
+        else:
+            for ids, _ in self.batches():
+                self.done += len(ids)
+                end = self._file.tell()
         self._file.seek(end)
         self._file.truncate()
 
     def append(self, ids: np.ndarray, scores: np.ndarray) -> None:
         """Add the next batch: ids of int32 and scores, both of shape (users, n)."""
-        parts = ids.astype("<i4", copy=False).tobytes(), scores.astype(self.dtype, copy=False).tobytes()
-        self._file.write(_HEAD.pack(len(ids), self._checksum(*parts)))
-        for part in parts:
-            self._file.write(part)
+        body = ids.astype("<i4", copy=False).tobytes() + scores.astype(self.dtype, copy=False).tobytes()
+        self._file.write(self._head(len(ids), body))
+        self._file.write(body)
         self._file.flush()
         self.done += len(ids)
 
-    def _checksum(self, *parts: bytes) -> int:
-        crc = self._crc
-        for part in parts:
-            crc = zlib.crc32(part, crc)
-        return crc
+    def _head(self, n_users: int, body: bytes) -> bytes:
+        return _HEAD.pack(n_users, zlib.crc32(body, self._crc))
 
     def batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Ids and scores of every whole batch, from the first on."""
@@ -89,13 +84,8 @@ class Scratch:
         for start in range(0, self.n_users, self.batch_size):
             size = min(self.batch_size, self.n_users - start)
             head = self._file.read(_HEAD.size)
-            if len(head) < _HEAD.size:
-                return
-            n_users, crc = _HEAD.unpack(head)
-            if n_users != size:
-                return
             body = self._file.read(size * self.n * (4 + self.dtype.itemsize))
-            if self._checksum(body) != crc:
+            if head != self._head(size, body):
                 return
             split = size * self.n * 4
             ids = np.frombuffer(body[:split], "<i4").reshape(size, self.n)
@@ -116,23 +106,14 @@ def _not_ours(path: str) -> InputError:
 def _open_locked(path: str) -> int:
     """Descriptor of the file, made if it is not there, and locked where the file system can do that."""
     while True:
-        try:
+        with suppress(FileNotFoundError):
             if not stat.S_ISREG(os.lstat(path).st_mode):
                 raise _not_ours(path)
-        except FileNotFoundError:
-            pass
         descriptor = os.open(path, OPEN | os.O_CREAT, 0o666)
-        try:
-            if lock(descriptor) is False:
-                advice = "wait for it or choose another output"
-                raise InputError(f"{path} is being written by another process; {advice}")
-            mine, there = os.fstat(descriptor), os.stat(path)
-        except FileNotFoundError:  # the run that had it has just finished and removed it
-            os.close(descriptor)
-            continue
-        except BaseException:
-            os.close(descriptor)
-            raise
-        if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino):
+        free = lock(descriptor)
+        if free is not False and os.fstat(descriptor).st_nlink:
             return descriptor
-        os.close(descriptor)
+        os.close(descriptor)  # the run that had it has it still, or has just removed it
+        if free is False:
+            advice = "wait for it or choose another output"
+            raise InputError(f"{path} is being written by another process; {advice}")

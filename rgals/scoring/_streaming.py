@@ -153,7 +153,7 @@ def recommend_all(
     _tables.check_writable(kind, task.labels, "user")
     _tables.check_writable(kind, task.items, "item")
     target = os.path.realpath(os.fspath(out))
-    started = time.perf_counter()
+    started, n_rows, served = time.perf_counter(), 0, 0
     key = task.key(batch_size)
     with Scratch(target + ".partial", key, len(task), batch_size, n, task.dtype, resume) as scratch:
         resumed = scratch.done
@@ -166,19 +166,18 @@ def recommend_all(
                     bar.update(stop - start)
 
             def batches() -> Iterator[_tables.Batch]:
-                start = 0
+                nonlocal n_rows, served
+                start = n_rows = served = 0
                 for ids, scores in scratch.batches():
                     yield task.names(start, start + len(ids)), ids, scores
                     start += len(ids)
+                    n_rows += int((ids >= 0).sum())
+                    served += int((ids >= 0).any(axis=1).sum())
                 if start != len(task):
                     raise InputError(f"{scratch.path} was changed while it was in use; run again")
 
             with atomic_file(target) as file:
                 _tables.write(file, kind, batches, task.names, task.items, (len(task), n), task.dtype)
-            n_rows = served = 0
-            for ids, _ in scratch.batches():
-                n_rows += int((ids >= 0).sum())
-                served += int((ids >= 0).any(axis=1).sum())
         except BaseException:
             if not resume:
                 scratch.remove()

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import itertools
 import json
 import os
 import zipfile
@@ -97,15 +96,12 @@ def write(
     # labels of users, in the same order. `items` are the labels of all items; `shape`: users, and entries of
     # a list; `dtype` is that of the scores.
     if kind == "parquet":
-        _write_parquet(file, batches(), items, dtype)
+        _write_parquet(file, batches(), users, items, dtype)
     elif kind == "npz":
         _write_npz(file, batches, users, items, shape, dtype)
     else:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-        if kind == "jsonl":
-            write_jsonl(text, batches(), items)
-        else:
-            write_text(text, "\t" if kind == "tsv" else ",", batches(), items)
+        write_text(text, kind, batches(), items)
         text.flush()
         text.detach()
 
@@ -118,41 +114,37 @@ def _columns(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
     return row, ids[found], (place + 1).astype(np.int32), scores[found]
 
 
-def write_text(file: TextIO, delimiter: str, batches: Iterable[Batch], items: np.ndarray) -> None:
-    """Write a table of text with a line of names."""
-    writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-    writer.writerow(HEADER)
+def write_text(file: TextIO, kind: str, batches: Iterable[Batch], items: np.ndarray) -> None:
+    """Write a line of names and the rows, or a JSON object a line, where integer ids stay integers."""
+    writer = csv.writer(file, delimiter="\t" if kind == "tsv" else ",", lineterminator="\n")
+    if kind != "jsonl":
+        writer.writerow(HEADER)
     for batch in batches:
         row, item, rank, score = _columns(batch)
-        text = [f"{value:.6g}" for value in score.tolist()]
-        writer.writerows(zip(batch[0][row].tolist(), items[item].tolist(), rank.tolist(), text, strict=True))
-
-
-def write_jsonl(file: TextIO, batches: Iterable[Batch], items: np.ndarray) -> None:
-    """Write a JSON object a line; integer ids stay integers."""
-    for batch in batches:
-        row, item, rank, score = _columns(batch)
-        numbers = [float(f"{value:.6g}") for value in score.tolist()]
-        columns = batch[0][row].tolist(), items[item].tolist(), rank.tolist(), numbers
-        for record in zip(*columns, strict=True):
+        texts = [f"{value:.6g}" for value in score.tolist()]
+        columns = batch[0][row].tolist(), items[item].tolist(), rank.tolist()
+        if kind != "jsonl":
+            writer.writerows(zip(*columns, texts, strict=True))
+            continue
+        for record in zip(*columns, map(float, texts), strict=True):
             file.write(json.dumps(dict(zip(HEADER, record, strict=True)), ensure_ascii=False) + "\n")
 
 
-def _write_parquet(file: BinaryIO, batches: Iterator[Batch], items: np.ndarray, dtype: np.dtype) -> None:
+def _write_parquet(
+    file: BinaryIO, batches: Iterable[Batch], users: Names, items: np.ndarray, dtype: np.dtype
+) -> None:
     pa = pyarrow()
-    first = next(batches, (np.empty(0, np.int64), np.empty((0, 1), np.int32), np.empty((0, 1), dtype)))
-
     names = arrow_labels(items)
-    kinds = arrow_labels(first[0]).type, names.type, pa.int32(), pa.from_numpy_dtype(dtype)
+    kinds = arrow_labels(users(0, 0)).type, names.type, pa.int32(), pa.from_numpy_dtype(dtype)
     schema = pa.schema(list(zip(HEADER, kinds, strict=True)))
-    tables: list[Any] = []
+    tables: list[Any] = [schema.empty_table()]
     with pa.parquet.ParquetWriter(file, schema) as writer:
 
         def flush() -> None:
             writer.write_table(pa.concat_tables(tables).combine_chunks(), row_group_size=_ROW_GROUP)
             tables.clear()
 
-        for batch in itertools.chain([first], batches):
+        for batch in batches:
             row, item, rank, score = _columns(batch)
             columns = [arrow_labels(batch[0]).take(pa.array(row)), names.take(pa.array(item))]
             tables.append(pa.table([*columns, pa.array(rank), pa.array(score)], schema=schema))

@@ -127,6 +127,17 @@ def test_segments_by_popularity_judge_the_same_lists_by_some_items(parts):
     assert hidden == sum(one.n_interactions for one in thirds.values()) == test.nnz
 
 
+@pytest.mark.parametrize("by", ["activity", "popularity"])
+def test_a_group_whose_test_items_are_all_in_train_is_left_out(by):
+    model = np.array([[1.0], [2.0], [1.0]]), np.array([[3.0], [2.0], [1.0]])
+    train = sp.csr_array([[1, 0, 0], [0, 1, 1], [1, 0, 0]])
+    test = sp.csr_array([[0, 0, 1], [0, 1, 0], [0, 0, 1]])  # of the second user, the one with two, and train
+    train = train + sp.csr_array([[0, 1, 0], [0, 0, 0], [0, 1, 0]]) if by == "popularity" else train
+    with pytest.warns(UserWarning, match="^1 test interactions are also in train") as said:
+        found = evaluate_segments(model, train, test, "hit_rate@2", by=by, bins=(1, 2))
+    assert len(said) == 1 and found == {"1": {"hit_rate@2": 1.0}}
+
+
 def test_segments_take_ids_and_refuse_what_makes_no_groups(parts):
     model, train, test = parts
     users, items = np.arange(80) + 1000, np.array([f"i{k}" for k in range(50)])

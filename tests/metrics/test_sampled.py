@@ -110,3 +110,12 @@ def test_too_few_items_name_the_user():
         evaluate_sampled((np.ones((2, 1)), np.ones((4, 1))), train, one_each([0, 0], 4), n_negatives=3)
     with pytest.raises(InputError, match="no interaction"):
         evaluate_sampled((np.ones((2, 1)), np.ones((4, 1))), None, sp.csr_array((2, 4)), n_negatives=3)
+
+
+def test_disliked_test_items_are_no_negatives():
+    test = sp.csr_array((np.array([1.0, -1.0, -1.0]), ([0, 0, 0], [1, 3, 4])), shape=(1, 5))
+    model = np.ones((1, 1)), np.arange(5.0)[:, None]
+    # Of the items beside 3 and 4, which score more, one is better than the one to find.
+    assert evaluate_sampled(model, None, test, "mrr@5", n_negatives=2) == {"mrr@5": 0.5}
+    with pytest.raises(InputError, match="user 0 has 2 items"):
+        evaluate_sampled(model, None, test, n_negatives=3)

@@ -38,10 +38,11 @@ from rgals.model_selection import split_interactions
 from rgals.model_selection.tuning import engine, hard, judging
 from rgals.model_selection.tuning import prepared as preparing
 from rgals.model_selection.tuning.cost import LEAST, fit_cost, judge_cost
-from rgals.model_selection.tuning.halving import TOP, Judged, Trial
+from rgals.model_selection.tuning.halving import TOP, Trial
 from rgals.model_selection.tuning.judging import Look, beyond_noise, outwards
 from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.space import Range
+from rgals.model_selection.tuning.trials import Choice
 from rgals.runtime.errors import InputError, ParameterError
 
 OPTIONS = {"K": 6, "budget": 2, "n_iter": 6, "random_state": 0}
@@ -198,7 +199,8 @@ class Measured:
 
     def confirmed(self, trial):
         users = self.fresh[trial.params["reg"]]
-        return Judged(users.mean(), trial.judged.taken, users, users if trial.params["reg"] == 1 else None)
+        plain = users if trial.params["reg"] == 1 else None
+        return Trial(trial.params, TOP + 1, users.mean(), trial.taken, users, plain)
 
     def stops(self, params):
         return 8, 16
@@ -217,7 +219,7 @@ def test_the_rule_is_left_for_a_gain_that_other_hidden_parts_confirm(gain, fresh
     better = rule_users + gain + 0.3 * (noise - noise.mean())
     fresh = {1: rule_users, 2: rule_users + fresh_gain + 0.3 * (noise - noise.mean())}
     found = [
-        Trial(np.zeros(1), {"K": 4, "reg": reg}, TOP, users.mean(), Judged(users.mean(), taken, users, plain))
+        Trial({"K": 4, "reg": reg}, TOP, users.mean(), taken, users, plain)
         for reg, users, plain in ((1, rule_users, rule_users), (2, better, None))
     ]
     choice = engine._choose(Measured(fresh), found, 0.0)
@@ -239,9 +241,8 @@ def test_exponents_of_the_read_out_are_judged_outwards_while_that_pays(data, mon
 
     monkeypatch.setattr(judging, "each_user", figures)
     look = Look(split, "ndcg@10", {1}, None)
-    look.degrees = Degrees.of(split.train)
     look._judge(1, (np.ones((150, 1)), np.ones((100, 1))))
-    look.read_out(tuple(e / 10 for e in range(-3, 4)))
+    look.read_out(tuple(e / 10 for e in range(-3, 4)), Degrees.of(split.train))
     assert {round(10 * e) for e in look.scores} == asked
 
 
@@ -386,7 +387,7 @@ class Weighed:
         self.asked.append((weight, reg, splits[0]))
         gain = self.fresh if splits == ["two"] else self.gains.get((weight, reg), -0.2)
         users = np.linspace(0.1, 0.9, 50) + gain
-        return Judged(users.mean(), taken, users, None, len(self.asked), 1.0)
+        return Trial(params, level, users.mean(), taken, users, None, len(self.asked), 1.0)
 
 
 GAINS = {
@@ -422,15 +423,15 @@ GAINS = {
 )
 def test_weights_are_searched_within_the_budget(gains, fresh, budget, asked, taken):
     measure, users = Weighed(gains, fresh), np.linspace(0.1, 0.9, 50)
-    given = hard.Setting({"reg": 1.0, "K": 4}, {"n_iter": 4, "readout_exponent": 0.1}, users, users)
-    found = hard.try_weights(measure, given, budget)
+    taken_without = {"n_iter": 4, "readout_exponent": 0.1}
+    without = Trial({"reg": 1.0, "K": 4}, TOP, users.mean(), taken_without, users)
+    found = hard.try_weights(Choice(measure, without, without, 0.5), budget)
     assert [one[:2] for one in measure.asked if one[2] == "one"] == asked
     if taken is None:
         assert found is None
         return
-    params, judged = found
-    assert (params["hard_negatives"], params["reg"]) == taken and params["n_iter"] == 4 + 6
-    assert measure.asked[-1] == (*taken, "two") and judged.taken["readout_exponent"] == 0.1
+    assert (found.params["hard_negatives"], found.params["reg"]) == taken and found.params["n_iter"] == 4 + 6
+    assert measure.asked[-1] == (*taken, "two") and found.taken["readout_exponent"] == 0.1
 
 
 def test_a_fit_with_hard_negatives_costs_more(sparse):
@@ -473,6 +474,9 @@ def test_where_nothing_can_be_hidden_the_rule_is_taken():
         model = RGALSCV(K=2, n_iter=3, random_state=0).fit(X)
     assert model.fingerprint() == RGALS(K=2, n_iter=3, random_state=0).fit(X).fingerprint()
     assert model.gain_ == 0 and model.cv_results_["params"] == [] and model.best_index_ == -1
+    for K, first in (([3, 5], 3), ("auto", 64)):
+        with pytest.warns(UserWarning, match="the rule is taken"):
+            assert RGALSCV(K=K, n_iter=1, random_state=0).fit(X).best_params_["K"] == first
 
 
 def test_frames_keep_their_columns(data):

@@ -386,3 +386,9 @@ def test_movielens_under_the_paper_protocol(data_file):
     total = parts.train_and_validation + parts.test
     assert total.nnz == 835_789
     assert min(np.diff(total.indptr).min(), np.bincount(total.indices).min()) >= 5
+
+
+def test_a_protocol_of_numbers_from_numpy_is_described_in_plain_ones():
+    for core in (np.int64(3), (np.int64(3), np.int32(2))):
+        described = json.loads(json.dumps(Protocol(core=core, seed=np.int64(2)).to_dict()))
+        assert Protocol.from_dict(described) == Protocol(core=core, seed=2)

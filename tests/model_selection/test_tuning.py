@@ -25,7 +25,6 @@ from rgals.model_selection.tuning import trials as measuring
 from rgals.model_selection.tuning.halving import (
     LEVELS,
     GaussianProcess,
-    Judged,
     Optuna,
     OutOfTimeError,
     Trial,
@@ -119,6 +118,8 @@ def test_a_space_is_changed_by_the_caller_and_by_the_loss_object():
         ({"reg": []}, "at least one choice"),
         ({"K": [64, 32]}, "ascends"),
         ({"K": 0}, "ascends"),
+        ({"readout_exponent": []}, "one number, or a list"),
+        ({"n_iter": 2.5}, "one integer, or a list"),
     ],
 )
 def test_a_wrong_space_is_named(given, message):
@@ -137,7 +138,7 @@ def bowl(peak, collapse=False):
         far += 4 * (params["item_exponent"] - peak[2]) ** 2
         bias = 0.2 * (TOP - level) * np.log(params["reg"] / peak[1])
         value = 0.3 - 0.02 * far + 0.01 * bias
-        return 0.001 if collapse and far > 6 else value
+        return Trial(params, level, 0.001 if collapse and far > 6 else value)
 
     return measure
 
@@ -171,7 +172,7 @@ def test_what_fits_leave_that_end_early_is_for_more_of_them(share):
     figure = bowl((1, 0.1, 0))
 
     def measure(params, level):
-        return Judged(figure(params, level), cost=share * nominal(16, level))
+        return dataclasses.replace(figure(params, level), cost=share * nominal(16, level))
 
     trials = search(space, measure, 30, GaussianProcess(space, 0))
     levels, _ = counts(30, [nominal(16, level) for level in range(TOP + 1)])
@@ -183,10 +184,10 @@ def test_what_fits_leave_that_end_early_is_for_more_of_them(share):
 def test_what_is_far_worse_in_cheap_fits_is_not_fitted_in_full():
     space = space_of({"alpha0": (0.01, 10.0), "reg": (0.001, 1.0)})
     trials = search(space, bowl((1, 0.1, 0)), 30, GaussianProcess(space, 0))
-    cheap = {tuple(t.point): t.figure for t in trials if t.level == TOP - 1}
-    full = {tuple(t.point) for t in trials if t.level == TOP} - {
-        tuple(space.point(space.params(space.middle)))
-    }
+    points = [tuple(space.point(t.params)) for t in trials]
+    cheap = {point: t.figure for point, t in zip(points, trials, strict=True) if t.level == TOP - 1}
+    full = {point for point, t in zip(points, trials, strict=True) if t.level == TOP}
+    full -= {tuple(space.point(space.params(space.middle)))}
     assert len(full & cheap.keys()) >= 2
     assert min(cheap[point] for point in full & cheap.keys()) >= 0.95 * max(cheap.values())
 
@@ -217,7 +218,11 @@ def test_points_fill_the_cube_and_three_of_four_have_the_rules_exponents():
 def test_k_is_climbed_while_it_pays():
     gains = {16: 0.20, 32: 0.22, 64: 0.2205, 128: 0.9}
     space = space_of({"K": [16, 32, 64, 128], "reg": (0.001, 1.0)})
-    trials = search(space, lambda p, level: gains[p["K"]], 10, GaussianProcess(space, 0), min_gain=0.005)
+
+    def measure(params, level):
+        return Trial(params, level, gains[params["K"]])
+
+    trials = search(space, measure, 10, GaussianProcess(space, 0), min_gain=0.005)
     assert {t.params["K"] for t in trials} == {16, 32, 64}, "64 gains too little, so 128 is not tried"
     assert best_trial(trials, 0.005).params["K"] == 32
     assert best_trial(trials, 0.0).params["K"] == 64
@@ -230,7 +235,7 @@ def test_a_larger_k_is_tried_with_as_many_settings_as_its_share_pays_for(climb):
 
     def measure(params, level):
         far = np.abs(space.point(params) - space.middle).max()
-        return Judged(0.2 + 0.001 * params["K"] - 0.01 * far, {"n_iter": 8})
+        return Trial(params, level, 0.2 + 0.001 * params["K"] - 0.01 * far, {"n_iter": 8})
 
     def cost(K, level, n_iter):
         return nominal(K, level) * (n_iter or 16) / 16
@@ -243,7 +248,7 @@ def test_a_larger_k_is_tried_with_as_many_settings_as_its_share_pays_for(climb):
 
 def test_nothing_to_search_is_one_fit_for_each_k():
     space = space_of({"alpha0": 0.1, "reg": 0.1, "user_exponent": 0.0, "item_exponent": 0.0})
-    trials = search(space, lambda p, level: 0.5, 30, GaussianProcess(space, 0))
+    trials = search(space, lambda params, level: Trial(params, level, 0.5), 30, GaussianProcess(space, 0))
     assert [(t.level, t.params["K"]) for t in trials] == [(TOP, 16)]
 
 
@@ -254,7 +259,7 @@ def test_what_was_measured_before_the_time_ran_out_is_kept():
     def measure(params, level):
         if len(found) == 5:
             raise OutOfTimeError
-        return 0.1
+        return Trial(params, level, 0.1)
 
     with pytest.raises(OutOfTimeError):
         search(space, measure, 30, GaussianProcess(space, 0), trials=found)

@@ -106,7 +106,7 @@ def test_what_uses_lapack_leaves_the_limits_of_others_alone(what, threads, monke
             monkeypatch.setattr(halving, "_posterior", beside)
             space = Space({"alpha": Range(0.1, 1.0, True)}, {}, {}, (8,))
             process = halving.GaussianProcess(space, 0)
-            trials = [halving.Trial(np.array([x]), {"K": 8}, 0, x) for x in (0.2, 0.7)]
+            trials = [halving.Trial({"K": 8, "alpha": x}, 0, x) for x in (0.2, 0.7)]
             process.refine(trials, 8, 0)
         assert blas_threads() == {1}, "the other one goes on"
         threads[0](held.__exit__, None, None, None)

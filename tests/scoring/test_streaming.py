@@ -141,6 +141,15 @@ def test_new_users_are_folded_in(model, matrix, tmp_path):
     assert user == [f"n{k}" for k in range(30) for _ in range(6)]
 
 
+def test_columns_of_a_table_without_rows_have_the_type_of_the_ids(matrix, tmp_path):
+    named = RGALS(K=4, n_iter=1, random_state=0).fit(
+        matrix, user_ids=LABELS["str"][0], item_ids=LABELS["int"][1]
+    )
+    recommend_all(named, tmp_path / "none.parquet", users=[])
+    kinds = pq.read_table(tmp_path / "none.parquet").schema.types
+    assert [str(kind) for kind in kinds] == ["string", "int64", "int32", "float"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(model, tmp_path, monkeypatch, kind):
     whole, out = tmp_path / f"whole.{kind}", tmp_path / f"recs.{kind}"

@@ -16,7 +16,7 @@ from rgals.metrics import evaluate
 from rgals.model_selection.protocol import Protocol
 from rgals.model_selection.tuning.engine import Question, find, read_losses, settle_values
 from rgals.model_selection.tuning.halving import PROPOSERS, TOP
-from rgals.model_selection.tuning.prepared import Prepared, split_for_tuning
+from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.space import default_space
 from rgals.runtime.checks import check_choice, check_int, check_real, moved_to
 
@@ -182,6 +182,7 @@ def tune(
     columns : dict or "matrix", optional
         Where X and validation are frames: as in `rgals.RGALS.fit`.
     metric : str, default "ndcg@10"
+        As in `rgals.metrics.evaluate`; larger must be better.
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default "auto"
         As in `rgals.RGALSCV`.
     search : Search, optional
@@ -259,17 +260,11 @@ def tune(
     test = None
     if refit:
         model.fit(prepared.final, user_ids=prepared.user_ids, item_ids=prepared.item_ids)
-        test = _test(model, prepared, metric)
-    outcome = choice.params, choice.figure, metric, found.edges, found.finished, found.rows, test
-    return TuneResult(model, choice.name, *outcome, found.gain)
-
-
-def _test(model: RGALS, prepared: Prepared, metric: str) -> dict[str, float] | None:
-    """Quality on the test part of the protocol."""
-    parts = prepared.parts
-    if parts is None or parts.test.nnz == 0:
-        return None
-    judged, known = cast(Any, model), prepared.final
-    if parts.test_fold_in is not None:
-        judged, known = (model.transform(parts.test_fold_in), model.item_factors_), parts.test_fold_in
-    return evaluate(judged, known, parts.test, metric, n_jobs=model.n_jobs)
+        parts = prepared.parts
+        if parts is not None and parts.test.nnz:
+            judged, known = cast(Any, model), prepared.final
+            if parts.test_fold_in is not None:
+                judged, known = (model.transform(parts.test_fold_in), model.item_factors_), parts.test_fold_in
+            test = evaluate(judged, known, parts.test, metric, n_jobs=model.n_jobs)
+    outcome = choice.params, choice.judged.figure, metric, found.edges, found.finished, found.rows, test
+    return TuneResult(model, choice.measure.name, *outcome, found.gain)

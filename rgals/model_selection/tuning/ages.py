@@ -1,13 +1,13 @@
 """How fast interactions age: half-lives beside a setting that was found, judged by what came last."""
 
-from typing import Any
+from functools import cache
 
 import numpy as np
 
 from rgals.datasets.times import half_life_in
 from rgals.losses import AUTO
 from rgals.model_selection.tuning.judging import beyond_noise, outwards
-from rgals.model_selection.tuning.trials import Measurement
+from rgals.model_selection.tuning.trials import Choice, Measurement
 from rgals.runtime.errors import ParameterError
 
 #: Half-lives that "auto" tries, in units of the time from the first interaction to the last.
@@ -35,27 +35,34 @@ def reserve(measure: Measurement, most: float) -> float:
     """What of a budget is kept for half-lives, at most ``most``."""
     if not candidates(measure):
         return 0.0
-    return min(_MOST * measure.later_cost(min(measure.space.ladder[0], _K), measure.iterations[-1]), most)
+    return min(_MOST * _cost(measure, min(measure.space.ladder[0], _K), measure.iterations[-1]), most)
 
 
-def try_half_lives(measure: Measurement, params: dict[str, Any], taken: dict[str, Any], most: float) -> Any:
+def _cost(measure: Measurement, K: int, n_iter: int) -> float:
+    """Of judging a setting by what came last, in default fits with the first K."""
+    assert measure.prepared.later is not None
+    return measure.price([measure.prepared.later], measure.space.ladder[0], n_iter, 1, K)
+
+
+def try_half_lives(given: Choice, most: float) -> float | None:
     """The half-life that ranks what came last best, as far as a budget goes; None where none is better."""
-    later, lives = measure.prepared.later, candidates(measure)
-    given = {**params, **taken, "K": min(params["K"], _K)}
-    left = int(most / measure.later_cost(given["K"], given["n_iter"])) if lives else 0
-    found: dict[int, np.ndarray | None] = {}
+    measure, taken, lives = given.measure, given.judged.taken, candidates(given.measure)
+    later = measure.prepared.later
+    params = {**given.trial.params, **taken, "K": min(given.trial.params["K"], _K)}
+    left = int(most / _cost(measure, params["K"], params["n_iter"])) if lives else 0
 
-    def judged(at: int) -> float:
-        if at not in found:
-            if measure.late or later is None or len(found) >= left:
-                return -np.inf
-            asked = given if at < 0 else {**given, "half_life": lives[at]}
-            found[at] = measure.again("half-life", asked, taken, [later], _LEVEL).users
-        users = found[at]
-        return -np.inf if users is None else float(np.nanmean(users))
+    @cache
+    def users(at: int) -> np.ndarray | None:
+        if later is None or measure.late or users.cache_info().currsize >= left:
+            return None
+        asked = params if at < 0 else {**params, "half_life": lives[at]}
+        return measure.again("half-life", asked, taken, [later], _LEVEL).users
 
-    if left < 2 or judged(-1) == -np.inf:
+    def figure(at: int) -> float:
+        found = users(at)
+        return -np.inf if found is None else float(np.nanmean(found))
+
+    if left < 2 or figure(-1) == -np.inf:
         return None
-    best = outwards(judged, len(lives), len(lives) // 2)
-    users, plain = found.get(best), found[-1]
-    return lives[best] if users is not None and plain is not None and beyond_noise(users, plain) else None
+    best = outwards(figure, len(lives), len(lives) // 2)
+    return lives[best] if beyond_noise(users(best), users(-1)) else None

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,12 @@ from rgals.model_selection.tuning.halving import SHARE, TOP, OutOfTimeError, Tri
 from rgals.model_selection.tuning.judging import beyond_noise
 from rgals.model_selection.tuning.prepared import Prepared
 from rgals.model_selection.tuning.space import make_space
-from rgals.model_selection.tuning.trials import Measurement, of_estimator
+from rgals.model_selection.tuning.trials import CONFIRMED, Choice, Measurement
 from rgals.runtime.bars import Bar
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.memory import available_bytes, fit_bytes, readable
 from rgals.training.data import weigh
 
-_CONFIRMED = 3  # settings that are judged by other hidden parts too, beside the middle of the space
 _BAR = "{l_bar}{bar}| {n:.1f}/{total:.1f} fits [{elapsed}<{remaining}{postfix}]"
 
 
@@ -43,37 +42,14 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A setting for the last fit, and what it is worth."""
-
-    name: str  # of its loss
-    loss: Loss
-    params: dict[str, Any]  # as a fit of everything takes them
-    figure: float
-    middle: float | None  # figure of the middle of the space, which is the rule's
-    trial: Trial
-    row: int  # of the table
-    setting: hard.Setting  # as it was measured
-
-    def of_estimator(self) -> dict[str, Any]:
-        """The parameters of `RGALS`."""
-        return of_estimator(self.loss, self.params)
-
-
-@dataclass
 class Found:
     """What a search found."""
 
     choice: Choice
-    reference: float | None  # the rule of the first loss
+    gain: float  # relative to the rule of the first loss; 0 where that was not measured
     edges: tuple[str, ...]
     finished: bool
-    rows: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def gain(self) -> float:
-        """Relative to the rule; 0 where it was not measured."""
-        return 0.0 if not self.reference else self.choice.figure / self.reference - 1.0
+    rows: list[dict[str, Any]]
 
 
 def read_losses(given: Any) -> dict[str, Loss]:
@@ -95,8 +71,7 @@ def find(question: Question) -> Found:
     losses, prepared, metric = question.losses, question.prepared, question.metric
     train = prepared.splits[0].train
     train = Weighting.of(question.common["values"], train).rows(train)
-    given = question.space
-    spaces = {name: make_space(one, train, own_space(given, name, losses)) for name, one in losses.items()}
+    spaces = [make_space(one, train, own_space(question.space, name, losses)) for name, one in losses.items()]
     rows: list[dict[str, Any]] = []
     choices: list[Choice] = []
     finished, fits = True, set[int]()
@@ -119,20 +94,19 @@ def find(question: Question) -> Found:
                 bar.write(f"K={K}: a fit needs about {needed}{left}", file=sys.stderr)
 
         same = prepared, metric, question.common, question.journal, question.deadline, say, ahead
-        measures = {name: Measurement(one, name, spaces[name], *same) for name, one in losses.items()}
+        named = zip(losses.items(), spaces, strict=True)
+        measures = [Measurement(one, name, space, *same) for (name, one), space in named]
         # The last fit is paid for by the budget too, and so are the weights of hard negatives.
-        kept = max(hard.reserve(measure, SHARE * question.budget) for measure in measures.values())
-        for_ages = max(ages.reserve(measure, SHARE * question.budget) for measure in measures.values())
-        kept += for_ages
-        share = max(question.budget - 1.0 - kept, 0.0) / len(losses)
-        for name, measure in measures.items():
-            space, trials = spaces[name], list[Trial]()
+        kept = max(hard.reserve(measure, SHARE * question.budget) for measure in measures)
+        for_ages = max(ages.reserve(measure, SHARE * question.budget) for measure in measures)
+        share = max(question.budget - 1.0 - kept - for_ages, 0.0) / len(losses)
+        for measure in measures:
+            space, trials = measure.space, list[Trial]()
             proposer = halving.PROPOSERS[question.sampler](space, int(question.common["random_state"]))
             options: dict[str, Any] = {"cost": measure.cost, "min_gain": question.min_gain, "trials": trials}
             options["climb"] = SHARE * question.budget / len(losses)
             try:
-                kept = (1 + _CONFIRMED) * measure.confirming_cost(space.ladder[0]) + measure.first_cost()
-                search(space, measure, max(share - kept, 0.5 * share), proposer, **options)
+                search(space, measure, max(share - measure.spare(), 0.5 * share), proposer, **options)
             except OutOfTimeError:
                 finished = False
             if trials:
@@ -140,18 +114,17 @@ def find(question: Question) -> Found:
         if not choices:
             raise InputError("the time limit ended the search before its first fit; give more time_limit")
         level = max(choice.trial.level for choice in choices)
-        best = max((c for c in choices if c.trial.level == level), key=lambda c: c.figure)
-        first_K, budget = spaces[best.name].ladder[0], SHARE * question.budget
-        if best.params["K"] == first_K:
+        best = max((c for c in choices if c.trial.level == level), key=lambda c: c.judged.figure)
+        first_K, budget = best.measure.space.ladder[0], SHARE * question.budget
+        if best.trial.params["K"] == first_K:
             spent = sum(row["cost"] for row in rows if row["params"]["K"] <= first_K)
             budget = question.budget - 1.0 - for_ages - spent
-        best = _with_hard_negatives(measures[best.name], best, budget)
-        taken = {name: best.params[name] for name in ("n_iter", "readout_exponent")}
-        found = ages.try_half_lives(measures[best.name], best.trial.params, taken, for_ages)
-        best = best if found is None else replace(best, params={**best.params, "half_life": found})
-    first = next(iter(losses))
-    reference = next((c.middle for c in choices if c.name == first and c.middle is not None), None)
-    return Found(best, reference, spaces[best.name].edges(best.trial.params), finished, rows)
+        found = hard.try_weights(best, budget)
+        best = best if found is None else replace(best, judged=found)
+        best = replace(best, half_life=ages.try_half_lives(best, for_ages))
+    rule = next((c.middle for c in choices if c.measure is measures[0] and c.middle is not None), 0.0)
+    gain = best.judged.figure / rule - 1.0 if rule else 0.0
+    return Found(best, gain, best.measure.space.edges(best.trial.params), finished, rows)
 
 
 def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choice:
@@ -161,39 +134,23 @@ def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choic
     # error.
     best = best_trial(trials, min_gain)
     same = [t for t in trials if t.level == best.level and t.params["K"] == best.params["K"]]
-    middle = next((t for t in same if t.judged.plain is not None), None)
+    middle = next((t for t in same if t.plain is not None), None)
     last = measure.stops(best.params)[-1]  # the same for all settings of a K
     plain = {"n_iter": last, "readout_exponent": min(measure.space.readouts, key=abs)}
-    taken = best.judged.taken if best.level == TOP else plain
-    figure, base, row = best.figure, None, best.judged.row
-    searched = confirmed = None
-    if middle is not None:
-        first = sorted((t for t in same if t is not middle), key=lambda t: -t.figure)[:_CONFIRMED]
-        found = [(trial, measure.confirmed(trial)) for trial in (middle, *first)]
-        reference = found[0][1].plain
-        assert reference is not None
-        best, taken, row = middle, plain, found[0][1].row
-        base = figure = float(np.nanmean(reference))
-        searched, confirmed = middle.judged.plain, reference
-        for trial, judged in found:
-            users = judged.users
-            if users is not None and np.nanmean(users) > figure and beyond_noise(users, reference):
-                best, taken, row = trial, judged.taken, judged.row
-                figure = float(np.nanmean(users))
-                searched, confirmed = trial.judged.users, users
-    params = {**measure.settings(best.params, measure.prepared.whole, best.params["K"]), **taken}
-    setting = hard.Setting(best.params, taken, searched, confirmed)
-    return Choice(measure.name, measure.loss, params, figure, base, best, row, setting)
-
-
-def _with_hard_negatives(measure: Measurement, choice: Choice, budget: float) -> Choice:
-    """The choice, with hard negatives where they are worth it."""
-    found = hard.try_weights(measure, choice.setting, budget)
-    if found is None:
-        return choice
-    params, judged = found
-    settled = measure.settings(params, measure.prepared.whole, params["K"])
-    return replace(choice, params={**settled, **judged.taken}, figure=judged.figure, row=judged.row)
+    if middle is None:
+        return Choice(measure, best, best if best.level == TOP else replace(best, taken=plain))
+    first = sorted((t for t in same if t is not middle), key=lambda t: -t.figure)[:CONFIRMED]
+    confirmed = [(trial, measure.confirmed(trial)) for trial in (middle, *first)]
+    trial, judged = replace(middle, users=middle.plain), confirmed[0][1]
+    reference = judged.plain
+    assert reference is not None
+    base = float(np.nanmean(reference))
+    judged = replace(judged, figure=base, users=reference, taken=plain)
+    for one, found in confirmed:
+        figure = -np.inf if found.users is None else float(np.nanmean(found.users))
+        if figure > judged.figure and beyond_noise(found.users, reference):
+            trial, judged = one, replace(found, figure=figure)
+    return Choice(measure, trial, judged, base)
 
 
 def settle_values(

@@ -1,9 +1,10 @@
 """Successive halving over cheap fits, then refinement at full cost, guided by a Gaussian process."""
 
 import warnings
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -31,33 +32,25 @@ _POINTS = 80  # that the Gaussian process is fitted to at most
 _LEARN = 3  # its length scales are learned anew after so many proposals
 
 
-class Judged(NamedTuple):
-    """What a measurement found."""
+@dataclass(frozen=True)
+class Trial:
+    """A setting that was measured, and what was found."""
 
+    params: dict[str, Any]  # with K, but not as lowered by the level
+    level: int  # position in `LEVELS`
     figure: float  # validation quality; larger is better
-    taken: dict[str, Any] = {}  # what the fit itself chose: iterations, exponent of the read-out
+    taken: dict[str, Any] = field(default_factory=dict)  # what the fit itself chose: iterations, read-out
     users: np.ndarray | None = None  # the figures that it is the mean of
     plain: np.ndarray | None = None  # those of all iterations without read-out
     row: int = -1  # of the table
     cost: float | None = None  # in default fits with its K; None: as planned
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A setting that was measured."""
-
-    point: np.ndarray  # its place in the unit cube
-    params: dict[str, Any]  # with K, but not as lowered by the level
-    level: int  # position in `LEVELS`
-    figure: float  # validation quality; larger is better
-    judged: Judged = Judged(0.0)
-
-
 class OutOfTimeError(Exception):
     """Raised by a measurement that may not start any more."""
 
 
-Measure = Callable[[dict[str, Any], int], float | Judged]
+Measure = Callable[[dict[str, Any], int], Trial]
 #: What a measurement with so many factors costs at a level, in default fits with that K; the third argument
 #: is the most iterations, where they are fewer than a fit's.
 Cost = Callable[[int, int, int | None], float]
@@ -98,7 +91,7 @@ def search(
     climb: float | None = None,
     trials: list[Trial] | None = None,
 ) -> list[Trial]:
-    """Look for the best setting of a space; ``measure(params, level)`` gives the quality of one."""
+    """Look for the best setting of a space; ``measure(params, level)`` is the trial of one."""
     # Many settings at the lowest level, the best third of them at the next, the best of these in full, beside
     # the middle of the space; then refinement in full. `budget` is in fits at full cost with the first K of
     # the ladder; a larger K has `climb`, in fits with that K (default: a fifth of the budget), and must gain
@@ -115,10 +108,8 @@ def search(
         if key in seen:
             return
         seen.add(key)
-        found = measure(params, level)
-        judged = found if isinstance(found, Judged) else Judged(found)
-        spent += cost(K, level, None) if judged.cost is None else judged.cost
-        trial = Trial(space.point(params), params, level, judged.figure, judged)
+        trial = measure(params, level)
+        spent += cost(K, level, None) if trial.cost is None else trial.cost
         done.append(trial)
         proposer.tell(trial)
 
@@ -138,9 +129,10 @@ def search(
                 run(middle, level, K)
             ranked = sorted((t for t in done if t.level == level - 1), key=lambda t: -t.figure)
             near = [t for k, t in enumerate(ranked) if k == 0 or t.figure >= _NEAR * ranked[0].figure]
-            for trial in _apart_first(near if level == TOP else ranked):
+            points = [space.point(trial.params) for trial in (near if level == TOP else ranked)]
+            for point in _apart_first(points):
                 if sum(t.level == level for t in done) < per_level[level]:
-                    run(trial.point, level, K)
+                    run(point, level, K)
         # What fits left that ended early is for more of them.
         for _ in range(most - sum(t.level == TOP for t in done)):
             if spent + cost(K, TOP, None) <= budget + 1e-9:
@@ -148,10 +140,10 @@ def search(
     best = best_trial(done, min_gain)
     for larger in space.ladder[1:]:
         # Where so many iterations were best, more are not with more factors.
-        n_iter = best.judged.taken.get("n_iter")
+        n_iter = best.taken.get("n_iter")
         enough = {} if n_iter is None else {"n_iter": n_iter}
         try:
-            run(best.point, TOP, larger, **enough)
+            run(space.point(best.params), TOP, larger, **enough)
         except InsufficientMemoryError as error:
             warnings.warn(f"K={larger} does not fit, so that the search ends below: {error}", stacklevel=2)
             break
@@ -167,14 +159,15 @@ def search(
     return done
 
 
-def _apart_first(ranked: list[Trial]) -> list[Trial]:
-    """The order in which trials go on: the best, the best of those far from all before, then the rest."""
+def _apart_first(ranked: list[np.ndarray]) -> list[np.ndarray]:
+    """The order in which points go on: the best, the best of those far from all before, then the rest."""
     # Cheap figures are noisy, and a search that trusts them measures one peak many times.
-    first: list[Trial] = []
-    for trial in ranked:
-        if all(np.abs(trial.point - other.point).max(initial=0.0) > _OTHER for other in first):
-            first.append(trial)
-    return [*first, *(trial for trial in ranked if all(trial is not other for other in first))]
+    first: list[np.ndarray] = []
+    rest: list[np.ndarray] = []
+    for point in ranked:
+        far = all(np.abs(point - other).max(initial=0.0) > _OTHER for other in first)
+        (first if far else rest).append(point)
+    return first + rest
 
 
 def best_trial(trials: list[Trial], min_gain: float = 0.0) -> Trial:
@@ -225,11 +218,13 @@ class GaussianProcess:
 
     def refine(self, trials: list[Trial], K: int, level: int) -> np.ndarray:
         """The candidate of the largest expected improvement at this level and K."""
+        from scipy.special import ndtr  # costly to import
+
         rng = self.rng
         inputs, values = self._data(trials)
         here = self._cost(K, level)
         same = [t for t in trials if t.level == level]
-        centre = best_trial(same).point
+        centre = self.space.point(best_trial(same).params)
         spread = rng.choice([0.03, 0.08, 0.2], size=(_CANDIDATES, 1))
         near = centre + spread * rng.standard_normal((_CANDIDATES, len(centre)))
         candidates = np.vstack([np.clip(near, 0.0, 1.0), rng.random((_CANDIDATES // 4, len(centre)))])
@@ -239,8 +234,12 @@ class GaussianProcess:
         for k, dimension in enumerate(self.space.dimensions.values()):
             if isinstance(dimension, OneOf):
                 candidates[:, k] = [dimension.place(dimension.value(u)) for u in candidates[:, k]]
-        measured = np.array([t.point for t in same if t.params["K"] == K]).reshape(-1, len(centre))
-        apart = np.abs(candidates[:, None] - measured).max(axis=2, initial=0.0).min(axis=1, initial=1.0)
+        measured = [self.space.point(t.params) for t in same if t.params["K"] == K]
+        apart = (
+            np.abs(candidates[:, None] - np.reshape(measured, (-1, len(centre))))
+            .max(axis=2, initial=0.0)
+            .min(axis=1, initial=1.0)
+        )
         fresh = apart > _APART
         candidates = candidates[fresh] if fresh.any() else candidates[:1]
         at = np.hstack([candidates, np.tile(here, (len(candidates), 1))])
@@ -249,8 +248,11 @@ class GaussianProcess:
             mean, deviation, self.kernel = _posterior(inputs, values, at, self.kernel, learn)
         self.asked += 1
         best = values[np.all(inputs[:, len(centre) :] == here, axis=1)]
-        target = best.max() if len(best) else values.max()
-        return candidates[int(np.argmax(_improvement(mean, deviation, target)))]
+        above = mean - (best.max() if len(best) else values.max())
+        deviation = np.maximum(deviation, 1e-12)
+        z = above / deviation
+        expected = above * ndtr(z) + deviation * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+        return candidates[int(np.argmax(expected))]
 
     def _cost(self, K: int, level: int) -> np.ndarray:
         return np.array([0.25 * np.log2(size(level, K, 1)[0] / self.space.ladder[0]), level / TOP])
@@ -261,7 +263,7 @@ class GaussianProcess:
             group = [t for t in trials if (t.params["K"], t.level) == cost]
             top = max(t.figure for t in group)
             for t in group:
-                rows.append(np.hstack([t.point, self._cost(*cost)]))
+                rows.append(np.hstack([self.space.point(t.params), self._cost(*cost)]))
                 values.append(t.figure / top if top > 0 else 0.0)
         inputs, relative = np.array(rows), np.array(values)
         keep = np.sort(np.argsort(-relative, kind="stable")[:_POINTS])
@@ -291,56 +293,42 @@ def _posterior(
     return mean, deviation, model.kernel_
 
 
-def _improvement(mean: np.ndarray, deviation: np.ndarray, best: float) -> np.ndarray:
-    """Expected improvement over ``best`` of normal variables."""
-    from scipy.special import ndtr
-
-    deviation = np.maximum(deviation, 1e-12)
-    z = (mean - best) / deviation
-    return (mean - best) * ndtr(z) + deviation * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
-
-
 class Optuna:
     """Points by Optuna's tree-structured Parzen estimator (the ``tune`` extra)."""
 
     def __init__(self, space: Space, random_state: int) -> None:
-        optuna = optional("optuna", "sampler='optuna' needs optuna: pip install 'rgals[tune]'")
-        self.optuna, self.space, self.random_state = optuna, space, random_state
+        self.optuna = optional("optuna", "sampler='optuna' needs optuna: pip install 'rgals[tune]'")
+        self.space, self.random_state = space, random_state
         # A study for each cost: figures of different costs must not be compared.
-        self.studies: dict[tuple[int, int], Any] = {}
+        self.studies: defaultdict[tuple[int, int], Any] = defaultdict(self._study)
         self.asked: dict[tuple[int, int], Any] = {}
-        unit = optuna.distributions.FloatDistribution(0.0, 1.0)
+        unit = self.optuna.distributions.FloatDistribution(0.0, 1.0)
         self.distributions: dict[str, Any] = dict.fromkeys(space.dimensions, unit)
 
-    def _study(self, level: int, K: int) -> Any:
-        if (level, K) not in self.studies:
-            self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
-            sampler = self.optuna.samplers.TPESampler(seed=self.random_state, multivariate=False)
-            self.studies[level, K] = self.optuna.create_study(direction="maximize", sampler=sampler)
-        return self.studies[level, K]
-
-    def _ask(self, level: int, K: int) -> np.ndarray:
-        trial = self.asked[level, K] = self._study(level, K).ask(self.distributions)
-        return np.array([trial.params[name] for name in self.space.dimensions])
+    def _study(self) -> Any:
+        self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
+        sampler = self.optuna.samplers.TPESampler(seed=self.random_state, multivariate=False)
+        return self.optuna.create_study(direction="maximize", sampler=sampler)
 
     def next(self, n: int) -> np.ndarray:
         """What the estimator suggests at the lowest cost; the centre first."""
-        return self.space.middle if n == 0 else self._ask(0, self.space.ladder[0])
+        return self.space.middle if n == 0 else self.refine([], self.space.ladder[0], 0)
 
     def refine(self, trials: list[Trial], K: int, level: int) -> np.ndarray:
         """What the estimator suggests at this level."""
-        return self._ask(level, K)
+        trial = self.asked[level, K] = self.studies[level, K].ask(self.distributions)
+        return np.array([trial.params[name] for name in self.space.dimensions])
 
     def tell(self, trial: Trial) -> None:
         """Add a measurement to the study of its cost."""
         cost = trial.level, trial.params["K"]
         asked = self.asked.pop(cost, None)
         if asked is not None:
-            self._study(*cost).tell(asked, trial.figure)
+            self.studies[cost].tell(asked, trial.figure)
             return
-        params = dict(zip(self.space.dimensions, map(float, trial.point), strict=True))
+        params = dict(zip(self.space.dimensions, map(float, self.space.point(trial.params)), strict=True))
         told = {"params": params, "distributions": self.distributions, "value": trial.figure}
-        self._study(*cost).add_trial(self.optuna.trial.create_trial(**told))
+        self.studies[cost].add_trial(self.optuna.trial.create_trial(**told))
 
 
 PROPOSERS: dict[str, type] = {"gp": GaussianProcess, "optuna": Optuna}

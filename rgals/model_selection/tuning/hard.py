@@ -1,28 +1,19 @@
 """Hard negatives beside a setting that was found: which weight, and how much regularisation."""
 
 import warnings
-from typing import Any, NamedTuple
+from functools import cache
 
 import numpy as np
 
-from rgals.model_selection.tuning.halving import TOP, Judged
+from rgals.model_selection.tuning.halving import TOP, Trial
 from rgals.model_selection.tuning.judging import beyond_noise, outwards
 from rgals.model_selection.tuning.space import Range
-from rgals.model_selection.tuning.trials import Measurement
+from rgals.model_selection.tuning.trials import Choice, Measurement
 from rgals.runtime.errors import InsufficientMemoryError
 from rgals.training.start import DRAWS
 
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0)
 REGS = (0.36, 0.6, 1.0, 1.7, 2.9)  # of the setting's, where it is searched
-
-
-class Setting(NamedTuple):
-    """What was found without, and the figures of the users whom it was judged by."""
-
-    params: dict[str, Any]
-    taken: dict[str, Any]  # iterations and read-out
-    searched: np.ndarray | None  # on the parts that search,
-    confirmed: np.ndarray | None  # and on those that confirm
 
 
 def iterations(measure: Measurement, found: int) -> int:
@@ -43,50 +34,51 @@ def reserve(measure: Measurement, most: float) -> float:
     return min((len(weights) + 1) * one + last, most) if one + last <= most else 0.0
 
 
-def try_weights(measure: Measurement, given: Setting, budget: float) -> tuple[dict[str, Any], Judged] | None:
+def try_weights(given: Choice, budget: float) -> Trial | None:
     """The setting with hard negatives where that is better beyond noise, as far as the budget goes."""
     # Weights from 1 outwards while that pays, then reg beside the best. What is best on the parts that search
     # is confirmed on the others.
+    measure, reference = given.measure, given.trial.users
     weights = [0.0, *(weight for weight in measure.space.weights if weight > 0)]
     searched, others = measure.prepared.searched, measure.prepared.others
-    n_iter = iterations(measure, given.taken["n_iter"])
-    if len(weights) == 1 or not n_iter or given.searched is None or given.confirmed is None:
+    n_iter = iterations(measure, given.judged.taken["n_iter"])
+    if len(weights) == 1 or not n_iter or given.middle is None or reference is None:
         return None
-    without, left = float(np.nanmean(given.searched)), budget
-    taken = {**given.taken, "n_iter": n_iter}
-    found: dict[tuple[float, float], tuple[dict[str, Any], Judged]] = {}
+    without, left = float(np.nanmean(reference)), budget
+    taken = {**given.judged.taken, "n_iter": n_iter}
 
-    def judged(weight: float, times: float = 1.0) -> float:
+    @cache
+    def tried(weight: float, times: float) -> Trial | None:
         nonlocal left
+        params = {**given.trial.params, "n_iter": n_iter, "hard_negatives": weight}
+        if times != 1:
+            params["reg"] = float(f"{params['reg'] * times:.4g}")
+        last = measure.hard_cost(params, others) + measure.extra_cost(params)
+        if measure.late or measure.hard_cost(params, searched) + last > left:
+            return None
+        try:
+            trial = measure.again("hard negatives", params, taken, searched, TOP)
+        except InsufficientMemoryError as error:
+            warnings.warn(f"hard negatives do not fit, so that none are tried: {error}", stacklevel=2)
+            return None
+        left -= trial.cost or 0.0
+        return trial
+
+    def figure(weight: float, times: float = 1.0) -> float:
         if weight == 0:
             return without
-        if (weight, times) not in found:
-            params = {**given.params, "n_iter": n_iter, "hard_negatives": weight}
-            if times != 1:
-                params["reg"] = float(f"{params['reg'] * times:.4g}")
-            last = measure.hard_cost(params, others) + measure.extra_cost(params)
-            if measure.late or measure.hard_cost(params, searched) + last > left:
-                return -np.inf
-            try:
-                trial = measure.again("hard negatives", params, taken, searched, TOP)
-            except InsufficientMemoryError as error:
-                warnings.warn(f"hard negatives do not fit, so that none are tried: {error}", stacklevel=2)
-                return -np.inf
-            left -= trial.cost or 0.0
-            found[weight, times] = params, trial
-        return found[weight, times][1].figure
+        trial = tried(weight, times)
+        return -np.inf if trial is None else trial.figure
 
     start = weights.index(1.0) if 1.0 in weights else len(weights) // 2
-    weight = weights[outwards(lambda at: judged(weights[at]), len(weights), start)]
-    if weight == 0 or (weight, 1.0) not in found or judged(weight) <= without:
+    weight, times = weights[outwards(lambda at: figure(weights[at]), len(weights), start)], 1.0
+    if figure(weight) <= without:
         return None
-    times = 1.0
     if isinstance(measure.space.dimensions.get("reg"), Range):
-        times = REGS[outwards(lambda at: judged(weight, REGS[at]), len(REGS), REGS.index(1.0))]
-    params, best = found[weight, times]
-    reference = given.searched
+        times = REGS[outwards(lambda at: figure(weight, REGS[at]), len(REGS), REGS.index(1.0))]
+    best = tried(weight, times)
+    assert best is not None
     if others:
-        best = measure.again("hard negatives confirmed", params, taken, others, TOP + 1)
-        reference = given.confirmed
-    # A fit that failed has no figures of users.
-    return (params, best) if best.users is not None and beyond_noise(best.users, reference) else None
+        best = measure.again("hard negatives confirmed", best.params, taken, others, TOP + 1)
+        reference = given.judged.users
+    return best if beyond_noise(best.users, reference) else None

@@ -27,7 +27,6 @@ class Look:
     n_jobs: int | None = None
     patient: bool = True  # a fit goes on that has become worse
     judged: int = 0  # times
-    degrees: Degrees | None = None
     figures: dict[int, np.ndarray] = field(default_factory=dict)  # of every judged user, by iteration
     kept: int | None = None
     factors: Factors | None = None
@@ -48,7 +47,6 @@ class Look:
 
     def end(self, model: RGALS) -> None:
         """Judge what the fit ended with, early or not."""
-        self.degrees = model._state().degrees
         for stop in sorted(self.stops - set(self.figures)):
             self._judge(stop, factors_of(model, self.split))
 
@@ -62,10 +60,10 @@ class Look:
         if better:
             self.kept, self.factors = iteration, (factors[0].copy(), factors[1].copy())
 
-    def read_out(self, exponents: tuple[float, ...]) -> None:
+    def read_out(self, exponents: tuple[float, ...], degrees: Degrees) -> None:
         """Judge the kept factors with exponents: outwards from the one nearest to 0, while that pays."""
-        assert self.factors is not None and self.kept is not None and self.degrees is not None
-        (users, items), kept, degrees = self.factors, self.kept, self.degrees
+        assert self.factors is not None and self.kept is not None
+        (users, items), kept = self.factors, self.kept
         self.factors = None
 
         def judged(at: int) -> float:
@@ -107,8 +105,10 @@ def each_user(factors: Factors, split: Fold, metric: str, n_jobs: int | None) ->
     return evaluate(factors, *known, users=split.users, per_user=True, n_jobs=n_jobs)[0][metric]
 
 
-def beyond_noise(figures: np.ndarray, reference: np.ndarray) -> bool:
-    """Whether figures of users are better than others of them by more than the standard error."""
+def beyond_noise(figures: np.ndarray | None, reference: np.ndarray | None) -> bool:
+    """Whether figures of users, which a failed fit has not, beat others of them by over a standard error."""
+    if figures is None or reference is None:
+        return False
     gains = figures - reference
     gains = gains[~np.isnan(gains)]
     if len(gains) < 2:

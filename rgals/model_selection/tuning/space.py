@@ -174,16 +174,15 @@ def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
     small = min(X.shape)
     ladder = [K for K in (64, 128, 256, 512, 1024) if small >= K] or [max(1, small // 2)]
     centre = rule(loss, X, ladder[0])
-    weights = {k: v for k, v in centre.items() if not k.endswith("_exponent")}
-    space: dict[str, Any] = {k: _around(v, _REACH.get(k, _FAR)) for k, v in weights.items()}
+    space: dict[str, Any] = {}
+    for name, value in centre.items():
+        if not name.endswith("_exponent"):
+            reach = _REACH.get(name, _FAR)
+            low = float(f"{value / reach:.4g}")
+            space[name] = low, low * reach * reach
     known = inspect.signature(type(loss)).parameters
     space |= {name: value for name, value in _EXPONENTS.items() if name in known}
     return {**space, "reg_exponent": 1.0, "readout_exponent": list(READOUTS), "K": ladder}
-
-
-def _around(centre: float, factor: float) -> tuple[float, float]:
-    low = float(f"{centre / factor:.4g}")
-    return low, low * factor * factor
 
 
 def make_space(loss: Loss, X: CSR, given: Mapping[str, Any]) -> Space:
@@ -200,7 +199,7 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any]) -> Space:
     fixed: dict[str, Any] = {}
     ladder = _ladder(space.pop("K"), X)
     readouts = _listed("readout_exponent", space.pop("readout_exponent"), -1.0, 1.0)
-    stops = _listed("n_iter", space.pop("n_iter", []), 1, 1 << 30)
+    stops = _listed("n_iter", space.pop("n_iter", []), 1, 1 << 30, int)
     weights = _listed("hard_negatives", space.pop("hard_negatives", 0.0), 0.0, math.inf)
     ages = space.pop("half_life", None)
     half_lives = tuple(ages) if isinstance(ages, list) else () if ages in (None, 0) else (ages,)
@@ -214,15 +213,16 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any]) -> Space:
         else:
             fixed[name] = value
     centre = rule(loss, X, ladder[0])
-    tried = tuple(int(n) for n in stops), weights, half_lives
-    return Space(dimensions, fixed, centre, ladder, readouts, *tried)
+    return Space(dimensions, fixed, centre, ladder, readouts, stops, weights, half_lives)
 
 
-def _listed(name: str, given: Any, low: float, high: float) -> tuple[float, ...]:
+def _listed(name: str, given: Any, low: float, high: float, kind: Any = int | float) -> tuple[Any, ...]:
     """Values that are judged on every fit: one, or a list of them."""
     values = given if isinstance(given, list) else [given]
-    if not all(isinstance(v, int | float) and not isinstance(v, bool) and low <= v <= high for v in values):
-        raise ParameterError("space", {name: given}, f"give one number, or a list, of {low:g} to {high:g}")
+    good = all(isinstance(v, kind) and not isinstance(v, bool) and low <= v <= high for v in values)
+    if not good or (name == "readout_exponent" and not values):
+        what = "integer" if kind is int else "number"
+        raise ParameterError("space", {name: given}, f"give one {what}, or a list, of {low:g} to {high:g}")
     return tuple(sorted(set(values)))
 
 

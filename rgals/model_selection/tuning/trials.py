@@ -15,8 +15,8 @@ from rgals.losses import Loss, rule
 from rgals.matrix.csr import CSR
 from rgals.matrix.weighting import Weighting
 from rgals.model_selection.tuning.cost import fit_cost, judge_cost
-from rgals.model_selection.tuning.halving import TOP, Judged, OutOfTimeError, Trial, size
-from rgals.model_selection.tuning.judging import Look, beyond_noise, each_user, factors_of
+from rgals.model_selection.tuning.halving import TOP, OutOfTimeError, Trial, size
+from rgals.model_selection.tuning.judging import Look, beyond_noise
 from rgals.model_selection.tuning.prepared import Fold, Prepared
 from rgals.model_selection.tuning.space import OF_MODEL, Space
 from rgals.runtime.errors import NumericalError, PrecisionWarning
@@ -24,6 +24,7 @@ from rgals.solvers.hard_negatives import HardNegatives
 from rgals.training.start import DRAWS
 
 _WARM = 5  # iterations of the fit that cheap ones start from
+CONFIRMED = 3  # settings that are judged by other hidden parts too, beside the middle of the space
 
 
 def of_estimator(loss: Loss, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,13 +37,6 @@ def of_estimator(loss: Loss, params: Mapping[str, Any]) -> dict[str, Any]:
         warmup = n_iter - min(DRAWS, n_iter // 2)
         of_model["hard_negatives"] = HardNegatives(of_model["hard_negatives"], warmup=warmup)
     return {"loss": type(loss)(**{**loss.get_params(), **of_loss}), **of_model}
-
-
-def make_model(loss: Loss, params: Mapping[str, Any], level: int, **common: Any) -> RGALS:
-    """The estimator of a setting, as cheap as its level says."""
-    given = {**common, **of_estimator(loss, params)}
-    given["K"], given["n_iter"] = size(level, given["K"], given["n_iter"])
-    return RGALS(**given)
 
 
 @dataclass
@@ -62,35 +56,44 @@ class Measurement:
     _starts: dict[int, RGALS | None] = field(default_factory=dict)
     _rules: dict[tuple[int, int], dict[str, float]] = field(default_factory=dict)
 
-    def __call__(self, params: dict[str, Any], level: int) -> Judged:
+    def __call__(self, params: dict[str, Any], level: int) -> Trial:
         """Mean of the metric over the splits; 0 where a system could not be solved."""
         asked = {"params": params, "stops": self.iterations, "readouts": self.space.readouts}
-        key = json.dumps([self.name, level, asked if level == TOP else params], sort_keys=True, default=str)
+        key = [self.name, level, asked if level == TOP else params]
+        splits = self.prepared.searched if level == TOP else self.prepared.cheap
+        return self._recorded(key, params, level, splits)
 
-        def measure() -> dict[str, Any]:
-            if self.late:
-                raise OutOfTimeError
-            if level < TOP:
-                return self._cheap(params, level)
-            self.ahead(params["K"])
-            return self._in_full(params, self.prepared.searched)
+    def confirmed(self, trial: Trial) -> Trial:
+        """A setting in full, as it was taken, judged by the other splits."""
+        if not self.prepared.others or trial.users is None:
+            return trial
+        return self.again("confirmed", trial.params, trial.taken, self.prepared.others, TOP + 1)
 
-        return self._recorded(key, level, measure)
+    def again(self, why: str, params: dict, taken: dict, splits: list[Fold], level: int) -> Trial:
+        """A setting with iterations and a read-out that are known, judged by some splits."""
+        return self._recorded([why, self.name, params, taken], params, level, splits, taken)
 
-    def _recorded(self, key: str, level: int, measure: Callable[[], dict[str, Any]]) -> Judged:
+    def _recorded(
+        self, key: list, params: dict, level: int, splits: list[Fold], taken: dict | None = None
+    ) -> Trial:
         """What the journal has under a key, or else what is measured, which it has from then on; reported."""
-        row = self.journal.get(key) if self.journal is not None else None
+        key_text = json.dumps(key, sort_keys=True, default=str)
+        row = self.journal.get(key_text) if self.journal is not None else None
         if row is None:
+            if taken is None and self.late:
+                raise OutOfTimeError
+            if taken is None and level == TOP:
+                self.ahead(params["K"])
             with warnings.catch_warnings():
                 # Of what the search tries, not of what it finds.
                 warnings.simplefilter("ignore", PrecisionWarning)
-                row = {"loss": self.name, "level": level, **measure()}
+                row = {"loss": self.name, "level": level, **self._measured(params, splits, level, taken)}
             if self.journal is not None:
-                row = self.journal.add(key, row)
+                row = self.journal.add(key_text, row)
         number = self.report({k: v for k, v in row.items() if k not in ("key", "users", "plain")})
-        taken = {name: row["params"][name] for name in ("n_iter", "readout_exponent")}
+        found = {name: row["params"][name] for name in ("n_iter", "readout_exponent")}
         users, plain = (np.array(row[name]) if name in row else None for name in ("users", "plain"))
-        return Judged(row[self.metric], taken, users, plain, number, row["cost"])
+        return Trial(params, level, row[self.metric], found, users, plain, number, row["cost"])
 
     @property
     def late(self) -> bool:
@@ -112,37 +115,34 @@ class Measurement:
 
     def cost(self, K: int, level: int, n_iter: int | None = None) -> float:
         """Of a measurement, in default fits with that K, at most."""
-        stops = [n for n in self.iterations if n_iter is None or n <= n_iter]
-        width, n_iter = size(level, K, stops[-1])
+        width, n_iter = size(level, K, n_iter or self.iterations[-1])
+        if level < TOP:
+            return self.price(self.prepared.cheap, K, n_iter, 1, width)
         # The line search of the read-out looks at three exponents beside 0, in the mean.
-        looks = len(stops) + min(3, len(self.space.readouts) - 1) if level == TOP else 1
-        splits = self.prepared.searched if level == TOP else self.prepared.cheap
-        return self._price(splits, K, width, n_iter, looks)
+        looks = len(self.stops({"n_iter": n_iter})) + min(3, len(self.space.readouts) - 1)
+        return self.price(self.prepared.searched, K, n_iter, looks)
 
-    def confirming_cost(self, K: int) -> float:
-        """Of judging a setting again by the other splits: a look or two, but for the middle."""
-        return self._price(self.prepared.others, K, K, self.iterations[-1], 2)
-
-    def _price(
-        self, splits: list[Fold], K: int, width: int, n_iter: Any, looks: Any, weight: float = 0.0
+    def price(
+        self,
+        splits: list[Fold],
+        K: int,
+        n_iter: Any,
+        looks: Any,
+        width: int | None = None,
+        weight: float = 0.0,
     ) -> float:
-        """Of fits with so many factors and iterations that are judged so many times: of all, or of each."""
+        """Of fits with so many iterations that are judged so many times, in default fits with that K."""
+        # `n_iter` and `looks`: of all fits, or of each; `width`: their factors, K without.
         n_iter, looks = (np.broadcast_to(number, len(splits)).tolist() for number in (n_iter, looks))
-        total = 0.0
+        width, total = width or K, 0.0
         for split, n, m in zip(splits, n_iter, looks, strict=True):
             total += fit_cost(split.train, width, n, weight)
             total += m * judge_cost(len(split.users), split.train.n_cols, width)
         return total / self.prepared.default_cost(K, self.common["n_iter"])
 
-    def later_cost(self, K: int, n_iter: int) -> float:
-        """Of judging a setting by what came last, in default fits with the first K."""
-        assert self.prepared.later is not None
-        return self._price([self.prepared.later], self.space.ladder[0], K, n_iter, 1)
-
     def hard_cost(self, params: Mapping[str, Any], splits: list[Fold]) -> float:
         """Of a setting with hard negatives: a look, and one with its read-out."""
-        K = params["K"]
-        return self._price(splits, K, K, params["n_iter"], 2, params["hard_negatives"])
+        return self.price(splits, params["K"], params["n_iter"], 2, weight=params["hard_negatives"])
 
     def extra_cost(self, params: Mapping[str, Any]) -> float:
         """Of the last fit, beyond the one that the budget has for it."""
@@ -150,11 +150,12 @@ class Measurement:
         fit = fit_cost(self.prepared.whole, K, params["n_iter"], params["hard_negatives"])
         return max(fit / self.prepared.default_cost(K, self.common["n_iter"]) - 1.0, 0.0)
 
-    def first_cost(self) -> float:
-        """Of the fits that the lowest level starts from."""
+    def spare(self) -> float:
+        """Of what a search does beside its trials: the fits that cheap ones start from, and what confirms."""
+        # A look or two, but for the middle.
         K = self.space.ladder[0]
-        total = sum(fit_cost(split.train, size(0, K, 1)[0], _WARM) for split in self.prepared.cheap)
-        return total / self.prepared.default_cost(K, self.common["n_iter"])
+        again = self.price(self.prepared.others, K, self.iterations[-1], 2)
+        return (1 + CONFIRMED) * again + self.price(self.prepared.cheap, K, _WARM, 0, size(0, K, 1)[0])
 
     def settings(self, params: Mapping[str, Any], matrix: CSR, K: int) -> dict[str, Any]:
         """Parameters as the rule carries them over: to other data, and from the first K to another."""
@@ -164,75 +165,56 @@ class Measurement:
             self._rules[key] = rule(self.loss, weighted, K)
         return {**self.space.carried(params, self._rules[key]), "K": K}
 
+    def _model(self, params: dict[str, Any]) -> RGALS:
+        return RGALS(**{**self.common, **of_estimator(self.loss, params)})
+
     def _start(self, k: int, params: dict[str, Any]) -> RGALS | None:
         """A fit in the middle of the space, from whose user factors cheap fits start; None where it fails."""
         if k not in self._starts:
             train, middle = self.prepared.cheap[k].train, self.space.params(self.space.middle)
-            model = make_model(self.loss, self.settings(middle, train, params["K"]), TOP, **self.common)
+            model = self._model(self.settings({**middle, "n_iter": _WARM}, train, params["K"]))
             try:
-                self._starts[k] = model.set_params(n_iter=_WARM).fit(train)
+                self._starts[k] = model.fit(train)
             except NumericalError:
                 self._starts[k] = None
         return self._starts[k]
 
-    def _cheap(self, params: dict[str, Any], level: int) -> dict[str, Any]:
-        """A setting with few factors and iterations; at the lowest level from the factors of the middle."""
-        figures, started, fault = [], time.perf_counter(), ""
-        width, n_iter = size(level, params["K"], self.iterations[-1])
-        for k, split in enumerate(self.prepared.cheap):
-            shown = self.settings({**params, "n_iter": n_iter}, split.train, width)
-            model = make_model(self.loss, shown, level, **self.common)
+    def _measured(self, params: dict, splits: list[Fold], level: int, taken: dict | None) -> dict[str, Any]:
+        """A setting, judged along its fits, and with exponents of the read-out where these were best."""
+        # Cheap ones are judged at their end without a read-out, those of the lowest level start from the
+        # factors of the middle. Others end where they have become worse beyond noise. `taken`: iterations and
+        # read-out of a setting in full, where known.
+        level = level if taken is None else TOP
+        middle, iterations = self.space.params(self.space.middle), self.stops(params)
+        width, last = size(level, params["K"], iterations[-1])
+        if level < TOP:
+            taken = {"n_iter": last, "readout_exponent": 0.0}
+        best, exponents = None, self.space.readouts
+        if taken is not None:
+            best, exponents = taken["n_iter"], (taken["readout_exponent"],)
+        weight = params.get("hard_negatives", 0.0)
+        reference = level == TOP and not weight and all(params[name] == v for name, v in middle.items())
+        looks: list[Look] = []
+        started = time.perf_counter()
+        for k, split in enumerate(splits):
+            # The first part says how many iterations are best; the plain fit is judged on all of them.
+            stops = set(iterations) if best is None else {best, *((last,) if reference else ())}
+            stops = {last} if split.fold_in else stops
+            look = Look(split, self.metric, stops, best, self.common["n_jobs"], reference)
+            shown = self.settings({**params, "n_iter": max(look.stops)}, split.train, width)
+            model = self._model(shown)
             start = self._start(k, shown) if level == 0 else None
             if start is not None:
                 model.set_params(warm_start=True)
                 model._snapshot = start._snapshot
             try:
-                model.fit(split.train)
-            except NumericalError as error:
-                figures, fault = [0.0], str(error)
-                break
-            of_users = each_user(factors_of(model, split), split, self.metric, model.n_jobs)
-            figures.append(float(np.nanmean(of_users)))
-        row = self._row({**shown, "readout_exponent": 0.0}, figures, started, fault)
-        return {**row, "cost": self.cost(params["K"], level)}
-
-    def confirmed(self, trial: Trial) -> Judged:
-        """A setting in full, as it was taken, judged by the other splits."""
-        if not self.prepared.others or trial.judged.users is None:
-            return trial.judged
-        return self.again("confirmed", trial.params, trial.judged.taken, self.prepared.others, TOP + 1)
-
-    def again(self, why: str, params: dict, taken: dict, splits: list[Fold], level: int) -> Judged:
-        """A setting with iterations and a read-out that are known, judged by some splits."""
-        key = json.dumps([why, self.name, params, taken], sort_keys=True, default=str)
-        return self._recorded(key, level, lambda: self._in_full(params, splits, taken))
-
-    def _in_full(self, params: dict, splits: list[Fold], taken: dict | None = None) -> dict[str, Any]:
-        """A setting in full: judged along the fit, and with exponents of the read-out where that was best."""
-        # A fit that has become worse beyond noise ends there. `taken`: iterations and read-out, where known.
-        middle, iterations = self.space.params(self.space.middle), self.stops(params)
-        last, K = iterations[-1], params["K"]
-        best, exponents = None, self.space.readouts
-        if taken is not None:
-            best, exponents = taken["n_iter"], (taken["readout_exponent"],)
-        weight = params.get("hard_negatives", 0.0)
-        reference = not weight and all(params[name] == value for name, value in middle.items())
-        looks: list[Look] = []
-        started = time.perf_counter()
-        for split in splits:
-            # The first part says how many iterations are best; the plain fit is judged on all of them.
-            stops = set(iterations) if best is None else {best, *((last,) if reference else ())}
-            stops = {last} if split.fold_in else stops
-            look = Look(split, self.metric, stops, best, self.common["n_jobs"], reference)
-            shown = self.settings({**params, "n_iter": max(look.stops)}, split.train, K)
-            model = make_model(self.loss, shown, TOP, **self.common)
-            try:
                 model.fit(split.train, callbacks=look)
                 look.end(model)
             except NumericalError as error:
                 row = self._row({**shown, "readout_exponent": 0.0}, [0.0], started, str(error))
-                return {**row, "cost": self.hard_cost(params, splits) if weight else self.cost(K, TOP, last)}
-            look.read_out(exponents)
+                cost = self.hard_cost(params, splits) if weight else self.cost(params["K"], level, last)
+                return {**row, "cost": cost}
+            look.read_out(exponents, model._state().degrees)
             best = look.kept
             looks.append(look)
         common = [e for e in exponents if all(e in look.scores for look in looks)]
@@ -243,9 +225,10 @@ class Measurement:
             e = plain
         shown |= {"n_iter": best, "readout_exponent": e}
         row = self._row(shown, [float(np.nanmean(look.scores[e])) for look in looks], started, "")
-        row["users"] = found[e].tolist()
         run, judged = [max(look.stops) for look in looks], [look.judged for look in looks]
-        row["cost"] = self._price(splits, K, K, run, judged, weight)
+        row["cost"] = self.price(splits, params["K"], run, judged, width, weight)
+        if level == TOP:
+            row["users"] = found[e].tolist()
         if reference:
             row["plain"] = np.concatenate([look.figures[last] for look in looks]).tolist()
         return row
@@ -253,3 +236,26 @@ class Measurement:
     def _row(self, params: dict, figures: list[float], started: float, fault: str) -> dict[str, Any]:
         found = {"params": params, self.metric: float(np.mean(figures)), "splits": figures}
         return {**found, "seconds": time.perf_counter() - started, "error": fault}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting for the last fit, and what it is worth."""
+
+    measure: Measurement
+    trial: Trial  # as it was searched,
+    judged: Trial  # and as it was confirmed, with what it takes
+    middle: float | None = None  # figure of the middle of the space, which is the rule's
+    half_life: float | None = None
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """As a fit of everything takes them."""
+        asked = self.judged.params
+        settled = self.measure.settings(asked, self.measure.prepared.whole, asked["K"])
+        aged = {} if self.half_life is None else {"half_life": self.half_life}
+        return {**settled, **self.judged.taken, **aged}
+
+    def of_estimator(self) -> dict[str, Any]:
+        """The parameters of `RGALS`."""
+        return of_estimator(self.measure.loss, self.params)
