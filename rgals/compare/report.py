@@ -274,6 +274,7 @@ def summarise(
         found = runs[method.name]
         good = [r for r in found if not r["error"]]
         tuned = records[f"tuned {method.key()}"]
+        followed = records.get(f"objective {method.key(tuned['params'])}", {})
         times = {s: [seconds_to(r["curve"], s * best) for r in found] for s in SHARES}
         each = good[0].get("users", {}) if good else {}  # 0.1 kept none
         rows.append(
@@ -289,7 +290,7 @@ def summarise(
                 float(np.median([r["curve"][-1][0] for r in good])) if good else math.nan,
                 float(np.median([len(r["curve"]) for r in good])) if good else math.nan,
                 min((r["cpu_share"] for r in good), default=math.nan),
-                [r["error"] for r in found if r["error"]],
+                [r["error"] for r in [*found, followed] if r.get("error")],
                 [r["curve"] for r in good],
                 {m: np.mean([unpacked(r["users"][m]) for r in good], axis=0) for m in each},
             )
@@ -314,7 +315,7 @@ def _objectives(records: dict[str, dict[str, Any]], methods: Sequence[Method]) -
     for method in methods:
         tuned = records[f"tuned {method.key()}"]["params"]
         own, params = records.get(f"objective {method.key(tuned)}"), params_text(tuned)
-        if own is None:
+        if own is None or own.get("error"):
             continue
         add(method.label, own)
         tried = [r for key, r in records.items() if key.startswith(f"objective gradient {params} ")]

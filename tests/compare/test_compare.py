@@ -11,6 +11,7 @@ import re
 import numpy as np
 import pytest
 
+from rgals import RGALS
 from rgals.compare import METHODS, Effort, Method, compare, prepare
 from rgals.compare import runner as runner_module
 from rgals.compare.analysis import linear_rate, mean_and_spread, seconds_to
@@ -21,7 +22,7 @@ from rgals.datasets import make_implicit, read_interactions
 from rgals.files.journal import Journal
 from rgals.losses import IALS, RG2, Degrees, rule
 from rgals.matrix.validate import as_csr
-from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.errors import InputError, NumericalError, ParameterError
 from rgals.sgd.defaults import setting
 
 EFFORT = Effort(max_trials=3, time_limit=5.0, objective_iterations=10)
@@ -345,6 +346,31 @@ def test_a_method_that_diverges_is_reported_and_does_not_stop_the_rest(data, tmp
     rows = {row.method: row for row in result.rows}
     assert rows["bpr"].errors and "diverged" in rows["bpr"].errors[0] and not rows["rg2"].errors
     assert "diverged" in result.text() and "Runs that failed" in (tmp_path / "report.html").read_text()
+
+
+class Late(RGALS):
+    """Solves nothing in double precision, in which the objective is followed."""
+
+    def fit(self, X, y=None, **options):
+        if self.dtype == "float64":
+            raise NumericalError("row 3 is not positive definite")
+        return super().fit(X, y, **options)
+
+
+def test_an_objective_that_cannot_be_followed_is_reported_and_does_not_stop_the_rest(data):
+    effort = Effort(objective_iterations=8)
+    methods = {"late": Late(4, n_iter=2), "als": RGALS(4, n_iter=2)}
+    result = compare(data, methods, seeds=1, effort=effort, verbose=0)
+    rows = {row.method: row for row in result.rows}
+    assert rows["late"].errors == ["row 3 is not positive definite"] and not rows["als"].errors
+    assert rows["late"].test["ndcg@10"] == rows["als"].test["ndcg@10"]
+    assert list(result.objectives) == ["als"]
+
+
+def test_only_the_tuned_rg2_is_followed_by_gradient(data):
+    """Another method may have its name, and no alpha."""
+    result = compare(data, {"rg2": RGALS(4, n_iter=2)}, **{**OPTIONS, "seeds": 1})
+    assert list(result.objectives) == ["rg2"]
 
 
 def test_bad_requests_are_refused_before_anything_is_written(data, tmp_path):
