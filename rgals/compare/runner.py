@@ -169,10 +169,10 @@ class Runner:
             "data": short_digest(split.train, split.validation, split.test),
             "shape": list(split.train.shape),
             "interactions": [split.train.nnz, split.validation.nnz, split.test.nnz],
-            **{"K": self.K, "metric": self.metric, "patience": effort.patience},
-            "objective_iterations": effort.objective_iterations,
-            "validation_users": int(np.count_nonzero(self.watched.row_counts)),
         }
+        setting |= {"K": self.K, "metric": self.metric, "patience": effort.patience}
+        setting["objective_iterations"] = effort.objective_iterations
+        setting["validation_users"] = int(np.count_nonzero(self.watched.row_counts))
         names = [metric.name for metric in self.metrics]
         if set(names) - {self.metric} - set(TEST_METRICS):
             setting["metrics"] = names
