@@ -36,7 +36,7 @@ def draw(result: Comparison) -> Any:
     left.set_ylabel(f"validation {result.metric.upper()}")
     left.set_title(f"{result.name}, K={result.setting['K']}, {result.setting['machine']['threads']} threads")
     left.grid(alpha=0.25)
-    if result.rows:
+    if left.get_legend_handles_labels()[1]:
         left.legend(fontsize=8, loc="lower right")
     for label, found in result.objectives.items():
         objective = np.asarray(found["objective"])
@@ -53,7 +53,7 @@ def draw(result: Comparison) -> Any:
     right.set(yscale="log", xlabel="iterations or epochs", title="convergence of the objective")
     right.set_ylabel("objective minus its smallest value, relative")
     right.grid(alpha=0.25)
-    if result.objectives:
+    if right.get_legend_handles_labels()[1]:
         right.legend(fontsize=8)
     return figure
 

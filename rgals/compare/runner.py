@@ -233,9 +233,10 @@ class Runner:
         if found is not None and (found["finished"] or found["trials"] >= most):
             bar.update(most)
             return found
-        start = method.start_for(self.weighted, self.K)
-        start |= effort.start.get(method.name, {})
+        own = effort.start.get(method.name, {})
+        start = method.start_for(self.weighted, self.K) | own
         result = climb(method, most, partial(self._trial, method, bar), start)
+        result["params"] |= own if most == 0 else {}
         bar.update(most - result["trials"])  # found before the budget was spent
         return self.journal.add(key, result)
 
@@ -408,7 +409,7 @@ def climb(
     method: Method, max_trials: int, trial: Callable[[dict[str, float]], float], start: Mapping[str, float]
 ) -> dict[str, Any]:
     """Climb the ladders of a method's parameters one rung at a time until every neighbour is worse."""
-    # From the rungs nearest to ``start``; with max_trials=0 they are taken as they are.
+    # From the rungs nearest to ``start``; with max_trials=0 these are what is found.
     here = {name: _rung(ladder, start[name]) for name, ladder in method.ladders.items()}
     tried: dict[tuple[int, ...], float] = {}
 
@@ -444,5 +445,5 @@ def _rung(ladder: tuple[float, ...], value: float) -> int:
     """The nearest rung, by ratio where the ladder has no zero."""
     rungs = np.asarray(ladder)
     if rungs[0] > 0:
-        rungs, value = np.log(rungs), np.log(value)
+        rungs, value = np.log(rungs), np.log(max(value, rungs[0]))
     return int(np.argmin(np.abs(rungs - value)))

@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from rgals.compare import runner as runner_module
 from rgals.compare.analysis import linear_rate, mean_and_spread, seconds_to
 from rgals.compare.data import some_users
 from rgals.compare.methods import get_methods
+from rgals.compare.page import draw
 from rgals.compare.runner import Runner, climb
 from rgals.datasets import make_implicit, read_interactions
 from rgals.files.journal import Journal
@@ -321,6 +323,9 @@ def test_a_start_of_ones_own_is_where_tuning_begins(data, tmp_path):
     assert '"trial ' not in (tmp_path / "results.jsonl").read_text()
     found = {row.method: row.params for row in result.rows}
     assert found["ials"]["alpha0"] == 0.3 and found["bpr"] == {"lr": 0.1, "temperature": 0.5}
+    (tmp_path / "results.jsonl").unlink()
+    given = found_from({"ials": {"alpha0": 0.29, "reg": 0}}, "ials").rows[0].params
+    assert given == {"alpha0": 0.29, "reg": 0}, "without trials not the nearest rungs"
     with pytest.raises(ParameterError, match=r"start of bpr='reg'.*choose one of 'temperature', 'lr'"):
         found_from({"bpr": {"reg": 1}})
     with pytest.raises(ParameterError, match="'brp'"):
@@ -365,6 +370,11 @@ def test_an_objective_that_cannot_be_followed_is_reported_and_does_not_stop_the_
     assert rows["late"].errors == ["row 3 is not positive definite"] and not rows["als"].errors
     assert rows["late"].test["ndcg@10"] == rows["als"].test["ndcg@10"]
     assert list(result.objectives) == ["als"]
+    alone = compare(data, {"late": Late(4, n_iter=2, dtype="float64")}, seeds=1, effort=effort, verbose=0)
+    assert not alone.rows[0].curves and "diverged" in alone.text()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw(alone).canvas.draw()
 
 
 def test_only_the_tuned_rg2_is_followed_by_gradient(data):
