@@ -141,7 +141,7 @@ def compare(
     check_int("K", K, 1)
     check_int("seeds", seeds, 1)
     check_choice("values", values, VALUES)
-    asked = metric.split(",") if isinstance(metric, str) else list(metric)
+    asked = map(str.strip, metric.split(",")) if isinstance(metric, str) else metric
     metrics = tuple(parse_all([*asked, *TEST_METRICS]))
     many = isinstance(data, Mapping)
     default = Path(data).stem if isinstance(data, str | os.PathLike) else "comparison"

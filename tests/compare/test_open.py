@@ -283,7 +283,8 @@ def test_lists_that_end_early_miss_what_is_not_in_them(split):
         def recommend(self, users, n):
             return [self.first[[u]].indices[:1] for u in users]
 
-    row = compare(split, Few(), metric="recall@10", **ONE).rows[0]
+    row = compare(split, Few(), metric="recall@10, mrr@5", **ONE).rows[0]
+    assert list(row.test) == ["recall@10", "mrr@5", "mrr@10", "ndcg@10"]
     counts = split.test.row_counts[split.test.row_counts > 0]
     np.testing.assert_allclose(row.users["recall@10"], 1 / counts)
 
