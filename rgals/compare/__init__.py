@@ -161,7 +161,7 @@ def compare(
                     raise InputError(f"{path} is a file; out must be a folder")
             runner = Runner(split, chosen, place, K, seeds, metrics, effort, values, n_jobs, verbose)
             runner.run()
-            names = [one.name for one in metrics]
+            names = tuple(one.name for one in metrics)
             found[key] = summarise(key, runner.journal.records, chosen, seeds, names, split.user_ids)
             if out is not None and not effort.tune_only:
                 write(found[key], place)
