@@ -27,9 +27,9 @@ def draw(result: Comparison) -> Any:
         for k, curve in enumerate(row.curves):
             style |= {"label": row.label if k == 0 else None, "marker": "." if len(curve) == 1 else None}
             left.plot(*zip(*curve, strict=True), **style, linewidth=1.4)
-    mark_shares(left, result.best)
-    values = [v for row in result.rows for curve in row.curves for _, v in curve]
+    values = [v for row in result.rows for curve in row.curves for _, v in curve if math.isfinite(v)]
     if values:
+        mark_shares(left, result.best)
         left.set_ylim(min(0.5 * result.best, max(0.0, np.quantile(values, 0.05))), max(values) * 1.04)
     left.set(xscale="log", xlabel="training seconds (evaluation excluded), log scale")
     left.xaxis.set_major_formatter("{x:g}")

@@ -40,7 +40,7 @@ class Row:
     cpu_share: float
     errors: list[str]
     curves: list[list[list[float]]]
-    # of every test user (`Comparison.user_ids`) by metric, the mean over seeds; empty where all runs failed
+    # of every test user (`Comparison.user_ids`) by metric, the mean over seeds; of metrics that somebody has
     users: dict[str, np.ndarray] = field(compare=False, repr=False)
 
 
@@ -182,7 +182,7 @@ class Comparison:
         metric = self.metric if metric is None else check_choice("metric", metric, self.metrics)
         pd = optional("pandas", "to_frame needs pandas: pip install pandas")
         rows = sorted(self.rows, key=lambda row: _worth(row, metric))
-        judged = any(metric in row.users for row in rows)
+        judged = reference is not None or any(metric in row.users for row in rows)
         others = self.against(reference, metric, test) if judged else {}
         none = Against(math.nan, math.nan, math.nan, math.nan)
         lines = []
@@ -275,6 +275,7 @@ def summarise(
         curves, followed = [r["curve"] for r in good[m]], records.get(f"objective {keys[m]}", {})
         times = {s: [seconds_to(r["curve"], s * best) for r in found[m]] for s in SHARES}
         each = good[m][0].get("users", {}) if curves else {}  # 0.1 kept none
+        users = {k: np.mean([unpacked(r["users"][k]) for r in good[m]], axis=0) for k in each}
         rows.append(
             Row(
                 m,
@@ -290,7 +291,7 @@ def summarise(
                 min((r["cpu_share"] for r in good[m]), default=math.nan),
                 [r["error"] for r in [*found[m], followed] if r.get("error")],
                 curves,
-                {k: np.mean([unpacked(r["users"][k]) for r in good[m]], axis=0) for k in each},
+                {k: values for k, values in users.items() if not np.isnan(values).all()},
             )
         )
     rows.sort(key=lambda row: _worth(row, setting["metric"]))
