@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -423,17 +424,16 @@ def climb(
     best = value(here) if moved else float("nan")
     while moved and len(tried) < max_trials:
         moved, finished = False, True
-        for name, ladder in method.ladders.items():
-            for step in (1, -1):
-                # Keep going in a direction as long as it helps.
-                while 0 <= here[name] + step < len(ladder):
-                    point = {**here, name: here[name] + step}
-                    if tuple(point.values()) not in tried and len(tried) >= max_trials:
-                        finished = False
-                        break
-                    if value(point) <= best:
-                        break
-                    here, best, moved = point, value(point), True
+        for (name, ladder), step in product(method.ladders.items(), (1, -1)):
+            # Keep going in a direction as long as it helps.
+            while 0 <= here[name] + step < len(ladder):
+                point = {**here, name: here[name] + step}
+                if tuple(point.values()) not in tried and len(tried) >= max_trials:
+                    finished = False
+                    break
+                if value(point) <= best:
+                    break
+                here, best, moved = point, value(point), True
     # Parameters whose best value is the first or last rung.
     edges = [name for name, ladder in method.ladders.items() if here[name] in (0, len(ladder) - 1)]
     params = {name: method.ladders[name][rung] for name, rung in here.items()}
