@@ -235,7 +235,7 @@ class Runner:
             bar.update(most)
             return found
         own = effort.start.get(method.name, {})
-        start = method.start_for(self.weighted, self.K) | own
+        start = {**method.start_for(self.weighted, self.K), **own}
         result = climb(method, most, partial(self._trial, method, bar), start)
         result["params"] |= own if most == 0 else {}
         bar.update(most - result["trials"])  # found before the budget was spent
