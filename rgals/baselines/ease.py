@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import scipy.linalg
+from sklearn.utils import gen_batches
 
 from rgals.baselines.base import FITTED, Baseline
 from rgals.files.archive import FileSpec
@@ -15,7 +16,7 @@ from rgals.matrix.weighting import AUTO, VALUES
 from rgals.model.file import ModelFormat, model_spec
 from rgals.model.state import Snapshot
 from rgals.runtime import memory
-from rgals.runtime.checks import check_choice, check_real, or_auto
+from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
 from rgals.runtime.errors import InsufficientMemoryError, NumericalError
 from rgals.runtime.threads import blas_workers
 from rgals.scoring import require_lists, topk_dense
@@ -168,28 +169,25 @@ class EASE(Baseline):
     def _topk(self, queries: Any, items: np.ndarray, n: int, **filters: Any) -> tuple:
         if not isinstance(queries, Histories):  # by popularity
             return super()._topk(queries, items, n, **filters)
-        n_items, dtype = items.shape[0], items.dtype
+        n_items, dtype, n = items.shape[0], items.dtype, check_int("n", n, 1)
         require_lists(len(queries), n, 4 + dtype.itemsize)
-        ids = np.full((len(queries), n), -1, np.int32)
-        scores = np.full((len(queries), n), -np.inf, dtype)
+        ids, scores = np.empty((len(queries), n), np.int32), np.empty((len(queries), n), dtype)
         exclude, candidates, blocked = (filters[k] for k in ("exclude", "candidates", "exclude_items"))
-        closed = np.zeros(n_items, bool)
-        if candidates is not None and not is_matrix(candidates):
-            closed[:] = True
+        each = is_matrix(candidates)  # candidates of each query
+        closed = np.full(n_items, candidates is not None and not each)
+        if closed.any():
             closed[check_ids("candidates", candidates, n_items, "item")] = False
         if blocked is not None:
             closed[check_ids("exclude_items", blocked, n_items, "item")] = True
-        step = max(1, _BLOCK // (n_items * dtype.itemsize))
-        for start in range(0, len(queries), step):
-            part = slice(start, min(start + step, len(queries)))
-            dense = self._dense(items, Histories(queries.matrix.slice_rows(part.start, part.stop)))
+        for part in gen_batches(len(queries), max(1, _BLOCK // (n_items * dtype.itemsize))):
+            rows = part.start, part.stop
+            dense = self._dense(items, Histories(queries.matrix.slice_rows(*rows)))
             dense[:, closed] = -np.inf
-            if is_matrix(candidates):
-                mine = candidates.slice_rows(part.start, part.stop)
-                allowed = np.zeros(dense.shape, bool)
+            if each:
+                mine, allowed = candidates.slice_rows(*rows), np.zeros(dense.shape, bool)
                 allowed[mine.rows, mine.indices] = True
                 dense[~allowed] = -np.inf
-            hidden = None if exclude is None else exclude.slice_rows(part.start, part.stop)
+            hidden = None if exclude is None else exclude.slice_rows(*rows)
             ids[part], scores[part] = topk_dense(dense, n, exclude=hidden, n_jobs=self.n_jobs)
         return ids, scores
 
@@ -213,8 +211,8 @@ def _gramian(X: CSR, dtype: np.dtype) -> np.ndarray:
     n = X.n_cols
     users, items = X.to_scipy(dtype), X.transpose().to_scipy(dtype)
     out, step = np.zeros((n, n), dtype), max(1, _BLOCK // (n * 24))
-    for start in range(0, n, step):
-        (items[start : start + step] @ users).toarray(out=out[start : start + step])
+    for part in gen_batches(n, step):
+        (items[part] @ users).toarray(out=out[part])
     return out
 
 
@@ -236,13 +234,12 @@ def _weights(X: CSR, reg: float | str, dtype: np.dtype) -> tuple[np.ndarray, flo
         raise NumericalError(f"{what}: {advice}")
     A = factor.T
     scale = -1.0 / A.diagonal()
-    for start in range(0, n, _TILE):
-        part = slice(start, start + _TILE)
+    for part in gen_batches(n, _TILE):
         square = A[part, part]
         square[...] = np.triu(square) + np.triu(square, 1).T
         A[part.stop :, part] = A[part, part.stop :].T
-    for start in range(0, n, _TILE):
-        A[start : start + _TILE] *= scale
+    for part in gen_batches(n, _TILE):
+        A[part] *= scale
     np.fill_diagonal(A, 0.0)
     # Column j of B is a ridge regression on the other columns; what it leaves, by the Schur complement, is
     # 1 / P_jj - reg.

@@ -15,7 +15,7 @@ from rgals.baselines import EASE, Popularity
 from rgals.datasets import IdMap, Interactions, read_interactions
 from rgals.datasets.given import Given
 from rgals.datasets.given import given as dataset_given
-from rgals.datasets.interactions import DUPLICATES
+from rgals.datasets.interactions import DUPLICATES, TRAIN, VALIDATION
 from rgals.estimator import RGALS
 from rgals.losses import LOSSES, Loss, get_loss
 from rgals.runtime.errors import InputError, ModelFileError, ParameterError
@@ -105,9 +105,11 @@ def read_data(args: argparse.Namespace, path: str | None = None) -> Interactions
     return read_interactions(args.data if path is None else path, **options)
 
 
-def part_of(data: Interactions, which: int) -> Interactions:
-    """The interactions of a part of a split, with their ids and times."""
-    return dataset_given(data).where(data.matrix, np.asarray(data.split) == which)
+def marked_parts(data: Interactions) -> tuple[Interactions, Interactions | None]:
+    """The training part of a split, and the validation part if there is one, with their ids and times."""
+    told, split = dataset_given(data), np.asarray(data.split)
+    train, validation = (told.where(data.matrix, split == part) for part in (TRAIN, VALIDATION))
+    return train, validation if validation.nnz else None
 
 
 def read_table(path: str) -> Any:

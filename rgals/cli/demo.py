@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     _warm_up(losses, parameters)
 
     rows: list[list[Any]] = [["popularity", None, *_measure(Popularity().fit(data.train), data), None]]
-    best: tuple[float, RGALS] | None = None
+    fitted: list[tuple[float, RGALS]] = []
     for loss in losses:
         if not args.quiet:
             shared.say(f"Fitting {loss!r} ...")
@@ -62,11 +62,10 @@ def run(args: argparse.Namespace) -> int:
         seconds = time.perf_counter() - started
         figures = _measure(model, data)
         rows.append([model.loss_.name, _settings(model), *figures, f"{seconds:.2f}"])
-        if best is None or figures[0] > best[0]:
-            best = figures[0], model
+        fitted.append((figures[0], model))
     print("\n" + shared.table(rows, ("method", "settings", *METRICS, "fit s")))
-    if best is not None:
-        print("\n" + _one_user(args, data, best[1]))
+    _, best = max(fitted, key=lambda pair: pair[0])
+    print("\n" + _one_user(args, data, best))
     return 0
 
 

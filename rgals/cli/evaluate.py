@@ -15,12 +15,8 @@ import argparse
 import json
 from typing import Any
 
-import scipy.sparse as sp
-
-from rgals.baselines.base import Baseline
 from rgals.cli import _shared as shared
 from rgals.datasets import Interactions
-from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.metrics._served import COLD
 from rgals.model_selection import split_interactions
@@ -56,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
     if args.fold_in is not None:
         rows = shared.align(data, data.matrix, None, model._state().items)
         shown, truth = split_interactions(rows, (1 - args.fold_in, args.fold_in), random_state=args.seed)
-        figures = evaluate(_of_new(model, shown), shown, truth, metrics=metrics, n_jobs=args.n_jobs)
+        fixed, state, known = model._read_rows(shown)
+        ranked = fixed._ranking(state, fixed._fold_in(state, known))
+        figures = evaluate(ranked, shown, truth, metrics=metrics, n_jobs=args.n_jobs)
     else:
         truth = data.matrix if data.split is None else data.test
         part: Any = Interactions(truth, data.user_ids, data.item_ids)
@@ -73,13 +71,3 @@ def run(args: argparse.Namespace) -> int:
         shared.say(f"{text}, {figures.n_cold:,} of whom the model knows nothing")
     print(shared.table([[name, value] for name, value in values.items()], ["metric", "mean"]))
     return 0
-
-
-def _of_new(model: Any, shown: sp.csr_array) -> Any:
-    """What ranks for new users with these interactions."""
-    if not isinstance(model, Baseline):
-        return model.transform(shown), model.item_factors_
-    state: Any = model._state()
-    items = state.item_factors
-    queries: Any = model._fold_in(state, as_csr(shown, dtype=items.dtype))
-    return lambda users: model._dense(items, queries[users])

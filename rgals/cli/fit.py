@@ -19,7 +19,6 @@ import time
 from typing import Any
 
 from rgals.cli import _shared as shared
-from rgals.datasets.interactions import TRAIN, VALIDATION
 from rgals.estimator import RGALS
 from rgals.matrix.store import open_matrix
 from rgals.model_selection import split_interactions
@@ -75,9 +74,8 @@ def run(args: argparse.Namespace) -> int:
     data: Any = open_matrix(args.data) if os.path.isdir(args.data) else shared.read_data(args)
     train, validation, held_out = data, None, None
     if getattr(data, "split", None) is not None and not args.all:
-        train = shared.part_of(data, TRAIN)
-        if args.early_stopping and data.validation.nnz:
-            validation = shared.part_of(data, VALIDATION)
+        train, marked = shared.marked_parts(data)
+        validation = marked if args.early_stopping else None
         part = f"its training part, {train.nnz:,} of {data.nnz:,} interactions"
         shared.say(f"{args.data} comes with a split: fitting {part}")
     if args.hold_out is not None:

@@ -15,7 +15,6 @@ import argparse
 from typing import Any
 
 from rgals.cli import _shared as shared
-from rgals.datasets.interactions import TRAIN, VALIDATION
 from rgals.model_selection import PROTOCOLS, Search, tune
 from rgals.runtime.errors import ParameterError
 
@@ -65,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
     data = shared.read_data(args)
     X, validation = data, None
     if args.protocol is None and data.split is not None:
-        X = shared.part_of(data, TRAIN)
-        validation = shared.part_of(data, VALIDATION) if data.validation.nnz else None
+        X, validation = shared.marked_parts(data)
         if not args.quiet:
             shared.say(f"{args.data} comes with a split: its test part is left alone")
     how = {"validation": validation, "verbose": shared.progress(args), **shared.given(args, _OPTIONS)}

@@ -141,16 +141,16 @@ def compare(
     check_int("K", K, 1)
     check_int("seeds", seeds, 1)
     check_choice("values", values, VALUES)
-    asked = metric.split(",") if isinstance(metric, str) else list(metric)
-    metrics = tuple(parse_all([*asked, *TEST_METRICS]))
+    asked = parse_all(map(str.strip, metric.split(",")) if isinstance(metric, str) else metric)
+    metrics = tuple(parse_all([*(one.name for one in asked), *TEST_METRICS]))
     many = isinstance(data, Mapping)
     default = Path(data).stem if isinstance(data, str | os.PathLike) else "comparison"
-    sets = dict(data) if many else {name or default: data}
-    named = all(key and Path(str(key)).name == str(key) for key in sets)
-    if many and (name is not None or not sets or not named):
-        raise ParameterError("data", list(sets), "the keys are names of data sets and of folders for them")
+    sets = {str(key): one for key, one in data.items()} if many else {name or default: data}
+    named = all(Path(key).name == key not in ("", "..") for key in sets)
+    if many and (name is not None or not 0 < len(sets) == len(data) or not named):
+        raise ParameterError("data", list(data), "the keys are names of data sets and of folders for them")
     preparation |= {"protocol": protocol, "columns": columns}
-    splits = {str(key): prepare(one, **preparation) for key, one in sets.items()}
+    splits = {key: prepare(one, **preparation) for key, one in sets.items()}
     found = Comparisons()
     with TemporaryDirectory() as nowhere:
         folder = Path(nowhere if out is None else out)
@@ -161,7 +161,7 @@ def compare(
                     raise InputError(f"{path} is a file; out must be a folder")
             runner = Runner(split, chosen, place, K, seeds, metrics, effort, values, n_jobs, verbose)
             runner.run()
-            names = [one.name for one in metrics]
+            names = tuple(one.name for one in metrics)
             found[key] = summarise(key, runner.journal.records, chosen, seeds, names, split.user_ids)
             if out is not None and not effort.tune_only:
                 write(found[key], place)

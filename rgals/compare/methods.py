@@ -126,38 +126,34 @@ def _als(
     return Method(name, f"{label} (ALS)", "ALS", build, *_ladders_and_start(tuned), known, stops=True)
 
 
-def _sgd(name: str, label: str, loss: str, tuned: Tuned, **fixed: Any) -> Method:
-    """A method by stochastic gradient descent; ``tuned`` are parameters of `SGDRanker`."""
+def _sgd(loss: str, label: str, score: str, **fixed: Any) -> Method:
+    """A method by stochastic gradient descent, on cosines with a temperature or on inner products."""
+    by_frequency = fixed.get("decay") == "frequency"
+    tuned = {"temperature": (_TEMPERATURE, 0.2), "lr": (_LR, 0.03)}
+    if score == "dot":
+        fixed["temperature"] = 1.0
+        tuned = {"lr": (_LR, 0.01), "weight_decay": (_DECAY, 1e-4)}
+        if by_frequency:
+            tuned = {"lr": (_LR, 0.03), "weight_decay": (_FREQUENCY, 0.06)}
 
     def build(params: Params, **common: Any) -> SGDRanker:
-        return SGDRanker(loss=loss, n_epochs=200, **{**fixed, **params}, **common)
+        return SGDRanker(loss=loss, n_epochs=200, score=score, **{**fixed, **params}, **common)
 
     def known(train: Any, K: int) -> dict[str, float]:
         """What an `SGDRanker` takes by itself; the ridge from that of RG2, its second-order form."""
         degrees = train if isinstance(train, Degrees) else Degrees.of(train)
         found = setting(build({}, K=K), degrees)
-        if fixed.get("decay") == "frequency":
+        if by_frequency:
             found["weight_decay"] = _SOFTMAX_RIDGE * rule(RG2, train, K)["reg"]
         found["lr"] *= fixed.get("init_scale", 0.1) / 0.1  # steps as small as the factors
         return found
 
-    return Method(name, f"{label} (SGD)", "SGD", build, *_ladders_and_start(tuned), known, stops=True)
+    name, label = loss if score == "cosine" else f"{loss}_dot", f"{label}, {score} (SGD)"
+    return Method(name, label, "SGD", build, *_ladders_and_start(tuned), known, stops=True)
 
 
 def _ladders_and_start(tuned: Tuned) -> tuple[dict[str, tuple[float, ...]], dict[str, float]]:
     return {k: ladder for k, (ladder, _) in tuned.items()}, {k: start for k, (_, start) in tuned.items()}
-
-
-def _cosine(loss: str, label: str, **fixed: Any) -> Method:
-    tuned = {"temperature": (_TEMPERATURE, 0.2), "lr": (_LR, 0.03)}
-    return _sgd(loss, f"{label}, cosine", loss, tuned, score="cosine", **fixed)
-
-
-def _dot(loss: str, label: str, **fixed: Any) -> Method:
-    tuned = {"lr": (_LR, 0.01), "weight_decay": (_DECAY, 1e-4)}
-    if fixed.get("decay") == "frequency":
-        tuned = {"lr": (_LR, 0.03), "weight_decay": (_FREQUENCY, 0.06)}
-    return _sgd(f"{loss}_dot", f"{label}, dot", loss, tuned, score="dot", temperature=1.0, **fixed)
 
 
 def _baseline(name: str, label: str, family: str, kind: type, tuned: Tuned, rule: Any) -> Method:
@@ -181,16 +177,16 @@ _ALL = (
     _als("ials", "iALS", IALS, IALS, {"alpha0": (_SMALL, 0.1), "reg": (_REG, 0.01)}),
     _als("wrmf", "WRMF, frequency-scaled", WRMF, WRMF, _FREQUENCY_SCALED),
     _als("wrmf_plain", "WRMF, plain ridge", WRMF, None, _PLAIN, reg_exponent=0.0),
-    _cosine("softmax", "Softmax"),
-    _cosine("sampled_softmax", "Sampled softmax", n_negatives=100),
-    _cosine("bpr", "BPR", n_negatives=10),
-    _cosine("bce", "BCE", n_negatives=10),
-    _cosine("sampled_cce", "Sampled CCE", n_negatives=100),
-    _dot("softmax", "Softmax", decay="frequency", batch_size=1024),
-    _dot("sampled_softmax", "Sampled softmax", n_negatives=100),
-    _dot("bpr", "BPR", n_negatives=10),
-    _dot("bce", "BCE", n_negatives=10),
-    _dot("sparsemax", "Sparsemax", decay="frequency", init_scale=0.01),
+    _sgd("softmax", "Softmax", "cosine"),
+    _sgd("sampled_softmax", "Sampled softmax", "cosine", n_negatives=100),
+    _sgd("bpr", "BPR", "cosine", n_negatives=10),
+    _sgd("bce", "BCE", "cosine", n_negatives=10),
+    _sgd("sampled_cce", "Sampled CCE", "cosine", n_negatives=100),
+    _sgd("softmax", "Softmax", "dot", decay="frequency", batch_size=1024),
+    _sgd("sampled_softmax", "Sampled softmax", "dot", n_negatives=100),
+    _sgd("bpr", "BPR", "dot", n_negatives=10),
+    _sgd("bce", "BCE", "dot", n_negatives=10),
+    _sgd("sparsemax", "Sparsemax", "dot", decay="frequency", init_scale=0.01),
     _baseline("ease", "EASE", "closed form", EASE, {"reg": (_rungs(1, 7e5), 300.0)}, _ridge_of_ease),
     _baseline("popularity", "Popularity", "counts", Popularity, {}, None),
 )

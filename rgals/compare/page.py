@@ -27,16 +27,16 @@ def draw(result: Comparison) -> Any:
         for k, curve in enumerate(row.curves):
             style |= {"label": row.label if k == 0 else None, "marker": "." if len(curve) == 1 else None}
             left.plot(*zip(*curve, strict=True), **style, linewidth=1.4)
-    mark_shares(left, result.best)
-    values = [v for row in result.rows for curve in row.curves for _, v in curve]
+    values = [v for row in result.rows for curve in row.curves for _, v in curve if math.isfinite(v)]
     if values:
+        mark_shares(left, result.best)
         left.set_ylim(min(0.5 * result.best, max(0.0, np.quantile(values, 0.05))), max(values) * 1.04)
     left.set(xscale="log", xlabel="training seconds (evaluation excluded), log scale")
     left.xaxis.set_major_formatter("{x:g}")
     left.set_ylabel(f"validation {result.metric.upper()}")
     left.set_title(f"{result.name}, K={result.setting['K']}, {result.setting['machine']['threads']} threads")
     left.grid(alpha=0.25)
-    if result.rows:
+    if left.get_legend_handles_labels()[1]:
         left.legend(fontsize=8, loc="lower right")
     for label, found in result.objectives.items():
         objective = np.asarray(found["objective"])
@@ -53,7 +53,7 @@ def draw(result: Comparison) -> Any:
     right.set(yscale="log", xlabel="iterations or epochs", title="convergence of the objective")
     right.set_ylabel("objective minus its smallest value, relative")
     right.grid(alpha=0.25)
-    if result.objectives:
+    if right.get_legend_handles_labels()[1]:
         right.legend(fontsize=8)
     return figure
 

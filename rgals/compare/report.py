@@ -9,7 +9,7 @@ import numpy as np
 
 from rgals.compare.analysis import Against, against, linear_rate, mean_and_spread, seconds_to
 from rgals.compare.methods import Method, params_text
-from rgals.compare.runner import TEST_METRICS, unpacked
+from rgals.compare.runner import unpacked
 from rgals.plots._axes import SHARES
 from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import ParameterError
@@ -38,10 +38,10 @@ class Row:
     # lowest share of the CPU time of its threads that a run got; work beside it, or parts on one thread,
     # lower it
     cpu_share: float
-    errors: list[str] = field(default_factory=list)
-    curves: list[list[list[float]]] = field(default_factory=list)
-    # of every test user (`Comparison.user_ids`) by metric, the mean over seeds; empty where all runs failed
-    users: dict[str, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
+    errors: list[str]
+    curves: list[list[list[float]]]
+    # of every test user (`Comparison.user_ids`) by metric, the mean over seeds; of metrics that somebody has
+    users: dict[str, np.ndarray] = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Comparison:
         metric = self.metric if metric is None else check_choice("metric", metric, self.metrics)
         pd = optional("pandas", "to_frame needs pandas: pip install pandas")
         rows = sorted(self.rows, key=lambda row: _worth(row, metric))
-        judged = any(metric in row.users for row in rows)
+        judged = reference is not None or any(metric in row.users for row in rows)
         others = self.against(reference, metric, test) if judged else {}
         none = Against(math.nan, math.nan, math.nan, math.nan)
         lines = []
@@ -255,43 +255,43 @@ def summarise(
     records: dict[str, dict[str, Any]],
     methods: Sequence[Method],
     seeds: int,
-    metrics: Sequence[str] = TEST_METRICS,
-    user_ids: np.ndarray | None = None,
+    metrics: tuple[str, ...],
+    user_ids: np.ndarray | None,
 ) -> Comparison:
     """Gather a comparison from the records of its journal. ``user_ids``: of all rows of the data."""
     timing = dict(records["timing"]["timing"]) if "timing" in records else {}
     limit = timing.pop("time_limit", math.nan)
     setting = {**records["setting"]["setting"], "machine": timing, "time_limit": limit}
-    runs: dict[str, list[dict[str, Any]]] = {}
-    for method in methods:
-        run = f"run {method.key(records[f'tuned {method.key()}']['params'])}"
-        runs[method.name] = [records[f"{run} {k}"] for k in range(seeds) if f"{run} {k}" in records]
-    good_ones = {m: [r for r in found if r["curve"] and not r["error"]] for m, found in runs.items()}
-    peaks = {m: [max(v for _, v in r["curve"]) for r in found] for m, found in good_ones.items()}
+    tuned = {m.name: records[f"tuned {m.key()}"] for m in methods}
+    keys = {m.name: m.key(tuned[m.name]["params"]) for m in methods}
+    runs = {m: [records.get(f"run {key} {k}") for k in range(seeds)] for m, key in keys.items()}
+    found = {m: [r for r in of_seeds if r is not None] for m, of_seeds in runs.items()}
+    good = {m: [r for r in of_seeds if not r["error"]] for m, of_seeds in found.items()}
+    peaks = {m: [max(v for _, v in r["curve"]) for r in of_seeds] for m, of_seeds in good.items()}
     best = max((float(np.mean(values)) for values in peaks.values() if values), default=0.0)
     rows = []
     for method in methods:
-        found = runs[method.name]
-        good = [r for r in found if not r["error"]]
-        tuned = records[f"tuned {method.key()}"]
-        times = {s: [seconds_to(r["curve"], s * best) for r in found] for s in SHARES}
-        each = good[0].get("users", {}) if good else {}  # 0.1 kept none
+        m = method.name
+        curves, followed = [r["curve"] for r in good[m]], records.get(f"objective {keys[m]}", {})
+        times = {s: [seconds_to(r["curve"], s * best) for r in found[m]] for s in SHARES}
+        each = good[m][0].get("users", {}) if curves else {}  # 0.1 kept none
+        users = {k: np.mean([unpacked(r["users"][k]) for r in good[m]], axis=0) for k in each}
         rows.append(
             Row(
-                method.name,
+                m,
                 method.label,
                 method.family,
-                tuned["params"],
-                {k: tuned[k] for k in ("trials", "finished", "edges", "best")},
-                {m: mean_and_spread([r["test"][m] for r in good]) for m in metrics if good},
-                mean_and_spread(peaks[method.name]) if peaks[method.name] else (math.nan, 0.0),
+                tuned[m]["params"],
+                {k: tuned[m][k] for k in ("trials", "finished", "edges", "best")},
+                {k: mean_and_spread([r["test"][k] for r in good[m]]) for k in metrics if curves},
+                mean_and_spread(peaks[m]) if curves else (math.nan, 0.0),
                 {s: float(np.median(t)) if t else math.inf for s, t in times.items()},
-                float(np.median([r["curve"][-1][0] for r in good])) if good else math.nan,
-                float(np.median([len(r["curve"]) for r in good])) if good else math.nan,
-                min((r["cpu_share"] for r in good), default=math.nan),
-                [r["error"] for r in found if r["error"]],
-                [r["curve"] for r in good],
-                {m: np.mean([unpacked(r["users"][m]) for r in good], axis=0) for m in each},
+                float(np.median([curve[-1][0] for curve in curves])) if curves else math.nan,
+                float(np.median([len(curve) for curve in curves])) if curves else math.nan,
+                min((r["cpu_share"] for r in good[m]), default=math.nan),
+                [r["error"] for r in [*found[m], followed] if r.get("error")],
+                curves,
+                {k: values for k, values in users.items() if not np.isnan(values).all()},
             )
         )
     rows.sort(key=lambda row: _worth(row, setting["metric"]))
@@ -299,7 +299,6 @@ def summarise(
         user_ids = user_ids[unpacked(records["users"]["rows"]).astype(np.int64)]
     compiled = records.get("compile", {}).get("seconds", math.nan)
     objectives = _objectives(records, methods)
-    metrics = tuple(metrics)
     return Comparison(name, setting, setting["metric"], best, rows, objectives, compiled, metrics, user_ids)
 
 
@@ -314,7 +313,7 @@ def _objectives(records: dict[str, dict[str, Any]], methods: Sequence[Method]) -
     for method in methods:
         tuned = records[f"tuned {method.key()}"]["params"]
         own, params = records.get(f"objective {method.key(tuned)}"), params_text(tuned)
-        if own is None:
+        if own is None or own.get("error"):
             continue
         add(method.label, own)
         tried = [r for key, r in records.items() if key.startswith(f"objective gradient {params} ")]

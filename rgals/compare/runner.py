@@ -7,9 +7,10 @@ import platform
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from rgals.training.data import weigh
 
 TEST_METRICS = ("mrr@10", "ndcg@10")
 OBJECTIVE_RATES = (0.003, 0.01, 0.03)  # learning rates among which gradient descent picks its best
+_FAILURES = (NumericalError, InsufficientMemoryError)  # of a fit: they are reported, and the others go on
 
 
 def machine(n_jobs: int | None) -> dict[str, Any]:
@@ -181,14 +183,14 @@ class Runner:
 
     def run(self) -> None:
         """Everything that is not in the journal yet."""
-        effort = self.effort
+        effort, rates = self.effort, self._rates()
         als = [m for m in self.methods if m.family == "ALS" and effort.objective_iterations]
         tuned = [method for method in self.methods if method.ladders]
         # Seeds take turns over the methods, so that a slow spell of the machine meets all of them.
         runs = [(m, seed) for seed in range(self.seeds) for m in self.methods if m.seeded or seed == 0]
         total = len(tuned) * effort.max_trials
         if not effort.tune_only:
-            total += len(runs) + len(als) + len(self._rates())
+            total += len(runs) + len(als) + len(rates)
             self._one_machine()
         with Bar(total=total, desc="compare", unit="fit", disable=not self.verbose) as bar:
             chosen = {}
@@ -197,14 +199,22 @@ class Runner:
                 chosen[method.name] = self._tuned(method, bar)["params"]
             if effort.tune_only:
                 return
-            jobs = [(f"{m.name}, seed {k}", partial(self._final, m, chosen[m.name], k)) for m, k in runs]
-            jobs += [(f"objective of {m.name}", partial(self._objective, m, chosen[m.name])) for m in als]
-            follow = partial(self._gradient_objective, chosen.get("rg2", {}))
-            jobs += [(f"objective by gradient, lr={lr:g}", partial(follow, lr)) for lr in self._rates()]
-            for name, job in jobs:
-                bar.set_postfix_str(name)
-                job()
+
+            def do(text: str, key: str, measure: Callable[..., dict[str, Any]], *what: Any) -> None:
+                bar.set_postfix_str(text)
+                self._once(key, partial(measure, *what))
                 bar.update()
+
+            for m, k in runs:
+                params = chosen[m.name]
+                do(f"{m.name}, seed {k}", f"run {m.key(params)} {k}", self._run, m, params, k)
+            for m in als:
+                params = chosen[m.name]
+                do(f"objective of {m.name}", f"objective {m.key(params)}", self._objective, m, params)
+            for lr in rates:
+                params = chosen["rg2"]
+                key = f"objective gradient {params_text(params)} {lr:g}"
+                do(f"objective by gradient, lr={lr:g}", key, self._gradient_objective, params, lr)
 
     def _one_machine(self) -> None:
         """Seconds that are compared come from one machine and one limit; tuning may be done anywhere."""
@@ -224,16 +234,17 @@ class Runner:
         if found is not None and (found["finished"] or found["trials"] >= most):
             bar.update(most)
             return found
-        start = method.start_for(self.weighted, self.K)
-        start |= effort.start.get(method.name, {})
+        own = effort.start.get(method.name, {})
+        start = {**method.start_for(self.weighted, self.K), **own}
         result = climb(method, most, partial(self._trial, method, bar), start)
+        result["params"] |= own if most == 0 else {}
         bar.update(most - result["trials"])  # found before the budget was spent
         return self.journal.add(key, result)
 
     def _rates(self) -> tuple[float, ...]:
-        """Learning rates at which gradient descent follows the objective of RG2."""
-        followed = self.effort.objective_iterations and any(m.name == "rg2" for m in self.methods)
-        return OBJECTIVE_RATES if followed else ()
+        """Learning rates at which gradient descent follows the objective of RG2, where that is tuned."""
+        tuned = any(m.name == "rg2" and {"alpha", "reg"} <= m.ladders.keys() for m in self.methods)
+        return OBJECTIVE_RATES if tuned and self.effort.objective_iterations else ()
 
     def _once(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The record of a key: what the journal holds, or what is measured now."""
@@ -250,10 +261,11 @@ class Runner:
         part = self.split.train.take_rows(users)
         for method in self.methods:
             model = self._make(method, method.start, 0)
-            if _watches(model):
-                model.fit(part, callbacks=lambda now: True)
-                if method.family == "ALS":
-                    model.set_params(dtype="float64").fit(part, callbacks=lambda now: True)
+            with suppress(*_FAILURES):
+                if _watches(model):
+                    model.fit(part, callbacks=lambda now: True)
+                    if method.family == "ALS":
+                        model.set_params(dtype="float64").fit(part, callbacks=lambda now: True)
         if self._rates():
             self._by_gradient(K=2, loss="rg2", n_epochs=1).fit(part)
         self._is_warm = True
@@ -295,7 +307,7 @@ class Runner:
                 judged = self._judged(model, train)
                 figures = evaluate(judged, train, self.watched, self.metric, n_jobs=self.n_jobs)
             return model, [{"seconds": seconds, **figures}], ""
-        except (NumericalError, InsufficientMemoryError) as error:
+        except _FAILURES as error:
             return None, history, str(error)
 
     @cached_property
@@ -344,54 +356,50 @@ class Runner:
         bar.update()
         return record["best"]
 
-    def _final(self, method: Method, params: Mapping[str, float], seed: int) -> None:
-        def measure() -> dict[str, Any]:
-            clocks = time.perf_counter(), time.process_time()
-            model, history, error = self._fit(method, params, seed)
-            wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]
-            test, users = ({}, {}) if model is None else self._on_test(method, model)
-            objective = [record["objective"] for record in history if "objective" in record]
-            found = {"method": method.name, "seed": seed, "params": dict(params)}
-            found |= {"curve": self._curve(history), "objective": objective, "test": test, "users": users}
-            return {**found, "error": error, "cpu_share": cpu / wall / n_threads(self.n_jobs)}
+    def _run(self, method: Method, params: Mapping[str, float], seed: int) -> dict[str, Any]:
+        """A timed run, and its figures on test."""
+        clocks = time.perf_counter(), time.process_time()
+        model, history, error = self._fit(method, params, seed)
+        wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]
+        test, users = ({}, {}) if model is None else self._on_test(method, model)
+        objective = [record["objective"] for record in history if "objective" in record]
+        found = {"method": method.name, "seed": seed, "params": dict(params)}
+        found |= {"curve": self._curve(history), "objective": objective, "test": test, "users": users}
+        return {**found, "error": error, "cpu_share": cpu / wall / n_threads(self.n_jobs)}
 
-        self._once(f"run {method.key(params)} {seed}", measure)
-
-    def _objective(self, method: Method, params: Mapping[str, float]) -> None:
+    def _objective(self, method: Method, params: Mapping[str, float]) -> dict[str, Any]:
         """The exact objective after every iteration, in double precision and without a stop."""
+        model, n_iter = self._make(method, params, 0), 2 * self.effort.objective_iterations
+        model.set_params(n_iter=n_iter, dtype="float64", early_stopping=False)
+        followed = self._followed(model, self.split.train, lambda now: now.objective)
+        return {"method": method.name, **followed}
 
-        def measure() -> dict[str, Any]:
-            model = self._make(method, params, 0)
-            effort = self.effort
-            model.set_params(n_iter=2 * effort.objective_iterations, dtype="float64", early_stopping=False)
-            model.fit(self.split.train, callbacks=lambda now: now.seconds > effort.time_limit)
-            curves = {name: [record[name] for record in model.history_] for name in ("objective", "seconds")}
-            return {"method": method.name, **curves}
-
-        self._once(f"objective {method.key(params)}", measure)
-
-    def _gradient_objective(self, params: Mapping[str, float], lr: float) -> None:
+    def _gradient_objective(self, params: Mapping[str, float], lr: float) -> dict[str, Any]:
         """The objective of RG2, the same one, under gradient descent (Adam)."""
-        reference = RG2(alpha=params["alpha"])
+        alpha, reg = params["alpha"], params["reg"]
+        loss, epochs = sgd_losses.RG2(alpha=alpha, reg=reg), self.effort.objective_iterations
+        model = self._by_gradient(K=self.K, loss=loss, lr=lr, n_epochs=epochs)
+
+        def objective(now: Any) -> float:
+            return RG2(alpha=alpha).objective(self.weighted, now.user_factors, now.item_factors, reg, 1.0)
+
+        return {"method": "rg2 by gradient", "lr": lr, **self._followed(model, self.weighted, objective)}
+
+    def _followed(self, model: Any, X: CSR, objective: Callable[[Any], float]) -> dict[str, Any]:
+        """An objective after every iteration of a fit, and why the fit failed."""
         curves: dict[str, list[float]] = {"objective": [], "seconds": []}
 
         def watch(now: Any) -> bool:
-            factors = now.user_factors, now.item_factors
-            curves["objective"].append(reference.objective(self.weighted, *factors, params["reg"], 1.0))
+            curves["objective"].append(objective(now))
             curves["seconds"].append(now.seconds)
             return now.seconds > self.effort.time_limit
 
-        def measure() -> dict[str, Any]:
-            loss = sgd_losses.RG2(alpha=params["alpha"], reg=params["reg"])
-            epochs, error = self.effort.objective_iterations, ""
-            try:
-                model = self._by_gradient(K=self.K, loss=loss, lr=lr, n_epochs=epochs)
-                model.fit(self.weighted, callbacks=watch)
-            except NumericalError as problem:
-                error = str(problem)
-            return {"method": "rg2 by gradient", "lr": lr, **curves, "error": error}
-
-        self._once(f"objective gradient {params_text(params)} {lr:g}", measure)
+        error = ""
+        try:
+            model.fit(X, callbacks=watch)
+        except _FAILURES as problem:
+            error = str(problem)
+        return {**curves, "error": error}
 
     def _by_gradient(self, **params: Any) -> SGDRanker:
         jobs = self.n_jobs
@@ -402,7 +410,7 @@ def climb(
     method: Method, max_trials: int, trial: Callable[[dict[str, float]], float], start: Mapping[str, float]
 ) -> dict[str, Any]:
     """Climb the ladders of a method's parameters one rung at a time until every neighbour is worse."""
-    # From the rungs nearest to ``start``; with max_trials=0 they are taken as they are.
+    # From the rungs nearest to ``start``; with max_trials=0 these are what is found.
     here = {name: _rung(ladder, start[name]) for name, ladder in method.ladders.items()}
     tried: dict[tuple[int, ...], float] = {}
 
@@ -416,17 +424,16 @@ def climb(
     best = value(here) if moved else float("nan")
     while moved and len(tried) < max_trials:
         moved, finished = False, True
-        for name, ladder in method.ladders.items():
-            for step in (1, -1):
-                # Keep going in a direction as long as it helps.
-                while 0 <= here[name] + step < len(ladder):
-                    point = {**here, name: here[name] + step}
-                    if tuple(point.values()) not in tried and len(tried) >= max_trials:
-                        finished = False
-                        break
-                    if value(point) <= best:
-                        break
-                    here, best, moved = point, value(point), True
+        for (name, ladder), step in product(method.ladders.items(), (1, -1)):
+            # Keep going in a direction as long as it helps.
+            while 0 <= here[name] + step < len(ladder):
+                point = {**here, name: here[name] + step}
+                if tuple(point.values()) not in tried and len(tried) >= max_trials:
+                    finished = False
+                    break
+                if value(point) <= best:
+                    break
+                here, best, moved = point, value(point), True
     # Parameters whose best value is the first or last rung.
     edges = [name for name, ladder in method.ladders.items() if here[name] in (0, len(ladder) - 1)]
     params = {name: method.ladders[name][rung] for name, rung in here.items()}
@@ -438,5 +445,5 @@ def _rung(ladder: tuple[float, ...], value: float) -> int:
     """The nearest rung, by ratio where the ladder has no zero."""
     rungs = np.asarray(ladder)
     if rungs[0] > 0:
-        rungs, value = np.log(rungs), np.log(value)
+        rungs, value = np.log(rungs), np.log(max(value, rungs[0]))
     return int(np.argmin(np.abs(rungs - value)))

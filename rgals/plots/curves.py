@@ -196,21 +196,18 @@ def _trials(search: Any, parameter: str) -> tuple[np.ndarray, np.ndarray, np.nda
     if not isinstance(found, Mapping) or not found:
         needed = "a fitted search, its cv_results_ or a dict of scores is needed"
         raise InputTypeError(f"{needed}, not {type(search).__name__}")
-    if "mean_test_score" not in found:
-        numbers = np.array([_number(value) for value in found])
-        scores = np.array([float(score) for score in found.values()])
-        spread = np.full(len(scores), np.nan)
-    else:
-        column = found.get(f"param_{parameter}")
-        if column is None:
-            known = sorted(name.removeprefix("param_") for name in found if name.startswith("param_"))
-            raise ParameterError("parameter", parameter, f"the search has {', '.join(known)}")
-        numbers = np.array([_number(value) for value in np.ma.filled(np.ma.asarray(column, object), None)])
-        scores = np.asarray(found["mean_test_score"], float)
-        spread = np.asarray(found.get("std_test_score", np.full(len(scores), np.nan)), float)
-        if "level" in found:
-            level = np.asarray(found["level"])
-            numbers = np.where(level == level[np.isfinite(scores)].max(), numbers, np.nan)
+    if "mean_test_score" not in found:  # scores by value
+        found = {f"param_{parameter}": list(found), "mean_test_score": list(found.values())}
+    column = found.get(f"param_{parameter}")
+    if column is None:
+        known = sorted(name.removeprefix("param_") for name in found if name.startswith("param_"))
+        raise ParameterError("parameter", parameter, f"the search has {', '.join(known)}")
+    numbers = np.array([_number(value) for value in np.ma.filled(np.ma.asarray(column, object), None)])
+    scores = np.asarray(found["mean_test_score"], float)
+    spread = np.asarray(found.get("std_test_score", np.full(len(scores), np.nan)), float)
+    if "level" in found:
+        level = np.asarray(found["level"])
+        numbers = np.where(level == level[np.isfinite(scores)].max(), numbers, np.nan)
     drawn = np.isfinite(numbers) & np.isfinite(scores)
     if not drawn.any():
         raise ParameterError("parameter", parameter, "no trial has a number for it and a score")

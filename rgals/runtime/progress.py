@@ -36,11 +36,9 @@ class ProgressBar(Listener):
 
     def begin(self, done: int = 0) -> None:
         """Count ``done`` iterations of an earlier run, and listen to numba until `advance` or `close`."""
-        if self.bar is None and not LOG.isEnabledFor(logging.INFO):
-            return
         if self.bar is not None:
             self.bar.update(done)
-        self.listens = not ProgressBar.told
+        self.listens = not ProgressBar.told and (self.bar is not None or LOG.isEnabledFor(logging.INFO))
         if self.listens:
             register(_COMPILE, self)
 

@@ -91,6 +91,12 @@ def test_filters_are_those_of_every_model(X):
         np.testing.assert_array_equal(model.recommend(users, n=6, **filters)[0], best(allowed))
 
 
+@pytest.mark.parametrize("n", [0, -1, 2.5, "many"])
+def test_a_list_has_a_length(X, n):
+    with pytest.raises(ParameterError, match="n="):
+        EASE(reg=5.0).fit(X).recommend([4], n=n)
+
+
 def test_new_users_are_those_of_the_fit_and_cold_ones_get_nothing_or_what_is_popular(X):
     model = EASE(reg=5.0).fit(X)
     for a, b in zip(model.recommend_new(X[[8, 4]], n=5), model.recommend([8, 4], n=5), strict=True):

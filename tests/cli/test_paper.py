@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rgals.cli import main
-from rgals.compare import METHODS, Effort, compare, paper
+from rgals.cli import main, paper
+from rgals.compare import METHODS, Effort, compare
 from rgals.datasets import Interactions, make_implicit, prepare_paper
 from rgals.datasets.paper import RECIPES
 
@@ -71,7 +71,7 @@ def test_a_picture_needs_a_folder_and_data_their_file(folder, tmp_path, capsys):
 
 def test_every_printed_figure_has_its_method():
     assert set(filter(None, paper.METHODS.values())) <= set(METHODS)
-    for known in {paper.set_of(name) for name in RECIPES}:
+    for known in {paper.SETS[name] for name in RECIPES}:
         assert len(paper._PRINTED[known]) == len(paper.METHODS)
     # The paper: RGx is best on all but links, where softmax is.
     for known, figures in paper._PRINTED.items():

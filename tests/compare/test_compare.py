@@ -7,21 +7,24 @@ import importlib
 import json
 import math
 import re
+import warnings
 
 import numpy as np
 import pytest
 
+from rgals import RGALS
 from rgals.compare import METHODS, Effort, Method, compare, prepare
 from rgals.compare import runner as runner_module
 from rgals.compare.analysis import linear_rate, mean_and_spread, seconds_to
 from rgals.compare.data import some_users
 from rgals.compare.methods import get_methods
+from rgals.compare.page import draw
 from rgals.compare.runner import Runner, climb
 from rgals.datasets import make_implicit, read_interactions
 from rgals.files.journal import Journal
 from rgals.losses import IALS, RG2, Degrees, rule
 from rgals.matrix.validate import as_csr
-from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.errors import InputError, NumericalError, ParameterError
 from rgals.sgd.defaults import setting
 
 EFFORT = Effort(max_trials=3, time_limit=5.0, objective_iterations=10)
@@ -320,6 +323,9 @@ def test_a_start_of_ones_own_is_where_tuning_begins(data, tmp_path):
     assert '"trial ' not in (tmp_path / "results.jsonl").read_text()
     found = {row.method: row.params for row in result.rows}
     assert found["ials"]["alpha0"] == 0.3 and found["bpr"] == {"lr": 0.1, "temperature": 0.5}
+    (tmp_path / "results.jsonl").unlink()
+    given = found_from({"ials": {"alpha0": 0.29, "reg": 0}}, "ials").rows[0].params
+    assert given == {"alpha0": 0.29, "reg": 0}, "without trials not the nearest rungs"
     with pytest.raises(ParameterError, match=r"start of bpr='reg'.*choose one of 'temperature', 'lr'"):
         found_from({"bpr": {"reg": 1}})
     with pytest.raises(ParameterError, match="'brp'"):
@@ -345,6 +351,36 @@ def test_a_method_that_diverges_is_reported_and_does_not_stop_the_rest(data, tmp
     rows = {row.method: row for row in result.rows}
     assert rows["bpr"].errors and "diverged" in rows["bpr"].errors[0] and not rows["rg2"].errors
     assert "diverged" in result.text() and "Runs that failed" in (tmp_path / "report.html").read_text()
+
+
+class Late(RGALS):
+    """Solves nothing in double precision, in which the objective is followed."""
+
+    def fit(self, X, y=None, **options):
+        if self.dtype == "float64":
+            raise NumericalError("row 3 is not positive definite")
+        return super().fit(X, y, **options)
+
+
+def test_an_objective_that_cannot_be_followed_is_reported_and_does_not_stop_the_rest(data):
+    effort = Effort(objective_iterations=8)
+    methods = {"late": Late(4, n_iter=2), "als": RGALS(4, n_iter=2)}
+    result = compare(data, methods, seeds=1, effort=effort, verbose=0)
+    rows = {row.method: row for row in result.rows}
+    assert rows["late"].errors == ["row 3 is not positive definite"] and not rows["als"].errors
+    assert rows["late"].test["ndcg@10"] == rows["als"].test["ndcg@10"]
+    assert list(result.objectives) == ["als"]
+    alone = compare(data, {"late": Late(4, n_iter=2, dtype="float64")}, seeds=1, effort=effort, verbose=0)
+    assert not alone.rows[0].curves and "diverged" in alone.text()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw(alone).canvas.draw()
+
+
+def test_only_the_tuned_rg2_is_followed_by_gradient(data):
+    """Another method may have its name, and no alpha."""
+    result = compare(data, {"rg2": RGALS(4, n_iter=2)}, **{**OPTIONS, "seeds": 1})
+    assert list(result.objectives) == ["rg2"]
 
 
 def test_bad_requests_are_refused_before_anything_is_written(data, tmp_path):

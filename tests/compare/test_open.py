@@ -25,6 +25,7 @@ from rgals.baselines import EASE, Popularity
 from rgals.cli import main
 from rgals.compare import METHODS, Comparison, Effort, Method, Split, compare, prepare
 from rgals.compare.analysis import against
+from rgals.compare.page import draw
 from rgals.datasets import make_implicit
 from rgals.matrix.validate import as_csr
 from rgals.metrics import effect_size, evaluate, judge, ndcg
@@ -283,7 +284,8 @@ def test_lists_that_end_early_miss_what_is_not_in_them(split):
         def recommend(self, users, n):
             return [self.first[[u]].indices[:1] for u in users]
 
-    row = compare(split, Few(), metric="recall@10", **ONE).rows[0]
+    row = compare(split, Few(), metric="recall@10, mrr@5", **ONE).rows[0]
+    assert list(row.test) == ["recall@10", "mrr@5", "mrr@10", "ndcg@10"]
     counts = split.test.row_counts[split.test.row_counts > 0]
     np.testing.assert_allclose(row.users["recall@10"], 1 / counts)
 
@@ -358,6 +360,19 @@ def test_lists_have_no_figure_of_the_whole_ranking(split, scores):
     told = evaluate(lambda users: scores[users], split.known, split.test, ["auc", "coverage@10"])
     assert {name: row.test[name][0] for name in told} == pytest.approx(dict(told))
     assert "coverage@10" not in row.users
+    result = compare(split, Neighbours(), metric="coverage@10", **ONE)
+    assert result.to_frame()["difference"].isna().all()
+    with pytest.raises(ParameterError, match="coverage@10"):
+        result.to_frame(reference="popular")
+    for wrong, error in ((3, InputTypeError), ([], ParameterError)):
+        with pytest.raises(error, match="metrics"):
+            compare(split, Neighbours(), metric=wrong, **ONE)
+
+
+def test_a_metric_that_nobody_has_is_drawn_as_nothing(split):
+    """No test interaction is a dislike."""
+    result = compare(split, [Neighbours(), "popularity"], metric="dislike_rate@5", **ONE)
+    assert "DISLIKE_RATE@5" in result.text() and draw(result).axes[0].get_ylabel()
 
 
 # Significance and order.
@@ -526,7 +541,8 @@ def test_several_data_sets_are_each_as_alone(tmp_path):
     frame = found.to_frame("mrr@10")
     assert frame["data"].tolist() == ["set 0"] * 2 + ["set 1"] * 2 and frame["best"].sum() == 2
     assert found.text().count("set ") == found.markdown().count("**set ") == 2
-    for wrong in ({"a/b": data["set 0"]}, {"": data["set 0"]}, {}):
+    one = data["set 0"]
+    for wrong in ({"a/b": one}, {"": one}, {"..": one}, {1: one, "1": one}, {}):
         with pytest.raises(ParameterError, match="names of data sets"):
             compare(wrong, methods, **ONE)
 
