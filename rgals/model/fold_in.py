@@ -33,20 +33,11 @@ class FoldIn(FactorRanker):
 
     def _fold_in(self, snapshot: Snapshot, rows: CSR, prior: Any = None) -> np.ndarray:
         assert isinstance(snapshot, FittedState)
-        return self._user_step(snapshot, self._users(snapshot, rows, prior))
+        return self._user_step(snapshot, self._half(snapshot, snapshot.weighting.rows(rows), prior))
 
-    def _users(self, state: FittedState, rows: CSR, prior: Prior | None = None) -> Half:
-        """Any users, from their histories as given, and their features."""
-        rows = state.weighting.rows(rows)
-        coefficients = state.coefficients(rows, prior)
-        side = coefficients.user_side(rows, state.reg, state.reg_exponent)
-        return Half(rows, coefficients, replace(side, prior=prior), exact_backend(self))
-
-    def _items(self, state: FittedState, columns: CSR, prior: Prior | None = None) -> Half:
-        """Any items, from their histories with weights for values, and their features."""
-        coefficients = state.coefficients_of_items(columns, prior)
-        side = coefficients.item_side(columns, state.reg, state.reg_exponent)
-        return Half(columns, coefficients, replace(side, prior=prior), exact_backend(self))
+    def _half(self, state: FittedState, rows: CSR, prior: Prior | None = None, side: int = 0) -> Half:
+        """Any users (side 0) or items, from their histories with weights for values, and their features."""
+        return Half(rows, *state.half(rows, prior, side), exact_backend(self))
 
     def _user_step(self, state: FittedState, users: Half) -> np.ndarray:
         """The user half-step."""
@@ -96,7 +87,7 @@ class FoldIn(FactorRanker):
             known = state.rows_of("item", items, "items")
             if len(known) != columns.n_rows or len(np.unique(known)) != len(known):
                 raise InputError(f"items must name each of the {columns.n_rows} columns of X_cols, once")
-        solved = self._item_step(state, self._items(state, columns, prior), known)
+        solved = self._item_step(state, self._half(state, columns, prior, 1), known)
         return with_scale(solved, state.scale_of(columns))
 
     def _item_step(self, state: FittedState, items: Half, solved: np.ndarray) -> np.ndarray:

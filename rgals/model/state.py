@@ -10,7 +10,7 @@ from sklearn.base import clone
 from rgals.datasets.features import read_features
 from rgals.datasets.ids import IdMap, Positions
 from rgals.losses import Coefficients, Degrees, Loss
-from rgals.losses.base import Priors, with_priors
+from rgals.losses.base import Priors, Side, with_priors
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import update
 from rgals.matrix.entries import grown
@@ -126,6 +126,8 @@ class Snapshot:
     weighting: Weighting = field(default_factory=Weighting, compare=False)
     # what the read-out multiplied the items' factors by after the fit; None: nothing
     item_scale: np.ndarray | None = field(default=None, compare=False)
+    priors: Priors = field(default=(None, None), compare=False)  # features of users and items
+    encodings: tuple[Any, Any] = field(default=(None, None), compare=False)  # of frames that they came in
 
     @cached_property
     def solved_items(self) -> np.ndarray:
@@ -182,20 +184,28 @@ class Snapshot:
     ) -> tuple[CSR, Prior | None, Any]:
         """Histories, and behind them who has features alone; the prior of all; their labels."""
         name = ("user_features", "item_features")[side]
-        known: Any = getattr(self, "priors", (None, None))[side]
+        known = self.priors[side]
         if features is None:
             if rows is None:
                 raise InputError(f"there are neither interactions nor {name}; give one of them")
             return rows, None, ids
         if known is None:
             raise ParameterError(name, "given", "the fit had none")
-        n, encodings = None if rows is None else rows.n_rows, getattr(self, "encodings", (None, None))
-        found, ids, _ = read_features(features, n, ids, name, encodings[side])
-        if found.shape[1] != known.features.shape[1]:
-            width = known.features.shape[1]
+        n, width = None if rows is None else rows.n_rows, known.features.shape[1]
+        found, ids, _ = read_features(features, n, ids, name, self.encodings[side])
+        if found.shape[1] != width:
             raise ShapeError(f"{name} has {found.shape[1]} columns; those of the fit had {width}")
         rows = rows or CSR.empty(0, len(self.user_factors if side else self.item_factors))
         return grown(rows, found.shape[0], rows.n_cols), replace(known, features=found, ridge=None), ids
+
+    @property
+    def known_users(self) -> np.ndarray | None:
+        """Of every user, whether there are features; None where there are of nobody."""
+        return None if self.priors[0] is None else self.priors[0].described
+
+    def of_users(self, rows: np.ndarray) -> tuple[np.ndarray, tuple[str, CSR | None]]:
+        """Factors of some users, and the interactions for which a filter has a word."""
+        return self.user_factors[rows], ("train", None if self.seen is None else self.seen.take_rows(rows))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -234,28 +244,19 @@ class FittedState(Snapshot):
     readout_exponent: float = field(default=0.0, compare=False)  # of ``item_scale``
     degrees: Degrees = None  # type: ignore[assignment]  # margins of the training matrix, for a fold-in
     hard_negatives: HardNegatives | None = field(default=None, compare=False)
-    priors: Priors = field(default=(None, None), compare=False)  # features of users and items
-    encodings: tuple[Any, Any] = field(default=(None, None), compare=False)  # of frames that they came in
 
-    def coefficients(self, rows: CSR, prior: Prior | None = None) -> Coefficients:
-        """The coefficients of the loss on the interactions of any users, with their features."""
-        degrees = self.degrees.with_users(rows)
-        return with_priors(self.loss.coefficients_for(degrees), degrees, (prior, self.priors[1]))
-
-    def coefficients_of_items(self, columns: CSR, prior: Prior | None = None) -> Coefficients:
-        """The coefficients of the loss on the interactions of any items, with their features."""
-        degrees = self.degrees.with_items(columns)
-        return with_priors(self.loss.coefficients_for(degrees), degrees, (self.priors[0], prior))
+    def half(self, rows: CSR, prior: Prior | None = None, side: int = 0) -> tuple[Coefficients, Side]:
+        """What a half-step takes for any users (side 0) or items: by weighted histories and features."""
+        degrees = self.degrees.with_items(rows) if side else self.degrees.with_users(rows)
+        priors = (self.priors[0], prior) if side else (prior, self.priors[1])
+        found = with_priors(self.loss.coefficients_for(degrees), degrees, priors)
+        made = found.item_side if side else found.user_side
+        return found, replace(made(rows, self.reg, self.reg_exponent), prior=prior)
 
     @cached_property
     def own_coefficients(self) -> Coefficients:
         """The coefficients of the loss on the training interactions."""
         return with_priors(self.loss.coefficients_for(self.degrees), self.degrees, self.priors)
-
-    @property
-    def known_users(self) -> np.ndarray | None:
-        """Of every user, whether there are features; None where there are of nobody."""
-        return None if self.priors[0] is None else self.priors[0].described
 
     @property
     def _options(self) -> tuple:

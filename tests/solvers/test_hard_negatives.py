@@ -257,7 +257,7 @@ def test_users_are_those_of_a_half_step_with_their_best_items(loss, X):
     np.testing.assert_array_equal(model.transform(X), model.user_factors_)
     state = model._state()
     rows, Q = as_csr(X, dtype=np.float64), state.solved_items
-    coefficients = state.coefficients(rows)
+    coefficients, _ = state.half(rows)
     side = coefficients.user_side(rows, state.reg, state.reg_exponent)
     plain = DenseBackend().half_step(rows, Q, side).factors
     scores = np.where(X.toarray() > 0, -np.inf, plain @ Q.T)
