@@ -15,10 +15,9 @@ from rgals.datasets.given import given, in_columns
 from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.losses.base import with_priors
 from rgals.matrix.validate import as_csr
-from rgals.model import als_file
+from rgals.model.als_file import FORMAT
 from rgals.model.exchange import Interop
 from rgals.model.state import FittedState, readout_scale, with_scale, without_scale
-from rgals.runtime.errors import ParameterError
 from rgals.runtime.threads import workers
 from rgals.solvers import closed_form
 from rgals.solvers.als import ALS, Problem, choose_reg, sides_of
@@ -26,9 +25,10 @@ from rgals.solvers.choose import choose_solver, exact_backend
 from rgals.solvers.cuda import is_cuda
 from rgals.solvers.hard_negatives import Sampler, fold_in, read_hard_negatives
 from rgals.solvers.precision import check_underflow, hard_rows_at_risk, warn_of_rounding
+from rgals.solvers.prior import Prior
 from rgals.training.base import Task, Trained
 from rgals.training.data import dtype_name
-from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, priors_of, taken
+from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, taken
 from rgals.training.forget import Forgetting
 from rgals.training.rows import OfRows
 from rgals.training.run import run
@@ -202,21 +202,20 @@ class RGALS(
     verbose: int = 0
 
     _checkpoint = CHECKPOINT
-    _file: ClassVar[Any] = als_file
+    _file: ClassVar[Any] = FORMAT
     _streams: ClassVar[bool] = True  # matrices may stay on their disk
     _check = check_parameters
     _check_memory = check_memory
 
     def _train(self, task: Task) -> tuple[FittedState, list[dict[str, Any]], str]:
         train = task.train
-        if self.solver == "svd" and task.watchers:
-            why = "it has no iterations for validation, callbacks or early_stopping to watch: leave them out"
-            raise ParameterError("solver", "svd", why)
         # BLAS's threads, once woken, spin beside ours for a tenth of a second: only its work may wake them.
         with nullcontext() if self.solver == "svd" else workers(self.n_jobs):
             degrees = Degrees.of(train)
             loss = get_loss(self.loss).resolve(degrees, self.K)
-            priors = priors_of(self, task)
+            feature_reg = 1.0 if self.feature_reg == AUTO else float(self.feature_reg)
+            of_users, of_items = (None if f is None else Prior(f, feature_reg) for f in task.features)
+            priors = of_users, of_items
             coefficients = with_priors(loss.coefficients_for(degrees), degrees, priors)
             problem = Problem.of(train, loss, coefficients, 0.0, float(self.reg_exponent))
             problem = replace(problem, reg=choose_reg(self.reg, problem, degrees, self.K), priors=priors)
@@ -456,7 +455,7 @@ class RGALS(
         ModelFileError
             The file is damaged, of a newer version or not a model.
         """
-        return als_file.load(cls, path, loss)
+        return replace(FORMAT, own=loss).load(cls, path)
 
     # ------------------------------------------------------------------ scikit-learn
 

@@ -22,9 +22,8 @@ from rgals.runtime.memory import readable
 from rgals.scoring._streaming import Written
 from rgals.training.checkpoint import open_store
 from rgals.training.fit import check_parameters, describe_fit, taken
-from rgals.training.run import run
+from rgals.training.run import make_watchers, run
 from rgals.training.start import RANDOM, most_iterations, when_settled
-from rgals.training.watch import make_watchers
 
 _OWN = ("client", "n_blocks")  # parameters that `RGALS` does not have
 #: What a fit on a cluster takes of parameters that have other values elsewhere.
@@ -159,7 +158,7 @@ class DaskRGALS(RGALS):
                 raise ParameterError(name, "given", "DaskRGALS takes none; fit RGALS, or leave it out")
         given = copy(self)
         given.loss = copy(self.loss)
-        dtype = check_parameters(given, checkpoint)
+        dtype = check_parameters(given, {"checkpoint": checkpoint})
         for name, possible in _ONLY.items():
             value = getattr(given, name)
             if not any(value is one or (isinstance(one, str) and value == one) for one in possible):

@@ -1,5 +1,6 @@
 """SGDRanker: parameters -> validate -> train -> publish one fitted state."""
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, ClassVar
 
@@ -237,7 +238,7 @@ class SGDRanker(Trained, BaseEstimator):
             "n_epochs": None if constant else self.n_epochs,  # schedules go by the share of the epochs
         }
 
-    def _check(self, checkpoint: Any) -> np.dtype:
+    def _check(self, asked: Mapping[str, Any]) -> np.dtype:
         check_int("K", self.K, 1, 1 << 15)
         check_int("patience", self.patience, 1)
         for name in AUTOMATIC[1:]:
@@ -269,7 +270,7 @@ class SGDRanker(Trained, BaseEstimator):
             raise ParameterError(name, getattr(self, name), f"{own} draws its own negatives for every row")
         if loss.kind != "full" and self.decay == "frequency":
             raise ParameterError("decay", self.decay, "losses with negatives take 'coupled' or 'decoupled'")
-        if checkpoint is not None and not isinstance(self.schedule, str):
+        if asked["checkpoint"] is not None and not isinstance(self.schedule, str):
             advice = "a checkpoint cannot hold a function; give the name of a schedule"
             raise ParameterError("schedule", self.schedule, advice)
         return np.dtype(self.dtype)

@@ -2,7 +2,7 @@
 
 import os
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -19,8 +19,7 @@ from rgals.runtime.memory import typed_errors
 from rgals.solvers.prior import prior_bytes
 from rgals.training.checkpoint import Checkpoint, Store, open_store
 from rgals.training.data import divide, halving, read, weigh, with_features
-from rgals.training.steps import Callback
-from rgals.training.watch import BestIterate, make_watchers
+from rgals.training.run import BestIterate, Callback, make_watchers
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,8 @@ class Trained(FactorRanker):
     _checkpoint: ClassVar[FileSpec]
 
     @abstractmethod
-    def _check(self, checkpoint: Any) -> np.dtype:
-        """Check every parameter; the dtype of the factors."""
+    def _check(self, asked: Mapping[str, Any]) -> np.dtype:
+        """Check every parameter, and what else `fit` is ``asked`` for; the dtype of the factors."""
 
     def _choose(self, matrix: CSR) -> dict[str, Any]:
         """Parameters that were "auto" and follow from the matrix alone, by name."""
@@ -152,7 +151,9 @@ class Trained(FactorRanker):
         given = copy(self)  # parameters and last fit as they are now, whatever is set meanwhile
         given.loss = copy(self.loss)
         check_choice("values", given.values, VALUES)
-        dtype = given._check(checkpoint)
+        asked = {"validation": validation, "callbacks": callbacks, "checkpoint": checkpoint}
+        asked |= {"user_features": user_features, "item_features": item_features}
+        dtype = given._check(asked)
         params = parameters_of(given)
         matrix, labels, names = read(given, X, dtype, user_ids, item_ids, columns)
         both = user_features, item_features
