@@ -23,7 +23,7 @@ BATCH = {"full": 256, "sampled": 4096, "list": 64}
 
 
 class Epochs:
-    """Epochs over a matrix: the `rgals.training.steps.Steps` of SGD."""
+    """Epochs over a matrix: the `rgals.training.run.Steps` of SGD."""
 
     label: ClassVar[str] = "SGD"
     unit: ClassVar[str] = "epoch"

@@ -13,7 +13,7 @@ from rgals.solvers.base import Backend
 from rgals.solvers.hard_negatives import HardNegatives, read_hard_negatives
 from rgals.training.checkpoint import Store
 from rgals.training.data import start_factors, warm_factors
-from rgals.training.watch import Settled
+from rgals.training.run import Settled
 
 RANDOM, SPECTRAL, CLOSED_FORM, WARM = "random", "spectral", "closed form", "warm"
 INITS = (AUTO, RANDOM, SPECTRAL)

@@ -18,7 +18,7 @@ from rgals.metrics import evaluate
 from rgals.runtime import memory
 from rgals.solvers import spectral
 from rgals.training import start
-from rgals.training.watch import Settled
+from rgals.training.run import Settled
 
 SMALL = 1 << 18
 
