@@ -251,8 +251,7 @@ class RGALS(
                     tol=self.tol if hard is None else None,
                     settled=when_settled(self, problem),
                     began=began,
-                    watchers=task.watchers,
-                    best=task.best,
+                    watch=task.watch,
                     store=task.store,
                     verbose=bool(self.verbose),
                 )
@@ -303,7 +302,6 @@ class RGALS(
             degrees=degrees.alone(),
             hard_negatives=hard,
             priors=(of_users and of_users.grown(len(users)), of_items and of_items.grown(len(items))),
-            encodings=task.encodings,
         )
         return state, history, solver
 
@@ -347,21 +345,14 @@ class RGALS(
         kept = {name: found[name] or value if value == AUTO else value for name, value in given.items()}
         return {"loss": self.loss_, "reg": self.reg_, "values": state.weighting.kind, **kept}
 
-    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        """The parameters that were set and, once fitted, what took the place of "auto"."""
-        text = super().__repr__(N_CHAR_MAX)
-        history = getattr(self, "history_", None)
-        if not history:
-            return text
-        names = *get_loss(self.loss).get_params(), "reg", "init"
-        found = {name: history[0][name] for name in names if name in history[0]}
+    def _taken(self) -> dict[str, Any]:
+        first, params = self.history_[0], self.params_
+        found = {k: first[k] for k in (*get_loss(self.loss).get_params(), "reg", "init") if k in first}
         if self.n_iter == AUTO:
-            found["n_iter"] = len(history)
-        if self.values == AUTO and self.params_["values"] != "raw":
-            found["values"] = self.params_["values"]
-        texts = {k: repr(x) if isinstance(x, str) else format(x, ".4g") for k, x in found.items()}
-        shown = ", ".join(f"{k}={text}" for k, text in texts.items())
-        return f"{text}  # fitted with {shown}" if shown else text
+            found["n_iter"] = len(self.history_)
+        if self.values == AUTO and params["values"] != "raw":
+            found["values"] = params["values"]
+        return found
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
         """Fit and return the user factors.

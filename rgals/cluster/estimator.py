@@ -22,7 +22,7 @@ from rgals.runtime.memory import readable
 from rgals.scoring._streaming import Written
 from rgals.training.checkpoint import open_store
 from rgals.training.fit import check_parameters, describe_fit, taken
-from rgals.training.run import make_watchers, run
+from rgals.training.run import Watch, run
 from rgals.training.start import RANDOM, most_iterations, when_settled
 
 _OWN = ("client", "n_blocks")  # parameters that `RGALS` does not have
@@ -202,7 +202,7 @@ class DaskRGALS(RGALS):
             most_iterations(self, None),
             tol=self.tol,
             settled=when_settled(self, problem),  # type: ignore[arg-type]
-            watchers=make_watchers(self, shards, None, callbacks)[0],  # type: ignore[arg-type]
+            watch=Watch(callbacks),
             store=store,
             verbose=bool(self.verbose),
         )

@@ -216,13 +216,10 @@ class SGDRanker(Trained, BaseEstimator):
             factors, history = run(
                 Epochs(self, task.train, start, order),
                 int(self.n_epochs),
-                watchers=task.watchers,
-                best=task.best,
+                watch=task.watch,
                 store=task.store,
                 verbose=bool(self.verbose),
             )
-        for row in history:
-            row.update(task.chosen)
         return Snapshot(factors["user_factors"], factors["item_factors"]), history, "sgd"
 
     def _describe(self, matrix: CSR, held_out: CSR | None) -> dict[str, Any]:
@@ -283,10 +280,6 @@ class SGDRanker(Trained, BaseEstimator):
         taken = {name: chosen[name] if is_auto(given[name]) else given[name] for name in AUTOMATIC}
         return {**taken, "values": state.weighting.kind}
 
-    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        """The parameters that were set and, once fitted, what took the place of "auto"."""
-        text = super().__repr__(N_CHAR_MAX)
-        history = getattr(self, "history_", None)
-        found = {name: history[0][name] for name in AUTOMATIC if name in history[0]} if history else {}
-        shown = [f"{name}={x!r}" if isinstance(x, str) else f"{name}={x:.4g}" for name, x in found.items()]
-        return f"{text}  # fitted with {', '.join(shown)}" if shown else text
+    def _taken(self) -> dict[str, Any]:
+        first = self.history_[0]
+        return {name: first[name] for name in AUTOMATIC if name in first}

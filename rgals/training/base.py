@@ -19,7 +19,7 @@ from rgals.runtime.memory import typed_errors
 from rgals.solvers.prior import prior_bytes
 from rgals.training.checkpoint import Checkpoint, Store, open_store
 from rgals.training.data import divide, halving, read, weigh, with_features
-from rgals.training.run import BestIterate, Callback, make_watchers
+from rgals.training.run import Callback, Watch
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,8 @@ class Task:
     dtype: np.dtype
     seed: int
     store: Store | None
-    watchers: Sequence[Callback]
-    best: BestIterate | None
-    chosen: dict[str, Any]  # parameters that were "auto" and follow from the matrix alone
-    features: tuple[Any, Any] = (None, None)  # of users and items, as sparse matrices,
-    encodings: tuple[Any, Any] = (None, None)  # and how those of frames were made
+    watch: Watch
+    features: tuple[Any, Any]  # of users and items, as sparse matrices
 
 
 class Trained(FactorRanker):
@@ -55,6 +52,17 @@ class Trained(FactorRanker):
     def _choose(self, matrix: CSR) -> dict[str, Any]:
         """Parameters that were "auto" and follow from the matrix alone, by name."""
         return {}
+
+    @abstractmethod
+    def _taken(self) -> dict[str, Any]:
+        """What took the place of "auto" in the last fit, by name."""
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """The parameters that were set and, once fitted, what took the place of "auto"."""
+        text = super().__repr__(N_CHAR_MAX)  # type: ignore[call-arg]
+        found = self._taken() if getattr(self, "history_", None) else {}
+        shown = [f"{k}={x!r}" if isinstance(x, str) else f"{k}={x:.4g}" for k, x in found.items()]
+        return f"{text}  # fitted with {', '.join(shown)}" if shown else text
 
     @abstractmethod
     def _check_memory(
@@ -169,14 +177,13 @@ class Trained(FactorRanker):
         seed, store = open_store(checkpoint, given._checkpoint, given.random_state)
         weighted = weighting.rows(matrix)
         train, held_out = divide(weighted, labels, validation, given.early_stopping, seed, columns)
-        watchers, best = make_watchers(given, train, held_out, callbacks)
-        task = Task(
-            weighted, train, held_out, dtype, seed, store, watchers, best, chosen, features, encodings
-        )
+        watch = Watch(callbacks, given, train, held_out)
+        task = Task(weighted, train, held_out, dtype, seed, store, watch, features)
         state, history, solver = given._train(task)
+        for row in history:
+            row.update(chosen)
         record = FitRecord(params, history, len(history), solver, names)
+        state = replace(state, seen=matrix, user_ids=labels[0], item_ids=labels[1], encodings=encodings)
         # One assignment, so that neither a signal nor another thread sees half of it.
-        self._snapshot = replace(
-            state, seen=matrix, user_ids=labels[0], item_ids=labels[1], record=record, weighting=weighting
-        )
+        self._snapshot = replace(state, record=record, weighting=weighting)
         return self

@@ -15,7 +15,7 @@ from rgals.runtime.aligned import read_only
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.lazy import cached_property
 from rgals.runtime.progress import ProgressBar
-from rgals.training.checkpoint import Progress, Store
+from rgals.training.checkpoint import Best, Store
 
 
 class Steps(Protocol):
@@ -90,27 +90,6 @@ class Iteration:
 Callback = Callable[[Iteration], object]
 
 
-class Validation:
-    """Measures a metric on held-out interactions after every iteration and adds it to the history.
-
-    ``n_users`` judges by a sample of so many users, the same in every iteration and every fit.
-    """
-
-    def __init__(
-        self, train: CSR, held_out: CSR, metric: str, n_jobs: int | None, n_users: int | None = None
-    ) -> None:
-        self.train, self.held_out, self.metric, self.n_jobs = train, held_out, metric, n_jobs
-        self.users = sample_users(held_out, n_users)
-
-    def __call__(self, now: Iteration) -> None:
-        """Evaluate the current factors."""
-        started = time.perf_counter()
-        factors, data = (now.user_factors, now.item_factors), (self.train, self.held_out)
-        figures = evaluate(factors, *data, self.metric, users=self.users, n_jobs=self.n_jobs)
-        now.record[self.metric] = float(figures[self.metric])
-        now.record["evaluation_seconds"] = time.perf_counter() - started
-
-
 @dataclass(frozen=True)
 class Settled:
     """Whether an objective has settled: its last fall is less than ``share`` of all that it fell.
@@ -131,43 +110,40 @@ class Settled:
         return any(self(history[:n]) for n in range(2, len(history) + 1))
 
 
-class BestIterate:
-    """Keeps the factors of the best iteration; asks to stop ``patience`` iterations after it."""
+class Watch:
+    """Who watches a run: a metric of held-out interactions, early stopping by it, the caller's callbacks."""
 
-    def __init__(self, metric: str, patience: int) -> None:
-        self.metric, self.patience = metric, patience
-        self.best = -np.inf
-        self.iteration = 0
-        self.factors: dict[str, np.ndarray] = {}
+    def __init__(
+        self, callbacks: Any = None, model: Any = None, train: Any = None, held_out: CSR | None = None
+    ) -> None:
+        several = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
+        self.callbacks: list[Callback] = [] if callbacks is None else several
+        for callback in self.callbacks:
+            if not callable(callback):
+                raise ParameterError("callbacks", callback, "give callables that take one argument")
+        self.model, self.train, self.held_out = model, train, held_out
+        if held_out is not None:  # a sample of users is the same in every iteration and every fit
+            self.users = sample_users(held_out, getattr(model, "validation_users", None))
+        self.keeps = held_out is not None and model.early_stopping
+        self.best: Best = -np.inf, 0, {}
 
     def __call__(self, now: Iteration) -> bool:
-        """Compare with the best so far."""
-        figure = now.record[self.metric]
-        if figure > self.best or self.iteration == 0:
-            self.best, self.iteration = figure, now.iteration
-            self.factors = {}  # gone before the next are copied
-            self.factors = now.outcome()
-        return now.iteration - self.iteration >= self.patience
-
-
-def make_watchers(
-    model: Any, train: CSR, held_out: CSR | None, callbacks: Callback | Sequence[Callback] | None
-) -> tuple[list[Callback], BestIterate | None]:
-    """What is called after every iteration; and what keeps the best iterate, if anything does."""
-    watchers: list[Callback] = []
-    best = None
-    if held_out is not None:
-        sample = getattr(model, "validation_users", None)
-        watchers.append(Validation(train, held_out, model.metric, model.n_jobs, sample))
-        if model.early_stopping:
-            best = BestIterate(model.metric, model.patience)
-            watchers.append(best)
-    if callbacks is not None:
-        watchers += list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
-    for callback in watchers:
-        if not callable(callback):
-            raise ParameterError("callbacks", callback, "give callables that take one argument")
-    return watchers, best
+        """Measure, keep the best iterate, ask everybody; whether somebody ends the run."""
+        model, stop = self.model, False
+        if self.held_out is not None:
+            started = time.perf_counter()
+            given = (now.user_factors, now.item_factors), self.train, self.held_out, model.metric
+            figures = evaluate(*given, users=self.users, n_jobs=model.n_jobs)
+            now.record[model.metric] = float(figures[model.metric])
+            now.record["evaluation_seconds"] = time.perf_counter() - started
+        if self.keeps:
+            (best, iteration, _), figure = self.best, now.record[model.metric]
+            if figure > best or iteration == 0:
+                self.best = figure, now.iteration, {}  # the old are gone before the next are copied
+                self.best = figure, now.iteration, now.outcome()
+            stop = now.iteration - self.best[1] >= model.patience
+        answers = [callback(now) for callback in self.callbacks]  # every one is called
+        return stop or any(answers)
 
 
 def run(
@@ -177,8 +153,7 @@ def run(
     tol: float | None = None,
     settled: Settled | None = None,
     began: float | None = None,
-    watchers: Sequence[Callback] = (),
-    best: BestIterate | None = None,
+    watch: Watch | None = None,
     store: Store | None = None,
     verbose: bool = False,
 ) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
@@ -189,20 +164,20 @@ def run(
 
     The objective has settled when it falls by less than ``tol`` times its magnitude in an iteration, or as
     ``settled`` says; None: it ends no run. ``began`` is when the start was begun, by `time.perf_counter`: its
-    seconds are of the first iteration. All ``watchers`` are called after every iteration; ``best`` is one of
-    them, whose iterate is returned instead of the last. ``store`` is where checkpoints are, to go on from and
-    to write.
+    seconds are of the first iteration. Where ``watch`` keeps the best iterate, it is returned instead of the
+    last. ``store`` is where checkpoints are, to go on from and to write.
     """
     spent = 0.0 if began is None else time.perf_counter() - began
     history: list[dict[str, Any]] = []
+    watch = watch or Watch()
     done = None if store is None else store.resume(n_iter)
     if done is not None:
-        steps.restore(done.state)
-        history = list(done.history)
-        n_iter = len(history) if done.stopped or (settled and settled.within(history)) else n_iter
-        if best is not None and done.best is not None:
-            best.best, best.iteration, best.factors = done.best
-        del done  # SGD has copied its arrays
+        state, history, stopped, best = done
+        steps.restore(state)
+        n_iter = len(history) if stopped or (settled and settled.within(history)) else n_iter
+        if watch.keeps and best is not None:
+            watch.best = best
+        del done, state, best  # SGD has copied its arrays
     seconds, previous = (history[-1]["seconds"], history[-1]["objective"]) if history else (spent, np.inf)
     with closing(ProgressBar(n_iter, steps.label, steps.unit, shown=verbose)) as bar:
         bar.begin(len(history))
@@ -213,18 +188,18 @@ def run(
             record: dict[str, Any] = {"iteration": iteration, "seconds": seconds, "objective": objective}
             history.append(record)
             now = Iteration(iteration, seconds, objective, record, history, steps)
-            answers = [watcher(now) for watcher in watchers]  # every one is called
-            stop = any(answers) or (tol is not None and previous - objective < tol * abs(objective))
+            stop = (watch is not None and watch(now)) or (
+                tol is not None and previous - objective < tol * abs(objective)
+            )
             # Not written down as a stop: a fit that asks for more iterations goes on from there.
             last = stop or iteration == n_iter or (settled is not None and settled(history))
             if store is not None and (last or store.due(iteration)):
-                kept = None if best is None else (best.best, best.iteration, best.factors)
-                store.write(Progress(steps.state(), history, stop, kept))
+                store.write(steps.state(), history, stop, watch.best if watch.keeps else None)
             bar.advance(record)
             if last:
                 break
             previous = objective
             del now  # and with it copies of the factors that somebody asked for
-    if best is not None:
-        return best.factors, history
+    if watch.keeps:
+        return watch.best[2], history
     return {name: getattr(steps, name)() for name in steps.outcome}, history

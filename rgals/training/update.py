@@ -468,11 +468,8 @@ def with_history(state: FittedState, seen: CSR, labels: _Labels, weighting: Any,
 
 def _longer(factors: np.ndarray, n: int, fill: int) -> np.ndarray:
     """The factors with rows of ``fill`` at the end."""
-    if len(factors) == n:
-        return factors
-    out = np.empty((n, *factors.shape[1:]), factors.dtype)
-    out[: len(factors)], out[len(factors) :] = factors, fill
-    return out
+    more = np.full((n - len(factors), *factors.shape[1:]), fill, factors.dtype)
+    return np.concatenate([factors, more]) if len(more) else factors
 
 
 def _places(name: str, ids: Any, known: IdMap, labels: np.ndarray | None, n: int) -> tuple[np.ndarray, Any]:

@@ -25,7 +25,7 @@ from rgals.solvers.als import ALS, Problem
 from rgals.solvers.cpu import CPUBackend
 from rgals.solvers.dense import DenseBackend
 from rgals.solvers.hard_negatives import Blocks, Sampler, draw, merge, pair_terms, read_hard_negatives
-from rgals.training.run import run
+from rgals.training.run import Watch, run
 
 WEIGHT, REG, NU = 1.7, 0.03, 0.9
 
@@ -233,11 +233,11 @@ def test_the_history_has_the_objective_at_the_sets_of_the_iteration(loss, solver
     run(
         ALS(problem, solver(), factors(90, 5), None, sampler),
         5,
-        watchers=[
+        watch=Watch(
             lambda now: (
                 seen.append((now.objective, now.user_factors.copy(), now.item_factors.copy())) and None
             )
-        ],
+        ),
     )
     ratio = 120 / (HARD.n_samples * HARD.group_size(120))
     for iteration in range(3, 6):
