@@ -34,8 +34,8 @@ from rgals.matrix.entries import hold_out
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.metrics._served import sample_users
+from rgals.training.fit import SHARE
 from rgals.training.run import Settled
-from rgals.training.start import SHARE
 
 SETS = (
     "food-10core",

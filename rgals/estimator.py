@@ -25,14 +25,23 @@ from rgals.solvers.choose import choose_solver, exact_backend
 from rgals.solvers.cuda import is_cuda
 from rgals.solvers.hard_negatives import Sampler, fold_in, read_hard_negatives
 from rgals.solvers.precision import check_underflow, hard_rows_at_risk, warn_of_rounding
-from rgals.solvers.prior import Prior
 from rgals.training.base import Task, Trained
 from rgals.training.data import dtype_name
-from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, taken
+from rgals.training.fit import (
+    CHECKPOINT,
+    check_memory,
+    check_parameters,
+    choose_init,
+    describe_fit,
+    first_users,
+    most_iterations,
+    plain_iterations,
+    taken,
+    when_settled,
+)
 from rgals.training.forget import Forgetting
 from rgals.training.rows import OfRows
 from rgals.training.run import run
-from rgals.training.start import choose_init, first_users, most_iterations, plain_iterations, when_settled
 
 
 @dataclass(eq=False, repr=False)
@@ -213,12 +222,9 @@ class RGALS(
         with nullcontext() if self.solver == "svd" else workers(self.n_jobs):
             degrees = Degrees.of(train)
             loss = get_loss(self.loss).resolve(degrees, self.K)
-            feature_reg = 1.0 if self.feature_reg == AUTO else float(self.feature_reg)
-            of_users, of_items = (None if f is None else Prior(f, feature_reg) for f in task.features)
-            priors = of_users, of_items
-            coefficients = with_priors(loss.coefficients_for(degrees), degrees, priors)
+            coefficients = with_priors(loss.coefficients_for(degrees), degrees, task.priors)
             problem = Problem.of(train, loss, coefficients, 0.0, float(self.reg_exponent))
-            problem = replace(problem, reg=choose_reg(self.reg, problem, degrees, self.K), priors=priors)
+            problem = replace(problem, reg=choose_reg(self.reg, problem, degrees, self.K), priors=task.priors)
             backend, solver = choose_solver(self, coefficients)
             hard = read_hard_negatives(self.hard_negatives)
             sampler = None

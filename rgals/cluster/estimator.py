@@ -21,9 +21,8 @@ from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterE
 from rgals.runtime.memory import readable
 from rgals.scoring._streaming import Written
 from rgals.training.checkpoint import open_store
-from rgals.training.fit import check_parameters, describe_fit, taken
+from rgals.training.fit import RANDOM, check_parameters, describe_fit, most_iterations, taken, when_settled
 from rgals.training.run import Watch, run
-from rgals.training.start import RANDOM, most_iterations, when_settled
 
 _OWN = ("client", "n_blocks")  # parameters that `RGALS` does not have
 #: What a fit on a cluster takes of parameters that have other values elsewhere.

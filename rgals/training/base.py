@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from rgals.files.archive import FileSpec
+from rgals.losses.base import Priors
 from rgals.matrix.csr import CSR
 from rgals.matrix.weighting import VALUES
 from rgals.model.ranking import FactorRanker
@@ -33,7 +34,7 @@ class Task:
     seed: int
     store: Store | None
     watch: Watch
-    features: tuple[Any, Any]  # of users and items, as sparse matrices
+    priors: Priors  # of users and items
 
 
 class Trained(FactorRanker):
@@ -165,20 +166,20 @@ class Trained(FactorRanker):
         params = parameters_of(given)
         matrix, labels, names = read(given, X, dtype, user_ids, item_ids, columns)
         both = user_features, item_features
-        matrix, labels, features, encodings = with_features(given, matrix, labels, both)
+        matrix, labels, priors, encodings = with_features(given, matrix, labels, both)
         split = given.early_stopping and validation is None
         watched = given.early_stopping or validation is not None or callbacks is not None
         chosen = given._choose(matrix)
         vars(given).update(chosen)
         weighting = halving(weigh(given.values, matrix, depth=4), getattr(given, "half_life", None), matrix)
         given.values = weighting.kind  # as a checkpoint keeps it
-        room = weighting.bytes(matrix) + prior_bytes(features, params)
+        room = weighting.bytes(matrix) + prior_bytes(priors, params["K"])
         given._check_memory(matrix, dtype, weights=room, split=split, watched=watched)
         seed, store = open_store(checkpoint, given._checkpoint, given.random_state)
         weighted = weighting.rows(matrix)
         train, held_out = divide(weighted, labels, validation, given.early_stopping, seed, columns)
         watch = Watch(callbacks, given, train, held_out)
-        task = Task(weighted, train, held_out, dtype, seed, store, watch, features)
+        task = Task(weighted, train, held_out, dtype, seed, store, watch, priors)
         state, history, solver = given._train(task)
         for row in history:
             row.update(chosen)

@@ -12,7 +12,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features, _g
 from rgals.datasets.features import read_features
 from rgals.datasets.given import beside, given, in_columns
 from rgals.datasets.ids import IdMap
-from rgals.losses.base import takes_dislikes
+from rgals.losses.base import Priors, takes_dislikes
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import grown, hold_out
 from rgals.matrix.validate import as_csr
@@ -21,6 +21,7 @@ from rgals.model.state import Snapshot, check_labels
 from rgals.runtime import memory
 from rgals.runtime.aligned import empty
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ValuesWarning
+from rgals.solvers.prior import Prior
 
 HEAVY = 1.0  # spread of values from which "auto" takes none: that of exponential waiting times
 HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
@@ -44,20 +45,20 @@ def read(
 
 def with_features(
     model: Any, matrix: CSR, labels: tuple[Any, Any], both: tuple[Any, Any]
-) -> tuple[CSR, tuple[Any, Any], tuple[Any, Any], tuple[Any, Any]]:
-    """The matrix and its labels with those of whom there are features alone; the features; encodings."""
-    found: list[tuple] = []
+) -> tuple[CSR, tuple[Any, Any], Priors, tuple[Any, Any]]:
+    """The matrix and its labels with those of whom there are features alone; the priors; encodings."""
+    reg, shape, ids = getattr(model, "feature_reg", None), list(matrix.shape), list(labels)
+    priors: list[Any] = [None, None]
+    encodings: list[Any] = [None, None]
     for side, said in enumerate(both):
-        name = ("user_features", "item_features")[side]
-        if said is None:
-            found.append((None, labels[side], None))
-            continue
-        if not hasattr(model, "feature_reg"):
-            raise ParameterError(name, "given", f"{type(model).__name__} takes no features; leave them out")
-        found.append(read_features(said, matrix.shape[side], labels[side], name))
-    features, ids, encodings = zip(*found, strict=True)
-    shape = (n if f is None else f.shape[0] for n, f in zip(matrix.shape, features, strict=True))
-    return grown(matrix, *shape), (ids[0], ids[1]), (features[0], features[1]), (encodings[0], encodings[1])
+        if said is not None:
+            name = ("user_features", "item_features")[side]
+            if reg is None:
+                advice = f"{type(model).__name__} takes no features; leave them out"
+                raise ParameterError(name, "given", advice)
+            found, ids[side], encodings[side] = read_features(said, shape[side], ids[side], name)
+            shape[side], priors[side] = found.shape[0], Prior(found, 1.0 if reg == AUTO else float(reg))
+    return grown(matrix, *shape), (ids[0], ids[1]), (priors[0], priors[1]), (encodings[0], encodings[1])
 
 
 def weigh(values: str, matrix: CSR, *, depth: int) -> Weighting:

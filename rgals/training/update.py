@@ -22,7 +22,7 @@ from rgals.runtime import memory
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, ParameterError, ShapeError
 from rgals.runtime.progress import LOG
-from rgals.solvers.als import Problem, sides_of
+from rgals.solvers.als import ALS, Problem, sides_of
 from rgals.solvers.base import squared_lengths
 from rgals.solvers.choose import exact_backend
 from rgals.solvers.prior import Prior
@@ -387,14 +387,11 @@ class Updated(FoldIn):
         coefficients = state.loss.coefficients_for(Degrees.of(weighted))
         problem = Problem.of(weighted, state.loss, coefficients, state.reg, state.reg_exponent)
         users_side, items_side = sides_of(problem)
-        backend, items, found = exact_backend(self), state.solved_items, []
-        while True:
-            step = backend.half_step(problem.users, items, users_side)
-            found.append(problem.constant + squared_lengths(items, items_side.ridge) - step.decrease)
-            if len(found) == 2:
-                break
-            items = backend.half_step(problem.items, step.factors, items_side).factors
-        fall = (found[0] - found[1]) / (problem.constant - found[1])
+        backend, items = exact_backend(self), state.solved_items
+        step = backend.half_step(problem.users, items, users_side)
+        now = problem.constant + squared_lengths(items, items_side.ridge) - step.decrease
+        then = ALS(problem, backend, step.factors).step(1)
+        fall = (now - then) / (problem.constant - then)
         return Drift(state.record.merged / seen.nnz, float(fall))
 
 
