@@ -5,7 +5,7 @@ import time
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -313,12 +313,6 @@ class RGALS(
 
     # ------------------------------------------------------------------ use
 
-    def _state(self) -> FittedState:
-        return cast(FittedState, super()._state())
-
-    def _outline(self) -> FittedState:
-        return cast(FittedState, super()._outline())
-
     @property
     def solver_(self) -> str:
         """What ran; see the class."""
@@ -333,7 +327,7 @@ class RGALS(
     @property
     def item_scale_(self) -> np.ndarray:
         """What the read-out multiplied the factors of each item by, shape (N,)."""
-        state = self._state()
+        state: FittedState = self._state()
         return np.ones(len(state.item_factors)) if state.item_scale is None else state.item_scale
 
     @property
@@ -373,7 +367,7 @@ class RGALS(
         ndarray, shape (n_users, K)
         """
         fixed = copy(self.fit(X, y, **fit_params))
-        state = fixed._state()
+        state: FittedState = fixed._state()
         if state.seen is not None and state.seen.nnz != state.degrees.user_count.sum():
             # The fit held interactions out; a transform sees them all.
             return fixed.transform(X, fit_params.get("user_features"))
@@ -420,7 +414,7 @@ class RGALS(
         -------
         float
         """
-        state = self._state()
+        state: FittedState = self._state()
         n_users = len(state.user_factors)
         labelled = state.item_ids is not None
         X = in_columns(X, state.items if labelled else None, "X", state.users if labelled else None)

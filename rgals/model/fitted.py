@@ -41,14 +41,14 @@ class Fitted:
     _snapshot: Snapshot
     _file: ClassVar[Any]  # a `ModelFormat`, or what has its `save` and `load`
 
-    def _state(self) -> Snapshot:
+    def _state(self) -> Any:
         snapshot = getattr(self, "_snapshot", None)
         if snapshot is None:
             what = f"This {type(self).__name__} instance is not fitted yet"
             raise NotFittedError(f"{what}. Call 'fit' with a users x items matrix first.")
         return snapshot
 
-    def _outline(self) -> Snapshot:
+    def _outline(self) -> Any:
         """The state, without what is large where that lies elsewhere."""
         return self._state()
 

@@ -1,7 +1,7 @@
 """Factors of users and items that the fit did not know, and why a user gets an item."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,7 +77,7 @@ class FoldIn(FactorRanker):
         >>> RGALS(K=16, random_state=0).fit(X).transform_items(X[:, :2]).shape
         (2, 16)
         """
-        state = cast(FittedState, self._state())
+        state: FittedState = self._state()
         columns, prior, _ = state.described(
             None if X_cols is None else _columns(X_cols, state), item_features, side=1
         )
@@ -149,7 +149,7 @@ class FoldIn(FactorRanker):
         >>> bool(np.isclose(why.contributions.sum() + why.all_pairs, model.predict(0, 2)[0], atol=1e-5))
         True
         """
-        state = cast(FittedState, self._state())
+        state: FittedState = self._state()
         rows = state.rows_of("user", user, "user")
         cols = state.rows_of("item", item, "item")
         if len(rows) != 1 or len(cols) != 1:

@@ -228,7 +228,7 @@ class FactorRanker(Fitted):
         UserWarning
             Users without training interactions who get nothing: how many.
         """
-        snapshot = self._state()
+        snapshot: Snapshot = self._state()
         rows = snapshot.rows_of("user", users, "users")
         filters = _open(snapshot, candidates, exclude_items, len(rows))
         ids, scores = self._rank(snapshot, *snapshot.of_users(rows), n, cold, exclude, filters)
@@ -282,7 +282,7 @@ class FactorRanker(Fitted):
         """
         check_choice("unknown", unknown, ("error", *COLD))
         check_choice("exclude", exclude, ("train", None))
-        snapshot = self._state()
+        snapshot: Snapshot = self._state()
         rows = snapshot.users.index(user_ids, missing="error" if unknown == "error" else "mark")
         filters = _open(snapshot, candidates, exclude_items, len(rows))
         known, new = np.flatnonzero(rows >= 0), np.flatnonzero(rows < 0)
@@ -344,7 +344,7 @@ class FactorRanker(Fitted):
         UserWarning
             Rows without interactions that get nothing: how many.
         """
-        snapshot = self._state()
+        snapshot: Snapshot = self._state()
         n_items = len(snapshot.item_factors)
         rows, users, named = None, None, X_rows is None
         if X_rows is not None:
@@ -417,7 +417,7 @@ class FactorRanker(Fitted):
         self, what: str, rows: Any, n: int, metric: str, candidates: Any, blocked: Any
     ) -> Recommendations:
         """`similar_items` and `similar_users`."""
-        snapshot = self._state()
+        snapshot: Snapshot = self._state()
         check_choice("metric", metric, ("cosine", "dot"))
         factors = getattr(snapshot, f"{what}_factors")
         scale = getattr(snapshot, f"{what}_inverse_norms") if metric == "cosine" else None
@@ -451,7 +451,7 @@ class FactorRanker(Fitted):
         ShapeError
             Two lengths that do not fit.
         """
-        snapshot = self._state()
+        snapshot: Snapshot = self._state()
         rows, cols = self._pairs(snapshot, users, items)
         out = np.empty(len(rows), np.result_type(snapshot.user_factors.dtype, snapshot.item_factors.dtype))
         for start in range(0, len(rows), self._pairs_at_once):

@@ -210,20 +210,24 @@ class Snapshot:
     @cached_property
     def fingerprint(self) -> str:
         """Digest of all fields but the record, 32 hexadecimal digits."""
-        digest = hashlib.blake2b(digest_size=16)
-        update(digest, self)
-        if self.weighting.kind != "raw":
-            update(digest, self.weighting)
-        if self.item_scale is not None:
-            update(digest, self.item_scale)
-        for part in self._options:
+        digest, weights = hashlib.blake2b(digest_size=16), self.weighting
+        found: list[Any] = [self, *([] if weights.kind == "raw" else [weights])]
+        found += [] if self.item_scale is None else [self.item_scale]
+        if weights.half_life is not None and self.seen is not None:
+            found += [weights.half_life, weights.newest, weights.left, self.seen.times]
+        found += self._options
+        for prior in self.priors:
+            if prior is not None:
+                places = np.stack(prior.features.nonzero()).astype(np.int64)
+                found += [places, prior.features.data, prior.weights]
+        for part in found:
             update(digest, part)
         return digest.hexdigest()
 
     @property
-    def _options(self) -> tuple:
+    def _options(self) -> list[Any]:
         """What counts besides, where it is used."""
-        return ()
+        return []
 
     @cached_property
     def popularity(self) -> np.ndarray:
@@ -259,17 +263,8 @@ class FittedState(Snapshot):
         return with_priors(self.loss.coefficients_for(self.degrees), self.degrees, self.priors)
 
     @property
-    def _options(self) -> tuple:
-        weights = self.weighting
-        found: tuple = ()
-        if weights.half_life is not None and self.seen is not None:
-            found = weights.half_life, weights.newest, weights.left, self.seen.times
-        found += () if self.hard_negatives is None else (repr(self.hard_negatives.get_params()),)
-        for prior in self.priors:
-            if prior is not None:
-                places = np.stack(prior.features.nonzero()).astype(np.int64)
-                found += (places, prior.features.data, prior.weights)
-        return found
+    def _options(self) -> list[Any]:
+        return [] if self.hard_negatives is None else [repr(self.hard_negatives.get_params())]
 
     def scale_of(self, columns: CSR) -> np.ndarray | None:
         """What the read-out multiplies other items by, in the scale of those of the fit."""

@@ -115,25 +115,21 @@ def read_rows(model: Any, X: Any, dtype: Any, state: Snapshot) -> CSR:
 
 def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) -> CSR:
     """The matrix in canonical form, with ``n_items`` columns."""
-    if sp.issparse(X) or isinstance(X, CSR):
-        # A wrong number of items is named by `as_csr`, a right one by nobody.
-        matrix = as_csr(X, dtype=dtype, n_cols=n_items, dislikes=takes_dislikes(model))
-        matrix = matrix if getattr(model, "_streams", False) else matrix.load()
-        if matrix.n_rows == 0:
-            raise InputError(f"Found array with 0 sample(s) (shape={matrix.shape}): X has no users")
-        if matrix.n_cols == 0:
-            raise InputError(f"Found array with 0 feature(s) (shape={matrix.shape}): X has no items")
-        return matrix
-    try:
-        # `as_csr` looks for NaN and infinity itself: it says where.
-        X = check_array(X, dtype="numeric", ensure_all_finite=False, estimator=model, input_name="X")
-        if n_items is not None:
-            _check_n_features(model, X, reset=False)
-    except ValueError as error:
-        raise InputError(str(error)) from error
-    except TypeError as error:
-        raise InputTypeError(str(error)) from error
-    return as_csr(X, dtype=dtype, dislikes=takes_dislikes(model))
+    if not (sp.issparse(X) or isinstance(X, CSR)):
+        try:
+            # `as_csr` looks for NaN and infinity itself: it says where.
+            X = check_array(X, dtype="numeric", ensure_all_finite=False, estimator=model, input_name="X")
+            if n_items is not None:
+                _check_n_features(model, X, reset=False)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        except TypeError as error:
+            raise InputTypeError(str(error)) from error
+    matrix = as_csr(X, dtype=dtype, n_cols=n_items, dislikes=takes_dislikes(model))
+    for what, n, unit in zip(("users", "items"), matrix.shape, ("sample", "feature"), strict=True):
+        if n == 0:
+            raise InputError(f"Found array with 0 {unit}(s) (shape={matrix.shape}): X has no {what}")
+    return matrix if getattr(model, "_streams", False) else matrix.load()
 
 
 def _column_names(X: Any) -> np.ndarray | None:

@@ -1,7 +1,7 @@
 """Users and items that leave a fitted model: nothing of them stays in it or its files."""
 
 from dataclasses import replace
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 
@@ -80,12 +80,12 @@ class Forgetting(Updated):
     def _forget(self, side: int, ids: Any) -> Self:
         """Publish the state without some users (side 0) or items."""
         with PUBLISHING:
-            old, what = cast(FittedState, self._state()), ("users", "items")[side]
+            old: FittedState = self._state()
             known, kept = seen_of(old), np.ones(old.seen.shape[side], bool)  # type: ignore[union-attr]
             kept[(old.users, old.items)[side].index(ids)] = False
             seen = kept_columns(known, kept) if side else known.take_rows(np.flatnonzero(kept))
             if not seen.nnz:
-                why = f"without these {what} the model would have no interactions"
+                why = f"without these {('users', 'items')[side]} the model would have no interactions"
                 raise InputError(f"{why}; delete it instead")
             seen = replace(seen, values=seen.values[:0]) if (seen.values == 1).all() else seen
             left = _left(old, side, kept)

@@ -133,7 +133,7 @@ class Updated(FoldIn):
             return fit(X, **{name: value for name, value in more.items() if value is not None})
         began = time.perf_counter()
         with PUBLISHING:
-            old = cast(FittedState, self._state())
+            old: FittedState = self._state()
             seen = seen_of(old)
             events, labels = self._events(X, old, columns)
             priors, labels, told = _with_features(old, events.shape, labels, (user_features, item_features))
@@ -324,7 +324,8 @@ class Updated(FoldIn):
         self, X: Any, ids: Any, columns: Any, side: int
     ) -> tuple[FittedState, FittedState, np.ndarray]:
         """The published state, that with full histories of users (side 0) or items, and who these are."""
-        old, what, name = cast(FittedState, self._state()), ("user", "item")[side], ("X_rows", "X_cols")[side]
+        old: FittedState = self._state()
+        what, name = ("user", "item")[side], ("X_rows", "X_cols")[side]
         found, known, labels = given(X, columns, name), (old.users, old.items), [old.user_ids, old.item_ids]
         matrix = found.matrix
         if found.labelled:
@@ -376,7 +377,7 @@ class Updated(FoldIn):
         >>> drift.merged, drift.fall < 0.003
         (0.0, True)
         """
-        state = cast(FittedState, self._state())
+        state: FittedState = self._state()
         if state.hard_negatives is not None:
             why = "drift measures the objective without them, which such a fit does not minimise"
             raise ParameterError("hard_negatives", state.hard_negatives, why)
