@@ -17,7 +17,7 @@ from rgals.losses.base import with_priors
 from rgals.matrix.validate import as_csr
 from rgals.model.als_file import FORMAT
 from rgals.model.exchange import Interop
-from rgals.model.state import FittedState, readout_scale, with_scale, without_scale
+from rgals.model.state import FittedState
 from rgals.runtime.threads import workers
 from rgals.solvers import closed_form
 from rgals.solvers.als import ALS, Problem, choose_reg, sides_of
@@ -25,6 +25,7 @@ from rgals.solvers.choose import choose_solver, exact_backend
 from rgals.solvers.cuda import is_cuda
 from rgals.solvers.hard_negatives import Sampler, fold_in, read_hard_negatives
 from rgals.solvers.precision import check_underflow, hard_rows_at_risk, warn_of_rounding
+from rgals.solvers.readout import readout_scale, with_scale, without_scale
 from rgals.training.base import Task, Trained
 from rgals.training.data import dtype_name
 from rgals.training.fit import (
@@ -236,6 +237,7 @@ class RGALS(
             rng = np.random.default_rng(task.seed)
             history: list[dict[str, Any]] = []
             init = choose_init(self, train, task.store)
+            chosen = taken(self, problem, init)
             if solver == "svd":
                 found = closed_form.item_factors(train, self.K, problem.reg, rng, task.dtype)
                 shown = with_scale(found, scored)
@@ -294,7 +296,6 @@ class RGALS(
             ridge = items_side.ridge @ np.einsum("ij,ij->i", items, items, dtype=np.float64)
             objective = problem.constant + float(ridge) - step.decrease
             history.append({"iteration": 1, "seconds": 0.0, "objective": objective})
-        chosen = taken(self, problem, init)
         for row in history:
             row.update(chosen)
         state = FittedState(

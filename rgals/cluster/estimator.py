@@ -15,11 +15,12 @@ from rgals.cluster.als import ClusterALS, ClusterProblem
 from rgals.cluster.graph import Graphs, client_of
 from rgals.cluster.shards import Shards, shards_of
 from rgals.estimator import RGALS
-from rgals.model.state import FitRecord, FittedState, parameters_of, readout_scale, with_scale
+from rgals.model.state import FitRecord, FittedState, parameters_of
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, PrecisionWarning
 from rgals.runtime.memory import readable
 from rgals.scoring._streaming import Written
+from rgals.solvers.readout import readout_scale, with_scale
 from rgals.training.checkpoint import open_store
 from rgals.training.fit import RANDOM, check_parameters, describe_fit, most_iterations, taken, when_settled
 from rgals.training.run import Watch, run

@@ -10,10 +10,11 @@ from rgals.files.archive import ArraySpec
 from rgals.losses import LOSSES, Degrees, Loss
 from rgals.matrix.validate import fault
 from rgals.model.file import REAL, ModelFormat, model_spec, pack_object, unpack_object
-from rgals.model.state import FittedState, check_readout
+from rgals.model.state import FittedState
 from rgals.runtime.checks import check_real
 from rgals.solvers.hard_negatives import HardNegatives, read_hard_negatives
 from rgals.solvers.prior import Prior
+from rgals.solvers.readout import check_readout
 
 _DEGREES = ("user_sum", "item_sum", "user_count", "item_count")
 _SIDES = ("user", "item")

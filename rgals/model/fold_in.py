@@ -10,13 +10,14 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
 from rgals.model.explain import Explanation, explain
 from rgals.model.ranking import FactorRanker
-from rgals.model.state import FittedState, Snapshot, with_scale
+from rgals.model.state import FittedState, Snapshot
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError
 from rgals.solvers.base import Backend
 from rgals.solvers.choose import exact_backend
 from rgals.solvers.hard_negatives import fold_in, pair_terms, with_users
 from rgals.solvers.prior import Prior
+from rgals.solvers.readout import with_scale
 
 
 class Half(NamedTuple):

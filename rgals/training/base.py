@@ -17,9 +17,8 @@ from rgals.model.ranking import FactorRanker
 from rgals.model.state import FitRecord, Snapshot, parameters_of
 from rgals.runtime.checks import check_choice
 from rgals.runtime.memory import typed_errors
-from rgals.solvers.prior import prior_bytes
 from rgals.training.checkpoint import Checkpoint, Store, open_store
-from rgals.training.data import divide, halving, read, weigh, with_features
+from rgals.training.data import bytes_beside, divide, halving, read, weigh, with_features
 from rgals.training.run import Callback, Watch
 
 
@@ -159,11 +158,11 @@ class Trained(FactorRanker):
         """
         given = copy(self)  # parameters and last fit as they are now, whatever is set meanwhile
         given.loss = copy(self.loss)
+        params = parameters_of(given)
         check_choice("values", given.values, VALUES)
         asked = {"validation": validation, "callbacks": callbacks, "checkpoint": checkpoint}
         asked |= {"user_features": user_features, "item_features": item_features}
         dtype = given._check(asked)
-        params = parameters_of(given)
         matrix, labels, names = read(given, X, dtype, user_ids, item_ids, columns)
         both = user_features, item_features
         matrix, labels, priors, encodings = with_features(given, matrix, labels, both)
@@ -173,11 +172,11 @@ class Trained(FactorRanker):
         vars(given).update(chosen)
         weighting = halving(weigh(given.values, matrix, depth=4), getattr(given, "half_life", None), matrix)
         given.values = weighting.kind  # as a checkpoint keeps it
-        room = weighting.bytes(matrix) + prior_bytes(priors, params["K"])
+        room = bytes_beside(matrix, weighting, priors, params["K"])
         given._check_memory(matrix, dtype, weights=room, split=split, watched=watched)
         seed, store = open_store(checkpoint, given._checkpoint, given.random_state)
-        weighted = weighting.rows(matrix)
-        train, held_out = divide(weighted, labels, validation, given.early_stopping, seed, columns)
+        how = validation, given.early_stopping, seed, columns
+        weighted, train, held_out = divide(matrix, weighting, labels, *how)
         watch = Watch(callbacks, given, train, held_out)
         task = Task(weighted, train, held_out, dtype, seed, store, watch, priors)
         state, history, solver = given._train(task)

@@ -21,7 +21,7 @@ from rgals.model.state import Snapshot, check_labels
 from rgals.runtime import memory
 from rgals.runtime.aligned import empty
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ValuesWarning
-from rgals.solvers.prior import Prior
+from rgals.solvers.prior import Prior, prior_bytes
 
 HEAVY = 1.0  # spread of values from which "auto" takes none: that of exponential waiting times
 HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
@@ -140,15 +140,22 @@ def _column_names(X: Any) -> np.ndarray | None:
         raise InputTypeError(str(error)) from error
 
 
+def bytes_beside(matrix: CSR, weighting: Weighting, priors: Priors, K: int) -> int:
+    """Bytes that weights and features take in a fit beside its matrix."""
+    return weighting.bytes(matrix) + prior_bytes(priors, K)
+
+
 def divide(
     matrix: CSR,
+    weighting: Weighting,
     labels: tuple[Any, Any],
     validation: Any,
     early_stopping: bool,
     seed: int,
     columns: Any = None,
-) -> tuple[CSR, CSR | None]:
-    """What is fitted, and what is watched: the validation matrix, or a part held out for early stopping."""
+) -> tuple[CSR, CSR, CSR | None]:
+    """The weighted matrix, what of it is fitted, and what is watched: validation, or a part held out."""
+    matrix = weighting.rows(matrix)
     if validation is not None:
         users, items = (None if ids is None else IdMap(ids) for ids in labels)
         # Users and items that the fit does not know follow behind: they are judged, as cold and as missed.
@@ -156,8 +163,8 @@ def divide(
         n_users, n_items = (n + len(new) for n, new in zip(matrix.shape, unknown, strict=True))
         dtype = matrix.values.dtype
         shape = {"n_rows": n_users, "n_cols": n_items}
-        return matrix, as_csr(laid_out, name="validation", dtype=dtype, dislikes=True, **shape)
-    return hold_out(matrix, HOLD_OUT, seed) if early_stopping else (matrix, None)
+        return matrix, matrix, as_csr(laid_out, name="validation", dtype=dtype, dislikes=True, **shape)
+    return matrix, *(hold_out(matrix, HOLD_OUT, seed) if early_stopping else (matrix, None))
 
 
 def warm_factors(model: Any, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray] | None:

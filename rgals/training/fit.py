@@ -9,7 +9,6 @@ from rgals.files.archive import ArraySpec
 from rgals.losses import AUTO, Loss, get_loss
 from rgals.matrix.csr import CSR
 from rgals.matrix.mapped import BLOCK, StoredCSR
-from rgals.model.state import check_readout
 from rgals.runtime import memory as _memory
 from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
 from rgals.runtime.errors import ParameterError
@@ -19,6 +18,7 @@ from rgals.solvers.als import ALS, Problem
 from rgals.solvers.base import Backend
 from rgals.solvers.cuda import check_factors, is_cuda
 from rgals.solvers.hard_negatives import HardNegatives, read_hard_negatives, scratch_bytes
+from rgals.solvers.readout import check_readout
 from rgals.training.checkpoint import Store, checkpoint_spec, describe, plain
 from rgals.training.data import admit, dtype_name, start_factors, warm_factors
 from rgals.training.run import Settled

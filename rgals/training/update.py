@@ -17,7 +17,7 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.entries import grown, kept_columns, merged, replace_rows
 from rgals.matrix.validate import as_csr
 from rgals.model.fold_in import FoldIn
-from rgals.model.state import FittedState, with_scale
+from rgals.model.state import FittedState
 from rgals.runtime import memory
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, ParameterError, ShapeError
@@ -26,6 +26,7 @@ from rgals.solvers.als import ALS, Problem, sides_of
 from rgals.solvers.base import squared_lengths
 from rgals.solvers.choose import exact_backend
 from rgals.solvers.prior import Prior
+from rgals.solvers.readout import with_scale
 from rgals.training.data import check_matrix
 
 MERGES = ("add", "replace", "drop")
