@@ -64,7 +64,7 @@ class _Format(ModelFormat):
     """The file of an `RGALS`."""
 
     own: type[Loss] | None = None  # class of the loss, where it is none of rgals': a file makes none known
-    fitted: ClassVar = ModelFormat.fitted | {"solver_": str}
+    fitted: ClassVar = {"n_iter_": int, "history_": list, "solver_": str, "n_features_in_": int}
 
     def _kinds(self, own: type[Loss] | None) -> dict[str, type[Loss]]:
         """What a file calls a loss: rgals' own by their names, ``own`` by where it is imported from."""
