@@ -34,8 +34,8 @@ from rgals.matrix.entries import hold_out
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.metrics._served import sample_users
-from rgals.training.start import SHARE
-from rgals.training.watch import Settled
+from rgals.training.fit import SHARE
+from rgals.training.run import Settled
 
 SETS = (
     "food-10core",

@@ -5,7 +5,7 @@ import time
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -15,10 +15,9 @@ from rgals.datasets.given import given, in_columns
 from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.losses.base import with_priors
 from rgals.matrix.validate import as_csr
-from rgals.model import als_file
+from rgals.model.als_file import FORMAT
 from rgals.model.exchange import Interop
-from rgals.model.state import FittedState, readout_scale, with_scale, without_scale
-from rgals.runtime.errors import ParameterError
+from rgals.model.state import FittedState
 from rgals.runtime.threads import workers
 from rgals.solvers import closed_form
 from rgals.solvers.als import ALS, Problem, choose_reg, sides_of
@@ -26,13 +25,24 @@ from rgals.solvers.choose import choose_solver, exact_backend
 from rgals.solvers.cuda import is_cuda
 from rgals.solvers.hard_negatives import Sampler, fold_in, read_hard_negatives
 from rgals.solvers.precision import check_underflow, hard_rows_at_risk, warn_of_rounding
+from rgals.solvers.readout import readout_scale, with_scale, without_scale
 from rgals.training.base import Task, Trained
 from rgals.training.data import dtype_name
-from rgals.training.fit import CHECKPOINT, check_memory, check_parameters, describe_fit, priors_of, taken
+from rgals.training.fit import (
+    CHECKPOINT,
+    check_memory,
+    check_parameters,
+    choose_init,
+    describe_fit,
+    first_users,
+    most_iterations,
+    plain_iterations,
+    taken,
+    when_settled,
+)
 from rgals.training.forget import Forgetting
 from rgals.training.rows import OfRows
 from rgals.training.run import run
-from rgals.training.start import choose_init, first_users, most_iterations, plain_iterations, when_settled
 
 
 @dataclass(eq=False, repr=False)
@@ -202,24 +212,20 @@ class RGALS(
     verbose: int = 0
 
     _checkpoint = CHECKPOINT
-    _file: ClassVar[Any] = als_file
+    _file: ClassVar[Any] = FORMAT
     _streams: ClassVar[bool] = True  # matrices may stay on their disk
     _check = check_parameters
     _check_memory = check_memory
 
     def _train(self, task: Task) -> tuple[FittedState, list[dict[str, Any]], str]:
         train = task.train
-        if self.solver == "svd" and task.watchers:
-            why = "it has no iterations for validation, callbacks or early_stopping to watch: leave them out"
-            raise ParameterError("solver", "svd", why)
         # BLAS's threads, once woken, spin beside ours for a tenth of a second: only its work may wake them.
         with nullcontext() if self.solver == "svd" else workers(self.n_jobs):
             degrees = Degrees.of(train)
             loss = get_loss(self.loss).resolve(degrees, self.K)
-            priors = priors_of(self, task)
-            coefficients = with_priors(loss.coefficients_for(degrees), degrees, priors)
+            coefficients = with_priors(loss.coefficients_for(degrees), degrees, task.priors)
             problem = Problem.of(train, loss, coefficients, 0.0, float(self.reg_exponent))
-            problem = replace(problem, reg=choose_reg(self.reg, problem, degrees, self.K), priors=priors)
+            problem = replace(problem, reg=choose_reg(self.reg, problem, degrees, self.K), priors=task.priors)
             backend, solver = choose_solver(self, coefficients)
             hard = read_hard_negatives(self.hard_negatives)
             sampler = None
@@ -231,6 +237,7 @@ class RGALS(
             rng = np.random.default_rng(task.seed)
             history: list[dict[str, Any]] = []
             init = choose_init(self, train, task.store)
+            chosen = taken(self, problem, init)
             if solver == "svd":
                 found = closed_form.item_factors(train, self.K, problem.reg, rng, task.dtype)
                 shown = with_scale(found, scored)
@@ -252,8 +259,7 @@ class RGALS(
                     tol=self.tol if hard is None else None,
                     settled=when_settled(self, problem),
                     began=began,
-                    watchers=task.watchers,
-                    best=task.best,
+                    watch=task.watch,
                     store=task.store,
                     verbose=bool(self.verbose),
                 )
@@ -290,7 +296,6 @@ class RGALS(
             ridge = items_side.ridge @ np.einsum("ij,ij->i", items, items, dtype=np.float64)
             objective = problem.constant + float(ridge) - step.decrease
             history.append({"iteration": 1, "seconds": 0.0, "objective": objective})
-        chosen = taken(self, problem, init)
         for row in history:
             row.update(chosen)
         state = FittedState(
@@ -304,17 +309,10 @@ class RGALS(
             degrees=degrees.alone(),
             hard_negatives=hard,
             priors=(of_users and of_users.grown(len(users)), of_items and of_items.grown(len(items))),
-            encodings=task.encodings,
         )
         return state, history, solver
 
     # ------------------------------------------------------------------ use
-
-    def _state(self) -> FittedState:
-        return cast(FittedState, super()._state())
-
-    def _outline(self) -> FittedState:
-        return cast(FittedState, super()._outline())
 
     @property
     def solver_(self) -> str:
@@ -330,7 +328,7 @@ class RGALS(
     @property
     def item_scale_(self) -> np.ndarray:
         """What the read-out multiplied the factors of each item by, shape (N,)."""
-        state = self._state()
+        state: FittedState = self._state()
         return np.ones(len(state.item_factors)) if state.item_scale is None else state.item_scale
 
     @property
@@ -348,21 +346,14 @@ class RGALS(
         kept = {name: found[name] or value if value == AUTO else value for name, value in given.items()}
         return {"loss": self.loss_, "reg": self.reg_, "values": state.weighting.kind, **kept}
 
-    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        """The parameters that were set and, once fitted, what took the place of "auto"."""
-        text = super().__repr__(N_CHAR_MAX)
-        history = getattr(self, "history_", None)
-        if not history:
-            return text
-        names = *get_loss(self.loss).get_params(), "reg", "init"
-        found = {name: history[0][name] for name in names if name in history[0]}
+    def _taken(self) -> dict[str, Any]:
+        first, params = self.history_[0], self.params_
+        found = {k: first[k] for k in (*get_loss(self.loss).get_params(), "reg", "init") if k in first}
         if self.n_iter == AUTO:
-            found["n_iter"] = len(history)
-        if self.values == AUTO and self.params_["values"] != "raw":
-            found["values"] = self.params_["values"]
-        texts = {k: repr(x) if isinstance(x, str) else format(x, ".4g") for k, x in found.items()}
-        shown = ", ".join(f"{k}={text}" for k, text in texts.items())
-        return f"{text}  # fitted with {shown}" if shown else text
+            found["n_iter"] = len(self.history_)
+        if self.values == AUTO and params["values"] != "raw":
+            found["values"] = params["values"]
+        return found
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
         """Fit and return the user factors.
@@ -377,7 +368,7 @@ class RGALS(
         ndarray, shape (n_users, K)
         """
         fixed = copy(self.fit(X, y, **fit_params))
-        state = fixed._state()
+        state: FittedState = fixed._state()
         if state.seen is not None and state.seen.nnz != state.degrees.user_count.sum():
             # The fit held interactions out; a transform sees them all.
             return fixed.transform(X, fit_params.get("user_features"))
@@ -424,7 +415,7 @@ class RGALS(
         -------
         float
         """
-        state = self._state()
+        state: FittedState = self._state()
         n_users = len(state.user_factors)
         labelled = state.item_ids is not None
         X = in_columns(X, state.items if labelled else None, "X", state.users if labelled else None)
@@ -456,7 +447,7 @@ class RGALS(
         ModelFileError
             The file is damaged, of a newer version or not a model.
         """
-        return als_file.load(cls, path, loss)
+        return replace(FORMAT, own=loss).load(cls, path)
 
     # ------------------------------------------------------------------ scikit-learn
 

@@ -14,7 +14,7 @@ from rgals.solvers import plan
 from rgals.solvers.als import ALS
 from rgals.solvers.cpu import CPUBackend
 from rgals.solvers.dense import DenseBackend
-from rgals.training.run import run
+from rgals.training.run import Watch, run
 
 #: Every loss with every option that changes its coefficients, by name.
 LOSSES = {
@@ -94,7 +94,7 @@ def half_steps(X, loss, side, K, monkeypatch, *, dtype=np.float32, reg=0.03, nu=
 
 def als(problem, start, backend, *, n_iter, tol=0.0, callbacks=()):
     """Item factors and history of so many iterations from user factors, which are overwritten."""
-    found, history = run(ALS(problem, backend, start), n_iter, tol=tol, watchers=callbacks)
+    found, history = run(ALS(problem, backend, start), n_iter, tol=tol, watch=Watch(callbacks))
     return found["item_factors"], history
 
 

@@ -16,9 +16,6 @@ from rgals.runtime.threads import n_threads
 from rgals.training.data import read
 from rgals.training.rows import OfRows
 
-#: Fitted attributes of a file.
-FITTED: dict[str, type] = {"n_iter_": int, "history_": list, "n_features_in_": int}
-
 
 class Baseline(OfRows, BaseEstimator):
     """A model that is fitted at once; a base of estimators, which say how."""

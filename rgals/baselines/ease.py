@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg
 from sklearn.utils import gen_batches
 
-from rgals.baselines.base import FITTED, Baseline
+from rgals.baselines.base import Baseline
 from rgals.files.archive import FileSpec
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import check_ids
@@ -57,12 +57,14 @@ _PARTS = model_spec("rgals-ease", 1)
 _SPEC = FileSpec(_PARTS.format, 1, {k: v for k, v in _PARTS.arrays.items() if k != "user_factors"})
 
 
-def _loaded(fields: dict, arrays: dict[str, np.ndarray], meta: dict) -> Snapshot:
-    """The state that a file holds, its user factors from the interactions."""
-    weights, seen = fields["item_factors"], fields["seen"]
-    if weights.shape[1] != len(weights):
-        raise ValueError(f"the weights are {weights.shape[0]} x {weights.shape[1]}")
-    return Snapshot(**{**fields, "user_factors": Histories(fields["weighting"].rows(seen))})
+class _Format(ModelFormat):
+    """The file of an `EASE`, whose user factors are made of the interactions."""
+
+    def make(self, fields: dict, arrays: dict[str, np.ndarray], meta: dict) -> Snapshot:
+        weights, seen = fields["item_factors"], fields["seen"]
+        if weights.shape[1] != len(weights):
+            raise ValueError(f"the weights are {weights.shape[0]} x {weights.shape[1]}")
+        return Snapshot(**{**fields, "user_factors": Histories(fields["weighting"].rows(seen))})
 
 
 @dataclass(eq=False, repr=False)
@@ -117,7 +119,7 @@ class EASE(Baseline):
     max_memory: float | None = None
     n_jobs: int | None = None
 
-    _file: ClassVar[ModelFormat] = ModelFormat("EASE", _SPEC, FITTED, dict, dict, _loaded)
+    _file: ClassVar[ModelFormat] = _Format("EASE", _SPEC)
     _pairs_at_once: ClassVar[int] = 1 << 12  # whose histories are gathered
 
     def _fitted(self, X: Any, user_ids: Any, item_ids: Any) -> Snapshot:

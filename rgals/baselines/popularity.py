@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rgals.baselines.base import FITTED, Baseline
+from rgals.baselines.base import Baseline
 from rgals.datasets.times import half_life_in
 from rgals.matrix.csr import CSR
 from rgals.model.file import ModelFormat, model_spec
@@ -49,7 +49,7 @@ class Popularity(Baseline):
     _: KW_ONLY
     n_jobs: int | None = None
 
-    _file: ClassVar = ModelFormat("Popularity", model_spec("rgals-popularity", 1), FITTED, dict, dict)
+    _file: ClassVar = ModelFormat("Popularity", model_spec("rgals-popularity", 1))
     _needs_history: ClassVar[bool] = False
 
     def _fitted(self, X: Any, user_ids: Any, item_ids: Any) -> Snapshot:

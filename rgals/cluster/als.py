@@ -148,7 +148,7 @@ def _ratio(parts: list[Any]) -> float | None:
 
 
 class ClusterALS:
-    """Alternating half-steps on a cluster, items first: the `rgals.training.steps.Steps` of a problem."""
+    """Alternating half-steps on a cluster, items first: the `rgals.training.run.Steps` of a problem."""
 
     label: ClassVar[str] = "ALS on a cluster"
     unit: ClassVar[str] = "it"

@@ -15,16 +15,15 @@ from rgals.cluster.als import ClusterALS, ClusterProblem
 from rgals.cluster.graph import Graphs, client_of
 from rgals.cluster.shards import Shards, shards_of
 from rgals.estimator import RGALS
-from rgals.model.state import FitRecord, FittedState, parameters_of, readout_scale, with_scale
+from rgals.model.state import FitRecord, FittedState, parameters_of
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, PrecisionWarning
 from rgals.runtime.memory import readable
 from rgals.scoring._streaming import Written
+from rgals.solvers.readout import readout_scale, with_scale
 from rgals.training.checkpoint import open_store
-from rgals.training.fit import check_parameters, describe_fit, taken
-from rgals.training.run import run
-from rgals.training.start import RANDOM, most_iterations, when_settled
-from rgals.training.watch import make_watchers
+from rgals.training.fit import RANDOM, check_parameters, describe_fit, most_iterations, taken, when_settled
+from rgals.training.run import Watch, run
 
 _OWN = ("client", "n_blocks")  # parameters that `RGALS` does not have
 #: What a fit on a cluster takes of parameters that have other values elsewhere.
@@ -159,7 +158,7 @@ class DaskRGALS(RGALS):
                 raise ParameterError(name, "given", "DaskRGALS takes none; fit RGALS, or leave it out")
         given = copy(self)
         given.loss = copy(self.loss)
-        dtype = check_parameters(given, checkpoint)
+        dtype = check_parameters(given, {"checkpoint": checkpoint})
         for name, possible in _ONLY.items():
             value = getattr(given, name)
             if not any(value is one or (isinstance(one, str) and value == one) for one in possible):
@@ -203,7 +202,7 @@ class DaskRGALS(RGALS):
             most_iterations(self, None),
             tol=self.tol,
             settled=when_settled(self, problem),  # type: ignore[arg-type]
-            watchers=make_watchers(self, shards, None, callbacks)[0],  # type: ignore[arg-type]
+            watch=Watch(callbacks),
             store=store,
             verbose=bool(self.verbose),
         )

@@ -17,7 +17,7 @@ from rgals.kernels import gram, rows, sums
 from rgals.losses import Coefficients, Degrees, Loss
 from rgals.losses.base import Side
 from rgals.matrix.csr import CSR
-from rgals.model.state import FittedState, with_scale
+from rgals.model.state import FittedState
 from rgals.runtime.aligned import empty
 from rgals.runtime.errors import NumericalError, PrecisionWarning
 from rgals.runtime.threads import workers
@@ -28,6 +28,7 @@ from rgals.solvers.basis import Change, Factors, metric
 from rgals.solvers.cpu import CPUBackend, FixedSide, Solve, coupling_shift, find_change, fixed_side
 from rgals.solvers.plan import Plan, padded
 from rgals.solvers.precision import check_underflow, warn_of_rounding
+from rgals.solvers.readout import with_scale
 
 _PATIENCE = 20.0  # seconds for another process to compile a function: none takes as long
 _Task = TypeVar("_Task", bound=Callable[..., Any])

@@ -1,7 +1,7 @@
 """Models of the package implicit, in both directions."""
 
 from dataclasses import replace
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class Interop(FactorRanker):
             implicit is not installed.
         """
         als = optional("implicit.cpu.als", "to_implicit needs implicit: pip install implicit")
-        state = cast(FittedState, self._state())
+        state: FittedState = self._state()
         # Its positives weigh alpha v.
         alpha = 1.0 + float(state.loss.alpha) if isinstance(state.loss, WRMF) else 1.0
         users, items = state.user_factors, state.item_factors

@@ -60,8 +60,7 @@ def explain(state: FittedState, user: int, item: int, n: int | None) -> Explanat
     row = state.weighting.rows(state.seen.take_rows(np.array([user])))
     own = state.priors[0]
     prior = None if own is None else own.take_rows(np.array([user]))
-    coefficients = state.coefficients(row, prior)
-    side = coefficients.user_side(row, state.reg, state.reg_exponent)
+    coefficients, side = state.half(row, prior)
     curvature, pull = state.user_system
     past = state.solved_items[row.indices].astype(np.float64)
     _, m, linear = positive_coefficients(row, side.row_terms, side.col_terms)

@@ -164,11 +164,8 @@ def _write_parquet(path: Path, factors: np.ndarray, ids: np.ndarray) -> None:
     pa = pyarrow()
     if ids.dtype.kind == "U" and not all(map(is_utf8, ids.tolist())):
         raise InputError(f"an id is not text that UTF-8 can express; export npy instead of {path.name}")
-    names, values = arrow_labels(ids), pa.from_numpy_dtype(factors.dtype)
-    schema = pa.schema([("id", names.type), ("factors", pa.list_(values, factors.shape[1]))])
-    with atomic_file(path) as file, pa.parquet.ParquetWriter(file, schema) as writer:
-        for start in range(0, len(factors), _PART):
-            part = slice(start, start + _PART)
-            flat = pa.array(np.ascontiguousarray(factors[part]).reshape(-1))
-            lists = pa.FixedSizeListArray.from_arrays(flat, factors.shape[1])
-            writer.write_table(pa.table([names[part], lists], schema=schema))
+    flat = pa.array(np.ascontiguousarray(factors).reshape(-1))
+    lists = pa.FixedSizeListArray.from_arrays(flat, factors.shape[1])
+    with atomic_file(path) as file:
+        table = pa.table({"id": arrow_labels(ids), "factors": lists})
+        pa.parquet.write_table(table, file, row_group_size=_PART)

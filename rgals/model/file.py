@@ -2,9 +2,9 @@
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -39,25 +39,32 @@ for _side in ("user", "item"):
 
 @dataclass(frozen=True)
 class ModelFormat:
-    """The file of one estimator."""
+    """The file of one estimator: what all have. Those that store more add it to its parts."""
 
     estimator: str  # name of its class
     spec: FileSpec  # made by `model_spec`
-    fitted: Mapping[str, type]  # fitted attributes that are stored, and what they are
-    pack: Callable[[dict[str, Any]], dict[str, Any]]  # parameters as JSON can hold them
-    # and back; raises KeyError, TypeError or ValueError where it cannot
-    unpack: Callable[[dict[str, Any]], dict[str, Any]]
-    # ``make(fields, arrays, meta)`` adds to the fields of a `Snapshot` what this estimator stores
-    make: Callable[[dict, dict[str, np.ndarray], dict], Snapshot] = lambda fields, *_: Snapshot(**fields)
+    # fitted attributes that are stored, and what they are
+    fitted: ClassVar[dict[str, type]] = {"n_iter_": int, "history_": list, "n_features_in_": int}
 
-    def save(
-        self,
-        state: Snapshot,
-        path: str | os.PathLike,
-        arrays: Mapping[str, np.ndarray] | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Write a fitted model; ``arrays`` and ``meta`` are what this estimator stores besides."""
+    def pack(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Parameters as JSON can hold them."""
+        return params
+
+    def unpack(self, params: dict[str, Any]) -> dict[str, Any]:
+        """And back; raises KeyError, TypeError or ValueError where it cannot."""
+        return params
+
+    def more(self, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Arrays and metadata that this estimator stores besides."""
+        return {}, {}
+
+    def make(self, fields: dict[str, Any], arrays: dict[str, np.ndarray], meta: dict) -> Snapshot:
+        """The state of a file, of its ``fields`` that all models have."""
+        return Snapshot(**fields)
+
+    def save(self, state: Snapshot, path: str | os.PathLike) -> None:
+        """Write a fitted model; an `InputTypeError` says which parameter JSON cannot hold."""
+        arrays, meta = self.more(state)
         seen, record = state.seen, state.record
         assert seen is not None
         stored = {
@@ -65,7 +72,7 @@ class ModelFormat:
             "seen_indptr": seen.indptr,
             "seen_indices": np.asarray(seen.indices),  # of a store: mapped
             "seen_values": np.asarray(seen.values),
-            **(arrays or {}),
+            **arrays,
         }
         for side, labels in (("user", state.user_ids), ("item", state.item_ids)):
             if labels is not None:
@@ -95,7 +102,7 @@ class ModelFormat:
             "fitted": {name: fitted[name] for name in self.fitted},
             "weighting": weighting,
             **({"merged": record.merged} if record.merged else {}),
-            **(meta or {}),
+            **meta,
         }
         save_npz(path, stored, content, spec=self.spec)
 

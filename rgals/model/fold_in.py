@@ -1,7 +1,7 @@
 """Factors of users and items that the fit did not know, and why a user gets an item."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,13 +10,14 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
 from rgals.model.explain import Explanation, explain
 from rgals.model.ranking import FactorRanker
-from rgals.model.state import FittedState, Snapshot, with_scale
+from rgals.model.state import FittedState, Snapshot
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError
 from rgals.solvers.base import Backend
 from rgals.solvers.choose import exact_backend
 from rgals.solvers.hard_negatives import fold_in, pair_terms, with_users
 from rgals.solvers.prior import Prior
+from rgals.solvers.readout import with_scale
 
 
 class Half(NamedTuple):
@@ -33,20 +34,11 @@ class FoldIn(FactorRanker):
 
     def _fold_in(self, snapshot: Snapshot, rows: CSR, prior: Any = None) -> np.ndarray:
         assert isinstance(snapshot, FittedState)
-        return self._user_step(snapshot, self._users(snapshot, rows, prior))
+        return self._user_step(snapshot, self._half(snapshot, snapshot.weighting.rows(rows), prior))
 
-    def _users(self, state: FittedState, rows: CSR, prior: Prior | None = None) -> Half:
-        """Any users, from their histories as given, and their features."""
-        rows = state.weighting.rows(rows)
-        coefficients = state.coefficients(rows, prior)
-        side = coefficients.user_side(rows, state.reg, state.reg_exponent)
-        return Half(rows, coefficients, replace(side, prior=prior), exact_backend(self))
-
-    def _items(self, state: FittedState, columns: CSR, prior: Prior | None = None) -> Half:
-        """Any items, from their histories with weights for values, and their features."""
-        coefficients = state.coefficients_of_items(columns, prior)
-        side = coefficients.item_side(columns, state.reg, state.reg_exponent)
-        return Half(columns, coefficients, replace(side, prior=prior), exact_backend(self))
+    def _half(self, state: FittedState, rows: CSR, prior: Prior | None = None, side: int = 0) -> Half:
+        """Any users (side 0) or items, from their histories with weights for values, and their features."""
+        return Half(rows, *state.half(rows, prior, side), exact_backend(self))
 
     def _user_step(self, state: FittedState, users: Half) -> np.ndarray:
         """The user half-step."""
@@ -86,7 +78,7 @@ class FoldIn(FactorRanker):
         >>> RGALS(K=16, random_state=0).fit(X).transform_items(X[:, :2]).shape
         (2, 16)
         """
-        state = cast(FittedState, self._state())
+        state: FittedState = self._state()
         columns, prior, _ = state.described(
             None if X_cols is None else _columns(X_cols, state), item_features, side=1
         )
@@ -96,7 +88,7 @@ class FoldIn(FactorRanker):
             known = state.rows_of("item", items, "items")
             if len(known) != columns.n_rows or len(np.unique(known)) != len(known):
                 raise InputError(f"items must name each of the {columns.n_rows} columns of X_cols, once")
-        solved = self._item_step(state, self._items(state, columns, prior), known)
+        solved = self._item_step(state, self._half(state, columns, prior, 1), known)
         return with_scale(solved, state.scale_of(columns))
 
     def _item_step(self, state: FittedState, items: Half, solved: np.ndarray) -> np.ndarray:
@@ -158,7 +150,7 @@ class FoldIn(FactorRanker):
         >>> bool(np.isclose(why.contributions.sum() + why.all_pairs, model.predict(0, 2)[0], atol=1e-5))
         True
         """
-        state = cast(FittedState, self._state())
+        state: FittedState = self._state()
         rows = state.rows_of("user", user, "user")
         cols = state.rows_of("item", item, "item")
         if len(rows) != 1 or len(cols) != 1:

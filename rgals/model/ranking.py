@@ -1,22 +1,22 @@
 """What every fitted factor model can answer: recommendations, neighbours, scores of pairs."""
 
-import copy
 import warnings
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+from sklearn.utils.validation import _check_feature_names
 
 from rgals.datasets.given import given, in_columns
-from rgals.datasets.ids import Positions, as_labels
+from rgals.datasets.ids import as_labels
 from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
 from rgals.matrix.validate import as_csr
-from rgals.model.answers import Recommendations
 from rgals.model.fitted import Fitted
 from rgals.model.state import Snapshot
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, ParameterError, ShapeError
+from rgals.runtime.lazy import optional
 from rgals.scoring import require_lists, topk
 from rgals.scoring._topk import is_matrix
 
@@ -27,27 +27,84 @@ COLD = ("empty", "popular")
 __all__ = ["COLD", "FactorRanker", "Recommendations", "Snapshot"]
 
 
-def _aligned(name: str, matrix: Any, n_rows: int, snapshot: Snapshot) -> CSR:
-    """A filter matrix with a row for each user of the call."""
-    n_users, n_items = len(snapshot.user_factors), len(snapshot.item_factors)
+class _Lists(NamedTuple):
+    ids: np.ndarray
+    scores: np.ndarray
+
+
+class Recommendations(_Lists):
+    """Lists of items or users, best first, with their scores: ``ids, scores = model.recommend(...)``.
+
+    Attributes
+    ----------
+    ids : ndarray, shape (B, n)
+        Ids and None, or numbers and -1: see `FactorRanker.recommend`.
+    scores : ndarray, shape (B, n)
+        -inf where there is none.
+    asked : ndarray, shape (B,)
+        Whose lists these are, as they were asked for.
+    columns : tuple of str
+        What `to_frame` calls those who were asked for, and what they got.
+
+    Examples
+    --------
+    >>> from rgals import RGALS
+    >>> from rgals.datasets import read_interactions
+    >>> data = read_interactions((["ann", "ann", "bob", "bob"], ["tea", "milk", "tea", "rum"]))
+    >>> lists = RGALS(K=2, random_state=0).fit(data).recommend(["bob", "ann"], n=2)
+    >>> lists.ids[:, 0], lists.to_frame()["user"].tolist()
+    (array(['milk', 'rum'], dtype=object), ['bob', 'ann'])
+    """
+
+    asked: np.ndarray
+    columns: tuple[str, str]
+
+    @classmethod
+    def of(cls, ids: np.ndarray, scores: np.ndarray, asked: np.ndarray, columns: tuple[str, str]) -> Self:
+        """Lists of those who asked."""
+        made = cls(ids, scores)
+        made.asked, made.columns = asked, columns
+        return made
+
+    def to_frame(self) -> Any:
+        """The lists as a pandas DataFrame: a row for each entry, with its rank from 1 and its score.
+
+        Its columns are ``user`` and ``item`` (of neighbours ``item`` and ``similar_item``, ``user`` and
+        ``similar_user``), ``rank``, ``score``. Without pandas it raises a `MissingDependencyError`.
+        """
+        pandas = optional("pandas", "a frame needs pandas: pip install pandas")
+        row, place = np.nonzero(self.ids != None if self.ids.dtype == object else self.ids >= 0)  # noqa: E711
+        columns = self.asked[row], self.ids[row, place], place + 1, self.scores[row, place]
+        names = *self.columns, "rank", "score"
+        return pandas.DataFrame(dict(zip(names, columns, strict=True))).infer_objects()
+
+
+def _aligned(name: str, matrix: Any, n_rows: int, snapshot: Snapshot, asked: str, found: str) -> CSR:
+    """A filter matrix with a row for each user (or item) of the call."""
+    n_all, n_cols = (len(getattr(snapshot, f"{side}_factors")) for side in (asked, found))
     shape = getattr(matrix, "shape", None)
-    if shape == (n_users, n_items) and n_rows != n_users:
-        what = f"{name} has shape {shape}, a row for every user of the model, but it takes one"
-        raise ShapeError(f"{what} for each of the {n_rows} users asked for: give {name}[users]")
-    return as_csr(matrix, name=name, n_rows=n_rows, n_cols=n_items, dislikes=name == "exclude")
+    if shape == (n_all, n_cols) and n_rows != n_all:
+        what = f"{name} has shape {shape}, a row for every {asked} of the model, but it takes one"
+        raise ShapeError(f"{what} for each of the {n_rows} {asked}s asked for: give {name}[{asked}s]")
+    return as_csr(matrix, name=name, n_rows=n_rows, n_cols=n_cols, dislikes=name == "exclude")
 
 
-def _items(snapshot: Snapshot, filters: dict[str, Any], n_rows: int) -> dict[str, Any]:
-    """Columns, or a matrix of ``n_rows`` rows, for the items that a call allows and leaves out."""
-    found: dict[str, Any] = {}
-    for name in ("candidates", "exclude_items"):
-        value = filters[name]
-        if is_matrix(value) and name == "candidates":
-            value = _aligned(name, value, n_rows, snapshot)
-        elif value is not None:
-            value = snapshot.rows_of("item", value, name)
-        found[name] = value
-    return found
+def _open(
+    snapshot: Snapshot, candidates: Any, blocked: Any, n_rows: int, asked: str = "user", found: str = "item"
+) -> dict[str, Any]:
+    """What `topk` takes for the items (or users) that a call allows and leaves out."""
+    if is_matrix(candidates):
+        candidates = _aligned("candidates", candidates, n_rows, snapshot, asked, found)
+    elif candidates is not None:
+        candidates = snapshot.rows_of(found, candidates, "candidates")
+    if blocked is not None:
+        blocked = snapshot.rows_of(found, blocked, f"exclude_{found}s")
+    return {"candidates": candidates, "exclude_items": blocked}
+
+
+def _taken(filters: dict[str, Any], rows: np.ndarray) -> dict[str, Any]:
+    """The filters of some users of a call."""
+    return {name: at.take_rows(rows) if isinstance(at, CSR) else at for name, at in filters.items()}
 
 
 class FactorRanker(Fitted):
@@ -85,7 +142,7 @@ class FactorRanker(Fitted):
             parts = [self._excluded(snapshot, part, seen, n_rows) for part in exclude]
             return union([part for part in parts if part is not None])
         if not isinstance(exclude, str):
-            return _aligned("exclude", exclude, n_rows, snapshot)
+            return _aligned("exclude", exclude, n_rows, snapshot, "user", "item")
         check_choice("exclude", exclude, (seen[0],))
         if seen[1] is None:
             why = "this model carries no training interactions; give a matrix or None"
@@ -93,31 +150,32 @@ class FactorRanker(Fitted):
         return seen[1]
 
     def _rank(
-        self, snapshot: Snapshot, queries: np.ndarray, seen: _Seen, n: int, cold: str, filters: dict[str, Any]
+        self, snapshot: Snapshot, queries: Any, seen: _Seen, n: int, cold: str, exclude: Any, filters: dict
     ) -> tuple[np.ndarray, np.ndarray]:
         """Lists of users; the cold among them get popular items, or nothing and a warning."""
-        filters["exclude"] = self._excluded(snapshot, filters["exclude"], seen, len(queries))
+        filters["exclude"] = self._excluded(snapshot, exclude, seen, len(queries))
         check_choice("cold", cold, COLD)
-        filters |= _items(snapshot, filters, len(queries))
         ids, scores = self._topk(queries, snapshot.item_factors, n, **filters)
-        known = seen[1] is None or not self._needs_history
-        alone: Any = [] if known else seen[1].row_counts == 0  # type: ignore[union-attr]
-        if not known and getattr(snapshot, "known_users", None) is not None:
-            # Who has features has factors without any interaction.
+        if seen[1] is None or not self._needs_history:
+            return ids, scores
+        alone = seen[1].row_counts == 0
+        if snapshot.known_users is not None:  # who has features has factors without any interaction
             alone = alone & ~queries.any(axis=1)
         rows = np.flatnonzero(alone)
-        if not len(rows):
-            return ids, scores
-        if cold == "popular" and snapshot.seen is not None:
-            mine = {k: v.take_rows(rows) if isinstance(v, CSR) else v for k, v in filters.items()}
-            alike = np.ones((len(rows), 1), snapshot.popularity.dtype)
-            ids[rows], scores[rows] = self._topk(alike, snapshot.popularity, n, **mine)
-            return ids, scores
-        ids[rows], scores[rows] = -1, -np.inf
-        why = "training interactions" if seen[0] == "train" else "interactions"
-        got = "they get no recommendations (ids -1, scores -inf)"
-        warnings.warn(f"{len(rows)} of {len(ids)} users have no {why}: {got}", UserWarning, stacklevel=3)
+        if len(rows) and cold == "popular" and snapshot.seen is not None:
+            ids[rows], scores[rows] = self._popular(snapshot, n, rows, filters)
+        elif len(rows):
+            ids[rows], scores[rows] = -1, -np.inf
+            why = "training interactions" if seen[0] == "train" else "interactions"
+            got = "they get no recommendations (ids -1, scores -inf)"
+            warnings.warn(f"{len(rows)} of {len(ids)} users have no {why}: {got}", UserWarning, stacklevel=3)
         return ids, scores
+
+    def _popular(self, snapshot: Snapshot, n: int, rows: np.ndarray, filters: dict[str, Any]) -> tuple:
+        """The most popular items that the filters of some users allow; one list where these are the same."""
+        n_lists = len(rows) if any(isinstance(at, CSR) for at in filters.values()) else 1
+        alike = np.ones((n_lists, 1), snapshot.popularity.dtype)
+        return self._topk(alike, snapshot.popularity, n, **_taken(filters, rows))
 
     def recommend(
         self,
@@ -170,11 +228,10 @@ class FactorRanker(Fitted):
         UserWarning
             Users without training interactions who get nothing: how many.
         """
-        snapshot = self._state()
+        snapshot: Snapshot = self._state()
         rows = snapshot.rows_of("user", users, "users")
-        seen = None if snapshot.seen is None else snapshot.seen.take_rows(rows)
-        filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
-        ids, scores = self._rank(snapshot, snapshot.user_factors[rows], ("train", seen), n, cold, filters)
+        filters = _open(snapshot, candidates, exclude_items, len(rows))
+        ids, scores = self._rank(snapshot, *snapshot.of_users(rows), n, cold, exclude, filters)
         asked = snapshot.named("user", rows, users)
         return Recommendations.of(snapshot.named("item", ids, users), scores, asked, ("user", "item"))
 
@@ -225,27 +282,22 @@ class FactorRanker(Fitted):
         """
         check_choice("unknown", unknown, ("error", *COLD))
         check_choice("exclude", exclude, ("train", None))
-        fixed = copy.copy(self)  # keeps one snapshot
-        snapshot = fixed._state()
+        snapshot: Snapshot = self._state()
         rows = snapshot.users.index(user_ids, missing="error" if unknown == "error" else "mark")
-        filters: dict[str, Any] = {"candidates": candidates, "exclude_items": exclude_items}
-        filters = _items(snapshot, filters, len(rows))
-        known = rows >= 0
+        filters = _open(snapshot, candidates, exclude_items, len(rows))
+        known, new = np.flatnonzero(rows >= 0), np.flatnonzero(rows < 0)
         # Two tables of row numbers and scores, and one of labels.
         require_lists(len(rows), check_int("n", n, 1), 2 * (4 + snapshot.item_factors.itemsize) + 8)
-        wanted = {name: None if at is None else Positions(at) for name, at in filters.items()}
-        asked = Positions(rows[known])
-        found, found_scores = fixed.recommend(asked, n, exclude=exclude, cold=cold, **wanted)
-        ids = np.full((len(rows), n), -1, np.int32)
-        scores = np.full((len(rows), n), -np.inf, found_scores.dtype)
-        ids[known], scores[known] = found, found_scores
-        if unknown == "popular" and not known.all():
-            anyone = np.ones((1, 1), snapshot.popularity.dtype)
-            ids[~known], scores[~known] = fixed._topk(anyone, snapshot.popularity, n, **filters)
+        mine = snapshot.of_users(rows[known])
+        found, best = self._rank(snapshot, *mine, n, cold, exclude, _taken(filters, known))
+        ids, scores = np.full((len(rows), n), -1, np.int32), np.full((len(rows), n), -np.inf, best.dtype)
+        ids[known], scores[known] = found, best
+        if unknown == "popular" and len(new):
+            ids[new], scores[new] = self._popular(snapshot, n, new, filters)
         items = np.full(ids.shape, None, object)
         items[ids >= 0] = snapshot.items.labels[ids[ids >= 0]].astype(object)
         whose = snapshot.named("user", rows)
-        if not known.all():
+        if len(new):
             whose = as_labels([user_ids] if np.ndim(user_ids) == 0 else user_ids)
         return Recommendations.of(items, scores, whose, ("user", "item"))
 
@@ -292,19 +344,21 @@ class FactorRanker(Fitted):
         UserWarning
             Rows without interactions that get nothing: how many.
         """
-        snapshot = self._state()
+        snapshot: Snapshot = self._state()
         n_items = len(snapshot.item_factors)
         rows, users, named = None, None, X_rows is None
         if X_rows is not None:
             found = given(X_rows, name="X_rows")
+            if found.frame is not None:
+                _check_feature_names(self, found.frame, reset=False)
             users, named = found.user_ids, found.labelled
             X_rows = in_columns(found, snapshot.items if snapshot.item_ids is not None else None, "X_rows")
             dtype, dislikes = snapshot.item_factors.dtype, takes_dislikes(self)
             rows = as_csr(X_rows, name="X_rows", dtype=dtype, n_cols=n_items, dislikes=dislikes)
         rows, prior, users = snapshot.described(rows, user_features, users)
         queries = self._fold_in(snapshot, rows, *(() if prior is None else (prior,)))
-        filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
-        ids, scores = self._rank(snapshot, queries, ("given", rows), n, cold, filters)
+        filters = _open(snapshot, candidates, exclude_items, len(queries))
+        ids, scores = self._rank(snapshot, queries, ("given", rows), n, cold, exclude, filters)
         asked = np.arange(len(ids)) if users is None else users
         ids = snapshot.named("item", ids) if named else ids
         return Recommendations.of(ids, scores, asked, ("user", "item"))
@@ -363,7 +417,7 @@ class FactorRanker(Fitted):
         self, what: str, rows: Any, n: int, metric: str, candidates: Any, blocked: Any
     ) -> Recommendations:
         """`similar_items` and `similar_users`."""
-        snapshot = self._state()
+        snapshot: Snapshot = self._state()
         check_choice("metric", metric, ("cosine", "dot"))
         factors = getattr(snapshot, f"{what}_factors")
         scale = getattr(snapshot, f"{what}_inverse_norms") if metric == "cosine" else None
@@ -372,13 +426,9 @@ class FactorRanker(Fitted):
         queries = factors[rows]
         if scale is not None:
             queries *= scale[rows, None]
-        if candidates is not None and not is_matrix(candidates):
-            candidates = snapshot.rows_of(what, candidates, "candidates")
-        if blocked is not None:
-            blocked = snapshot.rows_of(what, blocked, f"exclude_{what}s")
         itself = CSR(np.arange(len(rows) + 1), rows.astype(np.int32), np.empty(0, factors.dtype), size)
-        filters = {"exclude": itself, "candidates": candidates, "exclude_items": blocked}
-        ids, scores = self._topk(queries, factors, n, item_scale=scale, **filters)
+        filters = _open(snapshot, candidates, blocked, len(rows), what, what)
+        ids, scores = self._topk(queries, factors, n, item_scale=scale, exclude=itself, **filters)
         names = snapshot.named(what, rows, asked)
         return Recommendations.of(snapshot.named(what, ids, asked), scores, names, (what, f"similar_{what}"))
 
@@ -401,7 +451,7 @@ class FactorRanker(Fitted):
         ShapeError
             Two lengths that do not fit.
         """
-        snapshot = self._state()
+        snapshot: Snapshot = self._state()
         rows, cols = self._pairs(snapshot, users, items)
         out = np.empty(len(rows), np.result_type(snapshot.user_factors.dtype, snapshot.item_factors.dtype))
         for start in range(0, len(rows), self._pairs_at_once):

@@ -10,17 +10,17 @@ from sklearn.base import clone
 from rgals.datasets.features import read_features
 from rgals.datasets.ids import IdMap, Positions
 from rgals.losses import Coefficients, Degrees, Loss
-from rgals.losses.base import Priors, with_priors
+from rgals.losses.base import Priors, Side, with_priors
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import update
 from rgals.matrix.entries import grown
 from rgals.matrix.validate import check_ids
 from rgals.matrix.weighting import Weighting
-from rgals.runtime.checks import check_real
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
 from rgals.runtime.lazy import cached_property
 from rgals.solvers.hard_negatives import HardNegatives
 from rgals.solvers.prior import Prior
+from rgals.solvers.readout import readout_scale, without_scale
 
 
 def check_labels(
@@ -50,44 +50,6 @@ def _inverse_norms(factors: np.ndarray) -> np.ndarray:
     """One over the length of each row; NaN, which removes it from every list, where the length is 0."""
     norms = np.sqrt(np.einsum("ij,ij->i", factors, factors, dtype=np.float64))
     return np.divide(1.0, norms, out=np.full(len(norms), np.nan), where=norms > 0).astype(factors.dtype)
-
-
-def check_readout(exponent: Any) -> float:
-    """Check an exponent of the read-out."""
-    return check_real("readout_exponent", exponent, -1.0, 1.0)
-
-
-def readout_scale(
-    degrees: Degrees, exponent: float, dtype: Any, like: tuple[Degrees, np.ndarray] | None = None
-) -> np.ndarray | None:
-    """What the read-out multiplies items' factors by: ``c_y^exponent``, mean 1 over interactions, or None."""
-    # An item without interactions is scaled as the least popular one. `like`: margins of other items and the
-    # scale that these have, which is then gone on with.
-    if exponent == 0:
-        return None
-    reference, scaled = (degrees, None) if like is None else like
-    sums, counts = reference.item_sum, reference.item_count
-    least = sums[sums > 0].min(initial=np.inf)
-    total = float(counts.sum() if scaled is None else counts @ scaled.astype(np.float64))
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        mean = float(counts @ np.maximum(sums, least) ** exponent)
-        scale = (np.maximum(degrees.item_sum, least) ** exponent * (total / mean)).astype(dtype)
-        good = np.isfinite(scale) & (scale >= np.finfo(dtype).tiny)
-    if not good.all():
-        what = f"it takes the sums of the items' values, {least:g} to {sums.max():g}, beyond"
-        advice = f"{what} {np.dtype(dtype)}; lower it, or scale the values"
-        raise ParameterError("readout_exponent", exponent, advice)
-    return scale
-
-
-def with_scale(factors: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
-    """Factors that score, from those that were solved."""
-    return factors if scale is None else factors * scale[:, None]
-
-
-def without_scale(factors: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
-    """Factors as they were solved, from those that score."""
-    return factors if scale is None else factors / scale[:, None]
 
 
 def parameters_of(model: Any) -> dict[str, Any]:
@@ -126,6 +88,8 @@ class Snapshot:
     weighting: Weighting = field(default_factory=Weighting, compare=False)
     # what the read-out multiplied the items' factors by after the fit; None: nothing
     item_scale: np.ndarray | None = field(default=None, compare=False)
+    priors: Priors = field(default=(None, None), compare=False)  # features of users and items
+    encodings: tuple[Any, Any] = field(default=(None, None), compare=False)  # of frames that they came in
 
     @cached_property
     def solved_items(self) -> np.ndarray:
@@ -182,38 +146,50 @@ class Snapshot:
     ) -> tuple[CSR, Prior | None, Any]:
         """Histories, and behind them who has features alone; the prior of all; their labels."""
         name = ("user_features", "item_features")[side]
-        known: Any = getattr(self, "priors", (None, None))[side]
+        known = self.priors[side]
         if features is None:
             if rows is None:
                 raise InputError(f"there are neither interactions nor {name}; give one of them")
             return rows, None, ids
         if known is None:
             raise ParameterError(name, "given", "the fit had none")
-        n, encodings = None if rows is None else rows.n_rows, getattr(self, "encodings", (None, None))
-        found, ids, _ = read_features(features, n, ids, name, encodings[side])
-        if found.shape[1] != known.features.shape[1]:
-            width = known.features.shape[1]
+        n, width = None if rows is None else rows.n_rows, known.features.shape[1]
+        found, ids, _ = read_features(features, n, ids, name, self.encodings[side])
+        if found.shape[1] != width:
             raise ShapeError(f"{name} has {found.shape[1]} columns; those of the fit had {width}")
         rows = rows or CSR.empty(0, len(self.user_factors if side else self.item_factors))
         return grown(rows, found.shape[0], rows.n_cols), replace(known, features=found, ridge=None), ids
 
+    @property
+    def known_users(self) -> np.ndarray | None:
+        """Of every user, whether there are features; None where there are of nobody."""
+        return None if self.priors[0] is None else self.priors[0].described
+
+    def of_users(self, rows: np.ndarray) -> tuple[np.ndarray, tuple[str, CSR | None]]:
+        """Factors of some users, and the interactions for which a filter has a word."""
+        return self.user_factors[rows], ("train", None if self.seen is None else self.seen.take_rows(rows))
+
     @cached_property
     def fingerprint(self) -> str:
         """Digest of all fields but the record, 32 hexadecimal digits."""
-        digest = hashlib.blake2b(digest_size=16)
-        update(digest, self)
-        if self.weighting.kind != "raw":
-            update(digest, self.weighting)
-        if self.item_scale is not None:
-            update(digest, self.item_scale)
-        for part in self._options:
+        digest, weights = hashlib.blake2b(digest_size=16), self.weighting
+        found: list[Any] = [self, *([] if weights.kind == "raw" else [weights])]
+        found += [] if self.item_scale is None else [self.item_scale]
+        if weights.half_life is not None and self.seen is not None:
+            found += [weights.half_life, weights.newest, weights.left, self.seen.times]
+        found += self._options
+        for prior in self.priors:
+            if prior is not None:
+                places = np.stack(prior.features.nonzero()).astype(np.int64)
+                found += [places, prior.features.data, prior.weights]
+        for part in found:
             update(digest, part)
         return digest.hexdigest()
 
     @property
-    def _options(self) -> tuple:
+    def _options(self) -> list[Any]:
         """What counts besides, where it is used."""
-        return ()
+        return []
 
     @cached_property
     def popularity(self) -> np.ndarray:
@@ -234,18 +210,14 @@ class FittedState(Snapshot):
     readout_exponent: float = field(default=0.0, compare=False)  # of ``item_scale``
     degrees: Degrees = None  # type: ignore[assignment]  # margins of the training matrix, for a fold-in
     hard_negatives: HardNegatives | None = field(default=None, compare=False)
-    priors: Priors = field(default=(None, None), compare=False)  # features of users and items
-    encodings: tuple[Any, Any] = field(default=(None, None), compare=False)  # of frames that they came in
 
-    def coefficients(self, rows: CSR, prior: Prior | None = None) -> Coefficients:
-        """The coefficients of the loss on the interactions of any users, with their features."""
-        degrees = self.degrees.with_users(rows)
-        return with_priors(self.loss.coefficients_for(degrees), degrees, (prior, self.priors[1]))
-
-    def coefficients_of_items(self, columns: CSR, prior: Prior | None = None) -> Coefficients:
-        """The coefficients of the loss on the interactions of any items, with their features."""
-        degrees = self.degrees.with_items(columns)
-        return with_priors(self.loss.coefficients_for(degrees), degrees, (self.priors[0], prior))
+    def half(self, rows: CSR, prior: Prior | None = None, side: int = 0) -> tuple[Coefficients, Side]:
+        """What a half-step takes for any users (side 0) or items: by weighted histories and features."""
+        degrees = self.degrees.with_items(rows) if side else self.degrees.with_users(rows)
+        priors = (self.priors[0], prior) if side else (prior, self.priors[1])
+        found = with_priors(self.loss.coefficients_for(degrees), degrees, priors)
+        made = found.item_side if side else found.user_side
+        return found, replace(made(rows, self.reg, self.reg_exponent), prior=prior)
 
     @cached_property
     def own_coefficients(self) -> Coefficients:
@@ -253,22 +225,8 @@ class FittedState(Snapshot):
         return with_priors(self.loss.coefficients_for(self.degrees), self.degrees, self.priors)
 
     @property
-    def known_users(self) -> np.ndarray | None:
-        """Of every user, whether there are features; None where there are of nobody."""
-        return None if self.priors[0] is None else self.priors[0].described
-
-    @property
-    def _options(self) -> tuple:
-        weights = self.weighting
-        found: tuple = ()
-        if weights.half_life is not None and self.seen is not None:
-            found = weights.half_life, weights.newest, weights.left, self.seen.times
-        found += () if self.hard_negatives is None else (repr(self.hard_negatives.get_params()),)
-        for prior in self.priors:
-            if prior is not None:
-                places = np.stack(prior.features.nonzero()).astype(np.int64)
-                found += (places, prior.features.data, prior.weights)
-        return found
+    def _options(self) -> list[Any]:
+        return [] if self.hard_negatives is None else [repr(self.hard_negatives.get_params())]
 
     def scale_of(self, columns: CSR) -> np.ndarray | None:
         """What the read-out multiplies other items by, in the scale of those of the fit."""

@@ -13,7 +13,7 @@ from rgals.training.checkpoint import checkpoint_spec
 
 
 class Epochs(Trainer):
-    """Epochs over a matrix: the `rgals.training.steps.Steps` of SGD."""
+    """Epochs over a matrix: the `rgals.training.run.Steps` of SGD."""
 
     label: ClassVar[str] = "SGD"
     unit: ClassVar[str] = "epoch"

@@ -1,5 +1,6 @@
 """SGDRanker: parameters -> validate -> train -> publish one fitted state."""
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
@@ -200,13 +201,10 @@ class SGDRanker(Trained, BaseEstimator):
             factors, history = run(
                 Epochs(self, task.train, start, order),
                 int(self.n_epochs),
-                watchers=task.watchers,
-                best=task.best,
+                watch=task.watch,
                 store=task.store,
                 verbose=bool(self.verbose),
             )
-        for row in history:
-            row.update(task.chosen)
         return Snapshot(factors["user_factors"], factors["item_factors"]), history, "sgd"
 
     def _describe(self, matrix: CSR, held_out: CSR | None) -> dict[str, Any]:
@@ -222,7 +220,7 @@ class SGDRanker(Trained, BaseEstimator):
             "n_epochs": None if constant else self.n_epochs,  # schedules go by the share of the epochs
         }
 
-    def _check(self, checkpoint: Any) -> np.dtype:
+    def _check(self, asked: Mapping[str, Any]) -> np.dtype:
         check_int("K", self.K, 1, 1 << 15)
         check_int("patience", self.patience, 1)
         for name in AUTOMATIC[1:]:
@@ -254,7 +252,7 @@ class SGDRanker(Trained, BaseEstimator):
             raise ParameterError(name, getattr(self, name), f"{own} draws its own negatives for every row")
         if loss.kind != "full" and self.decay == "frequency":
             raise ParameterError("decay", self.decay, "losses with negatives take 'coupled' or 'decoupled'")
-        if checkpoint is not None and not isinstance(self.schedule, str):
+        if asked["checkpoint"] is not None and not isinstance(self.schedule, str):
             advice = "a checkpoint cannot hold a function; give the name of a schedule"
             raise ParameterError("schedule", self.schedule, advice)
         return np.dtype(self.dtype)
@@ -267,10 +265,6 @@ class SGDRanker(Trained, BaseEstimator):
         taken = {name: chosen[name] if is_auto(given[name]) else given[name] for name in AUTOMATIC}
         return {**taken, "values": state.weighting.kind}
 
-    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        """The parameters that were set and, once fitted, what took the place of "auto"."""
-        text = super().__repr__(N_CHAR_MAX)
-        history = getattr(self, "history_", None)
-        found = {name: history[0][name] for name in AUTOMATIC if name in history[0]} if history else {}
-        shown = [f"{name}={x!r}" if isinstance(x, str) else f"{name}={x:.4g}" for name, x in found.items()]
-        return f"{text}  # fitted with {', '.join(shown)}" if shown else text
+    def _taken(self) -> dict[str, Any]:
+        first = self.history_[0]
+        return {name: first[name] for name in AUTOMATIC if name in first}

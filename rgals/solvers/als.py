@@ -83,7 +83,7 @@ def sides_of(problem: Problem) -> tuple[Side, Side]:
 
 
 class ALS:
-    """Alternating half-steps, items first: the `rgals.training.steps.Steps` of a problem.
+    """Alternating half-steps, items first: the `rgals.training.run.Steps` of a problem.
 
     Every half-step is the exact minimiser over one side, so the objective never rises. They begin at
     ``user_factors``, which are overwritten. Item factors are shown times ``item_scale``, as they score after

@@ -145,11 +145,11 @@ class Prior:
         return found.reshape(right.shape)
 
 
-def prior_bytes(features: tuple[Any, Any], params: dict[str, Any]) -> int:
+def prior_bytes(priors: tuple[Any, Any], K: int) -> int:
     """Bytes that the features of both sides take in a fit, beside all else."""
     total = 0
-    for (n, d), nnz in ((f.shape, f.nnz) for f in features if f is not None):
+    for (n, d), nnz in ((p.features.shape, p.features.nnz) for p in priors if p is not None):
         # The weights and what conjugate gradients keep beside them; predictions, and rows of them in float64.
-        total += 8 * params["K"] * (6 * d + n + 4 * min(n, _AT_ONCE))
+        total += 8 * K * (6 * d + n + 4 * min(n, _AT_ONCE))
         total += 40 * nnz + (24 * d * d if d <= DIRECT else 0)
     return total

@@ -1,5 +1,5 @@
 """One run of ALS or of SGD: what is fitted, clock, history, early stopping, callbacks, checkpoints."""
 
-from rgals.training.steps import Callback, Iteration
+from rgals.training.run import Callback, Iteration
 
 __all__ = ["Callback", "Iteration"]

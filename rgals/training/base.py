@@ -2,7 +2,7 @@
 
 import os
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -10,17 +10,16 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from rgals.files.archive import FileSpec
+from rgals.losses.base import Priors
 from rgals.matrix.csr import CSR
 from rgals.matrix.weighting import VALUES
 from rgals.model.ranking import FactorRanker
 from rgals.model.state import FitRecord, Snapshot, parameters_of
 from rgals.runtime.checks import check_choice
 from rgals.runtime.memory import typed_errors
-from rgals.solvers.prior import prior_bytes
 from rgals.training.checkpoint import Checkpoint, Store, open_store
-from rgals.training.data import divide, halving, read, weigh, with_features
-from rgals.training.steps import Callback
-from rgals.training.watch import BestIterate, make_watchers
+from rgals.training.data import bytes_beside, divide, halving, read, weigh, with_features
+from rgals.training.run import Callback, Watch
 
 
 @dataclass(frozen=True)
@@ -33,11 +32,8 @@ class Task:
     dtype: np.dtype
     seed: int
     store: Store | None
-    watchers: Sequence[Callback]
-    best: BestIterate | None
-    chosen: dict[str, Any]  # parameters that were "auto" and follow from the matrix alone
-    features: tuple[Any, Any] = (None, None)  # of users and items, as sparse matrices,
-    encodings: tuple[Any, Any] = (None, None)  # and how those of frames were made
+    watch: Watch
+    priors: Priors  # of users and items
 
 
 class Trained(FactorRanker):
@@ -50,12 +46,23 @@ class Trained(FactorRanker):
     _checkpoint: ClassVar[FileSpec]
 
     @abstractmethod
-    def _check(self, checkpoint: Any) -> np.dtype:
-        """Check every parameter; the dtype of the factors."""
+    def _check(self, asked: Mapping[str, Any]) -> np.dtype:
+        """Check every parameter, and what else `fit` is ``asked`` for; the dtype of the factors."""
 
     def _choose(self, matrix: CSR) -> dict[str, Any]:
         """Parameters that were "auto" and follow from the matrix alone, by name."""
         return {}
+
+    @abstractmethod
+    def _taken(self) -> dict[str, Any]:
+        """What took the place of "auto" in the last fit, by name."""
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """The parameters that were set and, once fitted, what took the place of "auto"."""
+        text = super().__repr__(N_CHAR_MAX)  # type: ignore[call-arg]
+        found = self._taken() if getattr(self, "history_", None) else {}
+        shown = [f"{k}={x!r}" if isinstance(x, str) else f"{k}={x:.4g}" for k, x in found.items()]
+        return f"{text}  # fitted with {', '.join(shown)}" if shown else text
 
     @abstractmethod
     def _check_memory(
@@ -151,31 +158,32 @@ class Trained(FactorRanker):
         """
         given = copy(self)  # parameters and last fit as they are now, whatever is set meanwhile
         given.loss = copy(self.loss)
-        check_choice("values", given.values, VALUES)
-        dtype = given._check(checkpoint)
         params = parameters_of(given)
+        check_choice("values", given.values, VALUES)
+        asked = {"validation": validation, "callbacks": callbacks, "checkpoint": checkpoint}
+        asked |= {"user_features": user_features, "item_features": item_features}
+        dtype = given._check(asked)
         matrix, labels, names = read(given, X, dtype, user_ids, item_ids, columns)
         both = user_features, item_features
-        matrix, labels, features, encodings = with_features(given, matrix, labels, both)
+        matrix, labels, priors, encodings = with_features(given, matrix, labels, both)
         split = given.early_stopping and validation is None
         watched = given.early_stopping or validation is not None or callbacks is not None
         chosen = given._choose(matrix)
         vars(given).update(chosen)
         weighting = halving(weigh(given.values, matrix, depth=4), getattr(given, "half_life", None), matrix)
         given.values = weighting.kind  # as a checkpoint keeps it
-        room = weighting.bytes(matrix) + prior_bytes(features, params)
+        room = bytes_beside(matrix, weighting, priors, params["K"])
         given._check_memory(matrix, dtype, weights=room, split=split, watched=watched)
         seed, store = open_store(checkpoint, given._checkpoint, given.random_state)
-        weighted = weighting.rows(matrix)
-        train, held_out = divide(weighted, labels, validation, given.early_stopping, seed, columns)
-        watchers, best = make_watchers(given, train, held_out, callbacks)
-        task = Task(
-            weighted, train, held_out, dtype, seed, store, watchers, best, chosen, features, encodings
-        )
+        how = validation, given.early_stopping, seed, columns
+        weighted, train, held_out = divide(matrix, weighting, labels, *how)
+        watch = Watch(callbacks, given, train, held_out)
+        task = Task(weighted, train, held_out, dtype, seed, store, watch, priors)
         state, history, solver = given._train(task)
+        for row in history:
+            row.update(chosen)
         record = FitRecord(params, history, len(history), solver, names)
+        state = replace(state, seen=matrix, user_ids=labels[0], item_ids=labels[1], encodings=encodings)
         # One assignment, so that neither a signal nor another thread sees half of it.
-        self._snapshot = replace(
-            state, seen=matrix, user_ids=labels[0], item_ids=labels[1], record=record, weighting=weighting
-        )
+        self._snapshot = replace(state, record=record, weighting=weighting)
         return self

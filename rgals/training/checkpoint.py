@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from rgals.runtime.checks import check_int
 from rgals.runtime.errors import CheckpointError, InputTypeError, ModelFileError, ParameterError
 from rgals.training.data import draw_seed, is_seed, warm_factors
 
+Best = tuple[float, int, dict[str, np.ndarray]]  # figure, iteration and factors of the best iterate
+_History = list[dict[str, Any]]
 _REAL = ("f4", "f8")
 _AT_ONCE = 1 << 22  # numbers that a digest takes
 _LATER = {"dislikes": False, "dislike_weight": 1.0}  # parameters that losses of older checkpoints do not have
@@ -91,13 +93,12 @@ class Checkpoint:
 
 def open_store(checkpoint: Any, spec: FileSpec, random_state: Any) -> "tuple[int, Store | None]":
     """The seed of a fit and the file where it is written down, if ``checkpoint`` asks for one."""
-    if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike | Checkpoint):
-        raise ParameterError("checkpoint", checkpoint, "give a folder or Checkpoint(folder, every=...)")
-    seed = draw_seed(random_state)
     if checkpoint is None:
-        return seed, None
+        return draw_seed(random_state), None
+    if not isinstance(checkpoint, str | os.PathLike | Checkpoint):
+        raise ParameterError("checkpoint", checkpoint, "give a folder or Checkpoint(folder, every=...)")
     keep = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-    store = Store(keep, spec, seed, is_seed(random_state))
+    store = Store(keep, spec, random_state)
     return store.seed, store
 
 
@@ -115,24 +116,11 @@ def digest(array: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
 
 
-@dataclass
-class Progress:
-    """How far a fit is. ``best`` is figure, iteration and factors of the best iterate, if that is kept."""
-
-    state: dict[str, np.ndarray]
-    history: list[dict[str, Any]]
-    stopped: bool
-    best: tuple[float, int, dict[str, np.ndarray]] | None
-
-
 class Store:
-    """The file of one fit.
+    """The file of one fit, whose seed takes the place of one that would be drawn; an integer must give it."""
 
-    ``seed`` is drawn by this call; a stored one takes its place or, with ``fixed_seed``, must be equal to it.
-    """
-
-    def __init__(self, checkpoint: Checkpoint, spec: FileSpec, seed: int, fixed_seed: bool) -> None:
-        self.checkpoint, self.spec = checkpoint, spec
+    def __init__(self, checkpoint: Checkpoint, spec: FileSpec, random_state: Any) -> None:
+        self.checkpoint, self.spec, self.seed = checkpoint, spec, draw_seed(random_state)
         self.description: dict[str, Any] = {}
         os.makedirs(checkpoint.folder, exist_ok=True)
         self._arrays: dict[str, np.ndarray] = {}
@@ -143,13 +131,12 @@ class Store:
                 stored = int(self._meta["seed"])
             except (KeyError, TypeError, ValueError) as error:
                 raise ModelFileError(f"{checkpoint.path}: the stored seed is damaged: {error}") from error
-            if fixed_seed and stored != seed:
+            if is_seed(random_state) and stored != self.seed:
                 raise CheckpointError(
                     f"{checkpoint.path} belongs to a fit with another random_state; give that one, or "
                     "another folder"
                 )
-            seed = stored
-        self.seed = seed
+            self.seed = stored
 
     @property
     def start(self) -> str | None:
@@ -157,8 +144,11 @@ class Store:
         fit = (self._meta or {}).get("fit")
         return fit.get("start") if isinstance(fit, dict) else None
 
-    def resume(self, n_iter: int) -> Progress | None:
-        """What the file holds, if it belongs to the fit of ``description``; None where there is no file."""
+    def resume(self, n_iter: int) -> tuple[dict[str, np.ndarray], _History, bool, Best | None] | None:
+        """State, history, whether the fit was stopped, and the best iterate; None where there is no file.
+
+        Refused if the file does not belong to the fit of ``description``.
+        """
         if self._meta is None:
             return None
         path, meta = self.checkpoint.path, self._meta
@@ -196,24 +186,23 @@ class Store:
         if not fits or users.shape[1] != description["K"]:
             raise ModelFileError(f"{path}: factors of another shape or type than its description")
         self._arrays, self._meta = {}, None
-        return Progress(state, history, stopped, kept)
+        return state, history, stopped, kept
 
-    def write(self, progress: Progress) -> None:
+    def write(
+        self, state: dict[str, np.ndarray], history: _History, stopped: bool, best: Best | None
+    ) -> None:
         """Replace the file; where that fails, the file of an earlier iteration stays."""
-        arrays, best = dict(progress.state), None
-        if progress.best is not None:
-            best = progress.best[:2]
-            arrays |= {f"best_{name}": array for name, array in progress.best[2].items()}
+        kept = {} if best is None else {f"best_{name}": array for name, array in best[2].items()}
         meta = {
             "fit": self.description,
             "seed": self.seed,
-            "iteration": len(progress.history),
-            "stopped": progress.stopped,
-            "history": progress.history,
-            "best": best,
+            "iteration": len(history),
+            "stopped": stopped,
+            "history": history,
+            "best": best and best[:2],
         }
         try:
-            save_npz(self.checkpoint.path, arrays, meta, spec=self.spec)
+            save_npz(self.checkpoint.path, state | kept, meta, spec=self.spec)
         except InputTypeError as error:
             raise InputTypeError(f"no checkpoint can be written: {error}") from error
 

@@ -12,7 +12,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features, _g
 from rgals.datasets.features import read_features
 from rgals.datasets.given import beside, given, in_columns
 from rgals.datasets.ids import IdMap
-from rgals.losses.base import takes_dislikes
+from rgals.losses.base import Priors, takes_dislikes
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import grown, hold_out
 from rgals.matrix.validate import as_csr
@@ -21,6 +21,7 @@ from rgals.model.state import Snapshot, check_labels
 from rgals.runtime import memory
 from rgals.runtime.aligned import empty
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ValuesWarning
+from rgals.solvers.prior import Prior, prior_bytes
 
 HEAVY = 1.0  # spread of values from which "auto" takes none: that of exponential waiting times
 HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
@@ -44,20 +45,20 @@ def read(
 
 def with_features(
     model: Any, matrix: CSR, labels: tuple[Any, Any], both: tuple[Any, Any]
-) -> tuple[CSR, tuple[Any, Any], tuple[Any, Any], tuple[Any, Any]]:
-    """The matrix and its labels with those of whom there are features alone; the features; encodings."""
-    found: list[tuple] = []
+) -> tuple[CSR, tuple[Any, Any], Priors, tuple[Any, Any]]:
+    """The matrix and its labels with those of whom there are features alone; the priors; encodings."""
+    reg, shape, ids = getattr(model, "feature_reg", None), list(matrix.shape), list(labels)
+    priors: list[Any] = [None, None]
+    encodings: list[Any] = [None, None]
     for side, said in enumerate(both):
-        name = ("user_features", "item_features")[side]
-        if said is None:
-            found.append((None, labels[side], None))
-            continue
-        if not hasattr(model, "feature_reg"):
-            raise ParameterError(name, "given", f"{type(model).__name__} takes no features; leave them out")
-        found.append(read_features(said, matrix.shape[side], labels[side], name))
-    features, ids, encodings = zip(*found, strict=True)
-    shape = (n if f is None else f.shape[0] for n, f in zip(matrix.shape, features, strict=True))
-    return grown(matrix, *shape), (ids[0], ids[1]), (features[0], features[1]), (encodings[0], encodings[1])
+        if said is not None:
+            name = ("user_features", "item_features")[side]
+            if reg is None:
+                advice = f"{type(model).__name__} takes no features; leave them out"
+                raise ParameterError(name, "given", advice)
+            found, ids[side], encodings[side] = read_features(said, shape[side], ids[side], name)
+            shape[side], priors[side] = found.shape[0], Prior(found, 1.0 if reg == AUTO else float(reg))
+    return grown(matrix, *shape), (ids[0], ids[1]), (priors[0], priors[1]), (encodings[0], encodings[1])
 
 
 def weigh(values: str, matrix: CSR, *, depth: int) -> Weighting:
@@ -114,25 +115,21 @@ def read_rows(model: Any, X: Any, dtype: Any, state: Snapshot) -> CSR:
 
 def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) -> CSR:
     """The matrix in canonical form, with ``n_items`` columns."""
-    if sp.issparse(X) or isinstance(X, CSR):
-        # A wrong number of items is named by `as_csr`, a right one by nobody.
-        matrix = as_csr(X, dtype=dtype, n_cols=n_items, dislikes=takes_dislikes(model))
-        matrix = matrix if getattr(model, "_streams", False) else matrix.load()
-        if matrix.n_rows == 0:
-            raise InputError(f"Found array with 0 sample(s) (shape={matrix.shape}): X has no users")
-        if matrix.n_cols == 0:
-            raise InputError(f"Found array with 0 feature(s) (shape={matrix.shape}): X has no items")
-        return matrix
-    try:
-        # `as_csr` looks for NaN and infinity itself: it says where.
-        X = check_array(X, dtype="numeric", ensure_all_finite=False, estimator=model, input_name="X")
-        if n_items is not None:
-            _check_n_features(model, X, reset=False)
-    except ValueError as error:
-        raise InputError(str(error)) from error
-    except TypeError as error:
-        raise InputTypeError(str(error)) from error
-    return as_csr(X, dtype=dtype, dislikes=takes_dislikes(model))
+    if not (sp.issparse(X) or isinstance(X, CSR)):
+        try:
+            # `as_csr` looks for NaN and infinity itself: it says where.
+            X = check_array(X, dtype="numeric", ensure_all_finite=False, estimator=model, input_name="X")
+            if n_items is not None:
+                _check_n_features(model, X, reset=False)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        except TypeError as error:
+            raise InputTypeError(str(error)) from error
+    matrix = as_csr(X, dtype=dtype, n_cols=n_items, dislikes=takes_dislikes(model))
+    for what, n, unit in zip(("users", "items"), matrix.shape, ("sample", "feature"), strict=True):
+        if n == 0:
+            raise InputError(f"Found array with 0 {unit}(s) (shape={matrix.shape}): X has no {what}")
+    return matrix if getattr(model, "_streams", False) else matrix.load()
 
 
 def _column_names(X: Any) -> np.ndarray | None:
@@ -143,15 +140,22 @@ def _column_names(X: Any) -> np.ndarray | None:
         raise InputTypeError(str(error)) from error
 
 
+def bytes_beside(matrix: CSR, weighting: Weighting, priors: Priors, K: int) -> int:
+    """Bytes that weights and features take in a fit beside its matrix."""
+    return weighting.bytes(matrix) + prior_bytes(priors, K)
+
+
 def divide(
     matrix: CSR,
+    weighting: Weighting,
     labels: tuple[Any, Any],
     validation: Any,
     early_stopping: bool,
     seed: int,
     columns: Any = None,
-) -> tuple[CSR, CSR | None]:
-    """What is fitted, and what is watched: the validation matrix, or a part held out for early stopping."""
+) -> tuple[CSR, CSR, CSR | None]:
+    """The weighted matrix, what of it is fitted, and what is watched: validation, or a part held out."""
+    matrix = weighting.rows(matrix)
     if validation is not None:
         users, items = (None if ids is None else IdMap(ids) for ids in labels)
         # Users and items that the fit does not know follow behind: they are judged, as cold and as missed.
@@ -159,8 +163,8 @@ def divide(
         n_users, n_items = (n + len(new) for n, new in zip(matrix.shape, unknown, strict=True))
         dtype = matrix.values.dtype
         shape = {"n_rows": n_users, "n_cols": n_items}
-        return matrix, as_csr(laid_out, name="validation", dtype=dtype, dislikes=True, **shape)
-    return hold_out(matrix, HOLD_OUT, seed) if early_stopping else (matrix, None)
+        return matrix, matrix, as_csr(laid_out, name="validation", dtype=dtype, dislikes=True, **shape)
+    return matrix, *(hold_out(matrix, HOLD_OUT, seed) if early_stopping else (matrix, None))
 
 
 def warm_factors(model: Any, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray] | None:

@@ -1,31 +1,39 @@
-"""The parts of an ALS fit: its parameters checked, its memory, what a checkpoint keeps of it."""
+"""The parts of an ALS fit: where it starts and ends, parameters and memory checked, what is kept of it."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from rgals.files.archive import ArraySpec
 from rgals.losses import AUTO, Loss, get_loss
-from rgals.losses.base import Priors
 from rgals.matrix.csr import CSR
 from rgals.matrix.mapped import BLOCK, StoredCSR
-from rgals.model.state import check_readout
 from rgals.runtime import memory as _memory
 from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.threads import n_threads
 from rgals.solvers import closed_form, spectral
 from rgals.solvers.als import ALS, Problem
+from rgals.solvers.base import Backend
 from rgals.solvers.cuda import check_factors, is_cuda
-from rgals.solvers.hard_negatives import read_hard_negatives, scratch_bytes
-from rgals.solvers.prior import Prior
-from rgals.training.checkpoint import checkpoint_spec, describe, plain
-from rgals.training.data import admit, dtype_name
-from rgals.training.start import CLOSED_FORM, INITS, RANDOM, SPECTRAL, WARM, choose_init
+from rgals.solvers.hard_negatives import HardNegatives, read_hard_negatives, scratch_bytes
+from rgals.solvers.readout import check_readout
+from rgals.training.checkpoint import Store, checkpoint_spec, describe, plain
+from rgals.training.data import admit, dtype_name, start_factors, warm_factors
+from rgals.training.run import Settled
 
-# What takes the place of a parameter that a matrix on its disk does not go with.
-_INSTEAD = {"solver": "set solver='auto'", "device": "set device='cpu'", "init": "set init='random'"}
-_INSTEAD |= {"hard_negatives": "leave them None"}
+RANDOM, SPECTRAL, CLOSED_FORM, WARM = "random", "spectral", "closed form", "warm"
+INITS = (AUTO, RANDOM, SPECTRAL)
+# Interactions times factors below which a fit takes no longer than to compile what a spectral start needs.
+SMALL = 1 << 24
+MOST, MOST_WATCHED = 16, 32  # iterations
+# An objective has settled that falls by less than this share of its whole fall. Medians over sets and losses
+# in CPU seconds of 16 iterations from random: .48 at K=64, .44 at K=256, with 100.7 and 99.8 % of the NDCG@10
+# (least 95.9 %, food-10core; benchmarks/start.py); .56 and .49 with .002.
+SHARE = 3e-3
+# Iterations with hard negatives, whose objective does not tell when to end: the last ones.
+DRAWS = 6
 SOLVERS = ("auto", "exact", "pcg", "svd", "dense")
 # Parameters that a checkpoint must share with the fit that goes on from it.
 _DECISIVE = ("K", "values", "reg", "reg_exponent", "init_scale", "tol")
@@ -33,15 +41,74 @@ _BASIS = ArraySpec(("f8",), ("K", "K"), required=False)
 CHECKPOINT = checkpoint_spec("rgals-checkpoint", ALS.outcome, {"user_basis": _BASIS, "item_basis": _BASIS})
 
 
-def check_parameters(model: Any, checkpoint: Any) -> np.dtype:
-    """Check every parameter of an `RGALS`; its dtype."""
+def choose_init(model: Any, matrix: CSR, store: Store | None = None) -> str:
+    """What a fit starts from: one of the names above.
+
+    A fit that goes on from a checkpoint goes on from what that started from, where ``init`` is "auto".
+    """
+    if warm_factors(model, matrix.shape) is not None:
+        return WARM
+    init = model.init
+    if init == AUTO:
+        init = RANDOM if matrix.nnz * model.K < SMALL or model.init_scale is not None else SPECTRAL
+        if store is not None and store.start in (RANDOM, SPECTRAL, CLOSED_FORM):
+            return store.start
+    closed = model.reg_exponent == 1 and get_loss(model.loss).lacks_closed_form() is None
+    return CLOSED_FORM if init == SPECTRAL and closed else init
+
+
+def first_users(
+    model: Any, init: str, problem: Problem, backend: Backend, rng: np.random.Generator, dtype: np.dtype
+) -> np.ndarray:
+    """The user factors that a fit starts from."""
+    users, items, K = problem.users, problem.items, model.K
+    if init == SPECTRAL:
+        return spectral.user_factors(users.likes, items.likes, K, rng, dtype, n_threads(model.n_jobs))
+    if init == CLOSED_FORM:
+        found = closed_form.item_factors(users, K, problem.reg, rng, dtype)
+        side = problem.coefficients.user_side(users, problem.reg, problem.reg_exponent)
+        return backend.half_step(users, found, side).factors
+    scale = K**-0.5 if model.init_scale is None else model.init_scale
+    return start_factors(model, users.shape, 1, rng, dtype, scale)[0]
+
+
+def most_iterations(model: Any, hard: HardNegatives | None) -> int:
+    """Iterations after which a fit ends at the latest."""
+    if model.n_iter != AUTO:
+        return int(model.n_iter)
+    if model.early_stopping:
+        return MOST_WATCHED
+    return MOST if hard is None else max(hard.warmup + DRAWS, MOST)
+
+
+def plain_iterations(model: Any, hard: HardNegatives) -> int:
+    """Iterations before those with draws: ``warmup``, or all but the last few where ``n_iter`` is "auto".
+
+    They cost little, and data that need many lose more by an early end than by few draws.
+    """
+    if model.n_iter != AUTO or model.early_stopping:
+        return hard.warmup
+    return most_iterations(model, hard) - DRAWS
+
+
+def when_settled(model: Any, problem: Problem) -> Settled | None:
+    """When a fit ends before; None where that is not for the objective to say."""
+    fixed = model.n_iter != AUTO or model.early_stopping
+    return None if fixed or read_hard_negatives(model.hard_negatives) else Settled(problem.constant, SHARE)
+
+
+def check_parameters(model: Any, asked: Mapping[str, Any]) -> np.dtype:
+    """Check every parameter of an `RGALS`, and what a fit is ``asked`` for besides; its dtype."""
     check_int("K", model.K, 1, 1 << 15)
     check_real("reg_exponent", model.reg_exponent, -4.0, 4.0)
     check_readout(model.readout_exponent)
     or_auto(check_real, "reg", model.reg, 0.0)
     check_choice("solver", model.solver, SOLVERS)
     check_choice("dtype", dtype_name(model.dtype), ("float32", "float64"))
-    check_device(model)
+    if is_cuda(model.device):
+        check_factors(model.K)
+    else:
+        check_choice("device", model.device, ("cpu", "cuda", "cuda:N"))
     check_real("tol", model.tol, 0.0)
     for name in ("patience", "pcg_steps"):
         check_int(name, getattr(model, name), 1)
@@ -51,64 +118,73 @@ def check_parameters(model: Any, checkpoint: Any) -> np.dtype:
         check_int("validation_users", model.validation_users, 1)
     if model.init_scale is not None:
         check_real("init_scale", model.init_scale, 0.0, open_min=True)
-        if model.init == "spectral":
-            raise ParameterError("init_scale", model.init_scale, "it scales init='random'; leave it None")
-    check_hard_negatives(model)
     or_auto(check_real, "feature_reg", model.feature_reg, 0.0, open_min=True)
-    loss = get_loss(model.loss)
+    _refuse(model, _conflicts(model, asked))
     if model.solver == "svd":
-        closed_form.check_closed_form(loss, model.reg_exponent)
-        if model.init != AUTO:
-            raise ParameterError("init", model.init, "solver='svd' starts from nothing; leave it 'auto'")
-        if checkpoint is not None:
-            raise ParameterError("checkpoint", checkpoint, "solver='svd' has no iterations to write down")
+        closed_form.check_closed_form(get_loss(model.loss), model.reg_exponent)
     return np.dtype(dtype_name(model.dtype))
 
 
-def check_hard_negatives(model: Any) -> None:
-    """Check ``hard_negatives``, and that the other parameters go with them."""
+_Conflicts = Iterator[tuple[str, Any, str]]  # a parameter, whether it is wrong, and why
+
+
+def _refuse(model: Any, conflicts: _Conflicts) -> None:
+    for name, wrong, why in conflicts:
+        if wrong:
+            raise ParameterError(name, getattr(model, name, "given"), why)
+
+
+def _conflicts(model: Any, asked: Mapping[str, Any]) -> _Conflicts:
+    """What does not go together."""
+    cuda, svd, dislikes = is_cuda(model.device), model.solver == "svd", get_loss(model.loss).dislikes
+    stored = asked.get("checkpoint") is not None
+    watched = model.early_stopping or asked.get("callbacks") or asked.get("validation") is not None
+    yield "device", not cuda and model.device != "cpu", "N stands for a device's number, as in 'cuda:0'"
+    yield "device", cuda and dislikes, "dislikes are solved on device='cpu' only"
+    yield "solver", cuda and model.solver == "dense", "the float64 reference runs on device='cpu' only"
+    yield "init_scale", model.init_scale and model.init == SPECTRAL, "it scales init='random'; leave it None"
     hard = read_hard_negatives(model.hard_negatives)
-    if hard is None:
-        return
-    if model.solver == "svd":
-        why = "solver='svd' has no iterations to draw them in"
-    elif get_loss(model.loss).dislikes:
-        why = "they go with no dislikes"
-    elif is_cuda(model.device):
-        why = "they are drawn on device='cpu' only"
-    elif model.tol > 0:
-        why = f"their objective may rise when they are drawn anew, so that tol={model.tol:g} says nothing"
-    elif model.n_iter != AUTO and model.n_iter <= hard.warmup:
-        why = f"n_iter={model.n_iter} leaves no iteration after the {hard.warmup} of warmup"
-    else:
-        return
-    raise ParameterError("hard_negatives", model.hard_negatives, f"{why}; leave them None")
+    if hard is not None:
+        few = f"n_iter={model.n_iter} leaves no iteration after the {hard.warmup} of warmup"
+        anew = "their objective may rise when they are drawn anew, so that"
+        for wrong, why in (
+            (svd, "solver='svd' has no iterations to draw them in"),
+            (dislikes, "they go with no dislikes"),
+            (cuda, "they are drawn on device='cpu' only"),
+            (model.tol > 0, f"{anew} tol={model.tol:g} says nothing"),
+            (model.n_iter != AUTO and model.n_iter <= hard.warmup, few),
+        ):
+            yield "hard_negatives", wrong, f"{why}; leave them None"
+    yield "init", svd and model.init != AUTO, "solver='svd' starts from nothing; leave it 'auto'"
+    yield "checkpoint", svd and stored, "solver='svd' has no iterations to write down"
+    why = "it has no iterations for validation, callbacks or early_stopping to watch: leave them out"
+    yield "solver", svd and watched, why
+    for name in ("user_features", "item_features"):
+        if asked.get(name) is not None:
+            yield name, svd, "solver='svd' knows no features; leave them out"
+            yield name, cuda, "features are taken on device='cpu' only"
+            yield name, model.reg == 0, "features act by the regularisation; set reg > 0"
+            yield "checkpoint", stored, f"fits with {name} write no checkpoints; leave it None"
 
 
-def check_device(model: Any) -> None:
-    """Check ``device``, and that it takes the other parameters."""
-    if not is_cuda(model.device):
-        check_choice("device", model.device, ("cpu", "cuda", "cuda:N"))
-        if model.device != "cpu":
-            raise ParameterError("device", model.device, "N stands for a device's number, as in 'cuda:0'")
-        return
-    check_factors(model.K)
-    if get_loss(model.loss).dislikes:
-        raise ParameterError("device", model.device, "dislikes are solved on device='cpu' only")
-    if model.solver == "dense":
-        raise ParameterError("solver", model.solver, "the float64 reference runs on device='cpu' only")
+def _of_stores(model: Any, init: str) -> _Conflicts:
+    """What needs all interactions of a store at once."""
+    why = "it needs all interactions in memory, and X is a store; {}, or fit X.matrix.load()"
+    yield "solver", model.solver == "svd", why.format("set solver='auto'")
+    yield "hard_negatives", model.hard_negatives is not None, why.format("leave them None")
+    yield "device", is_cuda(model.device), why.format("set device='cpu'")
+    yield "init", init == CLOSED_FORM and model.solver != "svd", why.format("set init='random'")
 
 
 def check_memory(
     model: Any, matrix: CSR, dtype: np.dtype, *, weights: int, split: bool, watched: bool
 ) -> None:
     """Raise `InsufficientMemoryError` where a fit needs more memory than there is: see `Trained`."""
-    stored = isinstance(matrix, StoredCSR)
+    stored, init, closed = isinstance(matrix, StoredCSR), choose_init(model, matrix), 0
     if stored:
-        check_streams(model, matrix)
+        _refuse(model, _of_stores(model, init))
     hard, threads = read_hard_negatives(model.hard_negatives), n_threads(model.n_jobs)
     itemsize, valued, size = dtype.itemsize, not matrix.is_binary, (matrix.shape, matrix.nnz)
-    init, closed = choose_init(model, matrix), 0
     if model.solver == "svd" or init == CLOSED_FORM:
         closed = closed_form.scratch_bytes(*size, model.K, itemsize, valued)
     needed = _memory.fit_bytes(
@@ -130,45 +206,6 @@ def check_memory(
     if model.readout_exponent:  # what scores, beside what was solved
         needed += matrix.n_cols * model.K * itemsize
     admit(needed + weights, model, matrix, dtype, split)
-
-
-def check_streams(model: Any, matrix: CSR) -> None:
-    """Refuse by name what needs all interactions of a store at once."""
-    closed = choose_init(model, matrix) == CLOSED_FORM
-    for name, wrong in (
-        ("solver", model.solver == "svd"),
-        ("hard_negatives", read_hard_negatives(model.hard_negatives) is not None),
-        ("device", is_cuda(model.device)),
-        ("init", closed and model.solver != "svd"),
-    ):
-        if wrong:
-            lines = f"it needs all interactions in memory, and X is a store; {_INSTEAD[name]}"
-            raise ParameterError(name, getattr(model, name), f"{lines}, or fit X.matrix.load()")
-
-
-#: ``feature_reg="auto"``
-FEATURE_REG = 1.0
-
-
-def priors_of(model: Any, task: Any) -> Priors:
-    """What features make of a fit, checked: the priors of users and items."""
-    given = dict(zip(("user_features", "item_features"), task.features, strict=True))
-    for name, features in given.items():
-        if features is None:
-            continue
-        if model.solver == "svd":
-            raise ParameterError(name, "given", "solver='svd' knows no features; leave them out")
-        if is_cuda(model.device):
-            raise ParameterError(name, "given", "features are taken on device='cpu' only")
-        if model.reg == 0:
-            raise ParameterError(name, "given", "features act by the regularisation; set reg > 0")
-        if task.store is not None:
-            raise ParameterError(
-                "checkpoint", "given", f"fits with {name} write no checkpoints; leave it None"
-            )
-    reg = FEATURE_REG if model.feature_reg == AUTO else float(model.feature_reg)
-    users, items = (None if f is None else Prior(f, reg) for f in task.features)
-    return users, items
 
 
 def taken(model: Any, problem: Problem, init: str) -> dict[str, Any]:

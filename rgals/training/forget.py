@@ -1,12 +1,10 @@
 """Users and items that leave a fitted model: nothing of them stays in it or its files."""
 
 from dataclasses import replace
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 
-from rgals.datasets.ids import IdMap
-from rgals.matrix.csr import CSR
 from rgals.matrix.entries import kept_columns
 from rgals.model.state import FittedState
 from rgals.runtime.errors import InputError
@@ -47,17 +45,7 @@ class Forgetting(Updated):
         >>> RGALS(K=2, random_state=0).fit(data).forget_users(["ann"]).user_ids_.tolist()
         ['bob']
         """
-        with PUBLISHING:
-            old = cast(FittedState, self._state())
-            gone = _gone(old.users, users)
-            seen = seen_of(old).take_rows(np.flatnonzero(~gone))
-            seen = replace(seen, values=seen.values[:0]) if (seen.values == 1).all() else seen
-            removed = _removed(old, seen, "users")
-            labels = None if old.user_ids is None else old.user_ids[~gone]
-            priors = None if old.priors[0] is None else old.priors[0].take_rows(~gone), old.priors[1]
-            left = replace(old, user_factors=old.user_factors[~gone], priors=priors)
-            self._snapshot = with_history(left, seen, (labels, old.item_ids), old.weighting, removed)
-        return self
+        return self._forget(0, users)
 
     def forget_items(self, items: Any) -> Self:
         """Remove items: afterwards their columns, ids and values are nowhere in the model or its files.
@@ -87,37 +75,38 @@ class Forgetting(Updated):
         >>> RGALS(K=2, random_state=0).fit(data).forget_items(["tea"]).item_ids_.tolist()
         ['milk', 'rum']
         """
+        return self._forget(1, items)
+
+    def _forget(self, side: int, ids: Any) -> Self:
+        """Publish the state without some users (side 0) or items."""
         with PUBLISHING:
-            old = cast(FittedState, self._state())
-            known, gone = seen_of(old), _gone(old.items, items)
-            seen = kept_columns(known, ~gone)
-            removed = _removed(old, seen, "items")
-            idf, scale, labels = old.weighting.idf, old.item_scale, old.item_ids
-            names = old.record.feature_names
-            left = replace(
-                old,
-                item_factors=old.item_factors[~gone],
-                priors=(old.priors[0], None if old.priors[1] is None else old.priors[1].take_rows(~gone)),
-                item_scale=None if scale is None else scale[~gone],
-                record=replace(old.record, feature_names=None if names is None else names[~gone]),
-            )
-            weighting = replace(old.weighting, idf=None if idf is None else idf[~gone])
-            labels = None if labels is None else labels[~gone]
-            state = with_history(left, seen, (old.user_ids, labels), weighting, removed)
-            touched = np.flatnonzero(known.row_counts != seen.row_counts)
-            self._snapshot = self._solve(left, state, touched, np.empty(0, np.int64))
+            old: FittedState = self._state()
+            known, kept = seen_of(old), np.ones(old.seen.shape[side], bool)  # type: ignore[union-attr]
+            kept[(old.users, old.items)[side].index(ids)] = False
+            seen = kept_columns(known, kept) if side else known.take_rows(np.flatnonzero(kept))
+            if not seen.nnz:
+                why = f"without these {('users', 'items')[side]} the model would have no interactions"
+                raise InputError(f"{why}; delete it instead")
+            seen = replace(seen, values=seen.values[:0]) if (seen.values == 1).all() else seen
+            left = _left(old, side, kept)
+            labels = left.user_ids, left.item_ids
+            state = with_history(left, seen, labels, left.weighting, known.nnz - seen.nnz)
+            if side:
+                touched = np.flatnonzero(known.row_counts != seen.row_counts)
+                state = self._solve(left, state, touched, np.empty(0, np.int64))
+            self._snapshot = state
         return self
 
 
-def _gone(known: IdMap, ids: Any) -> np.ndarray:
-    """Which of the users or items are meant."""
-    gone = np.zeros(len(known), bool)
-    gone[known.index(ids)] = True
-    return gone
-
-
-def _removed(state: FittedState, seen: CSR, what: str) -> int:
-    """How many interactions go; some must be left."""
-    if not seen.nnz:
-        raise InputError(f"without these {what} the model would have no interactions; delete it instead")
-    return seen_of(state).nnz - seen.nnz
+def _left(old: FittedState, side: int, kept: np.ndarray) -> FittedState:
+    """What is left of everything that a state holds of its users (side 0) or items, but interactions."""
+    priors, record, weighting = list(old.priors), old.record, old.weighting
+    priors[side] = priors[side] and priors[side].take_rows(kept)
+    if side:
+        names, idf = record.feature_names, weighting.idf
+        record = replace(record, feature_names=None if names is None else names[kept])
+        weighting = replace(weighting, idf=None if idf is None else idf[kept])
+    fields = ("item_factors", "item_ids", "item_scale") if side else ("user_factors", "user_ids")
+    found = {name: getattr(old, name) for name in fields}
+    rows = {name: array[kept] for name, array in found.items() if array is not None}
+    return replace(old, priors=(priors[0], priors[1]), record=record, weighting=weighting, **rows)

@@ -1,16 +1,149 @@
-"""The one loop of every fit: a step, its time, what watches it, what is written down, when it ends."""
+"""One run of ALS or SGD: what it repeats, who watches it, and the loop, which keeps time and history."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from rgals.matrix.csr import CSR
+from rgals.metrics._served import sample_users
+from rgals.metrics.evaluation import evaluate
+from rgals.runtime.aligned import read_only
+from rgals.runtime.errors import ParameterError
+from rgals.runtime.lazy import cached_property
 from rgals.runtime.progress import ProgressBar
-from rgals.training.checkpoint import Progress, Store
-from rgals.training.steps import Callback, Iteration, Steps
-from rgals.training.watch import BestIterate, Settled
+from rgals.training.checkpoint import Best, Store
+
+
+class Steps(Protocol):
+    """A training method, iteration by iteration: all that ALS and SGD do not share."""
+
+    label: ClassVar[str]  # the method,
+    unit: ClassVar[str]  # and what it counts, for the progress bar
+    # "user_factors" or "item_factors" or both: what a run returns of the last iteration, or of the best
+    outcome: tuple[str, ...]
+
+    def step(self, iteration: int) -> float:
+        """Run one iteration, counted from 1; the objective. Raises NumericalError, which names it."""
+
+    def user_factors(self) -> np.ndarray:
+        """The current factors of the users; overwritten by the next step."""
+
+    def item_factors(self) -> np.ndarray:
+        """The current factors of the items; overwritten by the next step."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All that the next step reads, to the bit."""
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from a `state` of an earlier run."""
+
+
+@dataclass
+class Iteration:
+    """What a callback sees after every iteration: of ALS two half-steps, of SGD an epoch.
+
+    Attributes
+    ----------
+    iteration : int
+        From 1.
+    seconds : float
+        Spent on training so far; time spent in validation and callbacks is not counted.
+    objective : float
+        ALS: the loss's stated objective at these factors. SGD: the mean loss per unit of positive weight over
+        the epoch's batches, each taken before its step.
+    user_factors, item_factors : ndarray
+        The current factors as they are scored, read-only. Copy what must outlive the call. A device backend
+        moves them to the host when they are first asked for.
+    record : dict
+        The entry of the history; a callback may add figures (metrics) to it.
+    history : list of dict
+        All entries so far, ``record`` being the last.
+    """
+
+    iteration: int
+    seconds: float
+    objective: float
+    record: dict[str, Any]
+    history: list[dict[str, Any]] = field(repr=False)
+    _steps: Steps = field(repr=False)
+
+    @cached_property
+    def user_factors(self) -> np.ndarray:
+        """The current factors of the users, read-only."""
+        return read_only(self._steps.user_factors())
+
+    @cached_property
+    def item_factors(self) -> np.ndarray:
+        """The current factors of the items, read-only."""
+        return read_only(self._steps.item_factors())
+
+    def outcome(self) -> dict[str, np.ndarray]:
+        """Copies of the factors that a fit keeps of an iteration."""
+        return {name: getattr(self, name).copy() for name in self._steps.outcome}
+
+
+#: Called after every iteration; a true answer ends the fit.
+Callback = Callable[[Iteration], object]
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Whether an objective has settled: its last fall is less than ``share`` of all that it fell.
+
+    ``origin`` is the objective of factors that are 0.
+    """
+
+    origin: float
+    share: float
+
+    def __call__(self, history: Sequence[dict[str, Any]]) -> bool:
+        """Judge the last iteration."""
+        last = [record["objective"] for record in history[-2:]]
+        return len(last) == 2 and last[0] - last[1] < self.share * (self.origin - last[1])
+
+    def within(self, history: Sequence[dict[str, Any]]) -> bool:
+        """Whether it had settled at any iteration."""
+        return any(self(history[:n]) for n in range(2, len(history) + 1))
+
+
+class Watch:
+    """Who watches a run: a metric of held-out interactions, early stopping by it, the caller's callbacks."""
+
+    def __init__(
+        self, callbacks: Any = None, model: Any = None, train: Any = None, held_out: CSR | None = None
+    ) -> None:
+        several = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
+        self.callbacks: list[Callback] = [] if callbacks is None else several
+        for callback in self.callbacks:
+            if not callable(callback):
+                raise ParameterError("callbacks", callback, "give callables that take one argument")
+        self.model, self.train, self.held_out = model, train, held_out
+        if held_out is not None:  # a sample of users is the same in every iteration and every fit
+            self.users = sample_users(held_out, getattr(model, "validation_users", None))
+        self.keeps = held_out is not None and model.early_stopping
+        self.best: Best = -np.inf, 0, {}
+
+    def __call__(self, now: Iteration) -> bool:
+        """Measure, keep the best iterate, ask everybody; whether somebody ends the run."""
+        model, stop = self.model, False
+        if self.held_out is not None:
+            started = time.perf_counter()
+            given = (now.user_factors, now.item_factors), self.train, self.held_out, model.metric
+            figures = evaluate(*given, users=self.users, n_jobs=model.n_jobs)
+            now.record[model.metric] = float(figures[model.metric])
+            now.record["evaluation_seconds"] = time.perf_counter() - started
+        if self.keeps:
+            (best, iteration, _), figure = self.best, now.record[model.metric]
+            if figure > best or iteration == 0:
+                self.best = figure, now.iteration, {}  # the old are gone before the next are copied
+                self.best = figure, now.iteration, now.outcome()
+            stop = now.iteration - self.best[1] >= model.patience
+        answers = [callback(now) for callback in self.callbacks]  # every one is called
+        return stop or any(answers)
 
 
 def run(
@@ -20,8 +153,7 @@ def run(
     tol: float | None = None,
     settled: Settled | None = None,
     began: float | None = None,
-    watchers: Sequence[Callback] = (),
-    best: BestIterate | None = None,
+    watch: Watch | None = None,
     store: Store | None = None,
     verbose: bool = False,
 ) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
@@ -32,20 +164,20 @@ def run(
 
     The objective has settled when it falls by less than ``tol`` times its magnitude in an iteration, or as
     ``settled`` says; None: it ends no run. ``began`` is when the start was begun, by `time.perf_counter`: its
-    seconds are of the first iteration. All ``watchers`` are called after every iteration; ``best`` is one of
-    them, whose iterate is returned instead of the last. ``store`` is where checkpoints are, to go on from and
-    to write.
+    seconds are of the first iteration. Where ``watch`` keeps the best iterate, it is returned instead of the
+    last. ``store`` is where checkpoints are, to go on from and to write.
     """
     spent = 0.0 if began is None else time.perf_counter() - began
     history: list[dict[str, Any]] = []
+    watch = watch or Watch()
     done = None if store is None else store.resume(n_iter)
     if done is not None:
-        steps.restore(done.state)
-        history = list(done.history)
-        n_iter = len(history) if done.stopped or (settled and settled.within(history)) else n_iter
-        if best is not None and done.best is not None:
-            best.best, best.iteration, best.factors = done.best
-        del done  # SGD has copied its arrays
+        state, history, stopped, best = done
+        steps.restore(state)
+        n_iter = len(history) if stopped or (settled and settled.within(history)) else n_iter
+        if watch.keeps and best is not None:
+            watch.best = best
+        del done, state, best  # SGD has copied its arrays
     seconds, previous = (history[-1]["seconds"], history[-1]["objective"]) if history else (spent, np.inf)
     with closing(ProgressBar(n_iter, steps.label, steps.unit, shown=verbose)) as bar:
         bar.begin(len(history))
@@ -56,18 +188,18 @@ def run(
             record: dict[str, Any] = {"iteration": iteration, "seconds": seconds, "objective": objective}
             history.append(record)
             now = Iteration(iteration, seconds, objective, record, history, steps)
-            answers = [watcher(now) for watcher in watchers]  # every one is called
-            stop = any(answers) or (tol is not None and previous - objective < tol * abs(objective))
+            stop = (watch is not None and watch(now)) or (
+                tol is not None and previous - objective < tol * abs(objective)
+            )
             # Not written down as a stop: a fit that asks for more iterations goes on from there.
             last = stop or iteration == n_iter or (settled is not None and settled(history))
             if store is not None and (last or store.due(iteration)):
-                kept = None if best is None else (best.best, best.iteration, best.factors)
-                store.write(Progress(steps.state(), history, stop, kept))
+                store.write(steps.state(), history, stop, watch.best if watch.keeps else None)
             bar.advance(record)
             if last:
                 break
             previous = objective
             del now  # and with it copies of the factors that somebody asked for
-    if best is not None:
-        return best.factors, history
+    if watch.keeps:
+        return watch.best[2], history
     return {name: getattr(steps, name)() for name in steps.outcome}, history

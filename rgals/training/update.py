@@ -17,19 +17,21 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.entries import grown, kept_columns, merged, replace_rows
 from rgals.matrix.validate import as_csr
 from rgals.model.fold_in import FoldIn
-from rgals.model.state import FittedState, with_scale
+from rgals.model.state import FittedState
 from rgals.runtime import memory
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, ParameterError, ShapeError
 from rgals.runtime.progress import LOG
-from rgals.solvers.als import Problem
+from rgals.solvers.als import ALS, Problem, sides_of
 from rgals.solvers.base import squared_lengths
 from rgals.solvers.choose import exact_backend
 from rgals.solvers.prior import Prior
+from rgals.solvers.readout import with_scale
 from rgals.training.data import check_matrix
 
 MERGES = ("add", "replace", "drop")
 PUBLISHING = threading.RLock()  # updates read a state, and publish the next one, one after the other
+_OF_ITEMS = ["item_factors", "item_scale"]  # what a half-step of items changes
 _Labels = tuple[np.ndarray | None, np.ndarray | None]
 
 
@@ -132,7 +134,7 @@ class Updated(FoldIn):
             return fit(X, **{name: value for name, value in more.items() if value is not None})
         began = time.perf_counter()
         with PUBLISHING:
-            old = cast(FittedState, self._state())
+            old: FittedState = self._state()
             seen = seen_of(old)
             events, labels = self._events(X, old, columns)
             priors, labels, told = _with_features(old, events.shape, labels, (user_features, item_features))
@@ -202,28 +204,26 @@ class Updated(FoldIn):
         ``old`` is the published state: by its scale the read-out goes on. Of several sweeps the first solves
         items without the new users, whose factors are 0 still; a single one solves these beforehand.
         """
-        known = seen_of(state)
+        changed = [*(["user_factors"] if len(users) else []), *(_OF_ITEMS if len(items) else [])]
         # What has grown is a copy already.
+        shared = {f: getattr(state, f) for f in changed if getattr(state, f) is getattr(old, f)}
+        state = replace(state, **{f: array.copy() for f, array in shared.items() if array is not None})
+        known, new = seen_of(state), users[users >= len(old.user_factors)]
         if len(users):
-            if state.user_factors is old.user_factors:
-                state = replace(state, user_factors=state.user_factors.copy())
-            of_users = self._users(state, known.take_rows(users), _some(state.priors[0], users))
-        new = users[users >= len(old.user_factors)]
+            of_users = self._half(state, *_histories(state, known, users))
         if len(items):
             columns = state.weighting.rows(known).transpose(give_back=False).take_rows(items)
-            of_items, own = self._items(state, columns, _some(state.priors[1], items)), old.scale_of(columns)
-            scale, factors = state.item_scale, state.item_factors
-            factors = factors.copy() if factors is old.item_factors else factors
-            scale = None if scale is None else scale.copy()
+            prior, own = state.priors[1], old.scale_of(columns)
+            of_items = self._half(state, columns, prior and prior.take_rows(items), 1)
             if len(new) and sweeps == 1:
-                half = self._users(state, known.take_rows(new), _some(state.priors[0], new))
+                half = self._half(state, *_histories(state, known, new))
                 state.user_factors[new] = self._user_step(state, half)
         for _ in range(sweeps):
             if len(items):
-                factors[items] = with_scale(self._item_step(state, of_items, items), own)
-                if scale is not None:
-                    scale[items] = own
-                state = replace(state, item_factors=factors, item_scale=scale)  # nothing kept of those before
+                state.item_factors[items] = with_scale(self._item_step(state, of_items, items), own)
+                if state.item_scale is not None:
+                    state.item_scale[items] = own
+                state = replace(state)  # nothing kept that followed from those before
             if len(users):
                 state.user_factors[users] = self._user_step(state, of_users)
         return state
@@ -325,7 +325,8 @@ class Updated(FoldIn):
         self, X: Any, ids: Any, columns: Any, side: int
     ) -> tuple[FittedState, FittedState, np.ndarray]:
         """The published state, that with full histories of users (side 0) or items, and who these are."""
-        old, what, name = cast(FittedState, self._state()), ("user", "item")[side], ("X_rows", "X_cols")[side]
+        old: FittedState = self._state()
+        what, name = ("user", "item")[side], ("X_rows", "X_cols")[side]
         found, known, labels = given(X, columns, name), (old.users, old.items), [old.user_ids, old.item_ids]
         matrix = found.matrix
         if found.labelled:
@@ -377,7 +378,7 @@ class Updated(FoldIn):
         >>> drift.merged, drift.fall < 0.003
         (0.0, True)
         """
-        state = cast(FittedState, self._state())
+        state: FittedState = self._state()
         if state.hard_negatives is not None:
             why = "drift measures the objective without them, which such a fit does not minimise"
             raise ParameterError("hard_negatives", state.hard_negatives, why)
@@ -387,16 +388,12 @@ class Updated(FoldIn):
         weighted = state.weighting.rows(seen)
         coefficients = state.loss.coefficients_for(Degrees.of(weighted))
         problem = Problem.of(weighted, state.loss, coefficients, state.reg, state.reg_exponent)
-        users_side = coefficients.user_side(problem.users, state.reg, state.reg_exponent)
-        items_side = coefficients.item_side(problem.items, state.reg, state.reg_exponent)
-        backend, items, found = exact_backend(self), state.solved_items, []
-        while True:
-            step = backend.half_step(problem.users, items, users_side)
-            found.append(problem.constant + squared_lengths(items, items_side.ridge) - step.decrease)
-            if len(found) == 2:
-                break
-            items = backend.half_step(problem.items, step.factors, items_side).factors
-        fall = (found[0] - found[1]) / (problem.constant - found[1])
+        users_side, items_side = sides_of(problem)
+        backend, items = exact_backend(self), state.solved_items
+        step = backend.half_step(problem.users, items, users_side)
+        now = problem.constant + squared_lengths(items, items_side.ridge) - step.decrease
+        then = ALS(problem, backend, step.factors).step(1)
+        fall = (now - then) / (problem.constant - then)
         return Drift(state.record.merged / seen.nnz, float(fall))
 
 
@@ -407,8 +404,10 @@ def seen_of(state: FittedState) -> CSR:
     return state.seen.load()
 
 
-def _some(prior: Prior | None, at: np.ndarray) -> Prior | None:
-    return None if prior is None else prior.take_rows(at)
+def _histories(state: FittedState, seen: CSR, users: np.ndarray) -> tuple[CSR, Prior | None]:
+    """Histories of some users, with weights for values, and their features."""
+    prior = state.priors[0]
+    return state.weighting.rows(seen.take_rows(users)), prior and prior.take_rows(users)
 
 
 def _with_features(
@@ -468,11 +467,8 @@ def with_history(state: FittedState, seen: CSR, labels: _Labels, weighting: Any,
 
 def _longer(factors: np.ndarray, n: int, fill: int) -> np.ndarray:
     """The factors with rows of ``fill`` at the end."""
-    if len(factors) == n:
-        return factors
-    out = np.empty((n, *factors.shape[1:]), factors.dtype)
-    out[: len(factors)], out[len(factors) :] = factors, fill
-    return out
+    more = np.full((n - len(factors), *factors.shape[1:]), fill, factors.dtype)
+    return np.concatenate([factors, more]) if len(more) else factors
 
 
 def _places(name: str, ids: Any, known: IdMap, labels: np.ndarray | None, n: int) -> tuple[np.ndarray, Any]:

@@ -170,3 +170,26 @@ def test_lists_become_frames(X):
     assert near.columns[:2].tolist() == ["item", "similar_item"] and near["item"].tolist() == [205, 205]
     again = pickle.loads(pickle.dumps(lists))
     assert again.to_frame().equals(frame) and isinstance(again, tuple) and len(again) == 2
+
+
+def test_candidates_of_each_user_go_with_ids(X):
+    ids = KINDS["text"]
+    named, plain, items = models(X, ids)
+    allowed = sp.csr_array((np.arange(3 * N).reshape(3, N) % np.array([[2], [3], [5]]) == 0).astype(float))
+    found, scores = named.recommend_ids(
+        [ids[3], "nobody", ids[41]], 30, unknown="popular", candidates=allowed
+    )
+    for row, user in ((0, 3), (2, 41)):
+        wanted, best = plain.recommend([user], 30, candidates=allowed[[row]])
+        assert found[[row]].tolist() == told(wanted, items)
+        np.testing.assert_allclose(scores[[row]], best, rtol=1e-5)
+    popular = set(items[allowed[[1]].indices].tolist())
+    assert {x for x in found[1] if x is not None} == popular and len(popular) < 30
+
+
+def test_new_users_in_columns_of_another_order_are_refused(X):
+    frame = pd.DataFrame(X.toarray(), columns=[f"item {k}" for k in range(N)])
+    model = RGALS(4, n_iter=2, random_state=0).fit(frame)
+    assert model.recommend_new(frame[:2], 3)[0].tolist() == model.recommend_new(X[:2], 3)[0].tolist()
+    with pytest.raises(ValueError, match="feature names"):
+        model.recommend_new(frame.iloc[:2, ::-1], 3)

@@ -12,7 +12,7 @@ from rgals import IALS, RGALS
 from rgals.baselines import EASE, Popularity
 from rgals.cli import main
 from rgals.datasets import make_implicit, read_interactions
-from rgals.model.info import _bytes
+from rgals.model.fitted import _bytes
 from rgals.sgd import SGDRanker
 
 

@@ -33,7 +33,6 @@ from rgals import (
 from rgals.datasets import make_implicit
 from rgals.losses import Degrees, rule
 from rgals.metrics import evaluate
-from rgals.model.state import readout_scale
 from rgals.model_selection import split_interactions
 from rgals.model_selection.tuning import engine, hard, judging
 from rgals.model_selection.tuning import prepared as preparing
@@ -44,6 +43,7 @@ from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.space import Range
 from rgals.model_selection.tuning.trials import Choice
 from rgals.runtime.errors import InputError, ParameterError
+from rgals.solvers.readout import readout_scale
 
 OPTIONS = {"K": 6, "budget": 2, "n_iter": 6, "random_state": 0}
 

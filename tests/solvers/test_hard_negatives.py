@@ -26,7 +26,7 @@ from rgals.solvers.als import ALS, Problem
 from rgals.solvers.cpu import CPUBackend
 from rgals.solvers.dense import DenseBackend
 from rgals.solvers.hard_negatives import Blocks, Sampler, draw, merge, pair_terms, read_hard_negatives
-from rgals.training.run import run
+from rgals.training.run import Watch, run
 
 WEIGHT, REG, NU = 1.7, 0.03, 0.9
 
@@ -234,11 +234,11 @@ def test_the_history_has_the_objective_at_the_sets_of_the_iteration(loss, solver
     run(
         ALS(problem, solver(), factors(90, 5), None, sampler),
         5,
-        watchers=[
+        watch=Watch(
             lambda now: (
                 seen.append((now.objective, now.user_factors.copy(), now.item_factors.copy())) and None
             )
-        ],
+        ),
     )
     ratio = 120 / (HARD.n_samples * HARD.group_size(120))
     for iteration in range(3, 6):
@@ -258,7 +258,7 @@ def test_users_are_those_of_a_half_step_with_their_best_items(loss, X):
     np.testing.assert_array_equal(model.transform(X), model.user_factors_)
     state = model._state()
     rows, Q = as_csr(X, dtype=np.float64), state.solved_items
-    coefficients = state.coefficients(rows)
+    coefficients, _ = state.half(rows)
     side = coefficients.user_side(rows, state.reg, state.reg_exponent)
     plain = DenseBackend().half_step(rows, Q, side).factors
     scores = np.where(X.toarray() > 0, -np.inf, plain @ Q.T)

@@ -4,7 +4,7 @@ import numpy as np
 
 from rgals.matrix.csr import CSR
 from rgals.solvers.hard_negatives import Blocks, HardNegatives
-from rgals.training.start import DRAWS
+from rgals.training.fit import DRAWS
 
 # Beside a multiplication of a factorisation: gathering a factor of a positive, a product that all rows share,
 # scoring an item for a user and keeping the best. Measured on four sets, two cores, K from 32 to 256.

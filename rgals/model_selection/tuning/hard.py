@@ -10,7 +10,7 @@ from rgals.model_selection.tuning.judging import beyond_noise, outwards
 from rgals.model_selection.tuning.space import Range
 from rgals.model_selection.tuning.trials import Choice, Measurement
 from rgals.runtime.errors import InsufficientMemoryError
-from rgals.training.start import DRAWS
+from rgals.training.fit import DRAWS
 
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0)
 REGS = (0.36, 0.6, 1.0, 1.7, 2.9)  # of the setting's, where it is searched

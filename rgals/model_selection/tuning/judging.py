@@ -9,9 +9,9 @@ from rgals.estimator import RGALS
 from rgals.losses import Degrees
 from rgals.metrics._table import EXPOSURE, parse
 from rgals.metrics.evaluation import evaluate
-from rgals.model.state import readout_scale, with_scale
 from rgals.model_selection.tuning.prepared import Fold
-from rgals.training.steps import Iteration
+from rgals.solvers.readout import readout_scale, with_scale
+from rgals.training.run import Iteration
 
 Factors = tuple[np.ndarray, np.ndarray]  # of users and of items
 

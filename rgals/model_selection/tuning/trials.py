@@ -21,7 +21,7 @@ from rgals.model_selection.tuning.prepared import Fold, Prepared
 from rgals.model_selection.tuning.space import OF_MODEL, Space
 from rgals.runtime.errors import NumericalError, PrecisionWarning
 from rgals.solvers.hard_negatives import HardNegatives
-from rgals.training.start import DRAWS
+from rgals.training.fit import DRAWS
 
 _WARM = 5  # iterations of the fit that cheap ones start from
 CONFIRMED = 3  # settings that are judged by other hidden parts too, beside the middle of the space

@@ -17,8 +17,8 @@ from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.runtime import memory
 from rgals.solvers import spectral
-from rgals.training import start
-from rgals.training.watch import Settled
+from rgals.training import fit
+from rgals.training.run import Settled
 
 SMALL = 1 << 18
 
@@ -39,8 +39,8 @@ def large():
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """What is small, for fits of six factors that take no time."""
-    assert start.SMALL > SMALL
-    monkeypatch.setattr(start, "SMALL", SMALL)
+    assert fit.SMALL > SMALL
+    monkeypatch.setattr(fit, "SMALL", SMALL)
 
 
 def make(**params) -> RGALS:
@@ -128,7 +128,7 @@ def test_what_does_not_go_together_is_refused(params, name, X):
 def test_a_number_of_iterations_is_kept(X, large):
     for data in (X, large):
         auto = make().fit(data)
-        assert 2 <= auto.n_iter_ < start.MOST
+        assert 2 <= auto.n_iter_ < fit.MOST
         for n_iter in (auto.n_iter_ - 1, auto.n_iter_, auto.n_iter_ + 3):
             assert make(n_iter=n_iter).fit(data).n_iter_ == n_iter
         assert content(make(n_iter=auto.n_iter_).fit(data)) == content(auto)
@@ -143,13 +143,13 @@ def test_auto_ends_where_the_objective_has_settled(loss, X):
     assert origin == pytest.approx(loss.constant(matrix, loss.coefficients(Degrees.of(matrix))))
     objectives = np.array([row["objective"] for row in model.history_])
     shares = -np.diff(objectives) / (origin - objectives[1:])
-    assert shares[-1] < start.SHARE and (shares[:-1] >= start.SHARE).all()
+    assert shares[-1] < fit.SHARE and (shares[:-1] >= fit.SHARE).all()
 
 
 def test_with_early_stopping_patience_ends_a_fit(large):
     model = make(early_stopping=True, patience=40).fit(large)
-    assert model.n_iter_ == start.MOST_WATCHED
-    assert make(early_stopping=True, patience=1).fit(large).n_iter_ < start.MOST
+    assert model.n_iter_ == fit.MOST_WATCHED
+    assert make(early_stopping=True, patience=1).fit(large).n_iter_ < fit.MOST
 
 
 def test_the_fitted_model_says_what_was_taken(large, tmp_path):
