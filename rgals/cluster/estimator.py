@@ -5,14 +5,15 @@ import time
 import warnings
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, fields, replace
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
 
 from rgals.cluster import tasks
-from rgals.cluster.als import ClusterALS, ClusterProblem
-from rgals.cluster.graph import Graphs, client_of
+from rgals.cluster.als import ClusterALS, ClusterBackend, ClusterProblem
+from rgals.cluster.graph import Graph, Graphs, client_of
 from rgals.cluster.shards import Shards, shards_of
 from rgals.estimator import RGALS
 from rgals.model.state import FitRecord, FittedState, parameters_of, readout_scale, with_scale
@@ -27,7 +28,7 @@ from rgals.training.start import RANDOM, most_iterations, when_settled
 from rgals.training.watch import make_watchers
 
 _OWN = ("client", "n_blocks")  # parameters that `RGALS` does not have
-#: What a fit on a cluster takes of parameters that have other values elsewhere.
+#: What a fit on a cluster takes of parameters and arguments that have other values elsewhere.
 _ONLY: dict[str, tuple] = {
     "solver": ("auto", "exact"),
     "device": ("cpu",),
@@ -184,33 +185,32 @@ class DaskRGALS(RGALS):
     ) -> _Remote:
         params = {k: v for k, v in parameters_of(self).items() if k not in _OWN}
         source = shards_of(graphs, self, X, dtype, ids, columns)
-        shards = source.shards
+        shards: Any = source.shards
         self._check_workers(graphs, shards, dtype)
         weighting = shards.weigh(self.values)
         self.values = weighting.kind
         seed, store = open_store(checkpoint, self._checkpoint, self.random_state)
-        problem = ClusterProblem(graphs, self, shards.weighted(weighting, dtype), dtype)
+        problem: Any = ClusterProblem(graphs, self, shards, weighting, dtype)
         scale = readout_scale(problem.degrees, float(self.readout_exponent), dtype)
         if store is not None:
-            description = describe_fit(self, problem.loss, problem.solver, RANDOM, shards, None)  # type: ignore[arg-type]
+            description = describe_fit(self, problem.loss, problem.solver, RANDOM, shards, None)
             store.description = {"n_blocks": len(shards.users), **description}
-        problem.draw_users(
-            np.random.default_rng(seed), self.K**-0.5 if self.init_scale is None else self.init_scale
-        )
-        steps = ClusterALS(problem, scale)
+        spread = self.K**-0.5 if self.init_scale is None else self.init_scale
+        steps = ClusterALS(problem, problem.start(np.random.default_rng(seed), spread), scale)
         _, history = run(
             steps,
             most_iterations(self, None),
             tol=self.tol,
-            settled=when_settled(self, problem),  # type: ignore[arg-type]
-            watchers=make_watchers(self, shards, None, callbacks)[0],  # type: ignore[arg-type]
+            settled=when_settled(self, problem),
+            watchers=make_watchers(self, shards, None, callbacks)[0],
             store=store,
             verbose=bool(self.verbose),
         )
-        for said in steps.finish()[:1]:
-            warnings.warn(said, PrecisionWarning, stacklevel=4)
+        users, items, said = steps.finish()
+        for line in said[:1]:
+            warnings.warn(line, PrecisionWarning, stacklevel=4)
         for row in history:
-            row.update(taken(self, problem, RANDOM))  # type: ignore[arg-type]
+            row.update(taken(self, problem, RANDOM))
         none = np.empty((0, self.K), dtype)
         outline = FittedState(
             user_factors=none,
@@ -224,7 +224,6 @@ class DaskRGALS(RGALS):
             weighting=weighting,
             record=FitRecord(params, history, len(history), problem.solver, source.names),
         )
-        users, items = (problem.sides[name].factors for name in ("users", "items"))
         return _Remote(outline, shards, users, items, source.labels)
 
     def _check_workers(self, graphs: Graphs, shards: Shards, dtype: Any) -> None:
@@ -250,10 +249,7 @@ class DaskRGALS(RGALS):
         remote: _Remote | None = getattr(self, "_remote", None)
         if remote is not None and getattr(self, "_snapshot", None) is None:
             graphs = remote.shards.graphs
-            users, items = (
-                np.concatenate([part.table for part in graphs.results(side)])
-                for side in (remote.users, remote.items)
-            )
+            users, items = map(ClusterBackend(graphs).gather, (remote.users, remote.items))
             labels = [
                 of if of is None or isinstance(of, np.ndarray) else graphs.results([of])[0]
                 for of in remote.labels
@@ -333,20 +329,16 @@ class DaskRGALS(RGALS):
         os.makedirs(folder, exist_ok=True)
         if os.listdir(folder):
             raise InputError(f"{folder} is not empty; give a new folder, or remove what is there")
-        graphs, cuts = remote.shards.graphs, remote.shards.cuts.tolist()
-        key, n_blocks = graphs.key, len(remote.users)
+        graph, n_blocks = Graph(remote.shards.graphs), len(remote.users)
         filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
-        call = graphs.call()
-        items = key("lists-items", call=call)
-        graph: dict[str, tuple] = {items: (tasks.item_table, remote.items, remote.outline.item_scale)}
-        for i, (users, seen) in enumerate(zip(remote.users, remote.shards.users, strict=True)):
-            names = key("lists-names", i, call=call)
-            graph[names] = tasks.user_names, remote.labels[0], cuts[i], cuts[i + 1]
-            path = os.path.join(folder, f"part-{i:05d}-of-{n_blocks:05d}.parquet")
-            given = path, users, seen, names, items, remote.labels[1], n, filters
-            graph[key("lists", i, call=call)] = tasks.write_lists, *given
-        done = graphs.submit(graph, [key("lists", i, call=call) for i in range(n_blocks)])
-        n_users, served, rows = map(sum, zip(*graphs.results(done), strict=True))
+        items = graph.one("lists-items", tasks.item_table, remote.items, remote.outline.item_scale)
+        spans, labels = list(pairwise(remote.shards.cuts.tolist())), remote.labels
+        names = graph.each("lists-names", tasks.user_names, spans, always=(labels[0],))
+        paths = [os.path.join(folder, f"part-{i:05d}-of-{n_blocks:05d}.parquet") for i in range(n_blocks)]
+        of = paths, remote.users, remote.shards.users, names
+        written = graph.each("lists", tasks.write_lists, *of, always=(items, labels[1], n, filters))
+        done = remote.shards.graphs.results(graph.submit(written)[0])
+        n_users, served, rows = map(sum, zip(*done, strict=True))
         return Written(os.fspath(out), n_users, served, rows, 0, time.perf_counter() - began)
 
     def __copy__(self) -> Self:

@@ -47,16 +47,9 @@ def union(matrices: Sequence[CSR]) -> CSR | None:
 def replace_rows(matrix: CSR, rows: np.ndarray, new: CSR) -> CSR:
     """The matrix with some rows replaced; rows past its end are appended, and must leave no gap."""
     n = max(matrix.n_rows, int(rows.max(initial=-1)) + 1)
-    values = np.empty(0, matrix.values.dtype)
-    if not (matrix.is_binary and new.is_binary):
-        parts = (np.ones(m.nnz) if m.is_binary else m.values for m in (matrix, new))
-        values = np.concatenate(list(parts)).astype(matrix.values.dtype)
-    indptr = np.concatenate([matrix.indptr, matrix.indptr[-1] + new.indptr[1:]])
-    times = None if matrix.times is None else np.concatenate([matrix.times, times_of(new)])
-    both = CSR(indptr, np.concatenate([matrix.indices, new.indices]), values, matrix.n_cols, times)
     order = np.arange(n)
     order[rows] = matrix.n_rows + np.arange(len(rows))
-    out = both.take_rows(order)
+    out = CSR.stacked([matrix, new.as_dtype(matrix.values.dtype)]).take_rows(order)
     return replace(out, values=out.values[:0]) if (out.values == 1).all() else out
 
 

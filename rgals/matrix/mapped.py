@@ -217,15 +217,8 @@ class StoredCSR(CSR):
         if len(ends) > _RUNS and isinstance(self.values, np.ndarray):
             return super().take_rows(rows)
         runs = pairwise([0, *ends.tolist()]) if len(rows) else ()
-        parts = [self.slice_rows(int(rows[a]), int(rows[b - 1]) + 1) for a, b in runs]
-        if not parts:
-            return replace(CSR.empty(0, self.n_cols), values=self.values[:0])
-        counts = np.concatenate([part.row_counts for part in parts])
-        indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        indices, values = (
-            np.concatenate([getattr(p, name) for p in parts]) for name in ("indices", "values")
-        )
-        return CSR(indptr, indices, values, self.n_cols)
+        none = replace(CSR.empty(0, self.n_cols), values=self.values[:0])
+        return CSR.stacked([none, *(self.slice_rows(int(rows[a]), int(rows[b - 1]) + 1) for a, b in runs)])
 
     def where(self, mask: np.ndarray) -> CSR:
         """The matrix of the stored entries for which ``mask`` is true, in memory."""

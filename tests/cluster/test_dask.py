@@ -271,11 +271,12 @@ def _keys(dask_scheduler):
 
 
 def test_a_block_that_kills_every_worker_is_named(client, X):
-    from rgals.cluster.graph import Graphs
+    from rgals.cluster.graph import Graph, Graphs
 
     graphs = Graphs(client)
+    graph = Graph(graphs, 3)
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
-        bad = graphs.submit({graphs.key("users", 3, 17): (os._exit, 1)})
+        (bad,) = graph.submit([graph.one("users-17", os._exit, 1)])
         with pytest.raises(RgalsError, match=r"users, block 17, iteration 3 was lost .* the last one tcp://"):
             graphs.results(bad)
 
