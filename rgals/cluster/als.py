@@ -69,11 +69,13 @@ class ClusterProblem:
             self.graphs.results(self._each(side, "logs", tasks.logs, self.coefficients))
             for side in (self.users, self.items)
         ]
-        return reg_at(rule, self.reg_exponent, [tuple(map(sum, zip(*parts, strict=True))) for parts in logs])
+        sums = ((sum(log for log, _ in parts), sum(n for _, n in parts)) for parts in logs)
+        return reg_at(rule, self.reg_exponent, sums)
 
     def start(self, rng: np.random.Generator, scale: float) -> Remote:
         """The random user factors that a fit on one machine starts from."""
-        graph, s, tables, last = Graph(self.graphs), self.setting, [], rng
+        graph, s, tables = Graph(self.graphs), self.setting, list[str]()
+        last: Any = rng
         sizes = np.diff(self.users.cuts).tolist()
         for i, n in enumerate(sizes):
             if i:
@@ -82,7 +84,7 @@ class ClusterProblem:
         return Remote(self.users, graph.submit(tables)[0])
 
 
-def _common(ratios: list[float | None]) -> float | None:
+def _common(ratios: list[Any]) -> float | None:
     """`rgals.solvers.plan.Plan.ratio` of all blocks together."""
     if not ratios or None in ratios or np.ptp(ratios) > SAME * max(ratios):
         return None
@@ -176,7 +178,7 @@ class ClusterALS(ALS):
 
         The last user half-step is made as a fold-in makes it: lengths are right then.
         """
-        problem, graph = self.problem, Graph(self.backend.graphs)
+        problem, graph = cast(Any, self.problem), Graph(self.backend.graphs)
         items = self._items = Remote(problem.items, self.backend.remote(self._items))
         users = self._users = self.backend.half_step(problem.users, items, problem.users).factors
         judged = []

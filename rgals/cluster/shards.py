@@ -20,7 +20,7 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.entries import group
 from rgals.matrix.store import DESCRIPTION, Store, open_matrix
 from rgals.matrix.validate import as_csr
-from rgals.matrix.weighting import AUTO, Weighting, half_steps, look_like_stars, spread
+from rgals.matrix.weighting import AUTO, Values, Weighting
 from rgals.model.state import check_labels
 from rgals.runtime.errors import InputError
 from rgals.runtime.lazy import cached_property
@@ -156,29 +156,10 @@ def total_weight(matrix: CSR, weighting: Weighting) -> float:
     return weighting.total(matrix.likes)
 
 
-class Values(NamedTuple):
-    """What the client asks of the values of the likes of a block."""
-
-    nnz: int
-    has_dislikes: bool
-    ends: tuple[float, float]
-    total: float
-    squares: float
-    half_steps: np.ndarray
-    digest: str  # of all of the block
-
-
 @task
-def values_of(matrix: CSR) -> Values:
-    """The values of a block."""
-    likes, total = matrix.likes, float(matrix.likes.row_sums.sum())
-    ends, steps = (1.0, 1.0), np.zeros(21, np.int64)
-    if likes.is_binary:
-        steps[2] = likes.nnz
-    elif likes.nnz:
-        ends, steps = (float(likes.values.min()), float(likes.values.max())), half_steps(likes)
-    squares = (spread(likes) ** 2 + 1.0) * total**2 / max(likes.nnz, 1)
-    return Values(likes.nnz, matrix.has_dislikes, ends, total, squares, steps, fingerprint(matrix))
+def values_of(matrix: CSR) -> tuple[Values, float, str]:
+    """The values of the likes of a block, their sum, and a digest of all of it."""
+    return Values.of(matrix.likes), float(matrix.likes.row_sums.sum()), fingerprint(matrix)
 
 
 @task
@@ -215,8 +196,11 @@ class Shards:
     def __init__(self, graphs: Graphs, users: list[Any], cuts: np.ndarray, shape: tuple[int, int]) -> None:
         self.graphs, self.users, self.cuts, self.shape = graphs, users, cuts, shape
         self.n_rows, self.n_cols = shape
-        self.values: list[Values] = graphs.results(graphs.each("users-values", values_of, users))
-        self.nnz = sum(part.nnz for part in self.values)
+        found = graphs.results(graphs.each("users-values", values_of, users))
+        values, self.lengths, digests = zip(*found, strict=True)
+        self.fingerprint = hashlib.sha256("".join(digests).encode()).hexdigest()
+        self.values = Values.together(values)
+        self.nnz = self.values.nnz
         if not self.nnz:
             raise InputError(f"X has no interactions (shape {shape}); there is nothing to fit")
 
@@ -225,11 +209,6 @@ class Shards:
         """Margins and samples are those of the likes."""
         return self
 
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of the blocks."""
-        return hashlib.sha256("".join(part.digest for part in self.values).encode()).hexdigest()
-
     @cached_property
     def col_counts(self) -> np.ndarray:
         """Interactions of each item."""
@@ -237,16 +216,10 @@ class Shards:
 
     def weigh(self, values: str) -> Weighting:
         """The weighting of a fit; what "auto" takes follows from all values."""
-        parts, graphs = [part for part in self.values if part.nnz], self.graphs
+        graphs = self.graphs
         if values == AUTO:
-            total, squares = sum(part.total for part in parts), sum(part.squares for part in parts)
-            stars = look_like_stars(np.sum([part.half_steps for part in parts], axis=0), self.nnz)
-            ends = min(part.ends[0] for part in parts), max(part.ends[1] for part in parts)
-            found = max(0.0, self.nnz * squares / total**2 - 1.0) ** 0.5
-            values = choose_values(
-                found if ends != (1.0, 1.0) else 0.0, stars and ends != (1.0, 1.0), ends, 5
-            )
-        length, counts = sum(part.total for part in parts), self.col_counts if values == "bm25" else None
+            values = choose_values(self.values, 5)
+        length, counts = sum(self.lengths), self.col_counts if values == "bm25" else None
         made = Weighting.unscaled(values, length, counts, self.n_rows)
         if values in ("raw", "binary"):
             return made

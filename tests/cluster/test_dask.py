@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF, Checkpoint
 from rgals.cluster import DaskRGALS
-from rgals.datasets import make_implicit
+from rgals.datasets import Interactions, make_implicit
 from rgals.runtime.errors import (
     CheckpointError,
     InputError,
@@ -155,9 +155,25 @@ def test_chunks_of_a_dask_array(client, X):
     assert (model.user_factors_ == fit(client, X).user_factors_).all()  # the blocks are those of the matrix
 
 
+def test_a_file_may_have_its_ids_in_any_order(client, X, tmp_path):
+    order = np.random.default_rng(0).permutation(X.shape[0])
+    Interactions(X[order], [f"u{row:03d}" for row in order], 7 * np.arange(X.shape[1])).save(
+        tmp_path / "a.npz"
+    )
+    model = fit(client, tmp_path / "a.npz")
+    assert model.user_ids_.tolist() == [f"u{row:03d}" for row in range(X.shape[0])]
+    assert (model.seen_ != X).nnz == 0
+
+
 def test_what_is_wrong_with_the_data_is_said(client, X):
+    import dask.array as da
     import dask.dataframe as dd
 
+    meta = sp.csr_array((0, 0), dtype=np.float32)
+    chunks = [dask.delayed(sign * X) for sign in (1, -1)]
+    array = da.concatenate([da.from_delayed(one, X.shape, np.float32, meta=meta) for one in chunks])
+    with pytest.raises(InputError, match="Negative values .* chunk 1 of X"):
+        fit(client, array)
     with pytest.raises(InputError, match="no interactions"):
         fit(client, sp.csr_array((5, 4)))
     with pytest.raises(InputError, match="column of users"):
