@@ -79,7 +79,8 @@ def choose_values(found: Values, depth: int) -> str:
         said = (
             f"values run from {found.ends[0]:g} to {found.ends[1]:g}, with a standard deviation "
             f"of {found.spread:.1f} times their mean: as weights, a few would outrule all others. "
-            "values='auto' took 'binary': each interaction weighs 1. Set values='binary', 'log1p', 'bm25' or 'raw' instead"
+            "values='auto' took 'binary': each interaction weighs 1. Set values='binary', 'log1p', 'bm25' or "
+            "'raw' instead"
         )
     elif found.are_ratings:
         top = found.ends[1]
