@@ -17,10 +17,12 @@ from rgals.cluster.graph import Graph, Graphs, client_of
 from rgals.cluster.shards import Shards, shards_of
 from rgals.estimator import RGALS
 from rgals.model.state import FitRecord, FittedState, parameters_of, readout_scale, with_scale
+from rgals.runtime.aligned import LINE
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, PrecisionWarning
 from rgals.runtime.memory import readable
 from rgals.scoring._streaming import Written
+from rgals.solvers.plan import padded
 from rgals.training.checkpoint import open_store
 from rgals.training.fit import check_parameters, describe_fit, taken
 from rgals.training.run import run
@@ -48,7 +50,6 @@ class _Remote:
     shards: Shards  # as given
     users: list[Any]  # futures of factors, block by block
     items: list[Any]
-    labels: tuple[Any, Any]  # futures, or arrays
 
 
 @dataclass(eq=False, repr=False)
@@ -184,8 +185,7 @@ class DaskRGALS(RGALS):
         self, graphs: Graphs, X: Any, dtype: Any, callbacks: Any, checkpoint: Any, ids: Any, columns: Any
     ) -> _Remote:
         params = {k: v for k, v in parameters_of(self).items() if k not in _OWN}
-        source = shards_of(graphs, self, X, dtype, ids, columns)
-        shards: Any = source.shards
+        shards: Any = shards_of(graphs, self, X, dtype, ids, columns)
         self._check_workers(graphs, shards, dtype)
         weighting = shards.weigh(self.values)
         self.values = weighting.kind
@@ -222,14 +222,15 @@ class DaskRGALS(RGALS):
             reg_exponent=problem.reg_exponent,
             degrees=problem.degrees.alone(),
             weighting=weighting,
-            record=FitRecord(params, history, len(history), problem.solver, source.names),
+            record=FitRecord(params, history, len(history), problem.solver, shards.names),
         )
-        return _Remote(outline, shards, users, items, source.labels)
+        return _Remote(outline, shards, users, items)
 
     def _check_workers(self, graphs: Graphs, shards: Shards, dtype: Any) -> None:
         """Refuse ahead what a worker cannot hold."""
-        n = max(shards.shape)
-        needed = tasks.fixed_bytes(n, self.K, np.dtype(dtype).itemsize)
+        # Of the fixed side the blocks, and all of them in one piece.
+        itemsize = np.dtype(dtype).itemsize
+        needed = max(shards.shape) * (self.K + padded(self.K, LINE // itemsize)) * itemsize
         workers = graphs.client.scheduler_info(n_workers=-1)["workers"]
         for address, worker in workers.items():
             if 0 < (worker["memory_limit"] or 0) < needed:
@@ -252,7 +253,7 @@ class DaskRGALS(RGALS):
             users, items = map(ClusterBackend(graphs).gather, (remote.users, remote.items))
             labels = [
                 of if of is None or isinstance(of, np.ndarray) else graphs.results([of])[0]
-                for of in remote.labels
+                for of in remote.shards.labels
             ]
             self._snapshot = replace(
                 remote.outline,
@@ -332,7 +333,7 @@ class DaskRGALS(RGALS):
         graph, n_blocks = Graph(remote.shards.graphs), len(remote.users)
         filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
         items = graph.one("lists-items", tasks.item_table, remote.items, remote.outline.item_scale)
-        spans, labels = list(pairwise(remote.shards.cuts.tolist())), remote.labels
+        spans, labels = list(pairwise(remote.shards.cuts.tolist())), remote.shards.labels
         names = graph.each("lists-names", tasks.user_names, spans, always=(labels[0],))
         paths = [os.path.join(folder, f"part-{i:05d}-of-{n_blocks:05d}.parquet") for i in range(n_blocks)]
         of = paths, remote.users, remote.shards.users, names
@@ -356,7 +357,5 @@ class DaskRGALS(RGALS):
     def __getstate__(self) -> dict[str, Any]:
         if getattr(self, "_remote", None) is not None:
             self._state()
-        kept = super().__getstate__()
-        return {name: value for name, value in kept.items() if name not in ("_remote", "client_")} | {
-            "client": None
-        }
+        kept = super().__getstate__() | {"client": None}
+        return {name: value for name, value in kept.items() if name not in ("_remote", "client_")}

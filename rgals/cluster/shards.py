@@ -193,8 +193,17 @@ class Shards:
     has_dislikes = False  # margins are those of the likes
     row_counts: np.ndarray
 
-    def __init__(self, graphs: Graphs, users: list[Any], cuts: np.ndarray, shape: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        graphs: Graphs,
+        users: list[Any],
+        cuts: np.ndarray,
+        shape: tuple[int, int],
+        labels: tuple[Any, Any],
+        names: np.ndarray | None = None,
+    ) -> None:
         self.graphs, self.users, self.cuts, self.shape = graphs, users, cuts, shape
+        self.labels, self.names = labels, names  # ids, or futures of them; names of columns
         self.n_rows, self.n_cols = shape
         found = graphs.results(graphs.each("users-values", values_of, users))
         values, self.lengths, digests = zip(*found, strict=True)
@@ -284,15 +293,7 @@ def regroup(
 # ---------------------------------------------------------------- what a fit is given
 
 
-class Source(NamedTuple):
-    """The shards of what a fit was given, the ids or futures of them, names of columns."""
-
-    shards: Shards
-    labels: tuple[Any, Any]
-    names: np.ndarray | None = None
-
-
-def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, Any], columns: Any) -> Source:
+def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, Any], columns: Any) -> Shards:
     """Shards of a matrix, a dask array or dataframe, or files."""
     how = dtype, takes_dislikes(model)
     if isinstance(X, str | os.PathLike) and Path(X, DESCRIPTION).is_file():
@@ -308,7 +309,7 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
         else:
             # In the graph, which the scheduler keeps: what is scattered would be gone with its worker.
             users = graphs.each("users", same, [matrix.slice_rows(*span) for span in spans])
-        return Source(Shards(graphs, users, cuts, matrix.shape), labels, names)
+        return Shards(graphs, users, cuts, matrix.shape, labels, names)
     sources = files or graphs.track(graphs.client.compute([*np.ravel(X.to_delayed())]))
     if hasattr(X, "chunks"):
         chunks = graphs.each("chunks", read_chunk, sources, range(len(sources)), always=how)
@@ -327,7 +328,7 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
         parts = graphs.each("parts-rows", place, tables, always=labels)
     cuts = user_cuts(model, counted(graphs, "users", row_counts, parts, shape[0]), shape)
     users = regroup(Graph(graphs), "users", parts, cuts, shape[1], dtype)
-    return Source(Shards(graphs, users, cuts, shape), labels)
+    return Shards(graphs, users, cuts, shape, labels)
 
 
 def _files(X: Any) -> list[str] | None:

@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -26,7 +26,7 @@ from rgals.solvers.als import weight_logs
 from rgals.solvers.base import squared_lengths
 from rgals.solvers.basis import Change, Factors, metric
 from rgals.solvers.cpu import CPUBackend, FixedSide, Solve, coupling_shift, find_change, fixed_side
-from rgals.solvers.plan import Plan, padded
+from rgals.solvers.plan import Plan
 from rgals.solvers.precision import check_underflow, warn_of_rounding
 
 _PATIENCE = 20.0  # seconds for another process to compile a function: none takes as long
@@ -34,20 +34,16 @@ _Task = TypeVar("_Task", bound=Callable[..., Any])
 
 
 _lock = threading.Lock()
-_ready = False
 
 
+@cache
 def _get_ready() -> None:
     """Of the processes of a machine one compiles, the others wait and find it in the cache."""
-    global _ready
-    with _lock:  # a second time would wait for the first
-        if not _ready:
-            from rgals.warm import compile_once
+    from rgals.warm import compile_once
 
-            folder = rows._run._cache.cache_path
-            if folder is not None and os.access(folder, os.W_OK):
-                compile_once(Path(folder) / "locks", _PATIENCE)
-            _ready = True
+    folder = rows._run._cache.cache_path
+    if folder is not None and os.access(folder, os.W_OK):
+        compile_once(Path(folder) / "locks", _PATIENCE)
 
 
 def task(function: _Task) -> _Task:
@@ -55,7 +51,8 @@ def task(function: _Task) -> _Task:
 
     @wraps(function)
     def alone(*args: Any) -> Any:
-        _get_ready()
+        with _lock:  # a second time would wait for the first
+            _get_ready()
         with workers(1):
             return function(*args)
 
@@ -243,10 +240,8 @@ class Kind:
 @task
 def change(parts: list[Sums], kind: Kind, fixed: np.ndarray | None, solved: np.ndarray | None) -> Change:
     """The basis of a half-step, given those in which either side is."""
-    G, u = np.zeros_like(parts[0].gramian), np.zeros_like(parts[0].u)
-    for part in parts:
-        G += part.gramian
-        u += part.u
+    G: Any = sum(part.gramian for part in parts)
+    u: Any = sum(part.u for part in parts)
     if not np.isfinite(G).all():
         raise NumericalError("the Gramian of the fixed side is not finite")
     alone = None if kind.coupled or not kind.interaction else u
@@ -282,11 +277,10 @@ def _whole(
         if _last[0] != name:
             _last = ("", None)
             n, k = sum(len(part.array) for part in parts), parts[0].array.shape[1]
-            table, found = empty((n, kp), parts[0].array.dtype), np.zeros((3, k))
+            table = empty((n, kp), parts[0].array.dtype)
             np.concatenate([part.array for part in parts], out=table[:, :k])
             table[:, k:] = 0.0
-            for part in parts:
-                found += part.sums
+            found: Any = sum(part.sums for part in parts)
             terms = np.concatenate([part.terms for part in parts])
             _last = name, (fixed_side(table, tuple(found), interaction, kp), terms)
         return _last[1]
@@ -310,29 +304,18 @@ def _solve(block: Block, name: str, parts: list[Turned], to: Change, kind: Kind)
     return step
 
 
-class Coupling(NamedTuple):
-    """A block's part of what couples the items of RGx."""
-
-    B: np.ndarray
-    solutions: np.ndarray
-    d: np.ndarray
-
-
 @task
-def couple(block: Block, name: str, parts: list[Turned], to: Change, kind: Kind) -> Coupling:
-    """The sums that couple the rows of a block with all others."""
+def couple(block: Block, name: str, parts: list[Turned], to: Change, kind: Kind) -> tuple:
+    """The `Solve.coupling_sums` of a block, by which its rows are coupled with all others; the spectrum."""
     step = _solve(block, name, parts, to, kind)
-    return Coupling(*step.coupling_sums(), step.d)
+    return *step.coupling_sums(), step.d
 
 
 @task
-def shift(parts: list[Coupling], kind: Kind) -> np.ndarray:
+def shift(parts: list[tuple], kind: Kind) -> np.ndarray:
     """What the coupling adds to the right-hand side of every row."""
-    B, solutions = np.zeros_like(parts[0].B), np.zeros_like(parts[0].solutions)
-    for part in parts:
-        B += part.B
-        solutions += part.solutions
-    return coupling_shift(B, solutions, kind.interaction, parts[0].d)
+    B, solutions, (d, *_) = zip(*parts, strict=True)
+    return coupling_shift(sum(B), sum(solutions), kind.interaction, d)
 
 
 @task
@@ -402,8 +385,3 @@ def write_lists(
         warnings.simplefilter("ignore", UserWarning)  # users without lists are counted
         written = recommend_all(model, path, n, resume=False, **filters)
     return written.users, written.served, written.rows
-
-
-def fixed_bytes(n: int, K: int, itemsize: int) -> int:
-    """What a worker holds of a fixed side: its blocks, and all of them in one piece."""
-    return n * (K + padded(K, 64 // itemsize)) * itemsize
