@@ -16,6 +16,7 @@ from rgals.cluster.als import ClusterALS, ClusterBackend, ClusterProblem
 from rgals.cluster.graph import Graph, Graphs, client_of
 from rgals.cluster.shards import Shards, shards_of
 from rgals.estimator import RGALS
+from rgals.matrix.weighting import VALUES
 from rgals.model.state import FitRecord, FittedState, parameters_of, readout_scale, with_scale
 from rgals.runtime.aligned import LINE
 from rgals.runtime.checks import check_choice, check_int
@@ -161,6 +162,7 @@ class DaskRGALS(RGALS):
                 raise ParameterError(name, "given", "DaskRGALS takes none; fit RGALS, or leave it out")
         given = copy(self)
         given.loss = copy(self.loss)
+        check_choice("values", given.values, VALUES)
         dtype = check_parameters(given, checkpoint)
         for name, possible in _ONLY.items():
             value = getattr(given, name)

@@ -206,7 +206,7 @@ class Shards:
         self.labels, self.names = labels, names  # ids, or futures of them; names of columns
         self.n_rows, self.n_cols = shape
         found = graphs.results(graphs.each("users-values", values_of, users))
-        values, self.lengths, digests = zip(*found, strict=True)
+        values, self.lengths, digests = zip(*found, strict=True) if found else ((), (), ())
         self.fingerprint = hashlib.sha256("".join(digests).encode()).hexdigest()
         self.values = Values.together(values)
         self.nnz = self.values.nnz
@@ -310,22 +310,28 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
             # In the graph, which the scheduler keeps: what is scattered would be gone with its worker.
             users = graphs.each("users", same, [matrix.slice_rows(*span) for span in spans])
         return Shards(graphs, users, cuts, matrix.shape, labels, names)
-    sources = files or graphs.track(graphs.client.compute([*np.ravel(X.to_delayed())]))
+    sources = files
+    if files is None:
+        sources = graphs.track(graphs.client.compute([*np.ravel(X.to_delayed())]))
     if hasattr(X, "chunks"):
+        if X.ndim != 2 or X.numblocks[1] != 1:
+            raise InputError(f"X has blocks {X.numblocks}, not of whole rows; give X.rechunk({{1: -1}})")
         chunks = graphs.each("chunks", read_chunk, sources, range(len(sources)), always=how)
         sizes = graphs.results(graphs.each("chunks-size", attrgetter("n_rows"), chunks))
         firsts = np.cumsum([0, *sizes]).tolist()
         parts = graphs.each("chunks-rows", number, chunks, firsts[:-1])
         shape = firsts[-1], int(X.shape[1])
-        labels = check_labels(*ids, shape)
+        found: tuple = (None, None)
     else:
         tables = graphs.each("parts", read_table, sources, always=(columns, *how))
-        labels = tuple(
+        found = tuple(
             graphs.one(f"{side}-all-ids", all_ids, graphs.each(f"{side}-ids", attrgetter(which), tables))
             for side, which in (("users", "rows"), ("items", "cols"))
         )
-        shape = tuple(graphs.results(graphs.each("ids-number", len, labels)))
-        parts = graphs.each("parts-rows", place, tables, always=labels)
+        shape = tuple(graphs.results(graphs.each("ids-number", len, found)))
+        parts = graphs.each("parts-rows", place, tables, always=found)
+    said = check_labels(*ids, shape)
+    labels = said[0] if said[0] is not None else found[0], said[1] if said[1] is not None else found[1]
     cuts = user_cuts(model, counted(graphs, "users", row_counts, parts, shape[0]), shape)
     users = regroup(Graph(graphs), "users", parts, cuts, shape[1], dtype)
     return Shards(graphs, users, cuts, shape, labels)

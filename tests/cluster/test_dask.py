@@ -126,6 +126,8 @@ def test_tables_are_numbered_on_the_workers(client, frame, tmp_path):
         model = fit(client, given)
         assert_close(model, local)
         assert (model.user_ids_ == local.user_ids_).all() and (model.item_ids_ == local.item_ids_).all()
+        named = DaskRGALS(client=client, **{**SETTING, "n_iter": 1}).fit(given, item_ids=range(180))
+        assert (named.user_ids_ == local.user_ids_).all() and named.item_ids_.tolist() == [*range(180)]
         assert (model.seen_ != local.seen_).nnz == 0
         assert model.recommend(["u003"], n=3)[0].tolist() == local.recommend(["u003"], n=3)[0].tolist()
 
@@ -165,7 +167,7 @@ def test_a_file_may_have_its_ids_in_any_order(client, X, tmp_path):
     assert (model.seen_ != X).nnz == 0
 
 
-def test_what_is_wrong_with_the_data_is_said(client, X):
+def test_what_is_wrong_with_the_data_is_said(client, X, tmp_path):
     import dask.array as da
     import dask.dataframe as dd
 
@@ -174,10 +176,15 @@ def test_what_is_wrong_with_the_data_is_said(client, X):
     array = da.concatenate([da.from_delayed(one, X.shape, np.float32, meta=meta) for one in chunks])
     with pytest.raises(InputError, match="Negative values .* chunk 1 of X"):
         fit(client, array)
+    with pytest.raises(InputError, match=r"X.rechunk\(\{1: -1\}\)"):
+        fit(client, da.ones((6, 4), chunks=(6, 2)))
     with pytest.raises(InputError, match="no interactions"):
         fit(client, sp.csr_array((5, 4)))
     with pytest.raises(InputError, match="column of users"):
         fit(client, dd.from_pandas(pd.DataFrame({f"c{i}": [1.0, 2.0] for i in range(6)}), npartitions=1))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no interactions"):
+        fit(client, tmp_path / "empty")
     with pytest.raises(FileNotFoundError):
         fit(client, ["nowhere.parquet"])
 
@@ -204,7 +211,7 @@ def test_the_client_travels_in_no_copy(client, X, tmp_path):
 
 
 REFUSED = {"solver": "pcg", "device": "cuda", "hard_negatives": 0.1, "early_stopping": True}
-REFUSED |= {"warm_start": True, "half_life": "90d", "n_blocks": 0, "K": 0}
+REFUSED |= {"warm_start": True, "half_life": "90d", "n_blocks": 0, "K": 0, "values": "log"}
 
 
 @pytest.mark.parametrize(("name", "value"), REFUSED.items())
