@@ -206,9 +206,9 @@ class Shards:
         self.labels, self.names = labels, names  # ids, or futures of them; names of columns
         self.n_rows, self.n_cols = shape
         found = graphs.results(graphs.each("users-values", values_of, users))
-        values, self.lengths, digests = zip(*found, strict=True) if found else ((), (), ())
-        self.fingerprint = hashlib.sha256("".join(digests).encode()).hexdigest()
-        self.values = Values.together(values)
+        self.values = Values.together(values for values, *_ in found)
+        self.length = sum(length for _, length, _ in found)
+        self.fingerprint = hashlib.sha256("".join(digest for *_, digest in found).encode()).hexdigest()
         self.nnz = self.values.nnz
         if not self.nnz:
             raise InputError(f"X has no interactions (shape {shape}); there is nothing to fit")
@@ -228,7 +228,7 @@ class Shards:
         graphs = self.graphs
         if values == AUTO:
             values = choose_values(self.values, 5)
-        length, counts = sum(self.lengths), self.col_counts if values == "bm25" else None
+        length, counts = self.length, self.col_counts if values == "bm25" else None
         made = Weighting.unscaled(values, length, counts, self.n_rows)
         if values in ("raw", "binary"):
             return made
@@ -310,7 +310,7 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
             # In the graph, which the scheduler keeps: what is scattered would be gone with its worker.
             users = graphs.each("users", same, [matrix.slice_rows(*span) for span in spans])
         return Shards(graphs, users, cuts, matrix.shape, labels, names)
-    sources = files
+    sources: Any = files
     if files is None:
         sources = graphs.track(graphs.client.compute([*np.ravel(X.to_delayed())]))
     if hasattr(X, "chunks"):
