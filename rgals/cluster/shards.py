@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 from rgals.cluster.graph import Graph, Graphs
 from rgals.cluster.tasks import same, task
+from rgals.datasets.batches import files_of
 from rgals.datasets.given import given, wanted_columns
 from rgals.datasets.ids import IdMap, encode, joined
 from rgals.losses.base import takes_dislikes
@@ -296,10 +297,14 @@ def regroup(
 def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, Any], columns: Any) -> Shards:
     """Shards of a matrix, a dask array or dataframe, or files."""
     how = dtype, takes_dislikes(model)
-    if isinstance(X, str | os.PathLike) and Path(X, DESCRIPTION).is_file():
-        X = open_matrix(X)
-    files = _files(X)
-    if files is None and not (hasattr(X, "dask") and hasattr(X, "to_delayed")):
+    if isinstance(X, str | os.PathLike):
+        X = open_matrix(X) if Path(X, DESCRIPTION).is_file() else [X]
+    sources: Any = None
+    if isinstance(X, list | tuple) and X and all(isinstance(path, str | os.PathLike) for path in X):
+        sources = list(map(str, files_of(X)))
+    elif hasattr(X, "dask") and hasattr(X, "to_delayed"):
+        sources = graphs.track(graphs.client.compute([*np.ravel(X.to_delayed())]))
+    if sources is None:
         matrix, labels, names = read(model, X, dtype, *ids, columns)
         cuts = user_cuts(model, matrix.row_counts, matrix.shape)
         spans = list(pairwise(cuts.tolist()))
@@ -310,9 +315,6 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
             # In the graph, which the scheduler keeps: what is scattered would be gone with its worker.
             users = graphs.each("users", same, [matrix.slice_rows(*span) for span in spans])
         return Shards(graphs, users, cuts, matrix.shape, labels, names)
-    sources: Any = files
-    if files is None:
-        sources = graphs.track(graphs.client.compute([*np.ravel(X.to_delayed())]))
     if hasattr(X, "chunks"):
         if X.ndim != 2 or X.numblocks[1] != 1:
             raise InputError(f"X has blocks {X.numblocks}, not of whole rows; give X.rechunk({{1: -1}})")
@@ -335,16 +337,3 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
     cuts = user_cuts(model, counted(graphs, "users", row_counts, parts, shape[0]), shape)
     users = regroup(Graph(graphs), "users", parts, cuts, shape[1], dtype)
     return Shards(graphs, users, cuts, shape, labels)
-
-
-def _files(X: Any) -> list[str] | None:
-    """The files that a path or several stand for, those of folders in the order of their names."""
-    paths = [X] if isinstance(X, str | os.PathLike) else X
-    if not (
-        isinstance(paths, list | tuple) and paths and all(isinstance(p, str | os.PathLike) for p in paths)
-    ):
-        return None
-    found = []
-    for path in map(Path, paths):
-        found += sorted(p for p in path.iterdir() if p.name[0] not in "._") if path.is_dir() else [path]
-    return [os.fspath(path) for path in found]

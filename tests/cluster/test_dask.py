@@ -120,7 +120,8 @@ def test_tables_are_numbered_on_the_workers(client, frame, tmp_path):
 
     twice = pd.concat([frame, frame[:50]])  # in different parts: their values are added
     for i in range(3):
-        twice[i::3].to_parquet(tmp_path / f"part{i}.parquet")
+        (tmp_path / f"day{i}").mkdir()
+        twice[i::3].to_parquet(tmp_path / f"day{i}" / "part.parquet")
     local = RGALS(**SETTING).fit(twice)
     for given in (dd.from_pandas(twice.reset_index(drop=True), npartitions=3), tmp_path):
         model = fit(client, given)
@@ -183,7 +184,7 @@ def test_what_is_wrong_with_the_data_is_said(client, X, tmp_path):
     with pytest.raises(InputError, match="column of users"):
         fit(client, dd.from_pandas(pd.DataFrame({f"c{i}": [1.0, 2.0] for i in range(6)}), npartitions=1))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="no interactions"):
+    with pytest.raises(InputError, match="a folder without files"):
         fit(client, tmp_path / "empty")
     with pytest.raises(FileNotFoundError):
         fit(client, ["nowhere.parquet"])
