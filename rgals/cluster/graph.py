@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import gc
 import re
 import time
 import uuid
@@ -153,6 +154,7 @@ class Graphs:
         """Give back what workers have put together, without waiting for them."""
         from rgals.cluster.tasks import forget
 
+        gc.collect()  # waits that took long left futures in cycles with their frames: workers keep their data
         with suppress(Exception):
             if self.client.status == "running":
                 self.client.run(forget, wait=False)

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from pathlib import Path
@@ -238,6 +237,8 @@ class StoredCSR(CSR):
 
 def read_ahead(read: Callable[[Any], Any], spans: Iterable[Any]) -> Iterator[Any]:
     """``read(span)`` of one span after the other, each while the one before is in use: one thread."""
+    from concurrent.futures import ThreadPoolExecutor
+
     spans = iter(spans)
     with ThreadPoolExecutor(1) as pool:
         ahead = [pool.submit(read, span) for span in islice(spans, 1)]

@@ -1,5 +1,6 @@
 """DaskRGALS on a real cluster of two processes: all kinds of input, the same bits, faults, refusals."""
 
+import gc
 import os
 import pickle
 import signal
@@ -288,6 +289,20 @@ def test_ctrl_c_leaves_nothing_behind(client, X):
     while any(client.processing().values()) or any("rgals" in str(k) for k in client.run_on_scheduler(_keys)):
         assert time.monotonic() < deadline, client.run_on_scheduler(_keys)
         time.sleep(0.05)
+
+
+def test_a_model_that_is_gone_leaves_nothing_on_the_workers(client, X, monkeypatch):
+    """Whatever Python's collector does: here every wait of the fit takes long."""
+    monkeypatch.setattr("rgals.cluster.graph._LOOK", 0.002)
+    gc.disable()
+    try:
+        n_iter = fit(client, X).n_iter_
+        deadline = time.monotonic() + 30
+        while any("rgals-users" in str(k) for k in client.run_on_scheduler(_keys)):
+            assert n_iter == 2 and time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        gc.enable()
 
 
 def _keys(dask_scheduler):
