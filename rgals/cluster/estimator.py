@@ -5,28 +5,32 @@ import time
 import warnings
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, fields, replace
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
 
 from rgals.cluster import tasks
-from rgals.cluster.als import ClusterALS, ClusterProblem
-from rgals.cluster.graph import Graphs, client_of
+from rgals.cluster.als import ClusterALS, ClusterBackend, ClusterProblem
+from rgals.cluster.graph import Graph, Graphs, client_of
 from rgals.cluster.shards import Shards, shards_of
 from rgals.estimator import RGALS
+from rgals.matrix.weighting import VALUES
 from rgals.model.state import FitRecord, FittedState, parameters_of
+from rgals.runtime.aligned import LINE
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, PrecisionWarning
 from rgals.runtime.memory import readable
 from rgals.scoring._streaming import Written
+from rgals.solvers.plan import padded
 from rgals.solvers.readout import readout_scale, with_scale
 from rgals.training.checkpoint import open_store
 from rgals.training.fit import RANDOM, check_parameters, describe_fit, most_iterations, taken, when_settled
 from rgals.training.run import Watch, run
 
 _OWN = ("client", "n_blocks")  # parameters that `RGALS` does not have
-#: What a fit on a cluster takes of parameters that have other values elsewhere.
+#: What a fit on a cluster takes of parameters and arguments that have other values elsewhere.
 _ONLY: dict[str, tuple] = {
     "solver": ("auto", "exact"),
     "device": ("cpu",),
@@ -46,7 +50,6 @@ class _Remote:
     shards: Shards  # as given
     users: list[Any]  # futures of factors, block by block
     items: list[Any]
-    labels: tuple[Any, Any]  # futures, or arrays
 
 
 @dataclass(eq=False, repr=False)
@@ -158,6 +161,7 @@ class DaskRGALS(RGALS):
                 raise ParameterError(name, "given", "DaskRGALS takes none; fit RGALS, or leave it out")
         given = copy(self)
         given.loss = copy(self.loss)
+        check_choice("values", given.values, VALUES)
         dtype = check_parameters(given, {"checkpoint": checkpoint})
         for name, possible in _ONLY.items():
             value = getattr(given, name)
@@ -182,34 +186,32 @@ class DaskRGALS(RGALS):
         self, graphs: Graphs, X: Any, dtype: Any, callbacks: Any, checkpoint: Any, ids: Any, columns: Any
     ) -> _Remote:
         params = {k: v for k, v in parameters_of(self).items() if k not in _OWN}
-        source = shards_of(graphs, self, X, dtype, ids, columns)
-        shards = source.shards
+        shards: Any = shards_of(graphs, self, X, dtype, ids, columns)
         self._check_workers(graphs, shards, dtype)
         weighting = shards.weigh(self.values)
         self.values = weighting.kind
         seed, store = open_store(checkpoint, self._checkpoint, self.random_state)
-        problem = ClusterProblem(graphs, self, shards.weighted(weighting, dtype), dtype)
+        problem: Any = ClusterProblem(graphs, self, shards, weighting, dtype)
         scale = readout_scale(problem.degrees, float(self.readout_exponent), dtype)
         if store is not None:
-            description = describe_fit(self, problem.loss, problem.solver, RANDOM, shards, None)  # type: ignore[arg-type]
+            description = describe_fit(self, problem.loss, problem.solver, RANDOM, shards, None)
             store.description = {"n_blocks": len(shards.users), **description}
-        problem.draw_users(
-            np.random.default_rng(seed), self.K**-0.5 if self.init_scale is None else self.init_scale
-        )
-        steps = ClusterALS(problem, scale)
+        spread = self.K**-0.5 if self.init_scale is None else self.init_scale
+        steps = ClusterALS(problem, problem.start(np.random.default_rng(seed), spread), scale)
         _, history = run(
             steps,
             most_iterations(self, None),
             tol=self.tol,
-            settled=when_settled(self, problem),  # type: ignore[arg-type]
+            settled=when_settled(self, problem),
             watch=Watch(callbacks),
             store=store,
             verbose=bool(self.verbose),
         )
-        for said in steps.finish()[:1]:
-            warnings.warn(said, PrecisionWarning, stacklevel=4)
+        users, items, said = steps.finish()
+        for line in said[:1]:
+            warnings.warn(line, PrecisionWarning, stacklevel=4)
         for row in history:
-            row.update(taken(self, problem, RANDOM))  # type: ignore[arg-type]
+            row.update(taken(self, problem, RANDOM))
         none = np.empty((0, self.K), dtype)
         outline = FittedState(
             user_factors=none,
@@ -221,15 +223,15 @@ class DaskRGALS(RGALS):
             reg_exponent=problem.reg_exponent,
             degrees=problem.degrees.alone(),
             weighting=weighting,
-            record=FitRecord(params, history, len(history), problem.solver, source.names),
+            record=FitRecord(params, history, len(history), problem.solver, shards.names),
         )
-        users, items = (problem.sides[name].factors for name in ("users", "items"))
-        return _Remote(outline, shards, users, items, source.labels)
+        return _Remote(outline, shards, users, items)
 
     def _check_workers(self, graphs: Graphs, shards: Shards, dtype: Any) -> None:
         """Refuse ahead what a worker cannot hold."""
-        n = max(shards.shape)
-        needed = tasks.fixed_bytes(n, self.K, np.dtype(dtype).itemsize)
+        # Of the fixed side the blocks, and all of them in one piece.
+        itemsize = np.dtype(dtype).itemsize
+        needed = max(shards.shape) * (self.K + padded(self.K, LINE // itemsize)) * itemsize
         workers = graphs.client.scheduler_info(n_workers=-1)["workers"]
         for address, worker in workers.items():
             if 0 < (worker["memory_limit"] or 0) < needed:
@@ -249,13 +251,10 @@ class DaskRGALS(RGALS):
         remote: _Remote | None = getattr(self, "_remote", None)
         if remote is not None and getattr(self, "_snapshot", None) is None:
             graphs = remote.shards.graphs
-            users, items = (
-                np.concatenate([part.table for part in graphs.results(side)])
-                for side in (remote.users, remote.items)
-            )
+            users, items = map(ClusterBackend(graphs).gather, (remote.users, remote.items))
             labels = [
                 of if of is None or isinstance(of, np.ndarray) else graphs.results([of])[0]
-                for of in remote.labels
+                for of in remote.shards.labels
             ]
             self._snapshot = replace(
                 remote.outline,
@@ -332,20 +331,16 @@ class DaskRGALS(RGALS):
         os.makedirs(folder, exist_ok=True)
         if os.listdir(folder):
             raise InputError(f"{folder} is not empty; give a new folder, or remove what is there")
-        graphs, cuts = remote.shards.graphs, remote.shards.cuts.tolist()
-        key, n_blocks = graphs.key, len(remote.users)
+        graph, n_blocks = Graph(remote.shards.graphs), len(remote.users)
         filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
-        call = graphs.call()
-        items = key("lists-items", call=call)
-        graph: dict[str, tuple] = {items: (tasks.item_table, remote.items, remote.outline.item_scale)}
-        for i, (users, seen) in enumerate(zip(remote.users, remote.shards.users, strict=True)):
-            names = key("lists-names", i, call=call)
-            graph[names] = tasks.user_names, remote.labels[0], cuts[i], cuts[i + 1]
-            path = os.path.join(folder, f"part-{i:05d}-of-{n_blocks:05d}.parquet")
-            given = path, users, seen, names, items, remote.labels[1], n, filters
-            graph[key("lists", i, call=call)] = tasks.write_lists, *given
-        done = graphs.submit(graph, [key("lists", i, call=call) for i in range(n_blocks)])
-        n_users, served, rows = map(sum, zip(*graphs.results(done), strict=True))
+        items = graph.one("lists-items", tasks.item_table, remote.items, remote.outline.item_scale)
+        spans, labels = list(pairwise(remote.shards.cuts.tolist())), remote.shards.labels
+        names = graph.each("lists-names", tasks.user_names, spans, always=(labels[0],))
+        paths = [os.path.join(folder, f"part-{i:05d}-of-{n_blocks:05d}.parquet") for i in range(n_blocks)]
+        of = paths, remote.users, remote.shards.users, names
+        written = graph.each("lists", tasks.write_lists, *of, always=(items, labels[1], n, filters))
+        done = remote.shards.graphs.results(graph.submit(written)[0])
+        n_users, served, rows = map(sum, zip(*done, strict=True))
         return Written(os.fspath(out), n_users, served, rows, 0, time.perf_counter() - began)
 
     def __copy__(self) -> Self:
@@ -363,7 +358,5 @@ class DaskRGALS(RGALS):
     def __getstate__(self) -> dict[str, Any]:
         if getattr(self, "_remote", None) is not None:
             self._state()
-        kept = super().__getstate__()
-        return {name: value for name, value in kept.items() if name not in ("_remote", "client_")} | {
-            "client": None
-        }
+        kept = super().__getstate__() | {"client": None}
+        return {name: value for name, value in kept.items() if name not in ("_remote", "client_")}

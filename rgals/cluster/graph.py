@@ -2,10 +2,13 @@
 
 import asyncio
 import concurrent.futures
+import gc
+import re
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import count
 from typing import Any
 from weakref import WeakSet
 
@@ -34,42 +37,54 @@ def client_of(given: Any) -> Any:
     return given
 
 
+class Graph:
+    """Tasks that are submitted together; ``iteration`` is for errors that name one."""
+
+    def __init__(self, graphs: "Graphs", iteration: int | None = None) -> None:
+        self.graphs, self.tasks = graphs, dict[str, tuple]()
+        self.name = f"{graphs.fit}{next(graphs.calls)}"  # the same key would be the same task to dask
+        self._end = self.name if iteration is None else f"iteration-{iteration}-{self.name}"
+
+    def one(self, what: str, function: Any, *args: Any) -> str:
+        """Add a task; its key stands for what it finds, as an argument of others."""
+        key = f"rgals-{what}-{self._end}"  # dashboards group tasks by the words
+        self.tasks[key] = (function, *args)
+        return key
+
+    def each(self, what: str, function: Any, *columns: Iterable[Any], always: tuple = ()) -> list[str]:
+        """Add a task for every row of some columns, which takes what is ``always`` the same, too."""
+        rows = enumerate(zip(*columns, strict=True))
+        return [self.one(f"{what}-{i}", function, *row, *always) for i, row in rows]
+
+    def submit(self, *wanted: list[str]) -> list[list[Any]]:
+        """Futures of some keys; arguments of tasks may be futures, too."""
+        dask = optional("dask", NEEDED)
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GiB"}):
+            found = self.graphs.client.get(self.tasks, list(wanted), sync=False)
+        for futures in found:
+            self.graphs.track(futures)
+        return found
+
+
 class Graphs:
-    """The graphs of one fit. Keys are ``rgals-WHAT-NUMBER-...-FIT``: dashboards group them by words."""
+    """The graphs of one fit."""
 
     def __init__(self, client: Any) -> None:
-        self.client, self.fit, self._calls = client, uuid.uuid4().hex[:8], 0
+        self.client, self.fit, self.calls = client, uuid.uuid4().hex[:8], count()
         self._futures: WeakSet[Any] = WeakSet()
 
-    def key(self, what: str, *numbers: int, call: int | str = "") -> str:
-        """The name of a task. The same name is the same task to dask: ``call`` tells others apart."""
-        return "-".join(["rgals", what, *map(str, numbers), f"{self.fit}{call}"])
-
-    def call(self) -> int:
-        """A number for the keys of a call."""
-        self._calls += 1
-        return self._calls
-
-    def submit(self, graph: Mapping[str, tuple], keys: Sequence[str] | None = None) -> list[Any]:
-        """Futures of ``keys``, by default of all tasks; arguments may be futures and keys of the graph."""
-        dask = optional("dask", NEEDED)
-        keys = list(graph if keys is None else keys)
-        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GiB"}):
-            futures = self.client.get(dict(graph), keys, sync=False)
-        self._futures.update(futures)
-        return futures
-
-    def one(self, function: Any, *args: Any, what: str, number: int = 0) -> Any:
+    def one(self, what: str, function: Any, *args: Any) -> Any:
         """Future of a single task."""
-        return self.submit({self.key(what, number, call=self.call()): (function, *args)})[0]
+        graph = Graph(self)
+        return graph.submit([graph.one(what, function, *args)])[0][0]
 
-    def each(self, what: str, function: Any, *columns: Sequence[Any], always: tuple = ()) -> list[Any]:
-        """Futures of a function of every element of some columns, and of what is ``always`` the same."""
-        rows, call = enumerate(zip(*columns, strict=True)), self.call()
-        return self.submit({self.key(what, i, call=call): (function, *row, *always) for i, row in rows})
+    def each(self, what: str, function: Any, *columns: Iterable[Any], always: tuple = ()) -> list[Any]:
+        """Futures of `Graph.each`."""
+        graph = Graph(self)
+        return graph.submit(graph.each(what, function, *columns, always=always))[0]
 
     def track(self, futures: list[Any]) -> list[Any]:
-        """Futures that dask made of the caller's collections: cancelled with the fit."""
+        """Futures that are cancelled with the fit."""
         self._futures.update(futures)
         return futures
 
@@ -124,11 +139,9 @@ class Graphs:
 
     def block(self, key: Any) -> str:
         """A task in words."""
-        _, *words, _ = str(key).split("-")
-        names = [word for word in words if not word.isdigit()]
-        numbers = [word for word in words if word.isdigit()]
-        text = " ".join(names) + (f", block {numbers[-1]}" if numbers else "")
-        return text + (f", iteration {numbers[0]}" if len(numbers) > 1 else "")
+        what = re.sub("^rgals-|-[^-]*$", "", str(key))
+        what = re.sub(r"-iteration-(\d+)$", r", iteration \1", what)
+        return re.sub(r"-(\d+)", r", block \1", what).replace("-", " ")
 
     def cancel(self) -> None:
         """Leave nothing running or waiting; a task that has begun ends with its block."""
@@ -141,6 +154,7 @@ class Graphs:
         """Give back what workers have put together, without waiting for them."""
         from rgals.cluster.tasks import forget
 
+        gc.collect()  # waits that took long left futures in cycles with their frames: workers keep their data
         with suppress(Exception):
             if self.client.status == "running":
                 self.client.run(forget, wait=False)

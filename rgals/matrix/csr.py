@@ -1,6 +1,6 @@
 """The one matrix type inside rgals: canonical CSR with int64 indptr, int32 indices and optional values."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,6 +53,20 @@ class CSR:
     def empty(cls, n_rows: int, n_cols: int) -> "CSR":
         """A matrix without entries."""
         return cls(np.zeros(n_rows + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), n_cols)
+
+    @classmethod
+    def stacked(cls, parts: Sequence["CSR"]) -> "CSR":
+        """The rows of several matrices, each below the one before; all or none of them have times."""
+        ends = np.cumsum([0, *(part.nnz for part in parts)])
+        indptr = np.concatenate([ends[:1], *(part.indptr[1:] + end for part, end in zip(parts, ends))])
+        indices, values = np.concatenate([part.indices for part in parts]), parts[0].values[:0]
+        if not all(part.is_binary or not part.nnz for part in parts):
+            ones = (np.ones(part.nnz, np.int8) if part.is_binary else part.values for part in parts)
+            values = np.concatenate([values, *ones])
+        times = None
+        if parts[0].times is not None:
+            times = np.concatenate([part.times for part in parts if part.times is not None])
+        return cls(indptr, indices, values, parts[0].n_cols, times)
 
     @property
     def n_rows(self) -> int:

@@ -26,8 +26,8 @@ def entries(matrix: sp.csr_array, mask: np.ndarray) -> sp.csr_array:
     return sp.csr_array((matrix.data[mask], matrix.indices[mask], indptr), shape=matrix.shape)
 
 
-def entry_rows(matrix: sp.csr_array) -> np.ndarray:
-    """Row number of every stored entry of a CSR matrix."""
+def entry_rows(matrix: sp.csr_array | CSR) -> np.ndarray:
+    """Row number of every stored entry."""
     return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
 
 
@@ -47,16 +47,9 @@ def union(matrices: Sequence[CSR]) -> CSR | None:
 def replace_rows(matrix: CSR, rows: np.ndarray, new: CSR) -> CSR:
     """The matrix with some rows replaced; rows past its end are appended, and must leave no gap."""
     n = max(matrix.n_rows, int(rows.max(initial=-1)) + 1)
-    values = np.empty(0, matrix.values.dtype)
-    if not (matrix.is_binary and new.is_binary):
-        parts = (np.ones(m.nnz) if m.is_binary else m.values for m in (matrix, new))
-        values = np.concatenate(list(parts)).astype(matrix.values.dtype)
-    indptr = np.concatenate([matrix.indptr, matrix.indptr[-1] + new.indptr[1:]])
-    times = None if matrix.times is None else np.concatenate([matrix.times, times_of(new)])
-    both = CSR(indptr, np.concatenate([matrix.indices, new.indices]), values, matrix.n_cols, times)
     order = np.arange(n)
     order[rows] = matrix.n_rows + np.arange(len(rows))
-    out = both.take_rows(order)
+    out = CSR.stacked([matrix, new.as_dtype(matrix.values.dtype)]).take_rows(order)
     return replace(out, values=out.values[:0]) if (out.values == 1).all() else out
 
 
@@ -154,13 +147,13 @@ def part_sizes(counts: np.ndarray, ratios: np.ndarray) -> np.ndarray:
     return sizes
 
 
-def shuffled_within_rows(matrix: sp.csr_array, rng: np.random.RandomState) -> np.ndarray:
+def shuffled_within_rows(matrix: sp.csr_array | CSR, rng: np.random.RandomState) -> np.ndarray:
     """Entry numbers, row by row, each row in a uniformly random order."""
     shuffled = rng.permutation(matrix.nnz)
     return shuffled[group(entry_rows(matrix)[shuffled], matrix.shape[0])]
 
 
-def parts_by_position(matrix: sp.csr_array, order: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def parts_by_position(matrix: sp.csr_array | CSR, order: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Part of each entry: row x gives its first ``sizes[x, 0]`` entries in ``order`` to part 0, and so on."""
     counts = np.diff(matrix.indptr)
     rank = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], counts)
@@ -170,7 +163,7 @@ def parts_by_position(matrix: sp.csr_array, order: np.ndarray, sizes: np.ndarray
     return part
 
 
-def random_parts(matrix: sp.csr_array, ratios: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
+def random_parts(matrix: sp.csr_array | CSR, ratios: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
     """Part of every entry when each row is divided at random by ``ratios``."""
     order = shuffled_within_rows(matrix, rng)
     return parts_by_position(matrix, order, part_sizes(np.diff(matrix.indptr), ratios))
@@ -179,6 +172,5 @@ def random_parts(matrix: sp.csr_array, ratios: np.ndarray, rng: np.random.Random
 def hold_out(matrix: CSR, share: float, seed: int) -> tuple[CSR, CSR]:
     """A matrix without, and of, a random share of every row: rounded down, but one of two or more entries."""
     matrix = matrix.load()
-    rows = matrix.to_scipy(matrix.values.dtype)
-    held = random_parts(rows, np.array([1.0 - share, share]), np.random.RandomState(seed)) == 1
+    held = random_parts(matrix, np.array([1.0 - share, share]), np.random.RandomState(seed)) == 1
     return matrix.where(~held), matrix.where(held)

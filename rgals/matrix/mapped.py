@@ -1,10 +1,9 @@
 """A matrix that stays on its disk: a `CSR` whose entries are read in parts, block after block of rows."""
 
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -217,15 +216,8 @@ class StoredCSR(CSR):
         if len(ends) > _RUNS and isinstance(self.values, np.ndarray):
             return super().take_rows(rows)
         runs = pairwise([0, *ends.tolist()]) if len(rows) else ()
-        parts = [self.slice_rows(int(rows[a]), int(rows[b - 1]) + 1) for a, b in runs]
-        if not parts:
-            return replace(CSR.empty(0, self.n_cols), values=self.values[:0])
-        counts = np.concatenate([part.row_counts for part in parts])
-        indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        indices, values = (
-            np.concatenate([getattr(p, name) for p in parts]) for name in ("indices", "values")
-        )
-        return CSR(indptr, indices, values, self.n_cols)
+        none = replace(CSR.empty(0, self.n_cols), values=self.values[:0])
+        return CSR.stacked([none, *(self.slice_rows(int(rows[a]), int(rows[b - 1]) + 1) for a, b in runs)])
 
     def where(self, mask: np.ndarray) -> CSR:
         """The matrix of the stored entries for which ``mask`` is true, in memory."""
@@ -243,30 +235,14 @@ class StoredCSR(CSR):
         return self.load().to_scipy(dtype)
 
 
-def read_ahead(read: Callable[[Any], Any], spans: Any) -> Iterator[Any]:
+def read_ahead(read: Callable[[Any], Any], spans: Iterable[Any]) -> Iterator[Any]:
     """``read(span)`` of one span after the other, each while the one before is in use: one thread."""
-
-    def begin(span: Any) -> tuple[threading.Thread, list]:
-        box: list[Any] = []
-
-        def work() -> None:
-            try:
-                box.append(read(span))
-            except BaseException as error:  # raised where the block is asked for
-                box.append(error)
-
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        return thread, box
+    from concurrent.futures import ThreadPoolExecutor
 
     spans = iter(spans)
-    ahead = [begin(span) for span in [next(spans, None)] if span is not None]
-    while ahead:
-        thread, box = ahead.pop()
-        thread.join()
-        if isinstance(box[0], BaseException):
-            raise box[0]
-        span = next(spans, None)
-        if span is not None:
-            ahead.append(begin(span))
-        yield box.pop()
+    with ThreadPoolExecutor(1) as pool:
+        ahead = [pool.submit(read, span) for span in islice(spans, 1)]
+        while ahead:
+            done = [ahead.pop().result()]
+            ahead = [pool.submit(read, span) for span in islice(spans, 1)]
+            yield done.pop()

@@ -193,18 +193,14 @@ def file_digest(path: Path) -> str:
 def _column(path: Path, size: int | None, kind: str = "") -> Column:
     """A file of one dimension with so many numbers; `FileFormatError` where its head says otherwise."""
     try:
-        with open(path, "rb") as file:
-            version = np.lib.format.read_magic(file)
-            read = {(1, 0): np.lib.format.read_array_header_1_0}.get(version)
-            shape, _, dtype = (read or np.lib.format.read_array_header_2_0)(file)
-            offset = file.tell()
+        found = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, OSError) as error:
         raise FileFormatError(f"{path} is damaged: {error}; convert the data again") from error
-    whole = len(shape) == 1 and offset + shape[0] * dtype.itemsize == os.stat(path).st_size
-    if not whole or shape[0] != (shape[0] if size is None else size) or (kind and dtype != np.dtype(kind)):
-        found = f"it says to hold {dtype} of shape {shape}"
-        raise FileFormatError(f"{path} is damaged: {found}; convert the data again")
-    return Column(path, offset, dtype, shape[0])
+    whole = found.ndim == 1 and found.offset + found.nbytes == os.stat(path).st_size
+    if not whole or (size is not None and len(found) != size) or (kind and found.dtype != np.dtype(kind)):
+        said = f"it says to hold {found.dtype} of shape {found.shape}"
+        raise FileFormatError(f"{path} is damaged: {said}; convert the data again")
+    return Column(path, found.offset, found.dtype, len(found))
 
 
 def _ids(folder: Path, side: str, n: int, known: dict[str, Any]) -> np.ndarray:

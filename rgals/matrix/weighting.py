@@ -1,8 +1,8 @@
 """Values to weights: what a fit makes of counts, hours or money before a loss sees them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -205,47 +205,52 @@ def _idf(counts: np.ndarray, n_users: int) -> np.ndarray:
     return np.log1p((np.maximum(n_users - counts, 0) + 0.5) / (counts + 0.5))
 
 
-def extremes(matrix: CSR) -> tuple[float, float]:
-    """Smallest and largest value of a matrix that has values."""
-    parts = (matrix.values[start : start + _CHUNK] for start in range(0, matrix.nnz, _CHUNK))
-    ends = np.array([(part.min(), part.max()) for part in parts])
-    return float(ends[:, 0].min()), float(ends[:, 1].max())
+class Values(NamedTuple):
+    """The values of some likes: what the choice of a weighting asks of them."""
 
+    nnz: int
+    ends: tuple[float, float]  # the least and the largest
+    mean: float
+    spread: float  # their standard deviation over their mean: about 0.3 for stars and 5 for play counts
+    halves: np.ndarray  # how many are 0, 1/2, 1 and so on up to 10
 
-def spread(matrix: CSR) -> float:
-    """Standard deviation of the values over their mean: about 0.3 for stars and 5 for play counts."""
-    if matrix.is_binary or not matrix.nnz:
-        return 0.0
-    largest, total, squares = extremes(matrix)[1], 0.0, 0.0
-    for start in range(0, matrix.nnz, _CHUNK):
-        part = matrix.values[start : start + _CHUNK] / largest  # its squares do not overflow
-        part = part.astype(np.float64, copy=False)
-        total, squares = total + float(part.sum()), squares + float(part @ part)
-    return max(0.0, matrix.nnz * squares / total**2 - 1.0) ** 0.5
+    @classmethod
+    def of(cls, matrix: CSR) -> "Values":
+        """Those of a matrix without dislikes."""
+        if matrix.is_binary:
+            return cls(matrix.nnz, (1.0, 1.0), 1.0, 0.0, matrix.nnz * np.eye(21, dtype=np.int64)[2])
+        starts = range(0, matrix.nnz, _CHUNK)
+        return cls.together([cls._of(matrix.values[start : start + _CHUNK]) for start in starts])
 
+    @classmethod
+    def _of(cls, values: np.ndarray) -> "Values":
+        ends, twice, halves = (float(values.min()), float(values.max())), 2.0 * values, np.zeros(21, np.int64)
+        if ends[1] <= 10.0:
+            whole = twice[twice == np.rint(twice)].astype(np.int64)
+            halves = np.bincount(whole, minlength=len(halves))
+        part = (values / values.max()).astype(np.float64)  # its squares do not overflow
+        mean = float(part.mean())
+        return cls(len(values), ends, mean * ends[1], float(part.std()) / mean, halves)
 
-def are_ratings(matrix: CSR) -> bool:
-    """Whether values look like stars: up to 5 or 10, in half steps, most of them high and many low."""
-    if matrix.is_binary or matrix.nnz < _SAMPLE:
-        return False
-    return look_like_stars(half_steps(matrix), matrix.nnz)
+    @classmethod
+    def together(cls, parts: Iterable["Values"]) -> "Values":
+        """Those of all parts."""
+        parts = [part for part in parts if part.nnz]
+        if not parts:
+            return cls(0, (0.0, 0.0), 0.0, 0.0, np.zeros(21, np.int64))
+        counts, least, most, means, spreads = np.array([(p.nnz, *p.ends, *p[2:4]) for p in parts]).T
+        nnz, means, largest = counts.sum(), means / most.max(), float(most.max())
+        mean = float(counts @ means / nnz)
+        square = float(counts @ (means**2 * (spreads**2 + 1.0)) / nnz)
+        spread = max(0.0, square / mean**2 - 1.0) ** 0.5
+        halves = np.sum([part.halves for part in parts], axis=0)
+        return cls(int(nnz), (float(least.min()), largest), mean * largest, spread, halves)
 
-
-def half_steps(matrix: CSR) -> np.ndarray:
-    """How many values there are of 0, 1/2, 1 and so on up to 10; zeros where there are others."""
-    counts = np.zeros(21, np.int64)
-    for start in range(0, matrix.nnz, _CHUNK):
-        halves = 2.0 * matrix.values[start : start + _CHUNK]
-        if (halves != np.rint(halves)).any() or halves.min() < 0 or halves.max() >= len(counts):
-            return np.zeros_like(counts)
-        counts += np.bincount(halves.astype(np.int64), minlength=len(counts))
-    return counts
-
-
-def look_like_stars(counts: np.ndarray, nnz: int) -> bool:
-    """`are_ratings` by `half_steps`."""
-    top = int(np.flatnonzero(counts).max(initial=0))
-    if nnz < _SAMPLE or counts.sum() != nnz or top not in (10, 20):
-        return False
-    low = counts[: top // 2 + 1].sum() / nnz
-    return bool(np.count_nonzero(counts) >= _LEVELS and _LOW <= low <= 0.5)
+    @property
+    def are_ratings(self) -> bool:
+        """Whether they look like stars: up to 5 or 10, in half steps, most of them high and many low."""
+        top = int(np.flatnonzero(self.halves).max(initial=0))
+        if self.nnz < _SAMPLE or self.halves.sum() != self.nnz or top not in (10, 20):
+            return False
+        low = self.halves[: top // 2 + 1].sum() / self.nnz
+        return bool(np.count_nonzero(self.halves) >= _LEVELS and _LOW <= low <= 0.5)

@@ -16,7 +16,7 @@ from rgals.losses.base import Priors, takes_dislikes
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import grown, hold_out
 from rgals.matrix.validate import as_csr
-from rgals.matrix.weighting import AUTO, Weighting, are_ratings, extremes, spread
+from rgals.matrix.weighting import AUTO, Values, Weighting
 from rgals.model.state import Snapshot, check_labels
 from rgals.runtime import memory
 from rgals.runtime.aligned import empty
@@ -69,22 +69,22 @@ def weigh(values: str, matrix: CSR, *, depth: int) -> Weighting:
     if values != AUTO:
         return Weighting.of(values, matrix)
     matrix = matrix.likes
-    ends = (0.0, 0.0) if matrix.is_binary else extremes(matrix)
-    return Weighting.of(choose_values(spread(matrix), are_ratings(matrix), ends, depth + 1), matrix)
+    return Weighting.of(choose_values(Values.of(matrix), depth + 1), matrix)
 
 
-def choose_values(found: float, stars: bool, ends: tuple[float, float], depth: int) -> str:
-    """What "auto" takes for values of a `spread`, from the least to the largest; ``stars``: `are_ratings`."""
+def choose_values(found: Values, depth: int) -> str:
+    """What "auto" takes for values; ``depth`` as for `weigh`."""
     taken, said = "raw", ""
-    if found > HEAVY:
+    if found.spread > HEAVY:
         taken = "binary"
         said = (
-            f"values run from {ends[0]:g} to {ends[1]:g}, with a standard deviation "
-            f"of {found:.1f} times their mean: as weights, a few would outrule all others. values='auto' "
-            "took 'binary': each interaction weighs 1. Set values='binary', 'log1p', 'bm25' or 'raw' instead"
+            f"values run from {found.ends[0]:g} to {found.ends[1]:g}, with a standard deviation "
+            f"of {found.spread:.1f} times their mean: as weights, a few would outrule all others. "
+            "values='auto' took 'binary': each interaction weighs 1. Set values='binary', 'log1p', 'bm25' or "
+            "'raw' instead"
         )
-    elif stars:
-        top = ends[1]
+    elif found.are_ratings:
+        top = found.ends[1]
         said = (
             f"values look like ratings up to {top:g}: all are positives, the low ones too, with their stars "
             f"as weights. To keep the high ones alone, read with min_value={0.8 * top:g} (rgals fit "

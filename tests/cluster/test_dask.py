@@ -1,5 +1,6 @@
 """DaskRGALS on a real cluster of two processes: all kinds of input, the same bits, faults, refusals."""
 
+import gc
 import os
 import pickle
 import signal
@@ -13,7 +14,7 @@ from sklearn.base import clone
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF, Checkpoint
 from rgals.cluster import DaskRGALS
-from rgals.datasets import make_implicit
+from rgals.datasets import Interactions, make_implicit
 from rgals.runtime.errors import (
     CheckpointError,
     InputError,
@@ -120,12 +121,15 @@ def test_tables_are_numbered_on_the_workers(client, frame, tmp_path):
 
     twice = pd.concat([frame, frame[:50]])  # in different parts: their values are added
     for i in range(3):
-        twice[i::3].to_parquet(tmp_path / f"part{i}.parquet")
+        (tmp_path / f"day{i}").mkdir()
+        twice[i::3].to_parquet(tmp_path / f"day{i}" / "part.parquet")
     local = RGALS(**SETTING).fit(twice)
     for given in (dd.from_pandas(twice.reset_index(drop=True), npartitions=3), tmp_path):
         model = fit(client, given)
         assert_close(model, local)
         assert (model.user_ids_ == local.user_ids_).all() and (model.item_ids_ == local.item_ids_).all()
+        named = DaskRGALS(client=client, **{**SETTING, "n_iter": 1}).fit(given, item_ids=range(180))
+        assert (named.user_ids_ == local.user_ids_).all() and named.item_ids_.tolist() == [*range(180)]
         assert (model.seen_ != local.seen_).nnz == 0
         assert model.recommend(["u003"], n=3)[0].tolist() == local.recommend(["u003"], n=3)[0].tolist()
 
@@ -155,13 +159,34 @@ def test_chunks_of_a_dask_array(client, X):
     assert (model.user_factors_ == fit(client, X).user_factors_).all()  # the blocks are those of the matrix
 
 
-def test_what_is_wrong_with_the_data_is_said(client, X):
+def test_a_file_may_have_its_ids_in_any_order(client, X, tmp_path):
+    order = np.random.default_rng(0).permutation(X.shape[0])
+    Interactions(X[order], [f"u{row:03d}" for row in order], 7 * np.arange(X.shape[1])).save(
+        tmp_path / "a.npz"
+    )
+    model = fit(client, tmp_path / "a.npz")
+    assert model.user_ids_.tolist() == [f"u{row:03d}" for row in range(X.shape[0])]
+    assert (model.seen_ != X).nnz == 0
+
+
+def test_what_is_wrong_with_the_data_is_said(client, X, tmp_path):
+    import dask.array as da
     import dask.dataframe as dd
 
+    meta = sp.csr_array((0, 0), dtype=np.float32)
+    chunks = [dask.delayed(sign * X) for sign in (1, -1)]
+    array = da.concatenate([da.from_delayed(one, X.shape, np.float32, meta=meta) for one in chunks])
+    with pytest.raises(InputError, match="Negative values .* chunk 1 of X"):
+        fit(client, array)
+    with pytest.raises(InputError, match=r"X.rechunk\(\{1: -1\}\)"):
+        fit(client, da.ones((6, 4), chunks=(6, 2)))
     with pytest.raises(InputError, match="no interactions"):
         fit(client, sp.csr_array((5, 4)))
     with pytest.raises(InputError, match="column of users"):
         fit(client, dd.from_pandas(pd.DataFrame({f"c{i}": [1.0, 2.0] for i in range(6)}), npartitions=1))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="a folder without files"):
+        fit(client, tmp_path / "empty")
     with pytest.raises(FileNotFoundError):
         fit(client, ["nowhere.parquet"])
 
@@ -188,7 +213,7 @@ def test_the_client_travels_in_no_copy(client, X, tmp_path):
 
 
 REFUSED = {"solver": "pcg", "device": "cuda", "hard_negatives": 0.1, "early_stopping": True}
-REFUSED |= {"warm_start": True, "half_life": "90d", "n_blocks": 0, "K": 0}
+REFUSED |= {"warm_start": True, "half_life": "90d", "n_blocks": 0, "K": 0, "values": "log"}
 
 
 @pytest.mark.parametrize(("name", "value"), REFUSED.items())
@@ -266,16 +291,31 @@ def test_ctrl_c_leaves_nothing_behind(client, X):
         time.sleep(0.05)
 
 
+def test_a_model_that_is_gone_leaves_nothing_on_the_workers(client, X, monkeypatch):
+    """Whatever Python's collector does: here every wait of the fit takes long."""
+    monkeypatch.setattr("rgals.cluster.graph._LOOK", 0.002)
+    gc.disable()
+    try:
+        n_iter = fit(client, X).n_iter_
+        deadline = time.monotonic() + 30
+        while any("rgals-users" in str(k) for k in client.run_on_scheduler(_keys)):
+            assert n_iter == 2 and time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        gc.enable()
+
+
 def _keys(dask_scheduler):
     return [str(key) for key in dask_scheduler.tasks]
 
 
 def test_a_block_that_kills_every_worker_is_named(client, X):
-    from rgals.cluster.graph import Graphs
+    from rgals.cluster.graph import Graph, Graphs
 
     graphs = Graphs(client)
+    graph = Graph(graphs, 3)
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
-        bad = graphs.submit({graphs.key("users", 3, 17): (os._exit, 1)})
+        (bad,) = graph.submit([graph.one("users-17", os._exit, 1)])
         with pytest.raises(RgalsError, match=r"users, block 17, iteration 3 was lost .* the last one tcp://"):
             graphs.results(bad)
 

@@ -17,7 +17,7 @@ from rgals.matrix import convert, mapped, open_matrix
 from rgals.matrix.digest import short_digest
 from rgals.matrix.mapped import Ids, StoredCSR, read_ahead
 from rgals.matrix.validate import as_csr
-from rgals.matrix.weighting import Weighting, extremes
+from rgals.matrix.weighting import Values, Weighting
 from rgals.metrics import evaluate
 from rgals.runtime import memory
 from rgals.scoring import recommend_all
@@ -229,7 +229,7 @@ def test_a_stored_matrix_answers_as_one_in_memory(valued, shops, monkeypatch):
         assert mine.indices[7] == other.indices[7]
         np.testing.assert_array_equal(mine.where(mine.rows > 5).indices, other.where(other.rows > 5).indices)
     if valued:
-        assert extremes(disk) == (1.0, 5.0)
+        assert Values.of(disk).ends == (1.0, 5.0)
     for kind in ("log1p", "bm25"):
         weighting = Weighting.of(kind, disk)
         assert weighting.scale == Weighting.of(kind, ram).scale

@@ -11,7 +11,7 @@ from helpers import interactions
 
 from rgals.matrix import weighting
 from rgals.matrix.validate import as_csr
-from rgals.matrix.weighting import VALUES, Weighting, are_ratings, spread
+from rgals.matrix.weighting import VALUES, Values, Weighting
 
 KINDS = [kind for kind in VALUES if kind != "auto"]
 
@@ -108,11 +108,13 @@ def test_memory_is_predicted(kind, monkeypatch):
 
 def test_spread_is_that_of_numpy_and_does_not_overflow():
     X = counts()
-    assert spread(as_csr(X, dtype=np.float64)) == pytest.approx(X.data.std() / X.data.mean(), rel=1e-12)
-    assert spread(as_csr(X * 1e300, dtype=np.float64)) == pytest.approx(
-        X.data.std() / X.data.mean(), rel=1e-9
-    )
-    assert spread(as_csr(interactions())) == 0
+    expected = pytest.approx(X.data.std() / X.data.mean(), rel=1e-9)
+    for scale in (1.0, 1e300):
+        matrix = as_csr(scale * X, dtype=np.float64)
+        assert Values.of(matrix).spread == expected
+        parts = [Values.of(matrix.slice_rows(a, b)) for a, b in ((0, 7), (7, 7), (7, matrix.n_rows))]
+        assert Values.together(parts).spread == expected
+    assert Values.of(as_csr(interactions())).spread == 0
 
 
 def of_values(values):
@@ -124,7 +126,7 @@ def test_stars_are_told_from_counts():
     rng = np.random.default_rng(0)
     stars = rng.choice([1, 2, 3, 4, 5], 4000, p=[0.06, 0.11, 0.27, 0.34, 0.22])
     for ratings in (stars, 2 * stars, stars - rng.choice([0, 0.5], 4000)):
-        assert are_ratings(of_values(np.append(ratings, ratings.max())))
+        assert Values.of(of_values(np.append(ratings, ratings.max()))).are_ratings
     others = {
         "counts, most of them 1": np.minimum(rng.geometric(0.6, 4000), 5),
         "liked alone": rng.choice([4, 5], 4000),
@@ -134,4 +136,4 @@ def test_stars_are_told_from_counts():
         "few": stars[:500],
         "ones": np.ones(4000),
     }
-    assert not [name for name, values in others.items() if are_ratings(of_values(values))]
+    assert not [name for name, values in others.items() if Values.of(of_values(values)).are_ratings]
