@@ -6,6 +6,7 @@ unusual. The csv module reads many rows at once, and where they break a rule one
 
 import codecs
 import csv
+import io
 import re
 import zipfile
 from collections.abc import Iterator
@@ -97,13 +98,17 @@ def arrow_batches(layout: Layout, whole: bool = False) -> Batches:
     types = dict.fromkeys(between, pa.null())
     types |= {at[role]: pa.dictionary(pa.int32(), pa.string()) for role in _IDS}
     types |= {at[role]: pa.float64() for role in _NUMBERS if role in at}
-    has_header, used, nulls = int(layout.names is not None), [*at.values(), *between], [""] if between else []
-    read = pa_csv.ReadOptions(column_names=names, skip_rows=has_header, block_size=1 << 24)
+    header: dict[str, Any] = {"column_names": names, "skip_rows": int(layout.names is not None)}
+    used, nulls = [*at.values(), *between], [""] if between else []
     parse = pa_csv.ParseOptions(delimiter=layout.delimiter[0])
     convert = pa_csv.ConvertOptions(column_types=types, include_columns=used, null_values=nulls)
     try:
         with open_bytes(layout.path) as raw:
-            table = (pa_csv.read_csv if whole else pa_csv.open_csv)(raw, read, parse, convert)
+            # Threads of pyarrow that still hold a Python file when Python ends abort the process.
+            is_plain = type(raw) is io.BufferedReader
+            file: Any = pa.OSFile(raw.name) if is_plain else raw
+            read = pa_csv.ReadOptions(use_threads=is_plain, block_size=1 << 24, **header)
+            table = (pa_csv.read_csv if whole else pa_csv.open_csv)(file, read, parse, convert)
             for batch in table.to_batches() if whole else table:
                 found = {role: batch.column(name) for role, name in at.items()}
                 if any(column.null_count for column in found.values()):
@@ -112,7 +117,7 @@ def arrow_batches(layout: Layout, whole: bool = False) -> Batches:
                 time = found.get("timestamp", np.empty(0, int))
                 if time.dtype not in (np.int64, np.float64) or not np.isfinite(time).all():
                     raise ValueError("the timestamps are no finite numbers")
-                yield found, 0 if raw.closed else raw.tell()
+                yield found, 0 if file.closed else file.tell()
     except (pa.ArrowKeyError, pa.ArrowNotImplementedError, OSError) as error:
         raise ValueError(str(error)) from error
 

@@ -329,8 +329,9 @@ def test_folders_in_use_and_complete_ones_are_no_leftovers(tmp_path):
 
 def convert_for_ever(folder: str) -> None:
     while True:
+        if os.path.exists(f"{folder}/x.rgals"):  # also that of a run which was killed just then
+            os.rename(f"{folder}/x.rgals", f"{folder}/old-{os.urandom(4).hex()}")
         convert_once(folder)
-        os.rename(f"{folder}/x.rgals", f"{folder}/old-{os.urandom(4).hex()}")
 
 
 def convert_once(folder: str) -> None:
@@ -356,6 +357,7 @@ def test_a_killed_conversion_leaves_nothing_that_opens(zygote, tmp_path, tally):
             assert outcome.signal == signal.SIGKILL
             for path in tmp_path.glob("*.rgals"):
                 check_same(open_matrix(path, verify=True), expected)
+    count.check()
     for path in tmp_path.glob("x.rgals"):
         os.rename(path, tmp_path / "last")
     zygote.run("datasets.test_convert:convert_once", str(tmp_path))
