@@ -188,9 +188,7 @@ def run(
             record: dict[str, Any] = {"iteration": iteration, "seconds": seconds, "objective": objective}
             history.append(record)
             now = Iteration(iteration, seconds, objective, record, history, steps)
-            stop = (watch is not None and watch(now)) or (
-                tol is not None and previous - objective < tol * abs(objective)
-            )
+            stop = watch(now) or (tol is not None and previous - objective < tol * abs(objective))
             # Not written down as a stop: a fit that asks for more iterations goes on from there.
             last = stop or iteration == n_iter or (settled is not None and settled(history))
             if store is not None and (last or store.due(iteration)):
