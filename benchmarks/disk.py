@@ -105,6 +105,25 @@ def fit(folder: Path, K: int, iterations: int, tenth: bool, loss: str) -> dict:
     return {"nnz": X.nnz, "K": K, "loss": loss, "iterations": steps, "fit_seconds": whole}
 
 
+def table() -> str:
+    """What is recorded, a row a set and a number of factors; of repeated lines the last counts."""
+    rows = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+    converted = {row["nnz"]: row for row in rows if row["step"] == "convert"}
+    fits = {(row["nnz"], row["K"]): row for row in rows if row["step"] == "disk"}
+    tenths = [row for row in rows if row["step"] == "memory"]
+    head = ["interactions", "users x items", "conversion", "K", "an iteration", "memory"]
+    lines = [[*head, "throughput, of that in memory"], ["---"] * 7]
+    for (nnz, K), row in sorted(fits.items()):
+        of = min(converted.values(), key=lambda other, nnz=nnz: abs(other["nnz"] - nnz))
+        beside = [other for other in tenths if other["K"] == K and abs(10 * other["nnz"] / nnz - 1) < 0.2][-1]
+        step, part = (float(np.median(found["iterations"][1:])) for found in (row, beside))
+        cells = [f"{nnz:,}", "{:,} x {:,}".format(*of["shape"])]
+        cells += [f"{of['events'] / of['seconds'] / 1e6:.1f} M/s in {of['peak_bytes'] / 1e9:.1f} GB", str(K)]
+        cells += [f"{step:.1f} s", f"{row['peak_bytes'] / 1e9:.1f} GB"]
+        lines.append([*cells, f"{part / beside['nnz'] / (step / nnz):.0%}"])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def main() -> None:
     """Run the steps, each in its process, and print a line of each."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import disk
 import hard_negatives
 import losses
 import rgalscv
@@ -30,7 +31,8 @@ from rgals.sgd.losses import LOSSES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md"]
-PAGES += [ROOT / "docs" / f"{name}.md" for name in ("quality", "speed", "hard-negatives", "losses")]
+_WITH_TABLES = ("quality", "speed", "hard-negatives", "losses", "guides/large")
+PAGES += [ROOT / "docs" / f"{name}.md" for name in _WITH_TABLES]
 #: Columns of the first table: as they come, and tuned.
 FIRST = ("popularity", "default RG2", "default RGx", "default iALS", "default WRMF", "implicit default")
 FIRST += ("irspack default", "RGALSCV RG2", "RGALSCV iALS", "RGALSCV K=auto", "EASE", "implicit ALS")
@@ -134,6 +136,7 @@ def tables() -> dict[str, str]:
         "tuned": summary(64, record, TUNED_METHODS),
         "regret": regret(),
         "defaults": rule.defaults_table(),
+        "disk": disk.table(),
         "daily": printed("daily", *days, "--table")[0],
         "hard": hard,
         "hard cost": cost,

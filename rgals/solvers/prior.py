@@ -151,5 +151,5 @@ def prior_bytes(priors: tuple[Any, Any], K: int) -> int:
     for (n, d), nnz in ((p.features.shape, p.features.nnz) for p in priors if p is not None):
         # The weights and what conjugate gradients keep beside them; predictions, and rows of them in float64.
         total += 8 * K * (6 * d + n + 4 * min(n, _AT_ONCE))
-        total += 40 * nnz + (24 * d * d if d <= DIRECT else 0)
+        total += 56 * nnz + (24 * d * d if d <= DIRECT else 0)
     return total
