@@ -331,7 +331,8 @@ class Plan:
         kind = self.kind.copy()
         kind[self.iterated] = -1
         found = {f"by {self.steps} CG steps": kind == -1}
-        for way in reversed(WAYS):  # of several flags the highest is tried first
+        # Of several flags the highest is tried first; then the factorisations.
+        for way in sorted(WAYS, key=lambda way: way.kind if way.kind <= FACTORED else -way.kind):
             of_way = kind == way.kind if way.kind <= FACTORED else kind >= way.kind
             name = way.name
             if way.kind == CG and of_way.any():
