@@ -72,3 +72,15 @@ def test_the_wait_of_a_first_fit_is_what_was_recorded():
     for page in (BENCHMARKS.parent / "README.md", docs / "start" / "install.md"):
         said = re.search(r"about (\d+) (?:CPU )?seconds", page.read_text(encoding="utf-8"))
         assert abs(int(said[1]) - float(recorded[1])) < 1, page.name
+
+
+def test_what_the_readme_says_of_large_data_was_recorded(page):
+    """The largest set that was converted and fitted from disk."""
+    disk = importlib.import_module("disk")
+    rows = [json.loads(line) for line in disk.RESULTS.read_text(encoding="utf-8").splitlines()]
+    sizes = {row["nnz"]: row["events"] for row in rows if row["step"] == "convert"}
+    fitted = max(sizes[row["nnz"]] for row in rows if row["step"] == "disk" and row["nnz"] in sizes)
+    said = re.search(
+        r"([\de]+) interactions on two cores", (page.ROOT / "README.md").read_text(encoding="utf-8")
+    )
+    assert float(said[1]) == fitted

@@ -261,7 +261,7 @@ class Runner:
         part = self.split.train.take_rows(users)
         for method in self.methods:
             model = self._make(method, method.start, 0)
-            with suppress(*_FAILURES):
+            with suppress(*_FAILURES):  # what fails here fails again in its run, which reports it
                 if _watches(model):
                     model.fit(part, callbacks=lambda now: True)
                     if method.family == "ALS":

@@ -1,5 +1,6 @@
 """What an SGD loss is: a function of scores. It never sees a user, an item or an embedding."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -99,7 +100,7 @@ class Rows:
 _BESIDE = {"score", "raw_scores", "takes_rows", "corrects_proposal"}
 
 
-class _Loss(Declared, BaseEstimator):
+class _Loss(Declared, BaseEstimator, ABC):
     #: How `SGDRanker` scores with ``score="auto"``.
     score: ClassVar[str] = "cosine"
     #: Whether the loss has temperatures or margins of its own and takes no ``temperature`` but 1.
@@ -111,9 +112,9 @@ class _Loss(Declared, BaseEstimator):
             setattr(cls, name, options.pop(name))
         super().__init_subclass__(**options)
 
+    @abstractmethod
     def value_and_grad(self, *scores: Any, **named: Any) -> tuple[np.ndarray, ...]:
         """Values, float64, and gradients of the scores; the base of each kind says of which."""
-        raise NotImplementedError(f"{type(self).__name__} has no value_and_grad")
 
 
 class Full(_Loss):

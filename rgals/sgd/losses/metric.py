@@ -307,7 +307,7 @@ class _OnCatalogue(Full, score="dot"):
         weights = None if positives.is_binary else positives.values
         flat = scores.reshape(-1)
         lists = np.arange(len(scores) + 1) * n, positives.row_counts, weights
-        values, grad = super().value_and_grad(flat[order], *lists)
+        values, grad = super().value_and_grad(flat[order], *lists)  # type: ignore[safe-super]
         flat[order] = grad
         return values, scores
 
