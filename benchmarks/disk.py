@@ -9,6 +9,12 @@ items with a power law, events in no order, ids of text. It is converted with a 
 from its disk; the files are dropped from the page cache before every iteration. Beside it: the fit in memory
 of every tenth user, with all items. Each step runs in a process of its own, whose peak of resident memory is
 shown.
+
+    python benchmarks/disk.py 1e8 --steps whole spark implicit --iterations 2 --python PATH
+
+``whole`` fits everything in memory; ``spark`` and ``implicit`` fit the same interactions with the interpreter
+of ``--python``, which needs pyspark or implicit, and not rgals. The cost of an iteration of Spark is that
+of a fit of so many and one, less that of a fit of one: it reads and divides the ratings in each.
 ``--record`` keeps the figures in benchmarks/disk_results.jsonl.
 """
 
@@ -78,22 +84,21 @@ def convert(folder: Path, memory: str) -> dict:
     return {"seconds": seconds, "events": events, "shape": store.shape, "nnz": store.nnz, "memory": memory}
 
 
-def fit(folder: Path, K: int, iterations: int, tenth: bool, loss: str) -> dict:
-    """Seconds of every iteration: from the disk, or of every tenth user in memory."""
+def fit(folder: Path, K: int, iterations: int, loss: str, every: int = 0) -> dict:
+    """Seconds of every iteration: from the disk, or, with ``every``, of each so manieth user in memory."""
     from rgals import RGALS
     from rgals.matrix import open_matrix
     from rgals.runtime.memory import give_back_freed
 
     X = open_matrix(folder / "data.rgals").matrix
-    if tenth:
-        users = np.arange(0, X.n_rows, 10)
-        X = X.take_rows(users)
+    if every:
+        X = X.take_rows(np.arange(0, X.n_rows, every))
         give_back_freed()
     ends = [time.perf_counter()]
 
     def after(now: object) -> None:
         ends.append(time.perf_counter())
-        if not tenth:
+        if not every:
             for path in (folder / "data.rgals").iterdir():
                 with open(path, "rb") as file:
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -103,6 +108,82 @@ def fit(folder: Path, K: int, iterations: int, tenth: bool, loss: str) -> dict:
     whole = time.perf_counter() - ends[0]
     steps = np.diff([0.0, *(record["seconds"] for record in model.history_)]).tolist()
     return {"nnz": X.nnz, "K": K, "loss": loss, "iterations": steps, "fit_seconds": whole}
+
+
+def pairs(folder: Path) -> Path:
+    """Every interaction as two numbers in parquet, made of the store once."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path, store = folder / "pairs.parquet", folder / "data.rgals"
+    if not path.exists():
+        starts, items = (np.load(store / f"rows_{part}.npy", mmap_mode="r") for part in ("indptr", "indices"))
+        schema = pa.schema([("user", pa.int32()), ("item", pa.int32()), ("rating", pa.float32())])
+        with pq.ParquetWriter(path, schema) as file:
+            for first in range(0, len(starts) - 1, 100_000):
+                ends = np.asarray(starts[first : first + 100_001])
+                users = np.repeat(np.arange(first, first + len(ends) - 1, dtype=np.int32), np.diff(ends))
+                columns = users, np.asarray(items[ends[0] : ends[-1]], np.int32), np.ones(len(users), "f4")
+                file.write_table(pa.table(list(columns), schema=schema))
+    return path
+
+
+def spark(folder: Path, K: int, iterations: int) -> dict:
+    """Seconds of an iteration of Spark on two threads of one machine; the peak is that of its Java."""
+    import pyspark
+    from pyspark.ml.recommendation import ALS
+    from pyspark.sql import SparkSession
+
+    path, scratch = pairs(folder), folder / "spark"
+    build = SparkSession.builder.master("local[2]").appName("disk")
+    options = {"driver.memory": "18g", "local.dir": str(scratch), "ui.enabled": "false"}
+    options |= {"ui.showConsoleProgress": "false", "sql.shuffle.partitions": "20"}
+    for name, value in options.items():
+        build = build.config(f"spark.{name}", value)
+    session = build.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    session.sparkContext.setCheckpointDir(str(scratch))
+    frame = session.read.parquet(str(path))
+    seconds = []
+    for n in (1, 1 + iterations):
+        began = time.perf_counter()
+        made = ALS(rank=K, maxIter=n, regParam=0.01, alpha=1.0, implicitPrefs=True, seed=0)
+        made.setNumBlocks(20).setIntermediateStorageLevel("MEMORY_AND_DISK_SER").fit(frame)
+        seconds.append(time.perf_counter() - began)
+    java = int(session.sparkContext._gateway.proc.pid)
+    peak = 0
+    for status in Path("/proc").glob("[0-9]*/status"):  # the script that starts it has become Java, or not
+        try:
+            text = status.read_text()
+        except OSError:
+            continue
+        fields = dict(line.split(":", 1) for line in text.splitlines())
+        if fields["Name"].strip() == "java" and java in (int(fields["Pid"]), int(fields["PPid"])):
+            peak = max(peak, int(fields["VmHWM"].split()[0]) * 1024)
+    session.stop()
+    step = (seconds[1] - seconds[0]) / iterations
+    return {"versions": f"pyspark {pyspark.__version__}", "K": K, "iterations": [seconds[0], step]} | {
+        "fit_seconds": seconds[1],
+        "java_peak_bytes": peak,
+        "nnz": int(np.load(folder / "data.rgals" / "rows_indptr.npy", mmap_mode="r")[-1]),
+    }
+
+
+def implicit(folder: Path, K: int, iterations: int, cg: bool) -> dict:
+    """Seconds of the iterations of implicit, which takes the matrix in memory."""
+    import implicit.als
+    import scipy.sparse as sp
+
+    starts, items = (np.load(folder / "data.rgals" / f"rows_{part}.npy") for part in ("indptr", "indices"))
+    shape = len(starts) - 1, int(items.max()) + 1
+    X = sp.csr_matrix((np.ones(len(items), np.float32), items, starts), shape=shape)
+    seconds: list[float] = []
+    made = implicit.als.AlternatingLeastSquares(K, iterations=iterations, use_cg=cg, random_state=0)
+    began = time.perf_counter()
+    made.fit(X, show_progress=False, callback=lambda _n, elapsed, _loss: seconds.append(elapsed))
+    whole = time.perf_counter() - began
+    said = f"implicit {implicit.__version__}, {'CG' if cg else 'Cholesky'}"
+    return {"versions": said, "nnz": X.nnz, "K": K, "iterations": seconds, "fit_seconds": whole}
 
 
 def table() -> str:
@@ -135,6 +216,7 @@ def main() -> None:
     parser.add_argument("--memory", default="1GB", help="of the conversion")
     parser.add_argument("--folder", type=Path, default=Path("disk-benchmark"))
     parser.add_argument("--steps", nargs="+", default=["make", "convert", "disk", "memory"])
+    parser.add_argument("--python", default=sys.executable, help="interpreter with pyspark or implicit")
     parser.add_argument("--only", help=argparse.SUPPRESS)  # the step of this process
     parser.add_argument("--record", action="store_true")
     args = parser.parse_args()
@@ -144,8 +226,12 @@ def main() -> None:
         steps = {
             "make": lambda: make(folder, n, args.parts),
             "convert": lambda: convert(folder, args.memory),
-            "disk": lambda: fit(folder, args.K, args.iterations, False, args.loss),
-            "memory": lambda: fit(folder, args.K, args.iterations, True, args.loss),
+            "disk": lambda: fit(folder, args.K, args.iterations, args.loss),
+            "memory": lambda: fit(folder, args.K, args.iterations, args.loss, 10),
+            "whole": lambda: fit(folder, args.K, args.iterations, args.loss, 1),
+            "spark": lambda: spark(folder, args.K, args.iterations),
+            "implicit": lambda: implicit(folder, args.K, args.iterations, True),
+            "implicit-exact": lambda: implicit(folder, args.K, args.iterations, False),
         }
         found = steps[args.only]()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -153,13 +239,14 @@ def main() -> None:
         return
     per: dict[str, float] = {}
     for step in args.steps:
-        command = [sys.executable, __file__, *sys.argv[1:], "--only", step]
+        program = args.python if step in ("spark", "implicit", "implicit-exact") else sys.executable
+        command = [program, __file__, *sys.argv[1:], "--only", step]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         line = done.stdout.splitlines()[-1]
         found = json.loads(line)
         if step == "convert":
             print(f"{found['events'] / found['seconds'] / 1e6:.2f} M events a second", end=", ")
-        elif step in ("disk", "memory"):
+        elif step != "make":
             last = float(np.median(found["iterations"][1:]))
             per[step] = last / found["nnz"]
             print(f"{step}: {last:.2f} s an iteration, {per[step] * 1e9:.1f} ns an interaction", end=", ")
@@ -167,7 +254,7 @@ def main() -> None:
         if args.record and step != "make":
             with open(RESULTS, "a", encoding="utf-8") as file:
                 file.write(line + "\n")
-    if len(per) == 2:
+    if {"memory", "disk"} <= per.keys():
         print(f"throughput an interaction: {per['memory'] / per['disk']:.0%} of that in memory")
 
 

@@ -3,7 +3,6 @@
 import base64
 import inspect
 import json
-import platform
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,10 +46,11 @@ _FAILURES = (NumericalError, InsufficientMemoryError)  # of a fit: they are repo
 def machine(n_jobs: int | None) -> dict[str, Any]:
     """Where the seconds were measured."""
     import numba
+    from llvmlite import binding
 
     blas = [info for info in threadpool_info() if info.get("user_api") == "blas"]
     described = {f"{i.get('internal_api')} {i.get('version')} ({i.get('architecture')})" for i in blas}
-    found = {"threads": n_threads(n_jobs), "cpu": platform.processor() or platform.machine()}
+    found = {"threads": n_threads(n_jobs), "cpu": binding.get_host_cpu_name()}
     versions = {"numba": numba.__version__, "numpy": np.__version__, "rgals": __version__}
     return {**found, "blas": ", ".join(sorted(described)), **versions}
 

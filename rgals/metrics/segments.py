@@ -70,8 +70,9 @@ def evaluate_segments(
     hidden, dropped = without_known(judged.truth, judged.seen)
     warn_of_dropped(dropped, stacklevel=3)
     judged = replace(judged, truth=hidden)
-    rows = users_with_truth(judged, None)
-    truth = judged.truth
+    rows, truth = users_with_truth(judged, None), judged.truth
+    if not len(rows):
+        raise InputError(f"test (shape {truth.shape}) holds no interaction outside train")
     if by == "activity":
         side, known, places = 0, judged.history.row_counts, truth.rows
     else:
