@@ -181,8 +181,9 @@ class EASE(Baseline):
             closed[check_ids("candidates", candidates, n_items, "item")] = False
         if blocked is not None:
             closed[check_ids("exclude_items", blocked, n_items, "item")] = True
-        for part in gen_batches(len(queries), max(1, _BLOCK // (n_items * dtype.itemsize))):
-            rows = part.start, part.stop
+        step = max(1, _BLOCK // (n_items * dtype.itemsize))
+        for start in range(0, len(queries), step):  # of nobody, there is nothing to do
+            rows = start, min(start + step, len(queries))
             dense = self._dense(items, Histories(queries.matrix.slice_rows(*rows)))
             dense[:, closed] = -np.inf
             if each:
@@ -190,7 +191,7 @@ class EASE(Baseline):
                 allowed[mine.rows, mine.indices] = True
                 dense[~allowed] = -np.inf
             hidden = None if exclude is None else exclude.slice_rows(*rows)
-            ids[part], scores[part] = topk_dense(dense, n, exclude=hidden, n_jobs=self.n_jobs)
+            ids[slice(*rows)], scores[slice(*rows)] = topk_dense(dense, n, exclude=hidden, n_jobs=self.n_jobs)
         return ids, scores
 
 

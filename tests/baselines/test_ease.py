@@ -110,6 +110,15 @@ def test_new_users_are_those_of_the_fit_and_cold_ones_get_nothing_or_what_is_pop
     )
 
 
+def test_lists_of_nobody_and_of_unknown_users_alone(X):
+    model = EASE(reg=1.0).fit(X, user_ids=[f"u{k}" for k in range(70)])
+    assert model.recommend([], n=3).ids.shape == model.recommend_ids([], n=3)[0].shape == (0, 3)
+    assert model.recommend_new(X[:0], n=3)[0].shape == (0, 3)
+    items, scores = model.recommend_ids(["nobody"], n=3, unknown="popular")
+    counts = X.astype(bool).sum(axis=0)
+    assert scores[0].tolist() == np.sort(counts)[::-1][:3].tolist() == counts[items[0].astype(int)].tolist()
+
+
 def test_values_become_weights_as_for_every_model():
     X = interactions(70, 45, seed=1)
     X.data = np.random.default_rng(0).lognormal(2.0, 1.5, X.nnz)
