@@ -138,6 +138,16 @@ def test_a_group_whose_test_items_are_all_in_train_is_left_out(by):
     assert len(said) == 1 and found == {"1": {"hit_rate@2": 1.0}}
 
 
+def test_a_best_seller_and_more_groups_than_users_make_fewer_groups():
+    at = np.r_[np.arange(20), 20, 21, 22], np.r_[np.zeros(20, int), 1, 1, 2]
+    train = sp.csr_array((np.ones(23), at), shape=(23, 3))  # more than a third of all are of one item
+    test = sp.csr_array((np.ones(3), ([0, 20, 21], [1, 0, 2])), shape=(23, 3))
+    model = np.ones((23, 1)), np.array([[3.0], [2.0], [1.0]])
+    found = evaluate_segments(model, train, test, "hit_rate@1", by="popularity", bins=3)
+    assert found == {"1-19": {"hit_rate@1": 0.5}, "20+": {"hit_rate@1": 1.0}}
+    assert evaluate_segments(model, train, test, "hit_rate@1", bins=100) == {"1+": {"hit_rate@1": 2 / 3}}
+
+
 def test_segments_take_ids_and_refuse_what_makes_no_groups(parts):
     model, train, test = parts
     users, items = np.arange(80) + 1000, np.array([f"i{k}" for k in range(50)])
