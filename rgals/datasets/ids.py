@@ -96,6 +96,14 @@ def wasteful(width: int, n: int, total: int) -> bool:
     return 4 * width * n > max(_WIDE_BYTES, _WIDE_FACTOR * 4 * total)
 
 
+def narrowest(labels: np.ndarray) -> np.ndarray:
+    """A copy as wide as its longest label, which is what a file gives back: a part may have no long ones."""
+    if labels.dtype == object:
+        return as_labels(labels.tolist())
+    width = max(np.strings.str_len(labels).max(initial=1), 1) if labels.dtype.kind == "U" else 0
+    return labels.astype(f"<U{width}" if width else labels.dtype)
+
+
 def joined(labels: np.ndarray, new: np.ndarray) -> np.ndarray:
     """Labels with others behind them; all are from `as_labels`."""
     if not len(new):

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import clone
 
 from rgals.datasets.features import read_features
-from rgals.datasets.ids import IdMap, Positions
+from rgals.datasets.ids import IdMap, Positions, narrowest
 from rgals.losses import Coefficients, Degrees, Loss
 from rgals.losses.base import Priors, Side, with_priors
 from rgals.matrix.csr import CSR
@@ -38,7 +38,7 @@ def check_labels(
         try:
             # As labels first: numpy would make text of a mixed list.
             kept = IdMap(labels, name.removesuffix("_ids")).labels
-            kept = kept if getattr(kept, "ordered", False) else kept.copy()  # those of a store stay there
+            kept = kept if getattr(kept, "ordered", False) else narrowest(kept)  # those of a store stay there
         except (InputError, InputTypeError) as error:
             raise type(error)(f"{name}: {error}") from None
         kept.flags.writeable = False

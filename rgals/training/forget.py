@@ -5,6 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from rgals.datasets.ids import narrowest
 from rgals.matrix.entries import kept_columns
 from rgals.model.state import FittedState
 from rgals.runtime.errors import InputError
@@ -109,4 +110,5 @@ def _left(old: FittedState, side: int, kept: np.ndarray) -> FittedState:
     fields = ("item_factors", "item_ids", "item_scale") if side else ("user_factors", "user_ids")
     found = {name: getattr(old, name) for name in fields}
     rows = {name: array[kept] for name, array in found.items() if array is not None}
+    rows |= {name: narrowest(array) for name, array in rows.items() if name.endswith("_ids")}
     return replace(old, priors=(priors[0], priors[1]), record=record, weighting=weighting, **rows)
