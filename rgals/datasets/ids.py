@@ -24,13 +24,14 @@ Coded = tuple[np.ndarray, np.ndarray]  # codes (int64), and the sorted labels th
 
 
 def as_labels(labels: Any) -> np.ndarray:
-    """Ids as a 1-D array: int64 (uint64 where they do not fit), ``<U``, or objects."""
+    """One or more ids as a 1-D array: int64 (uint64 where they do not fit), ``<U``, or objects."""
     # Bytes, UUIDs, dates and times become strings. Objects hold a mixture of integers and strings, or strings
     # of which few are very long. Anything else is an `InputTypeError`.
-    if not isinstance(labels, np.ndarray):
-        return _from_items(list(labels))
-    if labels.ndim != 1:
+    if len(getattr(labels, "shape", ())) > 1 or (isinstance(labels, np.ndarray) and labels.ndim == 0):
         raise InputTypeError(f"ids must be one-dimensional, not of shape {labels.shape}")
+    if not isinstance(labels, np.ndarray):
+        single = isinstance(labels, str | bytes) or not hasattr(labels, "__iter__")
+        return _from_items([labels] if single else list(labels))
     if labels.dtype.kind in "iu":
         return labels.astype(np.uint64 if labels.dtype == np.uint64 else np.int64, copy=False)
     if labels.dtype.kind == "U":
@@ -48,6 +49,8 @@ def _from_items(items: list) -> np.ndarray:
         return _text_array(items)
     out: list[Any] = []
     for row, label in enumerate(items):
+        if hasattr(label, "as_py"):  # of arrow
+            label = label.as_py()
         if isinstance(label, np.str_ | np.integer | np.floating):
             label = label.item()
         if isinstance(label, bytes):
@@ -296,8 +299,6 @@ class IdMap:
                 at = f"position {ids.numbers[outside][0]}: they run from 0 to {len(self) - 1}"
                 raise UnknownIdError(f"there is no {self.what} at {at}")
             return np.where(outside, -1, ids.numbers)
-        if isinstance(ids, str | bytes | int | np.generic | uuid.UUID | date):
-            ids = [ids]
         query = as_labels(ids)
         found = self._find(query)
         bad = np.flatnonzero(found < 0)

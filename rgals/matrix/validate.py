@@ -17,7 +17,10 @@ MAX_INDEX = np.iinfo(np.int32).max
 
 def check_ids(name: str, ids: Any, n: int, what: str) -> np.ndarray:
     """Return ``ids`` as int64 indices in ``[0, n)`` (1-D) or raise `UnknownIdError` / `InputTypeError`."""
-    array = np.atleast_1d(np.asarray(ids))
+    try:
+        array = np.atleast_1d(np.asarray(ids))
+    except ValueError as error:
+        raise InputTypeError(f"{name} must be integers in one dimension: {error}") from error
     if array.size == 0:
         return np.empty(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
@@ -107,8 +110,8 @@ def on_host(X: Any) -> Any:
 
 def _dense_to_sparse(X: Any, name: str) -> sp.csr_array:
     if is_frame(X):
-        interactions = f"rgals.datasets.read_interactions({name}).matrix if its rows are interactions"
-        advice = f"give {name}.to_numpy() if its columns are items, {interactions}"
+        places = "of a table of users and items, rgals.datasets.IdMap(ids).index finds rows and columns"
+        advice = f"give {name}.to_numpy() if it has the rows and columns that are needed; {places}"
         raise InputTypeError(f"{name} is a frame and must be a matrix here; {advice}")
     try:
         array = np.asarray(X)

@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.utils.validation import _check_feature_names
 
 from rgals.datasets.given import given, in_columns
-from rgals.datasets.ids import as_labels
+from rgals.datasets.ids import Positions, as_labels
 from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
@@ -283,7 +283,8 @@ class FactorRanker(Fitted):
         check_choice("unknown", unknown, ("error", *COLD))
         check_choice("exclude", exclude, ("train", None))
         snapshot: Snapshot = self._state()
-        rows = snapshot.users.index(user_ids, missing="error" if unknown == "error" else "mark")
+        asked = user_ids if isinstance(user_ids, Positions) else as_labels(user_ids)
+        rows = snapshot.users.index(asked, missing="error" if unknown == "error" else "mark")
         filters = _open(snapshot, candidates, exclude_items, len(rows))
         known, new = np.flatnonzero(rows >= 0), np.flatnonzero(rows < 0)
         # Two tables of row numbers and scores, and one of labels.
@@ -296,9 +297,7 @@ class FactorRanker(Fitted):
             ids[new], scores[new] = self._popular(snapshot, n, new, filters)
         items = np.full(ids.shape, None, object)
         items[ids >= 0] = snapshot.items.labels[ids[ids >= 0]].astype(object)
-        whose = snapshot.named("user", rows)
-        if len(new):
-            whose = as_labels([user_ids] if np.ndim(user_ids) == 0 else user_ids)
+        whose = getattr(asked, "numbers", asked) if len(new) else snapshot.named("user", rows)
         return Recommendations.of(items, scores, whose, ("user", "item"))
 
     def recommend_new(

@@ -126,11 +126,11 @@ class Snapshot:
         known: IdMap = getattr(self, f"{what}s")
         try:
             return known.index(ids)
-        except UnknownIdError as error:
+        except (UnknownIdError, InputTypeError) as error:
             text = f"{name}: {error}"
-            if np.asarray(ids).dtype.kind in "iu":
+            if isinstance(error, UnknownIdError) and np.asarray(ids).dtype.kind in "iu":
                 text += f"; rgals.Positions({np.ravel(ids)[:3].tolist()}) if these are row numbers"
-            raise UnknownIdError(text) from None
+            raise type(error)(text) from None
 
     def named(self, what: str, numbers: np.ndarray, asked: Any = None) -> np.ndarray:
         """Users or items by their ids, None in place of -1; as they are where `Positions` were asked for."""

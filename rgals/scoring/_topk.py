@@ -123,7 +123,7 @@ def _as_item_list(name: str, ids: Any, n_items: int) -> np.ndarray:
 
 def is_matrix(filter_: Any) -> bool:
     """Whether a filter has a row for each query, rather than one list for all."""
-    return isinstance(filter_, CSR) or getattr(filter_, "ndim", 1) == 2
+    return len(getattr(filter_, "shape", ())) == 2
 
 
 def topk(

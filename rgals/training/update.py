@@ -475,7 +475,7 @@ def _places(name: str, ids: Any, known: IdMap, labels: np.ndarray | None, n: int
     """Where histories go, and the labels of everybody afterwards (None where the model has none)."""
     if isinstance(ids, Positions):
         ids = ids.numbers if labels is None else known.labels[known.index(ids)]
-    own = IdMap(np.atleast_1d(ids) if np.isscalar(ids) else ids, known.what)
+    own = IdMap(ids, known.what)
     if len(own) != n:
         raise InputError(f"{len(own)} {name} for {n} histories; give one id each")
     at = known.index(own.labels, missing="mark")

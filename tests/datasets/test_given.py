@@ -342,8 +342,13 @@ def test_columns_of_ids_in_a_tuple_get_the_line_that_takes_them():
 def test_filters_take_no_frame_for_a_matrix():
     frame = pd.DataFrame({"user": USERS, "item": ITEMS})
     fitted = model().fit(frame)
-    with pytest.raises(RgalsError, match=READ):
-        fitted.recommend(Positions([0]), exclude=frame)
+    # The matrix of what is read from it has other rows and columns than the model.
+    for kind in (pd.DataFrame, pytest.importorskip("polars").from_pandas):
+        for filters in ({"exclude": kind(frame)}, {"candidates": kind(frame)}):
+            with pytest.raises(
+                RgalsError, match=r"is a frame .* rgals.datasets.IdMap\(ids\).index finds rows"
+            ):
+                fitted.recommend(Positions([0]), **filters)
 
 
 # ------------------------------------------------------------------ ids travel

@@ -131,6 +131,29 @@ def test_a_row_number_is_no_id(X):
     assert repr(Positions(range(9))) == "Positions([0, 1, 2, ...])" and len(Positions(4)) == 1
 
 
+def test_ids_come_one_by_one_or_in_columns_of_every_package(X):
+    pa, pl = (pytest.importorskip(name) for name in ("pyarrow", "polars"))
+    named, _, items = models(X, KINDS["text"])
+    who = ["u3", "u7"]
+    want = named.recommend(who, 2, candidates=items[:9])[0].tolist()
+    for kind in (pa.array, lambda ids: pa.chunked_array([ids]), pl.Series, pd.Index, iter, dict.fromkeys):
+        for call in (named.recommend, named.recommend_ids):
+            assert call(kind(who), 2, candidates=kind(items[:9].tolist()))[0].tolist() == want
+    for one in (float(items[2]), np.float64(items[2]), pa.scalar(items[2])):
+        assert named.similar_items(one, 3)[0].tolist() == named.similar_items(items[2], 3)[0].tolist()
+    lists = named.recommend_ids({"who": 1}, 2, unknown="popular")
+    assert lists.asked.tolist() == ["who"] and (lists.scores > 0).all()
+    assert named.recommend_ids(Positions([3, 99]), 2, unknown="popular").asked.tolist() == [3, 99]
+    table = pd.DataFrame({"user": who})
+    for wrong in (None, float("nan"), pd.NA, table, pl.from_pandas(table), pa.table(table), True):
+        with pytest.raises(InputTypeError, match="users: ids must be"):
+            named.recommend(wrong)
+        with pytest.raises(InputTypeError, match="ids must be"):
+            named.recommend_ids(wrong, unknown="popular")
+    with pytest.raises(InputTypeError, match="candidates must be a sparse matrix .* not Inter"):
+        named.recommend(who, candidates=Interactions(X[:2], np.array(who), named.item_ids_))
+
+
 def test_baselines_speak_of_ids_too(X):
     items = [f"i{k}" for k in range(N)]
     model = EASE().fit(Interactions(X, np.array(KINDS["text"]), np.array(items)))

@@ -450,7 +450,9 @@ def test_a_file_has_the_fingerprint_of_a_model_whose_longest_or_last_kind_of_id_
     model = RGALS(2, random_state=0).fit(np.ones((4, 4)), user_ids=np.array(ids, object), item_ids=ids)
     model.forget_users([gone]).forget_items([gone]).save(tmp_path / "model.npz")
     assert RGALS.load(tmp_path / "model.npz").fingerprint() == model.fingerprint()
-    part = Interactions(sp.csr_array(np.ones((2, 2))), np.array(["a", "b"], "<U9"), np.array(["c", "d"], "<U9"))
+    part = Interactions(
+        sp.csr_array(np.ones((2, 2))), np.array(["a", "b"], "<U9"), np.array(["c", "d"], "<U9")
+    )
     same = Interactions(part.matrix, np.array(["a", "b"]), np.array(["c", "d"]))
     first, second = (RGALS(2, random_state=0).fit(data).fingerprint() for data in (part, same))
     assert first == second
