@@ -68,11 +68,11 @@ def explain(state: FittedState, user: int, item: int, n: int | None) -> Explanat
     system[np.diag_indices_from(system)] += side.ridge[0]
     parts, all_pairs, negatives, features = np.empty(0), 0.0, 0.0, 0.0
     predicted = np.zeros(len(system)) if prior is None else prior.predict(len(system))[0]
-    if not row.nnz:
+    if not row.nnz and side.linear[0] == 0:
         features = float(predicted @ state.item_factors[item].astype(np.float64))
     else:
         hard, hard_linear = np.empty((0, len(system))), np.empty(0)
-        if state.hard_negatives is not None:
+        if state.hard_negatives is not None and row.nnz:
             right = linear @ past + side.linear[0] * pull + side.ridge[0] * predicted
             first = scipy.linalg.solve(system, right, assume_a="pos")
             found = state.hard_negatives.best_of(state.solved_items @ first, row.indices)

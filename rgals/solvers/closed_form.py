@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from rgals.losses import Loss
 from rgals.matrix.csr import CSR
@@ -54,7 +54,14 @@ def item_factors(
     if rank < short:
         there, back = (matvec, rmatvec) if tall else (rmatvec, matvec)
         gramian = LinearOperator((short, short), matvec=lambda x: back(there(x.ravel())), dtype=np.float64)
-        _, basis = eigsh(gramian, k=rank, v0=rng.standard_normal(short), tol=1e-24)
+        start = rng.standard_normal(short)
+        try:
+            _, basis = eigsh(gramian, k=rank, v0=start, tol=1e-24)
+        except ArpackError:  # many equal eigenvalues, as of an identity matrix
+            if gramian.matvec(start).any():
+                _, basis = eigsh(gramian, k=rank, v0=start, tol=0)
+            else:  # all are 0
+                basis = np.eye(short, rank)
     else:
         basis = np.eye(short)
     if not tall:

@@ -122,7 +122,10 @@ class Prior:
         weighted = sp.diags_array(self.ridge) @ self.features
         system = (self.features.T @ weighted).toarray()
         system[np.diag_indices_from(system)] += self.reg
-        return scipy.linalg.cho_factor(system, overwrite_a=True, check_finite=False)
+        try:
+            return scipy.linalg.cho_factor(system, overwrite_a=True)
+        except ValueError as error:  # rounding leaves nothing of `reg`, or what is not finite
+            raise self._not_found("by Cholesky: they are large, or collinear besides") from error
 
     def _iterate(self, right: np.ndarray) -> np.ndarray:
         """Conjugate gradients, for all columns as one system, preconditioned by the diagonal."""
@@ -140,9 +143,12 @@ class Prior:
         system, inverse = (LinearOperator(shape, matvec=f, dtype=right.dtype) for f in (image, scaled))
         found, left = cg(system, right.ravel(), rtol=_CLOSE, maxiter=_STEPS, M=inverse)
         if left:
-            said = f"the weights of {len(right):,} features are not found in {_STEPS} steps"
-            raise NumericalError(f"{said} of conjugate gradients; scale the features, or raise feature_reg")
+            raise self._not_found(f"in {_STEPS} steps of conjugate gradients")
         return found.reshape(right.shape)
+
+    def _not_found(self, how: str) -> NumericalError:
+        said = f"the weights of {self.features.shape[1]:,} features are not found {how}"
+        return NumericalError(f"{said}; scale the features, or raise feature_reg")
 
 
 def prior_bytes(priors: tuple[Any, Any], K: int) -> int:

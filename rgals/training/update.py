@@ -393,7 +393,8 @@ class Updated(FoldIn):
         step = backend.half_step(problem.users, items, users_side)
         now = problem.constant + squared_lengths(items, items_side.ridge) - step.decrease
         then = ALS(problem, backend, step.factors).step(1)
-        fall = (now - then) / (problem.constant - then)
+        whole = problem.constant - then  # nothing but rounding where reg leaves no factors
+        fall = (now - then) / whole if whole > 1e-12 * problem.constant else 0.0
         return Drift(state.record.merged / seen.nnz, float(fall))
 
 

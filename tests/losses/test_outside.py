@@ -6,6 +6,7 @@ import importlib
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from helpers import interactions
 from instruments.floor import Floor
 from sklearn.base import clone
@@ -47,6 +48,16 @@ def test_half_steps_solve_its_formula(side, dtype, rng):
     found = CPUBackend().half_step(rows, fixed, system).factors
     expected = dense_half_step(loss, X if side == "user" else X.T.tocsr(), fixed.astype(float), system.ridge)
     np.testing.assert_allclose(found, expected, atol=1e-4 if dtype == np.float32 else 1e-11)
+
+
+def test_the_score_of_a_user_without_history_is_explained(data):
+    """Its targets of all pairs give such a user factors; the explanation was that of a score of 0."""
+    X = sp.lil_array(data.matrix)
+    X[4] = 0
+    model = RGALS(8, Floor(), random_state=0, dtype="float64", n_iter=2).fit(sp.csr_array(X))
+    why = model.explain(4, 7)
+    assert why.score == pytest.approx(model.predict(4, 7)[0], rel=1e-9) and abs(why.score) > 1e-3
+    assert (len(why.items), why.rest) == (0, 0) and why.all_pairs == why.score
 
 
 @pytest.fixture(scope="module")

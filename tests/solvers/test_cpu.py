@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers import LOSSES, SIDES, als, factors, half_step_of, interactions
 
-from rgals import RG2, RGX, NumericalError, ParameterError
+from rgals import RG2, RGALS, RGX, NumericalError, ParameterError
 from rgals.losses import IALS, Coefficients, Degrees, Loss
 from rgals.matrix.validate import as_csr
+from rgals.runtime.errors import PrecisionWarning
 from rgals.solvers import plan
 from rgals.solvers.als import Problem
 from rgals.solvers.closed_form import check_closed_form, item_factors
@@ -335,6 +338,20 @@ def test_svd_gives_the_global_optimum(valued, K):
     side = loss.coefficients(Degrees.of(users)).user_side(users, reg, 1.0)
     P = CPUBackend().half_step(users, Q, side).factors
     assert loss.objective(X, P, Q, reg) == pytest.approx(closed_form_value(X, K, reg), rel=1e-10)
+
+
+@pytest.mark.parametrize("what", ["identity", "ones", "blocks", "one user"])
+@pytest.mark.parametrize("K", [1, 2, 5, 30])
+def test_svd_takes_spectra_of_equal_values(what, K):
+    """The Lanczos iteration gave up on these with an error of its own."""
+    alone = np.vstack([np.ones((1, 40)), np.zeros((30, 40))])
+    blocks = np.kron(np.eye(40), np.ones((6, 5)))
+    V = {"identity": np.eye(60), "ones": np.ones((10, 38)), "blocks": blocks, "one user": alone}[what]
+    model = RGALS(K, RG2(alpha=0.0), reg=0.001, dtype="float64", solver="svd", random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrecisionWarning)  # of ones nothing is left
+        found = model.fit(V).history_[-1]["objective"]
+    assert found == pytest.approx(closed_form_value(sp.csr_array(V), K, 0.001), rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -236,6 +236,14 @@ def test_weights_that_are_not_found_are_an_error(features, rng, monkeypatch):
         Prior(features["item_features"], 1e-9, rng.random(35)).regress(rng.standard_normal((35, 4)))
 
 
+@pytest.mark.parametrize("size", [1e9, 1e200])
+def test_collinear_features_of_any_size_end_in_an_error_of_ours(X, size):
+    """It was scipy's, or none and weights of NaN."""
+    told = np.outer(np.arange(1.0, 36.0), [size, 3 * size, size])
+    with pytest.raises(NumericalError, match="3 features are not found by Cholesky.*; scale the features"):
+        RGALS(K=2, random_state=0).fit(X, item_features=told)
+
+
 def test_who_was_fitted_without_features_takes_none(X, features):
     told = features["user_features"]
     for model in (RGALS(K=2).fit(X), Popularity().fit(X)):

@@ -11,7 +11,13 @@ import scipy.sparse as sp
 from rgals import IALS, RG2, RGALS, RGX, WRMF, Positions, UnknownIdError
 from rgals.datasets import Interactions, make_implicit, read_interactions
 from rgals.runtime import memory
-from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, ShapeError
+from rgals.runtime.errors import (
+    InputError,
+    InsufficientMemoryError,
+    ParameterError,
+    PrecisionWarning,
+    ShapeError,
+)
 from rgals.solvers import cpu
 from rgals.training import update
 
@@ -499,6 +505,13 @@ def test_drift_is_what_an_iteration_would_gain():
     origin = objective(0 * P, 0 * Q)
     # `partial_fit_items` starts from the users as they are, `drift` from all of them solved: not quite equal.
     assert drift.fall == pytest.approx((first - second) / (origin - second), rel=0.2)
+
+
+def test_a_model_that_reg_has_brought_to_nothing_does_not_drift():
+    """It was a division by zero."""
+    with pytest.warns(PrecisionWarning, match="reg leaves nothing"):
+        model = RGALS(K=4, reg=50, random_state=0).fit(data())
+    assert model.drift() == (0.0, 0.0)
 
 
 def test_drift_of_another_objective_is_refused():
