@@ -205,6 +205,22 @@ def table() -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def beside() -> str:
+    """Others on the interactions that Spark fitted, a row each; of repeated lines the last counts."""
+    rows = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+    (nnz, K) = [(row["nnz"], row["K"]) for row in rows if row["step"] == "spark"][-1]
+    names = {"whole": "rgals in memory", "disk": "rgals from disk"}
+    names |= {"implicit": "implicit, 3 steps of CG", "implicit-exact": "implicit, Cholesky", "spark": "Spark"}
+    lines = ["| | seconds an iteration | memory |", "|---|---|---|"]
+    for step, name in names.items():
+        row = [row for row in rows if row["step"] == step and (row["nnz"], row["K"]) == (nnz, K)][-1]
+        seconds = float(np.median(row["iterations"][1:]))
+        version = f" ({row['versions'].partition(',')[0]})" if step == "spark" else ""
+        peak = row.get("java_peak_bytes", row["peak_bytes"])
+        lines.append(f"| {name}{version} | {seconds:.1f} | {peak / 1e9:.1f} GB |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Run the steps, each in its process, and print a line of each."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])

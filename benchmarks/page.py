@@ -137,6 +137,7 @@ def tables() -> dict[str, str]:
         "regret": regret(),
         "defaults": rule.defaults_table(),
         "disk": disk.table(),
+        "disk beside": disk.beside(),
         "daily": printed("daily", *days, "--table")[0],
         "hard": hard,
         "hard cost": cost,

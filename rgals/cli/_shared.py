@@ -3,6 +3,7 @@
 import argparse
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -196,16 +197,11 @@ def read_lines(path: str) -> list[str]:
 
 def table(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> str:
     """Align columns: text to the left, numbers to the right; floats get four digits, None a dash."""
-    cells = [list(header), *([_cell(value) for value in row] for row in rows)]
+    cells = [list(header)]
+    for row in rows:
+        cells.append(["-" if v is None else f"{v:.4f}" if isinstance(v, float) else str(v) for v in row])
     widths = [max(len(row[k]) for row in cells) for k in range(len(header))]
-    right = [all(_is_number(row[k]) for row in cells[1:]) for k in range(len(header))]
+    number = re.compile(r"-|-?\d+(\.\d*)?")
+    right = [all(number.fullmatch(row[k]) for row in cells[1:]) for k in range(len(header))]
     form = "  ".join(f"{{:{'>' if to_right else '<'}{w}}}" for w, to_right in zip(widths, right, strict=True))
     return "\n".join(form.format(*row).rstrip() for row in cells)
-
-
-def _is_number(cell: str) -> bool:
-    return cell == "-" or cell.replace(".", "", 1).removeprefix("-").isdigit()
-
-
-def _cell(value: Any) -> str:
-    return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -201,7 +201,10 @@ def describe(kind: type, state: Snapshot) -> Info:
         ids = [what for what in ("user", "item") if getattr(state, f"{what}_ids") is not None]
         found["data"] += f", ids of {' and '.join(f'{what}s' for what in ids)}" if ids else ""
     params = _parameters(kind, state)
-    found["parameters"] = ", ".join(f"{name}={_shown(value)}" for name, value in params.items())
+    texts = {
+        name: f"{v:.4g}" if isinstance(v, float) else " ".join(repr(v).split()) for name, v in params.items()
+    }
+    found["parameters"] = ", ".join(f"{name}={text}" for name, text in texts.items())
     arrays = [state.user_factors, state.item_factors]
     if all(isinstance(factors, np.ndarray) for factors in arrays):
         size = sum(factors.nbytes for factors in arrays)
@@ -237,10 +240,6 @@ def _parameters(kind: type, state: Snapshot) -> dict[str, Any]:
         if name not in elsewhere and (name in own or repr(now) != repr(default.get(name))):
             params[name] = now
     return params
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else " ".join(repr(value).split())
 
 
 def _bytes(value: Any) -> int:

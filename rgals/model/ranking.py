@@ -297,7 +297,7 @@ class FactorRanker(Fitted):
             ids[new], scores[new] = self._popular(snapshot, n, new, filters)
         items = np.full(ids.shape, None, object)
         items[ids >= 0] = snapshot.items.labels[ids[ids >= 0]].astype(object)
-        whose = getattr(asked, "numbers", asked) if len(new) else snapshot.named("user", rows)
+        whose: Any = getattr(asked, "numbers", asked) if len(new) else snapshot.named("user", rows)
         return Recommendations.of(items, scores, whose, ("user", "item"))
 
     def recommend_new(

@@ -54,21 +54,18 @@ def item_factors(
     if rank < short:
         there, back = (matvec, rmatvec) if tall else (rmatvec, matvec)
         gramian = LinearOperator((short, short), matvec=lambda x: back(there(x.ravel())), dtype=np.float64)
-        start = rng.standard_normal(short)
+        guess = rng.standard_normal(short)
         try:
-            _, basis = eigsh(gramian, k=rank, v0=start, tol=1e-24)
+            _, basis = eigsh(gramian, k=rank, v0=guess, tol=1e-24)
         except ArpackError:  # many equal eigenvalues, as of an identity matrix
-            if gramian.matvec(start).any():
-                _, basis = eigsh(gramian, k=rank, v0=start, tol=0)
+            if gramian.matvec(guess).any():
+                _, basis = eigsh(gramian, k=rank, v0=guess, tol=0)
             else:  # all are 0
                 basis = np.eye(short, rank)
     else:
         basis = np.eye(short)
     if not tall:
-        images = np.empty((n_items, rank))
-        for j in range(rank):
-            images[:, j] = rmatvec(basis[:, j])
-        basis = images
+        basis = np.stack([rmatvec(column) for column in basis.T], axis=1)
     triangle: Any = np.empty((0, rank))
     for start in range(0, max(users.shape), _ROWS):
         some = slice(start, start + _ROWS)
