@@ -333,10 +333,6 @@ def _with_spread(pair: tuple[float, float] | None) -> str:
     return "-" if pair is None or math.isnan(pair[0]) else f"{_figure(pair[0])} ± {_figure(pair[1])}"
 
 
-def _seconds(value: float) -> str:
-    return "not reached" if math.isinf(value) else "-" if math.isnan(value) else f"{value:.3g} s"
-
-
 def _tuned(row: Row) -> str:
     text = ", ".join(f"{k}={v:g}" for k, v in row.params.items())
     notes = [f"{k} at an end of its ladder" for k in row.tuning["edges"]]
@@ -363,7 +359,8 @@ def quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
     body = []
     for row in result.rows:
         line = [row.label, *(_with_spread(row.test.get(m)) for m in metrics), _with_spread(row.validation)]
-        line += [_seconds(value) for value in (*(row.seconds_to[s] for s in SHARES), row.seconds)]
+        for took in (*(row.seconds_to[share] for share in SHARES), row.seconds):
+            line.append(f"{took:.3g} s" if math.isfinite(took) else "-" if took != took else "not reached")
         line.append(_figure(row.epochs, 0))
         body.append([*line, "diverged" if row.errors and not row.curves else _tuned(row)])
     return header, body

@@ -326,7 +326,12 @@ def _write(writer: Writer, spilled: _Spilled, room: int, options: _Options) -> t
     indptr = np.concatenate([[0], np.cumsum(row_counts[kept[0]])])
     writer.save("rows_indptr.npy", indptr.dtype, [indptr])
     if shape[1] < n_items:
-        _renumber(writer, np.cumsum(col_counts > 0, dtype=np.int32) - 1)
+        # Columns by their numbers among those that are left.
+        places = np.cumsum(col_counts > 0, dtype=np.int32) - 1
+        old, before = "rows_indices.npy", writer.folder / "before.npy"
+        os.rename(writer.folder / old, before)
+        writer.save(old, np.int32, (places[part] for part in _chunks(before, np.int32, HEAD)))
+        os.unlink(before)
     _columns(writer, indptr, col_counts[kept[1]], valued, left, options.progress)
     return shape, int(indptr[-1])
 
@@ -382,14 +387,6 @@ class _Merge:
         if self.plain:
             self.values.remove()
         return not self.plain
-
-
-def _renumber(writer: Writer, places: np.ndarray) -> None:
-    """Columns by their numbers among those that are left."""
-    old, before = "rows_indices.npy", writer.folder / "before.npy"
-    os.rename(writer.folder / old, before)
-    writer.save(old, np.int32, (places[part] for part in _chunks(before, np.int32, HEAD)))
-    os.unlink(before)
 
 
 def _columns(

@@ -103,6 +103,6 @@ def _lows(bins: Any, counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
     before = np.cumsum(weights[order]) - weights[order]
     if not len(order):
         return np.ones(1, np.int64)
-    starts = np.searchsorted(before, weights[order].sum() * np.arange(n) / n)
-    starts = np.minimum(starts, len(order) - 1)  # the last may weigh more than a group should
+    # Without the last, which may weigh more than a group should.
+    starts = np.searchsorted(before[:-1], weights[order].sum() * np.arange(n) / n)
     return np.unique(np.append(1, counts[order][starts[1:]]))

@@ -244,8 +244,8 @@ class RGALSCV(RGALS):
         if self.validation_users is not None:
             check_int("validation_users", self.validation_users, 1)
         check_choice("values", self.values, VALUES)
-        first = self.K[0] if isinstance(self.K, list) and self.K else 1 if self.K == "auto" else self.K
-        RGALS(**{**self._common(0), "K": first})._check({})
+        first = self.K[0] if isinstance(self.K, list) and self.K else self.K
+        RGALS(**{**self._common(0), "K": 1 if isinstance(first, str) and first == AUTO else first})._check({})
         if folder is not None and not is_seed(self.random_state):
             raise ParameterError("random_state", self.random_state, "a search in a folder needs an int")
         seed = int(self.random_state) if is_seed(self.random_state) else draw_seed(self.random_state)

@@ -202,7 +202,10 @@ def _trials(search: Any, parameter: str) -> tuple[np.ndarray, np.ndarray, np.nda
     if column is None:
         known = sorted(name.removeprefix("param_") for name in found if name.startswith("param_"))
         raise ParameterError("parameter", parameter, f"the search has {', '.join(known)}")
-    numbers = np.array([_number(value) for value in np.ma.filled(np.ma.asarray(column, object), None)])
+    values: Any = np.ma.filled(
+        np.ma.asarray(column, object), None
+    )  # what is no number, as "auto", is not drawn
+    numbers = np.array([v if isinstance(v, int | float | np.number) else np.nan for v in values], float)
     scores = np.asarray(found["mean_test_score"], float)
     spread = np.asarray(found.get("std_test_score", np.full(len(scores), np.nan)), float)
     if "level" in found:
@@ -212,11 +215,3 @@ def _trials(search: Any, parameter: str) -> tuple[np.ndarray, np.ndarray, np.nda
     if not drawn.any():
         raise ParameterError("parameter", parameter, "no trial has a number for it and a score")
     return numbers[drawn], scores[drawn], spread[drawn]
-
-
-def _number(value: Any) -> float:
-    """A value as a number; NaN for what is none, as "auto"."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return float("nan")

@@ -150,6 +150,8 @@ def test_a_best_seller_and_more_groups_than_users_make_fewer_groups():
 
 def test_segments_take_ids_and_refuse_what_makes_no_groups(parts):
     model, train, test = parts
+    with pytest.raises(InputError, match="holds no interaction outside train"):
+        evaluate_segments(model, train, sp.csr_array(test.shape))
     users, items = np.arange(80) + 1000, np.array([f"i{k}" for k in range(50)])
     labelled = [Interactions(part, users, items) for part in (train, test)]
     assert evaluate_segments(model, *labelled) == evaluate_segments(model, train, test)

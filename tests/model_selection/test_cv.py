@@ -42,7 +42,7 @@ from rgals.model_selection.tuning.judging import Look, beyond_noise, outwards
 from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.space import Range
 from rgals.model_selection.tuning.trials import Choice
-from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 from rgals.solvers.readout import readout_scale
 
 OPTIONS = {"K": 6, "budget": 2, "n_iter": 6, "random_state": 0}
@@ -498,11 +498,17 @@ def test_frames_keep_their_columns(data):
         ({"dtype": "int8"}, "dtype"),
         ({"metric": "ndgc@10"}, "ndgc"),
         ({"space": {"alpha0": 1.0}}, "space"),
+        ({"space": ["reg"]}, "space=.*give a dict of ranges"),
+        ({"space": {"rg2": [0.1]}}, "space=.*give a dict of ranges"),
+        ({"space": {"half_life": np.ones(2)}}, "half_life"),
+        ({"K": np.array([4, 8])}, "K"),
+        ({"loss": None}, "loss"),
+        ({"loss": IALS(dislikes=True), "metric": "dislike_rate@5"}, "metric=.*better when larger"),
         ({"random_state": "x"}, "random_state"),
     ],
 )
 def test_wrong_options_are_named(data, options, message):
-    with pytest.raises(ParameterError, match=message):
+    with pytest.raises((ParameterError, InputTypeError), match=message):
         RGALSCV(**{**OPTIONS, **options}).fit(data)
 
 

@@ -1,7 +1,7 @@
 """The one search behind `tune`, `RGALSCV` and the command line: losses, their settings, and which to take."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from rgals.files.journal import Journal
 from rgals.losses import LOSSES, Loss, get_loss
 from rgals.matrix.weighting import Weighting
+from rgals.metrics._table import DISLIKES, parse
 from rgals.model_selection.tuning import ages, halving, hard
 from rgals.model_selection.tuning.halving import SHARE, TOP, OutOfTimeError, Trial, best_trial, search
 from rgals.model_selection.tuning.judging import beyond_noise
@@ -54,8 +55,8 @@ class Found:
 
 def read_losses(given: Any) -> dict[str, Loss]:
     """Losses by the name that tables give them."""
-    listed: list[Any] = [given] if isinstance(given, str | Loss | type) else list(given)
-    objects = [get_loss(one) for one in listed]
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    objects = [get_loss(one) for one in (given if several else [given])]
     if not objects:
         raise ParameterError("loss", given, "give at least one loss")
     names = [next((n for n, kind in LOSSES.items() if kind is type(one)), one.name) for one in objects]
@@ -69,6 +70,8 @@ def read_losses(given: Any) -> dict[str, Loss]:
 def find(question: Question) -> Found:
     """Search every loss with its share of the budget; the best setting of all, refitted nowhere."""
     losses, prepared, metric = question.losses, question.prepared, question.metric
+    if parse(metric).needs == DISLIKES:
+        raise ParameterError("metric", metric, "a search needs one that is better when larger: 'ndcg@10'")
     train = prepared.splits[0].train
     train = Weighting.of(question.common["values"], train).rows(train)
     spaces = [make_space(one, train, own_space(question.space, name, losses)) for name, one in losses.items()]
@@ -164,5 +167,9 @@ def settle_values(
 
 def own_space(space: Mapping[str, Any] | None, name: str, losses: Mapping[str, Loss]) -> Mapping[str, Any]:
     """The part of ``space`` that is for this loss."""
-    by_loss = space and set(space) <= set(losses)
-    return (space.get(name) if by_loss else space) or {}  # type: ignore[union-attr]
+    found = {} if space is None else space
+    if isinstance(found, Mapping) and found and set(found) <= set(losses):
+        found = found.get(name, {})
+    if not isinstance(found, Mapping):
+        raise ParameterError("space", space, "give a dict of ranges, choices and values by parameter")
+    return found

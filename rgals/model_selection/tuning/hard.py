@@ -72,7 +72,7 @@ def try_weights(given: Choice, budget: float) -> Trial | None:
 
     start = weights.index(1.0) if 1.0 in weights else len(weights) // 2
     weight, times = weights[outwards(lambda at: figure(weights[at]), len(weights), start)], 1.0
-    if figure(weight) <= without:
+    if not figure(weight) > without:
         return None
     if isinstance(measure.space.dimensions.get("reg"), Range):
         times = REGS[outwards(lambda at: figure(weight, REGS[at]), len(REGS), REGS.index(1.0))]

@@ -202,6 +202,7 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any]) -> Space:
     stops = _listed("n_iter", space.pop("n_iter", []), 1, 1 << 30, int)
     weights = _listed("hard_negatives", space.pop("hard_negatives", 0.0), 0.0, math.inf)
     ages = space.pop("half_life", None)
+    ages = ages.tolist() if isinstance(ages, np.ndarray) else ages
     half_lives = tuple(ages) if isinstance(ages, list) else () if ages in (None, 0) else (ages,)
     for name, value in space.items():
         if isinstance(value, tuple):
