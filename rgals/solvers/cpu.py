@@ -338,7 +338,11 @@ def coupling_shift(B: np.ndarray, solutions: np.ndarray, interaction: float, d: 
     k = len(B)
     H = interaction * d[:k]
     shift = np.zeros(len(d))
-    shift[:k] = H * np.linalg.solve(np.eye(k) - B * H, solutions)
+    try:
+        shift[:k] = H * np.linalg.solve(np.eye(k) - B * H, solutions)
+    except np.linalg.LinAlgError:
+        why = "a constant more for every score of a user costs nothing"
+        raise NumericalError(f"the items have no single minimiser: {why}; raise reg, or lower beta") from None
     return shift
 
 

@@ -340,6 +340,13 @@ def test_svd_gives_the_global_optimum(valued, K):
     assert loss.objective(X, P, Q, reg) == pytest.approx(closed_form_value(X, K, reg), rel=1e-10)
 
 
+@pytest.mark.parametrize("K", [1, 6])
+def test_rgx_without_anything_that_fixes_the_items_says_so(K):
+    """It was numpy's error of a singular matrix."""
+    with pytest.raises(NumericalError, match="no single minimiser.*raise reg, or lower beta"):
+        RGALS(K, RGX(alpha=0.0), reg=0, dtype="float64", random_state=0).fit(interactions(70, 40, seed=5))
+
+
 @pytest.mark.parametrize("what", ["identity", "ones", "blocks", "one user"])
 @pytest.mark.parametrize("K", [1, 2, 5, 30])
 def test_svd_takes_spectra_of_equal_values(what, K):
