@@ -24,6 +24,7 @@ from rgals.solvers.basis import Change, Factors, eigenbasis, metric, whitening
 from rgals.solvers.plan import Plan
 from rgals.solvers.prior import Prior
 
+SLACK = 1e-4  # of eigenvalues that are 0 but for rounding: a constant more for all scores of a user
 _AT_ONCE = 4096  # rows of a table of n_rows x K numbers that is never held as a whole
 
 
@@ -339,10 +340,13 @@ def coupling_shift(B: np.ndarray, solutions: np.ndarray, interaction: float, d: 
     H = interaction * d[:k]
     shift = np.zeros(len(d))
     try:
+        root = np.sqrt(H)
+        np.linalg.cholesky((1.0 + SLACK) * np.eye(k) - B * np.outer(root, root))
         shift[:k] = H * np.linalg.solve(np.eye(k) - B * H, solutions)
     except np.linalg.LinAlgError:
-        why = "a constant more for every score of a user costs nothing"
-        raise NumericalError(f"the items have no single minimiser: {why}; raise reg, or lower beta") from None
+        why = "their interaction weighs as much as all else, or more"
+        advice = "raise reg, or lower beta or n_negatives"
+        raise NumericalError(f"the items have no single minimiser: {why}; {advice}") from None
     return shift
 
 
