@@ -51,19 +51,16 @@ def item_factors(
     tall = n_users >= n_items
     short = min(users.shape)
     rank = min(n_factors, short)
-    if rank < short:
-        there, back = (matvec, rmatvec) if tall else (rmatvec, matvec)
-        gramian = LinearOperator((short, short), matvec=lambda x: back(there(x.ravel())), dtype=np.float64)
-        start = rng.standard_normal(short)
+    there, back = (matvec, rmatvec) if tall else (rmatvec, matvec)
+    gramian = LinearOperator((short, short), matvec=lambda x: back(there(x.ravel())), dtype=np.float64)
+    first = rng.standard_normal(short)
+    if rank < short and gramian.matvec(first).any():
         try:
-            _, basis = eigsh(gramian, k=rank, v0=start, tol=1e-24)
+            _, basis = eigsh(gramian, k=rank, v0=first, tol=1e-24)
         except ArpackError:  # many equal eigenvalues, as of an identity matrix
-            if gramian.matvec(start).any():
-                _, basis = eigsh(gramian, k=rank, v0=start, tol=0)
-            else:  # all are 0
-                basis = np.eye(short, rank)
-    else:
-        basis = np.eye(short)
+            _, basis = eigsh(gramian, k=rank, v0=first, tol=0)
+    else:  # all of it, or nothing
+        basis = np.eye(short, rank)
     if not tall:
         images = np.empty((n_items, rank))
         for j in range(rank):
