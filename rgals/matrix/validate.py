@@ -54,6 +54,8 @@ def _raw_arrays(X: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
             if len(bad):
                 at = f"{axis} index {index[bad[0]]}, outside 0..{size - 1}"
                 raise InputError(f"{name}: entry {bad[0]} has {at}")
+        if X.dtype.kind in "biu" and X.dtype.itemsize < 8:  # scipy adds duplicates in their own type
+            X = X.astype(np.float64)
     X = X.tocsr()
     return X.indptr, X.indices, X.data, X.shape, False
 

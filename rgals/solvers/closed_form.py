@@ -51,19 +51,16 @@ def item_factors(
     tall = n_users >= n_items
     short = min(users.shape)
     rank = min(n_factors, short)
-    if rank < short:
-        there, back = (matvec, rmatvec) if tall else (rmatvec, matvec)
-        gramian = LinearOperator((short, short), matvec=lambda x: back(there(x.ravel())), dtype=np.float64)
-        guess = rng.standard_normal(short)
+    there, back = (matvec, rmatvec) if tall else (rmatvec, matvec)
+    gramian = LinearOperator((short, short), matvec=lambda x: back(there(x.ravel())), dtype=np.float64)
+    first = rng.standard_normal(short)
+    if rank < short and gramian.matvec(first).any():
         try:
-            _, basis = eigsh(gramian, k=rank, v0=guess, tol=1e-24)
+            _, basis = eigsh(gramian, k=rank, v0=first, tol=1e-24)
         except ArpackError:  # many equal eigenvalues, as of an identity matrix
-            if gramian.matvec(guess).any():
-                _, basis = eigsh(gramian, k=rank, v0=guess, tol=0)
-            else:  # all are 0
-                basis = np.eye(short, rank)
-    else:
-        basis = np.eye(short)
+            _, basis = eigsh(gramian, k=rank, v0=first, tol=0)
+    else:  # all of it, or nothing
+        basis = np.eye(short, rank)
     if not tall:
         basis = np.stack([rmatvec(column) for column in basis.T], axis=1)
     triangle: Any = np.empty((0, rank))

@@ -24,6 +24,7 @@ from rgals.solvers.basis import Change, Factors, eigenbasis, metric, whitening
 from rgals.solvers.plan import Plan
 from rgals.solvers.prior import Prior
 
+SLACK = 1e-4  # of eigenvalues that are 0 but for rounding: a constant more for all scores of a user
 _AT_ONCE = 4096  # rows of a table of n_rows x K numbers that is never held as a whole
 
 
@@ -146,7 +147,9 @@ class Solve:
         """The basis in which the part that all rows share is diagonal."""
         side, fixed = self.side, self.fixed
         G = fixed.gramian(side.gram_weight, self.n_threads)
-        u = self._sums(fixed.array)[1] if side.interaction and not side.coupled else None
+        u, weight = None, side.gram_weight
+        if side.interaction and not side.coupled:
+            u = sums.column_sums(fixed.array, weight, weight, self.n_threads)[1]
         if not np.isfinite(G).all():
             row = int(np.argmin(np.isfinite(fixed.array).all(axis=1)))
             raise NumericalError(f"the Gramian of the fixed side is not finite; see its row {row}")
@@ -180,9 +183,6 @@ class Solve:
             gram.multiply(block, back, block, self.n_threads)
             self.out[some] = block
 
-    def _sums(self, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return sums.column_sums(factors, self.side.gram_weight, self.side.linear_weight, self.n_threads)
-
     def _basis(self, s: np.ndarray) -> Basis:
         dtype = self.rotated.dtype
         return Basis(self.rotated, aligned(self.d.astype(dtype)), aligned(s.astype(dtype)))
@@ -210,23 +210,17 @@ class Solve:
             for all_work, steps in ((block.iterated, self.steps), (block.exact, None)):
                 for work in plan.launches(block, all_work):  # Ctrl-C is answered between two launches
                     rows.solve(work, given, basis, found, self.n_threads, steps)
-        self._check(result)
+        raise_for_rows(result.info, self.out.dtype, self.first)
         value = float(result.value.sum())
         if not np.isfinite(value):
             bad = ~np.isfinite(self.out).all(axis=1)
             raise_for_rows(np.where(bad, -2, 0), self.out.dtype, self.first)
         return self.out, value
 
-    def _check(self, result: Result) -> None:
-        raise_for_rows(result.info, self.out.dtype, self.first)
-
     def coupling_sums(self) -> tuple[np.ndarray, np.ndarray]:
         """``B = sum_r scale_r^2 A_r^-1`` and ``sum_r scale_r A_r^-1 b_r``: see `coupling_shift`."""
-        B, solutions = np.zeros((self.k, self.k)), np.zeros(self.k)
-        for inverses, pulled in (self._sums_of_weighted(), self._sums_of_diagonal()):
-            B += inverses
-            solutions += pulled
-        return B, solutions
+        (B, solutions), (inverses, pulled) = self._sums_of_weighted(), self._sums_of_diagonal()
+        return B + inverses, solutions + pulled
 
     def _sums_of_weighted(self) -> tuple[np.ndarray, np.ndarray]:
         """``B`` and ``sum_r scale_r A_r^-1 b_r`` of the rows that have weights of their own."""
@@ -235,7 +229,7 @@ class Solve:
             return np.zeros((k, k)), np.zeros(k)
         parts = ((work, *self._part(at, given, result)) for at, given, work in plan.coupled_blocks())
         B, solutions = rows.coupling_sums(parts, self._basis(self.s), self.n_threads)
-        self._check(result)
+        raise_for_rows(result.info, self.out.dtype, self.first)
         return B[:k, :k], solutions[:k]
 
     def _sums_of_diagonal(self) -> tuple[np.ndarray, np.ndarray]:
@@ -249,7 +243,7 @@ class Solve:
             some = others[start : start + _AT_ONCE]
             D = np.outer(side.scale[some], self.d[:k]) + side.ridge[some, None]
             result.info[some[~(D.min(axis=1) > np.finfo(self.out.dtype).tiny)]] = NOT_POSITIVE
-            self._check(result)
+            raise_for_rows(result.info, self.out.dtype, self.first)
             total += side.scale[some] ** 2 @ (1.0 / D)
         if not len(plan.diagonal):
             return np.diag(total), np.zeros(k)
@@ -257,7 +251,7 @@ class Solve:
         for block in plan.blocks():
             given, found = self._part(block.at, block.rows, result)
             diagonal.solve(block.diagonal, given, self._basis(self.s), found, self.n_threads)
-        self._check(result)
+        raise_for_rows(result.info, self.out.dtype, self.first)
         return np.diag(total), self.pull(self.out)
 
     def _majorised_coupling(self, back: np.ndarray) -> np.ndarray:
@@ -338,7 +332,14 @@ def coupling_shift(B: np.ndarray, solutions: np.ndarray, interaction: float, d: 
     k = len(B)
     H = interaction * d[:k]
     shift = np.zeros(len(d))
-    shift[:k] = H * np.linalg.solve(np.eye(k) - B * H, solutions)
+    try:
+        root = np.sqrt(H)
+        np.linalg.cholesky((1.0 + SLACK) * np.eye(k) - B * np.outer(root, root))
+        shift[:k] = H * np.linalg.solve(np.eye(k) - B * H, solutions)
+    except np.linalg.LinAlgError:
+        why = "their interaction weighs as much as all else, or more"
+        advice = "raise reg, or lower beta or n_negatives"
+        raise NumericalError(f"the items have no single minimiser: {why}; {advice}") from None
     return shift
 
 

@@ -78,7 +78,8 @@ class Prior:
         for part, _, pulls in self._blocks:
             right += pulls @ factors[part].astype(np.float64)
         if self.features.shape[1] <= DIRECT:
-            self.weights = scipy.linalg.cho_solve(self._factor, right, check_finite=False)
+            found = scipy.linalg.cho_solve(self._factor, right, check_finite=False)
+            self.weights = np.ascontiguousarray(found)  # as a file gives them back: products round alike
         else:
             self.weights = self._iterate(right)
         self._moments = right

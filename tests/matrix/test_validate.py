@@ -245,3 +245,18 @@ def test_more_than_two_to_the_31_interactions(monkeypatch, tally):
         with pytest.raises(InsufficientMemoryError, match="K=64.*2,147,483,656 interactions"):
             RGALS(K=64).fit(matrix)
     count.check()
+
+
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int8, np.int16, np.int32, np.int64, np.float32])
+@pytest.mark.parametrize("form", ["coo", "csr", "csc"])
+def test_duplicates_are_added_in_any_type(dtype, form):
+    """Pairs of a COO matrix were added in its own type: 200 + 200 was 144, and True + True 1."""
+    most = 1 if dtype is bool else min(np.iinfo(dtype).max, 2**30) if np.dtype(dtype).kind in "iu" else 3
+    rows, cols, values = np.array([0, 0, 0, 1]), np.array([2, 2, 2, 0]), np.full(4, most, dtype)
+    X = sp.coo_array((values, (rows, cols)), shape=(2, 3))
+    if form == "csr":
+        X = sp.csr_array((values, cols, np.array([0, 3, 4])), shape=(2, 3))
+    elif form == "csc":
+        X = sp.csc_array((values[[3, 0, 1, 2]], rows[[3, 0, 1, 2]], np.array([0, 1, 1, 4])), shape=(2, 3))
+    found = as_csr(X, dtype=np.float64).to_scipy(np.float64).toarray()
+    np.testing.assert_array_equal(found, [[0, 0, 3.0 * most], [most, 0, 0]])

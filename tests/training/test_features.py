@@ -236,6 +236,15 @@ def test_weights_that_are_not_found_are_an_error(features, rng, monkeypatch):
         Prior(features["item_features"], 1e-9, rng.random(35)).regress(rng.standard_normal((35, 4)))
 
 
+@pytest.mark.parametrize("direct", [4096, 0])
+def test_weights_lie_as_a_file_gives_them_back(direct, features, rng, monkeypatch):
+    """In the other order a loaded model rounded otherwise."""
+    monkeypatch.setattr(prior_module, "DIRECT", direct)
+    prior = Prior(features["item_features"], 1.0, rng.random(35))
+    prior.regress(rng.standard_normal((35, 4)))
+    assert prior.weights.flags.c_contiguous
+
+
 @pytest.mark.parametrize("size", [1e9, 1e200])
 def test_collinear_features_of_any_size_end_in_an_error_of_ours(X, size):
     """It was scipy's, or none and weights of NaN."""
