@@ -17,14 +17,6 @@ from rgals.runtime.errors import FileFormatError, InputError, InputTypeError, Sh
 from rgals.runtime.lazy import optional
 
 
-def _take(frame: Any, at: int) -> Any:
-    if hasattr(frame, "column_names"):
-        return frame.column(at)
-    if hasattr(frame, "get_column"):
-        return frame.to_series(at)
-    return frame.iloc[:, at]
-
-
 def refuse_missing(column: Any, role: str, where: Callable[[int], str]) -> None:
     """Raise for the first row without an id, where the column can tell."""
     is_missing = getattr(column, "is_null", None) or getattr(column, "isna", None)
@@ -78,11 +70,13 @@ def _time_column(column: Any, where: Callable[[int], str]) -> np.ndarray:
 def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:
     """Columns of a DataFrame or an arrow table."""
     where = partial("{}, row {}".format, origin)
-    names = list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
+    is_arrow, is_polars = hasattr(frame, "column_names"), hasattr(frame, "get_column")
+    take = frame.column if is_arrow else frame.to_series if is_polars else lambda at: frame.iloc[:, at]
+    names = list(frame.column_names if is_arrow else frame.columns)
     if frame.shape[0] == 0:
         raise InputError(f"{origin} holds no rows")
     at = choose(names, len(names), wanted, [True] * len(names), origin)
-    return _columns({role: _take(frame, position) for role, position in at.items()}, where)
+    return _columns({role: take(position) for role, position in at.items()}, where)
 
 
 def _columns(given: dict[str, Any], where: Callable[[int], str]) -> Columns:
