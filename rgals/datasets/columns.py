@@ -93,7 +93,8 @@ def _there_are(names: Sequence[str] | None, n_columns: int) -> str:
 
 
 def _locate(role: str, want: str | int, names: Sequence[str] | None, n_columns: int, origin: str) -> int:
-    if isinstance(want, bool) or not isinstance(want, str | int):
+    of_several_levels = isinstance(want, tuple) and want in (names or ())
+    if isinstance(want, bool) or not (isinstance(want, str | int) or of_several_levels):
         raise ParameterError(role, want, "give a column name, a position from 0, or None")
     if names is not None and want in names:
         return _only(list(names), want, role, origin)  # type: ignore[arg-type]

@@ -17,14 +17,6 @@ from rgals.runtime.errors import FileFormatError, InputError, InputTypeError, Sh
 from rgals.runtime.lazy import optional
 
 
-def _take(frame: Any, at: int) -> Any:
-    if hasattr(frame, "column_names"):
-        return frame.column(at)
-    if hasattr(frame, "get_column"):
-        return frame.to_series(at)
-    return frame.iloc[:, at]
-
-
 def refuse_missing(column: Any, role: str, where: Callable[[int], str]) -> None:
     """Raise for the first row without an id, where the column can tell."""
     is_missing = getattr(column, "is_null", None) or getattr(column, "isna", None)
@@ -36,45 +28,55 @@ def _id_column(column: Any, role: str, where: Callable[[int], str]) -> Coded:
     """Codes and sorted labels of a column of ids."""
     refuse_missing(column, role, where)
     try:
-        if hasattr(column, "chunks"):  # arrow
-            known = numbering()
-            return sort_codes(np.concatenate([codes_of(part, known) for part in column.chunks]), list(known))
+        if hasattr(column, "dictionary_encode"):  # arrow
+            known, parts = numbering(), getattr(column, "chunks", [column])
+            return sort_codes(np.concatenate([codes_of(part, known) for part in parts]), list(known))
         if hasattr(column, "factorize"):  # pandas
             return sort_codes(*column.factorize())
         return encode(as_labels(column.to_numpy() if hasattr(column, "to_numpy") else column))
-    except InputTypeError as error:
-        raise InputTypeError(f"{role}: {error}") from error
+    except (TypeError, NotImplementedError):  # what is no id, or what the package has no codes of
+        try:  # one by one: by the rows of the column instead of those of its distinct ids
+            return encode(as_labels(column))
+        except InputTypeError as error:
+            raise InputTypeError(f"{role}: {error}") from error
 
 
 def number_column(column: Any, role: str, where: Callable[[int], str]) -> np.ndarray:
     """A column of values or splits as numbers."""
     array = np.asarray(column)
+    if array.ndim != 1:
+        raise ShapeError(f"the {role}s must have one dimension, not the shape {array.shape}")
     if array.dtype.kind in "biuf":
         return array
-    items = array.tolist()
+    # Of dates and durations in nanoseconds, `tolist` makes integers.
+    items = list(map(str, array)) if array.dtype.kind in "mM" else array.tolist()
     refuse([not is_number(item) for item in items], where, f"the {role} {{!r}} is not a number", items)
     return np.array(items, np.float64)
 
 
 def _time_column(column: Any, where: Callable[[int], str]) -> np.ndarray:
+    refuse_missing(column, "timestamp", where)
     array = np.asarray(column)
     if array.dtype.kind == "O" and hasattr(column, "dt") and hasattr(column.dtype, "tz"):  # pandas with zones
         array = column.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy()
     if array.dtype.kind == "O":
         items = array.tolist()
-        refuse([x is None or x != x for x in items], where, "the timestamp is missing")
-        array = array if any(map(is_moment, items)) else array.astype(np.float64)
+        refuse([str(x) in ("None", "nan", "NaT", "<NA>") for x in items], where, "the timestamp is missing")
+        numeric = all(map(is_number, items)) and not any(map(is_moment, items))
+        array = array.astype(np.float64) if numeric else array
     return array
 
 
 def frame_columns(frame: Any, wanted: dict[str, Any], origin: str) -> Columns:
     """Columns of a DataFrame or an arrow table."""
     where = partial("{}, row {}".format, origin)
-    names = list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
+    is_arrow, is_polars = hasattr(frame, "column_names"), hasattr(frame, "get_column")
+    take = frame.column if is_arrow else frame.to_series if is_polars else lambda at: frame.iloc[:, at]
+    names = list(frame.column_names if is_arrow else frame.columns)
     if frame.shape[0] == 0:
         raise InputError(f"{origin} holds no rows")
     at = choose(names, len(names), wanted, [True] * len(names), origin)
-    return _columns({role: _take(frame, position) for role, position in at.items()}, where)
+    return _columns({role: take(position) for role, position in at.items()}, where)
 
 
 def _columns(given: dict[str, Any], where: Callable[[int], str]) -> Columns:
@@ -129,6 +131,8 @@ def array_columns(source: tuple, wanted: dict[str, Any]) -> Columns:
         if not left_out and (isinstance(column, str | bytes) or not hasattr(column, "__len__")):
             found = f"the {role} is {column!r:.40}"
             raise InputTypeError(f"give arrays (users, items[, values[, timestamps]]); {found}")
+        if isinstance(column, np.ma.MaskedArray):
+            refuse(np.ma.getmaskarray(column), "row {}".format, f"the {role} is missing")
     sizes = [len(column) for column in source if column is not None]
     if len(set(sizes)) > 1:
         raise ShapeError(f"the arrays must have the same length; they have {sizes}")

@@ -345,7 +345,8 @@ def timestamps(column: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
         refuse(exact.astype(column.dtype) != column, where, "the timestamp {} is not in 1678 to 2262", column)
         return exact.astype(np.int64)
     if column.dtype.kind in "bui":
-        return column.astype(np.int64)
+        wide = column.dtype == np.uint64 and column.max(initial=0) > np.iinfo(np.int64).max
+        return column.astype(np.float64 if wide else np.int64)
     if column.dtype.kind == "f":
         refuse(~np.isfinite(column), where, "the timestamp is {}; it must be finite", column)
         return column.astype(np.float64)

@@ -283,7 +283,7 @@ class FactorRanker(Fitted):
         check_choice("unknown", unknown, ("error", *COLD))
         check_choice("exclude", exclude, ("train", None))
         snapshot: Snapshot = self._state()
-        asked = user_ids if isinstance(user_ids, Positions) else as_labels(user_ids)
+        asked: Any = user_ids if isinstance(user_ids, Positions) else as_labels(user_ids)
         rows = snapshot.users.index(asked, missing="error" if unknown == "error" else "mark")
         filters = _open(snapshot, candidates, exclude_items, len(rows))
         known, new = np.flatnonzero(rows >= 0), np.flatnonzero(rows < 0)

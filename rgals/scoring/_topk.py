@@ -214,9 +214,7 @@ def topk(
     scale = read_only(np.asarray([] if item_scale is None else item_scale, queries.dtype))
     if item_scale is not None and scale.shape != (n_items,):
         raise ShapeError(f"item_scale has shape {scale.shape}, expected ({n_items},): one factor an item")
-    blocked = np.empty(0, np.int32)
-    if exclude_items is not None:
-        blocked = _as_item_list("exclude_items", exclude_items, n_items)
+    blocked = _as_item_list("exclude_items", [] if exclude_items is None else exclude_items, n_items)
     entry = 4 + queries.dtype.itemsize
     if is_matrix(candidates):
         require_lists(n_queries, n, entry)

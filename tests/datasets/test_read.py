@@ -7,6 +7,7 @@ import gzip
 import lzma
 import os
 import re
+import uuid
 
 import numpy as np
 import pytest
@@ -366,6 +367,51 @@ def test_options_are_checked(write):
         read_interactions("no/such/file.csv")
     with pytest.raises(IsADirectoryError):
         read_interactions(path.parent)
+
+
+def test_columns_of_arrow_and_of_several_levels_are_read():
+    pa, pd = (pytest.importorskip(name) for name in ("pyarrow", "pandas"))
+    check(read_interactions(pa.RecordBatch.from_pydict(COLUMNS)))
+    users, items = pa.array(["b", "a"]), pa.array([uuid.UUID(int=k).bytes for k in (1, 2)], pa.uuid())
+    data = read_interactions((users, items))
+    assert data.user_ids.tolist() == ["a", "b"] and data.item_ids[1].endswith("-000000000002")
+    frame = pd.DataFrame({("who", "x"): ["b", "a"], ("what", "x"): [1, 2]})
+    data = read_interactions(frame, user=("who", "x"), item=("what", "x"))
+    assert data.user_ids.tolist() == ["a", "b"] and data.matrix.toarray().tolist() == [[0, 1], [1, 0]]
+
+
+def test_odd_columns_are_refused_with_their_row_whatever_the_package():
+    pa, pd, pl = (pytest.importorskip(name) for name in ("pyarrow", "pandas", "polars"))
+    good = {"user": [1, 1, 2], "item": [1, 2, 2]}
+    for kind in (pd.DataFrame, pl.DataFrame, pa.table, lambda columns: tuple(columns.values())):
+        with pytest.raises(InputTypeError, match="user: ids must be integers or strings; row 2 holds 2.5"):
+            read_interactions(kind(good | {"user": [1.0, 1.0, 2.5]}))
+        with pytest.raises(InputTypeError, match="user: ids must be integers or strings; row 0 holds"):
+            read_interactions(kind(good | {"user": [[1], [1], [2]]}))
+        hours = np.array([1, 2, 3], "m8[h]").astype("m8[ns]")
+        for column in (hours, np.datetime64("2024-01-01", "ns") + hours):
+            with pytest.raises(InputError, match="row 0: the value .* is not a number"):
+                read_interactions(kind(good | {"value": column}))
+    frame = pd.DataFrame(good)
+    for column in (pd.array(["2024-01-01", None, "2024-01-02"], "string"), pd.array([1, None, 2], "Int64")):
+        with pytest.raises(InputError, match="row 1: the timestamp is missing"):
+            read_interactions(frame.assign(time=column))
+        with pytest.raises(InputError, match="row 1: the timestamp is missing"):
+            read_interactions((*good.values(), None, list(column)))
+    with pytest.raises(
+        FileFormatError, match="row 0: the timestamp '2024-01' is neither a number nor a date"
+    ):
+        read_interactions(frame.assign(time=pd.period_range("2024-01", periods=3, freq="M")))
+    with pytest.raises(RgalsError, match="the values must have one dimension"):
+        read_interactions((*good.values(), np.ones((3, 1))))
+    masked = np.ma.array([1, 2, 3], mask=[False, True, False])
+    for k, role in enumerate(("user", "item", "value", "timestamp")):
+        columns = [*good.values(), [1, 1, 1], [1, 2, 3]]
+        columns[k] = masked
+        with pytest.raises(InputError, match=f"row 1: the {role} is missing"):
+            read_interactions(tuple(columns))
+    late = read_interactions((*good.values(), None, np.array([2**63, 1, 2], np.uint64)))
+    assert late.timestamp.tolist() == [2.0**63, 1, 2]
 
 
 def test_faults_in_arrays_name_the_row():
