@@ -15,6 +15,7 @@ from rgals.datasets.layout import DOUBLED, Layout, check, detect, locate
 from rgals.datasets.lines import line_batches, pairs
 from rgals.datasets.read import form_of
 from rgals.datasets.text import Batches, arrow_batches, csv_batches, refuse_header
+from rgals.matrix.store import DESCRIPTION
 from rgals.runtime.errors import FileFormatError, InputError, InputTypeError
 from rgals.runtime.lazy import optional
 
@@ -41,10 +42,21 @@ def files_of(sources: Any) -> list[Path]:
             advice = "give paths of parquet or text files, or of folders of them"
             raise InputTypeError(f"{advice}, not {type(source).__name__}")
         path = Path(source)
-        inside = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith((".", "_")))
-        if path.is_dir() and not inside:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        # Hidden folders hold copies and what is not complete: .ipynb_checkpoints, _temporary.
+        names = (p.relative_to(path) for p in path.rglob("*"))
+        inside = sorted(path / p for p in names if not any(part.startswith((".", "_")) for part in p.parts))
+        for p in inside:
+            if p.is_symlink() and not p.is_file():
+                raise InputError(f"{p} is a link that is not followed; give what it leads to as a source")
+            if p.name == DESCRIPTION:
+                raise InputError(f"{p.parent} is a store already; rgals.matrix.open_matrix opens it")
+        inside = [p for p in inside if p.is_file()]
+        if not inside:
             raise InputError(f"{path} is a folder without files; give parquet or text files")
-        found += inside if path.is_dir() else [path]
+        found += inside
     if not found:
         raise InputError("there are no sources; give paths of parquet or text files")
     return found
