@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     """Load, score block by block, write."""
     check_int("batch_size", args.batch_size, 1)
     if args.output != "-":
-        shared.check_output(args.output)
+        shared.check_output(args.output, args.model, args.new_users, args.candidates, args.exclude)
         choose_format(args.output)
     model = RGALS.load(args.model)
     items = model._state().items

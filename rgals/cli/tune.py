@@ -54,9 +54,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, tune, save, print the table."""
-    shared.check_output(args.output)
+    shared.check_output(args.output, args.data, args.journal)
     if args.journal is not None:
-        shared.check_output(args.journal)
+        shared.check_output(args.journal, args.data)
     space = dict(map(_entry, args.space))
     if args.K is not None:
         space["K"] = _values(args.K, "K")

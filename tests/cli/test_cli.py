@@ -101,6 +101,35 @@ def test_convert_makes_a_store_that_fit_takes(folder, tmp_path, capsys):
     assert "exists" in capsys.readouterr().err
 
 
+def test_a_store_is_as_it_was_converted(folder, tmp_path, capsys):
+    pytest.importorskip("pyarrow")
+    store, model = tmp_path / "data.rgals", folder / "model.npz"
+    assert main(["convert", str(folder / "ratings.csv"), "-o", str(store), "-q"]) == 0
+    for option in (("--min-value", "4"), ("--duplicates", "max"), ("--no-header",)):
+        said = error_of(capsys, "fit", store, "-o", tmp_path / "m.npz", *option)
+        assert "rgals convert" in said and "options of reading" in said
+    for command in (("evaluate", model, store), ("tune", store, "-o", tmp_path / "m.npz")):
+        assert "takes stores, this takes files" in error_of(capsys, *command)
+    assert not (tmp_path / "m.npz").exists()
+
+
+def test_no_command_writes_over_what_it_reads_or_writes_else(folder, tmp_path, capsys):
+    ratings, model = tmp_path / "ratings.npz", tmp_path / "model.npz"
+    read_interactions(folder / "ratings.csv").save(ratings)
+    model.write_bytes((folder / "model.npz").read_bytes())
+    (tmp_path / "link.npz").symlink_to(ratings)
+    before = ratings.read_bytes(), model.read_bytes()
+    for command in (
+        ("fit", ratings, "-o", tmp_path / "link.npz"),
+        ("fit", ratings, "-o", tmp_path / "x.npz", "--hold-out", "0.2", "--held-out", ratings),
+        ("fit", ratings, "-o", tmp_path / "x.npz", "--hold-out", "0.2", "--held-out", tmp_path / "x.npz"),
+        ("recommend", model, "-o", model),
+        ("tune", ratings, "-o", tmp_path / "x.npz", "--journal", ratings),
+    ):
+        assert "would replace another file" in error_of(capsys, *command)
+    assert before == (ratings.read_bytes(), model.read_bytes()) and not (tmp_path / "x.npz").exists()
+
+
 def test_hold_out_divides_the_data(folder):
     data = read_interactions(folder / "ratings.csv")
     seen, held_out = RGALS.load(folder / "model.npz").seen_, read_interactions(folder / "test.npz")
