@@ -106,7 +106,11 @@ def read_data(args: argparse.Namespace, path: str | None = None, *, stores: bool
     options = {name: value for name, value in options.items() if value is not None} | given(args, _READ)
     if os.path.isdir(path) and (options or not stores):
         others = "`rgals fit` takes stores, this takes files"
-        why = "a store holds what `rgals convert` read, which takes the options of reading" if stores else others
+        why = (
+            "a store holds what `rgals convert` read, which takes the options of reading"
+            if stores
+            else others
+        )
         raise InputError(f"{path} is a folder: {why}")
     return open_matrix(path) if os.path.isdir(path) else read_interactions(path, **options)
 
@@ -121,7 +125,10 @@ def marked_parts(data: Interactions) -> tuple[Interactions, Interactions | None]
 def read_table(path: str) -> Any:
     """A table of features, csv or parquet, as a frame of pandas."""
     pandas = optional("pandas", "features need pandas: pip install pandas")
-    return (pandas.read_parquet if path.endswith(".parquet") else pandas.read_csv)(path)
+    try:
+        return (pandas.read_parquet if path.endswith(".parquet") else pandas.read_csv)(path)
+    except ValueError as error:  # as those of pandas, of pyarrow and of decoding are
+        raise InputError(f"{path} cannot be read as a table of features: {error}") from error
 
 
 def value_of(text: str) -> Any:

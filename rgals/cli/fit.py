@@ -15,7 +15,6 @@ user or item; numbers are standardised, every other column becomes a column for 
 
 import argparse
 import time
-from typing import Any
 
 from rgals.cli import _shared as shared
 from rgals.estimator import RGALS

@@ -22,7 +22,7 @@ from rgals.estimator import RGALS
 from rgals.runtime.checks import check_int
 from rgals.scoring import recommend_all
 from rgals.scoring._streaming import Task
-from rgals.scoring._tables import Batch, choose_format, write_text
+from rgals.scoring._tables import Batch, check_writable, choose_format, write_text
 
 _AT_ONCE = 8192
 
@@ -66,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
     users, new, new_ids = _who(args, model, items)
     if args.output == "-":
         task = Task(model, args.n, users, new, new_ids, filters, cold)
+        check_writable("csv", task.labels, "user")
+        check_writable("csv", task.items, "item")
         write_text(sys.stdout, "csv", _batches(task, args.batch_size), task.items)
         return 0
     how: dict[str, Any] = {"batch_size": args.batch_size, "resume": not args.anew, **filters}
