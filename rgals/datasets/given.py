@@ -147,6 +147,16 @@ def beside(
     return matrix, *unknown
 
 
+def by_ids(name: str, filter_: Any, users: IdMap, items: IdMap | None, rows: np.ndarray | None) -> Any:
+    """A filter with ids (a store, `Interactions`) as a matrix of some users; others as they are."""
+    if name == "exclude" and isinstance(filter_, tuple | list):
+        return tuple(by_ids(name, part, users, items, rows) for part in filter_)
+    if not hasattr(filter_, "user_ids"):
+        return filter_
+    matrix = as_csr(beside(filter_, users, items, name=name)[0], name=name, dislikes=name == "exclude")
+    return matrix if rows is None else matrix.take_rows(rows)
+
+
 def no_ids(name: str) -> InputError:
     """Interactions have ids, and the model has none."""
     return InputError(

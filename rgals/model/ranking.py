@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from sklearn.utils.validation import _check_feature_names
 
-from rgals.datasets.given import given, in_columns
+from rgals.datasets.given import by_ids, given, in_columns
 from rgals.datasets.ids import as_labels
 from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
@@ -230,6 +230,9 @@ class FactorRanker(Fitted):
         """
         snapshot: Snapshot = self._state()
         rows = snapshot.rows_of("user", users, "users")
+        ids = snapshot.users, None if snapshot.item_ids is None else snapshot.items
+        exclude = by_ids("exclude", exclude, *ids, rows)
+        candidates = by_ids("candidates", candidates, *ids, rows)
         filters = _open(snapshot, candidates, exclude_items, len(rows))
         ids, scores = self._rank(snapshot, *snapshot.of_users(rows), n, cold, exclude, filters)
         asked = snapshot.named("user", rows, users)
@@ -355,6 +358,7 @@ class FactorRanker(Fitted):
             X_rows = in_columns(found, snapshot.items if snapshot.item_ids is not None else None, "X_rows")
             dtype, dislikes = snapshot.item_factors.dtype, takes_dislikes(self)
             rows = as_csr(X_rows, name="X_rows", dtype=dtype, n_cols=n_items, dislikes=dislikes)
+            rows = rows.slice_rows(0, rows.n_rows)  # those of a store are read
         rows, prior, users = snapshot.described(rows, user_features, users)
         queries = self._fold_in(snapshot, rows, *(() if prior is None else (prior,)))
         filters = _open(snapshot, candidates, exclude_items, len(queries))

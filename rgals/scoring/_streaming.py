@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rgals.datasets.given import given, in_columns
+from rgals.datasets.given import by_ids, given, in_columns
 from rgals.datasets.ids import Positions, as_labels
 from rgals.files.atomic import atomic_file
 from rgals.losses.base import takes_dislikes
@@ -223,6 +223,10 @@ class Task:
         ids = self.model.item_ids_
         self.items = np.arange(len(item_factors)) if ids is None else ids
         self._state = state
+        if self.new is None:
+            ids = state.users, None if state.item_ids is None else state.items
+            asked = None if users is None else self.rows
+            filters = {name: by_ids(name, value, *ids, asked) for name, value in filters.items()}
         shape = len(self), len(item_factors)
         self.filters = {name: self._filter(name, value, shape) for name, value in filters.items()}
         # What is wrong with the filters shows here, before anything is written.
