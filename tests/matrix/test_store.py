@@ -228,6 +228,9 @@ def test_a_sample_of_users_is_in_memory(shops):
     assert some.matrix.shape == (20, data.n_items)
     np.testing.assert_array_equal(some.matrix.toarray(), data.matrix[at].toarray())
     assert store.sample(10**6).matrix.nnz == data.nnz
+    for n_users in (-1, 2.5, "20", None, True):
+        with pytest.raises(ParameterError, match="n_users="):
+            store.sample(n_users)
     assert fitted(some).user_factors_.shape == (20, 24)
 
 
