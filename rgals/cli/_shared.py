@@ -105,13 +105,8 @@ def read_data(args: argparse.Namespace, path: str | None = None, *, stores: bool
     options |= {"duplicates": args.duplicates, "header": args.header}
     options = {name: value for name, value in options.items() if value is not None} | given(args, _READ)
     if os.path.isdir(path) and (options or not stores):
-        others = "`rgals fit` takes stores, this takes files"
-        why = (
-            "a store holds what `rgals convert` read, which takes the options of reading"
-            if stores
-            else others
-        )
-        raise InputError(f"{path} is a folder: {why}")
+        how = "`rgals fit` alone takes a store, without options of reading, which `rgals convert` takes"
+        raise InputError(f"{path} is a folder: {how}")
     return open_matrix(path) if os.path.isdir(path) else read_interactions(path, **options)
 
 

@@ -290,15 +290,11 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
         why = f"{called}, and no two are user and item"
     else:
         why = f"the column {names[kinds.index('O')]!r} of {name} does not hold numbers"
-    raise InputError(f"{why}; {_lines(names, roles, numeric, name)}")
-
-
-def _lines(names: list, roles: dict[str, list], matrix: bool, name: str) -> str:
-    """The lines that would be right for a frame whose columns are not understood."""
     user, item = map(_quoted, _pair(names, roles, "..."))
     pairs, words = f'"user": {user}, "item": {item}', f"user={user}, item={item}"
     line = f"give columns={{{pairs}}}, or {_READ}({name}, {words}), if each row is an interaction"
-    return line + ('; columns="matrix" if each row is a user and each column an item' if matrix else "")
+    matrix = '; columns="matrix" if each row is a user and each column an item' if numeric else ""
+    raise InputError(f"{why}; {line}{matrix}")
 
 
 def _pair(names: list, roles: dict[str, list], other: Any) -> list:

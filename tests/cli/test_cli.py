@@ -107,9 +107,9 @@ def test_a_store_is_as_it_was_converted(folder, tmp_path, capsys):
     assert main(["convert", str(folder / "ratings.csv"), "-o", str(store), "-q"]) == 0
     for option in (("--min-value", "4"), ("--duplicates", "max"), ("--no-header",)):
         said = error_of(capsys, "fit", store, "-o", tmp_path / "m.npz", *option)
-        assert "rgals convert" in said and "options of reading" in said
+        assert "without options of reading, which `rgals convert` takes" in said
     for command in (("evaluate", model, store), ("tune", store, "-o", tmp_path / "m.npz")):
-        assert "takes stores, this takes files" in error_of(capsys, *command)
+        assert "`rgals fit` alone takes a store" in error_of(capsys, *command)
     assert not (tmp_path / "m.npz").exists()
 
 
