@@ -59,8 +59,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, unknown = build_parser().parse_known_args(argv)
     if unknown:
         args.usage_error(f"unrecognized arguments: {' '.join(unknown)}")
-    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
-        sys.stdout.reconfigure(encoding="utf-8")  # as all files are; Windows's code pages lack most ids
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started this, such as a daemon
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # As all files are, but at a terminal; Windows's code pages lack most ids. Names of files can be
+        # no text.
+        encoding = sys.stdout.encoding if sys.stdout.isatty() else "utf-8"
+        sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: _say(f"warning: {message}")

@@ -19,6 +19,7 @@ from rgals.datasets.given import given as dataset_given
 from rgals.datasets.interactions import DUPLICATES, TRAIN, VALIDATION
 from rgals.estimator import RGALS
 from rgals.losses import LOSSES, Loss, get_loss
+from rgals.matrix.store import open_matrix
 from rgals.runtime.errors import InputError, ModelFileError, ParameterError
 from rgals.runtime.lazy import optional
 from rgals.sgd import SGDRanker
@@ -98,12 +99,16 @@ def load(path: str) -> Any:
         raise
 
 
-def read_data(args: argparse.Namespace, path: str | None = None) -> Interactions:
-    """Read the data file of a command with the options of `add_read_options`."""
+def read_data(args: argparse.Namespace, path: str | None = None, *, stores: bool = False) -> Any:
+    """Read the data file of a command with the options of `add_read_options`; ``stores`` opens them, too."""
+    path = args.data if path is None else path
     options = {name: getattr(args, f"{name}_column") for name in _COLUMNS}
     options |= {"duplicates": args.duplicates, "header": args.header}
     options = {name: value for name, value in options.items() if value is not None} | given(args, _READ)
-    return read_interactions(args.data if path is None else path, **options)
+    if os.path.isdir(path) and (options or not stores):
+        how = "`rgals fit` alone takes a store, without options of reading, which `rgals convert` takes"
+        raise InputError(f"{path} is a folder: {how}")
+    return open_matrix(path) if os.path.isdir(path) else read_interactions(path, **options)
 
 
 def marked_parts(data: Interactions) -> tuple[Interactions, Interactions | None]:
@@ -116,7 +121,10 @@ def marked_parts(data: Interactions) -> tuple[Interactions, Interactions | None]
 def read_table(path: str) -> Any:
     """A table of features, csv or parquet, as a frame of pandas."""
     pandas = optional("pandas", "features need pandas: pip install pandas")
-    return (pandas.read_parquet if path.endswith(".parquet") else pandas.read_csv)(path)
+    try:
+        return (pandas.read_parquet if path.endswith(".parquet") else pandas.read_csv)(path)
+    except ValueError as error:  # as those of pandas, of pyarrow and of decoding are
+        raise InputError(f"{path} cannot be read as a table of features: {error}") from error
 
 
 def value_of(text: str) -> Any:
@@ -175,8 +183,10 @@ def align(data: Interactions, matrix: sp.csr_array, users: IdMap | None, items: 
     return known
 
 
-def check_output(path: str) -> None:
-    """Refuse, before long work, an output file that could not be written after it."""
+def check_output(path: str, *others: str | None) -> None:
+    """Refuse, before long work, an output that cannot be written after it, or is one of the other files."""
+    if os.path.realpath(path) in map(os.path.realpath, filter(None, others)):
+        raise InputError(f"{path} would replace another file of this command; give another name")
     folder = os.path.dirname(os.path.realpath(path))
     if os.path.isdir(path):
         raise InputError(f"{path} is a folder; give the name of a file")

@@ -22,7 +22,6 @@ from rgals.cli import _shared as shared
 from rgals.datasets import Interactions, make_implicit
 from rgals.datasets.ids import Positions
 from rgals.estimator import RGALS
-from rgals.losses import Loss
 from rgals.matrix.entries import random_parts
 from rgals.metrics import evaluate
 from rgals.warm import small
@@ -49,7 +48,12 @@ def run(args: argparse.Namespace) -> int:
     data = _read(args)
     if not args.quiet:
         shared.say("Preparing the compiled code (takes longer the first time) ...")
-    _warm_up(losses, parameters)
+    train, test = small()
+    for loss in losses:  # compiles, or loads from the cache, everything that is timed later
+        model = RGALS(loss=type(loss)(**loss.get_params()), **{**parameters, "n_iter": 1}).fit(train)
+        evaluate(model, train, test, metrics=METRICS)
+        if "item_exponent" in loss.get_params():  # by which "auto" weighs the items of larger data
+            model.set_params(loss__item_exponent=-0.1).fit(train)
 
     rows: list[list[Any]] = [["popularity", None, *_measure(Popularity().fit(data.train), data), None]]
     fitted: list[tuple[float, RGALS]] = []
@@ -61,7 +65,13 @@ def run(args: argparse.Namespace) -> int:
         model.fit(data.train, user_ids=data.user_ids, item_ids=data.item_ids)
         seconds = time.perf_counter() - started
         figures = _measure(model, data)
-        rows.append([model.loss_.name, _settings(model), *figures, f"{seconds:.2f}"])
+        # Numbers of the loss and the regularisation, given or found.
+        numbers = {**model.loss_.get_params(), "reg": model.reg_}
+        if not model.loss_.dislikes:
+            numbers.pop("dislike_weight", None)  # which weighs nothing
+        told = ((name, value) for name, value in numbers.items() if isinstance(value, float) and value)
+        settings = ", ".join(f"{name}={value:.3g}" for name, value in told)
+        rows.append([model.loss_.name, settings, *figures, f"{seconds:.2f}"])
         fitted.append((figures[0], model))
     print("\n" + shared.table(rows, ("method", "settings", *METRICS, "fit s")))
     _, best = max(fitted, key=lambda pair: pair[0])
@@ -81,25 +91,6 @@ def _read(args: argparse.Namespace) -> Interactions:
     print(f"{name}: {data.n_users:,} users, {data.n_items:,} items, {data.nnz:,} interactions")
     print(f"Fitted to {data.train.nnz:,}, measured on {data.test.nnz:,} held out ({how})", flush=True)
     return data
-
-
-def _warm_up(losses: list[Loss], parameters: dict[str, Any]) -> None:
-    """Compile, or load from the cache, everything that is timed later."""
-    train, test = small()
-    for loss in losses:
-        model = RGALS(loss=type(loss)(**loss.get_params()), **{**parameters, "n_iter": 1}).fit(train)
-        evaluate(model, train, test, metrics=METRICS)
-        if "item_exponent" in loss.get_params():  # by which "auto" weighs the items of larger data
-            model.set_params(loss__item_exponent=-0.1).fit(train)
-
-
-def _settings(model: RGALS) -> str:
-    """Numbers of the loss and the regularisation, given or found."""
-    numbers = {**model.loss_.get_params(), "reg": model.reg_}
-    if not model.loss_.dislikes:
-        numbers.pop("dislike_weight", None)  # which weighs nothing
-    told = {name: value for name, value in numbers.items() if isinstance(value, float) and value}
-    return ", ".join(f"{name}={value:.3g}" for name, value in told.items())
 
 
 def _measure(model: Any, data: Interactions) -> list[float]:

@@ -14,13 +14,10 @@ user or item; numbers are standardised, every other column becomes a column for 
 """
 
 import argparse
-import os
 import time
-from typing import Any
 
 from rgals.cli import _shared as shared
 from rgals.estimator import RGALS
-from rgals.matrix.store import open_matrix
 from rgals.model_selection import split_interactions
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.training.checkpoint import Checkpoint
@@ -67,11 +64,13 @@ def run(args: argparse.Namespace) -> int:
     if args.checkpoint is not None or args.checkpoint_every is not None:
         every = 1 if args.checkpoint_every is None else args.checkpoint_every
         checkpoint = Checkpoint(args.checkpoint, every)
-    for path in filter(None, (args.output, args.held_out)):
-        shared.check_output(path)
+    read = args.data, args.user_features, args.item_features
+    shared.check_output(args.output, args.held_out, *read)
+    if args.held_out is not None:
+        shared.check_output(args.held_out, *read)
     how = {"early_stopping": args.early_stopping, **shared.given(args, (*shared.FIT, *_STOPPING))}
     model = RGALS(loss=shared.parse_loss(args.loss), verbose=shared.progress(args), **how)
-    data: Any = open_matrix(args.data) if os.path.isdir(args.data) else shared.read_data(args)
+    data = shared.read_data(args, stores=True)
     train, validation, held_out = data, None, None
     if getattr(data, "split", None) is not None and not args.all:
         train, marked = shared.marked_parts(data)

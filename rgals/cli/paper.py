@@ -16,7 +16,7 @@ from typing import Any
 
 from rgals.cli import _shared as shared
 from rgals.compare import Comparison, Effort, compare
-from rgals.datasets import Interactions, prepare_paper, read_interactions
+from rgals.datasets import prepare_paper, read_interactions
 from rgals.datasets.paper import RECIPES
 from rgals.runtime.errors import InputError
 
@@ -66,22 +66,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     shared.add_options(parser, Effort, shared.EFFORT)
 
 
-def _raw(folder: str | None, name: str) -> Interactions | None:
-    """The raw data in a folder; None without one, as they are fetched then."""
-    if folder is None:
-        return None
-    found = sorted(Path(folder).glob(f"{name}.*"))
-    if not found:
-        advice = f"put {name}.npz, {name}.csv or the like there, or leave --data-dir out to fetch it"
-        raise InputError(f"{folder} has no file of {name}: {advice}")
-    return read_interactions(found[0])
-
-
 def run(args: argparse.Namespace) -> int:
     """Prepare, compare, print the table."""
     if args.table == "fig1" and args.output is None:
         raise InputError("a picture needs a folder: rgals paper fig1 -o FOLDER")
-    data, known = prepare_paper(args.data, _raw(args.data_dir, args.data)), SETS[args.data]
+    raw = None  # then they are fetched
+    if args.data_dir is not None:
+        found = sorted(Path(args.data_dir).glob(f"{args.data}.*"))
+        if not found:
+            advice = f"put {args.data}.npz, {args.data}.csv or the like there"
+            raise InputError(
+                f"{args.data_dir} has no file of {args.data}: {advice}, or leave --data-dir out to fetch it"
+            )
+        raw = read_interactions(found[0])
+    data, known = prepare_paper(args.data, raw), SETS[args.data]
     effort = Effort(**shared.given(args, shared.EFFORT))
     methods = list(_WATCHED) if args.table == "table2" else [ours for ours in METHODS.values() if ours]
     if args.table != "table2":

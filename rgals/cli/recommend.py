@@ -13,16 +13,16 @@ If the run is stopped, the same command goes on where it was, from FILE.partial.
 
 import argparse
 import sys
-from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from rgals.cli import _shared as shared
-from rgals.datasets.ids import IdMap, Positions
+from rgals.datasets.ids import Positions
 from rgals.estimator import RGALS
 from rgals.runtime.checks import check_int
 from rgals.scoring import recommend_all
 from rgals.scoring._streaming import Task
-from rgals.scoring._tables import Batch, choose_format, write_text
+from rgals.scoring._tables import check_writable, choose_format, write_text
 
 _AT_ONCE = 8192
 
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     """Load, score block by block, write."""
     check_int("batch_size", args.batch_size, 1)
     if args.output != "-":
-        shared.check_output(args.output)
+        shared.check_output(args.output, args.model, args.new_users, args.candidates, args.exclude)
         choose_format(args.output)
     model = RGALS.load(args.model)
     items = model._state().items
@@ -63,10 +63,19 @@ def run(args: argparse.Namespace) -> int:
         path = getattr(args, option)
         filters[name] = None if path is None else Positions(items.parse(shared.read_lines(path)))
     cold = "popular" if args.popular else "empty"
-    users, new, new_ids = _who(args, model, items)
+    users = new = new_ids = None
+    wanted = args.user if args.users_from is None else shared.read_lines(args.users_from)
+    if wanted is not None:
+        users = Positions(model._state().users.parse(wanted))
+    if args.new_users is not None:
+        data = shared.read_data(args, args.new_users)
+        new, new_ids = shared.align(data, data.matrix, None, items), data.user_ids
     if args.output == "-":
         task = Task(model, args.n, users, new, new_ids, filters, cold)
-        write_text(sys.stdout, "csv", _batches(task, args.batch_size), task.items)
+        check_writable("csv", task.labels, "user")
+        check_writable("csv", task.items, "item")
+        spans = pairwise([*range(0, len(task), args.batch_size), len(task)])
+        write_text(sys.stdout, "csv", ((task.names(*span), *task.score(*span)) for span in spans), task.items)
         return 0
     how: dict[str, Any] = {"batch_size": args.batch_size, "resume": not args.anew, **filters}
     who: dict[str, Any] = {"users": users, "X_new": new, "new_ids": new_ids, "cold": cold}
@@ -78,18 +87,3 @@ def run(args: argparse.Namespace) -> int:
         rate = written.users / max(written.seconds, 1e-9)
         shared.say(f"{what} written to {args.output} ({rate:,.0f} users/s)")
     return 0
-
-
-def _who(args: argparse.Namespace, model: RGALS, items: IdMap) -> tuple[Any, Any, Any]:
-    """Rows of known users, or a matrix of new ones and what they are called; all None for everybody."""
-    if args.new_users is not None:
-        data = shared.read_data(args, args.new_users)
-        return None, shared.align(data, data.matrix, None, items), data.user_ids
-    wanted = args.user if args.users_from is None else shared.read_lines(args.users_from)
-    return None if wanted is None else Positions(model._state().users.parse(wanted)), None, None
-
-
-def _batches(task: Task, size: int) -> Iterator[Batch]:
-    for start in range(0, len(task), size):
-        stop = min(start + size, len(task))
-        yield task.names(start, stop), *task.score(start, stop)

@@ -54,10 +54,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, tune, save, print the table."""
-    shared.check_output(args.output)
+    shared.check_output(args.output, args.data, args.journal)
     if args.journal is not None:
-        shared.check_output(args.journal)
-    space = dict(map(_entry, args.space))
+        shared.check_output(args.journal, args.data)
+    space: dict[str, Any] = {}
+    for text in args.space:
+        name, equals, value = text.partition("=")
+        if not equals or not value:
+            raise ParameterError("space", text, "write NAME=LOW:HIGH, NAME=A,B,C or NAME=VALUE")
+        ends = tuple(map(shared.value_of, value.split(":")))
+        space[name.strip()] = ends if len(ends) > 1 else _values(value, name)
     if args.K is not None:
         space["K"] = _values(args.K, "K")
     losses = [args.loss] if ":" in args.loss else [name.strip() for name in args.loss.split(",")]
@@ -79,15 +85,6 @@ def run(args: argparse.Namespace) -> int:
         shared.say(f"{len(found.trials)} fits{ended}; validation {figure}")
         shared.say(f"{found.model!r}\nsaved to {args.output}")
     return 0
-
-
-def _entry(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals or not value:
-        raise ParameterError("space", text, "write NAME=LOW:HIGH, NAME=A,B,C or NAME=VALUE")
-    if ":" in value:
-        return name.strip(), tuple(map(shared.value_of, value.split(":")))
-    return name.strip(), _values(value, name)
 
 
 def _values(text: str, name: str) -> Any:

@@ -15,6 +15,7 @@ from rgals.datasets.layout import DOUBLED, Layout, check, detect, locate
 from rgals.datasets.lines import line_batches, pairs
 from rgals.datasets.read import form_of
 from rgals.datasets.text import Batches, arrow_batches, csv_batches, refuse_header
+from rgals.matrix.store import DESCRIPTION
 from rgals.runtime.errors import FileFormatError, InputError, InputTypeError
 from rgals.runtime.lazy import optional
 
@@ -41,10 +42,21 @@ def files_of(sources: Any) -> list[Path]:
             advice = "give paths of parquet or text files, or of folders of them"
             raise InputTypeError(f"{advice}, not {type(source).__name__}")
         path = Path(source)
-        inside = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith((".", "_")))
-        if path.is_dir() and not inside:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        # Hidden folders hold copies and what is not complete: .ipynb_checkpoints, _temporary.
+        names = (p.relative_to(path) for p in path.rglob("*"))
+        inside = sorted(path / p for p in names if not any(part.startswith((".", "_")) for part in p.parts))
+        for p in inside:
+            if p.is_symlink() and not p.is_file():
+                raise InputError(f"{p} is a link that is not followed; give what it leads to as a source")
+            if p.name == DESCRIPTION:
+                raise InputError(f"{p.parent} is a store already; rgals.matrix.open_matrix opens it")
+        inside = [p for p in inside if p.is_file()]
+        if not inside:
             raise InputError(f"{path} is a folder without files; give parquet or text files")
-        found += inside if path.is_dir() else [path]
+        found += inside
     if not found:
         raise InputError("there are no sources; give paths of parquet or text files")
     return found
@@ -55,7 +67,7 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
     first, form = 0, form_of(path, wanted, "auto", options)
     if form == "parquet":
         for part, share in parquet_parts(path, wanted, _ROWS):
-            where = partial(_row, path, first)
+            where = partial(lambda first, k: f"{path}, row {first + k}", first)
             for role in ("user", "item"):
                 refuse_missing(part[role], role, where)
             value = number_column(part["value"], "value", where) if "value" in part else None
@@ -67,7 +79,8 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
     if form in ("jsonl", "lists"):
         for part, numbers in line_batches(pairs(path, form, wanted, options["encoding"])):
             user, item = (pa.array([text.strip() for text in part[role]]) for role in ("user", "item"))
-            yield Batch(user, item, part.get("value"), partial(_numbered, path, numbers), True, 0)
+            where = partial(lambda lines, k: f"{path}, line {lines[k]}", numbers)
+            yield Batch(user, item, part.get("value"), where, True, 0)
         return
     layout = detect(path, wanted, **options)
     try:
@@ -88,7 +101,8 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
             if layout.names is not None:
                 refuse_header(layout, again, first)
             user, item = ids
-            yield Batch(user, item, part.get("value"), partial(_line, layout, first), True, done)
+            where = partial(lambda first, k: locate(layout, first + k), first)
+            yield Batch(user, item, part.get("value"), where, True, done)
             first += len(again)
     except (ValueError, csv.Error) as error:
         if not isinstance(error, InputError):
@@ -111,15 +125,3 @@ def _rows(layout: Layout) -> Batches:
         done -= known
         if known < len(part["user"]):
             yield {role: column[known:] for role, column in part.items()}, at
-
-
-def _row(path: Path, first: int, k: int) -> str:
-    return f"{path}, row {first + k}"
-
-
-def _numbered(path: Path, numbers: np.ndarray, k: int) -> str:
-    return f"{path}, line {numbers[k]}"
-
-
-def _line(layout: Layout, first: int, k: int) -> str:
-    return locate(layout, first + k)

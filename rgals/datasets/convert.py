@@ -77,7 +77,8 @@ def convert(
     Parameters
     ----------
     sources : path or sequence of paths
-        Parquet files, text files as `read_interactions` takes them (csv, ``::``, jsonl ...), or folders.
+        Parquet files, text files as `read_interactions` takes them (csv, ``::``, jsonl ...), or folders, of
+        which names that begin with ``.`` or ``_`` are left out, and links to folders refused.
     out : path
         The folder of the store, which must not be there yet.
     memory : str or int, default "1GB"

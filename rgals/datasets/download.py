@@ -48,18 +48,13 @@ def _ask(url: str, headers: dict[str, str]) -> Any:
     return urllib.request.build_opener(_NoDowngrade).open(request, timeout=_TIMEOUT)
 
 
-def _tag(meta: Path, url: str) -> str:
-    """The server's tag of an unfinished download; empty if that came from another address, or has none."""
-    try:
-        found = json.loads(meta.read_text())
-        return found["tag"] if found["url"] == url else ""
-    except (OSError, ValueError, LookupError, TypeError):
-        return ""
-
-
 def _attempt(url: str, part: Path, meta: Path, progress: bool, label: str) -> None:
     """Bring ``part`` to its full length or raise."""
-    tag = _tag(meta, url)  # without one, nothing says that the rest would belong to what is there
+    try:
+        found = json.loads(meta.read_text())
+        tag = found["tag"] if found["url"] == url else ""
+    except (OSError, ValueError, LookupError, TypeError):
+        tag = ""  # without one, nothing says that the rest would belong to what is there
     done = part.stat().st_size if tag and part.exists() else 0
     headers = {"Range": f"bytes={done}-", "If-Range": tag} if done else {}
     with _ask(url, headers) as answer:

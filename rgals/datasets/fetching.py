@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -107,7 +108,15 @@ def fetch(
     """
     source = SOURCES[check_choice("name", name, available())]
     place = cache_folder(folder)
-    files = _with_urls(source, url)
+    files = source.files
+    if url is not None:
+        urls = (url,) if isinstance(url, str) else tuple(url)
+        if len(urls) != len(files):
+            raise ParameterError("url", url, f"{name} has {len(files)} file(s); give one for each")
+        for one in urls:
+            if urlsplit(one).scheme not in ("http", "https"):
+                raise ParameterError("url", one, "give an http or https address")
+        files = tuple(replace(file, urls=(one,)) for file, one in zip(files, urls, strict=True))
     paths = [_obtain(source, file, place, verify, progress) for file in files]
     digest = "-".join(file_digest(path, "sha256")[:12] for path in paths)
     kept = place / f"{source.name}.{digest}.npz"
@@ -121,20 +130,9 @@ def fetch(
     if verify and source.size is not None and got != source.size:
         problem = f"{name} has {_SIZE(*source.size)}; remove the file to fetch it again, or give verify=False"
         raise FileFormatError(f"{', '.join(map(str, paths))}: {_SIZE(*got)}, but {problem}")
-    data.save(kept)
+    with suppress(OSError):  # a folder that only others may fill: it is parsed again
+        data.save(kept)
     return data
-
-
-def _with_urls(source: Source, url: str | tuple[str, ...] | None) -> tuple[RemoteFile, ...]:
-    if url is None:
-        return source.files
-    urls = (url,) if isinstance(url, str) else tuple(url)
-    if len(urls) != len(source.files):
-        raise ParameterError("url", url, f"{source.name} has {len(source.files)} file(s); give one for each")
-    for one in urls:
-        if urlsplit(one).scheme not in ("http", "https"):
-            raise ParameterError("url", one, "give an http or https address")
-    return tuple(replace(file, urls=(one,)) for file, one in zip(source.files, urls, strict=True))
 
 
 def _obtain(source: Source, file: RemoteFile, place: Path, verify: bool, progress: bool) -> Path:

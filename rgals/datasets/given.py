@@ -147,6 +147,16 @@ def beside(
     return matrix, *unknown
 
 
+def by_ids(name: str, filter_: Any, users: IdMap, items: IdMap | None, rows: np.ndarray | None) -> Any:
+    """A filter with ids (a store, `Interactions`) as a matrix of some users; others as they are."""
+    if name == "exclude" and isinstance(filter_, tuple | list):
+        return tuple(by_ids(name, part, users, items, rows) for part in filter_)
+    if not hasattr(filter_, "user_ids"):
+        return filter_
+    matrix = as_csr(beside(filter_, users, items, name=name)[0], name=name, dislikes=name == "exclude")
+    return matrix if rows is None else matrix.take_rows(rows)
+
+
 def no_ids(name: str) -> InputError:
     """Interactions have ids, and the model has none."""
     return InputError(
@@ -280,15 +290,11 @@ def _is_matrix(frame: Any, columns: Any, name: str) -> bool:
         why = f"{called}, and no two are user and item"
     else:
         why = f"the column {names[kinds.index('O')]!r} of {name} does not hold numbers"
-    raise InputError(f"{why}; {_lines(names, roles, numeric, name)}")
-
-
-def _lines(names: list, roles: dict[str, list], matrix: bool, name: str) -> str:
-    """The lines that would be right for a frame whose columns are not understood."""
     user, item = map(_quoted, _pair(names, roles, "..."))
     pairs, words = f'"user": {user}, "item": {item}', f"user={user}, item={item}"
     line = f"give columns={{{pairs}}}, or {_READ}({name}, {words}), if each row is an interaction"
-    return line + ('; columns="matrix" if each row is a user and each column an item' if matrix else "")
+    matrix = '; columns="matrix" if each row is a user and each column an item' if numeric else ""
+    raise InputError(f"{why}; {line}{matrix}")
 
 
 def _pair(names: list, roles: dict[str, list], other: Any) -> list:

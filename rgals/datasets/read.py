@@ -174,10 +174,14 @@ def form_of(path: Path, wanted: dict[str, Any], form: str, text: dict[str, Any])
     if path.suffix == ".npz" or (start.startswith(_ZIP) and holds_arrays(path)):
         _unnamed(path, wanted)
         return "npz"
-    _refuse_suffix(path)
+    suffix = path.suffix.lower()
+    reader = next((reader for reader, ends in _READERS.items() if suffix in ends.split()), None)
+    if reader or suffix in _OTHERS.split():
+        line = f'read_interactions({reader}("{path}"))' if reader else "its content as csv, jsonl or parquet"
+        raise FileFormatError(f"{path}: files of the kind {suffix} are not read here; give {line}")
     with open_bytes(path) as packed:
         first = packed.read(1 << 10).removeprefix(codecs.BOM_UTF8).lstrip()[:1]
-    if path.suffix.lower() == ".json" and first == b"[":
+    if suffix == ".json" and first == b"[":
         advice = f'give read_interactions(pandas.read_json("{path}"))'
         raise FileFormatError(f"{path} is one JSON document, not a line for each interaction; {advice}")
     if form == "jsonl" or (form == "auto" and first == b"{"):
@@ -196,12 +200,3 @@ def _unnamed(source: Any, wanted: dict[str, Any]) -> Any:
             what = source if isinstance(source, Path) else f"a {type(source).__name__}"
             raise ParameterError(role, column, f"{what} has no columns to choose from; leave it out")
     return source
-
-
-def _refuse_suffix(path: Path) -> None:
-    """Refuse by name what is neither text nor any other form that is read here."""
-    suffix = path.suffix.lower()
-    reader = next((reader for reader, ends in _READERS.items() if suffix in ends.split()), None)
-    if reader or suffix in _OTHERS.split():
-        line = f'read_interactions({reader}("{path}"))' if reader else "its content as csv, jsonl or parquet"
-        raise FileFormatError(f"{path}: files of the kind {suffix} are not read here; give {line}")

@@ -7,6 +7,8 @@ from typing import Any
 
 from rgals.runtime.errors import InputError
 
+_FIRST = b'{"key": "setting"'  # how every journal begins
+
 
 class Journal:
     """Results by key, kept in a file of JSON lines; its first line is the setting that all results share."""
@@ -34,6 +36,8 @@ class Journal:
             except (ValueError, KeyError, TypeError) as error:
                 problem = f"line {number} is damaged ({error}); remove the file to start again"
                 raise InputError(f"{self.path}, {problem}") from error
+        if torn and not whole and not torn.startswith(_FIRST[: len(torn)]):
+            raise InputError(f"{self.path} is no journal; it stays as it is. Choose another place")
         if torn:
             os.truncate(self.path, len(content) - len(torn))
         if not self.records:

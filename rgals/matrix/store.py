@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rgals.matrix.mapped import Column, Ids, StoredCSR
+from rgals.runtime.checks import check_int
 from rgals.runtime.errors import FileFormatError
 
 DESCRIPTION, FORMAT, VERSION = "store.json", "rgals-store", 1
@@ -76,7 +77,7 @@ class Store:
 
         Parameters
         ----------
-        n_users : int
+        n_users : int, 0 or more; else a `ParameterError`
         random_state : int, default 0
 
         Returns
@@ -85,7 +86,7 @@ class Store:
             ``matrix`` (csr_array of float32), ``user_ids``, ``item_ids``; estimators take it as it is.
         """
         n, rng = self.shape[0], np.random.default_rng(random_state)
-        users = np.sort(rng.choice(n, min(n_users, n), replace=False))
+        users = np.sort(rng.choice(n, min(check_int("n_users", n_users, 0), n), replace=False))
         rows = self.matrix.take_rows(users)
         return Sample(rows.to_scipy(), np.array(self.user_ids[users]), np.asarray(self.item_ids))
 

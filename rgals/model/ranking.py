@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from sklearn.utils.validation import _check_feature_names
 
-from rgals.datasets.given import given, in_columns
+from rgals.datasets.given import by_ids, given, in_columns
 from rgals.datasets.ids import Positions, as_labels
 from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
@@ -197,7 +197,8 @@ class FactorRanker(Fitted):
             Length of each list; it may exceed the number of items.
         exclude : "train", None, sparse matrix of shape (B, N), or a tuple of these; default "train"
             Pairs that must not be returned: the training interactions, none, or those stored in a matrix with
-            a row for each *requested* user. ``("train", shown)`` excludes both.
+            a row for each *requested* user. ``("train", shown)`` excludes both. A store and `Interactions`
+            have ids, by which these users are found in them.
         candidates : sequence of item ids, Positions, or sparse matrix of shape (B, N), optional
             The only items that may be returned, for all or for each requested user.
         exclude_items : sequence of item ids, or Positions, optional
@@ -230,6 +231,8 @@ class FactorRanker(Fitted):
         """
         snapshot: Snapshot = self._state()
         rows = snapshot.rows_of("user", users, "users")
+        exclude = by_ids("exclude", exclude, *snapshot.labelled, rows)
+        candidates = by_ids("candidates", candidates, *snapshot.labelled, rows)
         filters = _open(snapshot, candidates, exclude_items, len(rows))
         ids, scores = self._rank(snapshot, *snapshot.of_users(rows), n, cold, exclude, filters)
         asked = snapshot.named("user", rows, users)
@@ -351,9 +354,10 @@ class FactorRanker(Fitted):
             if found.frame is not None:
                 _check_feature_names(self, found.frame, reset=False)
             users, named = found.user_ids, found.labelled
-            X_rows = in_columns(found, snapshot.items if snapshot.item_ids is not None else None, "X_rows")
+            X_rows = in_columns(found, snapshot.labelled[1], "X_rows")
             dtype, dislikes = snapshot.item_factors.dtype, takes_dislikes(self)
             rows = as_csr(X_rows, name="X_rows", dtype=dtype, n_cols=n_items, dislikes=dislikes)
+            rows = rows.slice_rows(0, rows.n_rows)  # those of a store are read
         rows, prior, users = snapshot.described(rows, user_features, users)
         queries = self._fold_in(snapshot, rows, *(() if prior is None else (prior,)))
         filters = _open(snapshot, candidates, exclude_items, len(queries))

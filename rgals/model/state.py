@@ -118,6 +118,11 @@ class Snapshot:
         labels = np.arange(len(self.item_factors)) if self.item_ids is None else self.item_ids
         return IdMap(labels, "item")
 
+    @property
+    def labelled(self) -> tuple[IdMap, IdMap | None]:
+        """`users` and `items`; None for items without labels."""
+        return self.users, None if self.item_ids is None else self.items
+
     def rows_of(self, what: str, ids: Any, name: str) -> np.ndarray:
         """Rows of users or columns of items: found by ids where there are some, else these are numbers."""
         if isinstance(ids, Positions) or getattr(self, f"{what}_ids") is None:  # labels need not be indexed

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rgals.datasets.given import given, in_columns
+from rgals.datasets.given import by_ids, given, in_columns
 from rgals.datasets.ids import Positions, as_labels
 from rgals.files.atomic import atomic_file
 from rgals.losses.base import takes_dislikes
@@ -211,7 +211,7 @@ class Task:
         self.labels = self.model.user_ids_
         if X_new is not None:
             found = given(X_new, name="X_new")
-            X_new = in_columns(found, None if state.item_ids is None else state.items, "X_new")
+            X_new = in_columns(found, state.labelled[1], "X_new")
             n, dislikes = len(item_factors), takes_dislikes(self.model)
             self.new = as_csr(X_new, name="X_new", dtype=item_factors.dtype, n_cols=n, dislikes=dislikes)
             self.rows = np.arange(self.new.n_rows)
@@ -223,6 +223,9 @@ class Task:
         ids = self.model.item_ids_
         self.items = np.arange(len(item_factors)) if ids is None else ids
         self._state = state
+        if self.new is None:
+            asked = *state.labelled, None if users is None else self.rows
+            filters = {name: by_ids(name, value, *asked) for name, value in filters.items()}
         shape = len(self), len(item_factors)
         self.filters = {name: self._filter(name, value, shape) for name, value in filters.items()}
         # What is wrong with the filters shows here, before anything is written.

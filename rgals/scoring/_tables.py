@@ -53,9 +53,15 @@ def check_writable(kind: str, labels: np.ndarray | None, what: str) -> None:
             two = f"the integer and the text {str(one)!r} are two {what}s, which {kind} cannot tell apart"
             raise InputError(f"{two}; write npz, or give the model labels of one type")
     parts = (labels[start : start + LABELS] for start in range(0, len(labels), LABELS))
-    bad = next((x for part in parts for x in map(str, part.tolist()) if not is_utf8(x)), None)
-    if bad is not None:
-        raise InputError(f"{what} {bad!r} is not text that UTF-8 can express; write npz instead of {kind}")
+    for label in (str(x) for part in parts for x in part.tolist()):
+        if not is_utf8(label):
+            raise InputError(
+                f"{what} {label!r} is not text that UTF-8 can express; write npz instead of {kind}"
+            )
+        if "\r" in label and kind in ("csv", "tsv"):  # which Python's writer does not quote before 3.13
+            raise InputError(
+                f"{what} {label!r} holds the end of a line of {kind}; write jsonl, parquet or npz"
+            )
 
 
 def is_utf8(text: str) -> bool:

@@ -39,7 +39,10 @@ def read(
         raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
     user_ids = found.user_ids if user_ids is None else user_ids
     item_ids = found.item_ids if item_ids is None else item_ids
-    names = None if found.frame is None else _column_names(found.frame)
+    try:
+        names = None if found.frame is None else _get_feature_names(found.frame)
+    except TypeError as error:
+        raise InputTypeError(str(error)) from error
     return matrix, check_labels(user_ids, item_ids, matrix.shape), names
 
 
@@ -109,7 +112,7 @@ def read_rows(model: Any, X: Any, dtype: Any, state: Snapshot) -> CSR:
     """Histories of users over the items of a fit; a table of users and items has a row for each user."""
     found = given(X)
     _check_feature_names(model, found.matrix if found.frame is None else found.frame, reset=False)
-    matrix = in_columns(found, state.items if state.item_ids is not None else None, "X")
+    matrix = in_columns(found, state.labelled[1], "X")
     return check_matrix(model, matrix, dtype, n_items=len(state.item_factors))
 
 
@@ -130,14 +133,6 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
         if n == 0:
             raise InputError(f"Found array with 0 {unit}(s) (shape={matrix.shape}): X has no {what}")
     return matrix if getattr(model, "_streams", False) else matrix.load()
-
-
-def _column_names(X: Any) -> np.ndarray | None:
-    """Names of the columns of a frame; None for what has none."""
-    try:
-        return _get_feature_names(X)
-    except TypeError as error:
-        raise InputTypeError(str(error)) from error
 
 
 def bytes_beside(matrix: CSR, weighting: Weighting, priors: Priors, K: int) -> int:

@@ -101,6 +101,35 @@ def test_convert_makes_a_store_that_fit_takes(folder, tmp_path, capsys):
     assert "exists" in capsys.readouterr().err
 
 
+def test_a_store_is_as_it_was_converted(folder, tmp_path, capsys):
+    pytest.importorskip("pyarrow")
+    store, model = tmp_path / "data.rgals", folder / "model.npz"
+    assert main(["convert", str(folder / "ratings.csv"), "-o", str(store), "-q"]) == 0
+    for option in (("--min-value", "4"), ("--duplicates", "max"), ("--no-header",)):
+        said = error_of(capsys, "fit", store, "-o", tmp_path / "m.npz", *option)
+        assert "without options of reading, which `rgals convert` takes" in said
+    for command in (("evaluate", model, store), ("tune", store, "-o", tmp_path / "m.npz")):
+        assert "`rgals fit` alone takes a store" in error_of(capsys, *command)
+    assert not (tmp_path / "m.npz").exists()
+
+
+def test_no_command_writes_over_what_it_reads_or_writes_else(folder, tmp_path, capsys):
+    ratings, model = tmp_path / "ratings.npz", tmp_path / "model.npz"
+    read_interactions(folder / "ratings.csv").save(ratings)
+    model.write_bytes((folder / "model.npz").read_bytes())
+    (tmp_path / "link.npz").symlink_to(ratings)
+    before = ratings.read_bytes(), model.read_bytes()
+    for command in (
+        ("fit", ratings, "-o", tmp_path / "link.npz"),
+        ("fit", ratings, "-o", tmp_path / "x.npz", "--hold-out", "0.2", "--held-out", ratings),
+        ("fit", ratings, "-o", tmp_path / "x.npz", "--hold-out", "0.2", "--held-out", tmp_path / "x.npz"),
+        ("recommend", model, "-o", model),
+        ("tune", ratings, "-o", tmp_path / "x.npz", "--journal", ratings),
+    ):
+        assert "would replace another file" in error_of(capsys, *command)
+    assert before == (ratings.read_bytes(), model.read_bytes()) and not (tmp_path / "x.npz").exists()
+
+
 def test_hold_out_divides_the_data(folder):
     data = read_interactions(folder / "ratings.csv")
     seen, held_out = RGALS.load(folder / "model.npz").seen_, read_interactions(folder / "test.npz")
@@ -477,6 +506,55 @@ def test_a_closed_pipe_is_no_traceback(folder):
     assert process.returncode != -signal.SIGABRT
     assert "Traceback" not in err
     assert "Exception ignored" not in err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX closes the streams")
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_closed_stream_is_no_traceback(closed, folder, tmp_path):
+    """Daemons close them; what is for one stream must not go to the other."""
+    for words in (f"recommend {folder}/model.npz -n 1", f"fit {folder}/ratings.csv -o {tmp_path}/m --K 2"):
+        command = f"{sys.executable} -m rgals {words} {closed}"
+        done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 and "Traceback" not in done.stderr
+        assert all(len(row) == 4 for row in csv.reader(done.stdout.splitlines()))
+    assert RGALS.load(tmp_path / "m").user_factors_.shape == (120, 2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_a_name_that_is_no_text_is_printed(folder, tmp_path):
+    path = os.fsencode(tmp_path) + b"/r\xff.csv"
+    with open(path, "wb") as file:
+        file.write((folder / "ratings.csv").read_bytes())
+    command = [sys.executable, "-m", "rgals", "demo", "--data", path, "--loss", "ials", *FAST, "-q"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert done.returncode == 0 and b"r\\udcff.csv: 120 users" in done.stdout
+
+
+def test_ids_that_csv_cannot_hold_are_refused(tmp_path, capsys):
+    for odd, why in (("a\rb", "end of a line of csv"), ("\ud800", "UTF-8")):
+        data = Interactions(sp.csr_array(np.ones((2, 3))), np.array(["ann", odd]), np.arange(3))
+        RGALS(K=2, n_iter=1, random_state=0).fit(data).save(tmp_path / "m.npz")
+        for out in ("-", tmp_path / "lists.csv"):
+            assert why in error_of(capsys, "recommend", tmp_path / "m.npz", "-o", out, "--keep-seen")
+        assert main(["recommend", str(tmp_path / "m.npz"), "-o", str(tmp_path / "x.npz"), "--keep-seen"]) == 0
+        capsys.readouterr()
+
+
+def test_features_that_are_no_table_are_one_line(folder, tmp_path, capsys):
+    pytest.importorskip("pandas")
+    bad = {"quote.csv": b'item,x\n"a,1\n', "none.csv": b"", "bytes.csv": b"\xff\xfe", "x.parquet": b"hello"}
+    for name, content in bad.items():
+        (tmp_path / name).write_bytes(content)
+        command = (
+            "fit",
+            folder / "ratings.csv",
+            "-o",
+            tmp_path / "m",
+            *FAST,
+            "--item-features",
+            tmp_path / name,
+        )
+        assert f"{name} cannot be read as a table of features" in error_of(capsys, *command)
 
 
 # --------------------------------------------------------------------------------------------- details

@@ -125,6 +125,19 @@ def test_a_torn_last_line_is_dropped_and_damage_is_an_error(tmp_path):
         Journal(path, {"K": 4})
 
 
+def test_one_line_of_something_else_is_no_torn_journal(tmp_path):
+    path = tmp_path / "settings.json"
+    for text in ('{"my": "settings"}', "x"):
+        path.write_text(text)
+        with pytest.raises(InputError, match="is no journal"):
+            Journal(path, {"K": 4})
+        assert path.read_text() == text
+    for torn in ("", '{"ke', '{"key": "setting", "setting": {"K'):
+        path.write_text(torn)
+        assert Journal(path, {"K": 4}).add("x", {"value": 1}) == Journal(path, {"K": 4}).get("x")
+        path.unlink()
+
+
 # The whole.
 
 

@@ -226,6 +226,23 @@ def test_folders_of_parts_are_one_source(tmp_path):
     check_same(again, expected)
 
 
+def test_what_a_folder_hides_is_no_source_and_links_are_not_lost(tmp_path):
+    text = "user,item\na,x\nb,y\n"
+    for folder in ("", ".ipynb_checkpoints", "_temporary/0", "day=1"):
+        (tmp_path / "events" / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "events" / folder / "part.csv").write_text(text)
+    store = convert(tmp_path / "events", tmp_path / "x.rgals")
+    assert store.matrix.to_scipy().toarray().tolist() == [[2, 0], [0, 2]]
+    with pytest.raises(InputError, match=r"x\.rgals is a store already; rgals\.matrix\.open_matrix"):
+        convert([tmp_path / "x.rgals"], tmp_path / "y.rgals")
+    link = tmp_path / "events" / "day=2"
+    for target in ("day=1", "gone"):
+        link.symlink_to(tmp_path / "events" / target, target_is_directory=True)
+        with pytest.raises(InputError, match="day=2 is a link that is not followed"):
+            convert(tmp_path / "events", tmp_path / "y.rgals")
+        link.unlink()
+
+
 def test_values_of_some_files_and_columns_by_name(tmp_path):
     (tmp_path / "a.csv").write_text("who,what\na,x\nb,x\n")
     (tmp_path / "b.csv").write_text("who,what,n\na,x,2\nb,y,4\n")

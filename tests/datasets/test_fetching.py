@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -22,7 +23,7 @@ import pytest
 from rgals.datasets import available, fetch, fetching, make_implicit, paper, prepare_paper, sources
 from rgals.datasets import download as downloading
 from rgals.datasets.download import _NoDowngrade, download, published_md5
-from rgals.datasets.interactions import build
+from rgals.datasets.interactions import Interactions, build
 from rgals.datasets.registry import SOURCES, RemoteFile
 from rgals.files.atomic import locked
 from rgals.model_selection import Protocol
@@ -599,6 +600,19 @@ def test_published_numbers_are_checked(site, monkeypatch, tmp_path, ratings):
     ):
         fetch("amazon-electronics", folder=tmp_path, progress=False)
     assert fetch("amazon-electronics", folder=tmp_path, progress=False, verify=False).n_users == 60
+
+
+def test_a_cache_that_cannot_be_written_is_read(monkeypatch, tmp_path, ratings):
+    content = movielens("ml-1m", ratings)
+    file = RemoteFile("ml-1m.zip", ("http://127.0.0.1:9/ml-1m.zip",), md5(content))
+    monkeypatch.setitem(SOURCES, "ml-1m", replace(SOURCES["ml-1m"], files=(file,), size=None))
+    (tmp_path / "ml-1m.zip").write_bytes(content)
+
+    def refuse(data, path):
+        raise OSError(errno.EROFS, "Read-only file system", path)
+
+    monkeypatch.setattr(Interactions, "save", refuse)
+    assert content_of(fetch("ml-1m", folder=tmp_path, progress=False)) == expected(ratings)
 
 
 def test_the_parsed_copy_follows_its_source(site, monkeypatch, tmp_path, ratings):

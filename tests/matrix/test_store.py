@@ -7,6 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from helpers import LOSSES, interactions
 
 from rgals import RG2, RGALS, FileFormatError, InsufficientMemoryError, ParameterError
@@ -153,6 +154,35 @@ def test_whatever_takes_a_matrix_takes_a_store(shops, tmp_path, monkeypatch):
     check_equal(disk.partial_fit(today), ram.partial_fit(today))
 
 
+def test_filters_with_ids_are_found_by_them(shops, tmp_path):
+    data, store = both(shops, True)
+    model = fitted(data)
+    some = data.take(np.arange(0, data.n_users, 2), np.arange(3, data.n_items))
+    rows, cols = (getattr(data, side).index(getattr(some, f"{side[:-1]}_ids")) for side in ("users", "items"))
+    known = np.zeros(data.matrix.shape, np.float32)
+    known[np.ix_(rows, cols)] = some.matrix.toarray()
+    users = data.user_ids[[7, 100, 8, 8]]
+    at = data.users.index(users)
+    for given, matrix in ((store, data.matrix), (some, sp.csr_array(known)), (("train", some), data.matrix)):
+        for options in ({"exclude": given}, {"candidates": given, "exclude": None}):
+            if "candidates" in options and isinstance(given, tuple):
+                continue
+            plain = {name: matrix[at] if value is given else value for name, value in options.items()}
+            for mine, other in zip(
+                model.recommend(users, 5, **options), model.recommend(users, 5, **plain), strict=True
+            ):
+                np.testing.assert_array_equal(mine, other)
+            whole = {name: matrix if value is given else value for name, value in options.items()}
+            for n, (asked, filters) in enumerate(
+                ((None, options), (None, whole), (users, options), (users, plain))
+            ):
+                recommend_all(model, tmp_path / f"{n}.csv", 5, users=asked, batch_size=64, **filters)
+            texts = [(tmp_path / f"{n}.csv").read_bytes() for n in range(4)]
+            assert texts[0] == texts[1] and texts[2] == texts[3] and texts[0] != texts[2]
+    for mine, other in zip(model.recommend_new(store, 5), model.recommend_new(data, 5), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
 def test_what_holds_all_interactions_loads_a_store(shops):
     data, store = both(shops, False)
     for model in (Popularity(), SGDRanker(K=4, n_epochs=1, random_state=0)):
@@ -198,6 +228,9 @@ def test_a_sample_of_users_is_in_memory(shops):
     assert some.matrix.shape == (20, data.n_items)
     np.testing.assert_array_equal(some.matrix.toarray(), data.matrix[at].toarray())
     assert store.sample(10**6).matrix.nnz == data.nnz
+    for n_users in (-1, 2.5, "20", None, True):
+        with pytest.raises(ParameterError, match="n_users="):
+            store.sample(n_users)
     assert fitted(some).user_factors_.shape == (20, 24)
 
 
