@@ -150,8 +150,6 @@ def test_ids_come_one_by_one_or_in_columns_of_every_package(X):
             named.recommend(wrong)
         with pytest.raises(InputTypeError, match="ids must be"):
             named.recommend_ids(wrong, unknown="popular")
-    with pytest.raises(InputTypeError, match="candidates must be a sparse matrix .* not Inter"):
-        named.recommend(who, candidates=Interactions(X[:2], np.array(who), named.item_ids_))
 
 
 def test_baselines_speak_of_ids_too(X):
