@@ -217,6 +217,9 @@ def summary(K: int, record: Journal, of: tuple[str, ...] = tuple(METHODS)) -> st
     lines = ["| set | " + " | ".join(methods) + " |", "|" + "---|" * (len(methods) + 1)]
     for name, rows in found.items():
         against = record.get(marks_of(name, K))
+        best = max((rows[m] for m in methods if m in rows), key=lambda row: row["test"][TUNED])
+        if against is not None and against["best"] != best["key"]:
+            against = None  # these marks were made before the best was measured
         lines.append(f"| {name} | " + " | ".join(cell(rows.get(m), against) for m in methods) + " |")
     return "\n".join(lines)
 

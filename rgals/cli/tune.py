@@ -62,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
         name, equals, value = text.partition("=")
         if not equals or not value:
             raise ParameterError("space", text, "write NAME=LOW:HIGH, NAME=A,B,C or NAME=VALUE")
-        ends = tuple(map(shared.value_of, value.split(":")))
-        space[name.strip()] = ends if len(ends) > 1 else _values(value, name)
+        ends = tuple(map(shared.value_of, value.split(":")))  # of a range, where there are two
+        space[name.strip()] = ends if ":" in value else _values(value, name)
     if args.K is not None:
         space["K"] = _values(args.K, "K")
     losses = [args.loss] if ":" in args.loss else [name.strip() for name in args.loss.split(",")]

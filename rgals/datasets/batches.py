@@ -67,7 +67,7 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
     first, form = 0, form_of(path, wanted, "auto", options)
     if form == "parquet":
         for part, share in parquet_parts(path, wanted, _ROWS):
-            where = partial(lambda first, k: f"{path}, row {first + k}", first)
+            where = partial(_row, path, first)
             for role in ("user", "item"):
                 refuse_missing(part[role], role, where)
             value = number_column(part["value"], "value", where) if "value" in part else None
@@ -79,8 +79,7 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
     if form in ("jsonl", "lists"):
         for part, numbers in line_batches(pairs(path, form, wanted, options["encoding"])):
             user, item = (pa.array([text.strip() for text in part[role]]) for role in ("user", "item"))
-            where = partial(lambda lines, k: f"{path}, line {lines[k]}", numbers)
-            yield Batch(user, item, part.get("value"), where, True, 0)
+            yield Batch(user, item, part.get("value"), partial(_numbered, path, numbers), True, 0)
         return
     layout = detect(path, wanted, **options)
     try:
@@ -101,8 +100,7 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
             if layout.names is not None:
                 refuse_header(layout, again, first)
             user, item = ids
-            where = partial(lambda first, k: locate(layout, first + k), first)
-            yield Batch(user, item, part.get("value"), where, True, done)
+            yield Batch(user, item, part.get("value"), partial(_line, layout, first), True, done)
             first += len(again)
     except (ValueError, csv.Error) as error:
         if not isinstance(error, InputError):
@@ -125,3 +123,15 @@ def _rows(layout: Layout) -> Batches:
         done -= known
         if known < len(part["user"]):
             yield {role: column[known:] for role, column in part.items()}, at
+
+
+def _row(path: Path, first: int, k: int) -> str:
+    return f"{path}, row {first + k}"
+
+
+def _numbered(path: Path, numbers: np.ndarray, k: int) -> str:
+    return f"{path}, line {numbers[k]}"
+
+
+def _line(layout: Layout, first: int, k: int) -> str:
+    return locate(layout, first + k)

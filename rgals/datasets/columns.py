@@ -29,12 +29,6 @@ def plain_name(name: str) -> str:
     return re.sub(r'[\s"_.-]', "", str(name).lower().split(":")[0])
 
 
-def looks_like_header(fields: Sequence[str]) -> bool:
-    """Whether two of the fields are names that columns of interactions usually bear."""
-    known = {name for names in KNOWN_NAMES.values() for name in names}
-    return sum(plain_name(field) in known for field in fields) >= 2
-
-
 def choose(
     names: Sequence[str] | None,
     n_columns: int,

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from contextlib import suppress
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -130,8 +130,10 @@ def fetch(
     if verify and source.size is not None and got != source.size:
         problem = f"{name} has {_SIZE(*source.size)}; remove the file to fetch it again, or give verify=False"
         raise FileFormatError(f"{', '.join(map(str, paths))}: {_SIZE(*got)}, but {problem}")
-    with suppress(OSError):  # a folder that only others may fill: it is parsed again
+    try:
         data.save(kept)
+    except OSError as error:  # a full disk, or a folder that only others may fill
+        warnings.warn(f"{kept} is not written, so that {name} is parsed again: {error}", stacklevel=2)
     return data
 
 

@@ -34,8 +34,10 @@ def _id_column(column: Any, role: str, where: Callable[[int], str]) -> Coded:
         if hasattr(column, "factorize"):  # pandas
             return sort_codes(*column.factorize())
         return encode(as_labels(column.to_numpy() if hasattr(column, "to_numpy") else column))
-    except (TypeError, NotImplementedError):  # what is no id, or what the package has no codes of
-        try:  # one by one: by the rows of the column instead of those of its distinct ids
+    except (TypeError, NotImplementedError):
+        # The package cannot number the column (lists), or one of its distinct entries is no id. One by one
+        # they become ids after all (arrow's UUIDs), or the row at fault is named.
+        try:
             return encode(as_labels(column))
         except InputTypeError as error:
             raise InputTypeError(f"{role}: {error}") from error

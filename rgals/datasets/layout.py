@@ -19,7 +19,7 @@ from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import IO, Any
 
-from rgals.datasets.columns import choose, looks_like_header
+from rgals.datasets.columns import KNOWN_NAMES, choose, plain_name
 from rgals.datasets.interactions import is_number
 from rgals.runtime.errors import FileFormatError, ParameterError
 
@@ -215,7 +215,9 @@ def _sniff_delimiter(lines: list[str], path: Place) -> str:
 
 def _has_header(rows: list[list[str]], wanted: dict[str, Any]) -> bool:
     first = rows[0]
-    if any(isinstance(want, str) and want != "auto" for want in wanted.values()) or looks_like_header(first):
+    known = {name for names in KNOWN_NAMES.values() for name in names}
+    named = sum(plain_name(field) in known for field in first) >= 2
+    if named or any(isinstance(want, str) and want != "auto" for want in wanted.values()):
         return True
     # A first line without any number above lines with numbers is a header too.
     below = rows[1] if len(rows) > 1 else []

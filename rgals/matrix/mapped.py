@@ -28,11 +28,6 @@ class Ids(np.ndarray):
         same = isinstance(of, Ids) and of.ordered and self.shape == of.shape and self.dtype == of.dtype
         self.ordered = same and self.ctypes.data == of.ctypes.data
 
-    def known_sorted(self) -> "Ids":
-        """These, as the writer of a store left them."""
-        self.ordered = True
-        return self
-
 
 class Column:
     """A one-dimensional array in a file; slices are read, the whole is never held.

@@ -77,13 +77,19 @@ class Store:
 
         Parameters
         ----------
-        n_users : int, 0 or more; else a `ParameterError`
+        n_users : int
+            0 or more; all, where there are fewer.
         random_state : int, default 0
 
         Returns
         -------
         Sample
             ``matrix`` (csr_array of float32), ``user_ids``, ``item_ids``; estimators take it as it is.
+
+        Raises
+        ------
+        ParameterError
+            ``n_users`` is no integer of 0 or more.
         """
         n, rng = self.shape[0], np.random.default_rng(random_state)
         users = np.sort(rng.choice(n, min(check_int("n_users", n_users, 0), n), replace=False))
@@ -209,7 +215,9 @@ def _ids(folder: Path, side: str, n: int, known: dict[str, Any]) -> np.ndarray:
         column = _column(folder / f"{side}_ids.npy", n)
         if column.dtype.kind not in "iuU":
             raise FileFormatError(f"{column.path} is damaged: it holds {column.dtype}")
-        return column.mapped().view(Ids).known_sorted()
+        numbers = column.mapped().view(Ids)
+        numbers.ordered = True  # as the writer left them
+        return numbers
     text = _column(folder / f"{side}_text.npy", None, "u1").mapped().tobytes()
     ends = _column(folder / f"{side}_offsets.npy", n + 1, "<i8").mapped().tolist()
     try:

@@ -62,11 +62,6 @@ class Outranked:
         """Relevant items of each user."""
         return np.diff(self.indptr)
 
-    def sum_by_user(self, values: np.ndarray) -> np.ndarray:
-        """Sum of a value per relevant item over the items of each user, float64."""
-        users = np.repeat(np.arange(len(self.n_negatives)), self.n_truth)
-        return np.bincount(users, values, minlength=len(self.n_negatives))
-
 
 def judge_trusted(ids: np.ndarray, truth: CSR, n_jobs: int | None = None) -> Judged:
     """`judge` without checks."""

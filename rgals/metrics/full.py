@@ -55,7 +55,9 @@ def partial_auc(counts: Outranked, max_fpr: float = 0.1) -> np.ndarray:
     ramp = np.divide(inside**2, 2.0 * counts.tied, out=np.zeros(len(inside)), where=counts.tied > 0)
     area = ramp + np.maximum(limit - counts.above - counts.tied, 0)
     scale = max_fpr * counts.n_negatives * counts.n_truth
-    return np.divide(counts.sum_by_user(area), scale, out=np.full(len(scale), np.nan), where=scale > 0)
+    users = np.repeat(np.arange(len(scale)), counts.n_truth)
+    area = np.bincount(users, area, minlength=len(scale))
+    return np.divide(area, scale, out=np.full(len(scale), np.nan), where=scale > 0)
 
 
 def check_rate(max_fpr: Any) -> float:

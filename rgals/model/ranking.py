@@ -231,8 +231,9 @@ class FactorRanker(Fitted):
         """
         snapshot: Snapshot = self._state()
         rows = snapshot.rows_of("user", users, "users")
-        exclude = by_ids("exclude", exclude, *snapshot.labelled, rows)
-        candidates = by_ids("candidates", candidates, *snapshot.labelled, rows)
+        sides = snapshot.users, snapshot.labelled_items
+        exclude = by_ids("exclude", exclude, *sides, rows)
+        candidates = by_ids("candidates", candidates, *sides, rows)
         filters = _open(snapshot, candidates, exclude_items, len(rows))
         ids, scores = self._rank(snapshot, *snapshot.of_users(rows), n, cold, exclude, filters)
         asked = snapshot.named("user", rows, users)
@@ -354,10 +355,9 @@ class FactorRanker(Fitted):
             if found.frame is not None:
                 _check_feature_names(self, found.frame, reset=False)
             users, named = found.user_ids, found.labelled
-            X_rows = in_columns(found, snapshot.labelled[1], "X_rows")
+            X_rows = in_columns(found, snapshot.labelled_items, "X_rows")
             dtype, dislikes = snapshot.item_factors.dtype, takes_dislikes(self)
-            rows = as_csr(X_rows, name="X_rows", dtype=dtype, n_cols=n_items, dislikes=dislikes)
-            rows = rows.slice_rows(0, rows.n_rows)  # those of a store are read
+            rows = as_csr(X_rows, name="X_rows", dtype=dtype, n_cols=n_items, dislikes=dislikes).load()
         rows, prior, users = snapshot.described(rows, user_features, users)
         queries = self._fold_in(snapshot, rows, *(() if prior is None else (prior,)))
         filters = _open(snapshot, candidates, exclude_items, len(queries))

@@ -119,9 +119,9 @@ class Snapshot:
         return IdMap(labels, "item")
 
     @property
-    def labelled(self) -> tuple[IdMap, IdMap | None]:
-        """`users` and `items`; None for items without labels."""
-        return self.users, None if self.item_ids is None else self.items
+    def labelled_items(self) -> IdMap | None:
+        """`items`; None where they have no labels."""
+        return None if self.item_ids is None else self.items
 
     def rows_of(self, what: str, ids: Any, name: str) -> np.ndarray:
         """Rows of users or columns of items: found by ids where there are some, else these are numbers."""

@@ -202,9 +202,8 @@ def _trials(search: Any, parameter: str) -> tuple[np.ndarray, np.ndarray, np.nda
     if column is None:
         known = sorted(name.removeprefix("param_") for name in found if name.startswith("param_"))
         raise ParameterError("parameter", parameter, f"the search has {', '.join(known)}")
-    values: Any = np.ma.filled(
-        np.ma.asarray(column, object), None
-    )  # what is no number, as "auto", is not drawn
+    values: Any = np.ma.filled(np.ma.asarray(column, object), None)
+    # What is no number, as "auto", is not drawn.
     numbers = np.array([v if isinstance(v, int | float | np.number) else np.nan for v in values], float)
     scores = np.asarray(found["mean_test_score"], float)
     spread = np.asarray(found.get("std_test_score", np.full(len(scores), np.nan)), float)

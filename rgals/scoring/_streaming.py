@@ -211,7 +211,7 @@ class Task:
         self.labels = self.model.user_ids_
         if X_new is not None:
             found = given(X_new, name="X_new")
-            X_new = in_columns(found, state.labelled[1], "X_new")
+            X_new = in_columns(found, state.labelled_items, "X_new")
             n, dislikes = len(item_factors), takes_dislikes(self.model)
             self.new = as_csr(X_new, name="X_new", dtype=item_factors.dtype, n_cols=n, dislikes=dislikes)
             self.rows = np.arange(self.new.n_rows)
@@ -224,7 +224,7 @@ class Task:
         self.items = np.arange(len(item_factors)) if ids is None else ids
         self._state = state
         if self.new is None:
-            asked = *state.labelled, None if users is None else self.rows
+            asked = state.users, state.labelled_items, None if users is None else self.rows
             filters = {name: by_ids(name, value, *asked) for name, value in filters.items()}
         shape = len(self), len(item_factors)
         self.filters = {name: self._filter(name, value, shape) for name, value in filters.items()}

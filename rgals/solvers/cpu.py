@@ -24,7 +24,9 @@ from rgals.solvers.basis import Change, Factors, eigenbasis, metric, whitening
 from rgals.solvers.plan import Plan
 from rgals.solvers.prior import Prior
 
-SLACK = 1e-4  # of eigenvalues that are 0 but for rounding: a constant more for all scores of a user
+# Of 1, by which the items' interaction may pass all else: a constant more for all scores of a user costs
+# nothing but reg, so that one eigenvalue is 0 but for rounding, and rounding must not be taken for a saddle.
+SLACK = 1e-4
 _AT_ONCE = 4096  # rows of a table of n_rows x K numbers that is never held as a whole
 
 

@@ -206,10 +206,6 @@ class Store:
         except InputTypeError as error:
             raise InputTypeError(f"no checkpoint can be written: {error}") from error
 
-    def due(self, iteration: int) -> bool:
-        """Whether this iteration is written even if it is not the last."""
-        return iteration % self.checkpoint.every == 0
-
 
 def _short(value: Any) -> str:
     text = repr(value)

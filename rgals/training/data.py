@@ -112,7 +112,7 @@ def read_rows(model: Any, X: Any, dtype: Any, state: Snapshot) -> CSR:
     """Histories of users over the items of a fit; a table of users and items has a row for each user."""
     found = given(X)
     _check_feature_names(model, found.matrix if found.frame is None else found.frame, reset=False)
-    matrix = in_columns(found, state.labelled[1], "X")
+    matrix = in_columns(found, state.labelled_items, "X")
     return check_matrix(model, matrix, dtype, n_items=len(state.item_factors))
 
 

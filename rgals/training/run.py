@@ -191,7 +191,7 @@ def run(
             stop = watch(now) or (tol is not None and previous - objective < tol * abs(objective))
             # Not written down as a stop: a fit that asks for more iterations goes on from there.
             last = stop or iteration == n_iter or (settled is not None and settled(history))
-            if store is not None and (last or store.due(iteration)):
+            if store is not None and (last or iteration % store.checkpoint.every == 0):
                 store.write(steps.state(), history, stop, watch.best if watch.keeps else None)
             bar.advance(record)
             if last:

@@ -612,7 +612,8 @@ def test_a_cache_that_cannot_be_written_is_read(monkeypatch, tmp_path, ratings):
         raise OSError(errno.EROFS, "Read-only file system", path)
 
     monkeypatch.setattr(Interactions, "save", refuse)
-    assert content_of(fetch("ml-1m", folder=tmp_path, progress=False)) == expected(ratings)
+    with pytest.warns(UserWarning, match="is not written, so that ml-1m is parsed again.*Read-only"):
+        assert content_of(fetch("ml-1m", folder=tmp_path, progress=False)) == expected(ratings)
 
 
 def test_the_parsed_copy_follows_its_source(site, monkeypatch, tmp_path, ratings):

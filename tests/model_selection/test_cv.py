@@ -502,14 +502,18 @@ def test_frames_keep_their_columns(data):
         ({"space": {"rg2": [0.1]}}, "space=.*give a dict of ranges"),
         ({"space": {"half_life": np.ones(2)}}, "half_life"),
         ({"K": np.array([4, 8])}, "K"),
-        ({"loss": None}, "loss"),
         ({"loss": IALS(dislikes=True), "metric": "dislike_rate@5"}, "metric=.*better when larger"),
         ({"random_state": "x"}, "random_state"),
     ],
 )
 def test_wrong_options_are_named(data, options, message):
-    with pytest.raises((ParameterError, InputTypeError), match=message):
+    with pytest.raises(ParameterError, match=message):
         RGALSCV(**{**OPTIONS, **options}).fit(data)
+
+
+def test_no_loss_is_no_loss(data):
+    with pytest.raises(InputTypeError, match="loss must be a name or a Loss object, not NoneType"):
+        RGALSCV(**OPTIONS, loss=None).fit(data)
 
 
 # Interruptions.
