@@ -19,7 +19,10 @@ from rgals.runtime.errors import NumericalError, PrecisionWarning
 from rgals.solvers.base import Backend
 from rgals.solvers.hard_negatives import HardNegatives, hard_rows
 
-RISKY = 2e3  # times eps: a tenth of a thousandth
+# A condition from which on rounding may show. Of float32, where this costs a tenth of a thousandth, rows are
+# measured then. Of float64 the smallest eigenvalue is rounding itself, as with reg=0 and more factors than
+# users or items: objectives rose from there on.
+RISKY = {"float32": 2e3, "float64": 1 / np.finfo(np.float64).eps}
 LIMIT = 3e-4  # error of a row's scores that is warned of
 _RANKED = 256  # rows whose risk is computed from their positives
 _MEASURED = 32  # rows that are solved again
@@ -35,20 +38,21 @@ def warn_of_rounding(
     what: str,
     numbers: np.ndarray | None = None,
 ) -> None:
-    """Warn where rounding to float32 shows in a row's scores: an error beyond `LIMIT` of the largest of them.
+    """Warn where rounding shows in a row's scores: in float32 an error beyond `LIMIT` of the largest of them.
 
     ``solved``: factors of the rows of the half-step; None: what ``backend`` makes of those that are checked.
     Where a side is coupled, its systems are judged without what couples them. ``what`` is a row's name, and
     ``numbers`` what the rows are called, where it is not their place.
     """
-    if fixed.dtype != np.float32:
-        return
     if side.coupled:
         side = replace(side, interaction=0.0)
     at = rows_at_risk(rows, fixed, side)
     if not len(at):
         return
     names = at if numbers is None else numbers[at]
+    singular = f"the system of {what} {{}} is singular to rounding"
+    if fixed.dtype == np.float64:  # nothing to compare with
+        return _warn(singular.format(names[0]), "float64")
     G, s, _ = _shared(fixed, side)
     some, part = rows.take_rows(at), side.take_rows(at)
     found = backend.half_step(some, fixed, part).factors if solved is None else solved[at]
@@ -56,10 +60,9 @@ def warn_of_rounding(
     for i in range(len(at)):
         A, b = _system(some, i, fixed, part, G, s)
         try:
-            right[i] = scipy.linalg.solve(A, b, assume_a="pos", check_finite=False)
+            right[i] = scipy.linalg.cho_solve(scipy.linalg.cho_factor(A, check_finite=False), b)
         except np.linalg.LinAlgError:  # in float64; float32 solved rounding errors then
-            _warn(f"the system of {what} {names[i]} is singular to rounding")
-            return
+            return _warn(singular.format(names[i]))
     scores, exact = found.astype(np.float64) @ fixed.T, right @ fixed.T
     largest = np.abs(exact).max(axis=1, initial=0.0)
     error = np.abs(scores - exact).max(axis=1, initial=0.0)
@@ -82,7 +85,7 @@ def hard_rows_at_risk(
 
     Such pairs weigh as much as all pairs do, times their weight: they alone put no row at risk.
     """
-    at = np.empty(0, np.int64) if fixed.dtype != np.float32 else rows_at_risk(rows, fixed, side)
+    at = rows_at_risk(rows, fixed, side)
     some, part = rows.take_rows(at), side.take_rows(at)
     own = replace(coefficients, g=coefficients.g[at], t=coefficients.t[at])
     users = backend.half_step(some, fixed, part).factors
@@ -122,10 +125,11 @@ def check_underflow(rows: CSR, solved: np.ndarray, side: Side, what: str, first:
         return
 
 
-def _warn(finding: str) -> None:
+def _warn(finding: str, dtype: str = "float32") -> None:
+    advice = "Use dtype='float64', raise reg" if dtype == "float32" else "Raise reg"
     warnings.warn(
-        f"float32 is not enough for this fit: {finding}, and its objectives may be off as much. Use "
-        "dtype='float64', raise reg, or lower the largest values of the matrix or the loss's weight on them",
+        f"{dtype} is not enough for this fit: {finding}, and its objectives may be off as much. {advice}, or "
+        "lower the largest values of the matrix or the loss's weight on them",
         PrecisionWarning,
         stacklevel=6,  # of the caller of `fit`, which is decorated
     )
@@ -135,7 +139,7 @@ def rows_at_risk(rows: CSR, fixed: np.ndarray, side: Side) -> np.ndarray:
     """The rows whose scores rounding may reach, those at most risk first, some dozens at most."""
     lengths = np.einsum("ij,ij->i", fixed, fixed, dtype=np.float64)
     weight = np.abs(weight_sums(rows, side.row_terms, side.col_terms))
-    needed = (rows.row_counts > 0) | (side.linear != 0)
+    needed, risky = (rows.row_counts > 0) | (side.linear != 0), RISKY[fixed.dtype.name]
     # What a positive weighs in units of what is shared: it is itself part of that, with its own weight.
     alone = np.inf
     if not side.interaction and side.gram_weight.min(initial=np.inf) > 0:
@@ -151,7 +155,7 @@ def rows_at_risk(rows: CSR, fixed: np.ndarray, side: Side) -> np.ndarray:
         return np.where(needed, shared_risk(least, most) + own, 0.0)
 
     # Eigenvalues of the Gramian lie between 0 and its trace.
-    if bound(0.0, float(side.gram_weight @ lengths)).max(initial=0.0) < RISKY:
+    if bound(0.0, float(side.gram_weight @ lengths)).max(initial=0.0) < risky:
         return np.empty(0, np.int64)
     G, _, removed = _shared(fixed, side)
     d, V = scipy.linalg.eigh(G, check_finite=False)
@@ -159,10 +163,10 @@ def rows_at_risk(rows: CSR, fixed: np.ndarray, side: Side) -> np.ndarray:
     ends = float(d[0]), float(d[-1]) + removed
     risk = bound(*ends)
     top = np.argsort(-risk, kind="stable")[:_RANKED]
-    top = top[risk[top] >= RISKY]
+    top = top[risk[top] >= risky]
     risk = shared_risk(*ends)[top] + _own_risk(rows.take_rows(top), fixed, side.take_rows(top), d, V)
     order = np.argsort(-risk, kind="stable")[:_MEASURED]
-    return top[order[risk[order] >= RISKY]]
+    return top[order[risk[order] >= risky]]
 
 
 def _shared(fixed: np.ndarray, side: Side) -> tuple[np.ndarray, np.ndarray, float]:

@@ -454,7 +454,7 @@ def test_what_cannot_work_is_refused_by_name(X):
 
 
 def test_rows_at_risk_are_judged_with_their_pairs(X, monkeypatch):
-    monkeypatch.setattr(precision, "RISKY", 0.0)
+    monkeypatch.setitem(precision.RISKY, "float32", 0.0)
     monkeypatch.setattr(precision, "LIMIT", 0.0)
     with pytest.warns(PrecisionWarning, match="user") as caught:
         make(dtype="float32").fit(X)

@@ -141,7 +141,7 @@ def test_nothing_is_solved_again_in_an_ordinary_fit(name, monkeypatch):
 
     monkeypatch.setattr(rgals.solvers.precision, "_shared", never)  # not even a Gramian
     RGALS(K=16, loss=LOSSES[name], reg=0.1, n_iter=3, random_state=0).fit(counts("ones"))
-    assert RISKY * np.finfo(np.float32).eps < LIMIT
+    assert RISKY["float32"] * np.finfo(np.float32).eps < LIMIT
 
 
 def test_float64_is_not_judged():
@@ -207,3 +207,15 @@ def test_a_system_without_full_rank_is_named():
     with pytest.warns(PrecisionWarning, match=r"system of user \d+ is singular.*dtype='float64'"):
         solved = np.ones((30, 8), np.float32)
         rgals.solvers.precision.warn_of_rounding(matrix, solved, items, side, CPUBackend(), "user")
+
+
+@pytest.mark.parametrize("solver", ["exact", "pcg"])
+def test_more_factors_than_items_without_regularisation_are_told_of_in_float64_too(solver):
+    X = counts("ones", 60, 40, dtype=np.float64)
+    fit = RGALS(K=48, reg=0.0, solver=solver, dtype="float64", init="random", n_iter=6, random_state=0).fit
+    with pytest.warns(PrecisionWarning, match=r"float64.*user \d+ is singular.*Raise reg") as seen:
+        fit(X)
+    assert {warning.category for warning in seen} == {PrecisionWarning}  # nothing of scipy's
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        RGALS(K=48, reg=1e-8, solver=solver, dtype="float64", n_iter=6, random_state=0).fit(X)
