@@ -31,7 +31,7 @@ _SEARCH: tuple[shared.Option, ...] = (
     ("repeats", int, "N", "validation splits"),
     ("n_iter", int, "N", "of a full fit, at most"),
     ("time_limit", float, "S", "seconds; no fit starts after them"),
-    ("sampler", str, "NAME", "gp or optuna"),
+    ("sampler", str, "NAME", "gp, as everywhere"),
 )
 
 

@@ -122,8 +122,10 @@ def parquet_parts(
         raise FileFormatError(f"{path} is no readable parquet file: {error}") from error
 
 
-def array_columns(source: tuple, wanted: dict[str, Any]) -> Columns:
+def array_columns(source: tuple | list, wanted: dict[str, Any]) -> Columns:
     """Columns given one by one: (users, items[, values[, timestamps]])."""
+    if isinstance(source, list) and all(isinstance(row, tuple) for row in source):
+        raise InputTypeError("a list of tuples holds records; give tuple(zip(*records)) for columns")
     if not 2 <= len(source) <= 4:
         columns = "(users, items), (users, items, values) or (users, items, values, timestamps)"
         raise InputError(f"give {columns}, not {len(source)} arrays")

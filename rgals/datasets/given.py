@@ -20,6 +20,7 @@ from rgals.runtime.errors import InputError, InputTypeError, ParameterError, Sha
 _ALIASES = {"time": "timestamp", "rating": "value"}  # of roles, in ``columns``
 _TABLE = range(2, 5)  # columns of integers that are ids, values and times rather than items
 _READ = "rgals.datasets.read_interactions"
+_KINDS = {"i": "integers", "u": "integers", "U": "text"}
 _FEW = 5  # columns of a frame in which a single letter is the name of a role
 
 
@@ -139,12 +140,26 @@ def beside(
         return found.matrix, np.empty(0, object), np.empty(0, object)
     if items is None:
         raise no_ids(name)
+    refuse_other_kind(found, users, items, name)
     matrix, *unknown = found.laid_out(users, items, grow=grow)
     if grow and (len(unknown[0]) or len(unknown[1])):
         new = f"{len(unknown[0])} users and {len(unknown[1])} items that the model does not know"
         said = f"{name} has {new}: the users count as cold, the items as missed"
         warnings.warn(said, UserWarning, stacklevel=4)
     return matrix, *unknown
+
+
+def refuse_other_kind(found: Given, users: Any, items: Any, name: str) -> None:
+    """Raise where ids are integers and the model's are text, or the other way round: none would be found."""
+    for what, known, ids in (("user", users, found.user_ids), ("item", items, found.item_ids)):
+        if known is None or ids is None or not len(known) or not len(ids):
+            continue
+        own, theirs = (_KINDS.get(labels.dtype.kind) for labels in (known.labels, ids))
+        if own and theirs and own != theirs:
+            raise InputError(
+                f"{name}: its {what} ids are {theirs} ({ids[:1].tolist()[0]!r}), those of the model {own} "
+                f"({known.labels[:1].tolist()[0]!r}), so that none is known; give ids as in training"
+            )
 
 
 def by_ids(name: str, filter_: Any, users: IdMap, items: IdMap | None, rows: np.ndarray | None) -> Any:
@@ -168,11 +183,14 @@ def no_ids(name: str) -> InputError:
 def known_part(X: Any, user_ids: Any, item_ids: Any, name: str) -> Any:
     """The matrix of ``X`` in rows and columns with these ids; a warning says how much is of others."""
     users, items = (None if ids is None else IdMap(ids) for ids in (user_ids, item_ids))
-    matrix, *unknown = beside(X, users, items, name=name)
-    if len(unknown[0]) or len(unknown[1]):
-        new = f"{len(unknown[0])} users and {len(unknown[1])} items"
-        said = f"{name} has {new} that the training interactions do not have"
-        warnings.warn(f"{said}; their interactions were left out", UserWarning, stacklevel=4)
+    return left_out(name, *beside(X, users, items, name=name), "the training interactions do not have")
+
+
+def left_out(name: str, matrix: Any, users: np.ndarray, items: np.ndarray, why: str) -> Any:
+    """The matrix from `beside`; a warning says what of it was unknown."""
+    if len(users) or len(items):
+        said = f"{name} has {len(users)} users and {len(items)} items that {why}"
+        warnings.warn(f"{said}; their interactions were left out", UserWarning, stacklevel=5)
     return matrix
 
 

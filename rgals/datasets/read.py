@@ -160,7 +160,7 @@ def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: 
     if is_frame(source):
         return frame_columns(source, wanted, "the table")
     if isinstance(source, tuple | list):
-        return array_columns(tuple(_unnamed(source, wanted)), wanted)
+        return array_columns(_unnamed(source, wanted), wanted)
     arrays = "arrays (users, items[, values[, timestamps]]) or a sparse matrix"
     raise InputTypeError(f"give a path, a DataFrame, an arrow table, {arrays}, not {type(source).__name__}")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals.datasets.given import beside, given
+from rgals.datasets.given import beside, given, left_out
 from rgals.datasets.ids import IdMap, as_labels, joined
 from rgals.kernels import ranking as kernel
 from rgals.matrix.csr import CSR
@@ -104,6 +104,8 @@ class Served:
 def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) -> Served:
     """A model beside training and test interactions, which are laid out as it is."""
     check_choice("cold", cold, COLD)
+    if isinstance(model, type):
+        raise InputTypeError(f"model is the class {model.__name__}; give {model.__name__}().fit(train)")
     state = None
     if hasattr(model, "_state"):
         model = copy(model)  # one fit, even while another thread refits
@@ -139,7 +141,7 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
     n_users, n_items = n_users or truth.n_rows, n_items or truth.n_cols
     seen = CSR.empty(n_users, n_items)
     if known is not None:
-        matrix = beside(known, users, items, name="train")[0]
+        matrix = left_out("train", *beside(known, users, items, name="train"), "the model does not know")
         seen = as_csr(matrix, name="train", n_rows=n_users, n_cols=n_items, dislikes=True)
     history = state.seen if state is not None and state.seen is not None else seen
     if cold == "popular" and history.nnz == 0:

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import _check_feature_names
 
-from rgals.datasets.given import given, no_ids, refuse_unknown
+from rgals.datasets.given import given, no_ids, refuse_other_kind, refuse_unknown
 from rgals.datasets.ids import IdMap, Positions, joined
 from rgals.losses import Degrees
 from rgals.losses.base import Priors
@@ -186,6 +186,7 @@ class Updated(FoldIn):
             return grown(rows, max(n_users, rows.n_rows), n_items), (state.user_ids, state.item_ids)
         if state.user_ids is None or state.item_ids is None:
             raise no_ids("X")
+        refuse_other_kind(found, state.users, state.items, "X")
         matrix, *new = found.laid_out(state.users, state.items, grow=True)
         rows = as_csr(matrix, dtype=dtype, dislikes=state.loss.dislikes)
         state.weighting.check_times(rows)

@@ -699,6 +699,14 @@ def test_columns_that_are_none_are_refused(source):
         read_interactions(source)
 
 
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_records_are_not_taken_for_columns(n):
+    records = [("ann", "tea"), ("bob", "rum"), ("eve", "tea"), ("joe", "gin"), ("kim", "rum")][:n]
+    with pytest.raises(InputTypeError, match=r"records; give tuple\(zip"):
+        read_interactions(records)
+    assert read_interactions(tuple(zip(*records, strict=True))).user_ids.tolist() == [u for u, _ in records]
+
+
 @pytest.mark.parametrize("option", [{"encoding": None}, {"encoding": 5}, {"header": "yes"}, {"header": 2}])
 def test_options_of_a_wrong_type_are_named(write, option):
     (name,) = option

@@ -125,7 +125,7 @@ class Bare(Zygote):
     """
 
     OPTIONAL = (
-        "cupy", "dask", "distributed", "fastapi", "faiss", "implicit", "matplotlib", "optuna", "pandas",
+        "cupy", "dask", "distributed", "fastapi", "faiss", "implicit", "matplotlib", "pandas",
         "polars", "pyarrow", "torch", "jax",
     )  # fmt: skip
 

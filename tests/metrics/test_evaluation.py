@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from rgals import metrics
+from rgals import RGALS, metrics
 from rgals.datasets import Interactions
 from rgals.metrics import _table, evaluate, judge
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError, UnknownIdError
@@ -394,6 +394,7 @@ def test_bad_names_are_explained(name, words):
     ("change", "error", "words"),
     [
         ({"model": object()}, InputTypeError, "user_factors_"),
+        ({"model": RGALS}, InputTypeError, "class RGALS; give RGALS\\(\\).fit"),
         ({"model": (np.ones((2, 1)),)}, InputTypeError, "1 things"),
         ({"model": (np.ones((2, 2)), np.ones((3, 1)))}, ShapeError, "user factors have 2"),
         ({"model": lambda users: np.ones((len(users), 4))}, ShapeError, r"expected \(1, 3\)"),

@@ -20,7 +20,7 @@ from rgals.matrix.entries import entries
 from rgals.matrix.validate import as_csr
 from rgals.metrics import Evaluation, evaluate
 from rgals.model.state import Snapshot
-from rgals.runtime.errors import ParameterError
+from rgals.runtime.errors import InputError, ParameterError
 from rgals.sgd import SGDRanker
 
 N_COLD = 8  # five of them by choice
@@ -213,6 +213,18 @@ def test_unknown_users_are_cold_and_unknown_items_missed():
     with pytest.warns(UserWarning, match=words):
         last = evaluate(fitted, known, hidden, "recall@3")
     assert fitted.history_[-1]["recall@3"] == pytest.approx(last["recall@3"]) == 0.25
+
+
+def test_what_train_has_of_others_is_told():
+    known = Interactions(sp.csr_array(np.eye(3)), np.array(["a", "b", "c"]), np.arange(3))
+    more = Interactions(sp.csr_array(np.eye(4)), np.array(["a", "b", "c", "zoe"]), np.arange(4))
+    hidden = Interactions(sp.csr_array([[0, 1.0]]), np.array(["a"]), np.arange(2))
+    model = RGALS(K=2, random_state=0).fit(known)
+    with pytest.warns(UserWarning, match="train has 1 users and 1 items that the model does not know"):
+        assert evaluate(model, more, hidden) == evaluate(model, known, hidden)
+    numbers = Interactions(sp.csr_array(np.eye(3)), np.arange(3), np.arange(3))
+    with pytest.raises(InputError, match=r"train: its user ids are integers \(0\), those of the model text"):
+        evaluate(model, numbers, hidden)
 
 
 def test_validation_in_a_fit_counts_cold_users_as_missed(parts):

@@ -25,7 +25,6 @@ from rgals.model_selection.tuning import trials as measuring
 from rgals.model_selection.tuning.halving import (
     LEVELS,
     GaussianProcess,
-    Optuna,
     OutOfTimeError,
     Trial,
     best_trial,
@@ -145,18 +144,15 @@ def bowl(peak, collapse=False):
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("collapse", [False, True])
-@pytest.mark.parametrize("proposer", [GaussianProcess, Optuna])
-def test_the_search_finds_the_top_of_a_bowl(proposer, collapse):
-    if proposer is Optuna:
-        pytest.importorskip("optuna", reason="sampler='optuna' needs optuna")
+def test_the_search_finds_the_top_of_a_bowl(collapse):
     given = {"alpha0": (0.01, 10.0), "reg": (0.001, 1.0), "user_exponent": 0.0}
     space = space_of(given)
     peak = (0.9, 0.02, 0.0)
-    trials = search(space, bowl(peak, collapse), 30, proposer(space, 0))
+    trials = search(space, bowl(peak, collapse), 30, GaussianProcess(space, 0))
     best = best_trial(trials)
     assert best.level == TOP
     # The bowl falls by 0.02 a unit of log squared; a random draw among 30 is about 0.02 below the top.
-    assert best.figure > 0.3 - (0.003 if proposer is GaussianProcess else 0.012)
+    assert best.figure > 0.3 - 0.003
 
 
 def test_levels_cost_what_the_budget_says():
@@ -458,19 +454,11 @@ def test_tune_takes_frames_whose_columns_are_named(data, quiet):
         tune("ials", frames[0], space)
 
 
-def test_optuna_proposes(data, quiet):
-    pytest.importorskip("optuna", reason="sampler='optuna' needs optuna")
-    found = [
-        tune("ials", data, SMALL, budget=3, search=Search(sampler="optuna"), refit=False) for _ in range(2)
-    ]
-    assert found[0].params == found[1].params
-    assert len({row["params"]["reg"] for row in found[0].trials}) > 3
-
-
-def test_a_missing_optuna_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
-    with pytest.raises(ImportError, match=r"rgals\[tune\]"):
-        Optuna(space_of(), 0)
+def test_a_sampler_that_has_gone_warns_and_changes_nothing(data, quiet):
+    with pytest.warns(FutureWarning, match="leave sampler out"):
+        gone = Search(sampler="optuna")
+    found = [tune("ials", data, SMALL, budget=2, search=one, refit=False).params for one in (gone, Search())]
+    assert found[0] == found[1]
 
 
 class Plain(Loss):

@@ -310,6 +310,12 @@ def test_an_update_takes_no_more_memory_than_it_says(valued, monkeypatch):
         (lambda m: m.partial_fit(day(), merge="sum"), ParameterError, "merge='sum'"),
         (lambda m: m.partial_fit(day(), sweeps=0), ParameterError, "sweeps=0"),
         (lambda m: m.partial_fit([("u1", 10)]), InputError, "list of records"),
+        (
+            lambda m: m.partial_fit(read_interactions(([1], [10]))),
+            InputError,
+            "user ids are integers .*model text",
+        ),
+        (lambda m: m.partial_fit(read_interactions((["u1"], ["tea"]))), InputError, "item ids are text"),
         (lambda m: m.forget_users(["u1", "nobody"]), UnknownIdError, "'nobody'"),
         (lambda m: m.forget_items(Positions([N])), UnknownIdError, "no item at position 45"),
         (lambda m: m.forget_users(m.user_ids_), InputError, "no interactions"),

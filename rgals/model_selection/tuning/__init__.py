@@ -15,7 +15,7 @@ from rgals.matrix.weighting import VALUES
 from rgals.metrics import evaluate
 from rgals.model_selection.protocol import Protocol
 from rgals.model_selection.tuning.engine import Question, find, read_losses, settle_values
-from rgals.model_selection.tuning.halving import PROPOSERS, TOP
+from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.space import default_space
 from rgals.runtime.checks import check_choice, check_int, check_real, moved_to
@@ -42,8 +42,8 @@ class Search:
         Most iterations of a full fit.
     min_gain : float, default 0.005
         Relative gain for which a larger K is worth its cost.
-    sampler : {"gp", "optuna"}, default "gp"
-        Who proposes settings: even points and then a Gaussian process, or Optuna's TPE (extra ``tune``).
+    sampler : "gp"
+        "optuna" is the same, with a warning: the Gaussian process comes closer to the best with less.
     time_limit : float, optional
         Seconds after which no further fit starts, except the refit.
 
@@ -64,7 +64,9 @@ class Search:
         check_int("repeats", self.repeats, 1)
         check_int("n_iter", self.n_iter, 1)
         check_real("min_gain", self.min_gain, 0.0)
-        check_choice("sampler", self.sampler, tuple(PROPOSERS))
+        if check_choice("sampler", self.sampler, ("gp", "optuna")) != "gp":
+            said = "sampler='optuna' has gone, as 'gp' finds better settings; leave sampler out"
+            warnings.warn(said, FutureWarning, stacklevel=3)
         if self.max_users is not None:
             check_int("max_users", self.max_users, 1)
         if self.time_limit is not None:
@@ -186,7 +188,7 @@ def tune(
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default "auto"
         As in `rgals.RGALSCV`.
     search : Search, optional
-        Splits, iterations, proposers, limits: in 0.1 keywords of their own, which warn for one release.
+        Splits, iterations, limits: in 0.1 keywords of their own, which warn for one release.
     journal : path, optional
         File of JSON lines: every fit is written there, and read from there when the same call runs again,
         after an interruption or with a larger budget.
@@ -207,8 +209,6 @@ def tune(
         A parameter is out of its range; the space names something unknown.
     InputError
         Nothing can be held out; the journal belongs to other data or settings.
-    MissingDependencyError
-        ``sampler="optuna"`` without optuna.
 
     Warns
     -----
@@ -249,7 +249,7 @@ def tune(
         record = Journal(Path(journal), setting)
     deadline = None if search.time_limit is None else time.monotonic() + search.time_limit
     asked = losses, prepared, space, common, metric, budget, search.min_gain
-    found = find(Question(*asked, search.sampler, deadline, record, verbose))
+    found = find(Question(*asked, deadline, record, verbose))
     choice = found.choice
     if found.edges:
         values = ", ".join(f"{edge}={choice.params[edge]:.4g}" for edge in found.edges)

@@ -1,7 +1,6 @@
 """Successive halving over cheap fits, then refinement at full cost, guided by a Gaussian process."""
 
 import warnings
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +9,6 @@ import numpy as np
 
 from rgals.model_selection.tuning.space import OneOf, Space
 from rgals.runtime.errors import InsufficientMemoryError
-from rgals.runtime.lazy import optional
 from rgals.runtime.threads import workers
 
 ETA = 3  # one of so many settings goes on to the next level
@@ -84,7 +82,7 @@ def search(
     space: Space,
     measure: Measure,
     budget: float,
-    proposer: "GaussianProcess | Optuna",
+    proposer: "GaussianProcess",
     *,
     cost: Cost = nominal,
     min_gain: float = 0.0,
@@ -111,7 +109,6 @@ def search(
         trial = measure(params, level)
         spent += cost(K, level, None) if trial.cost is None else trial.cost
         done.append(trial)
-        proposer.tell(trial)
 
     K = space.ladder[0]
     middle = space.middle
@@ -213,9 +210,6 @@ class GaussianProcess:
                 point[k] = place
         return point
 
-    def tell(self, trial: Trial) -> None:
-        """Hear of a measurement: nothing to remember, as `refine` sees all."""
-
     def refine(self, trials: list[Trial], K: int, level: int) -> np.ndarray:
         """The candidate of the largest expected improvement at this level and K."""
         from scipy.special import ndtr  # costly to import
@@ -291,44 +285,3 @@ def _posterior(
         model.fit(inputs, values)
         mean, deviation = model.predict(at, return_std=True)
     return mean, deviation, model.kernel_
-
-
-class Optuna:
-    """Points by Optuna's tree-structured Parzen estimator (the ``tune`` extra)."""
-
-    def __init__(self, space: Space, random_state: int) -> None:
-        self.optuna = optional("optuna", "sampler='optuna' needs optuna: pip install 'rgals[tune]'")
-        self.space, self.random_state = space, random_state
-        # A study for each cost: figures of different costs must not be compared.
-        self.studies: defaultdict[tuple[int, int], Any] = defaultdict(self._study)
-        self.asked: dict[tuple[int, int], Any] = {}
-        unit = self.optuna.distributions.FloatDistribution(0.0, 1.0)
-        self.distributions: dict[str, Any] = dict.fromkeys(space.dimensions, unit)
-
-    def _study(self) -> Any:
-        self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
-        sampler = self.optuna.samplers.TPESampler(seed=self.random_state, multivariate=False)
-        return self.optuna.create_study(direction="maximize", sampler=sampler)
-
-    def next(self, n: int) -> np.ndarray:
-        """What the estimator suggests at the lowest cost; the centre first."""
-        return self.space.middle if n == 0 else self.refine([], self.space.ladder[0], 0)
-
-    def refine(self, trials: list[Trial], K: int, level: int) -> np.ndarray:
-        """What the estimator suggests at this level."""
-        trial = self.asked[level, K] = self.studies[level, K].ask(self.distributions)
-        return np.array([trial.params[name] for name in self.space.dimensions])
-
-    def tell(self, trial: Trial) -> None:
-        """Add a measurement to the study of its cost."""
-        cost = trial.level, trial.params["K"]
-        asked = self.asked.pop(cost, None)
-        if asked is not None:
-            self.studies[cost].tell(asked, trial.figure)
-            return
-        params = dict(zip(self.space.dimensions, map(float, self.space.point(trial.params)), strict=True))
-        told = {"params": params, "distributions": self.distributions, "value": trial.figure}
-        self.studies[cost].add_trial(self.optuna.trial.create_trial(**told))
-
-
-PROPOSERS: dict[str, type] = {"gp": GaussianProcess, "optuna": Optuna}
