@@ -246,18 +246,18 @@ def dislikes(record: Any, folder: Path) -> None:
     from rgals.metrics import evaluate
     from rgals.model_selection import split_interactions
 
-    data = read_interactions(folder / "ml-1m.npz", min_value=3, dislike_below=3)
-    train, validation, test = split_interactions(data, (0.7, 0.1, 0.2), random_state=0)
     metrics = ("ndcg@10", "dislike_rate@10")
-    for kind in (IALS, WRMF):
+    for kind, stars in ((IALS, False), (WRMF, False), (IALS, True), (WRMF, True)):
+        data = read_interactions(folder / "ml-1m.npz", min_value=3, dislike_below=3, binarize=not stars)
+        train, validation, test = split_interactions(data, (0.7, 0.1, 0.2), random_state=0)
         for weight in ("none", *WEIGHTS):
-            key = f"dislikes {kind.name} {weight}"
+            key = f"dislikes {kind.name}{' stars' if stars else ''} {weight}"
             if record.get(key) is not None:
                 continue
             loss, X = kind(), sp.csr_array(train.matrix.multiply(train.matrix > 0))
             if weight != "none":
                 loss, X = kind(dislikes=True, dislike_weight=weight), train.matrix
-            fitted = RGALS(K, loss, random_state=0, n_jobs=1).fit(X)
+            fitted = RGALS(K, loss, values="raw", random_state=0, n_jobs=1).fit(X)
             row = {}
             for name, part, seen in (
                 ("validation", validation, train.matrix),
@@ -345,12 +345,14 @@ def tables(record: Any) -> dict[str, str]:
         life = "none" if row["half_life_days"] is None else f"{row['half_life_days']:.0f}"
         lines.append(f"| {key[4:]} | {life} | {row['with']:.4f} | {row['without']:.4f} |")
     out["beside age"] = "\n".join(lines)
-    lines = ["| loss | weight of dislikes | NDCG@10 of likes | dislike_rate@10 |", "|---|---|---|---|"]
+    head = "| loss | weight of a like | weight of dislikes | NDCG@10 of likes | dislike_rate@10 |"
+    lines = [head, "|" + "---|" * 5]
     for key, row in record.records.items():
         if key.startswith("dislikes "):
-            _, loss, weight = key.rsplit(" ", 2)
-            test = row["test"]
-            lines.append(f"| {loss} | {weight} | {test['ndcg@10']:.4f} | {test['dislike_rate@10']:.4f} |")
+            _, loss, *stars, weight = key.split(" ")
+            like, test = "its stars" if stars else "1", row["test"]
+            figures = f"{test['ndcg@10']:.4f} | {test['dislike_rate@10']:.4f}"
+            lines.append(f"| {loss} | {like} | {weight} | {figures} |")
     out["beside dislikes"] = "\n".join(lines)
     return out
 
