@@ -67,13 +67,19 @@ def _count_many(scores, positives, above, tied):
 @inner(_nrt=True)
 def _count_row(row, at, n, u, truth_ptr, truth, seen_ptr, seen, above, tied):
     """Count for query u over a complete row of scores, which is used as workspace."""
-    for e in range(seen_ptr[u], seen_ptr[u + 1]):
-        row[at + seen[e]] = np.nan
     begin, end = truth_ptr[u], truth_ptr[u + 1]
     positives = workspace(end - begin, row)
+    lowest = np.inf
     for e in range(begin, end):
         score = row[at + truth[e]]
         positives[e - begin] = score if score == score else -np.inf
+        lowest = min(lowest, positives[e - begin])
+    if lowest == -np.inf:  # which NaN is, too: these are tied
+        for j in range(at, at + n):
+            row[j] = row[j] if row[j] == row[j] else -np.inf
+    for e in range(seen_ptr[u], seen_ptr[u + 1]):
+        row[at + seen[e]] = np.nan
+    for e in range(begin, end):
         row[at + truth[e]] = np.nan
     if end - begin <= FEW:
         for e in range(begin, end):
@@ -103,7 +109,7 @@ def count_above(queries, items, truth_ptr, truth, seen_ptr, seen, block, n_threa
     Of queries (B, K) and items (N, K), C-ordered, of one dtype. ``truth_ptr`` (B + 1,) and ``truth`` are the
     relevant items of each query, ``seen_ptr`` and ``seen`` items that take no part, none of them relevant. A
     thread holds ``block`` rows of complete scores. ``above`` and ``tied`` receive the counts, an entry for
-    each of ``truth``; NaN is less than everything.
+    each of ``truth``; NaN is as low as -inf, and tied with it.
     """
     factors, filters = (read_only(queries), read_only(items)), (truth_ptr, truth, seen_ptr, seen)
     launch(_count_above, n_threads, *factors, *filters, block, above, tied)

@@ -119,6 +119,7 @@ def evaluate_sampled(
     owner = np.repeat(rows, hidden.row_counts)
     rng = check_random_state(random_state)
     rank = np.empty(hidden.nnz, np.int64)
+    missed = np.iinfo(rank.dtype).max
     block = max(1, _BLOCK_BYTES // (4 * Q.shape[1] * (n_negatives + 1)))
     for part in gen_batches(hidden.nnz, block):
         items = hidden.indices[part].astype(np.int64)
@@ -126,8 +127,8 @@ def evaluate_sampled(
         mine = np.einsum("ik,ik->i", P[owner[part]], Q[items])[:, None]
         theirs = np.einsum("ik,ijk->ij", P[owner[part]], Q[drawn])
         ahead = (theirs > mine) | ((theirs == mine) & (drawn < items[:, None]))
-        rank[part] = 1 + ahead.sum(axis=1)
-    rank[judged.silent[owner]] = np.iinfo(rank.dtype).max  # nothing is known about these users: missed
+        rank[part] = np.where(mine[:, 0] > -np.inf, 1 + ahead.sum(axis=1), missed)
+    rank[judged.silent[owner]] = missed  # nothing is known about these users
     index = hidden.rows
     figures = {}
     for name, kind, k in wanted:

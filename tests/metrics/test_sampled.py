@@ -91,6 +91,17 @@ def test_cold_users_are_missed_and_not_ranked_by_item_number():
         assert users.tolist() == [0, 1] and values["hit_rate@3"].tolist() == [1, 0]
 
 
+def test_scores_that_are_nan_are_missed():
+    """No score is greater than NaN, so that the items of a model that had diverged were all first."""
+    Q = np.arange(6.0)[:, None]
+    for bad in (np.nan, -np.inf):
+        Q[:3] = bad
+        got, _ = evaluate_sampled(
+            (np.ones((2, 1)), Q), None, one_each([0, 3], 6), "mrr@6", n_negatives=5, per_user=True
+        )
+        assert got["mrr@6"].tolist() == [0.0, 1 / 3]
+
+
 def test_several_test_items_are_averaged_within_the_user():
     P, Q = np.ones((2, 1)), -np.arange(6.0)[:, None]
     test = sp.csr_array(np.array([[1, 0, 0, 0, 0, 1], [1, 0, 0, 0, 0, 0]]))
