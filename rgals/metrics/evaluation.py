@@ -72,6 +72,7 @@ def evaluate(
         shape (len, N), for models that are not factorisations.
     train : sparse matrix of shape (M, N), Interactions, frame, or None
         Interactions that leave the ranking. Test interactions that are here too are dropped, with a warning.
+        ``novelty`` and ``arp`` count them, or where there are none those of the model's fit.
     test : sparse matrix of shape (M, N), Interactions or frame
         Relevant items: any value above 0. Relevance is binary. Values below 0 are dislikes, which
         ``dislike_rate`` counts. What has ids is laid out as the model is (or, where that has none,
@@ -151,7 +152,7 @@ def figures(
     totals: dict[str, np.ndarray] = {}
     known = np.empty(0, np.int64), max(judged.n_known, 1)
     if any(metric.needs in (NOVELTY, POPULARITY) for metric in wanted):
-        known = seen.likes.col_counts, known[1]
+        known = (seen if seen.nnz else judged.history).likes.col_counts, known[1]
     dropped = n_interactions = 0
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch]
