@@ -125,7 +125,7 @@ def judge(ranked: Any, truth: Any, *, n_jobs: int | None = None) -> Judged:
 def top(ranked: Any, truth: Any, k: int | None) -> tuple[np.ndarray, np.ndarray, int]:
     """Hits up to rank k (at least one column), relevant items per user, and k itself."""
     judged = ranked if isinstance(ranked, Judged) else judge(ranked, truth)
-    k = judged.hits.shape[1] if k is None else check_int("k", k, 1)
+    k = judged.hits.shape[1] if k is None else check_int("k", k, 1, np.iinfo(np.int32).max)
     return judged.hits[:, :k], judged.n_truth, k
 
 

@@ -95,10 +95,10 @@ def parse_all(names: str | Iterable[str]) -> list[Metric]:
         names = (names,)
     if not isinstance(names, Iterable):
         raise InputTypeError(f"metrics must be names such as 'ndcg@10', not {type(names).__name__}")
-    metrics = [parse(name) for name in dict.fromkeys(names)]
+    metrics = {metric.name: metric for metric in map(parse, names)}
     if not metrics:
         raise ParameterError("metrics", (), "give at least one name, such as 'ndcg@10'")
-    return metrics
+    return list(metrics.values())
 
 
 def definitions() -> dict[str, tuple[tuple[str, ...], str]]:

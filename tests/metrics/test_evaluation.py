@@ -269,7 +269,7 @@ def test_auc_of_scores_that_are_nan_or_infinite():
             scores[rng.random(scores.shape) < 0.15] = odd
         fate = rng.random(scores.shape)
         seen, relevant = fate > 0.9, fate < share
-        got, users = evaluate(lambda u: scores[u], matrix(seen), matrix(relevant), "auc", per_user=True)
+        got, users = evaluate(scores.__getitem__, matrix(seen), matrix(relevant), "auc", per_user=True)
         ranks = np.where(np.isnan(scores), -np.inf, scores)
         for auc, u in zip(got["auc"], users, strict=True):
             assert auc == pytest.approx(auc_of(ranks[u], seen[u], relevant[u]), rel=1e-13)
@@ -346,6 +346,15 @@ def test_the_best_ranking_is_worth_one_even_where_the_truth_is_longer_than_the_l
     assert metrics.precision([list(range(30))], truth, 100)[0] == 0.3
 
 
+def test_no_list_is_worth_more_than_one_and_the_best_exactly_one():
+    """Sums in another order than that of the ideal list gave 1.0000000000000002."""
+    for k in range(1, 120):
+        hits = np.arange(k) < np.array([[k], [k // 2 + 1], [k]])
+        lists = metrics.Judged(np.zeros((3, k), np.int32), hits, np.array([k, k // 2 + 1, 2 * k]))
+        for function in (metrics.ndcg, metrics.nrbp, metrics.capped_average_precision):
+            assert function(lists, k=k).tolist() == [1.0, 1.0, 1.0], (function, k)
+
+
 def outside_cases(n_cases=1000, n_items=40):
     """Rankings by scores full of ties; document names sort so that the smaller id wins a tie, as here."""
     rng = np.random.default_rng(7)
@@ -400,6 +409,8 @@ def test_equal_to_trec_eval_on_rankings_with_ties():
         ("pauc(0)", "max_fpr"),
         ("pauc(1.5)", "max_fpr"),
         (10, "form is"),
+        (["ndcg@10"], "form is"),
+        ("precision@99999999999999999999", "<= 2147483647"),
         ([], "at least one"),
     ],
 )
