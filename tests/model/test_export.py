@@ -78,6 +78,10 @@ def test_what_cannot_come_from_implicit_is_named(matrix):
         RGALS.from_implicit(light, matrix.T, loss="ials")
     with pytest.raises(InputTypeError, match="fitted ALS model, not"):
         RGALS.from_implicit(als.AlternatingLeastSquares(), matrix)
+    bpr = pytest.importorskip("implicit.cpu.bpr").BayesianPersonalizedRanking(factors=2, iterations=1)
+    bpr.fit(sp.csr_matrix(matrix), show_progress=False)
+    with pytest.raises(InputTypeError, match="fitted ALS model, not BayesianPersonalizedRanking"):
+        RGALS.from_implicit(bpr, matrix)
 
 
 def test_distances_of_augmented_vectors_rank_as_inner_products():
