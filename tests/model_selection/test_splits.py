@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -339,6 +340,18 @@ def test_times_stay_with_their_entries_through_threshold_and_core(made):
     test, rest = parts.test.toarray() > 0, parts.train_and_validation.toarray() > 0
     assert test.sum() == len(parts.users)
     assert (when[test] >= np.where(rest, when, 0).max(axis=1)).all()
+
+
+def test_a_split_by_time_leaves_parts_without_a_share_empty(made):
+    """Without a validation part it was refused as if times were equal; without a test part it had one."""
+    when, n = np.sort(made.timestamp), made.nnz
+    for ratios in ((0.8, 0.0, 0.2), (0.9, 0.1, 0.0), (1.0, 0.0, 0.0), (0.7, 0.2, 0.1)):
+        parts = Protocol(split="temporal", ratios=ratios).apply(made)
+        sizes = parts.train.nnz, parts.validation.nnz, parts.test.nnz
+        assert sum(sizes) == n and [size > 0 for size in sizes] == [share > 0 for share in ratios]
+        if ratios[0] < 1:
+            cut = when[math.ceil(ratios[0] * (n - 1))]
+            assert sizes[0] == (when < cut).sum()
 
 
 def test_given_parts_are_kept(made):
