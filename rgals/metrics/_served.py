@@ -13,6 +13,7 @@ from rgals.kernels import ranking as kernel
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr, check_ids
 from rgals.metrics._judged import Outranked
+from rgals.runtime.aligned import read_only
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 from rgals.runtime.lazy import cached_property
@@ -72,15 +73,15 @@ class Served:
             out.append((others, (np.ones((len(others), 1)), self.popularity.astype(np.float64)[:, None])))
         return [answer for answer in out if len(answer[0])]
 
-    def lists(self, answers: Answers, seen: CSR, n: int, keep: bool, n_jobs: int | None) -> np.ndarray:
-        """Best items of a batch of users, -1 where there is none; ``keep``: scores are needed once more."""
+    def lists(self, answers: Answers, seen: CSR, n: int, n_jobs: int | None) -> np.ndarray:
+        """Best items of a batch of users, -1 where there is none."""
         ids = np.full((seen.n_rows, n), -1, np.int32)
         for rows, scores in answers:
             known = seen.take_rows(rows)
             if isinstance(scores, tuple):
                 ids[rows] = topk(scores[0], scores[1], n, exclude=known, n_jobs=n_jobs)[0]
             else:
-                ids[rows] = topk_dense(scores.copy() if keep else scores, n, exclude=known, n_jobs=n_jobs)[0]
+                ids[rows] = topk_dense(scores, n, exclude=known, n_jobs=n_jobs)[0]
         return ids
 
     def outranked(self, answers: Answers, truth: CSR, seen: CSR, n_jobs: int | None) -> Outranked:
@@ -201,7 +202,7 @@ def source_of(model: Any) -> tuple[Scores, tuple[int | None, int | None]]:
 
 
 def _scores(source: Callable, users: np.ndarray, n_items: int, ids: np.ndarray | None) -> np.ndarray:
-    """A private, C-ordered array of the scores that a callable gives."""
+    """The scores that a callable gives, checked."""
     given = np.asarray(source(users))
     if given.shape != (len(users), n_items):
         expected = f"expected ({len(users)}, {n_items}): users x items"
@@ -214,13 +215,13 @@ def _scores(source: Callable, users: np.ndarray, n_items: int, ids: np.ndarray |
             user = int(users[row]) if ids is None else ids[users[row] : users[row] + 1].tolist()[0]
             what = f"the model's scores of user {user!r} are all NaN, which rank nothing"
             raise InputError(f"{what}; give -inf to items that nobody gets")
-    return np.array(given, np.float32 if given.dtype == np.float32 else np.float64, order="C")
+    return read_only(given.astype(np.float32 if given.dtype == np.float32 else np.float64, copy=False))
 
 
 def _count(
     scores: np.ndarray | tuple[np.ndarray, np.ndarray], truth: CSR, seen: CSR, n_jobs: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Items above and tied with each relevant one, from dense scores (overwritten) or from factors."""
+    """Items above and tied with each relevant one, from dense scores or from factors."""
     above, tied = np.empty(truth.nnz, np.int32), np.empty(truth.nnz, np.int32)
     if isinstance(scores, tuple):
         scores, seen = _whole_groups(*scores, seen)

@@ -212,12 +212,11 @@ def _block(
     """Metrics of one batch of users; exposures are added to ``totals``. ``known``: item counts, n_users."""
     seen = judged.seen.take_rows(users)
     n = min(max((m.k for m in wanted if m.k is not None), default=0), seen.n_cols)
-    whole = any(m.needs == WHOLE for m in wanted)
     answers = judged.answers(users)
-    ids = judged.lists(answers, seen, n, whole, n_jobs) if n else np.empty((len(users), 0), np.int32)
+    ids = judged.lists(answers, seen, n, n_jobs) if n else np.empty((len(users), 0), np.int32)
     lists = judge_trusted(ids, truth, n_jobs) if n else None
     given: dict[str, tuple] = {LISTS: (lists,), NOVELTY: (lists, *known), POPULARITY: (lists, known[0])}
-    if whole:
+    if any(m.needs == WHOLE for m in wanted):
         given[WHOLE] = (judged.outranked(answers, truth, seen, n_jobs),)
     if any(m.needs == DISLIKES for m in wanted):
         given[DISLIKES] = (judge_trusted(ids, judged.disliked.take_rows(users), n_jobs),)

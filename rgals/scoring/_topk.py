@@ -265,8 +265,7 @@ def topk_dense(
 
     Parameters
     ----------
-    scores : ndarray of float32 or float64, shape (B, N), C-ordered and writeable
-        Overwritten: excluded entries become -inf.
+    scores : ndarray of float32 or float64, shape (B, N)
     n, exclude, n_jobs
         As in `topk`.
 
@@ -287,14 +286,13 @@ def topk_dense(
     >>> topk_dense(np.array([[0.5, 2.0, 2.0]]), n=2)[0]
     array([[1, 2]], dtype=int32)
     """
-    usable = isinstance(scores, np.ndarray) and scores.ndim == 2 and scores.dtype in (np.float32, np.float64)
-    if not usable or not scores.flags.c_contiguous or not scores.flags.writeable:
-        raise InputTypeError("scores must be a writeable, C-ordered matrix of float32 or float64")
+    if not isinstance(scores, np.ndarray) or scores.ndim != 2 or scores.dtype not in (np.float32, np.float64):
+        raise InputTypeError("scores must be a matrix of float32 or float64")
     n = check_int("n", n, 1)
     exclude = CSR.empty(*scores.shape) if exclude is None else exclude
     pairs = as_csr(exclude, name="exclude", n_rows=len(scores), n_cols=scores.shape[1], dislikes=True)
     require_lists(len(scores), n, 4 + scores.dtype.itemsize)
     ids, best = np.empty((len(scores), n), np.int32), np.empty((len(scores), n), scores.dtype)
     with workers(useful_jobs(n_jobs, scores.size)) as threads:
-        kernel.topk_dense(scores, pairs.indptr, pairs.indices, threads, ids, best)
+        kernel.topk_dense(read_only(scores), pairs.indptr, pairs.indices, threads, ids, best)
     return ids, best
