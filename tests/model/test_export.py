@@ -97,6 +97,15 @@ def test_distances_of_augmented_vectors_rank_as_inner_products():
     assert augment_items(items.astype(np.float32)).dtype == np.float32
 
 
+def test_vectors_of_integers_and_lists_are_augmented_exactly():
+    """The square root of 23 became 4, so that distances ranked otherwise than products."""
+    np.testing.assert_array_equal(augment_items([[3, 4], [1, 1]]), [[3, 4, 0], [1, 1, np.sqrt(23)]])
+    assert augment_items(np.array([[3, 4], [1, 1]])).dtype == np.float64
+    np.testing.assert_array_equal(augment_queries([[1, 2]]), [[1, 2, 0]])
+    with pytest.raises(ShapeError, match="items must have two dimensions"):
+        augment_items(np.ones(3))
+
+
 @pytest.mark.parametrize("space", ["ip", "l2"])
 @pytest.mark.parametrize("kind", ["flat", "hnsw"])
 def test_an_index_finds_what_recommend_finds(model, tmp_path, kind, space):
