@@ -143,7 +143,12 @@ def _draw(users: np.ndarray, known: CSR, n: int, rng: np.random.RandomState) -> 
     """Different items for each entry of ``users``, none of them known: redrawn until that holds."""
     taken = np.append(known.positions, -1)  # a mark behind the last, never found
     drawn = rng.randint(0, known.n_cols, (len(users), n))
-    todo = np.arange(len(users))
+    # Where nearly all that is left is wanted, redrawing would take long.
+    few = known.n_cols - known.row_counts[users] - n < known.n_cols // 8
+    for entry in np.flatnonzero(few):
+        row = slice(*known.indptr[users[entry] :][:2])
+        drawn[entry] = rng.choice(np.delete(np.arange(known.n_cols), known.indices[row]), n, replace=False)
+    todo = np.flatnonzero(~few)
     while len(todo):
         rows = np.sort(drawn[todo], axis=1)
         keys = users[todo, None] * known.n_cols + rows

@@ -30,6 +30,24 @@ def test_negatives_are_new_to_the_user_and_different(rng):
     assert counts.min() > 0 and len(np.unique(counts)) > 5
 
 
+def test_nearly_all_items_are_drawn_without_redrawing_for_long():
+    class Counting(np.random.RandomState):
+        calls = 0
+
+        def randint(self, *args, **kwargs):
+            self.calls += 1
+            return super().randint(*args, **kwargs)
+
+    known = as_csr(sp.csr_array((np.ones(3), ([0, 0, 1], [5, 7, 999])), shape=(2, 1000)))
+    rng = Counting(0)
+    drawn = _draw(np.repeat([0, 1], 400), known, 998, rng)
+    assert rng.calls < 100
+    assert (np.sort(drawn[:400]) == np.delete(np.arange(1000), [5, 7])).all()
+    left_out = 999 * 1000 // 2 - 999 - drawn[400:].sum(axis=1)  # one of 999 each
+    assert all(len(set(row)) == 998 for row in drawn.tolist()) and left_out.max() < 999
+    assert 430 < left_out.mean() < 570 and len(set(left_out.tolist())) > 250
+
+
 def test_all_negatives_give_the_exact_figures(rng):
     P, Q = rng.standard_normal((30, 4)), rng.standard_normal((25, 4))
     seen = sp.csr_array((rng.random((30, 25)) < 0.2).astype(float))
