@@ -39,7 +39,7 @@ class Served:
     truth: CSR
     seen: CSR  # what leaves the rankings
     cold: np.ndarray  # of every user, whether nothing is known about them
-    serve_popular: bool  # what the cold get: popular items, or nothing
+    popular: np.ndarray | None  # scores of the items for the cold, shape (N, 1); None: they get nothing
     history: CSR  # what is known about the users whom the model knows
     n_known: int  # users whom the model knows
     user_ids: np.ndarray | None  # where the test set came with ids
@@ -69,8 +69,8 @@ class Served:
             rows, scores = (rows, scores) if kept.all() else (rows[kept], scores[kept])
         out = [(rows, scores)]
         others = np.setdiff1d(np.arange(len(users)), rows)
-        if self.serve_popular:
-            out.append((others, (np.ones((len(others), 1)), self.popularity.astype(np.float64)[:, None])))
+        if self.popular is not None:
+            out.append((others, (np.ones((len(others), 1)), self.popular)))
         return [answer for answer in out if len(answer[0])]
 
     def lists(self, answers: Answers, seen: CSR, n: int, n_jobs: int | None) -> np.ndarray:
@@ -143,8 +143,13 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         matrix = beside(known, users, items, name="train")[0]
         seen = as_csr(matrix, name="train", n_rows=n_users, n_cols=n_items, dislikes=True)
     history = state.seen if state is not None and state.seen is not None else seen
-    if cold == "popular" and history.nnz == 0:
-        raise ParameterError("cold", cold, "popular are the items of the training interactions; give train")
+    popular = None
+    if cold == "popular":
+        if history.nnz == 0:
+            advice = "popular are the items of the training interactions; give train"
+            raise ParameterError("cold", cold, advice)
+        own = state is not None and history is state.seen
+        popular = (state.popularity if own else history.likes.col_counts[:, None]).astype(np.float64)
     nothing = np.ones(truth.n_rows, bool)
     nothing[:n_users] = history.row_counts == 0
     known_users = getattr(state, "known_users", None)
@@ -158,7 +163,7 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         labels = users.labels
         if len(unknown[0]):
             labels = joined(labels, as_labels(unknown[0]))
-    known_of = cold == "popular", history, n_users, labels, disliked, getattr(model, "_needs_history", True)
+    known_of = popular, history, n_users, labels, disliked, getattr(model, "_needs_history", True)
     return Served(source, truth, replace(seen, indptr=indptr), nothing, *known_of)
 
 
