@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from rgals.datasets.given import beside, given
 from rgals.datasets.ids import IdMap, as_labels, joined
 from rgals.kernels import ranking as kernel
 from rgals.matrix.csr import CSR
-from rgals.matrix.validate import as_csr, check_ids
+from rgals.matrix.entries import grown
+from rgals.matrix.validate import as_csr, check_ids, on_host
 from rgals.metrics._judged import Outranked
 from rgals.runtime.aligned import read_only
 from rgals.runtime.checks import check_choice
@@ -70,7 +72,7 @@ class Served:
         out = [(rows, scores)]
         others = np.setdiff1d(np.arange(len(users)), rows)
         if self.popular is not None:
-            out.append((others, (np.ones((len(others), 1)), self.popular)))
+            out.append((others, as_factors(np.ones((len(others), 1)), self.popular)))
         return [answer for answer in out if len(answer[0])]
 
     def lists(self, answers: Answers, seen: CSR, n: int, n_jobs: int | None) -> np.ndarray:
@@ -109,9 +111,10 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
     if hasattr(model, "_state"):
         model = copy(model)  # one fit, even while another thread refits
         state = model._state()
-    source, (n_users, n_items) = source_of(model)
-    if state is not None:  # a model without factors tells it too
-        n_users, n_items = len(state.user_factors), len(state.item_factors)
+    source = _source_of(model)
+    # A model without factors tells its size, too; a function does not.
+    told = source if state is None else (state.user_factors, state.item_factors)
+    n_users, n_items = map(len, told) if isinstance(told, tuple) else (None, None)
     known = None if train is None else given(train, columns, "train")
     # Ids of the rows and columns: the model's, or where it has none those of the training interactions.
     users: IdMap | None = None
@@ -143,13 +146,11 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         matrix = beside(known, users, items, name="train")[0]
         seen = as_csr(matrix, name="train", n_rows=n_users, n_cols=n_items, dislikes=True)
     history = state.seen if state is not None and state.seen is not None else seen
-    popular = None
-    if cold == "popular":
-        if history.nnz == 0:
-            advice = "popular are the items of the training interactions; give train"
-            raise ParameterError("cold", cold, advice)
-        own = state is not None and history is state.seen
-        popular = (state.popularity if own else history.likes.col_counts[:, None]).astype(np.float64)
+    if cold == "popular" and history.nnz == 0:
+        raise ParameterError("cold", cold, "popular are the items of the training interactions; give train")
+    popular = history.likes.col_counts[:, None] if cold == "popular" else None
+    if popular is not None and state is not None and history is state.seen:
+        popular = state.popularity  # which may weigh them by age
     nothing = np.ones(truth.n_rows, bool)
     nothing[:n_users] = history.row_counts == 0
     known_users = getattr(state, "known_users", None)
@@ -157,14 +158,13 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         nothing[:n_users] &= ~known_users
     if history.nnz == 0:  # who is known cannot be told from interactions
         nothing[:n_users] = ~source[0].any(axis=1) if isinstance(source, tuple) else False
-    indptr = np.append(seen.indptr, np.full(truth.n_rows - n_users, seen.indptr[-1]))
     labels = None
     if found.labelled and users is not None:
         labels = users.labels
         if len(unknown[0]):
             labels = joined(labels, as_labels(unknown[0]))
     known_of = popular, history, n_users, labels, disliked, getattr(model, "_needs_history", True)
-    return Served(source, truth, replace(seen, indptr=indptr), nothing, *known_of)
+    return Served(source, truth, grown(seen, truth.n_rows, n_items), nothing, *known_of)
 
 
 def users_with_truth(served: Served, users: Any) -> np.ndarray:
@@ -187,8 +187,8 @@ def sample_users(truth: CSR, n: int | None, seed: int = 0) -> np.ndarray:
     return np.sort(np.random.default_rng(seed).choice(rows, n, replace=False))
 
 
-def source_of(model: Any) -> tuple[Scores, tuple[int | None, int | None]]:
-    """Where scores come from, and the number of users and items where that is known."""
+def _source_of(model: Any) -> Scores:
+    """Where scores come from."""
     if hasattr(model, "factors_"):
         model = model.factors_  # both of one fit, even while another thread refits
     elif hasattr(model, "user_factors_") and hasattr(model, "item_factors_"):
@@ -198,17 +198,17 @@ def source_of(model: Any) -> tuple[Scores, tuple[int | None, int | None]]:
     if isinstance(model, tuple | list):
         if len(model) != 2:
             raise InputTypeError(f"model: a pair is (user_factors, item_factors), not {len(model)} things")
-        pair = as_factors(model[0], model[1], ("user factors", "item factors"))
-        return pair, (len(pair[0]), len(pair[1]))
+        return as_factors(model[0], model[1], ("user factors", "item factors"))
     if callable(model):
-        return model, (None, None)
+        return model
     what = "model must be fitted and have user_factors_ and item_factors_, or be a pair of factor matrices"
     raise InputTypeError(f"{what} or a function that scores users, not {type(model).__name__}")
 
 
 def _scores(source: Callable, users: np.ndarray, n_items: int, ids: np.ndarray | None) -> np.ndarray:
     """The scores that a callable gives, checked."""
-    given = np.asarray(source(users))
+    given = on_host(source(users))
+    given = given.toarray() if sp.issparse(given) else np.asarray(given)
     if given.shape != (len(users), n_items):
         expected = f"expected ({len(users)}, {n_items}): users x items"
         raise ShapeError(f"the model's scores have shape {given.shape}, {expected}")

@@ -9,7 +9,7 @@ import numpy as np
 
 from rgals.matrix.csr import CSR
 from rgals.metrics import catalogue
-from rgals.metrics._judged import judge_trusted
+from rgals.metrics._judged import judge_trusted, mean_of_known
 from rgals.metrics._served import Served, served, users_with_truth
 from rgals.metrics._table import DISLIKES, EXPOSURE, LISTS, NOVELTY, POPULARITY, WHOLE, Metric, parse_all
 from rgals.runtime.checks import check_int
@@ -69,7 +69,7 @@ def evaluate(
     model : fitted model, pair (P, Q), or callable
         Something with ``user_factors_`` and ``item_factors_``, or with ``scores``; two factor matrices of
         shapes (M, K) and (N, K); or a function from an array of user indices to their scores of all items,
-        shape (len, N), for models that are not factorisations.
+        shape (len, N), dense or sparse, for models that are not factorisations.
     train : sparse matrix of shape (M, N), Interactions, frame, or None
         Interactions that leave the ranking. Test interactions that are here too are dropped, with a warning.
         ``novelty`` and ``arp`` count them, or where there are none those of the model's fit.
@@ -179,9 +179,7 @@ def figures(
         if metric.needs == EXPOSURE:
             means[metric.name] = metric.function(totals[metric.name])
         else:
-            values = arrays[metric.name]
-            defined = values[~np.isnan(values)]
-            means[metric.name] = float(defined.mean()) if len(defined) else float("nan")
+            means[metric.name] = mean_of_known(arrays[metric.name])
     return means
 
 
@@ -213,8 +211,8 @@ def _block(
     seen = judged.seen.take_rows(users)
     n = min(max((m.k for m in wanted if m.k is not None), default=0), seen.n_cols)
     answers = judged.answers(users)
-    ids = judged.lists(answers, seen, n, n_jobs) if n else np.empty((len(users), 0), np.int32)
-    lists = judge_trusted(ids, truth, n_jobs) if n else None
+    ids = judged.lists(answers if n else [], seen, n, n_jobs)
+    lists = judge_trusted(ids, truth, n_jobs)
     given: dict[str, tuple] = {LISTS: (lists,), NOVELTY: (lists, *known), POPULARITY: (lists, known[0])}
     if any(m.needs == WHOLE for m in wanted):
         given[WHOLE] = (judged.outranked(answers, truth, seen, n_jobs),)

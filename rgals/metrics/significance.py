@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import gen_batches
 
-from rgals.metrics._judged import documented
+from rgals.metrics._judged import documented, mean_of_known
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 
@@ -32,11 +32,6 @@ def _as_values(name: str, values: Any) -> np.ndarray:
 def _known(name: str, values: Any) -> np.ndarray:
     array = _as_values(name, values)
     return array[~np.isnan(array)]
-
-
-def _mean(values: np.ndarray) -> float:
-    """NaN where there is nothing."""
-    return float(values.mean()) if len(values) else float("nan")
 
 
 def _differences(a: Any, b: Any) -> np.ndarray:
@@ -266,8 +261,8 @@ def compare(
     rows = []
     for name, p_value, corrected in zip(names, p_values, holm(p_values), strict=True):
         values = _as_values(name, figures[name])
-        difference = _known(name, values - base)
-        means = _mean(_known(name, values)), _mean(difference)
+        difference = values - base
+        means = mean_of_known(values), mean_of_known(difference)
         interval = bootstrap_interval(difference, **options)
         effect = effect_size(values, base)
         rows.append(Comparison(name, *means, interval, p_value, float(corrected), effect))

@@ -197,6 +197,8 @@ def test_models_pairs_and_callables_agree():
         assert evaluate(scores, matrix(seen), matrix(relevant), names, batch_size=batch) == want
         assert batch is None or max(asked) == batch
         assert evaluate((P, Q), matrix(seen), matrix(relevant), names, batch_size=batch) == want
+    sparse = sp.csr_array(P @ Q.T)
+    assert evaluate(lambda users: sparse[users], matrix(seen), matrix(relevant), names) == want
     kept = (P @ Q.T).copy()
     evaluate(lambda users: kept, matrix(seen), matrix(relevant), names, users=np.arange(len(P)))
     np.testing.assert_array_equal(kept, P @ Q.T)  # the caller's scores are not touched
