@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_random_state, gen_batches
+from sklearn.utils import gen_batches
 
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
 from rgals.metrics._served import served, users_with_truth
 from rgals.metrics._table import parse_all
-from rgals.runtime.checks import check_int
+from rgals.runtime.checks import check_int, check_random_state
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 
 _BLOCK_BYTES = 1 << 26  # of gathered factors
@@ -61,7 +61,7 @@ def evaluate_sampled(
         As in `evaluate`.
     per_user : bool, default False
         Return the mean over the test items of each user instead of the mean over users.
-    random_state : int, RandomState or None, default 0
+    random_state : int, RandomState, Generator or None, default 0
 
     Returns
     -------

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils import check_random_state
 
 from rgals.datasets.given import given
 from rgals.datasets.interactions import TEST, TRAIN, VALIDATION
 from rgals.datasets.splits import check_ratios, leave_last_out, split_interactions
 from rgals.matrix.entries import entries, entry_rows, part_sizes
 from rgals.model_selection.core import check_core, k_core
-from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.checks import check_choice, check_int, check_random_state, check_real
 from rgals.runtime.errors import InputError, ParameterError
 
 SPLITS = ("user", "global", "leave_last", "temporal", "held_out_users", "given")

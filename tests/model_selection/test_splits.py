@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rgals.datasets import Interactions, make_implicit, read_interactions
+from rgals.metrics import evaluate_sampled
 from rgals.model_selection import (
     PROTOCOLS,
     InteractionSplit,
@@ -95,6 +96,23 @@ def test_seeds_reproduce_and_differ(X):
     assert (a != b).nnz == 0 and (a != c).nnz > 0
     state = np.random.RandomState(0)
     assert (split_interactions(X, random_state=state)[2] != a).nnz == 0
+
+
+def test_random_states_of_every_kind_and_none_of_another(X):
+    """A Generator, which fits take, and seeds that are none ended in scikit-learn's or numpy's own errors."""
+    one, two = (split_interactions(X, random_state=np.random.default_rng(3))[2] for _ in range(2))
+    assert (one != two).nnz == 0 and (one != split_interactions(X, random_state=3)[2]).nnz > 0
+    pair = np.ones((60, 1)), np.ones((40, 1))
+    for bad in (-1, 1.5, "seed"):
+        for call in (
+            lambda state: split_interactions(X, random_state=state),
+            lambda state: next(UserSplit(2, random_state=state).split(X)),
+            lambda state: next(InteractionSplit(2, random_state=state).split(X)),
+            lambda state: make_implicit(200, 100, random_state=state),
+            lambda state: evaluate_sampled(pair, None, X, n_negatives=1, random_state=state),
+        ):
+            with pytest.raises(ParameterError, match="random_state=.*a RandomState or a Generator"):
+                call(bad)
 
 
 def test_every_interaction_is_equally_likely_to_be_held_out():
