@@ -172,10 +172,8 @@ def users_with_truth(served: Served, users: Any) -> np.ndarray:
     counts = served.truth.row_counts
     if users is None:
         return np.flatnonzero(counts)
-    if served.user_ids is not None:
-        rows = IdMap(served.user_ids, "user").index(users)
-    else:
-        rows = check_ids("users", users, len(counts), "user")
+    ids = served.user_ids
+    rows = check_ids("users", users, len(counts), "user") if ids is None else IdMap(ids, "user").index(users)
     return rows[counts[rows] > 0]
 
 

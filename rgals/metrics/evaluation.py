@@ -174,13 +174,9 @@ def figures(
     if per_user:
         labels = everybody if judged.user_ids is None else judged.user_ids[everybody]
         return Evaluation(arrays, *counts), labels
-    means = Evaluation({}, *counts)
-    for metric in wanted:
-        if metric.needs == EXPOSURE:
-            means[metric.name] = metric.function(totals[metric.name])
-        else:
-            means[metric.name] = mean_of_known(arrays[metric.name])
-    return means
+    means = {name: mean_of_known(values) for name, values in arrays.items()}
+    means |= {m.name: m.function(totals[m.name]) for m in wanted if m.needs == EXPOSURE}
+    return Evaluation({m.name: means[m.name] for m in wanted}, *counts)
 
 
 def warn_of_dropped(n: int, stacklevel: int) -> None:

@@ -36,10 +36,9 @@ class Interop(FactorRanker):
         state: FittedState = self._state()
         # Its positives weigh alpha v.
         alpha = 1.0 + float(state.loss.alpha) if isinstance(state.loss, WRMF) else 1.0
-        users, items = state.user_factors, state.item_factors
+        users, items = (f.astype(np.float32) for f in (state.user_factors, state.item_factors))
         model = als.AlternatingLeastSquares(factors=items.shape[1], regularization=state.reg, alpha=alpha)
-        model.user_factors = users.astype(np.float32)
-        model.item_factors = items.astype(np.float32)
+        model.user_factors, model.item_factors = users, items
         return model
 
     @classmethod

@@ -222,8 +222,7 @@ class Task:
                 raise InputError(f"{len(self.labels)} new_ids name {len(self)} rows of X_new; give one each")
         elif users is not None:
             self.rows = state.rows_of("user", users, "users")
-        ids = self.model.item_ids_
-        self.items = np.arange(len(item_factors)) if ids is None else ids
+        self.items = state.items.labels
         self._state = state
         if self.new is None:
             asked = state.users, state.labelled_items, None if users is None else self.rows
