@@ -155,7 +155,7 @@ def leave_last_out(
     (array([[1., 0., 1.]]), array([[0., 1., 0.]]))
     """
     held = tuple(n) if isinstance(n, tuple | list) else (n,)
-    if len(held) > 2:
+    if len(held) not in (1, 2):
         raise ParameterError("n", n, "give one number, or two for validation and test")
     for k in held:
         check_int("n", k, 1)

@@ -58,6 +58,10 @@ class Served:
         """Training interactions of every item."""
         return self.history.likes.col_counts
 
+    def named(self, users: np.ndarray) -> np.ndarray:
+        """Users by their ids, where the test set came with ids."""
+        return users if self.user_ids is None else self.user_ids[users]
+
     def answers(self, users: np.ndarray) -> Answers:
         """Positions in ``users`` and their scores, a pair of factors or an array; others get nothing."""
         if isinstance(self.source, tuple):
@@ -65,7 +69,7 @@ class Served:
             scores: Any = self.source[0][users[rows]], self.source[1]
         else:
             rows = np.flatnonzero(users < self.n_known)
-            scores = _scores(self.source, users[rows], self.seen.n_cols, self.user_ids)
+            scores = _scores(self.source, users[rows], self.seen.n_cols, self.named)
             # A function that says the same of every item has nothing to say about somebody it does not know.
             kept = ~self.cold[users[rows]] | (scores != scores[:, :1]).any(axis=1)
             rows, scores = (rows, scores) if kept.all() else (rows[kept], scores[kept])
@@ -158,11 +162,7 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         nothing[:n_users] &= ~known_users
     if history.nnz == 0:  # who is known cannot be told from interactions
         nothing[:n_users] = ~source[0].any(axis=1) if isinstance(source, tuple) else False
-    labels = None
-    if found.labelled and users is not None:
-        labels = users.labels
-        if len(unknown[0]):
-            labels = joined(labels, as_labels(unknown[0]))
+    labels = joined(users.labels, as_labels(unknown[0])) if found.labelled and users is not None else None
     known_of = popular, history, n_users, labels, disliked, getattr(model, "_needs_history", True)
     return Served(source, truth, grown(seen, truth.n_rows, n_items), nothing, *known_of)
 
@@ -203,7 +203,7 @@ def _source_of(model: Any) -> Scores:
     raise InputTypeError(f"{what} or a function that scores users, not {type(model).__name__}")
 
 
-def _scores(source: Callable, users: np.ndarray, n_items: int, ids: np.ndarray | None) -> np.ndarray:
+def _scores(source: Callable, users: np.ndarray, n_items: int, named: Callable) -> np.ndarray:
     """The scores that a callable gives, checked."""
     given = on_host(source(users))
     given = given.toarray() if sp.issparse(given) else np.asarray(given)
@@ -215,9 +215,8 @@ def _scores(source: Callable, users: np.ndarray, n_items: int, ids: np.ndarray |
     if given.dtype.kind == "f" and n_items:
         doubtful = np.flatnonzero(np.isnan(given[:, 0]))
         for row in doubtful[np.isnan(given[doubtful]).all(axis=1)]:
-            user = int(users[row]) if ids is None else ids[users[row] : users[row] + 1].tolist()[0]
-            what = f"the model's scores of user {user!r} are all NaN, which rank nothing"
-            raise InputError(f"{what}; give -inf to items that nobody gets")
+            what = f"the model's scores of user {named(users[[row]]).tolist()[0]!r} are all NaN"
+            raise InputError(f"{what}, which rank nothing; give -inf to items that nobody gets")
     return read_only(given.astype(np.float32 if given.dtype == np.float32 else np.float64, copy=False))
 
 
@@ -226,28 +225,14 @@ def _count(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Items above and tied with each relevant one, from dense scores or from factors."""
     above, tied = np.empty(truth.nnz, np.int32), np.empty(truth.nnz, np.int32)
-    if isinstance(scores, tuple):
-        scores, seen = _whole_groups(*scores, seen)
     pairs = truth.indptr, truth.indices, seen.indptr, seen.indices
     width = scores[0].shape[1] if isinstance(scores, tuple) else 1
     with workers(useful_jobs(n_jobs, truth.n_rows * truth.n_cols * width)) as threads:
         if isinstance(scores, tuple):
-            row_bytes = max(1, truth.n_cols * scores[1].itemsize)
-            block = max(1, min(_ROWS, _ROWS_BYTES // row_bytes))
-            kernel.count_above(*scores, *pairs, block, threads, above, tied)
+            # Whole groups, so that equal factors have scores of equal bits.
+            items = np.pad(scores[1], ((0, -truth.n_cols % _WIDE), (0, 0)))
+            block = max(1, min(_ROWS, _ROWS_BYTES // max(1, len(items) * items.itemsize)))
+            kernel.count_above(scores[0], items, truth.n_cols, *pairs, block, threads, above, tied)
         else:
             kernel.count_above_dense(scores, *pairs, threads, above, tied)
     return above, tied
-
-
-def _whole_groups(queries: np.ndarray, items: np.ndarray, seen: CSR) -> tuple[tuple, CSR]:
-    """Factors with items at the end that nobody can get, so that equal factors have scores of equal bits."""
-    n_items, more = len(items), -len(items) % _WIDE
-    if not more:
-        return (queries, items), seen
-    items = np.concatenate([items, np.zeros((more, items.shape[1]), items.dtype)])
-    ends = np.repeat(seen.indptr[1:], more)
-    indices = np.insert(seen.indices, ends, np.tile(np.arange(n_items, n_items + more), seen.n_rows))
-    indptr = seen.indptr + more * np.arange(seen.n_rows + 1)
-    indices = indices.astype(np.int32, copy=False)
-    return (queries, items), CSR(indptr, indices, np.empty(0, np.float32), n_items + more)

@@ -25,7 +25,7 @@ class Metric:
     kind: str = ""  # its row
     name: str = ""  # as given
     k: int | None = None
-    options: Mapping[str, float] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the function
 
 
 METRICS = {
@@ -72,7 +72,7 @@ def parse(name: Any) -> Metric:
         raise ParameterError("metrics", name, f"{match[1]} is of the whole ranking; give no cutoff")
     if row.needs != WHOLE and (cutoff is None or int(cutoff) < 1):
         raise ParameterError("metrics", name, f"give a cutoff >= 1, for instance '{match[1]}@10'")
-    options = {}
+    options: dict[str, Any] = {} if cutoff is None else {"k": int(cutoff)}
     if parameter is not None:
         if row.parameter is None or row.check is None:
             raise ParameterError("metrics", name, f"{match[1]} takes no parameter")

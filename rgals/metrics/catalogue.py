@@ -12,8 +12,7 @@ _OF_LISTS = "ndarray of float64, shape (B,)\n    NaN for empty lists. Padding do
 
 
 def _lists(ranked: Any, k: int | None) -> np.ndarray:
-    ids = as_lists(ranked)
-    return ids if k is None else ids[:, : check_int("k", k, 1)]
+    return as_lists(ranked)[:, : None if k is None else check_int("k", k, 1)]
 
 
 @documented("ndarray of int64, shape (n_items,)")

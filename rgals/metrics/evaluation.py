@@ -172,8 +172,7 @@ def figures(
     counts = len(everybody), int(judged.cold[everybody].sum()), n_interactions
     arrays = {m.name: np.concatenate([b[m.name] for b in blocks]) for m in wanted if m.needs != EXPOSURE}
     if per_user:
-        labels = everybody if judged.user_ids is None else judged.user_ids[everybody]
-        return Evaluation(arrays, *counts), labels
+        return Evaluation(arrays, *counts), judged.named(everybody)
     means = {name: mean_of_known(values) for name, values in arrays.items()}
     means |= {m.name: m.function(totals[m.name]) for m in wanted if m.needs == EXPOSURE}
     return Evaluation({m.name: means[m.name] for m in wanted}, *counts)
@@ -220,6 +219,5 @@ def _block(
             exposed = catalogue.exposure(lists, seen.n_cols, metric.k)
             totals[metric.name] = totals.get(metric.name, 0) + exposed
         else:
-            cutoff = {} if metric.k is None else {"k": metric.k}
-            out[metric.name] = metric.function(*given[metric.needs], **cutoff, **metric.options)
+            out[metric.name] = metric.function(*given[metric.needs], **metric.options)
     return out

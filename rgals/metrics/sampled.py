@@ -111,9 +111,9 @@ def evaluate_sampled(
         raise InputError(f"test (shape {truth.shape}) holds no interaction of the users asked for")
     few = np.flatnonzero(truth.n_cols - known.row_counts[rows] < n_negatives)
     if len(few):
-        user = int(rows[few[0]])
-        left = truth.n_cols - int(known.row_counts[user])
-        what = f"user {user} has {left} items that are in neither train nor test"
+        left = truth.n_cols - int(known.row_counts[rows[few[0]]])
+        user = judged.named(rows[few[:1]]).tolist()[0]
+        what = f"user {user!r} has {left} items that are in neither train nor test"
         raise InputError(f"{what}, fewer than n_negatives={n_negatives}")
     hidden = truth.take_rows(rows)
     owner = np.repeat(rows, hidden.row_counts)
@@ -129,13 +129,12 @@ def evaluate_sampled(
         ahead = (theirs > mine) | ((theirs == mine) & (drawn < items[:, None]))
         rank[part] = np.where(mine[:, 0] > -np.inf, 1 + ahead.sum(axis=1), missed)
     rank[judged.silent[owner]] = missed  # nothing is known about these users
-    index = hidden.rows
     figures = {}
     for name, kind, k in wanted:
         worth = np.where(rank <= k, _WORTH[kind](rank), 0.0)
-        figures[name] = np.bincount(index, worth, minlength=len(rows)) / hidden.row_counts
+        figures[name] = np.bincount(hidden.rows, worth, minlength=len(rows)) / hidden.row_counts
     if per_user:
-        return figures, rows if judged.user_ids is None else judged.user_ids[rows]
+        return figures, judged.named(rows)
     return {name: float(values.mean()) for name, values in figures.items()}
 
 

@@ -34,11 +34,6 @@ def augment_items(items: np.ndarray) -> np.ndarray:
     ndarray, shape (N, K + 1)
         float32 where the items are, else float64.
 
-    Raises
-    ------
-    InputTypeError, ShapeError
-        These are no factors.
-
     Examples
     --------
     >>> import numpy as np

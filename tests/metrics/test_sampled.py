@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.stats import hypergeom
 
+from rgals.datasets import Interactions
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate, evaluate_sampled
 from rgals.metrics.sampled import _draw
@@ -137,6 +138,14 @@ def test_too_few_items_name_the_user():
     train = sp.csr_array(np.array([[0, 0, 0, 0], [0, 1, 1, 0]]))
     with pytest.raises(InputError, match="user 1 has 1 items"):
         evaluate_sampled((np.ones((2, 1)), np.ones((4, 1))), train, one_each([0, 0], 4), n_negatives=3)
+    named = Interactions(one_each([0, 0], 4), ["ann", "bob"], np.arange(4))
+    with pytest.raises(InputError, match="user 'bob' has 1 items"):
+        evaluate_sampled(
+            (np.ones((2, 1)), np.ones((4, 1))),
+            Interactions(train, ["ann", "bob"], np.arange(4)),
+            named,
+            n_negatives=3,
+        )
     with pytest.raises(InputError, match="no interaction"):
         evaluate_sampled((np.ones((2, 1)), np.ones((4, 1))), None, sp.csr_array((2, 4)), n_negatives=3)
 

@@ -166,6 +166,9 @@ def test_leave_last_out_takes_the_latest(X, rng):
         else:
             assert test[[row]].indices.tolist() == [order[-1]]
             assert sorted(validation[[row]].indices) == sorted(order[-3:-1])
+    for bad in ((), (1, 1, 1)):
+        with pytest.raises(ParameterError, match="one number, or two"):
+            leave_last_out(X, times, n=bad)
     same = leave_last_out(X, times, n=3)
     np.testing.assert_array_equal(same[1].toarray(), (validation + test).toarray())
 
