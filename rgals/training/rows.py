@@ -65,6 +65,11 @@ class OfRows(FactorRanker):
         float
             Mean over the users with hidden interactions.
 
+        Raises
+        ------
+        InputError
+            No row has two interactions, of which one could be hidden.
+
         Examples
         --------
         >>> import numpy as np
