@@ -8,7 +8,7 @@ For example:
 import argparse
 import textwrap
 
-from rgals.metrics._table import definitions, parse_name
+from rgals.metrics._table import definitions, parts
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print."""
-    wanted = {parse_name(name) for name in args.names}
+    wanted = {parts(name)[0] for name in args.names}
     for form, (also, text) in definitions().items():
         if not wanted or form.partition("@")[0].partition("(")[0] in wanted:
             print(form + (f"  (also {', '.join(also)})" if also else ""))

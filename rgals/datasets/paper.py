@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils import check_random_state
 
 from rgals.datasets.fetching import fetch
 from rgals.datasets.given import given
 from rgals.datasets.interactions import TEST, TRAIN, VALIDATION, Interactions
 from rgals.matrix.entries import core_members, random_parts
-from rgals.runtime.checks import check_choice
+from rgals.runtime.checks import check_choice, check_random_state
 from rgals.runtime.errors import InputError
 
 
@@ -39,7 +38,7 @@ def prepare_paper(
     name: str,
     data: Interactions | None = None,
     *,
-    random_state: int | np.random.RandomState | None = 0,
+    random_state: int | np.random.RandomState | np.random.Generator | None = 0,
     check: bool | None = None,
     folder: str | os.PathLike | None = None,
     **fetch_options: Any,
@@ -54,7 +53,7 @@ def prepare_paper(
         (20-core), the sets of the paper; other MovieLens sets are prepared like "ml-10m".
     data : Interactions, optional
         Raw interactions to prepare by the recipe of ``name``; by default they are fetched.
-    random_state : int, RandomState or None, default 0
+    random_state : int, RandomState, Generator or None, default 0
         Of the split, which `rgals.model_selection.split_interactions` rounds; the paper's is not published.
     check : bool, optional
         Compare the result with Table 5 of the paper. Default: True for fetched data, False for given data.

@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils import check_random_state
 
 from rgals.datasets.given import Given, given
 from rgals.datasets.times import in_unit_of, is_moment, moments
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import entry_rows, part_sizes, parts_by_position, random_parts
-from rgals.runtime.checks import check_choice, check_int
+from rgals.runtime.checks import check_choice, check_int, check_random_state
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 
 
@@ -37,7 +36,7 @@ def split_interactions(
     ratios: Sequence[float] = (0.8, 0.1, 0.1),
     *,
     by: str = "user",
-    random_state: int | np.random.RandomState | None = None,
+    random_state: int | np.random.RandomState | np.random.Generator | None = None,
     columns: Any = None,
 ) -> tuple[Any, ...]:
     """Split interactions at random into training and held-out parts.
@@ -50,7 +49,7 @@ def split_interactions(
     by : {"user", "global"}, default "user"
         "user" applies the shares to every user. "global" applies them to all interactions together, so that
         some users may have none in a part.
-    random_state : int, RandomState or None, default None
+    random_state : int, RandomState, Generator or None, default None
     columns : dict or "matrix", optional
         Where ``X`` is a frame: as in `rgals.RGALS.fit`.
 
@@ -156,7 +155,7 @@ def leave_last_out(
     (array([[1., 0., 1.]]), array([[0., 1., 0.]]))
     """
     held = tuple(n) if isinstance(n, tuple | list) else (n,)
-    if len(held) > 2:
+    if len(held) not in (1, 2):
         raise ParameterError("n", n, "give one number, or two for validation and test")
     for k in held:
         check_int("n", k, 1)

@@ -67,13 +67,19 @@ def _count_many(scores, positives, above, tied):
 @inner(_nrt=True)
 def _count_row(row, at, n, u, truth_ptr, truth, seen_ptr, seen, above, tied):
     """Count for query u over a complete row of scores, which is used as workspace."""
-    for e in range(seen_ptr[u], seen_ptr[u + 1]):
-        row[at + seen[e]] = np.nan
     begin, end = truth_ptr[u], truth_ptr[u + 1]
     positives = workspace(end - begin, row)
+    lowest = np.inf
     for e in range(begin, end):
         score = row[at + truth[e]]
         positives[e - begin] = score if score == score else -np.inf
+        lowest = min(lowest, positives[e - begin])
+    if lowest == -np.inf:  # which NaN is, too: these are tied
+        for j in range(at, at + n):
+            row[j] = row[j] if row[j] == row[j] else -np.inf
+    for e in range(seen_ptr[u], seen_ptr[u + 1]):
+        row[at + seen[e]] = np.nan
+    for e in range(begin, end):
         row[at + truth[e]] = np.nan
     if end - begin <= FEW:
         for e in range(begin, end):
@@ -83,30 +89,30 @@ def _count_row(row, at, n, u, truth_ptr, truth, seen_ptr, seen, above, tied):
 
 
 @entry(nogil=True)
-def _count_above(counter, queries, items, truth_ptr, truth, seen_ptr, seen, block, above, tied):
+def _count_above(counter, queries, items, n_items, truth_ptr, truth, seen_ptr, seen, block, above, tied):
     n_queries, k = queries.shape
-    n_items = len(items)
-    rows = workspace(block * n_items, queries)
+    width = len(items)
+    rows = workspace(block * width, queries)
     first = fetch_add(counter, 0, block)
     while first < n_queries:
         m = min(block, n_queries - first)
-        gemm_nt(m, n_items, k, 1.0, queries, first * k, k, items, 0, k, 0.0, rows, 0, n_items)
+        gemm_nt(m, width, k, 1.0, queries, first * k, k, items, 0, k, 0.0, rows, 0, width)
         for r in range(m):
-            at = r * n_items
+            at = r * width
             _count_row(rows, at, n_items, first + r, truth_ptr, truth, seen_ptr, seen, above, tied)
         first = fetch_add(counter, 0, block)
 
 
-def count_above(queries, items, truth_ptr, truth, seen_ptr, seen, block, n_threads, above, tied):
+def count_above(queries, items, n_items, truth_ptr, truth, seen_ptr, seen, block, n_threads, above, tied):
     """For each relevant item, the irrelevant items with a greater and with an equal score.
 
-    Of queries (B, K) and items (N, K), C-ordered, of one dtype. ``truth_ptr`` (B + 1,) and ``truth`` are the
-    relevant items of each query, ``seen_ptr`` and ``seen`` items that take no part, none of them relevant. A
-    thread holds ``block`` rows of complete scores. ``above`` and ``tied`` receive the counts, an entry for
-    each of ``truth``; NaN is less than everything.
+    Of queries (B, K) and the first ``n_items`` of items (N, K), C-ordered, of one dtype. ``truth_ptr``
+    (B + 1,) and ``truth`` are the relevant items of each query, ``seen_ptr`` and ``seen`` items that take no
+    part, none of them relevant. A thread holds ``block`` rows of complete scores. ``above`` and ``tied``
+    receive the counts, an entry for each of ``truth``; NaN is as low as -inf, and tied with it.
     """
     factors, filters = (read_only(queries), read_only(items)), (truth_ptr, truth, seen_ptr, seen)
-    launch(_count_above, n_threads, *factors, *filters, block, above, tied)
+    launch(_count_above, n_threads, *factors, n_items, *filters, block, above, tied)
 
 
 @entry(nogil=True)

@@ -71,6 +71,14 @@ def judge_trusted(ids: np.ndarray, truth: CSR, n_jobs: int | None = None) -> Jud
     return Judged(ids, hits, truth.row_counts)
 
 
+def as_lists(ranked: Any) -> np.ndarray:
+    """Lists as an array of two dimensions."""
+    ids = ranked.ids if isinstance(ranked, Judged) else np.asarray(ranked)
+    if ids.ndim != 2:
+        raise ShapeError(f"ranked must have two dimensions, users x ranks, not {ids.ndim}")
+    return ids
+
+
 def judge(ranked: Any, truth: Any, *, n_jobs: int | None = None) -> Judged:
     """Compare ranked lists with the truth, once for any number of metrics.
 
@@ -102,9 +110,7 @@ def judge(ranked: Any, truth: Any, *, n_jobs: int | None = None) -> Judged:
     >>> ndcg(lists, k=2), recall(lists, k=2)
     (array([1., 0.]), array([1., 0.]))
     """
-    ids = np.asarray(ranked)
-    if ids.ndim != 2:
-        raise ShapeError(f"ranked must have two dimensions, users x ranks, not {ids.ndim}")
+    ids = as_lists(ranked)
     if ids.dtype.kind not in "iu" and ids.size:
         raise InputTypeError(f"ranked must hold integer item ids, not {ids.dtype}")
     relevant = as_csr(truth, name="truth", n_rows=len(ids))
@@ -125,8 +131,14 @@ def judge(ranked: Any, truth: Any, *, n_jobs: int | None = None) -> Judged:
 def top(ranked: Any, truth: Any, k: int | None) -> tuple[np.ndarray, np.ndarray, int]:
     """Hits up to rank k (at least one column), relevant items per user, and k itself."""
     judged = ranked if isinstance(ranked, Judged) else judge(ranked, truth)
-    k = judged.hits.shape[1] if k is None else check_int("k", k, 1)
+    k = judged.hits.shape[1] if k is None else check_int("k", k, 1, np.iinfo(np.int32).max)
     return judged.hits[:, :k], judged.n_truth, k
+
+
+def mean_of_known(values: np.ndarray) -> float:
+    """Mean of what is not NaN; NaN where there is nothing."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
 
 
 #: What the docstrings of many metrics share, by parameter.

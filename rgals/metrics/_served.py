@@ -6,13 +6,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from rgals.datasets.given import beside, given, left_out
 from rgals.datasets.ids import IdMap, as_labels, joined
 from rgals.kernels import ranking as kernel
 from rgals.matrix.csr import CSR
-from rgals.matrix.validate import as_csr, check_ids
+from rgals.matrix.entries import grown
+from rgals.matrix.validate import as_csr, check_ids, on_host
 from rgals.metrics._judged import Outranked
+from rgals.runtime.aligned import read_only
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 from rgals.runtime.lazy import cached_property
@@ -38,7 +41,7 @@ class Served:
     truth: CSR
     seen: CSR  # what leaves the rankings
     cold: np.ndarray  # of every user, whether nothing is known about them
-    serve_popular: bool  # what the cold get: popular items, or nothing
+    popular: np.ndarray | None  # scores of the items for the cold, shape (N, 1); None: they get nothing
     history: CSR  # what is known about the users whom the model knows
     n_known: int  # users whom the model knows
     user_ids: np.ndarray | None  # where the test set came with ids
@@ -55,6 +58,10 @@ class Served:
         """Training interactions of every item."""
         return self.history.likes.col_counts
 
+    def named(self, users: np.ndarray) -> np.ndarray:
+        """Users by their ids, where the test set came with ids."""
+        return users if self.user_ids is None else self.user_ids[users]
+
     def answers(self, users: np.ndarray) -> Answers:
         """Positions in ``users`` and their scores, a pair of factors or an array; others get nothing."""
         if isinstance(self.source, tuple):
@@ -62,25 +69,25 @@ class Served:
             scores: Any = self.source[0][users[rows]], self.source[1]
         else:
             rows = np.flatnonzero(users < self.n_known)
-            scores = _scores(self.source, users[rows], self.seen.n_cols, self.user_ids)
+            scores = _scores(self.source, users[rows], self.seen.n_cols, self.named)
             # A function that says the same of every item has nothing to say about somebody it does not know.
             kept = ~self.cold[users[rows]] | (scores != scores[:, :1]).any(axis=1)
             rows, scores = (rows, scores) if kept.all() else (rows[kept], scores[kept])
         out = [(rows, scores)]
         others = np.setdiff1d(np.arange(len(users)), rows)
-        if self.serve_popular:
-            out.append((others, (np.ones((len(others), 1)), self.popularity.astype(np.float64)[:, None])))
+        if self.popular is not None:
+            out.append((others, as_factors(np.ones((len(others), 1)), self.popular)))
         return [answer for answer in out if len(answer[0])]
 
-    def lists(self, answers: Answers, seen: CSR, n: int, keep: bool, n_jobs: int | None) -> np.ndarray:
-        """Best items of a batch of users, -1 where there is none; ``keep``: scores are needed once more."""
+    def lists(self, answers: Answers, seen: CSR, n: int, n_jobs: int | None) -> np.ndarray:
+        """Best items of a batch of users, -1 where there is none."""
         ids = np.full((seen.n_rows, n), -1, np.int32)
         for rows, scores in answers:
             known = seen.take_rows(rows)
             if isinstance(scores, tuple):
                 ids[rows] = topk(scores[0], scores[1], n, exclude=known, n_jobs=n_jobs)[0]
             else:
-                ids[rows] = topk_dense(scores.copy() if keep else scores, n, exclude=known, n_jobs=n_jobs)[0]
+                ids[rows] = topk_dense(scores, n, exclude=known, n_jobs=n_jobs)[0]
         return ids
 
     def outranked(self, answers: Answers, truth: CSR, seen: CSR, n_jobs: int | None) -> Outranked:
@@ -110,9 +117,10 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
     if hasattr(model, "_state"):
         model = copy(model)  # one fit, even while another thread refits
         state = model._state()
-    source, (n_users, n_items) = source_of(model)
-    if state is not None:  # a model without factors tells it too
-        n_users, n_items = len(state.user_factors), len(state.item_factors)
+    source = _source_of(model)
+    # A model without factors tells its size, too; a function does not.
+    told = source if state is None else (state.user_factors, state.item_factors)
+    n_users, n_items = map(len, told) if isinstance(told, tuple) else (None, None)
     known = None if train is None else given(train, columns, "train")
     # Ids of the rows and columns: the model's, or where it has none those of the training interactions.
     users: IdMap | None = None
@@ -146,6 +154,9 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
     history = state.seen if state is not None and state.seen is not None else seen
     if cold == "popular" and history.nnz == 0:
         raise ParameterError("cold", cold, "popular are the items of the training interactions; give train")
+    popular = history.likes.col_counts[:, None] if cold == "popular" else None
+    if popular is not None and state is not None and history is state.seen:
+        popular = state.popularity  # which may weigh them by age
     nothing = np.ones(truth.n_rows, bool)
     nothing[:n_users] = history.row_counts == 0
     known_users = getattr(state, "known_users", None)
@@ -153,14 +164,9 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         nothing[:n_users] &= ~known_users
     if history.nnz == 0:  # who is known cannot be told from interactions
         nothing[:n_users] = ~source[0].any(axis=1) if isinstance(source, tuple) else False
-    indptr = np.append(seen.indptr, np.full(truth.n_rows - n_users, seen.indptr[-1]))
-    labels = None
-    if found.labelled and users is not None:
-        labels = users.labels
-        if len(unknown[0]):
-            labels = joined(labels, as_labels(unknown[0]))
-    known_of = cold == "popular", history, n_users, labels, disliked, getattr(model, "_needs_history", True)
-    return Served(source, truth, replace(seen, indptr=indptr), nothing, *known_of)
+    labels = joined(users.labels, as_labels(unknown[0])) if found.labelled and users is not None else None
+    known_of = popular, history, n_users, labels, disliked, getattr(model, "_needs_history", True)
+    return Served(source, truth, grown(seen, truth.n_rows, n_items), nothing, *known_of)
 
 
 def users_with_truth(served: Served, users: Any) -> np.ndarray:
@@ -168,10 +174,8 @@ def users_with_truth(served: Served, users: Any) -> np.ndarray:
     counts = served.truth.row_counts
     if users is None:
         return np.flatnonzero(counts)
-    if served.user_ids is not None:
-        rows = IdMap(served.user_ids, "user").index(users)
-    else:
-        rows = check_ids("users", users, len(counts), "user")
+    ids = served.user_ids
+    rows = check_ids("users", users, len(counts), "user") if ids is None else IdMap(ids, "user").index(users)
     return rows[counts[rows] > 0]
 
 
@@ -183,8 +187,8 @@ def sample_users(truth: CSR, n: int | None, seed: int = 0) -> np.ndarray:
     return np.sort(np.random.default_rng(seed).choice(rows, n, replace=False))
 
 
-def source_of(model: Any) -> tuple[Scores, tuple[int | None, int | None]]:
-    """Where scores come from, and the number of users and items where that is known."""
+def _source_of(model: Any) -> Scores:
+    """Where scores come from."""
     if hasattr(model, "factors_"):
         model = model.factors_  # both of one fit, even while another thread refits
     elif hasattr(model, "user_factors_") and hasattr(model, "item_factors_"):
@@ -194,17 +198,17 @@ def source_of(model: Any) -> tuple[Scores, tuple[int | None, int | None]]:
     if isinstance(model, tuple | list):
         if len(model) != 2:
             raise InputTypeError(f"model: a pair is (user_factors, item_factors), not {len(model)} things")
-        pair = as_factors(model[0], model[1], ("user factors", "item factors"))
-        return pair, (len(pair[0]), len(pair[1]))
+        return as_factors(model[0], model[1], ("user factors", "item factors"))
     if callable(model):
-        return model, (None, None)
+        return model
     what = "model must be fitted and have user_factors_ and item_factors_, or be a pair of factor matrices"
     raise InputTypeError(f"{what} or a function that scores users, not {type(model).__name__}")
 
 
-def _scores(source: Callable, users: np.ndarray, n_items: int, ids: np.ndarray | None) -> np.ndarray:
-    """A private, C-ordered array of the scores that a callable gives."""
-    given = np.asarray(source(users))
+def _scores(source: Callable, users: np.ndarray, n_items: int, named: Callable) -> np.ndarray:
+    """The scores that a callable gives, checked."""
+    given = on_host(source(users))
+    given = given.toarray() if sp.issparse(given) else np.asarray(given)
     if given.shape != (len(users), n_items):
         expected = f"expected ({len(users)}, {n_items}): users x items"
         raise ShapeError(f"the model's scores have shape {given.shape}, {expected}")
@@ -213,39 +217,24 @@ def _scores(source: Callable, users: np.ndarray, n_items: int, ids: np.ndarray |
     if given.dtype.kind == "f" and n_items:
         doubtful = np.flatnonzero(np.isnan(given[:, 0]))
         for row in doubtful[np.isnan(given[doubtful]).all(axis=1)]:
-            user = int(users[row]) if ids is None else ids[users[row] : users[row] + 1].tolist()[0]
-            what = f"the model's scores of user {user!r} are all NaN, which rank nothing"
-            raise InputError(f"{what}; give -inf to items that nobody gets")
-    return np.array(given, np.float32 if given.dtype == np.float32 else np.float64, order="C")
+            what = f"the model's scores of user {named(users[[row]]).tolist()[0]!r} are all NaN"
+            raise InputError(f"{what}, which rank nothing; give -inf to items that nobody gets")
+    return read_only(given.astype(np.float32 if given.dtype == np.float32 else np.float64, copy=False))
 
 
 def _count(
     scores: np.ndarray | tuple[np.ndarray, np.ndarray], truth: CSR, seen: CSR, n_jobs: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Items above and tied with each relevant one, from dense scores (overwritten) or from factors."""
+    """Items above and tied with each relevant one, from dense scores or from factors."""
     above, tied = np.empty(truth.nnz, np.int32), np.empty(truth.nnz, np.int32)
-    if isinstance(scores, tuple):
-        scores, seen = _whole_groups(*scores, seen)
     pairs = truth.indptr, truth.indices, seen.indptr, seen.indices
     width = scores[0].shape[1] if isinstance(scores, tuple) else 1
     with workers(useful_jobs(n_jobs, truth.n_rows * truth.n_cols * width)) as threads:
         if isinstance(scores, tuple):
-            row_bytes = max(1, truth.n_cols * scores[1].itemsize)
-            block = max(1, min(_ROWS, _ROWS_BYTES // row_bytes))
-            kernel.count_above(*scores, *pairs, block, threads, above, tied)
+            # Whole groups, so that equal factors have scores of equal bits.
+            items = np.pad(scores[1], ((0, -truth.n_cols % _WIDE), (0, 0)))
+            block = max(1, min(_ROWS, _ROWS_BYTES // max(1, len(items) * items.itemsize)))
+            kernel.count_above(scores[0], items, truth.n_cols, *pairs, block, threads, above, tied)
         else:
             kernel.count_above_dense(scores, *pairs, threads, above, tied)
     return above, tied
-
-
-def _whole_groups(queries: np.ndarray, items: np.ndarray, seen: CSR) -> tuple[tuple, CSR]:
-    """Factors with items at the end that nobody can get, so that equal factors have scores of equal bits."""
-    n_items, more = len(items), -len(items) % _WIDE
-    if not more:
-        return (queries, items), seen
-    items = np.concatenate([items, np.zeros((more, items.shape[1]), items.dtype)])
-    ends = np.repeat(seen.indptr[1:], more)
-    indices = np.insert(seen.indices, ends, np.tile(np.arange(n_items, n_items + more), seen.n_rows))
-    indptr = seen.indptr + more * np.arange(seen.n_rows + 1)
-    indices = indices.astype(np.int32, copy=False)
-    return (queries, items), CSR(indptr, indices, np.empty(0, np.float32), n_items + more)

@@ -25,7 +25,7 @@ class Metric:
     kind: str = ""  # its row
     name: str = ""  # as given
     k: int | None = None
-    options: Mapping[str, float] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the function
 
 
 METRICS = {
@@ -55,29 +55,24 @@ _BY_NAME = {other: name for name, row in METRICS.items() for other in (name, *ro
 _FORM = re.compile(r"([a-z][a-z_]*1?)(?:\(([^()]*)\))?(?:(?:@|_at_)(\d+))?")
 
 
-def parse_name(name: str) -> str:
-    """The row of a metric by any of its names, with or without a cutoff."""
-    plain = name.strip().lower().replace("-", "_").replace("_at_", "@")
-    found = _BY_NAME.get(plain.partition("@")[0].partition("(")[0])
-    if found is None:
-        raise ParameterError("metrics", name, f"names: {', '.join(METRICS)}")
-    return found
+def parts(name: Any) -> tuple[str, re.Match]:
+    """The row of a metric by any of its names, with or without a cutoff, and the parts of the name."""
+    plain = name.strip().lower().replace("-", "_") if isinstance(name, str) else ""
+    match = _FORM.fullmatch(plain)
+    if match is None or match[1] not in _BY_NAME:
+        raise ParameterError("metrics", name, f"the form is 'name@k'; names: {', '.join(METRICS)}")
+    return _BY_NAME[match[1]], match
 
 
 def parse(name: Any) -> Metric:
     """Read a name such as ``"ndcg@10"``, ``"rbp(0.9)@20"`` or ``"HR@10"``; errors list what is known."""
-    plain = name.strip().lower().replace("-", "_") if isinstance(name, str) else ""
-    match = _FORM.fullmatch(plain)
-    kind = _BY_NAME.get(match[1]) if match else None
-    if match is None or kind is None:
-        raise ParameterError("metrics", name, f"the form is 'name@k'; names: {', '.join(METRICS)}")
-    row = METRICS[kind]
-    _, parameter, cutoff = match.groups()
+    kind, match = parts(name)
+    row, (_, parameter, cutoff) = METRICS[kind], match.groups()
     if row.needs == WHOLE and cutoff is not None:
         raise ParameterError("metrics", name, f"{match[1]} is of the whole ranking; give no cutoff")
     if row.needs != WHOLE and (cutoff is None or int(cutoff) < 1):
         raise ParameterError("metrics", name, f"give a cutoff >= 1, for instance '{match[1]}@10'")
-    options = {}
+    options: dict[str, Any] = {} if cutoff is None else {"k": int(cutoff)}
     if parameter is not None:
         if row.parameter is None or row.check is None:
             raise ParameterError("metrics", name, f"{match[1]} takes no parameter")
@@ -95,10 +90,10 @@ def parse_all(names: str | Iterable[str]) -> list[Metric]:
         names = (names,)
     if not isinstance(names, Iterable):
         raise InputTypeError(f"metrics must be names such as 'ndcg@10', not {type(names).__name__}")
-    metrics = [parse(name) for name in dict.fromkeys(names)]
+    metrics = {metric.name: metric for metric in map(parse, names)}
     if not metrics:
         raise ParameterError("metrics", (), "give at least one name, such as 'ndcg@10'")
-    return metrics
+    return list(metrics.values())
 
 
 def definitions() -> dict[str, tuple[tuple[str, ...], str]]:

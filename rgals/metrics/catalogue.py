@@ -4,18 +4,15 @@ from typing import Any
 
 import numpy as np
 
-from rgals.metrics._judged import Judged, documented
+from rgals.metrics._judged import as_lists, documented
 from rgals.runtime.checks import check_int
-from rgals.runtime.errors import InputError, ShapeError
+from rgals.runtime.errors import InputError
 
 _OF_LISTS = "ndarray of float64, shape (B,)\n    NaN for empty lists. Padding does not count."
 
 
 def _lists(ranked: Any, k: int | None) -> np.ndarray:
-    ids = ranked.ids if isinstance(ranked, Judged) else np.asarray(ranked)
-    if ids.ndim != 2:
-        raise ShapeError(f"ranked must have two dimensions, users x ranks, not {ids.ndim}")
-    return ids if k is None else ids[:, : check_int("k", k, 1)]
+    return as_lists(ranked)[:, : None if k is None else check_int("k", k, 1)]
 
 
 @documented("ndarray of int64, shape (n_items,)")

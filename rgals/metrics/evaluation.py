@@ -9,7 +9,7 @@ import numpy as np
 
 from rgals.matrix.csr import CSR
 from rgals.metrics import catalogue
-from rgals.metrics._judged import judge_trusted
+from rgals.metrics._judged import judge_trusted, mean_of_known
 from rgals.metrics._served import Served, served, users_with_truth
 from rgals.metrics._table import DISLIKES, EXPOSURE, LISTS, NOVELTY, POPULARITY, WHOLE, Metric, parse_all
 from rgals.runtime.checks import check_int
@@ -69,9 +69,10 @@ def evaluate(
     model : fitted model, pair (P, Q), or callable
         Something with ``user_factors_`` and ``item_factors_``, or with ``scores``; two factor matrices of
         shapes (M, K) and (N, K); or a function from an array of user indices to their scores of all items,
-        shape (len, N), for models that are not factorisations.
+        shape (len, N), dense or sparse, for models that are not factorisations.
     train : sparse matrix of shape (M, N), Interactions, frame, or None
         Interactions that leave the ranking. Test interactions that are here too are dropped, with a warning.
+        ``novelty`` and ``arp`` count them, or where there are none those of the model's fit.
     test : sparse matrix of shape (M, N), Interactions or frame
         Relevant items: any value above 0. Relevance is binary. Values below 0 are dislikes, which
         ``dislike_rate`` counts. What has ids is laid out as the model is (or, where that has none,
@@ -151,7 +152,7 @@ def figures(
     totals: dict[str, np.ndarray] = {}
     known = np.empty(0, np.int64), max(judged.n_known, 1)
     if any(metric.needs in (NOVELTY, POPULARITY) for metric in wanted):
-        known = seen.likes.col_counts, known[1]
+        known = (seen if seen.nnz else judged.history).likes.col_counts, known[1]
     dropped = n_interactions = 0
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch]
@@ -171,17 +172,10 @@ def figures(
     counts = len(everybody), int(judged.cold[everybody].sum()), n_interactions
     arrays = {m.name: np.concatenate([b[m.name] for b in blocks]) for m in wanted if m.needs != EXPOSURE}
     if per_user:
-        labels = everybody if judged.user_ids is None else judged.user_ids[everybody]
-        return Evaluation(arrays, *counts), labels
-    means = Evaluation({}, *counts)
-    for metric in wanted:
-        if metric.needs == EXPOSURE:
-            means[metric.name] = metric.function(totals[metric.name])
-        else:
-            values = arrays[metric.name]
-            defined = values[~np.isnan(values)]
-            means[metric.name] = float(defined.mean()) if len(defined) else float("nan")
-    return means
+        return Evaluation(arrays, *counts), judged.named(everybody)
+    means = {name: mean_of_known(values) for name, values in arrays.items()}
+    means |= {m.name: m.function(totals[m.name]) for m in wanted if m.needs == EXPOSURE}
+    return Evaluation({m.name: means[m.name] for m in wanted}, *counts)
 
 
 def warn_of_dropped(n: int, stacklevel: int) -> None:
@@ -211,12 +205,11 @@ def _block(
     """Metrics of one batch of users; exposures are added to ``totals``. ``known``: item counts, n_users."""
     seen = judged.seen.take_rows(users)
     n = min(max((m.k for m in wanted if m.k is not None), default=0), seen.n_cols)
-    whole = any(m.needs == WHOLE for m in wanted)
     answers = judged.answers(users)
-    ids = judged.lists(answers, seen, n, whole, n_jobs) if n else np.empty((len(users), 0), np.int32)
-    lists = judge_trusted(ids, truth, n_jobs) if n else None
+    ids = judged.lists(answers if n else [], seen, n, n_jobs)
+    lists = judge_trusted(ids, truth, n_jobs)
     given: dict[str, tuple] = {LISTS: (lists,), NOVELTY: (lists, *known), POPULARITY: (lists, known[0])}
-    if whole:
+    if any(m.needs == WHOLE for m in wanted):
         given[WHOLE] = (judged.outranked(answers, truth, seen, n_jobs),)
     if any(m.needs == DISLIKES for m in wanted):
         given[DISLIKES] = (judge_trusted(ids, judged.disliked.take_rows(users), n_jobs),)
@@ -226,6 +219,5 @@ def _block(
             exposed = catalogue.exposure(lists, seen.n_cols, metric.k)
             totals[metric.name] = totals.get(metric.name, 0) + exposed
         else:
-            cutoff = {} if metric.k is None else {"k": metric.k}
-            out[metric.name] = metric.function(*given[metric.needs], **cutoff, **metric.options)
+            out[metric.name] = metric.function(*given[metric.needs], **metric.options)
     return out

@@ -37,7 +37,8 @@ def _over_ideal(
     n_ranks = max(hits.shape[1], min(k, int(n_truth.max(initial=1))))  # no ideal list is longer than T
     weights = discount(np.arange(n_ranks))
     ideal = np.concatenate([[0.0], np.cumsum(weights[:k])])
-    gain = (hits * weights[: hits.shape[1]]).sum(axis=1)
+    # Added in the order of the ideal list: equal hits are equal to the last bit, and no list is above 1.
+    gain = np.cumsum(hits * weights[: hits.shape[1]], axis=1)[:, -1:].sum(axis=1)
     return _ratio(gain, ideal[np.minimum(n_truth, len(ideal) - 1)])
 
 

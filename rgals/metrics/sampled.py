@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_random_state, gen_batches
+from sklearn.utils import gen_batches
 
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
 from rgals.metrics._served import served, users_with_truth
 from rgals.metrics._table import parse_all
-from rgals.runtime.checks import check_int
+from rgals.runtime.checks import check_int, check_random_state
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 
 _BLOCK_BYTES = 1 << 26  # of gathered factors
@@ -61,7 +61,7 @@ def evaluate_sampled(
         As in `evaluate`.
     per_user : bool, default False
         Return the mean over the test items of each user instead of the mean over users.
-    random_state : int, RandomState or None, default 0
+    random_state : int, RandomState, Generator or None, default 0
 
     Returns
     -------
@@ -111,14 +111,15 @@ def evaluate_sampled(
         raise InputError(f"test (shape {truth.shape}) holds no interaction of the users asked for")
     few = np.flatnonzero(truth.n_cols - known.row_counts[rows] < n_negatives)
     if len(few):
-        user = int(rows[few[0]])
-        left = truth.n_cols - int(known.row_counts[user])
-        what = f"user {user} has {left} items that are in neither train nor test"
+        left = truth.n_cols - int(known.row_counts[rows[few[0]]])
+        user = judged.named(rows[few[:1]]).tolist()[0]
+        what = f"user {user!r} has {left} items that are in neither train nor test"
         raise InputError(f"{what}, fewer than n_negatives={n_negatives}")
     hidden = truth.take_rows(rows)
     owner = np.repeat(rows, hidden.row_counts)
     rng = check_random_state(random_state)
     rank = np.empty(hidden.nnz, np.int64)
+    missed = np.iinfo(rank.dtype).max
     block = max(1, _BLOCK_BYTES // (4 * Q.shape[1] * (n_negatives + 1)))
     for part in gen_batches(hidden.nnz, block):
         items = hidden.indices[part].astype(np.int64)
@@ -126,15 +127,14 @@ def evaluate_sampled(
         mine = np.einsum("ik,ik->i", P[owner[part]], Q[items])[:, None]
         theirs = np.einsum("ik,ijk->ij", P[owner[part]], Q[drawn])
         ahead = (theirs > mine) | ((theirs == mine) & (drawn < items[:, None]))
-        rank[part] = 1 + ahead.sum(axis=1)
-    rank[judged.silent[owner]] = np.iinfo(rank.dtype).max  # nothing is known about these users: missed
-    index = hidden.rows
+        rank[part] = np.where(mine[:, 0] > -np.inf, 1 + ahead.sum(axis=1), missed)
+    rank[judged.silent[owner]] = missed  # nothing is known about these users
     figures = {}
     for name, kind, k in wanted:
         worth = np.where(rank <= k, _WORTH[kind](rank), 0.0)
-        figures[name] = np.bincount(index, worth, minlength=len(rows)) / hidden.row_counts
+        figures[name] = np.bincount(hidden.rows, worth, minlength=len(rows)) / hidden.row_counts
     if per_user:
-        return figures, rows if judged.user_ids is None else judged.user_ids[rows]
+        return figures, judged.named(rows)
     return {name: float(values.mean()) for name, values in figures.items()}
 
 
@@ -142,7 +142,12 @@ def _draw(users: np.ndarray, known: CSR, n: int, rng: np.random.RandomState) -> 
     """Different items for each entry of ``users``, none of them known: redrawn until that holds."""
     taken = np.append(known.positions, -1)  # a mark behind the last, never found
     drawn = rng.randint(0, known.n_cols, (len(users), n))
-    todo = np.arange(len(users))
+    # Where nearly all that is left is wanted, redrawing would take long.
+    few = known.n_cols - known.row_counts[users] - n < known.n_cols // 8
+    for entry in np.flatnonzero(few):
+        row = slice(*known.indptr[users[entry] :][:2])
+        drawn[entry] = rng.choice(np.delete(np.arange(known.n_cols), known.indices[row]), n, replace=False)
+    todo = np.flatnonzero(~few)
     while len(todo):
         rows = np.sort(drawn[todo], axis=1)
         keys = users[todo, None] * known.n_cols + rows

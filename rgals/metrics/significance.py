@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import gen_batches
 
-from rgals.metrics._judged import documented
+from rgals.metrics._judged import documented, mean_of_known
 from rgals.runtime.checks import check_choice, check_int, check_real
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 
@@ -15,11 +15,17 @@ _CHUNK = 1 << 22  # random numbers drawn at once
 
 
 def _as_values(name: str, values: Any) -> np.ndarray:
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:  # of several lengths
+        array = np.empty(0, object)
     if array.dtype.kind not in "fiub":
-        raise InputTypeError(f"{name} must hold numbers, one a user, not {array.dtype}")
+        advice = 'figures, users = evaluate(..., per_user=True) has them as figures["ndcg@10"]'
+        raise InputTypeError(f"{name} must hold numbers, one a user, not {array.dtype}; {advice}")
     if array.ndim != 1:
         raise ShapeError(f"{name} must have one dimension, users, not {array.ndim}")
+    if np.isinf(array).any():
+        raise InputError(f"{name} must be finite where it is not NaN")
     return array.astype(np.float64)
 
 
@@ -33,7 +39,10 @@ def _differences(a: Any, b: Any) -> np.ndarray:
     first, second = _as_values("a", a), _as_values("b", b)
     if len(first) != len(second):
         raise ShapeError(f"a has {len(first)} users and b {len(second)}; paired figures have the same users")
-    return _known("a - b", first - second)
+    difference = _known("a - b", first - second)
+    # Without what rounding left: equal differences are ties, and those of equal figures are 0.
+    size = np.exp2(np.frexp(np.nanmax(np.abs([first, second]), initial=0.0))[1])
+    return np.round(difference / size, 13) * size
 
 
 @documented("float\n    NaN for fewer than two users.")
@@ -122,8 +131,6 @@ def paired_test(
     difference = _differences(a, b)
     from scipy import stats  # costly to import, and only tests need it
 
-    if not np.isfinite(difference).all():
-        raise InputError("a and b must be finite where they are not NaN")
     if len(difference) < 2:
         return float("nan")
     if not difference.any():
@@ -255,7 +262,7 @@ def compare(
     for name, p_value, corrected in zip(names, p_values, holm(p_values), strict=True):
         values = _as_values(name, figures[name])
         difference = values - base
-        means = float(np.nanmean(values)), float(np.nanmean(difference))
+        means = mean_of_known(values), mean_of_known(difference)
         interval = bootstrap_interval(difference, **options)
         effect = effect_size(values, base)
         rows.append(Comparison(name, *means, interval, p_value, float(corrected), effect))

@@ -36,10 +36,9 @@ class Interop(FactorRanker):
         state: FittedState = self._state()
         # Its positives weigh alpha v.
         alpha = 1.0 + float(state.loss.alpha) if isinstance(state.loss, WRMF) else 1.0
-        users, items = state.user_factors, state.item_factors
+        users, items = (f.astype(np.float32) for f in (state.user_factors, state.item_factors))
         model = als.AlternatingLeastSquares(factors=items.shape[1], regularization=state.reg, alpha=alpha)
-        model.user_factors = users.astype(np.float32)
-        model.item_factors = items.astype(np.float32)
+        model.user_factors, model.item_factors = users, items
         return model
 
     @classmethod
@@ -56,7 +55,7 @@ class Interop(FactorRanker):
         loss : loss, optional
             For fold-in. By default implicit's own, ``alpha v (1 - o)^2`` over the positives plus ``o^2`` over
             the rest, as `WRMF`: ``1 + alpha' v' = alpha v`` needs ``alpha v >= 1``, greater where values
-            differ; the values kept are then ``alpha v - 1``.
+            differ; the values kept are then ``alpha v - 1``, which rows to fold in must have, too.
         user_ids, item_ids : array of labels, optional
 
         Returns
@@ -73,7 +72,8 @@ class Interop(FactorRanker):
         if hasattr(model, "to_cpu") and not isinstance(getattr(model, "user_factors", None), np.ndarray):
             model = model.to_cpu()
         factors = [getattr(model, f"{side}_factors", None) for side in ("user", "item")]
-        if not all(isinstance(f, np.ndarray) for f in factors) or not hasattr(model, "regularization"):
+        own = hasattr(model, "regularization") and hasattr(model, "alpha")  # which other models of it lack
+        if not own or not all(isinstance(f, np.ndarray) for f in factors):
             raise InputTypeError(f"from_implicit takes a fitted ALS model, not {type(model).__name__}")
         users, items = (np.ascontiguousarray(f) for f in factors)
         data = given(X)
@@ -85,8 +85,8 @@ class Interop(FactorRanker):
         else:
             kept, chosen = seen, get_loss(loss).resolve(Degrees.of(seen), items.shape[1])
         reg = float(model.regularization)
-        own = {"reg": reg, "reg_exponent": 0.0, "dtype": users.dtype.name, "values": "raw"}
-        made = cls(K=items.shape[1], loss=chosen, **own)  # type: ignore[call-arg]
+        options = {"reg": reg, "reg_exponent": 0.0, "dtype": users.dtype.name, "values": "raw"}
+        made = cls(K=items.shape[1], loss=chosen, **options)  # type: ignore[call-arg]
         labels = check_labels(user_ids, item_ids, seen.shape)
         record = FitRecord(parameters_of(made), [], int(getattr(model, "iterations", 0)), "implicit")
         fitted: dict[str, Any] = {"loss": chosen, "reg": reg, "reg_exponent": 0.0, "record": record}

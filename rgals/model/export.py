@@ -11,6 +11,7 @@ from rgals.files.atomic import atomic_file
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError
 from rgals.runtime.lazy import optional
+from rgals.scoring import as_factors
 from rgals.scoring._tables import arrow_labels, is_utf8, pyarrow
 
 _PART = 1 << 14  # rows written together
@@ -26,11 +27,12 @@ def augment_items(items: np.ndarray) -> np.ndarray:
 
     Parameters
     ----------
-    items : ndarray, shape (N, K)
+    items : array of shape (N, K)
 
     Returns
     -------
-    ndarray, shape (N, K + 1), of the same dtype
+    ndarray, shape (N, K + 1)
+        float32 where the items are, else float64.
 
     Examples
     --------
@@ -40,6 +42,7 @@ def augment_items(items: np.ndarray) -> np.ndarray:
     array([[3., 4., 0.],
            [0., 3., 4.]])
     """
+    items, _ = as_factors(items, items, ("items", "items"))
     squares = np.einsum("ij,ij->i", items, items, dtype=np.float64)
     rest = np.sqrt(np.maximum(squares.max(initial=0.0) - squares, 0.0))
     return np.concatenate([items, rest[:, None].astype(items.dtype)], axis=1)
@@ -50,12 +53,14 @@ def augment_queries(queries: np.ndarray) -> np.ndarray:
 
     Parameters
     ----------
-    queries : ndarray, shape (B, K)
+    queries : array of shape (B, K)
 
     Returns
     -------
-    ndarray, shape (B, K + 1), of the same dtype
+    ndarray, shape (B, K + 1)
+        As `augment_items` gives items.
     """
+    queries, _ = as_factors(queries, queries)
     return np.concatenate([queries, np.zeros((len(queries), 1), queries.dtype)], axis=1)
 
 

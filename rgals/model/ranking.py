@@ -27,12 +27,7 @@ COLD = ("empty", "popular")
 __all__ = ["COLD", "FactorRanker", "Recommendations", "Snapshot"]
 
 
-class _Lists(NamedTuple):
-    ids: np.ndarray
-    scores: np.ndarray
-
-
-class Recommendations(_Lists):
+class Recommendations(NamedTuple("_Lists", [("ids", np.ndarray), ("scores", np.ndarray)])):
     """Lists of items or users, best first, with their scores: ``ids, scores = model.recommend(...)``.
 
     Attributes
@@ -455,7 +450,11 @@ class FactorRanker(Fitted):
             Two lengths that do not fit.
         """
         snapshot: Snapshot = self._state()
-        rows, cols = self._pairs(snapshot, users, items)
+        rows = snapshot.rows_of("user", users, "users")
+        cols = snapshot.rows_of("item", items, "items")
+        if len(rows) != len(cols) and 1 not in (len(rows), len(cols)):
+            raise ShapeError(f"{len(rows)} users and {len(cols)} items make no pairs; give as many of each")
+        rows, cols = np.broadcast_arrays(rows, cols)
         out = np.empty(len(rows), np.result_type(snapshot.user_factors.dtype, snapshot.item_factors.dtype))
         for start in range(0, len(rows), self._pairs_at_once):
             part = slice(start, start + self._pairs_at_once)
@@ -465,12 +464,3 @@ class FactorRanker(Fitted):
     def _scores_of(self, snapshot: Snapshot, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
         """Scores of pairs, given by row and column."""
         return np.einsum("ij,ij->i", snapshot.user_factors[rows], snapshot.item_factors[cols])
-
-    def _pairs(self, snapshot: Snapshot, users: Any, items: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and columns of pairs, checked, of one length."""
-        rows = snapshot.rows_of("user", users, "users")
-        cols = snapshot.rows_of("item", items, "items")
-        if len(rows) != len(cols) and 1 not in (len(rows), len(cols)):
-            raise ShapeError(f"{len(rows)} users and {len(cols)} items make no pairs; give as many of each")
-        rows, cols = np.broadcast_arrays(rows, cols)
-        return rows, cols

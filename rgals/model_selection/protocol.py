@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils import check_random_state
 
 from rgals.datasets.given import given
 from rgals.datasets.interactions import TEST, TRAIN, VALIDATION
-from rgals.datasets.splits import check_ratios, leave_last_out, split_interactions, temporal_split
+from rgals.datasets.splits import check_ratios, leave_last_out, split_interactions
 from rgals.matrix.entries import entries, entry_rows, part_sizes
 from rgals.model_selection.core import check_core, k_core
-from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.checks import check_choice, check_int, check_random_state, check_real
 from rgals.runtime.errors import InputError, ParameterError
 
 SPLITS = ("user", "global", "leave_last", "temporal", "held_out_users", "given")
@@ -213,10 +212,13 @@ class Protocol:
         elif self.split == "leave_last":
             train, validation, test = leave_last_out(matrix, marks, n=(1, 1))
         elif self.split == "temporal":
-            cuts = np.quantile(np.asarray(marks), np.cumsum(self.ratios[:2]).tolist(), method="higher")
-            if not cuts[0] < cuts[1]:
+            shares = np.minimum(np.cumsum(self.ratios[:2]), 1.0)
+            cuts = np.quantile(np.asarray(marks), shares.tolist(), method="higher")
+            if all(self.ratios[1:]) and not cuts[0] < cuts[1]:
                 raise InputError("too many interactions share one timestamp for a split by time")
-            train, validation, test = temporal_split(matrix, cuts, marks)
+            later = np.searchsorted(cuts, marks, side="right")  # the last entry lies behind all cuts
+            later = np.minimum(later, np.flatnonzero(self.ratios)[-1])
+            train, validation, test = (entries(matrix, later == k) for k in range(3))
         else:
             train, validation, test = split_interactions(matrix, self.ratios, by=self.split, random_state=rng)
         return Parts(train, validation, test, users, items)

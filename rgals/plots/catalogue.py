@@ -85,7 +85,7 @@ def _exposure(model: Any, train: Any, n: int, columns: Any) -> tuple[np.ndarray,
     shown = np.zeros(n_items, np.int64)
     for start in range(0, len(users), _BATCH):
         part = users[start : start + _BATCH]
-        lists = judged.lists(judged.answers(part), judged.seen.take_rows(part), min(n, n_items), False, None)
+        lists = judged.lists(judged.answers(part), judged.seen.take_rows(part), min(n, n_items), None)
         shown += exposure(lists, n_items)
     counts = judged.seen.col_counts
     return counts[counts > 0], shown[counts > 0]

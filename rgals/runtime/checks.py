@@ -37,6 +37,19 @@ def check_real(
     return number
 
 
+def check_random_state(random_state: Any) -> np.random.RandomState:
+    """Return the source of random numbers that a seed or one of numpy's stands for, or None for any."""
+    from sklearn import utils  # costly to import
+
+    if isinstance(random_state, np.random.Generator):
+        random_state = int(random_state.integers(np.iinfo(np.int32).max))
+    try:
+        return utils.check_random_state(random_state)
+    except ValueError:
+        advice = "give None, a seed (0 to 2^32 - 1), a RandomState or a Generator"
+        raise ParameterError("random_state", random_state, advice) from None
+
+
 def check_choice(name: str, value: Any, choices: tuple | list) -> Any:
     """Return ``value`` if it is one of ``choices`` or raise `ParameterError`."""
     if not any(value is c or (isinstance(value, str) and value == c) for c in choices):

@@ -5,7 +5,7 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ _MAGIC = _OURS + b"2\n"
 _HEAD = struct.Struct("<II")  # of a batch: its number of users, the CRC-32 of the key, its ids and its scores
 
 
-class Scratch:
+class Scratch(AbstractContextManager):
     """Lists of users, batch after batch, in a file that can be cut off anywhere and is still of use."""
 
     # A batch counts when its checksum does, which depends on the key, that is, on all that the lists depend
@@ -44,9 +44,6 @@ class Scratch:
             else:
                 self._file.close()
             raise
-
-    def __enter__(self) -> "Scratch":
-        return self
 
     def __exit__(self, *error: object) -> None:
         self._file.close()

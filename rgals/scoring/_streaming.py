@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rgals.datasets.given import by_ids, given, in_columns
-from rgals.datasets.ids import Positions, as_labels
+from rgals.datasets.ids import IdMap, Positions
 from rgals.files.atomic import atomic_file
 from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
@@ -91,7 +91,7 @@ def recommend_all(
         As in `recommend`, for all users by default.
     X_new : sparse matrix of shape (B, N), Interactions or frame, optional
         New users instead, by their interactions: they are folded in.
-    new_ids : sequence of B labels, optional
+    new_ids : sequence of B distinct labels, optional
         What the rows of ``X_new`` are called; by default their ids, where it has none their numbers.
     batch_size : int, default 8192
         Users in memory at once. It may change the last bits of scores.
@@ -112,8 +112,8 @@ def recommend_all(
     Raises
     ------
     ParameterError, InputError, UnknownIdError, ShapeError
-        As in `recommend`; an unknown kind of file; labels that it cannot hold apart; ``<out>.partial`` is
-        being written by another process or is no scratch file.
+        As in `recommend`; an unknown kind of file; labels that it cannot hold apart; in an npz, a user asked
+        for twice; ``<out>.partial`` is being written by another process or is no scratch file.
     MissingDependencyError
         parquet without pyarrow.
     OSError
@@ -152,6 +152,8 @@ def recommend_all(
     task = Task(model, n, users, X_new, new_ids, filters, cold)
     _tables.check_writable(kind, task.labels, "user")
     _tables.check_writable(kind, task.items, "item")
+    if kind == "npz" and users is not None:
+        IdMap(task.names(0, len(task)), "users")  # as which a reader finds them
     target = os.path.realpath(os.fspath(out))
     started, n_rows, served = time.perf_counter(), 0, 0
     key = task.key(batch_size)
@@ -215,13 +217,12 @@ class Task:
             n, dislikes = len(item_factors), takes_dislikes(self.model)
             self.new = as_csr(X_new, name="X_new", dtype=item_factors.dtype, n_cols=n, dislikes=dislikes)
             self.rows = np.arange(self.new.n_rows)
-            self.labels = found.user_ids if new_ids is None else as_labels(new_ids)
+            self.labels = found.user_ids if new_ids is None else IdMap(new_ids, "new_ids").labels
             if self.labels is not None and len(self.labels) != len(self):
                 raise InputError(f"{len(self.labels)} new_ids name {len(self)} rows of X_new; give one each")
         elif users is not None:
             self.rows = state.rows_of("user", users, "users")
-        ids = self.model.item_ids_
-        self.items = np.arange(len(item_factors)) if ids is None else ids
+        self.items = state.items.labels
         self._state = state
         if self.new is None:
             asked = state.users, state.labelled_items, None if users is None else self.rows

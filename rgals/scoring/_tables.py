@@ -19,8 +19,7 @@ from rgals.runtime.lazy import optional
 FORMATS = ("csv", "tsv", "jsonl", "parquet", "npz")
 HEADER = ("user", "item", "rank", "score")
 _ROW_GROUP = 1 << 18  # rows that a parquet file keeps together, and that are held until they are written
-SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-SUFFIXES |= {".parquet": "parquet", ".pq": "parquet", ".npz": "npz"}
+SUFFIXES = {f".{kind}": kind for kind in FORMATS} | {".ndjson": "jsonl", ".pq": "parquet"}
 
 #: Labels of users, ids and scores of shape (users, n): one batch.
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -45,13 +44,12 @@ def check_writable(kind: str, labels: np.ndarray | None, what: str) -> None:
     if kind == "npz" or labels is None or labels.dtype.kind in "iu":
         return
     if labels.dtype == object and kind != "jsonl":
-        names = labels.tolist()
-        texts = [str(label) for label in names]
-        if len(set(texts)) < len(texts):
-            known: dict[str, Any] = {}
-            one = next(x for x in names if known.setdefault(str(x), x) is not x)
-            two = f"the integer and the text {str(one)!r} are two {what}s, which {kind} cannot tell apart"
-            raise InputError(f"{two}; write npz, or give the model labels of one type")
+        known: dict[str, Any] = {}
+        for label in labels.tolist():
+            if known.setdefault(str(label), label) is not label:
+                two = f"the integer and the text {str(label)!r} are two {what}s"
+                advice = "write npz, or give the model labels of one type"
+                raise InputError(f"{two}, which {kind} cannot tell apart; {advice}")
     parts = (labels[start : start + LABELS] for start in range(0, len(labels), LABELS))
     for label in (str(x) for part in parts for x in part.tolist()):
         if not is_utf8(label):

@@ -116,11 +116,6 @@ def as_factors(
     return read_only(pair[0].astype(dtype, copy=False)), read_only(pair[1].astype(dtype, copy=False))
 
 
-def _as_item_list(name: str, ids: Any, n_items: int) -> np.ndarray:
-    """Sorted, distinct item ids as int32."""
-    return np.unique(check_ids(name, ids, n_items, "item")).astype(np.int32)
-
-
 def is_matrix(filter_: Any) -> bool:
     """Whether a filter has a row for each query, rather than one list for all."""
     return len(getattr(filter_, "shape", ())) == 2
@@ -214,7 +209,8 @@ def topk(
     scale = read_only(np.asarray([] if item_scale is None else item_scale, queries.dtype))
     if item_scale is not None and scale.shape != (n_items,):
         raise ShapeError(f"item_scale has shape {scale.shape}, expected ({n_items},): one factor an item")
-    blocked = _as_item_list("exclude_items", [] if exclude_items is None else exclude_items, n_items)
+    blocked = check_ids("exclude_items", [] if exclude_items is None else exclude_items, n_items, "item")
+    blocked = np.unique(blocked).astype(np.int32)
     entry = 4 + queries.dtype.itemsize
     if is_matrix(candidates):
         require_lists(n_queries, n, entry)
@@ -229,7 +225,7 @@ def topk(
     names = np.empty(0, np.int32)
     n_left = n_items
     if candidates is not None:
-        names = np.setdiff1d(_as_item_list("candidates", candidates, n_items), blocked, assume_unique=True)
+        names = np.setdiff1d(check_ids("candidates", candidates, n_items, "item").astype(np.int32), blocked)
         blocked, n_left = np.empty(0, np.int32), len(names)
     n_tiles, n_blocks = -(-n_left // kernel.ITEMS), -(-n_queries // kernel.USERS)
     n_segments = max(1, min(n_tiles // _TILES_IN_A_PIECE, _PIECES // max(n_blocks, 1)))
@@ -265,8 +261,7 @@ def topk_dense(
 
     Parameters
     ----------
-    scores : ndarray of float32 or float64, shape (B, N), C-ordered and writeable
-        Overwritten: excluded entries become -inf.
+    scores : ndarray of float32 or float64, shape (B, N)
     n, exclude, n_jobs
         As in `topk`.
 
@@ -287,14 +282,13 @@ def topk_dense(
     >>> topk_dense(np.array([[0.5, 2.0, 2.0]]), n=2)[0]
     array([[1, 2]], dtype=int32)
     """
-    usable = isinstance(scores, np.ndarray) and scores.ndim == 2 and scores.dtype in (np.float32, np.float64)
-    if not usable or not scores.flags.c_contiguous or not scores.flags.writeable:
-        raise InputTypeError("scores must be a writeable, C-ordered matrix of float32 or float64")
+    if not isinstance(scores, np.ndarray) or scores.ndim != 2 or scores.dtype not in (np.float32, np.float64):
+        raise InputTypeError("scores must be a matrix of float32 or float64")
     n = check_int("n", n, 1)
     exclude = CSR.empty(*scores.shape) if exclude is None else exclude
     pairs = as_csr(exclude, name="exclude", n_rows=len(scores), n_cols=scores.shape[1], dislikes=True)
     require_lists(len(scores), n, 4 + scores.dtype.itemsize)
     ids, best = np.empty((len(scores), n), np.int32), np.empty((len(scores), n), scores.dtype)
     with workers(useful_jobs(n_jobs, scores.size)) as threads:
-        kernel.topk_dense(scores, pairs.indptr, pairs.indices, threads, ids, best)
+        kernel.topk_dense(read_only(scores), pairs.indptr, pairs.indices, threads, ids, best)
     return ids, best

@@ -10,6 +10,7 @@ from rgals.matrix.entries import hold_out
 from rgals.metrics import evaluate
 from rgals.model.ranking import FactorRanker
 from rgals.model.state import Snapshot
+from rgals.runtime.errors import InputError
 from rgals.training.data import read_rows
 
 _HIDDEN = 0.2  # share of every row that `score` hides
@@ -64,6 +65,11 @@ class OfRows(FactorRanker):
         float
             Mean over the users with hidden interactions.
 
+        Raises
+        ------
+        InputError
+            No row has two interactions, of which one could be hidden.
+
         Examples
         --------
         >>> import numpy as np
@@ -74,6 +80,10 @@ class OfRows(FactorRanker):
         """
         fixed, state, rows = self._read_rows(X)
         shown, hidden = hold_out(rows, _HIDDEN, seed=0)
+        if not hidden.nnz:
+            raise InputError(
+                f"X (shape {rows.shape}) has no row of two interactions, of which one could be hidden"
+            )
         ranked = fixed._ranking(state, fixed._fold_in(state, shown))
         return float(evaluate(ranked, shown, hidden, fixed.metric, n_jobs=fixed.n_jobs)[fixed.metric])
 

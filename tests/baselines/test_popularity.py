@@ -140,6 +140,8 @@ def test_lists_files_and_figures_agree_with_the_scores(model, data, tmp_path):
     labels = model.recommend_ids(data.user_ids[:2], n=3)[0]
     np.testing.assert_array_equal(data.items.index(labels[1]), model.recommend(Positions([1]), n=3)[0][0])
     assert 0 < model.score(data.matrix) < 1
+    with pytest.raises(InputError, match=r"X \(shape \(3, 60\)\) has no row of two interactions"):
+        model.score(np.eye(3, 60))
     for what in (model.similar_items, model.similar_users):
         with pytest.raises(InputError, match=f"{type(model).__name__} has no factors"):
             what([1])

@@ -49,7 +49,7 @@ print([part.tolist() for part in column_sums(F, np.arange(32.0), np.ones(32), 1)
     "above": COUNT
     + """
 queries, items = np.ones((1, 4), np.float32), np.arange(20, dtype=np.float32).reshape(5, 4)
-ranking.count_above(queries, items, *counts, 1, 1, above, tied)
+ranking.count_above(queries, items, len(items), *counts, 1, 1, above, tied)
 print([above.tolist(), tied.tolist()])
 """,
     "given": COUNT

@@ -197,6 +197,8 @@ def test_models_pairs_and_callables_agree():
         assert evaluate(scores, matrix(seen), matrix(relevant), names, batch_size=batch) == want
         assert batch is None or max(asked) == batch
         assert evaluate((P, Q), matrix(seen), matrix(relevant), names, batch_size=batch) == want
+    sparse = sp.csr_array(P @ Q.T)
+    assert evaluate(lambda users: sparse[users], matrix(seen), matrix(relevant), names) == want
     kept = (P @ Q.T).copy()
     evaluate(lambda users: kept, matrix(seen), matrix(relevant), names, users=np.arange(len(P)))
     np.testing.assert_array_equal(kept, P @ Q.T)  # the caller's scores are not touched
@@ -255,8 +257,28 @@ def test_scores_that_are_nan_rank_last():
     Q = np.array([[1.0], [np.nan], [2.0], [np.nan]])
     test = sp.csr_array([[0, 1, 0, 0]])
     got = evaluate((np.ones((1, 1)), Q), None, test, ("recall@4", "auc"))
-    assert got == {"recall@4": 0.0, "auc": pytest.approx(1 / 3, abs=0.34)}
+    assert got == {"recall@4": 0.0, "auc": pytest.approx(1 / 6)}  # below two, tied with one
     assert evaluate((np.ones((1, 1)), Q), None, sp.csr_array([[0, 0, 1, 0]]), "auc")["auc"] == 1.0
+
+
+def test_auc_of_scores_that_are_nan_or_infinite():
+    """A relevant item of score NaN was above all others of score NaN: a model that diverged had AUC 1."""
+    rng = np.random.default_rng(3)
+    checked = 0
+    for share in (0.02, 0.5):  # few and many relevant items
+        scores = rng.integers(-2, 3, (12, 90)).astype(float)
+        for odd in (np.nan, np.inf, -np.inf):
+            scores[rng.random(scores.shape) < 0.15] = odd
+        fate = rng.random(scores.shape)
+        seen, relevant = fate > 0.9, fate < share
+        got, users = evaluate(scores.__getitem__, matrix(seen), matrix(relevant), "auc", per_user=True)
+        ranks = np.where(np.isnan(scores), -np.inf, scores)
+        for auc, u in zip(got["auc"], users, strict=True):
+            assert auc == pytest.approx(auc_of(ranks[u], seen[u], relevant[u]), rel=1e-13)
+            checked += np.isnan(scores[u, relevant[u]]).any()
+    assert checked > 8
+    pair = np.full((1, 2), np.nan), np.ones((9, 2))
+    assert evaluate(pair, None, sp.csr_array(np.eye(1, 9)), ("auc", "ndcg@3")) == {"auc": 0.5, "ndcg@3": 0.0}
 
 
 def test_a_function_whose_scores_are_all_nan_is_refused_by_its_user():
@@ -326,6 +348,15 @@ def test_the_best_ranking_is_worth_one_even_where_the_truth_is_longer_than_the_l
     assert metrics.precision([list(range(30))], truth, 100)[0] == 0.3
 
 
+def test_no_list_is_worth_more_than_one_and_the_best_exactly_one():
+    """Sums in another order than that of the ideal list gave 1.0000000000000002."""
+    for k in range(1, 120):
+        hits = np.arange(k) < np.array([[k], [k // 2 + 1], [k]])
+        lists = metrics.Judged(np.zeros((3, k), np.int32), hits, np.array([k, k // 2 + 1, 2 * k]))
+        for function in (metrics.ndcg, metrics.nrbp, metrics.capped_average_precision):
+            assert function(lists, k=k).tolist() == [1.0, 1.0, 1.0], (function, k)
+
+
 def outside_cases(n_cases=1000, n_items=40):
     """Rankings by scores full of ties; document names sort so that the smaller id wins a tie, as here."""
     rng = np.random.default_rng(7)
@@ -380,6 +411,8 @@ def test_equal_to_trec_eval_on_rankings_with_ties():
         ("pauc(0)", "max_fpr"),
         ("pauc(1.5)", "max_fpr"),
         (10, "form is"),
+        (["ndcg@10"], "form is"),
+        ("precision@99999999999999999999", "<= 2147483647"),
         ([], "at least one"),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sp
 from helpers import interactions
 
+from rgals.baselines import Popularity
 from rgals.cli import main
 from rgals.datasets import Interactions
 from rgals.matrix.entries import entries
@@ -63,6 +64,15 @@ def test_f1_and_popularity_by_hand():
     np.testing.assert_allclose(average_popularity(lists, [9, 1, 5, 2]), [5, 2])
     # Users 0 and 1 are shown 1, 2 and 0, 3; nobody else is shown anything.
     assert evaluate(PAIR, TRAIN, TEST, "arp@2")["arp@2"] == np.mean([(1 + 1) / 2, (1 + 0) / 2])
+
+
+def test_without_train_popularity_is_that_of_the_models_fit():
+    """It was 0, and every item as new as can be, though the model has its interactions."""
+    model = Popularity().fit([[1, 0, 1, 1], [1, 0, 0, 0]])  # everybody is shown 0 and 2
+    for train in (None, sp.csr_array((2, 4))):
+        got = evaluate(model, train, TEST[:2], ("arp@2", "novelty@2"))
+        assert got == {"arp@2": (2 + 1) / 2, "novelty@2": (0 + 1) / 2}
+    assert evaluate(model, TRAIN[:2], TEST[:2], "arp@1")["arp@1"] == 1.0  # what is given counts
 
 
 def test_definitions_are_printed_by_any_name(capsys):

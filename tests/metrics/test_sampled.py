@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.stats import hypergeom
 
+from rgals.datasets import Interactions
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate, evaluate_sampled
 from rgals.metrics.sampled import _draw
@@ -28,6 +29,24 @@ def test_negatives_are_new_to_the_user_and_different(rng):
     assert all(len(set(row)) == 10 for row in drawn.tolist())
     counts = np.bincount(drawn.ravel(), minlength=60)
     assert counts.min() > 0 and len(np.unique(counts)) > 5
+
+
+def test_nearly_all_items_are_drawn_without_redrawing_for_long():
+    class Counting(np.random.RandomState):
+        calls = 0
+
+        def randint(self, *args, **kwargs):
+            self.calls += 1
+            return super().randint(*args, **kwargs)
+
+    known = as_csr(sp.csr_array((np.ones(3), ([0, 0, 1], [5, 7, 999])), shape=(2, 1000)))
+    rng = Counting(0)
+    drawn = _draw(np.repeat([0, 1], 400), known, 998, rng)
+    assert rng.calls < 100
+    assert (np.sort(drawn[:400]) == np.delete(np.arange(1000), [5, 7])).all()
+    left_out = 999 * 1000 // 2 - 999 - drawn[400:].sum(axis=1)  # one of 999 each
+    assert all(len(set(row)) == 998 for row in drawn.tolist()) and left_out.max() < 999
+    assert 430 < left_out.mean() < 570 and len(set(left_out.tolist())) > 250
 
 
 def test_all_negatives_give_the_exact_figures(rng):
@@ -91,6 +110,17 @@ def test_cold_users_are_missed_and_not_ranked_by_item_number():
         assert users.tolist() == [0, 1] and values["hit_rate@3"].tolist() == [1, 0]
 
 
+def test_scores_that_are_nan_are_missed():
+    """No score is greater than NaN, so that the items of a model that had diverged were all first."""
+    Q = np.arange(6.0)[:, None]
+    for bad in (np.nan, -np.inf):
+        Q[:3] = bad
+        got, _ = evaluate_sampled(
+            (np.ones((2, 1)), Q), None, one_each([0, 3], 6), "mrr@6", n_negatives=5, per_user=True
+        )
+        assert got["mrr@6"].tolist() == [0.0, 1 / 3]
+
+
 def test_several_test_items_are_averaged_within_the_user():
     P, Q = np.ones((2, 1)), -np.arange(6.0)[:, None]
     test = sp.csr_array(np.array([[1, 0, 0, 0, 0, 1], [1, 0, 0, 0, 0, 0]]))
@@ -108,6 +138,14 @@ def test_too_few_items_name_the_user():
     train = sp.csr_array(np.array([[0, 0, 0, 0], [0, 1, 1, 0]]))
     with pytest.raises(InputError, match="user 1 has 1 items"):
         evaluate_sampled((np.ones((2, 1)), np.ones((4, 1))), train, one_each([0, 0], 4), n_negatives=3)
+    named = Interactions(one_each([0, 0], 4), ["ann", "bob"], np.arange(4))
+    with pytest.raises(InputError, match="user 'bob' has 1 items"):
+        evaluate_sampled(
+            (np.ones((2, 1)), np.ones((4, 1))),
+            Interactions(train, ["ann", "bob"], np.arange(4)),
+            named,
+            n_negatives=3,
+        )
     with pytest.raises(InputError, match="no interaction"):
         evaluate_sampled((np.ones((2, 1)), np.ones((4, 1))), None, sp.csr_array((2, 4)), n_negatives=3)
 

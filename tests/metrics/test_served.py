@@ -16,6 +16,7 @@ from sklearn.metrics import roc_auc_score
 from rgals import RGALS
 from rgals.baselines import EASE, Popularity
 from rgals.datasets import Interactions
+from rgals.matrix.csr import TimedMatrix
 from rgals.matrix.entries import entries
 from rgals.matrix.validate import as_csr
 from rgals.metrics import Evaluation, evaluate
@@ -81,6 +82,19 @@ def test_the_lists_of_recommend_judged_by_hand(model, parts, cold):
     assert evaluate(model.factors_, train, test, NAMES, cold=cold) == evaluate(
         model, train, test, NAMES, cold=cold
     )
+
+
+def test_the_popular_items_of_cold_users_are_those_that_are_popular_lately(parts):
+    """Of a model with a half-life, `recommend` weighs them by age; `evaluate` took them without."""
+    train, test = parts
+    rng = np.random.default_rng(4)
+    timed = TimedMatrix.of(train, 100 * rng.random(train.shape[1])[train.indices] + rng.random(train.nnz))
+    model = RGALS(K=4, n_iter=2, half_life=20.0, random_state=0).fit(timed)
+    cold = np.arange(65, 70)
+    lists = model.recommend(cold, 10, cold="popular")[0]
+    assert set(lists[0]) != set(np.argsort(-train.sum(axis=0), kind="stable")[:10])
+    got = evaluate(model, train, test, ("ndcg@10", "recall@10"), users=cold, cold="popular")
+    np.testing.assert_allclose(list(got.values()), by_hand(lists, test[cold])[:2], rtol=1e-13)
 
 
 @pytest.mark.filterwarnings("ignore:.*users have no training interactions")

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rgals.metrics import bootstrap_interval, compare, holm, paired_test, standard_error
+from rgals.metrics import bootstrap_interval, compare, effect_size, holm, paired_test, standard_error
+from rgals.metrics.significance import METHODS
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 
 
@@ -82,6 +83,32 @@ def test_false_alarms_are_as_rare_as_the_level_says(method):
     assert 0.05 < alarms / 300 < 0.16
 
 
+def test_ties_stay_ties_where_rounding_parts_them():
+    """Of figures such as 0.7 - 0.4 and 0.3 - 0: other last bits made other ranks, and a t-test of noise."""
+    rng = np.random.default_rng(5)
+    parted = 0
+    for _ in range(20):
+        x, y = rng.integers(0, 11, (2, 30))
+        exact, got = stats.wilcoxon(x - y).pvalue, paired_test(x / 10, y / 10, "wilcoxon")
+        assert got == pytest.approx(exact, rel=1e-12)
+        parted += len(np.unique(np.abs(x / 10 - y / 10))) > len(np.unique(np.abs(x - y)))
+    assert parted > 15
+    a = np.array([0.3, 0.4, 0.5, 0.6])
+    assert len(np.unique(a - (a - 0.1))) > 1
+    assert effect_size(a, a - 0.1) == math.inf and paired_test(a, a - 0.1) == 0.0
+    noise = a * (1 + 1e-16 * np.arange(1, 5))
+    assert (noise != a).any()
+    for method in METHODS:
+        assert paired_test(noise, a, method) == 1.0
+    assert effect_size(noise, a) == 0.0
+    assert paired_test(a * 1e-200, a * 1e-200 - 1e-201) == 0.0
+
+
+def test_users_without_figures_raise_no_warnings():
+    rows = compare({"new": [math.nan] * 3, "old": [0.1, 0.2, 0.3]}, "old")
+    assert math.isnan(rows[0].mean) and math.isnan(rows[0].difference) and math.isnan(rows[0].p_value)
+
+
 def test_holm_by_hand():
     np.testing.assert_allclose(holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
     np.testing.assert_allclose(holm([0.5, 0.9]), [1, 1])
@@ -111,6 +138,9 @@ def test_compare_corrects_for_the_number_of_models():
         (lambda: paired_test([1, 2], [1, 2, 3]), ShapeError, "2 users and b 3"),
         (lambda: paired_test([1, 2], [1, 2], "z"), ParameterError, "method='z'"),
         (lambda: paired_test([np.inf, 2], [1, 2]), InputError, "finite"),
+        (lambda: effect_size([np.inf, 2], [np.inf, 2]), InputError, "a must be finite"),
+        (lambda: bootstrap_interval([np.inf, 2]), InputError, "values must be finite"),
+        (lambda: compare({"a": ({"ndcg@3": [1]}, [0, 1]), "b": [1]}, "b"), InputTypeError, "per_user=True"),
         (lambda: standard_error([[1, 2]]), ShapeError, "one dimension"),
         (lambda: standard_error(["a"]), InputTypeError, "numbers"),
         (lambda: bootstrap_interval([1, 2], 1.5), ParameterError, "level"),

@@ -78,6 +78,10 @@ def test_what_cannot_come_from_implicit_is_named(matrix):
         RGALS.from_implicit(light, matrix.T, loss="ials")
     with pytest.raises(InputTypeError, match="fitted ALS model, not"):
         RGALS.from_implicit(als.AlternatingLeastSquares(), matrix)
+    bpr = pytest.importorskip("implicit.cpu.bpr").BayesianPersonalizedRanking(factors=2, iterations=1)
+    bpr.fit(sp.csr_matrix(matrix), show_progress=False)
+    with pytest.raises(InputTypeError, match="fitted ALS model, not BayesianPersonalizedRanking"):
+        RGALS.from_implicit(bpr, matrix)
 
 
 def test_distances_of_augmented_vectors_rank_as_inner_products():
@@ -91,6 +95,15 @@ def test_distances_of_augmented_vectors_rank_as_inner_products():
     distance = ((b[:, None] - a[None]) ** 2).sum(axis=2)
     np.testing.assert_array_equal(np.argsort(distance), np.argsort(-(queries @ items.T)))
     assert augment_items(items.astype(np.float32)).dtype == np.float32
+
+
+def test_vectors_of_integers_and_lists_are_augmented_exactly():
+    """The square root of 23 became 4, so that distances ranked otherwise than products."""
+    np.testing.assert_array_equal(augment_items([[3, 4], [1, 1]]), [[3, 4, 0], [1, 1, np.sqrt(23)]])
+    assert augment_items(np.array([[3, 4], [1, 1]])).dtype == np.float64
+    np.testing.assert_array_equal(augment_queries([[1, 2]]), [[1, 2, 0]])
+    with pytest.raises(ShapeError, match="items must have two dimensions"):
+        augment_items(np.ones(3))
 
 
 @pytest.mark.parametrize("space", ["ip", "l2"])

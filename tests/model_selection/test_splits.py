@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rgals.datasets import Interactions, make_implicit, read_interactions
+from rgals.metrics import evaluate_sampled
 from rgals.model_selection import (
     PROTOCOLS,
     InteractionSplit,
@@ -96,6 +98,23 @@ def test_seeds_reproduce_and_differ(X):
     assert (split_interactions(X, random_state=state)[2] != a).nnz == 0
 
 
+def test_random_states_of_every_kind_and_none_of_another(X):
+    """A Generator, which fits take, and seeds that are none ended in scikit-learn's or numpy's own errors."""
+    one, two = (split_interactions(X, random_state=np.random.default_rng(3))[2] for _ in range(2))
+    assert (one != two).nnz == 0 and (one != split_interactions(X, random_state=3)[2]).nnz > 0
+    pair = np.ones((60, 1)), np.ones((40, 1))
+    for bad in (-1, 1.5, "seed"):
+        for call in (
+            lambda state: split_interactions(X, random_state=state),
+            lambda state: next(UserSplit(2, random_state=state).split(X)),
+            lambda state: next(InteractionSplit(2, random_state=state).split(X)),
+            lambda state: make_implicit(200, 100, random_state=state),
+            lambda state: evaluate_sampled(pair, None, X, n_negatives=1, random_state=state),
+        ):
+            with pytest.raises(ParameterError, match="random_state=.*a RandomState or a Generator"):
+                call(bad)
+
+
 def test_every_interaction_is_equally_likely_to_be_held_out():
     X = np.ones((3000, 10))
     X[::2, 5:] = 0
@@ -147,6 +166,9 @@ def test_leave_last_out_takes_the_latest(X, rng):
         else:
             assert test[[row]].indices.tolist() == [order[-1]]
             assert sorted(validation[[row]].indices) == sorted(order[-3:-1])
+    for bad in ((), (1, 1, 1)):
+        with pytest.raises(ParameterError, match="one number, or two"):
+            leave_last_out(X, times, n=bad)
     same = leave_last_out(X, times, n=3)
     np.testing.assert_array_equal(same[1].toarray(), (validation + test).toarray())
 
@@ -339,6 +361,18 @@ def test_times_stay_with_their_entries_through_threshold_and_core(made):
     test, rest = parts.test.toarray() > 0, parts.train_and_validation.toarray() > 0
     assert test.sum() == len(parts.users)
     assert (when[test] >= np.where(rest, when, 0).max(axis=1)).all()
+
+
+def test_a_split_by_time_leaves_parts_without_a_share_empty(made):
+    """Without a validation part it was refused as if times were equal; without a test part it had one."""
+    when, n = np.sort(made.timestamp), made.nnz
+    for ratios in ((0.8, 0.0, 0.2), (0.9, 0.1, 0.0), (1.0, 0.0, 0.0), (0.7, 0.2, 0.1)):
+        parts = Protocol(split="temporal", ratios=ratios).apply(made)
+        sizes = parts.train.nnz, parts.validation.nnz, parts.test.nnz
+        assert sum(sizes) == n and [size > 0 for size in sizes] == [share > 0 for share in ratios]
+        if ratios[0] < 1:
+            cut = when[math.ceil(ratios[0] * (n - 1))]
+            assert sizes[0] == (when < cut).sum()
 
 
 def test_given_parts_are_kept(made):

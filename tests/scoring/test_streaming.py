@@ -375,6 +375,8 @@ def test_a_refit_meanwhile_changes_nothing(matrix, tmp_path, monkeypatch):
         ({"users": [1], "X_new": sp.csr_array((1, N))}, ParameterError, "not both"),
         ({"new_ids": ["a"]}, ParameterError, "X_new"),
         ({"X_new": sp.csr_array((2, N)), "new_ids": ["a"]}, InputError, "1 new_ids name 2 rows"),
+        ({"X_new": sp.csr_array((2, N)), "new_ids": ["a", "a"]}, InputError, "new_ids 'a' occurs twice"),
+        ({"out": "recs.npz", "users": [3, 1, 3]}, InputError, "users 3 occurs twice"),
         ({"exclude": "test"}, ParameterError, "exclude='test'"),
         ({"exclude": sp.csr_array((3, N))}, ShapeError, "exclude"),
         ({"candidates": sp.csr_array((3, N))}, ShapeError, "candidates"),

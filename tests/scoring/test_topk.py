@@ -7,7 +7,7 @@ import scipy.sparse as sp
 
 from rgals.kernels import topk as kernel
 from rgals.runtime.errors import InputTypeError, ParameterError, ShapeError, UnknownIdError
-from rgals.scoring import topk
+from rgals.scoring import topk, topk_dense
 
 
 def oracle(queries, items, n, exclude=None, candidates=None, exclude_items=None, scale=None):
@@ -175,6 +175,20 @@ def test_input_is_not_modified_and_may_be_read_only_or_strided():
     mixed = topk(queries.astype(np.float32), items, 5)
     assert mixed[1].dtype == np.float64
     assert topk([[1, 2]], [[3, 4]], 1)[1][0, 0] == 11
+
+
+def test_given_scores_are_not_modified_and_may_be_read_only_or_strided(rng):
+    scores = rng.standard_normal((6, 40))
+    exclude = sp.csr_array((rng.random((6, 40)) < 0.3).astype(float))
+    kept = scores.copy()
+    want = topk_dense(scores, 5, exclude=exclude)
+    np.testing.assert_array_equal(scores, kept)
+    scores.flags.writeable = False
+    for other in (scores, np.asfortranarray(scores), np.repeat(scores, 2, axis=1)[:, ::2]):
+        for got, wanted in zip(topk_dense(other, 5, exclude=exclude), want, strict=True):
+            np.testing.assert_array_equal(got, wanted)
+    with pytest.raises(InputTypeError, match="matrix of float32 or float64"):
+        topk_dense(np.ones((2, 3), int))
 
 
 @pytest.mark.parametrize(
