@@ -12,6 +12,7 @@ from rgals.kernels import sgd as kernel
 from rgals.kernels.queue import spread
 from rgals.kernels.softmax import softmax_batch
 from rgals.matrix.csr import CSR
+from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import NumericalError
 from rgals.runtime.threads import workers
 from rgals.sgd.graph import LightGCN, SideGradient
@@ -319,6 +320,7 @@ class Trainer:
         source = loss.refresh(epoch)
         if source is None:
             return
+        check_choice("refresh", source, ("exact", "sampled"))
         users = np.flatnonzero(self.X.row_counts).astype(np.int32)
         starts = range(0, len(users), _CHUNK)
         keys = self._keys(epoch, 2, len(starts))

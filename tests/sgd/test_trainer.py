@@ -16,6 +16,7 @@ from rgals.sgd.losses import (
     LLPAUC,
     SML,
     UIB,
+    Adversary,
     AdvInfoNCE,
     SampledSoftmaxAtK,
     SampledTalos,
@@ -600,6 +601,31 @@ def test_a_sampled_loss_whose_answer_has_another_shape_is_refused(wrong, shared)
     X = make_implicit(40, 30, mean_interactions=6, random_state=0).matrix
     with pytest.raises(ShapeError, match=r"Broken.value_and_grad returned .* are needed"):
         SGDRanker(K=4, loss=Broken(), shared_negatives=shared, n_epochs=1, random_state=0).fit(X)
+
+
+def test_what_a_loss_from_outside_declares_wrongly_is_named():
+    """A scope that is none made steps at rows that did not exist, in memory that was not its own."""
+    with pytest.raises(ParameterError, match="scope='users' is not valid: choose one of 'user', 'model'"):
+        State("margin", scope="users")
+    for wrong in ({"every": 0, "lr": 0.1}, {"every": 1, "lr": 0.1, "score": "cos"}):
+        with pytest.raises(ParameterError, match="every=0|score='cos'"):
+            Adversary(**wrong)
+
+    class Broken(Sampled):
+        state = (State("threshold"),)
+
+        def refresh(self, epoch):
+            return "exactly"
+
+        def value_and_grad(self, pos, neg, rows):
+            return None
+
+    X = make_implicit(40, 30, mean_interactions=6, random_state=0).matrix
+    with pytest.raises(ParameterError, match="refresh='exactly'"):
+        SGDRanker(K=4, loss=Broken(), n_epochs=1, random_state=0).fit(X)
+    Broken.refresh = Sampled.refresh
+    with pytest.raises(ShapeError, match="Broken.value_and_grad returned .* None; .* are needed"):
+        SGDRanker(K=4, loss=Broken(), n_epochs=1, random_state=0).fit(X)
 
 
 def test_a_full_loss_whose_answer_has_another_shape_is_refused():
