@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ class Method:
     ladders : mapping of str to tuple of float, default {}
         Every tuned parameter with its values in ascending order.
     start : mapping of str to float, default {}
-        Where tuning starts, for every ladder.
+        Where tuning starts, for every ladder; otherwise in its middle.
     rule : callable, optional
         ``rule(train, K)`` gives a better start for some of them.
     stops : bool, default False
@@ -102,10 +103,15 @@ class Method:
     seeded: bool = True
     settings: str = ""
 
+    def __post_init__(self) -> None:
+        for name, ladder in self.ladders.items():
+            if not len(ladder) or list(ladder) != sorted(ladder):
+                raise ParameterError(f"ladder of {name}", ladder, "give numbers to try, in ascending order")
+
     def start_for(self, train: Any, K: int) -> dict[str, float]:
         """Where tuning of a model with K factors starts on a matrix with these margins."""
-        known = {} if self.rule is None else self.rule(train, K)
-        return {name: known.get(name, value) for name, value in self.start.items()}
+        known = {**self.start, **({} if self.rule is None else self.rule(train, K))}
+        return {name: known.get(name, ladder[len(ladder) // 2]) for name, ladder in self.ladders.items()}
 
     def key(self, params: Params | None = None) -> str:
         """The method in the keys of a journal, with some parameters."""
@@ -201,24 +207,29 @@ def _of_loss(loss: Loss) -> Method:
     return _als(loss.name, loss.name, lambda **own: clone(loss).set_params(**own), type(loss), tuned)
 
 
+def _is_pair(given: Any) -> bool:
+    """Whether this is a method and its ladders."""
+    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)
+
+
 def _of_thing(given: Any) -> Method:
     """An estimator or a function of somebody's own, as it is; in a pair with ladders, tuned on them."""
-    is_pair = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)
-    thing, ladders = given if is_pair else (given, {})
+    thing, ladders = given if _is_pair(given) else (given, {})
     if isinstance(thing, type) or not (hasattr(thing, "fit") or callable(thing)):
         estimator = "an estimator with fit and recommend or predict (an object, not its class)"
         function = "a function of the training matrix, or a pair of one of these and its ladders"
         raise ParameterError("methods", given, f"give a name, a Loss, {estimator}, {function}")
     own = outside.settings_of(thing) if ladders else {}
-    rungs, start = {}, {}
+    rungs, start, whole = {}, {}, set()
     for name, values in ladders.items():
         if name not in own:
             raise ParameterError("methods", name, "a ladder is of a parameter: " + ", ".join(own))
-        rungs[name] = tuple(sorted(check_real(f"ladder of {name}", value) for value in values))
-        now = own[name]
-        is_number = isinstance(now, int | float) and not isinstance(now, bool)
-        start[name] = float(now) if is_number else rungs[name][len(rungs[name]) // 2]
-    whole = {name for name, values in ladders.items() if all(isinstance(v, int) for v in values)}
+        listed = list(values) if isinstance(values, Iterable) else [values]
+        rungs[name] = tuple(sorted(check_real(f"ladder of {name}", value) for value in listed))
+        if all(isinstance(value, Integral) for value in listed):
+            whole.add(name)
+        if isinstance(own[name], Real) and not isinstance(own[name], bool):
+            start[name] = float(own[name])
 
     def build(params: Params, random_state: int = 0, n_jobs: int | None = None, **_: Any) -> Any:
         typed = {name: int(value) if name in whole else value for name, value in params.items()}
@@ -248,7 +259,7 @@ def get_methods(given: Any) -> list[Method]:
     """Methods of names (also one text with commas), losses, estimators, functions; a mapping names them."""
     if isinstance(given, str):
         given = given.split(",")
-    elif isinstance(given, Loss | Method) or hasattr(given, "fit") or not isinstance(given, Iterable):
+    elif hasattr(given, "fit") or _is_pair(given) or not isinstance(given, Iterable):
         given = [given]
     pairs = given.items() if isinstance(given, Mapping) else ((None, one) for one in given)
     found = [_method(one, name) for name, one in pairs]

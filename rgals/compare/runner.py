@@ -30,7 +30,13 @@ from rgals.metrics.evaluation import evaluate
 from rgals.model.ranking import FactorRanker
 from rgals.runtime.bars import Bar
 from rgals.runtime.checks import check_choice, check_int, check_real
-from rgals.runtime.errors import InputError, InsufficientMemoryError, NumericalError, ValuesWarning
+from rgals.runtime.errors import (
+    InputError,
+    InsufficientMemoryError,
+    NumericalError,
+    ParameterError,
+    ValuesWarning,
+)
 from rgals.runtime.lazy import cached_property
 from rgals.runtime.threads import n_threads
 from rgals.runtime.version import __version__
@@ -102,6 +108,9 @@ class Effort:
         check_int("patience", self.patience, 1)
         check_real("time_limit", self.time_limit, 0, open_min=True)
         check_int("objective_iterations", self.objective_iterations, 8 if self.objective_iterations else 0)
+        given = self.start.values() if isinstance(self.start, Mapping) else [None]
+        if not all(isinstance(one, Mapping) for one in given):
+            raise ParameterError("start", self.start, "give {'softmax': {'temperature': 0.1}}, by method")
         if self.validation_users is not None:
             check_int("validation_users", self.validation_users, 1)
 
@@ -231,14 +240,16 @@ class Runner:
         key, effort = f"tuned {method.key()}", self.effort
         most = effort.max_trials if method.ladders else 0
         found = self.journal.get(key)
-        if found is not None and (found["finished"] or found["trials"] >= most):
+        if found is not None and (found["finished"] or found["trials"] >= max(most, 1)):
             bar.update(most)
             return found
-        own = effort.start.get(method.name, {})
+        own = {name: float(value) for name, value in effort.start.get(method.name, {}).items()}
         start = {**method.start_for(self.weighted, self.K), **own}
         result = climb(method, most, partial(self._trial, method, bar), start)
         result["params"] |= own if most == 0 else {}
         bar.update(most - result["trials"])  # found before the budget was spent
+        if found is not None and found["params"] == result["params"] and most == 0:
+            return found
         return self.journal.add(key, result)
 
     def _rates(self) -> tuple[float, ...]:
@@ -260,7 +271,7 @@ class Runner:
         users = np.flatnonzero(self.split.train.row_counts)[:50]
         part = self.split.train.take_rows(users)
         for method in self.methods:
-            model = self._make(method, method.start, 0)
+            model = self._make(method, method.start_for(self.weighted, self.K), 0)
             with suppress(*_FAILURES):  # what fails here fails again in its run, which reports it
                 if _watches(model):
                     model.fit(part, callbacks=lambda now: True)
