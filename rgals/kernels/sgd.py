@@ -185,7 +185,9 @@ def apply(begin, stop, rows, slots, grad, ridge, factors, moments, steps, kind, 
         elif kind == ADAGRAD:
             for k in range(width):
                 first[row, k] += g[k] * g[k]
-                param[row, k] -= lr * g[k] / (np.sqrt(first[row, k]) + eps)
+                size = np.sqrt(first[row, k]) + eps
+                if size != 0:  # without a gradient and eps there is no step
+                    param[row, k] -= lr * g[k] / size
         else:
             t = np.float64(steps[row])
             unbias = param.dtype.type(1.0 / np.sqrt(1.0 - np.float64(c) ** t))
@@ -194,6 +196,8 @@ def apply(begin, stop, rows, slots, grad, ridge, factors, moments, steps, kind, 
             for k in range(width):
                 first[row, k] = a * first[row, k] + (one - a) * g[k]
                 second[row, k] = c * second[row, k] + (one - c) * g[k] * g[k]
-                param[row, k] -= rate * first[row, k] / (np.sqrt(second[row, k]) * unbias + eps)
+                size = np.sqrt(second[row, k]) * unbias + eps
+                if size != 0:
+                    param[row, k] -= rate * first[row, k] / size
         if cosine:
             _refresh_row(row, param, effective, inverse_norm)

@@ -532,6 +532,21 @@ def test_optimisers_against_their_formulas(optimizer, kind, rng):
     np.testing.assert_allclose(out.param, reference(kind, param, grads, 0.1), rtol=1e-10)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "optimizer", [Adagrad(eps=0), Adam(eps=0), LazyAdam(eps=0), Adam(beta1=1 - 1e-9, beta2=1 - 1e-9)], ids=str
+)
+def test_what_has_no_gradient_takes_no_step_and_rates_stay_below_one(optimizer, dtype, rng):
+    param, grad = rng.standard_normal((2, 4, 3)).astype(dtype)
+    grad[:, 1] = 0
+    out = SideState(param.copy(), False, optimizer)
+    for _ in range(2):
+        out.step(grad, 0.01)
+    np.testing.assert_array_equal(out.param[:, 1], param[:, 1])
+    moved = (param - out.param)[:, [0, 2]] * np.sign(grad[:, [0, 2]])
+    assert np.isfinite(out.param).all() and (moved > 0.01).all()
+
+
 def test_dense_and_lazy_differ_exactly_in_rows_without_gradient(rng):
     """Row 2 gets a gradient in steps 0 and 2 only."""
     param, grads = rng.standard_normal((4, 3)), rng.standard_normal((3, 4, 3))
