@@ -108,10 +108,10 @@ def get_schedule(schedule: Any, warmup: float = 0.0) -> Schedule:
     >>> [round(factor(p), 2) for p in (0.0, 0.05, 0.1, 0.55)]
     [0.0, 0.5, 1.0, 0.5]
     """
-    if not callable(schedule) and schedule not in SCHEDULES:
+    curve = SCHEDULES.get(schedule) if isinstance(schedule, str) else schedule
+    if not callable(curve):
         advice = f"choose one of {', '.join(map(repr, SCHEDULES))} or give a function"
         raise ParameterError("schedule", schedule, advice)
-    curve = schedule if callable(schedule) else SCHEDULES[schedule]
 
     def factor(progress: float) -> float:
         if progress < warmup:

@@ -431,7 +431,7 @@ def fit_bytes(model: Any, matrix: CSR, itemsize: int) -> int:
     loss, (n_users, n_items), row = get_loss(model.loss), matrix.shape, int(model.K) * itemsize
     graph, size = model.encoder != "mf", int(model.batch_size or BATCH[loss.kind])
     # Of all rows: factors, those of the best epoch, at unit length, and what the optimiser keeps.
-    tables = 1 + model.early_stopping + (graph or model.score == "cosine")
+    tables = 1 + bool(model.early_stopping) + (graph or model.score == "cosine")
     tables += get_optimizer(model.optimizer, model.momentum).n_moments
     total = (n_users + n_items) * (tables * row + 8 + 2 * itemsize + 24)
     if graph:  # its edges in both directions; gradients, layers and sums of all rows
@@ -447,7 +447,8 @@ def fit_bytes(model: Any, matrix: CSR, itemsize: int) -> int:
     # Negatives of a row, or of all rows where they share them; of the longest list.
     negatives = size if model.sampler == "in_batch" else int(model.n_negatives)
     if loss.kind == "list":
-        negatives = min((1 + negatives) * int(matrix.row_counts.max(initial=0)), n_items)
+        negatives = (1 + negatives) * int(matrix.row_counts.max(initial=0))
+        negatives = negatives if model.replacement else min(negatives, n_items)
     size = min(size, n_users if loss.kind == "list" else matrix.nnz)
     pairs = size * (1 + negatives)
     total += (
@@ -460,4 +461,4 @@ def fit_bytes(model: Any, matrix: CSR, itemsize: int) -> int:
     if getattr(loss, "state", ()):
         total += 4 * n_users * (itemsize + 8) * len(loss.state)
         total += 4 * _CHUNK * n_items * itemsize  # scores that thresholds are estimated from
-    return total + pairs * (2 * itemsize + 8 + 4)
+    return total + pairs * (2 * itemsize + 8 + (12 if loss.kind == "list" else 4))
