@@ -16,7 +16,7 @@ from rgals.estimator import RGALS
 from rgals.losses import IALS, RG2, RGX, WRMF, Degrees, rule
 from rgals.losses.base import Loss
 from rgals.model_selection import RGALSCV
-from rgals.runtime.checks import check_real
+from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import ParameterError
 from rgals.sgd import SGDRanker
 from rgals.sgd.defaults import setting
@@ -174,14 +174,13 @@ def _baseline(name: str, label: str, family: str, kind: type, tuned: Tuned, rule
 _RG = {"alpha": (_SMALL, 0.05), "reg": (_REG, 0.1)}
 # At beta = 1 nothing holds the scores of what was not observed in the published form.
 _GRAMIAN = {**_RG, "beta": (_BETA[:-1], 0.5)}
-_FREQUENCY_SCALED = {"alpha": (_ALPHA, 7.0), "reg": (_REG, 0.01)}
 _PLAIN = {"alpha": (_ALPHA, 3.0), "reg": (_rungs(0.1, 1000), 50.0)}
 _ALL = (
     _als("rg2", "RG2", RG2, RG2, _RG),
     _als("rgx", "RGx", RGX, RGX, {**_RG, "beta": (_BETA, 1.0)}),
     _als("rgx_gramian", "RGx as published", partial(RGX, form="gramian"), RGX, _GRAMIAN),
     _als("ials", "iALS", IALS, IALS, {"alpha0": (_SMALL, 0.1), "reg": (_REG, 0.01)}),
-    _als("wrmf", "WRMF, frequency-scaled", WRMF, WRMF, _FREQUENCY_SCALED),
+    _als("wrmf", "WRMF, frequency-scaled", WRMF, WRMF, {"alpha": (_ALPHA, 7.0), "reg": (_REG, 0.01)}),
     _als("wrmf_plain", "WRMF, plain ridge", WRMF, None, _PLAIN, reg_exponent=0.0),
     _sgd("softmax", "Softmax", "cosine"),
     _sgd("sampled_softmax", "Sampled softmax", "cosine", n_negatives=100),
@@ -222,14 +221,12 @@ def _of_thing(given: Any) -> Method:
     own = outside.settings_of(thing) if ladders else {}
     rungs, start, whole = {}, {}, set()
     for name, values in ladders.items():
-        if name not in own:
-            raise ParameterError("methods", name, "a ladder is of a parameter: " + ", ".join(own))
+        now = own[check_choice("ladder", name, tuple(own))]
         listed = list(values) if isinstance(values, Iterable) else [values]
         rungs[name] = tuple(sorted(check_real(f"ladder of {name}", value) for value in listed))
-        if all(isinstance(value, Integral) for value in listed):
-            whole.add(name)
-        if isinstance(own[name], Real) and not isinstance(own[name], bool):
-            start[name] = float(own[name])
+        if isinstance(now, Real) and not isinstance(now, bool):
+            start[name] = float(now)
+        whole |= {name} if all(isinstance(value, Integral) for value in listed) else set()
 
     def build(params: Params, random_state: int = 0, n_jobs: int | None = None, **_: Any) -> Any:
         typed = {name: int(value) if name in whole else value for name, value in params.items()}

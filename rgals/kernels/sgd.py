@@ -185,9 +185,7 @@ def apply(begin, stop, rows, slots, grad, ridge, factors, moments, steps, kind, 
         elif kind == ADAGRAD:
             for k in range(width):
                 first[row, k] += g[k] * g[k]
-                size = np.sqrt(first[row, k]) + eps
-                if size != 0:  # without a gradient and eps there is no step
-                    param[row, k] -= lr * g[k] / size
+                param[row, k] -= lr * g[k] / (np.sqrt(first[row, k]) + eps)
         else:
             t = np.float64(steps[row])
             unbias = param.dtype.type(1.0 / np.sqrt(1.0 - np.float64(c) ** t))
@@ -196,8 +194,6 @@ def apply(begin, stop, rows, slots, grad, ridge, factors, moments, steps, kind, 
             for k in range(width):
                 first[row, k] = a * first[row, k] + (one - a) * g[k]
                 second[row, k] = c * second[row, k] + (one - c) * g[k] * g[k]
-                size = np.sqrt(second[row, k]) * unbias + eps
-                if size != 0:
-                    param[row, k] -= rate * first[row, k] / size
+                param[row, k] -= rate * first[row, k] / (np.sqrt(second[row, k]) * unbias + eps)
         if cosine:
             _refresh_row(row, param, effective, inverse_norm)

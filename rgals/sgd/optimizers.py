@@ -82,13 +82,11 @@ def get_optimizer(optimizer: Any, momentum: float = 0.0) -> Optimizer:
     """The optimiser that a name or an object stands for; ``momentum`` is that of "sgd"."""
     if isinstance(optimizer, str):
         kind = OPTIMIZERS[check_choice("optimizer", optimizer, tuple(OPTIMIZERS))]
-        made = SGD(momentum) if kind is SGD else kind()
-    elif isinstance(optimizer, Optimizer):
-        made = optimizer
-    else:
+        optimizer = SGD(momentum) if kind is SGD else kind()
+    if not isinstance(optimizer, Optimizer):
         raise InputTypeError(f"optimizer must be a name or an Optimizer, not {optimizer!r}")
-    made.validate()
-    return made
+    optimizer.validate()
+    return optimizer
 
 
 Schedule = Callable[[float], float]

@@ -377,25 +377,21 @@ class Trainer:
         dpos, by_row, values = np.empty(len(users), self.dtype), np.empty_like(scaled), np.empty(len(users))
         correction = None if self._correction is None else self._correction[shared]
 
-        def chunk(start: int) -> None:
-            s = slice(start, start + _CHUNK)
+        owned = users, self.X.indptr, self.X.indices, positives
+        masked = *owned, starts_of, order, self.sampler.exclude_positives
+
+        def piece(start: int) -> None:
+            s = slice(start, min(start + _CHUNK, len(users)))
             np.matmul(scaled[s], item_rows.T, out=neg[s])
             if correction is not None:
                 neg[s] -= correction
-
-        def losses(start: int) -> None:
-            s = slice(start, start + _CHUNK)
+            kernel.mask_items(s.start, s.stop, neg, *masked)
             pos = np.einsum("bk,bk->b", scaled[s], own[s])
             values[s], dpos[s] = self._loss(batch, s, pos, neg[s])
             np.matmul(neg[s], item_rows, out=by_row[s])
             by_row[s] += dpos[s][:, None] * own[s]
 
-        row_starts = range(0, len(users), _CHUNK)
-        self._map(chunk, row_starts)
-        known = users, self.X.indptr, self.X.indices
-        masked = positives, starts_of, order, self.sampler.exclude_positives
-        spread(kernel.mask_items, len(users), self._compiled_threads, neg, *known, *masked)
-        self._map(losses, row_starts)
+        self._map(piece, range(0, len(users), _CHUNK))
         by_row *= self.inverse_t
         shared_grad = np.empty_like(item_rows)
         self._by_item(neg, scaled, shared_grad)

@@ -159,12 +159,11 @@ def divide(
         dtype = matrix.values.dtype
         shape = {"n_rows": n_users, "n_cols": n_items}
         return matrix, matrix, as_csr(laid_out, name="validation", dtype=dtype, dislikes=True, **shape)
-    if not early_stopping:
-        return matrix, matrix, None
-    train, held_out = hold_out(matrix, HOLD_OUT, seed)
-    if held_out.nnz == 0:
-        what = "early_stopping needs interactions to watch, and no user has two, of which one can be held out"
-        raise InputError(f"{what}; give validation=, or early_stopping=False")
+    train, held_out = hold_out(matrix, HOLD_OUT, seed) if early_stopping else (matrix, None)
+    if held_out is not None and held_out.nnz == 0:
+        raise InputError(
+            "early_stopping needs a user with two interactions, to hold one out; give validation="
+        )
     return matrix, train, held_out
 
 

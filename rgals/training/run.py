@@ -124,10 +124,7 @@ class Watch:
                 raise ParameterError("callbacks", callback, "give callables that take one argument")
         self.model, self.train, self.held_out = model, train, held_out
         if held_out is not None:
-            try:
-                parse(model.metric)
-            except ParameterError as error:  # before the first iteration, by the name of the parameter
-                raise ParameterError("metric", model.metric, error.expected) from None
+            parse(model.metric)  # what is no metric ends the fit before its first iteration
             # A sample of users is the same in every iteration and every fit.
             self.users = sample_users(held_out, getattr(model, "validation_users", None))
         self.keeps = held_out is not None and model.early_stopping

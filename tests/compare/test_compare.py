@@ -404,9 +404,9 @@ def test_bad_requests_are_refused_before_anything_is_written(data, tmp_path):
     for wrong in ({"max_trials": -1}, {"time_limit": 0}, {"patience": 0}, {"objective_iterations": 7}):
         with pytest.raises(ParameterError, match=next(iter(wrong))):
             Effort(**wrong)
-    for start in ({"softmax": 0.1}, ["softmax"]):
-        with pytest.raises(ParameterError, match="start=.*'temperature': 0.1"):
-            Effort(start=start)
+    for start in ({"ials": 0.1}, ["ials"]):
+        with pytest.raises(InputError, match="start=.*'reg': 0.1"):
+            compare(data, "ials", effort=Effort(start=start))
     for wrong in (
         {"methods": "svd"}, {"seeds": 0}, {"K": 0}, {"metric": "ndgc@10"}, {"protocol": "mine"},
         {"effort": {"max_trials": 1}}, {"effort": Effort}, {"metric": "dislike_rate@10"}, {"protocol": 5},
