@@ -14,7 +14,7 @@ from rgals.compare.page import write
 from rgals.compare.report import Comparison, Comparisons, summarise
 from rgals.compare.runner import TEST_METRICS, Effort, Runner
 from rgals.matrix.weighting import VALUES
-from rgals.metrics._table import parse_all
+from rgals.metrics._table import DISLIKES, parse_all
 from rgals.model_selection import Protocol
 from rgals.runtime.checks import check_choice, check_int, moved_to
 from rgals.runtime.errors import InputError, ParameterError
@@ -142,10 +142,12 @@ def compare(
     check_int("seeds", seeds, 1)
     check_choice("values", values, VALUES)
     asked = parse_all(map(str.strip, metric.split(",")) if isinstance(metric, str) else metric)
+    if asked[0].needs == DISLIKES and any(one.ladders or one.stops for one in chosen):
+        raise ParameterError("metric", asked[0].name, "methods are tuned by the first: give 'ndcg@10', ...")
     metrics = tuple(parse_all([*(one.name for one in asked), *TEST_METRICS]))
     many = isinstance(data, Mapping)
     default = Path(data).stem if isinstance(data, str | os.PathLike) else "comparison"
-    sets = {str(key): one for key, one in data.items()} if many else {name or default: data}
+    sets = {str(key): one for key, one in data.items()} if many else {str(name or default): data}
     named = all(Path(key).name == key not in ("", "..") for key in sets)
     if many and (name is not None or not 0 < len(sets) == len(data) or not named):
         raise ParameterError("data", list(data), "the keys are names of data sets and of folders for them")

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from rgals.estimator import RGALS
 from rgals.losses import IALS, RG2, RGX, WRMF, Degrees, rule
 from rgals.losses.base import Loss
 from rgals.model_selection import RGALSCV
-from rgals.runtime.checks import check_real
+from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import ParameterError
 from rgals.sgd import SGDRanker
 from rgals.sgd.defaults import setting
@@ -70,7 +71,7 @@ class Method:
     ladders : mapping of str to tuple of float, default {}
         Every tuned parameter with its values in ascending order.
     start : mapping of str to float, default {}
-        Where tuning starts, for every ladder.
+        Where tuning starts, for every ladder; otherwise in its middle.
     rule : callable, optional
         ``rule(train, K)`` gives a better start for some of them.
     stops : bool, default False
@@ -102,10 +103,15 @@ class Method:
     seeded: bool = True
     settings: str = ""
 
+    def __post_init__(self) -> None:
+        for name, ladder in self.ladders.items():
+            if not len(ladder) or list(ladder) != sorted(ladder):
+                raise ParameterError(f"ladder of {name}", ladder, "give numbers to try, in ascending order")
+
     def start_for(self, train: Any, K: int) -> dict[str, float]:
         """Where tuning of a model with K factors starts on a matrix with these margins."""
-        known = {} if self.rule is None else self.rule(train, K)
-        return {name: known.get(name, value) for name, value in self.start.items()}
+        known = {**self.start, **({} if self.rule is None else self.rule(train, K))}
+        return {name: known.get(name, ladder[len(ladder) // 2]) for name, ladder in self.ladders.items()}
 
     def key(self, params: Params | None = None) -> str:
         """The method in the keys of a journal, with some parameters."""
@@ -168,14 +174,13 @@ def _baseline(name: str, label: str, family: str, kind: type, tuned: Tuned, rule
 _RG = {"alpha": (_SMALL, 0.05), "reg": (_REG, 0.1)}
 # At beta = 1 nothing holds the scores of what was not observed in the published form.
 _GRAMIAN = {**_RG, "beta": (_BETA[:-1], 0.5)}
-_FREQUENCY_SCALED = {"alpha": (_ALPHA, 7.0), "reg": (_REG, 0.01)}
 _PLAIN = {"alpha": (_ALPHA, 3.0), "reg": (_rungs(0.1, 1000), 50.0)}
 _ALL = (
     _als("rg2", "RG2", RG2, RG2, _RG),
     _als("rgx", "RGx", RGX, RGX, {**_RG, "beta": (_BETA, 1.0)}),
     _als("rgx_gramian", "RGx as published", partial(RGX, form="gramian"), RGX, _GRAMIAN),
     _als("ials", "iALS", IALS, IALS, {"alpha0": (_SMALL, 0.1), "reg": (_REG, 0.01)}),
-    _als("wrmf", "WRMF, frequency-scaled", WRMF, WRMF, _FREQUENCY_SCALED),
+    _als("wrmf", "WRMF, frequency-scaled", WRMF, WRMF, {"alpha": (_ALPHA, 7.0), "reg": (_REG, 0.01)}),
     _als("wrmf_plain", "WRMF, plain ridge", WRMF, None, _PLAIN, reg_exponent=0.0),
     _sgd("softmax", "Softmax", "cosine"),
     _sgd("sampled_softmax", "Sampled softmax", "cosine", n_negatives=100),
@@ -201,24 +206,27 @@ def _of_loss(loss: Loss) -> Method:
     return _als(loss.name, loss.name, lambda **own: clone(loss).set_params(**own), type(loss), tuned)
 
 
+def _is_pair(given: Any) -> bool:
+    """Whether this is a method and its ladders."""
+    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)
+
+
 def _of_thing(given: Any) -> Method:
     """An estimator or a function of somebody's own, as it is; in a pair with ladders, tuned on them."""
-    is_pair = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)
-    thing, ladders = given if is_pair else (given, {})
+    thing, ladders = given if _is_pair(given) else (given, {})
     if isinstance(thing, type) or not (hasattr(thing, "fit") or callable(thing)):
         estimator = "an estimator with fit and recommend or predict (an object, not its class)"
         function = "a function of the training matrix, or a pair of one of these and its ladders"
         raise ParameterError("methods", given, f"give a name, a Loss, {estimator}, {function}")
     own = outside.settings_of(thing) if ladders else {}
-    rungs, start = {}, {}
+    rungs, start, whole = {}, {}, set()
     for name, values in ladders.items():
-        if name not in own:
-            raise ParameterError("methods", name, "a ladder is of a parameter: " + ", ".join(own))
-        rungs[name] = tuple(sorted(check_real(f"ladder of {name}", value) for value in values))
-        now = own[name]
-        is_number = isinstance(now, int | float) and not isinstance(now, bool)
-        start[name] = float(now) if is_number else rungs[name][len(rungs[name]) // 2]
-    whole = {name for name, values in ladders.items() if all(isinstance(v, int) for v in values)}
+        now = own[check_choice("ladder", name, tuple(own))]
+        listed = list(values) if isinstance(values, Iterable) else [values]
+        rungs[name] = tuple(sorted(check_real(f"ladder of {name}", value) for value in listed))
+        if isinstance(now, Real) and not isinstance(now, bool):
+            start[name] = float(now)
+        whole |= {name} if all(isinstance(value, Integral) for value in listed) else set()
 
     def build(params: Params, random_state: int = 0, n_jobs: int | None = None, **_: Any) -> Any:
         typed = {name: int(value) if name in whole else value for name, value in params.items()}
@@ -248,7 +256,7 @@ def get_methods(given: Any) -> list[Method]:
     """Methods of names (also one text with commas), losses, estimators, functions; a mapping names them."""
     if isinstance(given, str):
         given = given.split(",")
-    elif isinstance(given, Loss | Method) or hasattr(given, "fit") or not isinstance(given, Iterable):
+    elif hasattr(given, "fit") or _is_pair(given) or not isinstance(given, Iterable):
         given = [given]
     pairs = given.items() if isinstance(given, Mapping) else ((None, one) for one in given)
     found = [_method(one, name) for name, one in pairs]

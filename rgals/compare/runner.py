@@ -108,7 +108,11 @@ class Effort:
     def check(self, methods: Sequence[Method]) -> None:
         """Check the start of tuning these methods."""
         ladders = {method.name: method.ladders for method in methods}
-        for name, params in self.start.items():
+        for name, params in (self.start if isinstance(self.start, Mapping) else {"": None}).items():
+            if not isinstance(params, Mapping):
+                raise InputError(
+                    f"start={self.start!r}: give parameters of a method, {{'ials': {{'reg': 0.1}}}}"
+                )
             known = (ladders[name] if name in ladders else get_methods([name])[0].ladders).keys()
             for param, value in params.items():
                 check_choice(f"start of {name}", param, tuple(known))
@@ -231,14 +235,16 @@ class Runner:
         key, effort = f"tuned {method.key()}", self.effort
         most = effort.max_trials if method.ladders else 0
         found = self.journal.get(key)
-        if found is not None and (found["finished"] or found["trials"] >= most):
+        if found is not None and (found["finished"] or found["trials"] >= max(most, 1)):
             bar.update(most)
             return found
-        own = effort.start.get(method.name, {})
+        own = {name: float(value) for name, value in effort.start.get(method.name, {}).items()}
         start = {**method.start_for(self.weighted, self.K), **own}
         result = climb(method, most, partial(self._trial, method, bar), start)
         result["params"] |= own if most == 0 else {}
         bar.update(most - result["trials"])  # found before the budget was spent
+        if found is not None and found["params"] == result["params"] and most == 0:
+            return found
         return self.journal.add(key, result)
 
     def _rates(self) -> tuple[float, ...]:
@@ -260,7 +266,7 @@ class Runner:
         users = np.flatnonzero(self.split.train.row_counts)[:50]
         part = self.split.train.take_rows(users)
         for method in self.methods:
-            model = self._make(method, method.start, 0)
+            model = self._make(method, method.start_for(self.weighted, self.K), 0)
             with suppress(*_FAILURES):  # what fails here fails again in its run, which reports it
                 if _watches(model):
                     model.fit(part, callbacks=lambda now: True)
@@ -341,16 +347,12 @@ class Runner:
             means[name] = float(defined.mean()) if len(defined) else float("nan")
         return {m.name: means[m.name] for m in self.metrics}, {k: packed(v) for k, v in each.items()}
 
-    def _curve(self, history: list[dict[str, Any]]) -> list[list[float]]:
-        return [[record["seconds"], record[self.metric]] for record in history]
-
     def _trial(self, method: Method, bar: Bar, params: dict[str, float]) -> float:
         def measure() -> dict[str, Any]:
             _, history, error = self._fit(method, params, seed=0)
-            curve = self._curve(history)
-            best = max((value for _, value in curve), default=0.0) if not error else 0.0
-            seconds = curve[-1][0] if curve else 0.0
-            return {"best": best, "seconds": seconds, "epochs": len(curve), "error": error}
+            best = max((record[self.metric] for record in history), default=0.0) if not error else 0.0
+            seconds = history[-1]["seconds"] if history else 0.0
+            return {"best": best, "seconds": seconds, "epochs": len(history), "error": error}
 
         record = self._once(f"trial {method.key(params)}", measure)
         bar.update()
@@ -362,9 +364,10 @@ class Runner:
         model, history, error = self._fit(method, params, seed)
         wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]
         test, users = ({}, {}) if model is None else self._on_test(method, model)
+        curve = [[record["seconds"], record[self.metric]] for record in history]
         objective = [record["objective"] for record in history if "objective" in record]
         found = {"method": method.name, "seed": seed, "params": dict(params)}
-        found |= {"curve": self._curve(history), "objective": objective, "test": test, "users": users}
+        found |= {"curve": curve, "objective": objective, "test": test, "users": users}
         return {**found, "error": error, "cpu_share": cpu / wall / n_threads(self.n_jobs)}
 
     def _objective(self, method: Method, params: Mapping[str, float]) -> dict[str, Any]:
@@ -411,7 +414,10 @@ def climb(
 ) -> dict[str, Any]:
     """Climb the ladders of a method's parameters one rung at a time until every neighbour is worse."""
     # From the rungs nearest to ``start``; with max_trials=0 these are what is found.
-    here = {name: _rung(ladder, start[name]) for name, ladder in method.ladders.items()}
+    here = {}
+    for name, ladder in method.ladders.items():  # the nearest by ratio, where there is no zero
+        scale = np.log if ladder[0] > 0 else np.asarray
+        here[name] = int(np.argmin(np.abs(scale(ladder) - scale(max(start[name], ladder[0])))))
     tried: dict[tuple[int, ...], float] = {}
 
     def value(point: dict[str, int]) -> float:
@@ -439,11 +445,3 @@ def climb(
     params = {name: method.ladders[name][rung] for name, rung in here.items()}
     finished = finished and not moved  # every neighbour was tried
     return {"params": params, "best": best, "trials": len(tried), "finished": finished, "edges": edges}
-
-
-def _rung(ladder: tuple[float, ...], value: float) -> int:
-    """The nearest rung, by ratio where the ladder has no zero."""
-    rungs = np.asarray(ladder)
-    if rungs[0] > 0:
-        rungs, value = np.log(rungs), np.log(max(value, rungs[0]))
-    return int(np.argmin(np.abs(rungs - value)))

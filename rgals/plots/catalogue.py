@@ -60,8 +60,7 @@ def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None
         popularity, shown = _exposure(model, train, n, columns)
         edges = np.geomspace(1, popularity.max() + 1, _BINS + 1)
         bin_of = np.clip(np.searchsorted(edges, popularity, "right") - 1, 0, _BINS - 1)
-        sums = (np.bincount(bin_of, weights, _BINS) for weights in (None, popularity, shown))
-        items, interactions, lists = sums
+        items, interactions, lists = (np.bincount(bin_of, w, _BINS) for w in (None, popularity, shown))
         full = items > 0
         ratio = lists[full] / interactions[full] * (popularity.sum() / max(shown.sum(), 1))
         at = interactions[full] / items[full]
@@ -103,8 +102,8 @@ def spectrum(models: Any, *, ax: Any = None) -> Any:
     Returns
     -------
     matplotlib axes
-        The K singular values of ``P Q^T``, largest first, over their number; computed from the K x K
-        Gramians. Where they fall to nothing before the last, a smaller K or a lower ``reg`` would do.
+        The K singular values of ``P Q^T``, or as many as there are users or items, largest first, over their
+        number. Where they fall to nothing before the last, a smaller K or a lower ``reg`` would do.
 
     Raises
     ------
@@ -122,7 +121,9 @@ def spectrum(models: Any, *, ax: Any = None) -> Any:
     """
     pairs, ax = styled(models), axes(ax)
     for style, model in pairs:
-        found = singular_values(*_factors(model))
+        # Of P Q^T they are those of R S^T, where P = A R and Q = B S with orthonormal A and B.
+        roots: list[Any] = [np.linalg.qr(factors, "r") for factors in _factors(model)]
+        found = np.linalg.svd(roots[0] @ roots[1].T, compute_uv=False)
         at = np.arange(1, len(found) + 1)
         ax.plot(at, found, ".-", markersize=4, **style)
     ax.set(yscale="log", xlabel="number", ylabel="singular value of the scores")
@@ -137,12 +138,3 @@ def _factors(model: Any) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InputTypeError(f"a model with factors or a pair of them is needed, not {type(model).__name__}")
     return np.asarray(pair[0], np.float64), np.asarray(pair[1], np.float64)
-
-
-def singular_values(P: np.ndarray, Q: np.ndarray) -> np.ndarray:
-    """Singular values of ``P Q^T``, shape (K,): those of ``L^T R``, ``L L^T`` and ``R R^T`` the Gramians."""
-    roots = []
-    for factors in (P, Q):
-        values, vectors = np.linalg.eigh(factors.T @ factors)
-        roots.append(vectors * np.sqrt(np.maximum(values, 0.0)))
-    return np.linalg.svd(roots[0].T @ roots[1], compute_uv=False)

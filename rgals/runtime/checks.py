@@ -4,7 +4,7 @@ import numbers
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,8 @@ def or_auto(check: Callable[..., Any], name: str, value: Any, *limits: Any, **ho
 
 def moved_to(record: Any, moved: Mapping[str, Any], function: str, keyword: str) -> Any:
     """A record with keywords that were the function's own in 0.1; a warning has the line that is right."""
+    if not is_dataclass(record) or isinstance(record, type):
+        raise ParameterError(keyword, record, f"give an object {keyword.capitalize()}(...)")
     known = {field.name for field in fields(record)}
     for name in moved:
         if name not in known:

@@ -28,8 +28,6 @@ class LightGCN:
         self._edges = [(half.indptr.copy(), half.indices.copy()) for half in halves]
         self._roots = [(np.maximum(half.row_counts, 1) ** -0.5).astype(dtype) for half in halves]
         self._inverse_norms = [np.ones(len(side.param), dtype) for side in sides]
-        for side in sides:
-            side.effective = np.empty_like(side.param)
         self.encode()
 
     def propagate(self, users: np.ndarray, items: np.ndarray) -> list[np.ndarray]:
@@ -56,9 +54,8 @@ class LightGCN:
         means = self.propagate(*(side.param for side in self.sides))
         for side, mean, inverse_norm in zip(self.sides, means, self._inverse_norms, strict=True):
             if self.cosine:
-                spread(kernel.normalise, len(mean), self.n_threads, mean, side.effective, inverse_norm)
-            else:
-                side.effective[:] = mean
+                spread(kernel.normalise, len(mean), self.n_threads, mean, mean, inverse_norm)
+            side.effective = mean
 
     def chain(self, users: SideGradient, items: SideGradient) -> tuple[SideGradient, SideGradient]:
         """Gradients of all factors, from those of effective rows of either side."""

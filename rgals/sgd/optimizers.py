@@ -82,13 +82,11 @@ def get_optimizer(optimizer: Any, momentum: float = 0.0) -> Optimizer:
     """The optimiser that a name or an object stands for; ``momentum`` is that of "sgd"."""
     if isinstance(optimizer, str):
         kind = OPTIMIZERS[check_choice("optimizer", optimizer, tuple(OPTIMIZERS))]
-        made = SGD(momentum) if kind is SGD else kind()
-    elif isinstance(optimizer, Optimizer):
-        made = optimizer
-    else:
+        optimizer = SGD(momentum) if kind is SGD else kind()
+    if not isinstance(optimizer, Optimizer):
         raise InputTypeError(f"optimizer must be a name or an Optimizer, not {optimizer!r}")
-    made.validate()
-    return made
+    optimizer.validate()
+    return optimizer
 
 
 Schedule = Callable[[float], float]
@@ -108,10 +106,10 @@ def get_schedule(schedule: Any, warmup: float = 0.0) -> Schedule:
     >>> [round(factor(p), 2) for p in (0.0, 0.05, 0.1, 0.55)]
     [0.0, 0.5, 1.0, 0.5]
     """
-    if not callable(schedule) and schedule not in SCHEDULES:
+    curve = SCHEDULES.get(schedule) if isinstance(schedule, str) else schedule
+    if not callable(curve):
         advice = f"choose one of {', '.join(map(repr, SCHEDULES))} or give a function"
         raise ParameterError("schedule", schedule, advice)
-    curve = schedule if callable(schedule) else SCHEDULES[schedule]
 
     def factor(progress: float) -> float:
         if progress < warmup:

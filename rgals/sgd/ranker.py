@@ -255,7 +255,7 @@ class SGDRanker(Trained, BaseEstimator):
         if asked["checkpoint"] is not None and not isinstance(self.schedule, str):
             advice = "a checkpoint cannot hold a function; give the name of a schedule"
             raise ParameterError("schedule", self.schedule, advice)
-        return np.dtype(self.dtype)
+        return np.dtype(dtype_name(self.dtype))
 
     @property
     def params_(self) -> dict[str, Any]:

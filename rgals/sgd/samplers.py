@@ -76,9 +76,8 @@ class Sampler:
 
     def _check_room(self, n_drawable: int) -> None:
         if not self.replacement:
-            taken = 0 if self.shared else 1
-            if self.exclude_positives and not self.shared and self.X.n_rows:
-                taken = int(self.X.row_counts.max())
+            most = int(self.X.row_counts.max(initial=1)) if self.exclude_positives else 1
+            taken = 0 if self.shared else most
             room = n_drawable - taken
             if self.n > room:
                 whose = "for the user with most positives" if taken > 1 else "of the catalogue"

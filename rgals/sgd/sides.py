@@ -56,6 +56,10 @@ class SideState:
         nothing = np.empty(0, self.param.dtype)
         scales = coupled, decoupled, grad_scale, ridge_scale
         numbers = np.array([lr, *how.numbers(), *scales], self.param.dtype)
+        # Rates are below 1 in single precision, too; without a gradient nothing is divided by 0.
+        rates, one = slice(kernel.FIRST, kernel.SECOND + 1), numbers.dtype.type(1)
+        numbers[rates] = np.minimum(numbers[rates], np.nextafter(one, 0))
+        numbers[kernel.EPS] = max(numbers[kernel.EPS], np.sqrt(np.finfo(numbers.dtype).tiny))
         factors = self.param, self.effective if self.cosine else self.param, self.inverse_norm
         given = rows, slots, grad, nothing if ridge is None else ridge, factors, self.moments, self.steps
         spread(kernel.apply, len(rows), self.n_threads, *given, how.kind, numbers, self.cosine)

@@ -12,6 +12,7 @@ from rgals.kernels import sgd as kernel
 from rgals.kernels.queue import spread
 from rgals.kernels.softmax import softmax_batch
 from rgals.matrix.csr import CSR
+from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import NumericalError
 from rgals.runtime.threads import workers
 from rgals.sgd.graph import LightGCN, SideGradient
@@ -319,6 +320,7 @@ class Trainer:
         source = loss.refresh(epoch)
         if source is None:
             return
+        check_choice("refresh", source, ("exact", "sampled"))
         users = np.flatnonzero(self.X.row_counts).astype(np.int32)
         starts = range(0, len(users), _CHUNK)
         keys = self._keys(epoch, 2, len(starts))
@@ -375,25 +377,21 @@ class Trainer:
         dpos, by_row, values = np.empty(len(users), self.dtype), np.empty_like(scaled), np.empty(len(users))
         correction = None if self._correction is None else self._correction[shared]
 
-        def chunk(start: int) -> None:
-            s = slice(start, start + _CHUNK)
+        owned = users, self.X.indptr, self.X.indices, positives
+        masked = *owned, starts_of, order, self.sampler.exclude_positives
+
+        def piece(start: int) -> None:
+            s = slice(start, min(start + _CHUNK, len(users)))
             np.matmul(scaled[s], item_rows.T, out=neg[s])
             if correction is not None:
                 neg[s] -= correction
-
-        def losses(start: int) -> None:
-            s = slice(start, start + _CHUNK)
+            kernel.mask_items(s.start, s.stop, neg, *masked)
             pos = np.einsum("bk,bk->b", scaled[s], own[s])
             values[s], dpos[s] = self._loss(batch, s, pos, neg[s])
             np.matmul(neg[s], item_rows, out=by_row[s])
             by_row[s] += dpos[s][:, None] * own[s]
 
-        row_starts = range(0, len(users), _CHUNK)
-        self._map(chunk, row_starts)
-        known = users, self.X.indptr, self.X.indices
-        masked = positives, starts_of, order, self.sampler.exclude_positives
-        spread(kernel.mask_items, len(users), self._compiled_threads, neg, *known, *masked)
-        self._map(losses, row_starts)
+        self._map(piece, range(0, len(users), _CHUNK))
         by_row *= self.inverse_t
         shared_grad = np.empty_like(item_rows)
         self._by_item(neg, scaled, shared_grad)
@@ -429,7 +427,7 @@ def fit_bytes(model: Any, matrix: CSR, itemsize: int) -> int:
     loss, (n_users, n_items), row = get_loss(model.loss), matrix.shape, int(model.K) * itemsize
     graph, size = model.encoder != "mf", int(model.batch_size or BATCH[loss.kind])
     # Of all rows: factors, those of the best epoch, at unit length, and what the optimiser keeps.
-    tables = 1 + model.early_stopping + (graph or model.score == "cosine")
+    tables = 1 + bool(model.early_stopping) + (graph or model.score == "cosine")
     tables += get_optimizer(model.optimizer, model.momentum).n_moments
     total = (n_users + n_items) * (tables * row + 8 + 2 * itemsize + 24)
     if graph:  # its edges in both directions; gradients, layers and sums of all rows
@@ -445,7 +443,8 @@ def fit_bytes(model: Any, matrix: CSR, itemsize: int) -> int:
     # Negatives of a row, or of all rows where they share them; of the longest list.
     negatives = size if model.sampler == "in_batch" else int(model.n_negatives)
     if loss.kind == "list":
-        negatives = min((1 + negatives) * int(matrix.row_counts.max(initial=0)), n_items)
+        negatives = (1 + negatives) * int(matrix.row_counts.max(initial=0))
+        negatives = negatives if model.replacement else min(negatives, n_items)
     size = min(size, n_users if loss.kind == "list" else matrix.nnz)
     pairs = size * (1 + negatives)
     total += (
@@ -458,4 +457,4 @@ def fit_bytes(model: Any, matrix: CSR, itemsize: int) -> int:
     if getattr(loss, "state", ()):
         total += 4 * n_users * (itemsize + 8) * len(loss.state)
         total += 4 * _CHUNK * n_items * itemsize  # scores that thresholds are estimated from
-    return total + pairs * (2 * itemsize + 8 + 4)
+    return total + pairs * (2 * itemsize + 8 + (12 if loss.kind == "list" else 4))

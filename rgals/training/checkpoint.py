@@ -221,8 +221,9 @@ def describe(
     ``sides`` says how many sides a warm start takes from the last fit.
     """
     kind, last = type(loss), warm_factors(model, matrix.shape)
+    params = loss.get_params() if hasattr(loss, "get_params") else vars(loss)
     return {
-        "loss": [f"{kind.__module__}.{kind.__qualname__}", plain(loss.get_params())],
+        "loss": [f"{kind.__module__}.{kind.__qualname__}", plain(params)],
         "dtype": np.dtype(model.dtype).name,
         **{name: plain(getattr(model, name)) for name in decisive},
         "early_stopping": plain(model.early_stopping),

@@ -160,7 +160,12 @@ def divide(
         dtype = matrix.values.dtype
         shape = {"n_rows": n_users, "n_cols": n_items}
         return matrix, matrix, as_csr(laid_out, name="validation", dtype=dtype, dislikes=True, **shape)
-    return matrix, *(hold_out(matrix, HOLD_OUT, seed) if early_stopping else (matrix, None))
+    train, held_out = hold_out(matrix, HOLD_OUT, seed) if early_stopping else (matrix, None)
+    if held_out is not None and held_out.nnz == 0:
+        raise InputError(
+            "early_stopping needs a user with two interactions, to hold one out; give validation="
+        )
+    return matrix, train, held_out
 
 
 def warm_factors(model: Any, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray] | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from rgals.matrix.csr import CSR
 from rgals.metrics._served import sample_users
+from rgals.metrics._table import parse
 from rgals.metrics.evaluation import evaluate
 from rgals.runtime.aligned import read_only
 from rgals.runtime.errors import ParameterError
@@ -122,7 +123,9 @@ class Watch:
             if not callable(callback):
                 raise ParameterError("callbacks", callback, "give callables that take one argument")
         self.model, self.train, self.held_out = model, train, held_out
-        if held_out is not None:  # a sample of users is the same in every iteration and every fit
+        if held_out is not None:
+            parse(model.metric)  # what is no metric ends the fit before its first iteration
+            # A sample of users is the same in every iteration and every fit.
             self.users = sample_users(held_out, getattr(model, "validation_users", None))
         self.keeps = held_out is not None and model.early_stopping
         self.best: Best = -np.inf, 0, {}

@@ -336,7 +336,11 @@ def test_a_start_of_ones_own_is_where_tuning_begins(data, tmp_path):
     assert '"trial ' not in (tmp_path / "results.jsonl").read_text()
     found = {row.method: row.params for row in result.rows}
     assert found["ials"]["alpha0"] == 0.3 and found["bpr"] == {"lr": 0.1, "temperature": 0.5}
-    (tmp_path / "results.jsonl").unlink()
+    before = (tmp_path / "results.jsonl").read_bytes()
+    found_from(start, "ials,bpr")
+    assert (tmp_path / "results.jsonl").read_bytes() == before
+    other = found_from({"bpr": {"lr": np.float32(0.25)}}).rows[0].params
+    assert other["lr"] == 0.25 and other["temperature"] != 0.5, "the start of this call, not that of the last"
     given = found_from({"ials": {"alpha0": 0.29, "reg": 0}}, "ials").rows[0].params
     assert given == {"alpha0": 0.29, "reg": 0}, "without trials not the nearest rungs"
     with pytest.raises(ParameterError, match=r"start of bpr='reg'.*choose one of 'temperature', 'lr'"):
@@ -400,8 +404,14 @@ def test_bad_requests_are_refused_before_anything_is_written(data, tmp_path):
     for wrong in ({"max_trials": -1}, {"time_limit": 0}, {"patience": 0}, {"objective_iterations": 7}):
         with pytest.raises(ParameterError, match=next(iter(wrong))):
             Effort(**wrong)
-    for wrong in ({"methods": "svd"}, {"seeds": 0}, {"K": 0}, {"metric": "ndgc@10"}, {"protocol": "mine"}):
-        with pytest.raises(ParameterError):
+    for start in ({"ials": 0.1}, ["ials"]):
+        with pytest.raises(InputError, match="start=.*'reg': 0.1"):
+            compare(data, "ials", effort=Effort(start=start))
+    for wrong in (
+        {"methods": "svd"}, {"seeds": 0}, {"K": 0}, {"metric": "ndgc@10"}, {"protocol": "mine"},
+        {"effort": {"max_trials": 1}}, {"effort": Effort}, {"metric": "dislike_rate@10"}, {"protocol": 5},
+    ):  # fmt: skip
+        with pytest.raises(ParameterError, match=next(iter(wrong))):
             compare(data, **{"methods": "rg2", **OPTIONS, **wrong}, out=tmp_path / "new")
     with pytest.raises(InputError, match="too small"):
         compare(read_interactions(([1, 2], [1, 2])), "rg2", out=tmp_path / "new", **OPTIONS)

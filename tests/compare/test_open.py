@@ -221,6 +221,37 @@ def test_ladders_beside_an_estimator_are_climbed_on_validation(split, X):
     assert function.tuning["trials"] > 1 and function.params["k"] in rungs
 
 
+@pytest.mark.parametrize("rungs", [np.array([2, 4]), (np.int64(2), np.int64(4)), range(2, 6, 2)], ids=str)
+def test_a_ladder_of_whole_numbers_may_be_numpys(split, rungs):
+    row = compare(split, (RGALS(n_iter=1, random_state=0), {"K": rungs}), **ONE).rows[0]
+    assert row.params["K"] in (2, 4) and row.tuning["trials"] == 2
+
+
+def test_a_ladder_that_can_be_read_once_keeps_its_numbers(split):
+    seen = []
+
+    def blend(X, share=0.5):
+        seen.append(share)
+        return X @ (X.T @ X) * share
+
+    row = compare(split, (blend, {"share": (value for value in (0.25, 0.75))}), **ONE).rows[0]
+    assert set(seen) == {0.25, 0.75} and row.params["share"] in seen
+
+
+def test_tuning_starts_in_the_middle_of_a_ladder_unless_it_is_told_where(split):
+    seen = []
+
+    def build(params, **common):
+        seen.append(params["reg"])
+        return EASE(**params)
+
+    ladders = {"reg": (1.0, 10.0, 100.0, 1000.0, 10_000.0)}
+    compare(split, Method("own", "own", "other", build, ladders), **ONE)
+    assert seen[0] == 100.0 and len(set(seen)) > 2
+    with pytest.raises(ParameterError, match=r"ladder of reg=\(3, 1\).*ascending"):
+        Method("own", "own", "other", build, {"reg": (3, 1)})
+
+
 def test_a_method_of_ones_own_is_built_with_the_options_of_the_call(split):
     calls = []
 
@@ -334,7 +365,8 @@ class Labels(Silent):
         (Neighbours, ParameterError, "not its class"),
         (3, ParameterError, "methods=3"),
         ([EASE(), EASE(2.0)], ParameterError, "a dict gives names"),
-        ((EASE(), {"regg": [1, 2]}), ParameterError, "give a name"),
+        ((EASE(), {"regg": [1, 2]}), ParameterError, "'regg'.*reg"),
+        ((EASE(), {"reg": []}), ParameterError, "ladder of reg=.*ascending"),
         ({"a": (EASE(), {"regg": [1, 2]})}, ParameterError, "'regg'.*reg"),
         ("rg2,svd", ParameterError, "'svd'.*popularity"),
         ({}, ParameterError, "at least one"),

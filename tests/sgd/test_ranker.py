@@ -8,17 +8,20 @@ import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
+from rgals.estimator import RGALS
 from rgals.model_selection import split_interactions
 from rgals.runtime.errors import (
+    CheckpointError,
     InputError,
     InputTypeError,
+    InsufficientMemoryError,
     ModelFileError,
     NumericalError,
     ParameterError,
     ShapeError,
 )
 from rgals.sgd import LOSSES, Adam, SGDRanker
-from rgals.sgd.losses import LLPAUC, RG2, AdvInfoNCE, RSAtK, SampledSoftmaxAtK, SampledTalos
+from rgals.sgd.losses import BPR, LLPAUC, RG2, AdvInfoNCE, RSAtK, SampledSoftmaxAtK, SampledTalos
 
 
 def two_worlds(n_users=60, n_items=40, seed=0):
@@ -124,7 +127,6 @@ def test_counts_weigh_like_repetitions():
 def test_rg2_by_gradient_approaches_the_optimum_of_als():
     """Gradient steps on the same objective come down to the value of exact alternating minimisation."""
     from rgals import losses as als_losses
-    from rgals.estimator import RGALS
 
     X, _ = two_worlds()
     exact = RGALS(K=4, loss=als_losses.RG2(0.5), reg=0.05, n_iter=60, dtype="float64", random_state=0).fit(X)
@@ -164,6 +166,10 @@ BAD = [
     ({"decay": "l1"}, ParameterError, "decay='l1'"),
     ({"loss": "bpr", "decay": "frequency"}, ParameterError, "decay='frequency'"),
     ({"schedule": "step"}, ParameterError, "schedule='step'"),
+    ({"schedule": ["linear"]}, ParameterError, "schedule=.*'linear'"),
+    ({"metric": "ndgc@10", "early_stopping": True}, ParameterError, "metrics='ndgc@10'.*name@k"),
+    ({"metric": ["ndcg@10"], "early_stopping": True}, ParameterError, r"metrics=\['ndcg@10'\]"),
+    ({"loss": "lambda_rank", "n_negatives": 10**9}, InsufficientMemoryError, "TiB"),
     ({"warmup": 1.0}, ParameterError, "warmup=1.0"),
     ({"batch_size": 0}, ParameterError, "batch_size=0"),
     ({"n_epochs": 0}, ParameterError, "n_epochs=0"),
@@ -209,6 +215,44 @@ def test_divergence_is_named_and_nothing_is_published(loss):
     assert epoch >= 3 and len(kept) == epoch - 1
     assert all(np.isfinite(factors).all() for factors in kept[-1])
     assert not hasattr(model, "item_factors_") and not hasattr(model, "n_iter_")
+
+
+@pytest.mark.parametrize("kind", [SGDRanker, RGALS])
+def test_early_stopping_says_when_nothing_can_be_held_out(kind):
+    with pytest.raises(InputError, match="early_stopping needs .*give validation="):
+        kind(K=2, early_stopping=True).fit(sp.csr_array(np.eye(5)))
+
+
+@pytest.mark.parametrize(
+    "given, plain", [({"dtype": ">f4"}, {}), ({"early_stopping": "no"}, {"early_stopping": True})]
+)
+def test_what_means_the_same_fits_the_same(given, plain):
+    X, _ = two_worlds()
+    fits = [SGDRanker(K=3, n_epochs=2, random_state=0, **options).fit(X) for options in (given, plain)]
+    np.testing.assert_array_equal(fits[0].item_factors_, fits[1].item_factors_)
+
+
+class Plain:
+    """A loss without a base class: a kind is all that it needs."""
+
+    kind = "sampled"
+
+    def __init__(self, share):
+        self.share = share
+
+    def value_and_grad(self, pos, neg):
+        return [self.share * part for part in BPR().value_and_grad(pos, neg)]
+
+
+def test_a_loss_without_a_base_class_has_checkpoints(tmp_path):
+    X, _ = two_worlds()
+    fits = [
+        SGDRanker(K=3, loss=Plain(0.5), n_epochs=n, random_state=0).fit(X, checkpoint=folder)
+        for n, folder in ((2, tmp_path), (4, tmp_path), (4, None))
+    ]
+    np.testing.assert_array_equal(fits[1].item_factors_, fits[2].item_factors_)
+    with pytest.raises(CheckpointError, match="loss is .*0.7"):
+        SGDRanker(K=3, loss=Plain(0.7), n_epochs=4, random_state=0).fit(X, checkpoint=tmp_path)
 
 
 def test_early_stopping_returns_the_best_epoch():

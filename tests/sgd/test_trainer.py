@@ -16,6 +16,7 @@ from rgals.sgd.losses import (
     LLPAUC,
     SML,
     UIB,
+    Adversary,
     AdvInfoNCE,
     SampledSoftmaxAtK,
     SampledTalos,
@@ -531,6 +532,21 @@ def test_optimisers_against_their_formulas(optimizer, kind, rng):
     np.testing.assert_allclose(out.param, reference(kind, param, grads, 0.1), rtol=1e-10)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "optimizer", [Adagrad(eps=0), Adam(eps=0), LazyAdam(eps=0), Adam(beta1=1 - 1e-9, beta2=1 - 1e-9)], ids=str
+)
+def test_what_has_no_gradient_takes_no_step_and_rates_stay_below_one(optimizer, dtype, rng):
+    param, grad = rng.standard_normal((2, 4, 3)).astype(dtype)
+    grad[:, 1] = 0
+    out = SideState(param.copy(), False, optimizer)
+    for _ in range(2):
+        out.step(grad, 0.01)
+    np.testing.assert_array_equal(out.param[:, 1], param[:, 1])
+    moved = (param - out.param)[:, [0, 2]] * np.sign(grad[:, [0, 2]])
+    assert np.isfinite(out.param).all() and (moved > 0.01).all()
+
+
 def test_dense_and_lazy_differ_exactly_in_rows_without_gradient(rng):
     """Row 2 gets a gradient in steps 0 and 2 only."""
     param, grads = rng.standard_normal((4, 3)), rng.standard_normal((3, 4, 3))
@@ -600,6 +616,31 @@ def test_a_sampled_loss_whose_answer_has_another_shape_is_refused(wrong, shared)
     X = make_implicit(40, 30, mean_interactions=6, random_state=0).matrix
     with pytest.raises(ShapeError, match=r"Broken.value_and_grad returned .* are needed"):
         SGDRanker(K=4, loss=Broken(), shared_negatives=shared, n_epochs=1, random_state=0).fit(X)
+
+
+def test_what_a_loss_from_outside_declares_wrongly_is_named():
+    """A scope that is none made steps at rows that did not exist, in memory that was not its own."""
+    with pytest.raises(ParameterError, match="scope='users' is not valid: choose one of 'user', 'model'"):
+        State("margin", scope="users")
+    for wrong in ({"every": 0, "lr": 0.1}, {"every": 1, "lr": 0.1, "score": "cos"}):
+        with pytest.raises(ParameterError, match="every=0|score='cos'"):
+            Adversary(**wrong)
+
+    class Broken(Sampled):
+        state = (State("threshold"),)
+
+        def refresh(self, epoch):
+            return "exactly"
+
+        def value_and_grad(self, pos, neg, rows):
+            return None
+
+    X = make_implicit(40, 30, mean_interactions=6, random_state=0).matrix
+    with pytest.raises(ParameterError, match="refresh='exactly'"):
+        SGDRanker(K=4, loss=Broken(), n_epochs=1, random_state=0).fit(X)
+    Broken.refresh = Sampled.refresh
+    with pytest.raises(ShapeError, match="Broken.value_and_grad returned .* None; .* are needed"):
+        SGDRanker(K=4, loss=Broken(), n_epochs=1, random_state=0).fit(X)
 
 
 def test_a_full_loss_whose_answer_has_another_shape_is_refused():

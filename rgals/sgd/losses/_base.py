@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from rgals.matrix.csr import CSR
+from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.declared import Declared, parameter
 from rgals.runtime.errors import ShapeError
 
@@ -44,6 +45,9 @@ class State:
     rate: float = 1.0
     drift: float = 0.0
 
+    def __post_init__(self) -> None:
+        check_choice("scope", self.scope, ("user", "model"))
+
 
 @dataclass(frozen=True)
 class Adversary:
@@ -65,6 +69,10 @@ class Adversary:
     lr: float
     score: Literal["cosine", "dot"] = "cosine"
     epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        check_int("every", self.every, 1)
+        check_choice("score", self.score, ("cosine", "dot"))
 
     def turn(self, epoch: int) -> bool:
         """Whether it steps in this epoch, counted from 0."""
@@ -191,7 +199,7 @@ def checked(loss: Any, answer: tuple, *like: np.ndarray, n: int | None = None) -
     """What a loss made of scores, where it has their shapes: numpy would spread another over the rows."""
     # n is the number of values where that is not the length of the first.
     shapes = [(len(like[0]) if n is None else n,), *(part.shape for part in like)]
-    found = [np.shape(part) for part in answer]
+    found = [np.shape(part) for part in answer] if isinstance(answer, tuple | list) else answer
     if found != shapes:
         what = f"{type(loss).__name__}.value_and_grad returned arrays of the shapes"
         raise ShapeError(f"{what} {found}; {shapes} are needed")
