@@ -10,6 +10,7 @@ from rgals.losses.base import AUTO, Coefficients, Loss, Priors, Side
 from rgals.losses.degrees import Degrees
 from rgals.matrix.csr import CSR
 from rgals.runtime.aligned import empty
+from rgals.runtime.checks import check_real
 from rgals.runtime.errors import NumericalError
 from rgals.solvers.base import Backend
 from rgals.solvers.hard_negatives import Sampler
@@ -42,7 +43,8 @@ def choose_reg(reg: float | str, problem: Problem, degrees: Degrees, K: int) -> 
     """The strength of the regularisation of a fit: the loss's rule where it is "auto"."""
     if reg != AUTO:
         return float(reg)
-    reg, users, items = problem.loss.defaults(degrees, K)["reg"], problem.users, problem.items
+    loss, users, items = problem.loss, problem.users, problem.items
+    reg = check_real(f"{loss.name}.defaults: reg", loss.defaults(degrees, K).get("reg"), 0.0)
     if problem.reg_exponent == 1.0:
         return reg
     sides = problem.coefficients.user_side(users, 1.0, 1.0), problem.coefficients.item_side(items, 1.0, 1.0)

@@ -210,8 +210,8 @@ def check_memory(
 
 def taken(model: Any, problem: Problem, init: str) -> dict[str, Any]:
     """What took the place of "auto", by name."""
-    given = get_loss(model.loss).get_params()
-    chosen: dict[str, Any] = {k: v for k, v in problem.loss.get_params().items() if given[k] == AUTO}
+    auto = [k for k, v in get_loss(model.loss).get_params().items() if isinstance(v, str) and v == AUTO]
+    chosen: dict[str, Any] = {name: getattr(problem.loss, name) for name in auto}
     if model.reg == AUTO:
         chosen["reg"] = problem.reg
     if model.init == AUTO and init != WARM and model.solver != "svd":

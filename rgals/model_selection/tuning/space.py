@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals.losses import AUTO, Loss, rule
+from rgals.losses import AUTO, Loss, get_loss, rule
 from rgals.matrix.csr import CSR
 from rgals.runtime.errors import ParameterError
 
@@ -146,14 +146,14 @@ class Space:
         return tuple(found)
 
 
-def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
+def default_space(loss: str | Loss, X: CSR) -> dict[str, Any]:
     """Where good values of a loss's parameters lie for a matrix of this shape and density.
 
     The ranges are centred on `rgals.losses.rule` and reach a factor of 10 to either side, of ``reg`` 6.
 
     Parameters
     ----------
-    loss : Loss
+    loss : str or Loss
     X : CSR
         Training interactions.
 
@@ -171,15 +171,15 @@ def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
     >>> sorted(default_space(IALS(), X))
     ['K', 'alpha0', 'item_exponent', 'readout_exponent', 'reg', 'reg_exponent', 'user_exponent']
     """
-    small = min(X.shape)
+    loss, small = get_loss(loss), min(X.shape)
     ladder = [K for K in (64, 128, 256, 512, 1024) if small >= K] or [max(1, small // 2)]
     centre = rule(loss, X, ladder[0])
     space: dict[str, Any] = {}
     for name, value in centre.items():
-        if not name.endswith("_exponent"):
+        if value and not name.endswith("_exponent"):
             reach = _REACH.get(name, _FAR)
             low = float(f"{value / reach:.4g}")
-            space[name] = low, low * reach * reach
+            space[name] = tuple(sorted((low, low * reach * reach)))
     known = inspect.signature(type(loss)).parameters
     space |= {name: value for name, value in _EXPONENTS.items() if name in known}
     return {**space, "reg_exponent": 1.0, "readout_exponent": list(READOUTS), "K": ladder}
@@ -189,7 +189,8 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any]) -> Space:
     """The default space of a loss, changed by what the caller gave and by what the loss object sets."""
     names = list(inspect.signature(type(loss)).parameters)
     defaults = type(loss)().get_params()
-    chosen = {name: value for name, value in loss.get_params().items() if value != defaults[name]}
+    given_params = loss.get_params().items()
+    chosen = {name: value for name, value in given_params if not np.array_equal(value, defaults[name])}
     space: dict[str, Any] = {**default_space(loss, X), **chosen}
     for name, value in given.items():
         if name not in names and name not in OF_MODEL:
@@ -201,6 +202,8 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any]) -> Space:
     readouts = _listed("readout_exponent", space.pop("readout_exponent"), -1.0, 1.0)
     stops = _listed("n_iter", space.pop("n_iter", []), 1, 1 << 30, int)
     weights = _listed("hard_negatives", space.pop("hard_negatives", 0.0), 0.0, math.inf)
+    if any(weights) and space.get("dislikes", loss.dislikes) is not False:
+        raise ParameterError("space", {"hard_negatives": list(weights)}, "they go with no dislikes")
     ages = space.pop("half_life", None)
     ages = ages.tolist() if isinstance(ages, np.ndarray) else ages
     half_lives = tuple(ages) if isinstance(ages, list) else () if ages in (None, 0) else (ages,)

@@ -193,7 +193,8 @@ class Measurement:
         if taken is not None:
             best, exponents = taken["n_iter"], (taken["readout_exponent"],)
         weight = params.get("hard_negatives", 0.0)
-        reference = level == TOP and not weight and all(params[name] == v for name, v in middle.items())
+        same = all(params[name] == middle[name] for name in self.space.dimensions)
+        reference = level == TOP and not weight and same
         looks: list[Look] = []
         started = time.perf_counter()
         for k, split in enumerate(splits):
