@@ -13,7 +13,7 @@ from sklearn.utils import Tags
 
 from rgals.datasets.given import given, in_columns
 from rgals.losses import AUTO, Degrees, Loss, get_loss
-from rgals.losses.base import with_priors
+from rgals.losses.base import takes_dislikes, with_priors
 from rgals.matrix.validate import as_csr
 from rgals.model.als_file import FORMAT
 from rgals.model.exchange import Interop
@@ -457,6 +457,6 @@ class RGALS(
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = not get_loss(self.loss).dislikes
+        tags.input_tags.positive_only = not takes_dislikes(self)
         tags.transformer_tags.preserves_dtype = [dtype_name(self.dtype)]
         return tags

@@ -56,9 +56,9 @@ class RGALSCV(RGALS):
         full. A larger K has a fifth, in fits with that K of no more iterations than were best before.
     space : dict, optional
         Changes of the space, as in `rgals.model_selection.tune`. ``{"hard_negatives": 0}`` leaves them out;
-        by default 0.5, 1, 2 and 4 are tried on what was found, on the CPU. Where times are known, so are
-        half-lives, by hiding the last tenth of all interactions (or by ``validation``, if that has times
-        too); ``{"half_life": None}`` leaves them out, a list names others.
+        by default 0.5, 1, 2 and 4 are tried on what was found, on the CPU and without dislikes. Where times
+        are known, so are half-lives, by hiding the last tenth of all interactions (or by ``validation``, if
+        that has times too); ``{"half_life": None}`` leaves them out, a list names others.
     metric : str, default="ndcg@10"
         As in `rgals.metrics.evaluate`; larger must be better.
     n_iter : int, default=16
@@ -201,9 +201,12 @@ class RGALSCV(RGALS):
             known = None if validation is None else given(validation, columns)
             data = Given(whole, *labels, timestamp=told.timestamp), None, known
             prepared = split_for_tuning(*data, n_splits, self.validation_users, seed)
-            weights = [0.0] if is_cuda(self.device) else list(WEIGHTS)
-            every = {"K": self.K, "half_life": AUTO, "hard_negatives": weights}
-            space = {name: {**every, **own_space(self.space, name, losses)} for name in losses}
+            space = {}
+            for name, loss in losses.items():
+                own = own_space(self.space, name, losses)
+                none = is_cuda(self.device) or own.get("dislikes", loss.dislikes) is not False
+                weights = [0.0] if none else list(WEIGHTS)
+                space[name] = {"K": self.K, "half_life": AUTO, "hard_negatives": weights, **own}
             values = engine.settle_values(self.values, prepared, losses, space, depth=3)
             journal = None
             if folder is not None:

@@ -122,7 +122,7 @@ def split_for_tuning(
             final = TimedMatrix.of(whole.to_scipy(), times_of(whole))
             later = _fold(told, told, hidden, max_users, seed, False)
     pairs = [(train, held_out)]
-    share = held_out.nnz / final.nnz
+    share = held_out.nnz / max(final.nnz, 1)
     for k in range(1, repeats):
         # Drawn from training and validation together: the test part of a protocol stays untouched.
         more = split_interactions(final, (1 - share, share), random_state=seed + k)
