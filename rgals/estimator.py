@@ -5,7 +5,7 @@ import time
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -149,7 +149,8 @@ class RGALS(
         The strength of the regularisation that was used.
     params_ : dict
         ``loss``, ``reg``, ``values``, ``init`` and ``n_iter`` as they were taken:
-        ``RGALS(...).set_params(**model.params_)`` fits the same.
+        ``RGALS(...).set_params(**model.params_)`` fits the same. With ``hard_negatives`` an ``n_iter`` of
+        "auto" stays.
     n_iter_ : int
         Iterations that ran.
     history_ : list of dict
@@ -342,7 +343,9 @@ class RGALS(
         state = self._outline()
         record = state.record
         given = {name: record.params[name] for name in ("init", "n_iter")}
-        found = {"init": record.history[0].get("init"), "n_iter": record.n_iter}
+        # With hard negatives "auto" is more than a number: when they are drawn.
+        n_iter = record.n_iter if state.hard_negatives is None else None
+        found = {"init": record.history[0].get("init"), "n_iter": n_iter}
         kept = {name: found[name] or value if value == AUTO else value for name, value in given.items()}
         return {"loss": self.loss_, "reg": self.reg_, "values": state.weighting.kind, **kept}
 
@@ -354,6 +357,13 @@ class RGALS(
         if self.values == AUTO and params["values"] != "raw":
             found["values"] = params["values"]
         return found
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, as in scikit-learn: also those of the loss, ``loss__alpha``, if that is a name."""
+        loss = params.get("loss", self.loss)
+        if isinstance(loss, str) and any(name.startswith("loss__") for name in params):
+            params["loss"] = get_loss(loss)
+        return super().set_params(**params)
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
         """Fit and return the user factors.
