@@ -132,7 +132,7 @@ class RGALS(
         the unit of the timestamps (nanoseconds for dates), or a text such as ``"90d"`` (s, min, h, d, w, y).
         The mean weight of the interactions stays. Histories need times then, in every method: `Interactions`
         or frames. Updates count from the newest interaction anew, and lists for the cold go by these weights.
-    random_state : int, RandomState or None, default=None
+    random_state : int, RandomState, Generator or None, default=None
     verbose : int, default=0
         1 shows a progress bar.
 

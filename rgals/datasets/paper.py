@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils import check_random_state
 
 from rgals.datasets.fetching import fetch
 from rgals.datasets.given import given
 from rgals.datasets.interactions import TEST, TRAIN, VALIDATION, Interactions
 from rgals.matrix.entries import core_members, random_parts
-from rgals.runtime.checks import check_choice
+from rgals.runtime.checks import check_choice, check_random
 from rgals.runtime.errors import InputError
 
 
@@ -39,7 +38,7 @@ def prepare_paper(
     name: str,
     data: Interactions | None = None,
     *,
-    random_state: int | np.random.RandomState | None = 0,
+    random_state: int | np.random.RandomState | np.random.Generator | None = 0,
     check: bool | None = None,
     folder: str | os.PathLike | None = None,
     **fetch_options: Any,
@@ -54,7 +53,7 @@ def prepare_paper(
         (20-core), the sets of the paper; other MovieLens sets are prepared like "ml-10m".
     data : Interactions, optional
         Raw interactions to prepare by the recipe of ``name``; by default they are fetched.
-    random_state : int, RandomState or None, default 0
+    random_state : int, RandomState, Generator or None, default 0
         Of the split, which `rgals.model_selection.split_interactions` rounds; the paper's is not published.
     check : bool, optional
         Compare the result with Table 5 of the paper. Default: True for fetched data, False for given data.
@@ -97,6 +96,6 @@ def prepare_paper(
         raise InputError(f"{name}, prepared as in the paper, has users, items and interactions {got}, {but}")
     ones = np.ones(data.nnz, np.float32)
     matrix = sp.csr_array((ones, data.matrix.indices, data.matrix.indptr), shape=data.shape)
-    part = random_parts(matrix, np.array([0.8, 0.1, 0.1]), check_random_state(random_state))
+    part = random_parts(matrix, np.array([0.8, 0.1, 0.1]), check_random(random_state))
     split = np.array([TRAIN, VALIDATION, TEST], np.int8)[part]
     return Interactions(matrix, data.user_ids, data.item_ids, data.timestamp, split)

@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils import check_random_state
 
 from rgals.datasets.given import Given, given
 from rgals.datasets.times import in_unit_of, is_moment, moments
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import entry_rows, part_sizes, parts_by_position, random_parts
-from rgals.runtime.checks import check_choice, check_int
+from rgals.runtime.checks import check_choice, check_int, check_random
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 
 
@@ -37,7 +36,7 @@ def split_interactions(
     ratios: Sequence[float] = (0.8, 0.1, 0.1),
     *,
     by: str = "user",
-    random_state: int | np.random.RandomState | None = None,
+    random_state: int | np.random.RandomState | np.random.Generator | None = None,
     columns: Any = None,
 ) -> tuple[Any, ...]:
     """Split interactions at random into training and held-out parts.
@@ -50,7 +49,7 @@ def split_interactions(
     by : {"user", "global"}, default "user"
         "user" applies the shares to every user. "global" applies them to all interactions together, so that
         some users may have none in a part.
-    random_state : int, RandomState or None, default None
+    random_state : int, RandomState, Generator or None, default None
     columns : dict or "matrix", optional
         Where ``X`` is a frame: as in `rgals.RGALS.fit`.
 
@@ -85,7 +84,7 @@ def split_interactions(
     check_choice("by", by, ("user", "global"))
     found = given(X, columns)
     matrix = found.csr()
-    rng = check_random_state(random_state)
+    rng = check_random(random_state)
     if by == "user":
         part = random_parts(matrix, shares, rng)
     else:

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils import check_random_state
 
 from rgals.datasets.interactions import Interactions
 from rgals.matrix.entries import group
-from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.checks import check_choice, check_int, check_random, check_real
 from rgals.runtime.errors import ParameterError
 
 _GENRES = (
@@ -58,7 +57,7 @@ def make_implicit(
     valued: bool = False,
     timestamps: bool = False,
     labels: str = "text",
-    random_state: int | np.random.RandomState | None = None,
+    random_state: int | np.random.RandomState | np.random.Generator | None = None,
 ) -> SyntheticInteractions:
     r"""Implicit feedback with clusters of taste, skewed popularity and a long tail of heavy users.
 
@@ -85,7 +84,7 @@ def make_implicit(
         Add times in seconds since 1970: every user joins on a day of one year and goes on from there.
     labels : {"text", "int"}, default "text"
         Ids such as ``"user-0007"`` and ``"jazz-012"`` (the cluster and a number), or the row numbers.
-    random_state : int, RandomState or None, default None
+    random_state : int, RandomState, Generator or None, default None
 
     Returns
     -------
@@ -116,7 +115,7 @@ def make_implicit(
     if mean_interactions > n_items / 2:
         advice = f"give at most n_items / 2 = {n_items / 2}"
         raise ParameterError("mean_interactions", mean_interactions, advice)
-    rng = check_random_state(random_state)
+    rng = check_random(random_state)
 
     popularity = (rng.permutation(n_items) + 10.0) ** -popularity_exponent
     popularity /= popularity.sum()

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_random_state, gen_batches
+from sklearn.utils import gen_batches
 
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
 from rgals.metrics._served import served, users_with_truth
 from rgals.metrics._table import parse_all
-from rgals.runtime.checks import check_int
+from rgals.runtime.checks import check_int, check_random
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 
 _BLOCK_BYTES = 1 << 26  # of gathered factors
@@ -61,7 +61,7 @@ def evaluate_sampled(
         As in `evaluate`.
     per_user : bool, default False
         Return the mean over the test items of each user instead of the mean over users.
-    random_state : int, RandomState or None, default 0
+    random_state : int, RandomState, Generator or None, default 0
 
     Returns
     -------
@@ -117,7 +117,7 @@ def evaluate_sampled(
         raise InputError(f"{what}, fewer than n_negatives={n_negatives}")
     hidden = truth.take_rows(rows)
     owner = np.repeat(rows, hidden.row_counts)
-    rng = check_random_state(random_state)
+    rng = check_random(random_state)
     rank = np.empty(hidden.nnz, np.int64)
     block = max(1, _BLOCK_BYTES // (4 * Q.shape[1] * (n_negatives + 1)))
     for part in gen_batches(hidden.nnz, block):

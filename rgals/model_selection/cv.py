@@ -76,7 +76,7 @@ class RGALSCV(RGALS):
     device : {"cpu", "cuda", "cuda:N"}, default="cpu"
     n_jobs : int or None, default=None
         Threads; the result does not depend on it, not by a bit.
-    random_state : int, RandomState or None, default=None
+    random_state : int, RandomState, Generator or None, default=None
     verbose : int, default=0
         1 shows a progress bar with the time left, the memory of every K ahead, and what was gained.
 

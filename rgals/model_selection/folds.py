@@ -5,12 +5,11 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.utils import check_random_state
 
 from rgals.datasets.given import given
 from rgals.datasets.splits import split_interactions
 from rgals.matrix.entries import shuffled_within_rows
-from rgals.runtime.checks import check_int, check_real
+from rgals.runtime.checks import check_int, check_random, check_real
 from rgals.runtime.errors import ParameterError
 
 
@@ -42,7 +41,7 @@ class _Split:
 
     n_splits: int = 5
     _: KW_ONLY
-    random_state: int | np.random.RandomState | None = None
+    random_state: int | np.random.RandomState | np.random.Generator | None = None
     columns: Any = None
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
@@ -63,7 +62,7 @@ class UserSplit(_Split):
     fold_in : float in (0, 1), default 0.8
         Share of a held-out user's interactions that is told. The rounding is that of `split_interactions`: of
         n interactions floor((1 - fold_in) * n) are held out, at least one if n >= 2, none if n = 1.
-    random_state : int, RandomState or None, default None
+    random_state : int, RandomState, Generator or None, default None
     columns : dict or "matrix", optional
         Where ``X`` is a frame: as in `rgals.RGALS.fit`.
 
@@ -104,7 +103,7 @@ class UserSplit(_Split):
             raise ParameterError("fold_in", self.fold_in, "give a share below 1; else nothing is held out")
         found = given(X, self.columns)
         matrix = found.csr()
-        rng, shares = check_random_state(self.random_state), (fold_in, 1 - fold_in)
+        rng, shares = check_random(self.random_state), (fold_in, 1 - fold_in)
         for fold in self._folds(matrix.shape[0], rng).split(matrix):
             train_users, test_users = map(np.sort, fold)
             told, held_out = split_interactions(found.take(matrix, test_users), shares, random_state=rng)
@@ -137,7 +136,7 @@ class InteractionSplit(_Split):
     n_splits : int, default 5
         A user with n interactions has floor(n / n_splits) or one more of them held out in a fold; every
         interaction is held out in exactly one fold, and a user's only interaction never is.
-    random_state : int, RandomState or None, default None
+    random_state : int, RandomState, Generator or None, default None
     columns : dict or "matrix", optional
         Where ``X`` is a frame: as in `rgals.RGALS.fit`.
 
@@ -170,7 +169,7 @@ class InteractionSplit(_Split):
         n_splits = check_int("n_splits", self.n_splits, 2)
         found = given(X, self.columns)
         matrix = found.csr()
-        rng = check_random_state(self.random_state)
+        rng = check_random(self.random_state)
         counts = np.diff(matrix.indptr)
         rank = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], counts)
         # A random first fold for every user, or the first folds would hold more than the last.

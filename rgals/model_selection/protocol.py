@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils import check_random_state
 
 from rgals.datasets.given import given
 from rgals.datasets.interactions import TEST, TRAIN, VALIDATION
 from rgals.datasets.splits import check_ratios, leave_last_out, split_interactions, temporal_split
 from rgals.matrix.entries import entries, entry_rows, part_sizes
 from rgals.model_selection.core import check_core, k_core
-from rgals.runtime.checks import check_choice, check_int, check_real
+from rgals.runtime.checks import check_choice, check_int, check_random, check_real
 from rgals.runtime.errors import InputError, ParameterError
 
 SPLITS = ("user", "global", "leave_last", "temporal", "held_out_users", "given")
@@ -202,7 +201,7 @@ class Protocol:
             matrix = found.matrix
         if matrix.nnz == 0:
             raise InputError(f"nothing is left under the protocol: {self}")
-        rng = check_random_state(self.seed)
+        rng = check_random(self.seed)
         if self.split == "held_out_users":
             return self._held_out_users(matrix, users, items, rng)
         if self.split == "given":

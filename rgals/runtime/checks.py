@@ -4,12 +4,12 @@ import numbers
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from rgals.runtime.errors import ParameterError
+from rgals.runtime.errors import InputTypeError, ParameterError
 
 
 def check_int(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
@@ -53,8 +53,24 @@ def or_auto(check: Callable[..., Any], name: str, value: Any, *limits: Any, **ho
             raise ParameterError(name, value, f"{error.expected}, or 'auto'") from None
 
 
+def check_random(random_state: Any) -> np.random.RandomState:
+    """Return the RandomState of any ``random_state`` or raise `ParameterError`."""
+    from sklearn.utils import check_random_state  # costly to import
+
+    if isinstance(random_state, np.random.Generator):
+        random_state = int(random_state.integers(np.iinfo(np.int32).max))
+    try:
+        return check_random_state(random_state)
+    except ValueError:
+        what = "give None, a seed (0 to 2^32 - 1), a RandomState or a Generator"
+        raise ParameterError("random_state", random_state, what) from None
+
+
 def moved_to(record: Any, moved: Mapping[str, Any], function: str, keyword: str) -> Any:
     """A record with keywords that were the function's own in 0.1; a warning has the line that is right."""
+    if not is_dataclass(record):
+        advice = f"write {keyword}={keyword.title()}(...)"
+        raise InputTypeError(f"{keyword} of {function} is a {type(record).__name__}: {advice}")
     known = {field.name for field in fields(record)}
     for name in moved:
         if name not in known:

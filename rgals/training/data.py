@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_array
 from sklearn.utils.validation import _check_feature_names, _check_n_features, _get_feature_names
 
 from rgals.datasets.features import read_features
@@ -20,6 +20,7 @@ from rgals.matrix.weighting import AUTO, Values, Weighting
 from rgals.model.state import Snapshot, check_labels
 from rgals.runtime import memory
 from rgals.runtime.aligned import empty
+from rgals.runtime.checks import check_random
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ValuesWarning
 from rgals.solvers.prior import Prior, prior_bytes
 
@@ -224,12 +225,7 @@ def draw_seed(random_state: Any) -> int:
     """The one number that decides a fit's random choices; the same for the same int."""
     if isinstance(random_state, np.random.Generator):
         return int(random_state.integers(np.iinfo(np.int32).max))
-    try:
-        return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
-    except ValueError:
-        raise ParameterError(
-            "random_state", random_state, "give None, a seed (0 to 2^32 - 1), a RandomState or a Generator"
-        ) from None
+    return int(check_random(random_state).randint(np.iinfo(np.int32).max))
 
 
 def is_seed(random_state: Any) -> bool:

@@ -100,7 +100,8 @@ def find(question: Question) -> Found:
         same = prepared, metric, question.common, question.journal, question.deadline, say, ahead
         named = zip(losses.items(), spaces, strict=True)
         measures = [Measurement(one, name, space, *same) for (name, one), space in named]
-        for measure in measures:  # `Prepared.splits` would not be looked at again
+        for measure in measures:
+            measure.check()
             if prepared.whole.has_dislikes and not measure.space.fixed.get("dislikes", measure.loss.dislikes):
                 as_csr(prepared.final)  # refuses them
         # The last fit is paid for by the budget too, and so are the weights of hard negatives.

@@ -4,6 +4,7 @@ import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -200,7 +201,7 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any]) -> Space:
     fixed: dict[str, Any] = {}
     ladder = _ladder(space.pop("K"), X)
     readouts = _listed("readout_exponent", space.pop("readout_exponent"), -1.0, 1.0)
-    stops = _listed("n_iter", space.pop("n_iter", []), 1, 1 << 30, int)
+    stops = _listed("n_iter", space.pop("n_iter", []), 1, 1 << 30, Integral)
     weights = _listed("hard_negatives", space.pop("hard_negatives", 0.0), 0.0, math.inf)
     if any(weights) and space.get("dislikes", loss.dislikes) is not False:
         raise ParameterError("space", {"hard_negatives": list(weights)}, "they go with no dislikes")
@@ -220,19 +221,19 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any]) -> Space:
     return Space(dimensions, fixed, centre, ladder, readouts, stops, weights, half_lives)
 
 
-def _listed(name: str, given: Any, low: float, high: float, kind: Any = int | float) -> tuple[Any, ...]:
+def _listed(name: str, given: Any, low: float, high: float, kind: Any = Real) -> tuple[Any, ...]:
     """Values that are judged on every fit: one, or a list of them."""
     values = given if isinstance(given, list) else [given]
     good = all(isinstance(v, kind) and not isinstance(v, bool) and low <= v <= high for v in values)
     if not good or (name == "readout_exponent" and not values):
-        what = "integer" if kind is int else "number"
+        what = "number" if kind is Real else "integer"
         raise ParameterError("space", {name: given}, f"give one {what}, or a list, of {low:g} to {high:g}")
-    return tuple(sorted(set(values)))
+    return tuple(sorted({v.item() if isinstance(v, np.generic) else v for v in values}))
 
 
 def _range(name: str, value: tuple) -> Range:
-    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in value)
-    if len(value) != 2 or not numbers or not all(map(math.isfinite, value)) or value[0] >= value[1]:
+    good = all(isinstance(v, Real) and not isinstance(v, bool) for v in value)
+    if len(value) != 2 or not good or not all(map(math.isfinite, value)) or value[0] >= value[1]:
         advice = "a tuple is a range (low, high) with low < high; give choices as a list, a fixed value bare"
         raise ParameterError("space", {name: value}, advice)
     low, high = map(float, value)
@@ -245,7 +246,9 @@ def _ladder(given: Any, X: CSR) -> tuple[int, ...]:
         steps = range(int(math.log2(_MOST // _FIRST)) + 1)
         return tuple(_FIRST << k for k in steps if _FIRST << k <= small) or (max(1, small // 2),)
     values = given if isinstance(given, list) else [given]
-    good = bool(values) and all(isinstance(K, int | np.integer) and K >= 1 for K in values)
+    good = bool(values) and all(
+        isinstance(K, Integral) and not isinstance(K, bool) and K >= 1 for K in values
+    )
     if not good or sorted(set(values)) != list(values):
         advice = "give one integer, a list that ascends: 64, 128, 256, or 'auto'"
         raise ParameterError("space", {"K": given}, advice)

@@ -18,7 +18,7 @@ from rgals.model_selection.tuning.cost import fit_cost, judge_cost
 from rgals.model_selection.tuning.halving import TOP, OutOfTimeError, Trial, size
 from rgals.model_selection.tuning.judging import Look, beyond_noise
 from rgals.model_selection.tuning.prepared import Fold, Prepared
-from rgals.model_selection.tuning.space import OF_MODEL, Space
+from rgals.model_selection.tuning.space import OF_MODEL, Range, Space
 from rgals.runtime.errors import NumericalError, PrecisionWarning
 from rgals.solvers.hard_negatives import HardNegatives
 from rgals.training.fit import DRAWS
@@ -164,6 +164,13 @@ class Measurement:
             weighted = Weighting.of(self.common["values"], matrix).rows(matrix)
             self._rules[key] = rule(self.loss, weighted, K)
         return {**self.space.carried(params, self._rules[key]), "K": K}
+
+    def check(self) -> None:
+        """Refuse what no fit takes before the first: ends of ranges, choices, the largest K."""
+        middle = {**self.space.params(self.space.middle), "K": self.space.ladder[-1]}
+        for name, d in self.space.dimensions.items():
+            for value in (d.low, d.high) if isinstance(d, Range) else d.options:
+                self._model({**middle, name: value})._check({})
 
     def _model(self, params: dict[str, Any]) -> RGALS:
         return RGALS(**{**self.common, **of_estimator(self.loss, params)})
