@@ -81,11 +81,6 @@ class Side:
     prior: Any = None
     paired: bool = False
 
-    @property
-    def has_weights(self) -> bool:
-        """Whether any positive carries extra weight (m is not identically 0)."""
-        return bool(self.row_terms[:, :2].any() and self.col_terms[:, :2].any())
-
     def with_pairs(self, rows: np.ndarray, cols: np.ndarray) -> "Side":
         """The side of a matrix whose values below 0 are pairs with a weight and a target of their own."""
         # Such a pair of value v has m = -v rows_0 cols_0 and l = -v rows_1 cols_1 beside what all pairs have:

@@ -4,7 +4,7 @@ import numbers
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,7 @@ def check_random(random_state: Any) -> np.random.RandomState:
 
 def moved_to(record: Any, moved: Mapping[str, Any], function: str, keyword: str) -> Any:
     """A record with keywords that were the function's own in 0.1; a warning has the line that is right."""
-    if not is_dataclass(record):
+    if not hasattr(record, "__dataclass_fields__"):
         advice = f"write {keyword}={keyword.title()}(...)"
         raise InputTypeError(f"{keyword} of {function} is a {type(record).__name__}: {advice}")
     known = {field.name for field in fields(record)}

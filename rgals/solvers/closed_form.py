@@ -6,20 +6,9 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
-from rgals.losses import Loss
 from rgals.matrix.csr import CSR
-from rgals.runtime.errors import ParameterError
 
 _ROWS = 1 << 12  # of a table of max(users.shape) x n_factors numbers that is never held as a whole
-
-
-def check_closed_form(loss: Loss, reg_exponent: float) -> None:
-    """Raise `ParameterError` unless the loss has a closed-form optimum."""
-    wrong = loss.lacks_closed_form()
-    if wrong is None and reg_exponent != 1:
-        wrong = "it needs reg_exponent=1"
-    if wrong:
-        raise ParameterError("solver", "svd", f"the closed form is that of RG2 or RGX with alpha=0: {wrong}")
 
 
 def item_factors(
