@@ -342,11 +342,10 @@ class RGALS(
         """``loss``, ``reg``, ``values``, ``init`` and ``n_iter`` as they were taken, in place of "auto"."""
         state = self._outline()
         record = state.record
-        given = {name: record.params[name] for name in ("init", "n_iter")}
         # With hard negatives "auto" is more than a number: when they are drawn.
-        n_iter = record.n_iter if state.hard_negatives is None else None
-        found = {"init": record.history[0].get("init"), "n_iter": n_iter}
-        kept = {name: found[name] or value if value == AUTO else value for name, value in given.items()}
+        n_iter = record.n_iter if state.hard_negatives is None else AUTO
+        found = {"init": record.history[0].get("init", AUTO), "n_iter": n_iter}
+        kept = {k: v if record.params[k] == AUTO else record.params[k] for k, v in found.items()}
         return {"loss": self.loss_, "reg": self.reg_, "values": state.weighting.kind, **kept}
 
     def _taken(self) -> dict[str, Any]:

@@ -358,13 +358,12 @@ class Loss(BaseEstimator):
         if not isinstance(found, Coefficients):
             said = f"the loss {self.name}: coefficients gives no Coefficients but {found!r:.40}"
             raise InputTypeError(said)
-        n_users, n_items = len(degrees.user_sum), len(degrees.item_sum)
-        shapes: dict[str, tuple[int, ...]] = {"g": (n_users,), "h": (n_items,), "t": (n_users,)}
-        width = 6 if self.dislikes else 4
-        shapes |= {"user_terms": (n_users, width), "item_terms": (n_items, width)}
-        arrays: dict[str, Any] = {field: np.asarray(getattr(found, field)) for field in shapes}
-        for field, shape in shapes.items():
-            what, array = f"the loss {self.name}: its coefficients {field}", arrays[field]
+        (n_users, n_items), width = degrees.shape, 6 if self.dislikes else 4
+        arrays: dict[str, Any] = {}
+        for field in ("g", "h", "t", "user_terms", "item_terms"):
+            side, n = ("item", n_items) if field in ("h", "item_terms") else ("user", n_users)
+            shape = (n, width) if field.endswith("terms") else (n,)
+            what, array = f"the loss {self.name}: its coefficients {field}", np.asarray(getattr(found, field))
             if array.dtype.kind not in "biuf":
                 raise InputTypeError(f"{what} are of {array.dtype}; real numbers are needed")
             if array.shape != shape:
@@ -372,11 +371,9 @@ class Loss(BaseEstimator):
             good = np.isfinite(array)
             if not good.all():
                 row = int(np.flatnonzero(~good.reshape(len(array), -1).all(axis=1))[0])
-                side = "item" if field in ("h", "item_terms") else "user"
                 raise InputError(f"{what} are not finite at {side} {row}: {array[row]}")
-        return replace(
-            found, **{name: array.astype(np.float64, copy=False) for name, array in arrays.items()}
-        )
+            arrays[field] = array.astype(np.float64, copy=False)
+        return replace(found, **arrays)
 
     def constant(self, matrix: CSR, coefficients: Coefficients) -> float:
         """What no factor changes in the objective, its value where all scores are 0.

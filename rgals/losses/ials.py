@@ -50,7 +50,6 @@ class IALS(Loss):
     2.5
     """
 
-    name = "IALS"
     _auto = ("alpha0", "item_exponent")
     constant = constant_of_ones
 

@@ -56,7 +56,6 @@ class RG2(Loss):
     1.0
     """
 
-    name = "RG2"
     _auto = ("alpha", "item_exponent")
     constant = constant_of_ones
 

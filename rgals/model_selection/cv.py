@@ -17,7 +17,7 @@ from rgals.files.journal import Journal
 from rgals.losses import AUTO, Loss
 from rgals.matrix.weighting import VALUES
 from rgals.model_selection.tuning import engine
-from rgals.model_selection.tuning.engine import Found, Question, find, own_space, read_losses
+from rgals.model_selection.tuning.engine import Question, find, own_space, read_losses
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.hard import WEIGHTS
 from rgals.model_selection.tuning.prepared import split_for_tuning
@@ -233,9 +233,10 @@ class RGALSCV(RGALS):
             self.best_score_, self.best_index_ = judged.figure, judged.row
         self.cv_results_ = results(rows, self.metric, losses, n_splits)
         self._snapshot = replace(state, record=replace(state.record, feature_names=names))
-        LOG.info(self._line(found))
+        said = self._line() if found else "RGALSCV: nothing was searched; the rule is taken"
+        LOG.info(said)
         if self.verbose:
-            print(self._line(found), file=sys.stderr)
+            print(said, file=sys.stderr)
         return self
 
     def _read_parameters(self, folder: Any) -> tuple[dict[str, Loss], int]:
@@ -260,10 +261,8 @@ class RGALSCV(RGALS):
         names = ("n_iter", "values", "dtype", "device", "n_jobs", "metric")
         return {**{name: getattr(self, name) for name in names}, "random_state": seed}
 
-    def _line(self, found: Found | None) -> str:
+    def _line(self) -> str:
         """What was gained, in one line."""
-        if found is None:
-            return "RGALSCV: nothing was searched; the rule is taken"
         figures = f"{self.metric} {self.best_score_:.4f} on hidden interactions"
         if self.gain_ == 0:
             return f"RGALSCV: the rule is kept, {figures}: nothing found is better beyond noise"

@@ -190,8 +190,7 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any]) -> Space:
     """The default space of a loss, changed by what the caller gave and by what the loss object sets."""
     names = list(inspect.signature(type(loss)).parameters)
     defaults = type(loss)().get_params()
-    given_params = loss.get_params().items()
-    chosen = {name: value for name, value in given_params if not np.array_equal(value, defaults[name])}
+    chosen = {k: v for k, v in loss.get_params().items() if not np.array_equal(v, defaults[k])}
     space: dict[str, Any] = {**default_space(loss, X), **chosen}
     for name, value in given.items():
         if name not in names and name not in OF_MODEL:
