@@ -21,10 +21,6 @@ def choose_solver(model: Any, coefficients: Any) -> tuple[Backend, str]:
     """The backend of a fit and the name of what runs there."""
     if model.solver == "dense":
         return DenseBackend(), "dense"
-    if model.solver == "pcg":
-        return exact_backend(model, model.pcg_steps), "pcg"
-    backend = exact_backend(model)
-    if model.solver == "svd":
-        return backend, "svd"
-    weighted = bool(coefficients.user_terms[:, :2].any() and coefficients.item_terms[:, :2].any())
-    return backend, "exact" if weighted else "shared"
+    weighted = coefficients.user_terms[:, :2].any() and coefficients.item_terms[:, :2].any()
+    name = model.solver if model.solver in ("pcg", "svd") else "exact" if weighted else "shared"
+    return exact_backend(model, model.pcg_steps if name == "pcg" else None), name
