@@ -358,7 +358,16 @@ class RGALS(
         return found
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters, as in scikit-learn: also those of the loss, ``loss__alpha``, if that is a name."""
+        """Set parameters, as in scikit-learn: also those of the loss, ``loss__alpha``, if that is a name.
+
+        Parameters
+        ----------
+        **params
+
+        Returns
+        -------
+        self
+        """
         loss = params.get("loss", self.loss)
         if isinstance(loss, str) and any(name.startswith("loss__") for name in params):
             params["loss"] = get_loss(loss)

@@ -233,7 +233,12 @@ class RGALSCV(RGALS):
             self.best_score_, self.best_index_ = judged.figure, judged.row
         self.cv_results_ = results(rows, self.metric, losses, n_splits)
         self._snapshot = replace(state, record=replace(state.record, feature_names=names))
-        said = self._line() if found else "RGALSCV: nothing was searched; the rule is taken"
+        said = "RGALSCV: nothing was searched; the rule is taken"
+        if found is not None:
+            figures = f"{self.metric} {self.best_score_:.4f} on hidden interactions"
+            said = f"RGALSCV: the rule is kept, {figures}: nothing found is better beyond noise"
+            if self.gain_:
+                said = f"RGALSCV: {figures}, {100 * self.gain_:+.1f} % over the rule; {self.best_params_}"
         LOG.info(said)
         if self.verbose:
             print(said, file=sys.stderr)
@@ -260,13 +265,6 @@ class RGALSCV(RGALS):
         """Parameters of `RGALS` that all fits share."""
         names = ("n_iter", "values", "dtype", "device", "n_jobs", "metric")
         return {**{name: getattr(self, name) for name in names}, "random_state": seed}
-
-    def _line(self) -> str:
-        """What was gained, in one line."""
-        figures = f"{self.metric} {self.best_score_:.4f} on hidden interactions"
-        if self.gain_ == 0:
-            return f"RGALSCV: the rule is kept, {figures}: nothing found is better beyond noise"
-        return f"RGALSCV: {figures}, {100 * self.gain_:+.1f} % over the rule; {self.best_params_}"
 
     @property
     def best_estimator_(self) -> RGALS:

@@ -121,7 +121,9 @@ class ALS:
         problem, backend = self.problem, self.backend
         users, items, constant = problem.users, problem.items, problem.constant
         user_side, item_side = self._user_side, self._item_side
-        drawn = None if self.sampler is None else self.sampler.draw(iteration, *self._arrays())
+        # In one basis, where products are the scores.
+        arrays = (backend.state(factors)[0] for factors in (self._users, self._items))
+        drawn = None if self.sampler is None else self.sampler.draw(iteration, *arrays)
         if drawn is not None:
             users, items, constant = drawn.users, drawn.items, constant + drawn.constant
             user_side, item_side = self._with_pairs
@@ -146,10 +148,6 @@ class ALS:
             raise NumericalError(f"iteration {iteration}, {what} half-step: {error}") from error
         self._users = step.factors
         return constant + penalty - step.decrease
-
-    def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """Factors of users and items in one basis, whose products are the scores."""
-        return self.backend.state(self._users)[0], self.backend.state(self._items)[0]
 
     def user_factors(self) -> np.ndarray:
         """The current factors of the users."""

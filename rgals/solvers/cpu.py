@@ -112,7 +112,11 @@ class Solve:
             if not warm:
                 self.out[:] = 0.0
             if coupled:
-                shift = self._majorised_coupling(back)
+                # ``H v`` at the current factors, which are not turned yet. ``- i v^T G v`` is concave: its
+                # tangent there lies above it, so that a step which lowers the objective with the tangent
+                # lowers the objective itself.
+                shift = np.zeros(self.kp)
+                shift[: self.k] = self.side.interaction * self.d[: self.k] * (self.pull(self.out) @ back)
             self._turn_start(back)
         if self.side.prior is not None:
             self._predict(self.side.prior, change)
@@ -251,16 +255,6 @@ class Solve:
             diagonal.solve(block.diagonal, given, self._basis(self.s), found, self.n_threads)
         raise_for_rows(result.info, self.out.dtype, self.first)
         return np.diag(total), self.pull(self.out)
-
-    def _majorised_coupling(self, back: np.ndarray) -> np.ndarray:
-        """``H v`` at the current factors, which are not turned yet.
-
-        ``- i v^T G v`` is concave: its tangent there lies above it, so that a step which lowers the
-        objective with the tangent lowers the objective itself.
-        """
-        shift = np.zeros(self.kp)
-        shift[: self.k] = self.side.interaction * self.d[: self.k] * (self.pull(self.out) @ back)
-        return shift
 
     def pull(self, solved: np.ndarray) -> np.ndarray:
         """``sum_r scale_r p_r``."""

@@ -200,7 +200,7 @@ class Measurement:
         if taken is not None:
             best, exponents = taken["n_iter"], (taken["readout_exponent"],)
         weight = params.get("hard_negatives", 0.0)
-        same = all(params[name] == middle[name] for name in self.space.dimensions)
+        same = all(params[k] == middle[k] for k in self.space.dimensions)
         reference = level == TOP and not weight and same
         looks: list[Look] = []
         started = time.perf_counter()
