@@ -53,8 +53,8 @@ def rule(loss: str | Loss | type[Loss], X: Any, K: int = 64, nnz: int | None = N
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         X, K = Degrees.even(X, K, nnz), 64
     degrees = X if isinstance(X, Degrees) else Degrees.of(as_csr(X))
-    found = get_loss(loss() if isinstance(loss, type) else loss)
-    return found.defaults(degrees, check_int("K", K, 1))
+    made: Any = loss() if isinstance(loss, type) else loss
+    return get_loss(made).defaults(degrees, check_int("K", K, 1))
 
 
 def get_loss(loss: str | Loss) -> Loss:

@@ -59,7 +59,8 @@ class Measurement:
     def __call__(self, params: dict[str, Any], level: int) -> Trial:
         """Mean of the metric over the splits; 0 where a system could not be solved."""
         asked = {"params": params, "stops": self.iterations, "readouts": self.space.readouts}
-        key = [self.name, level, asked if level == TOP else params]
+        ended = size(level, 1, 1 << 30)[1] <= self.iterations[-1]  # by its level, whatever n_iter is
+        key = [self.name, level, params if ended else asked]
         splits = self.prepared.searched if level == TOP else self.prepared.cheap
         return self._recorded(key, params, level, splits)
 
