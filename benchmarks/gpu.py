@@ -89,10 +89,10 @@ def seconds_of(device: Device, work: Callable[[], Any], repeats: int) -> float:
     """Median over some runs after one to warm up."""
     times = []
     for _ in range(repeats + 1):
-        device.synchronize()
+        device.xp.cuda.runtime.deviceSynchronize()
         started = time.perf_counter()
         work()
-        device.synchronize()
+        device.xp.cuda.runtime.deviceSynchronize()
         times.append(time.perf_counter() - started)
     return statistics.median(times[1:])
 
@@ -311,7 +311,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"nothing measured: {error}", file=sys.stderr)
         return 2
     report = Report(args.out, args.seconds)
-    name = device.name()
+    name = device.xp.cuda.runtime.getDeviceProperties(device.ordinal)["name"].decode()
     report.setting = {
         "device": name,
         "memory": device.memory()[1],

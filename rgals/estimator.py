@@ -5,7 +5,7 @@ import time
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -13,7 +13,7 @@ from sklearn.utils import Tags
 
 from rgals.datasets.given import given, in_columns
 from rgals.losses import AUTO, Degrees, Loss, get_loss
-from rgals.losses.base import with_priors
+from rgals.losses.base import takes_dislikes, with_priors
 from rgals.matrix.validate import as_csr
 from rgals.model.als_file import FORMAT
 from rgals.model.exchange import Interop
@@ -132,7 +132,7 @@ class RGALS(
         the unit of the timestamps (nanoseconds for dates), or a text such as ``"90d"`` (s, min, h, d, w, y).
         The mean weight of the interactions stays. Histories need times then, in every method: `Interactions`
         or frames. Updates count from the newest interaction anew, and lists for the cold go by these weights.
-    random_state : int, RandomState or None, default=None
+    random_state : int, RandomState, Generator or None, default=None
     verbose : int, default=0
         1 shows a progress bar.
 
@@ -149,7 +149,8 @@ class RGALS(
         The strength of the regularisation that was used.
     params_ : dict
         ``loss``, ``reg``, ``values``, ``init`` and ``n_iter`` as they were taken:
-        ``RGALS(...).set_params(**model.params_)`` fits the same.
+        ``RGALS(...).set_params(**model.params_)`` fits the same. With ``hard_negatives`` an ``n_iter`` of
+        "auto" stays.
     n_iter_ : int
         Iterations that ran.
     history_ : list of dict
@@ -341,9 +342,10 @@ class RGALS(
         """``loss``, ``reg``, ``values``, ``init`` and ``n_iter`` as they were taken, in place of "auto"."""
         state = self._outline()
         record = state.record
-        given = {name: record.params[name] for name in ("init", "n_iter")}
-        found = {"init": record.history[0].get("init"), "n_iter": record.n_iter}
-        kept = {name: found[name] or value if value == AUTO else value for name, value in given.items()}
+        # With hard negatives "auto" is more than a number: when they are drawn.
+        n_iter = record.n_iter if state.hard_negatives is None else AUTO
+        found = {"init": record.history[0].get("init", AUTO), "n_iter": n_iter}
+        kept = {k: v if record.params[k] == AUTO else record.params[k] for k, v in found.items()}
         return {"loss": self.loss_, "reg": self.reg_, "values": state.weighting.kind, **kept}
 
     def _taken(self) -> dict[str, Any]:
@@ -354,6 +356,22 @@ class RGALS(
         if self.values == AUTO and params["values"] != "raw":
             found["values"] = params["values"]
         return found
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, as in scikit-learn: also those of the loss, ``loss__alpha``, if that is a name.
+
+        Parameters
+        ----------
+        **params
+
+        Returns
+        -------
+        self
+        """
+        loss = params.get("loss", self.loss)
+        if isinstance(loss, str) and any(name.startswith("loss__") for name in params):
+            params["loss"] = get_loss(loss)
+        return super().set_params(**params)
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
         """Fit and return the user factors.
@@ -457,6 +475,6 @@ class RGALS(
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = not get_loss(self.loss).dislikes
+        tags.input_tags.positive_only = not takes_dislikes(self)
         tags.transformer_tags.preserves_dtype = [dtype_name(self.dtype)]
         return tags

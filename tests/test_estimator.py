@@ -331,6 +331,15 @@ def test_a_good_default_beats_popularity(split):
 # ---------------------------------------------------------------- scikit-learn
 
 
+def test_parameters_of_a_loss_that_is_a_name_can_be_set(X):
+    """scikit-learn ended in: 'str' object has no attribute 'set_params'."""
+    model = RGALS(4, n_iter=1)
+    assert model.set_params(loss__alpha=0.5, reg=0.1).loss.get_params() == RG2(alpha=0.5).get_params()
+    assert model.set_params(loss="ials", loss__alpha0=2.0).loss.alpha0 == 2.0
+    search = GridSearchCV(RGALS(4, n_iter=1), {"loss__alpha": [0.1, 0.2]}, cv=2, error_score="raise").fit(X)
+    assert search.best_estimator_.loss_.alpha in (0.1, 0.2) and search.estimator.loss == "rg2"
+
+
 def test_grid_search_clone_and_pipeline_run_on_csr(split):
     train, _, _ = split
     grid = {"loss__alpha": [0.01, 0.2], "reg": [0.02, 5.0]}
@@ -445,6 +454,7 @@ def test_what_is_no_model_is_not_loaded(tmp_path, model):
         ({"tol": -1}, ParameterError, "tol"),
         ({"patience": 0}, ParameterError, "patience"),
         ({"metric": "nothing@3", "early_stopping": True}, ParameterError, "nothing"),
+        ({"metric": "dislike_rate@5", "early_stopping": True}, ParameterError, "keeps the largest"),
         ({"random_state": "x"}, ValueError, "seed"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",

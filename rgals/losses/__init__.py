@@ -10,6 +10,7 @@ from rgals.losses.rg2 import RG2
 from rgals.losses.rgx import RGX
 from rgals.losses.wrmf import WRMF
 from rgals.matrix.validate import as_csr
+from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputTypeError, ParameterError
 
 LOSSES: dict[str, type[Loss]] = {"rg2": RG2, "rgx": RGX, "wrmf": WRMF, "ials": IALS}
@@ -18,14 +19,14 @@ __all__ = ["AUTO", "IALS", "LOSSES", "RG2", "RGX", "WRMF", "Coefficients", "Degr
 __all__ += ["get_loss", "rule", "spectral_edge"]
 
 
-def rule(loss: Loss | type[Loss], X: Any, K: int = 64, nnz: int | None = None) -> dict[str, float]:
+def rule(loss: str | Loss | type[Loss], X: Any, K: int = 64, nnz: int | None = None) -> dict[str, float]:
     """What ``"auto"`` stands for: a loss's own parameters and ``reg`` (with ``reg_exponent=1``).
 
     `rgals.losses.fitted` has the formula of the losses of this package.
 
     Parameters
     ----------
-    loss : Loss or class of one
+    loss : str, Loss or class of one
     X : sparse matrix, CSR or Degrees
         Training interactions, or their margins.
     K : int, default=64
@@ -53,7 +54,7 @@ def rule(loss: Loss | type[Loss], X: Any, K: int = 64, nnz: int | None = None) -
         X, K = Degrees.even(X, K, nnz), 64
     degrees = X if isinstance(X, Degrees) else Degrees.of(as_csr(X))
     made: Any = loss() if isinstance(loss, type) else loss
-    return made.defaults(degrees, K)
+    return get_loss(made).defaults(degrees, check_int("K", K, 1))
 
 
 def get_loss(loss: str | Loss) -> Loss:

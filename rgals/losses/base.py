@@ -29,7 +29,7 @@ from rgals.losses.degrees import Degrees, power
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
 from rgals.runtime.checks import check_choice, check_real, or_auto
-from rgals.runtime.errors import InputError, ParameterError, ShapeError
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ShapeError
 
 #: In place of a number: the value that the loss's rule gives for the matrix.
 AUTO = "auto"
@@ -80,11 +80,6 @@ class Side:
     coupled: bool
     prior: Any = None
     paired: bool = False
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether any positive carries extra weight (m is not identically 0)."""
-        return bool(self.row_terms[:, :2].any() and self.col_terms[:, :2].any())
 
     def with_pairs(self, rows: np.ndarray, cols: np.ndarray) -> "Side":
         """The side of a matrix whose values below 0 are pairs with a weight and a target of their own."""
@@ -155,8 +150,10 @@ class Coefficients:
 
 
 def takes_dislikes(model: Any) -> bool:
-    """Whether negative values are dislikes to a model, by its loss if it has one."""
-    return bool(getattr(getattr(model, "loss", None), "dislikes", False))
+    """Whether negative values are dislikes to a model, by its loss, or all of several, if it has one."""
+    loss = getattr(model, "loss", None)
+    several = loss if isinstance(loss, list | tuple) else [loss]
+    return all(getattr(one, "dislikes", False) for one in several)
 
 
 def number(exponent: float | str) -> float:
@@ -247,6 +244,12 @@ def with_priors(found: Coefficients, degrees: Degrees, priors: Priors) -> "Coeff
     return replace(found, g=g, t=t, h=h)
 
 
+def constant_of_ones(loss: Any, matrix: CSR, coefficients: Coefficients) -> float:
+    """A `Loss.constant`: 1 per unit of weight, where all targets are +1 or, of all pairs, -1 or 0."""
+    all_pairs = coefficients.g @ (coefficients.t != 0) * coefficients.h.sum()
+    return float(all_pairs + weight_sums(matrix, coefficients.user_terms, coefficients.item_terms).sum())
+
+
 def _predicted(factors: np.ndarray, prior: Any) -> Any:
     return 0.0 if prior is None else prior.predict(factors.shape[1])
 
@@ -256,8 +259,8 @@ class Loss(BaseEstimator):
 
     ``get_params``, ``set_params`` and ``clone`` work as in scikit-learn, so ``loss__alpha`` can be searched.
     A loss of one's own is a subclass with `coefficients`, whose ``__init__`` stores its parameters, each with
-    a default. It fits, tunes, compares and saves like those of the package; `defaults` and `validate` are
-    worth overriding.
+    a default. It fits, tunes, compares and saves like those of the package; `constant`, `defaults` and
+    `validate` are worth overriding.
 
     Examples
     --------
@@ -285,13 +288,17 @@ class Loss(BaseEstimator):
     ...             user_terms=np.tile(own, (n_users, 1)),
     ...             item_terms=np.ones((n_items, 4)),
     ...         )
+    ...
+    ...     def constant(self, matrix, coefficients):  # L where all scores are 0
+    ...         others = matrix.n_rows * matrix.n_cols - matrix.nnz
+    ...         return matrix.nnz + self.weight * self.floor**2 * others
     >>> X = make_implicit(200, 100, random_state=0).matrix
     >>> RGALS(K=16, loss=Floor(), random_state=0).fit(X).loss_
     Floor()
     """
 
     #: What messages and tables call the loss.
-    name: str
+    name: str = "Loss"
     #: Whether a negative value is a dislike; otherwise it is refused.
     dislikes: bool = False
     _auto: ClassVar[tuple[str, ...]] = ()  # parameters that may be "auto"; all but exponents are >= 0
@@ -346,28 +353,41 @@ class Loss(BaseEstimator):
         return f"{self.name} has no closed form"
 
     def coefficients_for(self, degrees: Degrees) -> "Coefficients":
-        """`coefficients`; a `ShapeError` or, for NaN and infinity, an `InputError` says which are wrong."""
+        """`coefficients` in float64; an error says which have a wrong shape or are no finite numbers."""
         found = self.coefficients(degrees)
-        n_users, n_items = len(degrees.user_sum), len(degrees.item_sum)
-        shapes: dict[str, tuple[int, ...]] = {"g": (n_users,), "h": (n_items,), "t": (n_users,)}
-        width = 6 if self.dislikes else 4
-        shapes |= {"user_terms": (n_users, width), "item_terms": (n_items, width)}
-        for field, shape in shapes.items():
-            array = np.asarray(getattr(found, field))
-            what = f"the loss {self.name}: its coefficients {field}"
+        if not isinstance(found, Coefficients):
+            said = f"the loss {self.name}: coefficients gives no Coefficients but {found!r:.40}"
+            raise InputTypeError(said)
+        (n_users, n_items), width = degrees.shape, 6 if self.dislikes else 4
+        arrays: dict[str, Any] = {}
+        for field in ("g", "h", "t", "user_terms", "item_terms"):
+            side, n = ("item", n_items) if field in ("h", "item_terms") else ("user", n_users)
+            shape = (n, width) if field.endswith("terms") else (n,)
+            what, array = f"the loss {self.name}: its coefficients {field}", np.asarray(getattr(found, field))
+            if array.dtype.kind not in "biuf":
+                raise InputTypeError(f"{what} are of {array.dtype}; real numbers are needed")
             if array.shape != shape:
                 raise ShapeError(f"{what} have the shape {array.shape}; {shape} is needed")
             good = np.isfinite(array)
             if not good.all():
                 row = int(np.flatnonzero(~good.reshape(len(array), -1).all(axis=1))[0])
-                side = "item" if field in ("h", "item_terms") else "user"
                 raise InputError(f"{what} are not finite at {side} {row}: {array[row]}")
-        return found
+            arrays[field] = array.astype(np.float64, copy=False)
+        return replace(found, **arrays)
 
     def constant(self, matrix: CSR, coefficients: Coefficients) -> float:
-        """What no factor changes in the objective: 1 per unit of weight on a target of +1 or -1."""
-        all_pairs = coefficients.g @ (coefficients.t != 0) * coefficients.h.sum()
-        return float(all_pairs + weight_sums(matrix, coefficients.user_terms, coefficients.item_terms).sum())
+        """What no factor changes in the objective, its value where all scores are 0.
+
+        Here that of the squares ``g h (o - t / g)^2`` of all pairs and ``m (o - l / m)^2`` of the positives:
+        a formula that is no sum of these overrides it. On a cluster ``matrix`` has a part of the users.
+        """
+        g, t = coefficients.g, coefficients.t
+        total = np.divide(t * t, g, out=np.zeros_like(g), where=g != 0).sum() * coefficients.h.sum()
+        terms = coefficients.user_terms, coefficients.item_terms
+        for start in range(0, matrix.nnz, _CHUNK):
+            _, m, linear = positive_coefficients(matrix, *terms, start, start + _CHUNK)
+            total += np.divide(linear * linear, m, out=np.zeros_like(m), where=m != 0).sum()
+        return float(total)
 
     def objective(
         self, X: Any, P: Any, Q: Any, reg: float = 0, reg_exponent: float = 1, priors: Priors = (None, None)
@@ -377,7 +397,7 @@ class Loss(BaseEstimator):
         ``reg`` and ``reg_exponent``: strength and exponent ``nu`` of the regularisation. ``priors``: of users
         and items, as a fit with features has them.
         """
-        matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent, priors)
+        matrix, loss, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent, priors)
         quadratic = Q.T @ (Q * coef.h[:, None])
         total = Q.T @ coef.h
         sums = P @ total
@@ -392,13 +412,13 @@ class Loss(BaseEstimator):
             rest = factors - _predicted(factors, prior)
             value += ridge @ np.einsum("ij,ij->i", rest, rest)
             value += 0.0 if prior is None else prior.reg * np.square(prior.weights_of(P.shape[1])).sum()
-        return float(value + self.constant(matrix, coef))
+        return float(value + loss.constant(matrix, coef))
 
     def gradient(
         self, X: Any, P: Any, Q: Any, reg: float = 0, reg_exponent: float = 1, priors: Priors = (None, None)
     ) -> tuple[np.ndarray, np.ndarray]:
         """Gradient of `objective` with respect to ``P`` and ``Q``, in their shapes and float64."""
-        matrix, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent, priors)
+        matrix, _, coef, P, Q, users, items = self._read(X, P, Q, reg, reg_exponent, priors)
         g = coef.g * (1.0 - coef.removed)
         hQ = Q * coef.h[:, None]
         total = hQ.sum(axis=0)
@@ -416,16 +436,16 @@ class Loss(BaseEstimator):
 
     def _read(
         self, X: object, P: np.ndarray, Q: np.ndarray, reg: float, reg_exponent: float, priors: Priors
-    ) -> tuple[CSR, Coefficients, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Matrix, coefficients and factors, checked and in float64; ridges of users and of items."""
+    ) -> tuple[CSR, "Loss", Coefficients, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Matrix, resolved loss, its coefficients, factors in float64; ridges of users and of items."""
         self.validate()
         matrix = as_csr(X, dtype=np.float64, dislikes=self.dislikes)
         P, Q = np.asarray(P, np.float64), np.asarray(Q, np.float64)
         if P.ndim != 2 or Q.ndim != 2 or (len(P), len(Q)) != matrix.shape or P.shape[1] != Q.shape[1]:
             raise InputError(f"factors of shapes {P.shape} and {Q.shape} do not fit a matrix {matrix.shape}")
         degrees = Degrees.of(matrix)
-        coef = self.resolve(degrees, P.shape[1]).coefficients_for(degrees)
-        coef = with_priors(coef, degrees, priors)
+        loss = self.resolve(degrees, P.shape[1])
+        coef = with_priors(loss.coefficients_for(degrees), degrees, priors)
         users = coef.user_side(matrix, reg, reg_exponent)
         items = coef.item_side(matrix.transpose(), reg, reg_exponent)
-        return matrix, coef, P, Q, users.ridge, items.ridge
+        return matrix, loss, coef, P, Q, users.ridge, items.ridge

@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from rgals.losses.base import AUTO, Coefficients, Loss, number
+from rgals.losses.base import AUTO, Coefficients, Loss, constant_of_ones, number
 from rgals.losses.degrees import Degrees
 from rgals.losses.fitted import setting
 
@@ -50,8 +50,8 @@ class IALS(Loss):
     2.5
     """
 
-    name = "IALS"
     _auto = ("alpha0", "item_exponent")
+    constant = constant_of_ones
 
     alpha0: float | str = AUTO
     _: KW_ONLY

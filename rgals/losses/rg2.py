@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from rgals.losses.base import AUTO, Coefficients, Loss, number
+from rgals.losses.base import AUTO, Coefficients, Loss, constant_of_ones, number
 from rgals.losses.degrees import Degrees
 from rgals.losses.fitted import setting
 from rgals.runtime.checks import check_int
@@ -56,8 +56,8 @@ class RG2(Loss):
     1.0
     """
 
-    name = "RG2"
     _auto = ("alpha", "item_exponent")
+    constant = constant_of_ones
 
     alpha: float | str = AUTO
     _: KW_ONLY

@@ -50,8 +50,6 @@ class RGX(RG2):
     True
     """
 
-    name = "RGX"
-
     beta: float = 1.0
     form: str = "exact"
 

@@ -43,7 +43,6 @@ class WRMF(Loss):
     1.0
     """
 
-    name = "WRMF"
     _auto = ("alpha", "item_exponent")
 
     alpha: float | str = AUTO

@@ -17,7 +17,7 @@ from rgals.files.journal import Journal
 from rgals.losses import AUTO, Loss
 from rgals.matrix.weighting import VALUES
 from rgals.model_selection.tuning import engine
-from rgals.model_selection.tuning.engine import Found, Question, find, own_space, read_losses
+from rgals.model_selection.tuning.engine import Question, find, own_space, read_losses
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.hard import WEIGHTS
 from rgals.model_selection.tuning.prepared import split_for_tuning
@@ -56,9 +56,9 @@ class RGALSCV(RGALS):
         full. A larger K has a fifth, in fits with that K of no more iterations than were best before.
     space : dict, optional
         Changes of the space, as in `rgals.model_selection.tune`. ``{"hard_negatives": 0}`` leaves them out;
-        by default 0.5, 1, 2 and 4 are tried on what was found, on the CPU. Where times are known, so are
-        half-lives, by hiding the last tenth of all interactions (or by ``validation``, if that has times
-        too); ``{"half_life": None}`` leaves them out, a list names others.
+        by default 0.5, 1, 2 and 4 are tried on what was found, on the CPU and without dislikes. Where times
+        are known, so are half-lives, by hiding the last tenth of all interactions (or by ``validation``, if
+        that has times too); ``{"half_life": None}`` leaves them out, a list names others.
     metric : str, default="ndcg@10"
         As in `rgals.metrics.evaluate`; larger must be better.
     n_iter : int, default=16
@@ -76,7 +76,7 @@ class RGALSCV(RGALS):
     device : {"cpu", "cuda", "cuda:N"}, default="cpu"
     n_jobs : int or None, default=None
         Threads; the result does not depend on it, not by a bit.
-    random_state : int, RandomState or None, default=None
+    random_state : int, RandomState, Generator or None, default=None
     verbose : int, default=0
         1 shows a progress bar with the time left, the memory of every K ahead, and what was gained.
 
@@ -201,9 +201,12 @@ class RGALSCV(RGALS):
             known = None if validation is None else given(validation, columns)
             data = Given(whole, *labels, timestamp=told.timestamp), None, known
             prepared = split_for_tuning(*data, n_splits, self.validation_users, seed)
-            weights = [0.0] if is_cuda(self.device) else list(WEIGHTS)
-            every = {"K": self.K, "half_life": AUTO, "hard_negatives": weights}
-            space = {name: {**every, **own_space(self.space, name, losses)} for name in losses}
+            space = {}
+            for name, loss in losses.items():
+                own = own_space(self.space, name, losses)
+                none = is_cuda(self.device) or own.get("dislikes", loss.dislikes) is not False
+                weights = [0.0] if none else list(WEIGHTS)
+                space[name] = {"K": self.K, "half_life": AUTO, "hard_negatives": weights, **own}
             values = engine.settle_values(self.values, prepared, losses, space, depth=3)
             journal = None
             if folder is not None:
@@ -230,9 +233,15 @@ class RGALSCV(RGALS):
             self.best_score_, self.best_index_ = judged.figure, judged.row
         self.cv_results_ = results(rows, self.metric, losses, n_splits)
         self._snapshot = replace(state, record=replace(state.record, feature_names=names))
-        LOG.info(self._line(found))
+        said = "RGALSCV: nothing was searched; the rule is taken"
+        if found is not None:
+            figures = f"{self.metric} {self.best_score_:.4f} on hidden interactions"
+            said = f"RGALSCV: the rule is kept, {figures}: nothing found is better beyond noise"
+            if self.gain_:
+                said = f"RGALSCV: {figures}, {100 * self.gain_:+.1f} % over the rule; {self.best_params_}"
+        LOG.info(said)
         if self.verbose:
-            print(self._line(found), file=sys.stderr)
+            print(said, file=sys.stderr)
         return self
 
     def _read_parameters(self, folder: Any) -> tuple[dict[str, Loss], int]:
@@ -256,15 +265,6 @@ class RGALSCV(RGALS):
         """Parameters of `RGALS` that all fits share."""
         names = ("n_iter", "values", "dtype", "device", "n_jobs", "metric")
         return {**{name: getattr(self, name) for name in names}, "random_state": seed}
-
-    def _line(self, found: Found | None) -> str:
-        """What was gained, in one line."""
-        if found is None:
-            return "RGALSCV: nothing was searched; the rule is taken"
-        figures = f"{self.metric} {self.best_score_:.4f} on hidden interactions"
-        if self.gain_ == 0:
-            return f"RGALSCV: the rule is kept, {figures}: nothing found is better beyond noise"
-        return f"RGALSCV: {figures}, {100 * self.gain_:+.1f} % over the rule; {self.best_params_}"
 
     @property
     def best_estimator_(self) -> RGALS:

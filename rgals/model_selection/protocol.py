@@ -125,8 +125,7 @@ class Protocol:
             check_real("min_value", self.min_value)
         if self.core is not None:
             both = check_core(self.core)
-            core = both if isinstance(self.core, list | tuple) else both[0]
-            object.__setattr__(self, "core", core)
+            object.__setattr__(self, "core", both if isinstance(self.core, list | tuple) else both[0])
         check_real("fold_in", self.fold_in, 0.0, 1.0, open_min=True)
         check_real("validation", self.validation, 0.0, 0.9)
         object.__setattr__(self, "seed", check_int("seed", self.seed, 0, 2**32 - 1))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals.runtime.errors import ParameterError
+from rgals.runtime.errors import InputTypeError, ParameterError
 
 
 def check_int(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
@@ -69,7 +69,8 @@ def or_auto(check: Callable[..., Any], name: str, value: Any, *limits: Any, **ho
 def moved_to(record: Any, moved: Mapping[str, Any], function: str, keyword: str) -> Any:
     """A record with keywords that were the function's own in 0.1; a warning has the line that is right."""
     if not is_dataclass(record) or isinstance(record, type):
-        raise ParameterError(keyword, record, f"give an object {keyword.capitalize()}(...)")
+        advice = f"write {keyword}={keyword.title()}(...)"
+        raise InputTypeError(f"{keyword} of {function} is a {type(record).__name__}: {advice}")
     known = {field.name for field in fields(record)}
     for name in moved:
         if name not in known:

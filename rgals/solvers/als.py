@@ -10,6 +10,7 @@ from rgals.losses.base import AUTO, Coefficients, Loss, Priors, Side
 from rgals.losses.degrees import Degrees
 from rgals.matrix.csr import CSR
 from rgals.runtime.aligned import empty
+from rgals.runtime.checks import check_real
 from rgals.runtime.errors import NumericalError
 from rgals.solvers.base import Backend
 from rgals.solvers.hard_negatives import Sampler
@@ -42,7 +43,8 @@ def choose_reg(reg: float | str, problem: Problem, degrees: Degrees, K: int) -> 
     """The strength of the regularisation of a fit: the loss's rule where it is "auto"."""
     if reg != AUTO:
         return float(reg)
-    reg, users, items = problem.loss.defaults(degrees, K)["reg"], problem.users, problem.items
+    loss, users, items = problem.loss, problem.users, problem.items
+    reg = check_real(f"{loss.name}.defaults: reg", loss.defaults(degrees, K).get("reg"), 0.0)
     if problem.reg_exponent == 1.0:
         return reg
     sides = problem.coefficients.user_side(users, 1.0, 1.0), problem.coefficients.item_side(items, 1.0, 1.0)
@@ -119,7 +121,9 @@ class ALS:
         problem, backend = self.problem, self.backend
         users, items, constant = problem.users, problem.items, problem.constant
         user_side, item_side = self._user_side, self._item_side
-        drawn = None if self.sampler is None else self.sampler.draw(iteration, *self._arrays())
+        # In one basis, where products are the scores.
+        arrays = (backend.state(factors)[0] for factors in (self._users, self._items))
+        drawn = None if self.sampler is None else self.sampler.draw(iteration, *arrays)
         if drawn is not None:
             users, items, constant = drawn.users, drawn.items, constant + drawn.constant
             user_side, item_side = self._with_pairs
@@ -144,10 +148,6 @@ class ALS:
             raise NumericalError(f"iteration {iteration}, {what} half-step: {error}") from error
         self._users = step.factors
         return constant + penalty - step.decrease
-
-    def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """Factors of users and items in one basis, whose products are the scores."""
-        return self.backend.state(self._users)[0], self.backend.state(self._items)[0]
 
     def user_factors(self) -> np.ndarray:
         """The current factors of the users."""

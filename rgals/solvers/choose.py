@@ -8,12 +8,8 @@ from rgals.solvers.cuda import is_cuda
 from rgals.solvers.dense import DenseBackend
 
 
-def exact_backend(model: Any) -> Backend:
-    """Solves rows exactly, on the model's device."""
-    return _backend(model, None)
-
-
-def _backend(model: Any, steps: int | None) -> Backend:
+def exact_backend(model: Any, steps: int | None = None) -> Backend:
+    """Solves rows exactly, or by so many steps, on the model's device."""
     if not is_cuda(model.device):
         return CPUBackend(model.n_jobs, steps)
     from rgals.solvers.cuda.backend import CuPyBackend
@@ -25,10 +21,6 @@ def choose_solver(model: Any, coefficients: Any) -> tuple[Backend, str]:
     """The backend of a fit and the name of what runs there."""
     if model.solver == "dense":
         return DenseBackend(), "dense"
-    if model.solver == "pcg":
-        return _backend(model, model.pcg_steps), "pcg"
-    backend = exact_backend(model)
-    if model.solver == "svd":
-        return backend, "svd"
-    weighted = bool(coefficients.user_terms[:, :2].any() and coefficients.item_terms[:, :2].any())
-    return backend, "exact" if weighted else "shared"
+    weighted = coefficients.user_terms[:, :2].any() and coefficients.item_terms[:, :2].any()
+    name = model.solver if model.solver in ("pcg", "svd") else "exact" if weighted else "shared"
+    return exact_backend(model, model.pcg_steps if name == "pcg" else None), name

@@ -6,20 +6,9 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
-from rgals.losses import Loss
 from rgals.matrix.csr import CSR
-from rgals.runtime.errors import ParameterError
 
 _ROWS = 1 << 12  # of a table of max(users.shape) x n_factors numbers that is never held as a whole
-
-
-def check_closed_form(loss: Loss, reg_exponent: float) -> None:
-    """Raise `ParameterError` unless the loss has a closed-form optimum."""
-    wrong = loss.lacks_closed_form()
-    if wrong is None and reg_exponent != 1:
-        wrong = "it needs reg_exponent=1"
-    if wrong:
-        raise ParameterError("solver", "svd", f"the closed form is that of RG2 or RGX with alpha=0: {wrong}")
 
 
 def item_factors(
@@ -39,7 +28,10 @@ def item_factors(
     n_users, n_items = users.shape
     root = np.sqrt(c)
     inverse = np.divide(n_items, root, out=np.zeros_like(root), where=root > 0)
-    V = _weights(users)
+    # Indices are shared, and so are values in float64; scipy would widen the indices to the type of `indptr`.
+    values = np.ones(users.nnz) if users.is_binary else users.values.astype(np.float64, copy=False)
+    indptr = users.indptr.astype(np.int32) if users.nnz <= np.iinfo(np.int32).max else users.indptr
+    V = sp.csr_array((values, users.indices, indptr), shape=users.shape)
 
     def matvec(x: np.ndarray) -> np.ndarray:
         return inverse * (V @ x) - root * x.sum()
@@ -98,11 +90,3 @@ def scratch_bytes(shape: tuple[int, int], nnz: int, n_factors: int, itemsize: in
     blocks = 8 * rank * (4 * min(_ROWS, max(shape)) + 4 * rank)
     after = 8 * n_items * rank + blocks + n_items * n_factors * itemsize
     return values + 4 * n_users + margins + max(lanczos, images, after)
-
-
-def _weights(users: CSR) -> sp.csr_array:
-    """The matrix in float64 as scipy multiplies it; indices are shared, and so are values in float64."""
-    values = np.ones(users.nnz) if users.is_binary else users.values.astype(np.float64, copy=False)
-    # scipy would otherwise widen the indices to the type of these.
-    indptr = users.indptr.astype(np.int32) if users.nnz <= np.iinfo(np.int32).max else users.indptr
-    return sp.csr_array((values, users.indices, indptr), shape=users.shape)

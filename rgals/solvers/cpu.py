@@ -112,7 +112,11 @@ class Solve:
             if not warm:
                 self.out[:] = 0.0
             if coupled:
-                shift = self._majorised_coupling(back)
+                # ``H v`` at the current factors, which are not turned yet. ``- i v^T G v`` is concave: its
+                # tangent there lies above it, so that a step which lowers the objective with the tangent
+                # lowers the objective itself.
+                shift = np.zeros(self.kp)
+                shift[: self.k] = self.side.interaction * self.d[: self.k] * (self.pull(self.out) @ back)
             self._turn_start(back)
         if self.side.prior is not None:
             self._predict(self.side.prior, change)
@@ -221,21 +225,17 @@ class Solve:
 
     def coupling_sums(self) -> tuple[np.ndarray, np.ndarray]:
         """``B = sum_r scale_r^2 A_r^-1`` and ``sum_r scale_r A_r^-1 b_r``: see `coupling_shift`."""
-        (B, solutions), (inverses, pulled) = self._sums_of_weighted(), self._sums_of_diagonal()
-        return B + inverses, solutions + pulled
-
-    def _sums_of_weighted(self) -> tuple[np.ndarray, np.ndarray]:
-        """``B`` and ``sum_r scale_r A_r^-1 b_r`` of the rows that have weights of their own."""
         plan, k, result = self.plan, self.k, self._result()
-        if not len(plan.coupled):
-            return np.zeros((k, k)), np.zeros(k)
-        parts = ((work, *self._part(at, given, result)) for at, given, work in plan.coupled_blocks())
-        B, solutions = rows.coupling_sums(parts, self._basis(self.s), self.n_threads)
-        raise_for_rows(result.info, self.out.dtype, self.first)
-        return B[:k, :k], solutions[:k]
+        B, solutions = np.zeros((k, k)), np.zeros(k)
+        if len(plan.coupled):
+            parts = ((work, *self._part(at, given, result)) for at, given, work in plan.coupled_blocks())
+            B, solutions = rows.coupling_sums(parts, self._basis(self.s), self.n_threads)
+            raise_for_rows(result.info, self.out.dtype, self.first)
+        inverses, pulled = self._sums_of_diagonal()
+        return B[:k, :k] + inverses, solutions[:k] + pulled
 
     def _sums_of_diagonal(self) -> tuple[np.ndarray, np.ndarray]:
-        """The same of the others, whose systems are diagonal."""
+        """The same of the rows that have no weights of their own, whose systems are diagonal."""
         plan, side, k, result = self.plan, self.side, self.k, self._result()
         total = np.zeros(k)
         others = np.concatenate([plan.empty, plan.diagonal])
@@ -255,16 +255,6 @@ class Solve:
             diagonal.solve(block.diagonal, given, self._basis(self.s), found, self.n_threads)
         raise_for_rows(result.info, self.out.dtype, self.first)
         return np.diag(total), self.pull(self.out)
-
-    def _majorised_coupling(self, back: np.ndarray) -> np.ndarray:
-        """``H v`` at the current factors, which are not turned yet.
-
-        ``- i v^T G v`` is concave: its tangent there lies above it, so that a step which lowers the
-        objective with the tangent lowers the objective itself.
-        """
-        shift = np.zeros(self.kp)
-        shift[: self.k] = self.side.interaction * self.d[: self.k] * (self.pull(self.out) @ back)
-        return shift
 
     def pull(self, solved: np.ndarray) -> np.ndarray:
         """``sum_r scale_r p_r``."""

@@ -229,7 +229,9 @@ class Plan:
         self._heaviest = heaviest.astype(np.float32)  # for `__str__`
         #: The rows whose solution is zero.
         self.empty = np.flatnonzero(self.kind == EMPTY)
-        longest_first = self._by_block(np.argsort(-n, kind="stable"))
+        longest_first = np.argsort(-n, kind="stable")
+        if len(self._cuts) > 2:  # within their blocks
+            longest_first = longest_first[np.argsort(self._block_of(longest_first), kind="stable")]
         weighted = longest_first[self.kind[longest_first] & FACTORED >= DUAL]
         #: None where no row is improved by steps: solutions of diagonal rows are exact at the price of one.
         self.steps = steps if len(weighted) else None
@@ -258,12 +260,6 @@ class Plan:
 
     def _block_of(self, rows: np.ndarray) -> np.ndarray:
         return np.searchsorted(self._cuts, rows, side="right") - 1
-
-    def _by_block(self, order: np.ndarray) -> np.ndarray:
-        """Rows in the same order within their blocks."""
-        if len(self._cuts) == 2:
-            return order
-        return order[np.argsort(self._block_of(order), kind="stable")]
 
     def _read(self, cuts: np.ndarray | None = None) -> Iterator[tuple[slice, Rows]]:
         for start, stop, matrix in self.matrix.blocks(self._cuts if cuts is None else cuts):

@@ -72,9 +72,11 @@ def user_factors(
     _turn(table, vectors * lengths, n_threads)
     # What lies beyond the factors goes back to the system.
     memory: Any = table.base
-    n_rows, begin = len(table), table.ctypes.data - memory.ctypes.data
-    _pack(table, n_factors)
-    del table
+    n_rows, begin, flat = len(table), table.ctypes.data - memory.ctypes.data, table.reshape(-1)
+    for start in range(0, n_rows, _AT_ONCE):  # the first columns move to the front of the memory
+        block = table[start : start + _AT_ONCE, :n_factors].copy()
+        flat[start * n_factors : start * n_factors + block.size] = block.reshape(-1)
+    del table, flat
     memory.resize(begin + n_rows * n_factors * dtype.itemsize, refcheck=False)
     factors = memory[begin:].view(dtype).reshape(n_rows, n_factors)
     if rank < n_factors:
@@ -140,11 +142,3 @@ def _whitener(G: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 def _turn(table: np.ndarray, matrix: np.ndarray, n_threads: int) -> None:
     gram.multiply(table, np.ascontiguousarray(matrix, table.dtype), table, n_threads)
-
-
-def _pack(table: np.ndarray, n_columns: int) -> None:
-    """Move the first columns of a table to the front of its memory, as a table of so many columns."""
-    flat, n = table.reshape(-1), n_columns
-    for start in range(0, len(table), _AT_ONCE):
-        block = table[start : start + _AT_ONCE, :n].copy()
-        flat[start * n : start * n + block.size] = block.reshape(-1)

@@ -120,8 +120,6 @@ def check_parameters(model: Any, asked: Mapping[str, Any]) -> np.dtype:
         check_real("init_scale", model.init_scale, 0.0, open_min=True)
     or_auto(check_real, "feature_reg", model.feature_reg, 0.0, open_min=True)
     _refuse(model, _conflicts(model, asked))
-    if model.solver == "svd":
-        closed_form.check_closed_form(get_loss(model.loss), model.reg_exponent)
     return np.dtype(dtype_name(model.dtype))
 
 
@@ -155,6 +153,9 @@ def _conflicts(model: Any, asked: Mapping[str, Any]) -> _Conflicts:
             (model.n_iter != AUTO and model.n_iter <= hard.warmup, few),
         ):
             yield "hard_negatives", wrong, f"{why}; leave them None"
+    lacks = get_loss(model.loss).lacks_closed_form()
+    lacks = "it needs reg_exponent=1" if lacks is None and model.reg_exponent != 1 else lacks
+    yield "solver", svd and lacks, f"the closed form is that of RG2 or RGX with alpha=0: {lacks}"
     yield "init", svd and model.init != AUTO, "solver='svd' starts from nothing; leave it 'auto'"
     yield "checkpoint", svd and stored, "solver='svd' has no iterations to write down"
     why = "it has no iterations for validation, callbacks or early_stopping to watch: leave them out"
@@ -210,8 +211,8 @@ def check_memory(
 
 def taken(model: Any, problem: Problem, init: str) -> dict[str, Any]:
     """What took the place of "auto", by name."""
-    given = get_loss(model.loss).get_params()
-    chosen: dict[str, Any] = {k: v for k, v in problem.loss.get_params().items() if given[k] == AUTO}
+    auto = [k for k, v in get_loss(model.loss).get_params().items() if isinstance(v, str) and v == AUTO]
+    chosen: dict[str, Any] = {name: getattr(problem.loss, name) for name in auto}
     if model.reg == AUTO:
         chosen["reg"] = problem.reg
     if model.init == AUTO and init != WARM and model.solver != "svd":

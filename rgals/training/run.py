@@ -10,7 +10,7 @@ import numpy as np
 
 from rgals.matrix.csr import CSR
 from rgals.metrics._served import sample_users
-from rgals.metrics._table import parse
+from rgals.metrics._table import DISLIKES, parse
 from rgals.metrics.evaluation import evaluate
 from rgals.runtime.aligned import read_only
 from rgals.runtime.errors import ParameterError
@@ -128,6 +128,8 @@ class Watch:
             # A sample of users is the same in every iteration and every fit.
             self.users = sample_users(held_out, getattr(model, "validation_users", None))
         self.keeps = held_out is not None and model.early_stopping
+        if self.keeps and parse(model.metric).needs == DISLIKES:
+            raise ParameterError("metric", model.metric, "early stopping keeps the largest: 'ndcg@10'")
         self.best: Best = -np.inf, 0, {}
 
     def __call__(self, now: Iteration) -> bool:

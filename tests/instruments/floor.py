@@ -32,3 +32,7 @@ class Floor(Loss):
             user_terms=np.tile(own, (n_users, 1)),
             item_terms=np.ones((n_items, 4)),
         )
+
+    def constant(self, matrix, coefficients):
+        others = matrix.n_rows * matrix.n_cols - matrix.nnz
+        return matrix.nnz + self.weight * self.floor**2 * others

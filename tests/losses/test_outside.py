@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,12 +13,12 @@ from instruments.floor import Floor
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
-from rgals import RGALS, ModelFileError, ParameterError
+from rgals import RGALS, InputTypeError, ModelFileError, ParameterError
 from rgals.compare import Effort, compare
 from rgals.datasets import make_implicit
-from rgals.losses import Degrees, rule
+from rgals.losses import Coefficients, Degrees, Loss, rule
 from rgals.matrix.validate import as_csr
-from rgals.model_selection import tune
+from rgals.model_selection import default_space, tune
 from rgals.solvers.cpu import CPUBackend
 
 
@@ -32,6 +33,81 @@ def dense_half_step(loss, matrix, fixed, ridge):
             weighted.T @ fixed + ridge[row] * np.eye(len(out[row])), weighted.T @ target[row]
         )
     return out
+
+
+class Targets(Loss):
+    """``sum_all g_x h_y (o_xy - a_x)^2 + sum_{y in I_x} v_xy (o_xy - b)^2``; a weight for every item."""
+
+    def __init__(self, b=3.0, item_weights=None, kind=np.float64):
+        self.b, self.item_weights, self.kind = b, item_weights, kind
+
+    def defaults(self, degrees, K):
+        return {"reg": 0.1, "b": -2.0, "item_weights": 0}
+
+    def parts(self, n_users, n_items):
+        weights = np.ones(n_items) if self.item_weights is None else self.item_weights
+        return np.arange(n_users) % 3, np.arange(n_users) % 4 - 1, weights
+
+    def coefficients(self, degrees):
+        g, a, h = self.parts(*degrees.shape)
+        return Coefficients(
+            g=g.tolist(),
+            h=np.asarray(h, self.kind),
+            t=g * a,
+            user_terms=np.tile(np.array([1, 0, self.b, 0], self.kind), (len(g), 1)),
+            item_terms=np.ones((len(h), 4), self.kind),
+        )
+
+
+def test_objectives_are_the_formulas_whatever_the_targets(rng):
+    V = rng.integers(1, 4, (9, 7)) * (rng.random((9, 7)) < 0.4)
+    P, Q = rng.standard_normal((9, 3)), rng.standard_normal((7, 3))
+    scores = P @ Q.T
+    floor = np.where(V > 0, (scores - 1) ** 2, 0.3 * (scores + 0.5) ** 2).sum()
+    assert Floor(0.3, -0.5).objective(V, P, Q) == pytest.approx(floor, rel=1e-12)
+    assert Floor(floor=-0.5).objective(V, P, Q) > 0  # a weight by its rule
+    own = Targets(item_weights=np.linspace(0.0, 2.0, 7))
+    g, a, h = own.parts(9, 7)
+    expected = (g[:, None] * h * (scores - a[:, None]) ** 2).sum() + (V * (scores - 3.0) ** 2).sum()
+    assert own.objective(V, P, Q) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int64])
+def test_coefficients_of_any_numbers_and_parameters_that_are_arrays(data, kind):
+    """Integers and float32 ended in an error of llvmlite, an array in one of numpy."""
+    weights = np.arange(100) % 3
+    fits = [RGALS(6, Targets(2.0, weights, own), n_iter=3, random_state=0) for own in (kind, np.float64)]
+    found, expected = (model.fit(data.matrix) for model in fits)
+    np.testing.assert_array_equal(found.user_factors_, expected.user_factors_)
+    assert found.objective(data.matrix) == pytest.approx(found.history_[-1]["objective"], rel=1e-5)
+    again = RGALS(6, random_state=0, n_iter=3).set_params(**found.params_).fit(data.matrix)
+    np.testing.assert_array_equal(again.user_factors_, expected.user_factors_)
+    space = {"K": 4, "b": (1.0, 2.0)}
+    tuned = tune(Targets(2.0, weights, kind), data, space, budget=1, refit=False)
+    assert tuned.params["item_weights"] is weights
+
+
+def test_a_rule_below_zero_is_searched_around(data):
+    space = default_space(Targets(), as_csr(data.matrix))
+    assert space["b"] == (-20.0, -0.2) and "item_weights" not in space
+    with pytest.raises(ParameterError, match=r"NoReg\.defaults: reg=None is not valid"):
+        RGALS(4, type("NoReg", (Floor,), {"defaults": lambda *args: {}})(0.1)).fit(data.matrix)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda found: None, "gives no Coefficients but None"),
+        (lambda found: replace(found, g=found.g.astype(str)), "g are of <U32; real numbers"),
+        (lambda found: replace(found, t=found.t * 1j), "t are of complex128; real numbers"),
+    ],
+)
+def test_what_are_no_coefficients_is_refused(data, given, message):
+    def coefficients(self, degrees):
+        return given(Floor.coefficients(self, degrees))
+
+    with pytest.raises(InputTypeError, match=f"the loss Odd: .*{message}"):
+        RGALS(4, type("Odd", (Floor,), {"coefficients": coefficients})(0.1)).fit(data.matrix)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

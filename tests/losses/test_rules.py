@@ -16,8 +16,8 @@ from rgals.losses import LOSSES, Degrees, Loss, rule, spectral_edge
 from rgals.matrix.cohesion import cohesion, largest_pull
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
-from rgals.model_selection import PROTOCOLS, split_interactions
-from rgals.runtime.errors import PrecisionWarning
+from rgals.model_selection import PROTOCOLS, default_space, split_interactions
+from rgals.runtime.errors import InputTypeError, PrecisionWarning
 
 KINDS = [RG2, RGX, IALS, WRMF]
 
@@ -50,6 +50,16 @@ def of_random_margins(n_users, n_items, skew, rng, mean=12.0):
 def by_chance(X):
     (users, items), n = X.shape, X.nnz
     return ((1 - users / n) * (1 - items / n)) ** 2
+
+
+def test_a_loss_is_named_in_any_way(matrix):
+    assert rule("IALS", matrix, 16) == rule(IALS, matrix, 16) == rule(IALS(), matrix, 16)
+    assert default_space("rg2", as_csr(matrix)) == default_space(RG2(), as_csr(matrix))
+    for wrong, message in (("als", "loss='als'"), (None, "not NoneType"), (RG2(alpha=-1), "RG2.alpha=-1")):
+        with pytest.raises((ParameterError, InputTypeError), match=message):
+            rule(wrong, matrix)
+    with pytest.raises(ParameterError, match="K=0"):
+        rule("rg2", matrix, 0)
 
 
 def test_cohesion_is_what_it_states(matrix):

@@ -25,6 +25,7 @@ from rgals import (
     RG2,
     RGALS,
     RGALSCV,
+    WRMF,
     HardNegatives,
     InsufficientMemoryError,
     Positions,
@@ -33,8 +34,8 @@ from rgals import (
 from rgals.datasets import make_implicit
 from rgals.losses import Degrees, rule
 from rgals.metrics import evaluate
-from rgals.model_selection import split_interactions
-from rgals.model_selection.tuning import engine, hard, judging
+from rgals.model_selection import split_interactions, tune
+from rgals.model_selection.tuning import engine, halving, hard, judging
 from rgals.model_selection.tuning import prepared as preparing
 from rgals.model_selection.tuning.cost import LEAST, fit_cost, judge_cost
 from rgals.model_selection.tuning.halving import TOP, Trial
@@ -107,6 +108,10 @@ def test_parameters_are_those_of_an_estimator(data):
     pipeline = Pipeline([("same", FunctionTransformer()), ("model", RGALSCV(**OPTIONS))])
     assert pipeline.fit_transform(data.matrix).shape == (150, 6)
     assert len(cross_val_score(RGALS(K=6, n_iter=3), data.matrix, cv=3)) == 3
+    # Notebooks, pipelines and searches ask for the tags: several losses ended in an InputTypeError.
+    assert "RGALSCV" in model._repr_html_() and model.__sklearn_tags__().input_tags.positive_only
+    several = [IALS(dislikes=True), WRMF(dislikes=True)]
+    assert not RGALSCV(loss=several).__sklearn_tags__().input_tags.positive_only
 
 
 # What it found.
@@ -509,6 +514,30 @@ def test_frames_keep_their_columns(data):
 def test_wrong_options_are_named(data, options, message):
     with pytest.raises(ParameterError, match=message):
         RGALSCV(**{**OPTIONS, **options}).fit(data)
+
+
+def test_dislikes_need_losses_that_take_them(data, monkeypatch):
+    """A list of such was refused; others were searched, and refused by the last fit."""
+    X = data.matrix.astype(float)
+    X.data[::9] = -1
+    several = [IALS(dislikes=True), WRMF(dislikes=True)]
+    found = RGALSCV(loss=several, **{**OPTIONS, "budget": 0.5}).fit(X)
+    assert found.loss_.dislikes and found.seen_.min() == -1
+    more = RGALSCV(loss=IALS(dislikes=True), **{**OPTIONS, "budget": 8}).fit(X)  # enough for hard negatives
+    assert more.loss_.dislikes and "hard_negatives" not in more.best_params_
+    with pytest.raises(ParameterError, match="space=.*they go with no dislikes"):
+        tune("ials", X, {"K": 4, "dislikes": True, "hard_negatives": [1.0]}, budget=1)
+    assert tune("ials", X, {"K": 4, "dislikes": True}, budget=1).model.loss_.dislikes
+    monkeypatch.setattr(halving, "_CHEAP", None)  # nothing is searched
+    for loss in ([IALS(dislikes=True), "rg2"], "rg2"):
+        with pytest.raises(InputError, match="Negative values"):
+            tune(loss, X, {"K": 4}, budget=1)
+        with pytest.raises(InputError, match="Negative values"):
+            RGALSCV(loss=loss, **OPTIONS).fit(X)
+    hidden = X.copy()
+    hidden.data = np.where(np.arange(X.nnz) % 9 < 2, X.data, 0)
+    with pytest.raises(InputError, match="Negative values"):
+        RGALSCV(**OPTIONS).fit(data.matrix - abs(hidden), validation=hidden)
 
 
 def test_no_loss_is_no_loss(data):

@@ -259,6 +259,22 @@ def test_user_split_checks_its_parameters(X, bad):
         list(UserSplit(**bad).split(X))
 
 
+@pytest.mark.parametrize("split", [split_interactions, UserSplit, InteractionSplit])
+def test_random_states_of_any_kind(X, split):
+    """A Generator was refused, by scikit-learn's error."""
+
+    def parts(random_state):
+        if split is split_interactions:
+            return split(X, random_state=random_state)[:2]
+        return next(iter(split(2, random_state=random_state).split(X)))[:2]
+
+    first, again = (parts(np.random.default_rng(5)) for _ in range(2))
+    assert (first[1] != again[1]).nnz == 0 and first[1].nnz > 0
+    for wrong in ("x", -1, 2**32):
+        with pytest.raises(ParameterError, match="random_state=.*a RandomState or a Generator"):
+            parts(wrong)
+
+
 def test_interaction_split_holds_everything_out_once(X):
     total = np.zeros(X.shape)
     n = np.diff(X.indptr)

@@ -34,7 +34,7 @@ from rgals.model_selection.tuning.halving import (
 )
 from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.space import OneOf, Range, make_space
-from rgals.runtime.errors import InputError, NumericalError, ParameterError
+from rgals.runtime.errors import InputError, InputTypeError, NumericalError, ParameterError
 
 TOP = len(LEVELS) - 1
 SMALL = {"K": 8, "user_exponent": 0.0, "item_exponent": 0.0}
@@ -117,6 +117,7 @@ def test_a_space_is_changed_by_the_caller_and_by_the_loss_object():
         ({"reg": []}, "at least one choice"),
         ({"K": [64, 32]}, "ascends"),
         ({"K": 0}, "ascends"),
+        ({"K": True}, "ascends"),
         ({"readout_exponent": []}, "one number, or a list"),
         ({"n_iter": 2.5}, "one integer, or a list"),
     ],
@@ -124,6 +125,13 @@ def test_a_space_is_changed_by_the_caller_and_by_the_loss_object():
 def test_a_wrong_space_is_named(given, message):
     with pytest.raises(ParameterError, match=message):
         space_of(given)
+
+
+def test_numbers_of_numpy_are_numbers():
+    """A range of float32 or of integers of numpy was no range."""
+    space = space_of({"reg": (np.float32(0.5), np.int64(2)), "n_iter": [np.int64(2)], "readout_exponent": 0})
+    assert space.dimensions["reg"] == Range(0.5, 2.0, True) and space.stops == (2,)
+    assert type(space.stops[0]) is int, "as a journal keeps it"
 
 
 # The search, on functions whose optimum is known.
@@ -369,6 +377,15 @@ def test_a_journal_is_taken_up_again(data, quiet, tmp_path, monkeypatch):
         tune("rg2", data, SMALL, metric="recall@5", **options)
 
 
+def test_a_journal_of_more_iterations_has_no_figures_of_fewer(data, quiet, tmp_path):
+    """Cheap fits of one iteration were taken for those of two and five."""
+    options = {"budget": 1, "journal": tmp_path / "trials.jsonl", "refit": False}
+    tune("ials", data, SMALL, **options)
+    found = tune("ials", data, SMALL, search=Search(n_iter=1), **options)
+    fresh = tune("ials", data, SMALL, search=Search(n_iter=1), budget=1, refit=False)
+    assert [row["ndcg@10"] for row in found.trials] == [row["ndcg@10"] for row in fresh.trials]
+
+
 def test_a_time_limit_ends_the_search(data, quiet, tmp_path):
     path = tmp_path / "trials.jsonl"
     with pytest.raises(InputError, match="time limit"):
@@ -400,12 +417,42 @@ def test_a_system_that_cannot_be_solved_counts_as_nothing(data, quiet, monkeypat
     [
         ({"budget": 0}, "budget"),
         ({"protocol": "by moon"}, "protocol"),
+        ({"random_state": 2**32}, "random_state"),
         ({"metric": "ndgc@10"}, "ndgc"),
     ],
 )
 def test_wrong_options_are_named(data, options, message):
     with pytest.raises(ParameterError, match=message):
         tune("rg2", data, SMALL, **{"budget": 1, **options})
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({"beta": (0.0, 1.5)}, "RGX.beta=1.5"),
+        ({"form": ["exact", "exakt"]}, "RGX.form='exakt'"),
+        ({"alpha": (-1, 0.0)}, "RGX.alpha=-1.0"),
+        ({"init": ["auto", "spectral"], "init_scale": 0.1}, "init_scale=0.1"),
+        ({"K": [4, 1 << 16]}, "K=65536"),
+    ],
+)
+def test_what_no_fit_takes_is_refused_before_the_first(data, space, message, monkeypatch):
+    monkeypatch.setattr(RGALS, "fit", None)
+    with pytest.raises(ParameterError, match=message):
+        tune("rgx", data, {"K": 4, **space}, budget=1)
+
+
+def test_what_are_no_records_is_refused(data):
+    with pytest.raises(InputTypeError, match="protocol must be a name or a Protocol, not dict"):
+        tune("rg2", data, SMALL, protocol={"core": 5})
+    with pytest.raises(InputTypeError, match=r"search of tune is a dict: write search=Search\(...\)"):
+        tune("rg2", data, SMALL, search={"n_iter": 5})
+
+
+def test_the_last_seed_has_splits_too(data):
+    """The seed of the second split was 2^32."""
+    first, second = (split_for_tuning(data, None, None, 2, None, 2**32 - 1).splits[k].hidden for k in (0, 1))
+    assert min(first.nnz, second.nnz) > 0 and not np.array_equal(first.indices, second.indices)
 
 
 @pytest.mark.parametrize(

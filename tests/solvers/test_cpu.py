@@ -15,7 +15,7 @@ from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import PrecisionWarning
 from rgals.solvers import plan
 from rgals.solvers.als import Problem
-from rgals.solvers.closed_form import check_closed_form, item_factors
+from rgals.solvers.closed_form import item_factors
 from rgals.solvers.cpu import CPUBackend
 from rgals.solvers.dense import DenseBackend
 
@@ -376,4 +376,4 @@ def test_svd_takes_spectra_of_equal_values(what, K):
 )
 def test_the_closed_form_refuses_what_has_none(loss, nu):
     with pytest.raises(ParameterError, match="svd"):
-        check_closed_form(loss, nu)
+        RGALS(2, loss, reg_exponent=nu, solver="svd").fit(np.eye(3))

@@ -475,3 +475,12 @@ def test_nothing_is_drawn_of_what_a_user_has():
     blocks = Blocks(hard, rows.row_counts, 3)
     pairs = draw(np.ones((1, 2)), np.ones((3, 2)), rows, blocks, np.random.default_rng(0), 1)
     assert pairs.nnz == 0 and pairs.shape == (1, 3)
+
+
+def test_what_was_taken_fits_the_same():
+    """With the number of iterations in place of "auto" the draws began earlier."""
+    options = {"K": 6, "hard_negatives": 1.0, "random_state": 0}
+    model = RGALS(**options).fit(interactions())
+    assert model.params_["n_iter"] == "auto" and model.n_iter_ == 16
+    again = RGALS(**options).set_params(**model.params_).fit(interactions())
+    np.testing.assert_array_equal(again.user_factors_, model.user_factors_)

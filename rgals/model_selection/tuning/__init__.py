@@ -235,7 +235,7 @@ def tune(
     losses = read_losses(loss)
     check_real("budget", budget, 0.0, open_min=True)
     check_choice("values", values, VALUES)
-    check_int("random_state", random_state, 0)
+    check_int("random_state", random_state, 0, 2**32 - 1)
     X = given(X, columns)
     if validation is not None:
         validation = given(validation, columns, "validation")

@@ -9,6 +9,7 @@ import numpy as np
 
 from rgals.files.journal import Journal
 from rgals.losses import LOSSES, Loss, get_loss
+from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import Weighting
 from rgals.metrics._table import DISLIKES, parse
 from rgals.model_selection.tuning import ages, hard
@@ -106,6 +107,10 @@ def find(question: Question) -> Found:
         same = prepared, metric, question.common, question.journal, question.deadline, say, ahead
         named = zip(losses.items(), spaces, strict=True)
         measures = [Measurement(one, name, space, *same) for (name, one), space in named]
+        for measure in measures:
+            measure.check()
+            if prepared.whole.has_dislikes and not measure.space.fixed.get("dislikes", measure.loss.dislikes):
+                as_csr(prepared.final)  # refuses them
         # The last fit is paid for by the budget too, and so are the weights of hard negatives.
         kept = max(hard.reserve(measure, SHARE * question.budget) for measure in measures)
         for_ages = max(ages.reserve(measure, SHARE * question.budget) for measure in measures)

@@ -48,7 +48,8 @@ class Look:
     def end(self, model: RGALS) -> None:
         """Judge what the fit ended with, early or not."""
         for stop in sorted(self.stops - set(self.figures)):
-            self._judge(stop, factors_of(model, self.split))
+            users = model.transform(self.split.told) if self.split.fold_in else model.user_factors_
+            self._judge(stop, (users, model.item_factors_))
 
     def _judge(self, iteration: int, factors: Factors) -> None:
         self.judged += 1
@@ -89,12 +90,6 @@ def outwards(judged: Callable[[int], float], n: int, first: int) -> int:
         if found != first:
             break
     return found
-
-
-def factors_of(model: RGALS, split: Fold) -> Factors:
-    """Factors of the judged users' rows, and of the items."""
-    users = model.transform(split.told) if split.fold_in else model.user_factors_
-    return users, model.item_factors_
 
 
 def each_user(factors: Factors, split: Fold, metric: str, n_jobs: int | None) -> np.ndarray:

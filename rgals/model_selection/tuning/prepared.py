@@ -15,7 +15,7 @@ from rgals.matrix.validate import as_csr
 from rgals.metrics._served import sample_users
 from rgals.model_selection.protocol import PROTOCOLS, Parts, Protocol
 from rgals.model_selection.tuning.cost import LEAST, fit_cost
-from rgals.runtime.errors import InputError, ParameterError
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 from rgals.runtime.lazy import cached_property
 
 _LARGE = 1_000_000  # interactions beyond which cheap fits see a sample of the users,
@@ -85,6 +85,8 @@ def split_for_tuning(
         if protocol not in PROTOCOLS:
             raise ParameterError("protocol", protocol, "choose from " + ", ".join(map(repr, PROTOCOLS)))
         protocol = PROTOCOLS[protocol]
+    if not isinstance(protocol, Protocol | None):
+        raise InputTypeError(f"protocol must be a name or a Protocol, not {type(protocol).__name__}")
     X, parts = given(X), None
     user_ids, item_ids = X.user_ids, X.item_ids
     if protocol is not None:
@@ -122,10 +124,10 @@ def split_for_tuning(
             final = TimedMatrix.of(whole.to_scipy(), times_of(whole))
             later = _fold(told, told, hidden, max_users, seed, False)
     pairs = [(train, held_out)]
-    share = held_out.nnz / final.nnz
+    share = held_out.nnz / max(final.nnz, 1)
     for k in range(1, repeats):
         # Drawn from training and validation together: the test part of a protocol stays untouched.
-        more = split_interactions(final, (1 - share, share), random_state=seed + k)
+        more = split_interactions(final, (1 - share, share), random_state=(seed + k) % 2**32)
         pairs.append((more[0], more[1]))
     splits = [_fold(told, told, hidden, max_users, seed, False) for told, hidden in pairs]
     return Prepared(splits, final, parts, user_ids, item_ids, later)

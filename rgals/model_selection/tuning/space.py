@@ -4,11 +4,12 @@ import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
-from rgals.losses import AUTO, Loss, rule
+from rgals.losses import AUTO, Loss, get_loss, rule
 from rgals.matrix.csr import CSR
 from rgals.runtime.errors import ParameterError
 
@@ -146,14 +147,14 @@ class Space:
         return tuple(found)
 
 
-def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
+def default_space(loss: str | Loss, X: CSR) -> dict[str, Any]:
     """Where good values of a loss's parameters lie for a matrix of this shape and density.
 
     The ranges are centred on `rgals.losses.rule` and reach a factor of 10 to either side, of ``reg`` 6.
 
     Parameters
     ----------
-    loss : Loss
+    loss : str or Loss
     X : CSR
         Training interactions.
 
@@ -171,15 +172,15 @@ def default_space(loss: Loss, X: CSR) -> dict[str, Any]:
     >>> sorted(default_space(IALS(), X))
     ['K', 'alpha0', 'item_exponent', 'readout_exponent', 'reg', 'reg_exponent', 'user_exponent']
     """
-    small = min(X.shape)
+    loss, small = get_loss(loss), min(X.shape)
     ladder = [K for K in (64, 128, 256, 512, 1024) if small >= K] or [max(1, small // 2)]
     centre = rule(loss, X, ladder[0])
     space: dict[str, Any] = {}
     for name, value in centre.items():
-        if not name.endswith("_exponent"):
+        if value and not name.endswith("_exponent"):
             reach = _REACH.get(name, _FAR)
             low = float(f"{value / reach:.4g}")
-            space[name] = low, low * reach * reach
+            space[name] = tuple(sorted((low, low * reach * reach)))
     known = inspect.signature(type(loss)).parameters
     space |= {name: value for name, value in _EXPONENTS.items() if name in known}
     return {**space, "reg_exponent": 1.0, "readout_exponent": list(READOUTS), "K": ladder}
@@ -189,7 +190,7 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any]) -> Space:
     """The default space of a loss, changed by what the caller gave and by what the loss object sets."""
     names = list(inspect.signature(type(loss)).parameters)
     defaults = type(loss)().get_params()
-    chosen = {name: value for name, value in loss.get_params().items() if value != defaults[name]}
+    chosen = {k: v for k, v in loss.get_params().items() if not np.array_equal(v, defaults[k])}
     space: dict[str, Any] = {**default_space(loss, X), **chosen}
     for name, value in given.items():
         if name not in names and name not in OF_MODEL:
@@ -199,8 +200,10 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any]) -> Space:
     fixed: dict[str, Any] = {}
     ladder = _ladder(space.pop("K"), X)
     readouts = _listed("readout_exponent", space.pop("readout_exponent"), -1.0, 1.0)
-    stops = _listed("n_iter", space.pop("n_iter", []), 1, 1 << 30, int)
+    stops = _listed("n_iter", space.pop("n_iter", []), 1, 1 << 30, Integral)
     weights = _listed("hard_negatives", space.pop("hard_negatives", 0.0), 0.0, math.inf)
+    if any(weights) and space.get("dislikes", loss.dislikes) is not False:
+        raise ParameterError("space", {"hard_negatives": list(weights)}, "they go with no dislikes")
     ages = space.pop("half_life", None)
     ages = ages.tolist() if isinstance(ages, np.ndarray) else ages
     half_lives = tuple(ages) if isinstance(ages, list) else () if ages in (None, 0) else (ages,)
@@ -217,19 +220,19 @@ def make_space(loss: Loss, X: CSR, given: Mapping[str, Any]) -> Space:
     return Space(dimensions, fixed, centre, ladder, readouts, stops, weights, half_lives)
 
 
-def _listed(name: str, given: Any, low: float, high: float, kind: Any = int | float) -> tuple[Any, ...]:
+def _listed(name: str, given: Any, low: float, high: float, kind: Any = Real) -> tuple[Any, ...]:
     """Values that are judged on every fit: one, or a list of them."""
     values = given if isinstance(given, list) else [given]
     good = all(isinstance(v, kind) and not isinstance(v, bool) and low <= v <= high for v in values)
     if not good or (name == "readout_exponent" and not values):
-        what = "integer" if kind is int else "number"
+        what = "number" if kind is Real else "integer"
         raise ParameterError("space", {name: given}, f"give one {what}, or a list, of {low:g} to {high:g}")
-    return tuple(sorted(set(values)))
+    return tuple(sorted({v.item() if isinstance(v, np.generic) else v for v in values}))
 
 
 def _range(name: str, value: tuple) -> Range:
-    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in value)
-    if len(value) != 2 or not numbers or not all(map(math.isfinite, value)) or value[0] >= value[1]:
+    good = all(isinstance(v, Real) and not isinstance(v, bool) for v in value)
+    if len(value) != 2 or not good or not all(map(math.isfinite, value)) or value[0] >= value[1]:
         advice = "a tuple is a range (low, high) with low < high; give choices as a list, a fixed value bare"
         raise ParameterError("space", {name: value}, advice)
     low, high = map(float, value)
@@ -242,7 +245,9 @@ def _ladder(given: Any, X: CSR) -> tuple[int, ...]:
         steps = range(int(math.log2(_MOST // _FIRST)) + 1)
         return tuple(_FIRST << k for k in steps if _FIRST << k <= small) or (max(1, small // 2),)
     values = given if isinstance(given, list) else [given]
-    good = bool(values) and all(isinstance(K, int | np.integer) and K >= 1 for K in values)
+    good = bool(values) and all(
+        isinstance(K, int | np.integer) and not isinstance(K, bool) and K >= 1 for K in values
+    )
     if not good or sorted(set(values)) != list(values):
         advice = "give one integer, a list that ascends: 64, 128, 256, or 'auto'"
         raise ParameterError("space", {"K": given}, advice)

@@ -18,7 +18,7 @@ from rgals.model_selection.tuning.cost import fit_cost, judge_cost
 from rgals.model_selection.tuning.halving import TOP, OutOfTimeError, Trial, size
 from rgals.model_selection.tuning.judging import Look, beyond_noise
 from rgals.model_selection.tuning.prepared import Fold, Prepared
-from rgals.model_selection.tuning.space import OF_MODEL, Space
+from rgals.model_selection.tuning.space import OF_MODEL, Range, Space
 from rgals.runtime.errors import NumericalError, PrecisionWarning
 from rgals.solvers.hard_negatives import HardNegatives
 from rgals.training.fit import DRAWS
@@ -59,7 +59,8 @@ class Measurement:
     def __call__(self, params: dict[str, Any], level: int) -> Trial:
         """Mean of the metric over the splits; 0 where a system could not be solved."""
         asked = {"params": params, "stops": self.iterations, "readouts": self.space.readouts}
-        key = [self.name, level, asked if level == TOP else params]
+        ended = size(level, 1, 1 << 30)[1] <= self.iterations[-1]  # by its level, whatever n_iter is
+        key = [self.name, level, params if ended else asked]
         splits = self.prepared.searched if level == TOP else self.prepared.cheap
         return self._recorded(key, params, level, splits)
 
@@ -165,6 +166,13 @@ class Measurement:
             self._rules[key] = rule(self.loss, weighted, K)
         return {**self.space.carried(params, self._rules[key]), "K": K}
 
+    def check(self) -> None:
+        """Refuse what no fit takes before the first: ends of ranges, choices, the largest K."""
+        middle = {**self.space.params(self.space.middle), "K": self.space.ladder[-1]}
+        for name, d in self.space.dimensions.items():
+            for value in (d.low, d.high) if isinstance(d, Range) else d.options:
+                self._model({**middle, name: value})._check({})
+
     def _model(self, params: dict[str, Any]) -> RGALS:
         return RGALS(**{**self.common, **of_estimator(self.loss, params)})
 
@@ -193,7 +201,8 @@ class Measurement:
         if taken is not None:
             best, exponents = taken["n_iter"], (taken["readout_exponent"],)
         weight = params.get("hard_negatives", 0.0)
-        reference = level == TOP and not weight and all(params[name] == v for name, v in middle.items())
+        same = all(params[k] == middle[k] for k in self.space.dimensions)
+        reference = level == TOP and not weight and same
         looks: list[Look] = []
         started = time.perf_counter()
         for k, split in enumerate(splits):

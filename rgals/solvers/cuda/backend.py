@@ -136,7 +136,9 @@ class _HalfStep:
         systems = Systems(self.device, self.room, self.plan, self.rotated, self._up(self.d), self.out)
         if coupled:
             if self.steps is None:
-                shift = self._coupling(systems)
+                self._solve(systems, self.s, with_inverse=True)
+                B = self.device.download(systems.inverse)
+                shift = coupling_shift(B, self._pull(), self.side.interaction, self.d)
             else:  # the concave shared term lies below its tangent at the current factors
                 shift = self.side.interaction * self.d * self._pull()
             value = self._solve(systems, self.s + shift)
@@ -243,11 +245,6 @@ class _HalfStep:
     def _raise(self, systems: Systems) -> None:
         if bool(systems.info.any()):
             raise_for_rows(self.device.download(systems.info), np.dtype(self.dtype))
-
-    def _coupling(self, systems: Systems) -> np.ndarray:
-        self._solve(systems, self.s, with_inverse=True)
-        B = self.device.download(systems.inverse)
-        return coupling_shift(B, self._pull(), self.side.interaction, self.d)
 
     def _pull(self) -> np.ndarray:
         """``sum_r scale_r p_r``."""

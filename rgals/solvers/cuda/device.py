@@ -108,14 +108,6 @@ class Device:
         """A context in which this is the current device."""
         return self.xp.cuda.Device(self.ordinal)
 
-    def name(self) -> str:
-        """What the driver calls the device."""
-        return self.xp.cuda.runtime.getDeviceProperties(self.ordinal)["name"].decode()
-
-    def synchronize(self) -> None:
-        """Wait until the device has done all that it was told."""
-        self.xp.cuda.runtime.deviceSynchronize()
-
     # ------------------------------------------------------------------ memory
 
     @property
