@@ -228,6 +228,21 @@ def test_a_limit_of_the_address_space_gives_a_typed_error():
         assert answer["fits afterwards"]
 
 
+def test_the_first_fit_needs_addresses_for_libraries_and_threads(monkeypatch):
+    # OpenBLAS, which gets none for its buffers, waits for ever, and LLVM ends the process.
+    X, model = interactions(60, 30), RGALS(K=4, n_iter=1, n_jobs=1)
+    monkeypatch.setattr(_memory, "available_bytes", lambda: 100 << 20)
+    monkeypatch.setattr(_memory, "_own_limit", lambda: 100 << 20)
+    monkeypatch.setattr(_memory, "_have_fitted", False)
+    words = "240.0 MiB of addresses for libraries and 1 threads, but its limit leaves 100.0 MiB; raise ulimit"
+    with pytest.raises(InsufficientMemoryError, match=words):
+        model.fit(X)
+    with monkeypatch.context() as patch:
+        patch.setattr(_memory, "_own_limit", lambda: None)
+        model.fit(X)
+    model.fit(X)  # what it needs besides is there now
+
+
 def test_a_memory_error_anywhere_in_a_fit_is_typed(monkeypatch):
     X = interactions(60, 30)
 
