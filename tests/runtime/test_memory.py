@@ -111,6 +111,21 @@ def test_margins_of_the_items_take_no_copy_of_the_interactions():
     assert (matrix.col_counts == np.bincount(indices)).all()
 
 
+def test_margins_of_the_users_take_no_copy_of_the_interactions_and_are_those_of_all_at_once():
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(3, 1 << 20)
+    counts[[0, 5, -1]], counts[7] = 0, 3 << 20  # longer than what is converted at once
+    values = rng.random(counts.sum()).astype(np.float32)
+    indptr = np.append(0, np.cumsum(counts))
+    matrix = CSR(indptr, np.zeros(len(values), np.int32), values, 5)
+    assert peak_of(lambda: matrix.row_sums) < 8 * len(values)
+    filled = np.flatnonzero(counts)
+    whole = np.add.reduceat(values, indptr[filled], dtype=np.float64)
+    assert (matrix.row_sums[filled] == whole).all()
+    assert not matrix.row_sums[counts == 0].any()
+    assert CSR(indptr[:2], values[:0].astype(np.int32), values[:0], 5).row_sums.tolist() == [0.0]
+
+
 # ------------------------------------------------------------------ what there is
 
 
