@@ -84,7 +84,8 @@ def warmup(*, n_jobs: int | None = None, verbose: int = 0, jobs: Sequence[Job] =
     folder = rows._run._cache.cache_path
     if folder is None or not os.access(folder, os.W_OK):
         advice = "set NUMBA_CACHE_DIR to a folder that can, before Python starts, here and where rgals runs"
-        raise RgalsError(f"compiled kernels cannot be kept: {folder or 'no folder'} can be written; {advice}")
+        where = "no folder can" if folder is None else f"{folder} cannot"
+        raise RgalsError(f"compiled kernels cannot be kept: {where} be written; {advice}")
     compiled: dict[str, float] = {}
     n_processes = min(n_threads(n_jobs), len(jobs))
     with (

@@ -240,7 +240,7 @@ def test_import_compiles_nothing_and_loads_nothing_optional(bare):
     assert seen["compiled"] == []
     assert seen["environment_kept"]
     assert seen["tried"] == []
-    assert not list(bare.folder.rglob("*.nbi"))
+    assert not list(bare.folder.rglob("*.nbc"))
 
 
 def test_what_is_done_at_import_would_be_noticed(bare):

@@ -126,5 +126,11 @@ def test_the_command_says_what_and_whereto(monkeypatch, capsys):
 
 def test_without_a_folder_to_write_to_it_says_what_to_set(monkeypatch):
     monkeypatch.setattr(rows._run._cache, "_cache_path", None)
-    with pytest.raises(RgalsError, match="NUMBA_CACHE_DIR"):
+    with pytest.raises(RgalsError, match="no folder can be written; set NUMBA_CACHE_DIR"):
+        warm.warmup()
+
+
+def test_a_folder_that_cannot_be_written_is_named_as_such(monkeypatch):
+    monkeypatch.setattr(rows._run._cache, "_cache_path", "/of another user")
+    with pytest.raises(RgalsError, match="/of another user cannot be written; set NUMBA_CACHE_DIR"):
         warm.warmup()

@@ -128,8 +128,13 @@ class CSR:
             return self.row_counts.astype(np.float64)
         sums = np.zeros(self.n_rows)
         filled = np.flatnonzero(self.row_counts)
-        if len(filled):
-            sums[filled] = np.add.reduceat(self.values, self.indptr[filled], dtype=np.float64)
+        starts = np.append(self.indptr[filled], self.nnz)
+        for first in range(0, self.nnz, _CHUNK):  # numpy takes a copy in float64; of whole rows, for their bits
+            some = slice(*np.searchsorted(starts[:-1], (first, first + _CHUNK)))
+            if some.start < some.stop:
+                values = self.values[starts[some.start] : starts[some.stop]]
+                at = starts[some] - starts[some.start]
+                sums[filled[some]] = np.add.reduceat(values, at, dtype=np.float64)
         return sums
 
     @property

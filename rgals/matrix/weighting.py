@@ -143,8 +143,7 @@ class Weighting:
         chunk = 56 * min(matrix.nnz, _CHUNK)
         if isinstance(matrix, StoredCSR):
             return chunk
-        sums = 8 * matrix.nnz if self.kind == "bm25" else 0  # the users' sums, before there are weights
-        return max(matrix.nnz * matrix.values.itemsize + chunk, sums)
+        return matrix.nnz * matrix.values.itemsize + chunk
 
     def _keeps(self, matrix: CSR) -> bool:
         return self.kind == "raw" or (self.kind == "binary" and matrix.is_binary)

@@ -12,7 +12,9 @@ import functools
 import hashlib
 import inspect
 import os
+import pickle
 import re
+import secrets
 import signal
 import tempfile
 import threading
@@ -31,6 +33,7 @@ import numpy as np
 from numba.core import caching
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
+from numba.core.serialize import dumps
 
 #: Settings of numba that change code and that its own key leaves out.
 _SETTINGS = [
@@ -39,6 +42,7 @@ _SETTINGS = [
     "DISABLE_INTEL_SVML", "USING_SVML", "PARFOR_MAX_TUPLE_SIZE", "DEBUG_NRT", "NRT_STATS",
 ]  # fmt: skip
 _DAY = 24 * 3600.0  # seconds
+_LENGTH = hashlib.sha256().digest_size
 
 
 @functools.cache
@@ -134,28 +138,29 @@ def _get_numba_ready() -> None:
 
 
 class Entries:
-    """The cache files of a function: an index and a data file for every signature, processor and setting."""
+    """The cache files of a function: one for every signature, processor and setting; its digest, and code."""
 
-    # Stands in for `numba.core.caching.IndexDataCacheFile`, which has one index for all of them. `sources`
-    # are the files that the function's code comes from, as they are now.
+    # Stands in for `numba.core.caching.IndexDataCacheFile`, which has one index for all of them, and reads
+    # what a machine that lost its power left as if it were whole. `sources` are the files that the function's
+    # code comes from, as they are now.
 
     def __init__(self, cache: Any, sources: tuple[Path, ...]) -> None:
         self._python, self._folder = cache._py_func, cache.cache_path
         self._function = cache._impl.filename_base
         self._sources, self._stamp = sources, _stamp_at_first(sources)
 
-    def _entry(self, folder: str, key: tuple) -> caching.IndexDataCacheFile:
+    def _path(self, folder: str, key: tuple) -> Path:
         settings = [str(getattr(numba.config, name, None)) for name in _SETTINGS]
         digest = _digest(self._stamp, settings, _processor(), key)
-        return caching.IndexDataCacheFile(folder, f"{self._function}-{self._stamp}-{digest}", digest)
+        return Path(folder, f"{self._function}-{self._stamp}-{digest}.nbc")
 
     def load(self, key: tuple) -> Any:
         """What was saved, or None."""
         for folder in chain([self._folder], _folders(self._python)):
             with suppress(OSError):  # somebody else's, who lets nobody read it
-                data = self._entry(folder, key).load(key)
-                if data is not None:
-                    return data
+                content = self._path(folder, key).read_bytes()
+                if hashlib.sha256(content[_LENGTH:]).digest() == content[:_LENGTH]:
+                    return pickle.loads(content[_LENGTH:])
         _get_numba_ready()  # to compile it
         return None
 
@@ -163,23 +168,29 @@ class Entries:
         """Write an entry."""
         if stamp(self._sources) != self._stamp:
             return  # edited since it was imported: nobody knows from what this process compiles
+        path, code = self._path(self._folder, key), dumps(data)
+        temporary = path.with_suffix(f".{secrets.token_hex(8)}")
         try:
             os.makedirs(self._folder, exist_ok=True)
-            self._entry(self._folder, key).save(key, data)
+            try:
+                temporary.write_bytes(hashlib.sha256(code).digest() + code)
+                os.replace(temporary, path)
+            finally:
+                temporary.unlink(missing_ok=True)
             _remove_old(self._folder, self._function.rpartition(".")[2], self._stamp)
         except OSError as error:
             warn_uncached(f"{self._folder}: {error.strerror}. Set NUMBA_CACHE_DIR before Python starts")
 
     def flush(self) -> None:
         """Forget all entries."""
-        for path in Path(self._folder).glob(f"{self._function}-{self._stamp}-*.nb[ic]"):
+        for path in Path(self._folder).glob(f"{self._function}-{self._stamp}-*.nbc"):
             path.unlink(missing_ok=True)
 
 
 @functools.cache
 def _remove_old(folder: str, python: str, stamp: str) -> None:
     """Remove entries of other sources, once in a process; those of a day stay, as others may share them."""
-    named = re.compile(rf".*\.{python}-([0-9a-f]{{16}})-[0-9a-f]{{16}}\.(1\.nbc|nbi)")
+    named = re.compile(rf".*\.{python}-([0-9a-f]{{16}})-[0-9a-f]{{16}}\.(1\.nbc|nbc|nbi)")
     for path in Path(folder).iterdir():
         entry = named.fullmatch(path.name)
         if entry and entry[1] != stamp:

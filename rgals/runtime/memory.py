@@ -25,6 +25,10 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat")
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
+#: What the first fit takes of a limited address space besides: for compiled code and BLAS, and for each thread
+#: its stack and malloc's part. Without it LLVM ends the process, and OpenBLAS waits for ever.
+_LIBRARIES, _OF_THREAD = 160 << 20, 80 << 20
+_have_fitted = False
 #: What the running fit was predicted to need, and the words for it: of `admit`, for `typed_errors`.
 _admitted: ContextVar[tuple[int, str, str] | None] = ContextVar("admitted", default=None)
 
@@ -47,9 +51,14 @@ def require(needed: int, what: str, advice: str) -> None:
         raise InsufficientMemoryError(f"{what} needs about {readable(needed)} of memory, {most}; {advice}")
 
 
-def admit(needed: int, what: str, advice: str) -> None:
+def admit(needed: int, what: str, advice: str, threads: int = 1) -> None:
     """`require` for a whole fit: `typed_errors` names the same figure where memory runs out all the same."""
     require(needed, what, advice)
+    beside, left = _LIBRARIES + threads * _OF_THREAD, _own_limit()
+    if left is not None and needed + beside > left and not _have_fitted:
+        libraries = f"and, as the first, {readable(beside)} of addresses for libraries and {threads} threads"
+        most = f"but its limit leaves {readable(left)}; raise ulimit -v or lower n_jobs, or {advice}"
+        raise InsufficientMemoryError(f"{what} needs about {readable(needed)} {libraries}, {most}")
     _admitted.set((needed, what, advice))
 
 
@@ -58,9 +67,12 @@ def typed_errors(fit: _Fit) -> _Fit:
 
     @wraps(fit)
     def typed(*args: Any, **kwargs: Any) -> Any:
+        global _have_fitted
         token = _admitted.set(None)
         try:
-            return fit(*args, **kwargs)
+            fitted = fit(*args, **kwargs)
+            _have_fitted = _have_fitted or _admitted.get() is not None
+            return fitted
         except InsufficientMemoryError:
             raise
         except MemoryError as error:

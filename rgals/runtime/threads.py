@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numba
+from llvmlite.binding import ffi
+from numba.core.compiler_lock import global_compiler_lock
 from threadpoolctl import ThreadpoolController
 
 from rgals.runtime import cgroups
@@ -155,19 +157,32 @@ def hold_thread() -> None:
             limit.set(1)
 
 
+# A child would inherit the locks of other threads, which nobody there gives back, and what they change half
+# changed: forks wait until no thread compiles, loads compiled code or sets limits.
+_held_for_forks = global_compiler_lock, ffi.lib._lock, _blas_lock
+
+
+def _before_fork() -> None:
+    for lock in _held_for_forks:
+        lock.__enter__()
+
+
+def _after_fork() -> None:
+    for lock in reversed(_held_for_forks):
+        lock.__exit__(None, None, None)
+
+
 def _after_fork_in_child() -> None:
-    """Make a forked child usable: what other threads held at the fork is nobody's here."""
-    global _blas_lock
-    _blas_lock = threading.RLock()
+    """What other threads held at the fork is nobody's here."""
+    _after_fork()
     for holder, (_, thread) in list(_by_process.holders.items()):
         if thread != threading.get_ident():
             _by_process.remove(holder)
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no forks
-    # They wait until no thread is setting limits: a child would inherit the locks that BLAS takes for it.
-    _of_parent = {"before": lambda: _blas_lock.acquire(), "after_in_parent": lambda: _blas_lock.release()}
-    os.register_at_fork(**_of_parent, after_in_child=_after_fork_in_child)
+    of_parent = {"before": _before_fork, "after_in_parent": _after_fork}
+    os.register_at_fork(**of_parent, after_in_child=_after_fork_in_child)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from rgals.runtime import memory
 from rgals.runtime.aligned import empty
 from rgals.runtime.checks import check_random_state
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ValuesWarning
+from rgals.runtime.threads import n_threads
 from rgals.solvers.prior import Prior, prior_bytes
 
 HEAVY = 1.0  # spread of values from which "auto" takes none: that of exponential waiting times
@@ -215,6 +216,7 @@ def admit(needed: int, model: Any, matrix: CSR, dtype: Any, split: bool, *sizes:
         f"lower {' or '.join(('K', *(size.partition('=')[0] for size in sizes)))}"
         + (" or use dtype='float32'" if itemsize == 8 else "")
         + ", or fit fewer users and items",
+        n_threads(model.n_jobs),
     )
 
 

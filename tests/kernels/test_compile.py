@@ -156,10 +156,10 @@ def test_entries_of_two_processes_at_once_cannot_be_mixed_up(package):
     written = []
     for value in (1, 1.5):
         start(package)(value)
-        written.append({p.name: p.read_bytes() for p in (package / "__pycache__").glob("*.nb[ic]")})
+        written.append({p.name: p.read_bytes() for p in (package / "__pycache__").glob("*.nbc")})
         shutil.rmtree(package / "__pycache__")
     entries = [[file for file in files.items() if "entries" in file[0]] for files in written]
-    assert all(len(files) == 2 for files in entries)  # an index, and the code
+    assert all(len(files) == 1 for files in entries)
     for order in itertools.permutations([*entries[0], *entries[1]]):
         (package / "__pycache__").mkdir()
         for name, content in order:
@@ -169,24 +169,40 @@ def test_entries_of_two_processes_at_once_cannot_be_mixed_up(package):
         shutil.rmtree(package / "__pycache__")
 
 
-def test_an_index_without_its_data_is_no_entry(package):
+@pytest.mark.parametrize("damage", ["empty", "cut", "zeros at its end", "one bit"])
+def test_a_damaged_entry_is_compiled_again_and_replaced(package, damage):
+    """As a machine leaves it that loses its power, or a disk that fails."""
     start(package)(1)
     for path in (package / "__pycache__").glob("*.nbc"):
-        path.unlink()
-    assert start(package)(1) == 4
+        whole = path.read_bytes()
+        half = len(whole) // 2
+        path.write_bytes(
+            {
+                "empty": b"",
+                "cut": whole[:half],
+                "zeros at its end": whole[:half] + bytes(len(whole) - half),
+                "one bit": whole[:half] + bytes([whole[half] ^ 1]) + whole[half + 1 :],
+            }[damage]
+        )
+    again = start(package)
+    assert again(1) == 4
+    assert not was_cached(again)
+    again = start(package)
+    assert again(1) == 4
+    assert was_cached(again)
 
 
 def test_what_was_edited_after_its_import_is_not_cached(package):
     function = start(package)
     edit(package / "leaf.py", "x + 1", "x + 2")
     assert function(1) == 4  # compiled from what was imported
-    assert not list(package.rglob("*.nb[ic]"))
+    assert not list(package.rglob("*.nbc"))
     assert start(package)(1) == 6
 
 
 def test_entries_of_other_sources_go_when_they_are_a_day_old(package):
     def files():
-        return set((package / "__pycache__").glob("*.nb[ic]"))
+        return set((package / "__pycache__").glob("*.nbc"))
 
     start(package)(1)
     old = files()
@@ -194,13 +210,15 @@ def test_entries_of_other_sources_go_when_they_are_a_day_old(package):
     start(package)(1)
     young = files() - old
     assert len(young) == len(old) > 0
-    foreign = package / "__pycache__" / "somebody.else-3.py311.nbi"
-    foreign.write_text("")
-    for path in [*old, foreign]:
+    foreign = package / "__pycache__" / "somebody.else-3.py311.1.nbc"
+    older = [path.with_suffix(suffix) for path in old for suffix in (".nbi", ".1.nbc")]  # of release 0.2
+    for path in [foreign, *older]:
+        path.write_text("")
+    for path in [*old, *older, foreign]:
         os.utime(path, (1, 1))
     edit(package / "leaf.py", "x + 2", "x + 3")
     start(package)(1)
-    assert not files() & old
+    assert not files() & old and not any(path.exists() for path in older)
     assert young < files() and foreign in files()
 
 

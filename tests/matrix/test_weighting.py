@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 from helpers import interactions
 
-from rgals.matrix import weighting
+from rgals.matrix import csr, weighting
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import VALUES, Values, Weighting
 
@@ -94,8 +94,9 @@ def test_an_interaction_stays_one_however_small_its_value(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_is_predicted(kind, monkeypatch):
-    """The weights and, for BM25, the row of every entry; the rest is a chunk."""
-    monkeypatch.setattr(weighting, "_CHUNK", 1 << 12)
+    """The weights; the rest is a chunk."""
+    for module in (weighting, csr):
+        monkeypatch.setattr(module, "_CHUNK", 1 << 12)
     X = sp.random_array((2000, 500), density=0.3, format="csr", rng=np.random.default_rng(0))
     matrix = as_csr(X)
     made = Weighting.of(kind, matrix)

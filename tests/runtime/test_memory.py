@@ -111,6 +111,21 @@ def test_margins_of_the_items_take_no_copy_of_the_interactions():
     assert (matrix.col_counts == np.bincount(indices)).all()
 
 
+def test_margins_of_the_users_take_no_copy_of_the_interactions_and_are_those_of_all_at_once():
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(3, 1 << 20)
+    counts[[0, 5, -1]], counts[7] = 0, 3 << 20  # longer than what is converted at once
+    values = rng.random(counts.sum()).astype(np.float32)
+    indptr = np.append(0, np.cumsum(counts))
+    matrix = CSR(indptr, np.zeros(len(values), np.int32), values, 5)
+    assert peak_of(lambda: matrix.row_sums) < 8 * len(values)
+    filled = np.flatnonzero(counts)
+    whole = np.add.reduceat(values, indptr[filled], dtype=np.float64)
+    assert (matrix.row_sums[filled] == whole).all()
+    assert not matrix.row_sums[counts == 0].any()
+    assert CSR(indptr[:2], values[:0].astype(np.int32), values[:0], 5).row_sums.tolist() == [0.0]
+
+
 # ------------------------------------------------------------------ what there is
 
 
@@ -226,6 +241,21 @@ def test_a_limit_of_the_address_space_gives_a_typed_error():
         assert ran_out["predicted"] in ran_out["words"]
         assert "are available" in ran_out["words"]
         assert answer["fits afterwards"]
+
+
+def test_the_first_fit_needs_addresses_for_libraries_and_threads(monkeypatch):
+    # OpenBLAS, which gets none for its buffers, waits for ever, and LLVM ends the process.
+    X, model = interactions(60, 30), RGALS(K=4, n_iter=1, n_jobs=1)
+    monkeypatch.setattr(_memory, "available_bytes", lambda: 100 << 20)
+    monkeypatch.setattr(_memory, "_own_limit", lambda: 100 << 20)
+    monkeypatch.setattr(_memory, "_have_fitted", False)
+    words = "240.0 MiB of addresses for libraries and 1 threads, but its limit leaves 100.0 MiB; raise ulimit"
+    with pytest.raises(InsufficientMemoryError, match=words):
+        model.fit(X)
+    with monkeypatch.context() as patch:
+        patch.setattr(_memory, "_own_limit", lambda: None)
+        model.fit(X)
+    model.fit(X)  # what it needs besides is there now
 
 
 def test_a_memory_error_anywhere_in_a_fit_is_typed(monkeypatch):

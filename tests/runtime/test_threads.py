@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -17,6 +18,8 @@ import numpy as np
 import pytest
 from helpers import interactions
 from instruments.harness import POSIX
+from llvmlite.binding import ffi
+from numba.core.compiler_lock import global_compiler_lock
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from rgals import RGALS
@@ -204,6 +207,29 @@ assert blas() == {{3}}, blas()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+@POSIX
+@pytest.mark.parametrize("lock", [global_compiler_lock, ffi.lib._lock], ids=["numba", "llvmlite"])
+def test_a_child_that_is_forked_while_another_thread_compiles_can_compile(lock):
+    inside = threading.Event()
+
+    def compile_or_load():
+        with lock:
+            inside.set()
+            time.sleep(0.2)
+
+    other = threading.Thread(target=compile_or_load)
+    other.start()
+    inside.wait(60)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if lock._lock.acquire(timeout=5) else 1)
+    other.join()
+    assert os.waitpid(child, 0)[1] == 0, "it would wait for ever"
+    with ThreadPoolExecutor(1) as another:
+        free = another.submit(lambda: lock._lock.acquire(timeout=5) and not lock._lock.release()).result()
+    assert free, "the parent gave nothing back"
 
 
 @POSIX
