@@ -86,7 +86,8 @@ class DaskRGALS(RGALS):
     client_ : dask.distributed.Client
         What the fit ran on.
     history_, loss_, reg_, params_, n_iter_, solver_
-        As in `RGALS`. Other attributes and methods bring the model to the client, once, as `to_local` does.
+        As in `RGALS`. Other attributes and methods bring the model to the client, once, as `to_local` does;
+        updates (`partial_fit`, `forget_users`) leave it there alone.
 
     See Also
     --------
@@ -178,8 +179,8 @@ class DaskRGALS(RGALS):
             raise
         finally:
             graphs.forget()
+        self._snapshot = None
         self._remote, self.client_ = found, graphs.client
-        self.__dict__.pop("_snapshot", None)
         return self
 
     def _fit_on(
@@ -243,20 +244,31 @@ class DaskRGALS(RGALS):
 
     # ------------------------------------------------------------------ what is fitted
 
+    @property
+    def _snapshot(self) -> Any:
+        """The model in the client's memory, once it is there."""
+        return self.__dict__.get("_snapshot")
+
+    @_snapshot.setter
+    def _snapshot(self, state: FittedState | None) -> None:
+        # An update: what the workers hold is of the model before it.
+        self.__dict__.pop("_remote", None)
+        self.__dict__["_snapshot"] = state
+
     def _outline(self) -> FittedState:
         remote = getattr(self, "_remote", None)
         return super()._outline() if remote is None else remote.outline
 
     def _state(self) -> FittedState:
         remote: _Remote | None = getattr(self, "_remote", None)
-        if remote is not None and getattr(self, "_snapshot", None) is None:
+        if remote is not None and self._snapshot is None:
             graphs = remote.shards.graphs
             users, items = map(ClusterBackend(graphs).gather, (remote.users, remote.items))
             labels = [
                 of if of is None or isinstance(of, np.ndarray) else graphs.results([of])[0]
                 for of in remote.shards.labels
             ]
-            self._snapshot = replace(
+            self.__dict__["_snapshot"] = replace(
                 remote.outline,
                 user_factors=users,
                 item_factors=with_scale(items, remote.outline.item_scale),
@@ -316,7 +328,8 @@ class DaskRGALS(RGALS):
         Raises
         ------
         NotFittedError
-            There is no fit on a cluster; a loaded or unpickled model has `rgals.scoring.recommend_all`.
+            There is no fit on a cluster; a loaded, unpickled or updated model has
+            `rgals.scoring.recommend_all`.
         InputError
             The folder is not empty.
         """

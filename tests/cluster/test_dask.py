@@ -1,5 +1,6 @@
 """DaskRGALS on a real cluster of two processes: all kinds of input, the same bits, faults, refusals."""
 
+import copy
 import gc
 import os
 import pickle
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF, Checkpoint
 from rgals.cluster import DaskRGALS
@@ -210,6 +212,30 @@ def test_the_client_travels_in_no_copy(client, X, tmp_path):
         assert (other.user_factors_ == model.user_factors_).all()
         assert other.history_ == model.history_
     assert_close(DaskRGALS(**SETTING).fit(X), local, 1e-4)  # the client that was made last
+
+
+def test_updates_are_of_the_model_of_the_cluster_and_end_it_there(client, frame, tmp_path):
+    local = RGALS(**SETTING).fit(frame)
+    today = frame[:3].assign(user=["new", "u001", "u002"])
+    for update in (
+        lambda model: model.partial_fit(today),
+        lambda model: model.forget_users(["u003"]),
+        lambda model: model.forget_items([7]),
+    ):
+        model, expected = update(fit(client, frame)), update(copy.copy(local))
+        assert model.user_ids_.tolist() == expected.user_ids_.tolist()
+        assert model.item_ids_.tolist() == expected.item_ids_.tolist()
+        assert_close(model, expected)
+        with pytest.raises(NotFittedError, match="rgals.scoring.recommend_all"):  # what it has is of before
+            model.recommend_all(tmp_path)
+        refitted = model.fit(frame)
+        assert "u003" in refitted.user_ids_ and refitted.recommend_all(tmp_path / str(id(model))).users == 240
+    gc.collect()
+    deadline = time.monotonic() + 30
+    del model, refitted
+    while any("rgals-users" in str(k) for k in client.run_on_scheduler(_keys)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 REFUSED = {"solver": "pcg", "device": "cuda", "hard_negatives": 0.1, "early_stopping": True}
