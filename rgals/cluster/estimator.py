@@ -131,7 +131,8 @@ class DaskRGALS(RGALS):
             A dask array has chunks of rows, scipy CSR matrices; a dask dataframe is a table of users, items
             and values, whose ids are numbered on the workers. Paths are of files that
             `rgals.datasets.read_interactions` reads, or of folders of such; the workers read them, and stores
-            (`rgals.matrix.open_matrix`, or their paths). All else passes the client and suits small data.
+            (`rgals.matrix.open_matrix`, or their paths). Ids are texts where a file has one that is no integer.
+            All else passes the client and suits small data.
         y : ignored
         validation, user_features, item_features : None
             Anything else is refused by name.
@@ -250,7 +251,7 @@ class DaskRGALS(RGALS):
         return self.__dict__.get("_snapshot")
 
     @_snapshot.setter
-    def _snapshot(self, state: FittedState | None) -> None:
+    def _snapshot(self, state: Any) -> None:
         # An update: what the workers hold is of the model before it.
         self.__dict__.pop("_remote", None)
         self.__dict__["_snapshot"] = state

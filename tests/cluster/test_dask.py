@@ -20,6 +20,7 @@ from rgals.datasets import Interactions, make_implicit
 from rgals.runtime.errors import (
     CheckpointError,
     InputError,
+    InputTypeError,
     InsufficientMemoryError,
     NumericalError,
     ParameterError,
@@ -171,9 +172,28 @@ def test_a_file_may_have_its_ids_in_any_order(client, X, tmp_path):
     assert (model.seen_ != X).nnz == 0
 
 
+def test_files_of_which_some_have_integers_alone_have_ids_of_one_kind(client, tmp_path, monkeypatch):
+    """The user 7 of a file of numbers and the "7" beside texts are one, as if there were one file."""
+    (tmp_path / "a.csv").write_text("user,item\n7,1\n8,2\n9,1\n")
+    (tmp_path / "b.csv").write_text("user,item\n7,3\nx1,2\n8,1\n")
+    (tmp_path / "c.csv").write_text("user,item,value\n9,1,0\n")
+    monkeypatch.chdir(tmp_path)  # where no worker is
+    model = fit(client, ["a.csv", "b.csv", "c.csv"], K=2)
+    assert model.user_ids_.tolist() == ["7", "8", "9", "x1"] and model.item_ids_.tolist() == [1, 2, 3]
+    assert model.seen_.toarray().tolist() == [[1, 0, 1], [1, 1, 0], [1, 0, 0], [0, 1, 0]]
+
+
 def test_what_is_wrong_with_the_data_is_said(client, X, tmp_path):
     import dask.array as da
+    import dask.bag as db
     import dask.dataframe as dd
+
+    pairs = pd.DataFrame({"user": ["a", None], "item": [1, 2]})
+    with pytest.raises(InputError, match="part 1 of X: .* row 0: the user is missing"):
+        fit(client, dd.from_pandas(pairs, npartitions=2))
+    for other in (db.from_sequence([("a", 1)]), dask.delayed(pairs)):
+        with pytest.raises(InputTypeError, match="to_dataframe"):
+            fit(client, other)
 
     meta = sp.csr_array((0, 0), dtype=np.float32)
     chunks = [dask.delayed(sign * X) for sign in (1, -1)]
