@@ -131,8 +131,8 @@ class DaskRGALS(RGALS):
             A dask array has chunks of rows, scipy CSR matrices; a dask dataframe is a table of users, items
             and values, whose ids are numbered on the workers. Paths are of files that
             `rgals.datasets.read_interactions` reads, or of folders of such; the workers read them, and stores
-            (`rgals.matrix.open_matrix`, or their paths). Ids are texts where a file has one that is no integer.
-            All else passes the client and suits small data.
+            (`rgals.matrix.open_matrix`, or their paths). Ids are texts where one of the files has a text. All
+            else passes the client and suits small data.
         y : ignored
         validation, user_features, item_features : None
             Anything else is refused by name.

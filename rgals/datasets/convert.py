@@ -119,6 +119,7 @@ def convert(
     """
     optional("pyarrow", 'a conversion needs pyarrow: pip install "rgals[parquet]"')
     check_choice("duplicates", duplicates, MERGES)
+    check_choice("header", header, (None, True, False))
     threshold, binary = check_options(min_value, binarize, duplicates)
     wanted = {"user": None, "item": None, "value": "auto", **wanted_columns(columns)}
     wanted |= {"timestamp": None, "split": None}

@@ -89,9 +89,9 @@ class Store:
         Raises
         ------
         ParameterError
-            ``n_users`` is no integer of 0 or more.
+            ``n_users`` or ``random_state`` is no integer of 0 or more.
         """
-        n, rng = self.shape[0], np.random.default_rng(random_state)
+        n, rng = self.shape[0], np.random.default_rng(check_int("random_state", random_state, 0))
         users = np.sort(rng.choice(n, min(check_int("n_users", n_users, 0), n), replace=False))
         rows = self.matrix.take_rows(users)
         return Sample(rows.to_scipy(), np.array(self.user_ids[users]), np.asarray(self.item_ids))

@@ -231,6 +231,8 @@ def test_a_sample_of_users_is_in_memory(shops):
     for n_users in (-1, 2.5, "20", None, True):
         with pytest.raises(ParameterError, match="n_users="):
             store.sample(n_users)
+        with pytest.raises(ParameterError, match="random_state="):
+            store.sample(3, n_users)
     assert fitted(some).user_factors_.shape == (20, 24)
 
 
