@@ -324,7 +324,7 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
         cuts = user_cuts(model, matrix.row_counts, matrix.shape)
         spans = list(pairwise(cuts.tolist()))
         if isinstance(X, Store):
-            where = [X.path.absolute()] * len(spans)
+            where = [X.path] * len(spans)
             users = graphs.each("users", read_stored, where, *zip(*spans, strict=True), always=(dtype,))
         else:
             # In the graph, which the scheduler keeps: what is scattered would be gone with its worker.

@@ -132,7 +132,7 @@ def open_matrix(path: str | os.PathLike, *, verify: bool = False) -> Store:
     ...     print(open_matrix(path).shape, RGALS(K=2, random_state=0).fit(store).user_ids_)
     (2, 2) ['ann' 'bob']
     """
-    folder = Path(path)
+    folder = Path(path).absolute()  # whatever the working directory will be
     about = _description(folder)
     n_users, n_items = shape = tuple(about["shape"])
     known = about["files"]

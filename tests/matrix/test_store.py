@@ -347,6 +347,14 @@ def test_indices_that_lead_nowhere_end_a_fit_and_not_the_process(shops, tmp_path
                 fitted(open_matrix(copy))
 
 
+def test_a_store_is_found_from_any_folder(shops, tmp_path, monkeypatch):
+    data, path = shops[True]
+    monkeypatch.chdir(path.parent)
+    store = open_matrix(path.name)
+    monkeypatch.chdir(tmp_path)
+    check_equal(fitted(store), fitted(data))
+
+
 def test_a_store_that_changes_under_a_fit_is_an_error(shops, tmp_path):
     _, path = shops[False]
     for other in path.iterdir():
