@@ -8,6 +8,7 @@
 4. The same again for the columns, of what was written.
 """
 
+import glob
 import os
 import re
 import secrets
@@ -160,7 +161,7 @@ def _folder(target: Path) -> Iterator[Path]:
 
     Those of conversions that were killed are removed first; one that is in use has a locked file beside it.
     """
-    for left in target.parent.glob(f".{target.name}-*{_LOCK}"):
+    for left in target.parent.glob(f".{glob.escape(target.name)}-*{_LOCK}"):
         with suppress(OSError), open(left, "ab") as held:
             if lock(held.fileno()):
                 shutil.rmtree(left.with_suffix(_PART), ignore_errors=True)

@@ -366,7 +366,10 @@ def converted_at_once(folder: str) -> tuple[int, int]:
 @POSIX
 def test_folders_in_use_and_complete_ones_are_no_leftovers(tmp_path):
     """Until it has its name a folder is locked: another conversion to that name leaves it alone."""
-    target = tmp_path / "x.rgals"
+    target = tmp_path / "x[1].rgals"
+    left = tmp_path / ".x[1].rgals-0.part"  # of one that was killed
+    left.mkdir()
+    left.with_suffix(".lock").touch()
     with module._folder(target) as folder:
         (folder / "rows").write_text("1")
         with pytest.raises(OSError, match="not empty"), module._folder(target) as other:
@@ -377,7 +380,7 @@ def test_folders_in_use_and_complete_ones_are_no_leftovers(tmp_path):
         (target / "rows").unlink()
         target.rmdir()
     assert (target / "rows").read_text() == "1"
-    assert [path.name for path in tmp_path.iterdir()] == ["x.rgals"]
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
 
 
 def convert_for_ever(folder: str) -> None:
