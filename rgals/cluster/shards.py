@@ -49,8 +49,13 @@ def read_table(source: Any, number: int, columns: Any, dtype: Any, dislikes: boo
     if isinstance(source, str):
         from rgals.datasets.read import read_interactions
 
-        source = read_interactions(source, **wanted_columns(columns))
-    elif not len(source):
+        try:
+            source = read_interactions(source, **wanted_columns(columns))
+        except InputError as error:
+            if not str(error).endswith("holds no rows"):  # as Spark writes a parquet file of no rows
+                raise
+            source = ()
+    if hasattr(source, "__len__") and not len(source):
         return Part(CSR.empty(0, 0), *[np.empty(0, np.int64)] * 2)
     try:
         found = given(source, columns)

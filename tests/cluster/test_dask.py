@@ -123,6 +123,7 @@ def test_tables_are_numbered_on_the_workers(client, frame, tmp_path):
     import dask.dataframe as dd
 
     twice = pd.concat([frame, frame[:50]])  # in different parts: their values are added
+    twice[:0].to_parquet(tmp_path / "none.parquet")  # as Spark writes one
     for i in range(3):
         (tmp_path / f"day{i}").mkdir()
         twice[i::3].to_parquet(tmp_path / f"day{i}" / "part.parquet")
