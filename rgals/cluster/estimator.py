@@ -86,7 +86,8 @@ class DaskRGALS(RGALS):
     client_ : dask.distributed.Client
         What the fit ran on.
     history_, loss_, reg_, params_, n_iter_, solver_
-        As in `RGALS`. Other attributes and methods bring the model to the client, once, as `to_local` does.
+        As in `RGALS`. Other attributes and methods bring the model to the client, once, as `to_local` does;
+        updates (`partial_fit`, `forget_users`) leave it there alone.
 
     See Also
     --------
@@ -130,7 +131,8 @@ class DaskRGALS(RGALS):
             A dask array has chunks of rows, scipy CSR matrices; a dask dataframe is a table of users, items
             and values, whose ids are numbered on the workers. Paths are of files that
             `rgals.datasets.read_interactions` reads, or of folders of such; the workers read them, and stores
-            (`rgals.matrix.open_matrix`, or their paths). All else passes the client and suits small data.
+            (`rgals.matrix.open_matrix`, or their paths). Ids are texts where one of the files has a text. All
+            else passes the client and suits small data.
         y : ignored
         validation, user_features, item_features : None
             Anything else is refused by name.
@@ -178,8 +180,8 @@ class DaskRGALS(RGALS):
             raise
         finally:
             graphs.forget()
+        self._snapshot = None
         self._remote, self.client_ = found, graphs.client
-        self.__dict__.pop("_snapshot", None)
         return self
 
     def _fit_on(
@@ -243,20 +245,31 @@ class DaskRGALS(RGALS):
 
     # ------------------------------------------------------------------ what is fitted
 
+    @property
+    def _snapshot(self) -> Any:
+        """The model in the client's memory, once it is there."""
+        return self.__dict__.get("_snapshot")
+
+    @_snapshot.setter
+    def _snapshot(self, state: Any) -> None:
+        # An update: what the workers hold is of the model before it.
+        self.__dict__.pop("_remote", None)
+        self.__dict__["_snapshot"] = state
+
     def _outline(self) -> FittedState:
         remote = getattr(self, "_remote", None)
         return super()._outline() if remote is None else remote.outline
 
     def _state(self) -> FittedState:
         remote: _Remote | None = getattr(self, "_remote", None)
-        if remote is not None and getattr(self, "_snapshot", None) is None:
+        if remote is not None and self._snapshot is None:
             graphs = remote.shards.graphs
             users, items = map(ClusterBackend(graphs).gather, (remote.users, remote.items))
             labels = [
                 of if of is None or isinstance(of, np.ndarray) else graphs.results([of])[0]
                 for of in remote.shards.labels
             ]
-            self._snapshot = replace(
+            self.__dict__["_snapshot"] = replace(
                 remote.outline,
                 user_factors=users,
                 item_factors=with_scale(items, remote.outline.item_scale),
@@ -316,7 +329,8 @@ class DaskRGALS(RGALS):
         Raises
         ------
         NotFittedError
-            There is no fit on a cluster; a loaded or unpickled model has `rgals.scoring.recommend_all`.
+            There is no fit on a cluster; a loaded, unpickled or updated model has
+            `rgals.scoring.recommend_all`.
         InputError
             The folder is not empty.
         """

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter, getitem
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,7 +23,7 @@ from rgals.matrix.store import DESCRIPTION, Store, open_matrix
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import AUTO, Values, Weighting
 from rgals.model.state import check_labels
-from rgals.runtime.errors import InputError
+from rgals.runtime.errors import InputError, InputTypeError
 from rgals.runtime.lazy import cached_property
 from rgals.training.checkpoint import fingerprint
 from rgals.training.data import choose_values, read
@@ -44,15 +44,23 @@ class Part(NamedTuple):
 
 
 @task
-def read_table(source: Any, columns: Any, dtype: Any, dislikes: bool) -> Part:
+def read_table(source: Any, number: int, columns: Any, dtype: Any, dislikes: bool) -> Part:
     """A part of a table: a frame, or the file that has it."""
     if isinstance(source, str):
         from rgals.datasets.read import read_interactions
 
-        source = read_interactions(source, **wanted_columns(columns))
-    elif not len(source):
+        try:
+            source = read_interactions(source, **wanted_columns(columns))
+        except InputError as error:
+            if not str(error).endswith("holds no rows"):  # as Spark writes a parquet file of no rows
+                raise
+            source = ()
+    if hasattr(source, "__len__") and not len(source):
         return Part(CSR.empty(0, 0), *[np.empty(0, np.int64)] * 2)
-    found = given(source, columns)
+    try:
+        found = given(source, columns)
+    except (InputError, InputTypeError) as error:
+        raise type(error)(f"part {number} of X: {error}") from error
     if found.user_ids is None or found.item_ids is None:
         raise InputError(
             "a dask dataframe must have a column of users and one of items; name them in columns="
@@ -73,18 +81,27 @@ def read_stored(path: Path, start: int, stop: int, dtype: Any) -> CSR:
 
 
 @task
-def all_ids(parts: list[np.ndarray]) -> np.ndarray:
-    """The ids of all parts, sorted as a reader sorts them."""
-    labels = np.empty(0, np.int64)
+def all_ids(parts: list[np.ndarray], files: bool) -> np.ndarray:
+    """The ids of all parts, sorted as a reader sorts them: texts, where some of several files have texts."""
+    whole = [part.dtype.kind in "iu" for part in parts if len(part)]
+    labels, texts = np.empty(0, np.int64), files and not all(whole)
     for part in parts:
+        part = part.astype(str) if texts and part.dtype.kind in "iu" else part
         labels = encode(joined(labels, part) if len(labels) else part)[1]
     return labels
+
+
+def _at(labels: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """The numbers of ids among those of all parts, which may be texts where these are integers."""
+    known = IdMap(labels)
+    at = known.index(ids, missing="mark")
+    return at if (at >= 0).all() else known.index(ids.astype(str))
 
 
 @task
 def place(part: Part, users: np.ndarray, items: np.ndarray) -> Part:
     """The rows of a table by the numbers of all ids."""
-    rows, cols = IdMap(users).index(part.rows), IdMap(items).index(part.cols).astype(np.int32)
+    rows, cols = _at(users, part.rows), _at(items, cast(Any, part.cols)).astype(np.int32)
     order = np.argsort(rows)
     matrix = part.matrix.take_rows(order)
     return Part(replace(matrix, indices=cols[matrix.indices], n_cols=len(items)), rows[order])
@@ -299,18 +316,21 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
     how = dtype, takes_dislikes(model)
     if isinstance(X, str | os.PathLike):
         X = open_matrix(X) if Path(X, DESCRIPTION).is_file() else [X]
-    sources: Any = None
+    sources, paths = cast(Any, None), False
     if isinstance(X, list | tuple) and X and all(isinstance(path, str | os.PathLike) for path in X):
-        sources = list(map(str, files_of(X)))
+        paths, sources = True, [str(path.absolute()) for path in files_of(X)]
     elif hasattr(X, "dask") and hasattr(X, "to_delayed"):
+        if not isinstance(getattr(X, "ndim", None), int):
+            lines = "X.to_dataframe() of a bag, dask.dataframe.from_delayed([X]) of what is delayed"
+            raise InputTypeError(f"X is a dask {type(X).__name__}; give a dask array or dataframe: {lines}")
         sources = graphs.track(graphs.client.compute([*np.ravel(X.to_delayed())]))
     if sources is None:
         matrix, labels, names = read(model, X, dtype, *ids, columns)
         cuts = user_cuts(model, matrix.row_counts, matrix.shape)
         spans = list(pairwise(cuts.tolist()))
         if isinstance(X, Store):
-            paths = [X.path.absolute()] * len(spans)
-            users = graphs.each("users", read_stored, paths, *zip(*spans, strict=True), always=(dtype,))
+            where = [X.path] * len(spans)
+            users = graphs.each("users", read_stored, where, *zip(*spans, strict=True), always=(dtype,))
         else:
             # In the graph, which the scheduler keeps: what is scattered would be gone with its worker.
             users = graphs.each("users", same, [matrix.slice_rows(*span) for span in spans])
@@ -325,11 +345,9 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
         shape = firsts[-1], int(X.shape[1])
         found: tuple = (None, None)
     else:
-        tables = graphs.each("parts", read_table, sources, always=(columns, *how))
-        found = tuple(
-            graphs.one(f"{side}-all-ids", all_ids, graphs.each(f"{side}-ids", attrgetter(which), tables))
-            for side, which in (("users", "rows"), ("items", "cols"))
-        )
+        tables = graphs.each("parts", read_table, sources, range(len(sources)), always=(columns, *how))
+        sides = {side: graphs.each(f"{side}-ids", attrgetter(side), tables) for side in ("rows", "cols")}
+        found = tuple(graphs.one(f"{side}-all-ids", all_ids, of, paths) for side, of in sides.items())
         shape = tuple(graphs.results(graphs.each("ids-number", len, found)))
         parts = graphs.each("parts-rows", place, tables, always=found)
     said = check_labels(*ids, shape)

@@ -2,7 +2,7 @@
 
 import csv
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rgals.datasets.frames import number_column, parquet_parts, refuse_missing
+from rgals.datasets.ids import as_labels
 from rgals.datasets.layout import DOUBLED, Layout, check, detect, locate
 from rgals.datasets.lines import line_batches, pairs
 from rgals.datasets.read import form_of
 from rgals.datasets.text import Batches, arrow_batches, csv_batches, refuse_header
 from rgals.matrix.store import DESCRIPTION
+from rgals.matrix.validate import is_frame
 from rgals.runtime.errors import FileFormatError, InputError, InputTypeError
 from rgals.runtime.lazy import optional
 
@@ -35,9 +37,9 @@ class Batch(NamedTuple):
 
 def files_of(sources: Any) -> list[Path]:
     """The files of paths of files and folders, in the order of their names within a folder."""
-    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    many = isinstance(sources, Iterable) and not is_frame(sources) and not isinstance(sources, str | bytes)
     found: list[Path] = []
-    for source in given:
+    for source in sources if many else [sources]:
         if not isinstance(source, str | os.PathLike):
             advice = "give paths of parquet or text files, or of folders of them"
             raise InputTypeError(f"{advice}, not {type(source).__name__}")
@@ -72,15 +74,19 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
                 refuse_missing(part[role], role, where)
             value = number_column(part["value"], "value", where) if "value" in part else None
             done = int(share * os.path.getsize(path))
-            yield Batch(part["user"], part["item"], value, where, False, done)
-            first += len(part["user"])
+            user, item = (_plain(part[role], role, where) for role in ("user", "item"))
+            yield Batch(user, item, value, where, False, done)
+            first += len(user)
         return
-    pa, pc = (optional(name, "") for name in ("pyarrow", "pyarrow.compute"))
     if form in ("jsonl", "lists"):
         for part, numbers in line_batches(pairs(path, form, wanted, options["encoding"])):
-            user, item = (pa.array([text.strip() for text in part[role]]) for role in ("user", "item"))
-            yield Batch(user, item, part.get("value"), partial(_numbered, path, numbers), True, 0)
+            where = partial(_numbered, path, numbers)
+            user, item = (_ids([x.strip() for x in part[role]], role, where) for role in ("user", "item"))
+            yield Batch(user, item, part.get("value"), where, True, 0)
         return
+    pa, pc = (optional(name, "") for name in ("pyarrow", "pyarrow.compute"))
+    if form == "npz":
+        raise FileFormatError(f"{path} is npz, which holds no more than memory; give text or parquet")
     layout = detect(path, wanted, **options)
     try:
         for part, done in _rows(layout):
@@ -108,6 +114,30 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
         raise
     if not first:
         raise FileFormatError(f"{path} holds no rows")
+
+
+def _plain(column: Any, role: str, where: Callable[[int], str]) -> Any:
+    """A column of integers or texts; dates, bytes and whole numbers with a point become such."""
+    types = optional("pyarrow", "").types
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind):
+        return column
+    return _ids(column.to_pylist(), role, where)
+
+
+def _ids(items: list, role: str, where: Callable[[int], str]) -> Any:
+    """Ids as an arrow array; what is none is refused by its row."""
+    pa = optional("pyarrow", "")
+    try:
+        return pa.array(as_labels(items))
+    except (InputTypeError, UnicodeError):
+        for k, item in enumerate(items):
+            try:
+                pa.array(as_labels([item]))
+            except (InputTypeError, UnicodeError) as error:
+                why = "it is no integer and no text in UTF-8"
+                raise InputTypeError(f"{where(k)}: the {role} {item!r} cannot be an id: {why}") from error
+        raise
 
 
 def _rows(layout: Layout) -> Batches:

@@ -8,6 +8,7 @@
 4. The same again for the columns, of what was written.
 """
 
+import glob
 import os
 import re
 import secrets
@@ -119,6 +120,7 @@ def convert(
     """
     optional("pyarrow", 'a conversion needs pyarrow: pip install "rgals[parquet]"')
     check_choice("duplicates", duplicates, MERGES)
+    check_choice("header", header, (None, True, False))
     threshold, binary = check_options(min_value, binarize, duplicates)
     wanted = {"user": None, "item": None, "value": "auto", **wanted_columns(columns)}
     wanted |= {"timestamp": None, "split": None}
@@ -159,7 +161,7 @@ def _folder(target: Path) -> Iterator[Path]:
 
     Those of conversions that were killed are removed first; one that is in use has a locked file beside it.
     """
-    for left in target.parent.glob(f".{target.name}-*{_LOCK}"):
+    for left in target.parent.glob(f".{glob.escape(target.name)}-*{_LOCK}"):
         with suppress(OSError), open(left, "ab") as held:
             if lock(held.fileno()):
                 shutil.rmtree(left.with_suffix(_PART), ignore_errors=True)

@@ -382,6 +382,6 @@ def is_number(item: Any) -> bool:
     """Whether something is a number, or a text of one; ``1_000``, which Python would take, is none."""
     try:
         float(item)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return False
     return "_" not in str(item)

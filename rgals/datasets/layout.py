@@ -57,7 +57,9 @@ def open_bytes(path: Place) -> Iterator[IO[bytes]]:
             opener = next(opener for magic, opener in _OPENERS.items() if start.startswith(magic))
             with opener(packed) as file:
                 yield file
-    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
+    except (EOFError, zlib.error, OSError, lzma.LZMAError) as error:
+        if getattr(error, "errno", None) is not None:  # of the system, not of what is packed
+            raise
         raise FileFormatError(f"{path}: the compressed file is cut off or damaged ({error})") from error
 
 
@@ -160,7 +162,8 @@ def known_encoding(encoding: str) -> str:
     """The name of an encoding as Python has it; a mark at the beginning of UTF-8 is no text."""
     try:
         name = codecs.lookup(encoding).name
-    except (LookupError, TypeError):
+        "a".encode(encoding)
+    except (LookupError, TypeError, UnicodeError):  # unknown, or of bytes: hex, rot13
         raise ParameterError("encoding", encoding, "give an encoding that Python knows") from None
     return "utf-8-sig" if name == "utf-8" else name
 

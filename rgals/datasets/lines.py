@@ -11,7 +11,7 @@ import numpy as np
 
 from rgals.datasets.columns import choose
 from rgals.datasets.ids import Coded, text_to_labels
-from rgals.datasets.interactions import TEST, TRAIN, Columns, collect
+from rgals.datasets.interactions import TEST, TRAIN, Columns, collect, is_number
 from rgals.datasets.layout import known_encoding, open_bytes, sample, shown
 from rgals.runtime.bars import Bar
 from rgals.runtime.errors import FileFormatError
@@ -21,7 +21,8 @@ _MAX_LINE = 1 << 26
 _PAIRS = 1 << 12  # of a batch
 _FIELDS: dict[str, tuple[Any, str]] = dict.fromkeys(("user", "item"), (int | str, "a text or an integer"))
 _FIELDS |= {"timestamp": (int | float | str, "a number or a text")}
-_FIELDS |= dict.fromkeys(("value", "split"), (int | float, "a number"))
+_NUMBERS = {"value", "split"}
+_FIELDS |= dict.fromkeys(_NUMBERS, (int | float, "a number"))
 Pair = tuple[int, dict[str, Any]]  # the number of a line, and what it says of an interaction by role
 Labels = Callable[[np.ndarray, Any], Coded]  # sorts distinct ids and their codes
 
@@ -54,7 +55,7 @@ def line_batches(lines: Iterator[Pair]) -> Iterator[tuple[dict[str, Any], np.nda
     while some := list(islice(lines, _PAIRS)):
         numbers, found = zip(*some, strict=True)
         columns: dict[str, Any] = {role: [pair[role] for pair in found] for role in found[0]}
-        columns |= {role: np.array(columns[role], float) for role in columns.keys() & {"value", "split"}}
+        columns |= {role: np.array(columns[role], float) for role in columns.keys() & _NUMBERS}
         yield columns, np.array(numbers)
 
 
@@ -111,9 +112,10 @@ def records(
             field, (kinds, what) = record.get(key), _FIELDS[role]
             if field is None:
                 raise bad(path, number, f"the {role} ({key!r}) is missing", line)
-            if isinstance(field, bool) or not isinstance(field, kinds) or not str(field).strip():
+            fits = isinstance(field, kinds) and not isinstance(field, bool) and str(field).strip()
+            if not fits or (role in _NUMBERS and not is_number(field)):  # as an integer beyond all floats
                 raise bad(path, number, f"the {role} must be {what}", line)
-        yield number, {r: record[k] if r in ("value", "split") else str(record[k]) for r, k in keys.items()}
+        yield number, {r: record[k] if r in _NUMBERS else str(record[k]) for r, k in keys.items()}
 
 
 def pairs(path: Path, form: str, wanted: dict[str, Any], encoding: str = "utf-8") -> Iterator[Pair]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals.datasets.ids import LABELS, PLAIN, as_labels, wasteful, write_texts
+from rgals.datasets.ids import LABELS, PLAIN, wasteful, write_texts
 from rgals.kernels import texts
 from rgals.kernels.texts import Names
 from rgals.matrix.store import Writer
@@ -33,7 +33,7 @@ class Numbering:
         return self._names.counts[: self.known]
 
     def codes(self, column: Any) -> np.ndarray:
-        """Codes (int32) of an arrow array without missing ids."""
+        """Codes (int32) of an arrow array of integers or texts, of which none is missing."""
         import pyarrow as pa
 
         if pa.types.is_dictionary(column.type):
@@ -68,10 +68,6 @@ class Numbering:
             numbers = np.asarray(column if unsigned else column.cast(pa.int64()))
             kind = "u" if unsigned and numbers.max() > np.iinfo(np.int64).max else "i"
             return kind, np.arange(0, 8 * n + 8, 8), np.ascontiguousarray(numbers).view(np.uint8)
-        if not (types.is_string(column.type) or types.is_large_string(column.type)):
-            # Dates, decimals, bytes, whole numbers with a point: what they become is said there.
-            column = pa.array(as_labels(column.to_pylist()))
-            return self._flat(column, pa)
         column = column.cast(pa.large_string())  # of a slice, this may begin at 0
         _, ends, text = column.buffers()
         offsets = np.frombuffer(ends, np.int64)[column.offset : column.offset + n + 1]

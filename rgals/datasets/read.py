@@ -167,6 +167,9 @@ def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: 
 
 def form_of(path: Path, wanted: dict[str, Any], form: str, text: dict[str, Any]) -> str:
     """What a file is: "parquet", "npz" or one of `FORMS`; what is not read here is refused."""
+    if path.is_dir():
+        line = "rgals.matrix.convert makes a store of the files of a folder, open_matrix opens one"
+        raise IsADirectoryError(f"{path} is a folder, not a file; {line}")
     with open(path, "rb") as file:
         start = file.read(8)
     if start.startswith(_PARQUET):

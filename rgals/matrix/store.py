@@ -89,9 +89,9 @@ class Store:
         Raises
         ------
         ParameterError
-            ``n_users`` is no integer of 0 or more.
+            ``n_users`` or ``random_state`` is no integer of 0 or more.
         """
-        n, rng = self.shape[0], np.random.default_rng(random_state)
+        n, rng = self.shape[0], np.random.default_rng(check_int("random_state", random_state, 0))
         users = np.sort(rng.choice(n, min(check_int("n_users", n_users, 0), n), replace=False))
         rows = self.matrix.take_rows(users)
         return Sample(rows.to_scipy(), np.array(self.user_ids[users]), np.asarray(self.item_ids))
@@ -132,7 +132,7 @@ def open_matrix(path: str | os.PathLike, *, verify: bool = False) -> Store:
     ...     print(open_matrix(path).shape, RGALS(K=2, random_state=0).fit(store).user_ids_)
     (2, 2) ['ann' 'bob']
     """
-    folder = Path(path)
+    folder = Path(path).absolute()  # whatever the working directory will be
     about = _description(folder)
     n_users, n_items = shape = tuple(about["shape"])
     known = about["files"]

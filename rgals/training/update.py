@@ -128,7 +128,7 @@ class Updated(FoldIn):
         """
         check_choice("merge", merge, MERGES)
         check_int("sweeps", sweeps, 1)
-        if getattr(self, "_snapshot", None) is None:
+        if not self.__sklearn_is_fitted__():
             fit = cast(Any, self).fit  # of `Trained`, which estimators are besides
             more = {"columns": columns, "user_features": user_features, "item_features": item_features}
             return fit(X, **{name: value for name, value in more.items() if value is not None})

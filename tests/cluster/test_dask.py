@@ -1,5 +1,6 @@
 """DaskRGALS on a real cluster of two processes: all kinds of input, the same bits, faults, refusals."""
 
+import copy
 import gc
 import os
 import pickle
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 
 from rgals import IALS, RG2, RGALS, RGX, WRMF, Checkpoint
 from rgals.cluster import DaskRGALS
@@ -18,6 +20,7 @@ from rgals.datasets import Interactions, make_implicit
 from rgals.runtime.errors import (
     CheckpointError,
     InputError,
+    InputTypeError,
     InsufficientMemoryError,
     NumericalError,
     ParameterError,
@@ -120,6 +123,7 @@ def test_tables_are_numbered_on_the_workers(client, frame, tmp_path):
     import dask.dataframe as dd
 
     twice = pd.concat([frame, frame[:50]])  # in different parts: their values are added
+    twice[:0].to_parquet(tmp_path / "none.parquet")  # as Spark writes one
     for i in range(3):
         (tmp_path / f"day{i}").mkdir()
         twice[i::3].to_parquet(tmp_path / f"day{i}" / "part.parquet")
@@ -169,9 +173,28 @@ def test_a_file_may_have_its_ids_in_any_order(client, X, tmp_path):
     assert (model.seen_ != X).nnz == 0
 
 
+def test_files_of_which_some_have_integers_alone_have_ids_of_one_kind(client, tmp_path, monkeypatch):
+    """The user 7 of a file of numbers and the "7" beside texts are one, as if there were one file."""
+    (tmp_path / "a.csv").write_text("user,item\n7,1\n8,2\n9,1\n")
+    (tmp_path / "b.csv").write_text("user,item\n7,3\nx1,2\n8,1\n")
+    (tmp_path / "c.csv").write_text("user,item,value\n9,1,0\n")
+    monkeypatch.chdir(tmp_path)  # where no worker is
+    model = fit(client, ["a.csv", "b.csv", "c.csv"], K=2)
+    assert model.user_ids_.tolist() == ["7", "8", "9", "x1"] and model.item_ids_.tolist() == [1, 2, 3]
+    assert model.seen_.toarray().tolist() == [[1, 0, 1], [1, 1, 0], [1, 0, 0], [0, 1, 0]]
+
+
 def test_what_is_wrong_with_the_data_is_said(client, X, tmp_path):
     import dask.array as da
+    import dask.bag as db
     import dask.dataframe as dd
+
+    pairs = pd.DataFrame({"user": ["a", None], "item": [1, 2]})
+    with pytest.raises(InputError, match="part 1 of X: .* row 0: the user is missing"):
+        fit(client, dd.from_pandas(pairs, npartitions=2))
+    for other in (db.from_sequence([("a", 1)]), dask.delayed(pairs)):
+        with pytest.raises(InputTypeError, match="to_dataframe"):
+            fit(client, other)
 
     meta = sp.csr_array((0, 0), dtype=np.float32)
     chunks = [dask.delayed(sign * X) for sign in (1, -1)]
@@ -210,6 +233,30 @@ def test_the_client_travels_in_no_copy(client, X, tmp_path):
         assert (other.user_factors_ == model.user_factors_).all()
         assert other.history_ == model.history_
     assert_close(DaskRGALS(**SETTING).fit(X), local, 1e-4)  # the client that was made last
+
+
+def test_updates_are_of_the_model_of_the_cluster_and_end_it_there(client, frame, tmp_path):
+    local = RGALS(**SETTING).fit(frame)
+    today = frame[:3].assign(user=["new", "u001", "u002"])
+    for update in (
+        lambda model: model.partial_fit(today),
+        lambda model: model.forget_users(["u003"]),
+        lambda model: model.forget_items([7]),
+    ):
+        model, expected = update(fit(client, frame)), update(copy.copy(local))
+        assert model.user_ids_.tolist() == expected.user_ids_.tolist()
+        assert model.item_ids_.tolist() == expected.item_ids_.tolist()
+        assert_close(model, expected)
+        with pytest.raises(NotFittedError, match="rgals.scoring.recommend_all"):  # what it has is of before
+            model.recommend_all(tmp_path)
+        refitted = model.fit(frame)
+        assert "u003" in refitted.user_ids_ and refitted.recommend_all(tmp_path / str(id(model))).users == 240
+    gc.collect()
+    deadline = time.monotonic() + 30
+    del model, refitted
+    while any("rgals-users" in str(k) for k in client.run_on_scheduler(_keys)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 REFUSED = {"solver": "pcg", "device": "cuda", "hard_negatives": 0.1, "early_stopping": True}

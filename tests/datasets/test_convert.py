@@ -14,7 +14,14 @@ from rgals.datasets import batches, numbering, read_interactions
 from rgals.datasets import convert as module
 from rgals.datasets.numbering import Numbering
 from rgals.matrix import convert, open_matrix
-from rgals.runtime.errors import InputError, InsufficientMemoryError, ParameterError, RgalsError
+from rgals.runtime.errors import (
+    FileFormatError,
+    InputError,
+    InputTypeError,
+    InsufficientMemoryError,
+    ParameterError,
+    RgalsError,
+)
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -265,7 +272,13 @@ def test_ids_of_two_kinds_are_refused(tmp_path):
 
 def test_arguments_are_checked_by_name(tmp_path):
     (tmp_path / "a.csv").write_text("user,item\na,x\n")
-    for options in ({"memory": "1MB"}, {"memory": "much"}, {"duplicates": "last"}, {"columns": {"who": 1}}):
+    for options in (
+        {"memory": "1MB"},
+        {"memory": "much"},
+        {"duplicates": "last"},
+        {"columns": {"who": 1}},
+        {"header": "yes"},
+    ):
         with pytest.raises(ParameterError) as caught:
             convert(tmp_path / "a.csv", tmp_path / "x.rgals", **options)
         assert caught.value.name == next(iter(options))
@@ -275,8 +288,31 @@ def test_arguments_are_checked_by_name(tmp_path):
     for sources in ([], tmp_path / "nothing"):
         with pytest.raises(InputError):
             convert(sources, tmp_path / "x.rgals")
+    table = pa.table({"user": [1], "item": [2]})
+    for sources in (None, 5, table, table.to_pandas(), open_matrix):
+        with pytest.raises(InputTypeError, match="give paths of parquet or text files"):
+            convert(sources, tmp_path / "x.rgals")
+    read_interactions(([1], [2])).save(tmp_path / "a.npz")
+    with pytest.raises(FileFormatError, match="give text or parquet"):
+        convert(tmp_path / "a.npz", tmp_path / "x.rgals")
     assert module._bytes("2GiB") == 2 << 30 and module._bytes("1.5 GB") == 1_500_000_000
     assert module._bytes(10**9) == 10**9
+
+
+@pytest.mark.parametrize("bad", [b"\xff", 1.5, True])
+def test_what_is_no_id_is_refused_by_its_file_and_row(bad, tmp_path, monkeypatch):
+    monkeypatch.setattr(batches, "_ROWS", 3)
+    users = [type(bad)(1) if not isinstance(bad, bytes) else b"a"] * 7 + [bad]
+    pq.write_table(pa.table({"user": users, "item": [1] * 8}), tmp_path / "a.parquet")
+    with pytest.raises(
+        InputTypeError, match=f"a.parquet, row {0 if bad is True else 7}: the user .* cannot be"
+    ):
+        convert(tmp_path / "a.parquet", tmp_path / "x.rgals")
+    (tmp_path / "a.jsonl").write_text('{"user": "a", "item": 1}\n\n{"user": "\\ud800", "item": 1}\n')
+    with pytest.raises(
+        InputTypeError, match="a.jsonl, line 3: the user .* is no integer and no text in UTF-8"
+    ):
+        convert(tmp_path / "a.jsonl", tmp_path / "x.rgals")
 
 
 def test_numbering_is_that_of_a_dict(monkeypatch):
@@ -330,7 +366,10 @@ def converted_at_once(folder: str) -> tuple[int, int]:
 @POSIX
 def test_folders_in_use_and_complete_ones_are_no_leftovers(tmp_path):
     """Until it has its name a folder is locked: another conversion to that name leaves it alone."""
-    target = tmp_path / "x.rgals"
+    target = tmp_path / "x[1].rgals"
+    left = tmp_path / ".x[1].rgals-0.part"  # of one that was killed
+    left.mkdir()
+    left.with_suffix(".lock").touch()
     with module._folder(target) as folder:
         (folder / "rows").write_text("1")
         with pytest.raises(OSError, match="not empty"), module._folder(target) as other:
@@ -341,7 +380,7 @@ def test_folders_in_use_and_complete_ones_are_no_leftovers(tmp_path):
         (target / "rows").unlink()
         target.rmdir()
     assert (target / "rows").read_text() == "1"
-    assert [path.name for path in tmp_path.iterdir()] == ["x.rgals"]
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
 
 
 def convert_for_ever(folder: str) -> None:

@@ -53,6 +53,10 @@ def test_jsonl(tmp_path, name, pack):
         ('{"user": 1.5, "item": 2}', "line 2: the user must be a text or an integer"),
         ('{"user": true, "item": 2}', "line 2: the user must be a text or an integer"),
         ('{"user": 1, "item": 2, "rating": "5", "time": 1}', "line 2: the value must be a number"),
+        (
+            f'{{"user": 1, "item": 2, "rating": 1{"0" * 400}, "time": 1}}',
+            "line 2: the value must be a number",
+        ),
         ('{"user": 1, "item": 2, "rating": -5, "time": 1}', "line 2: the value -5 is negative"),
         ('{"user": 1, "item": 2, "rating": NaN, "time": 1}', "line 2: the value is NaN"),
         ('{"user": 1, "item": 2, "rating": 5, "time": "soon"}', "line 2: the timestamp 'soon'"),

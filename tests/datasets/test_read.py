@@ -324,6 +324,7 @@ FAULTS = {
     "zip": (b"PK\x03\x04" + b"x" * 99, r"zip archive"),
     "open quote": (TABLE + 'dan,"tea,1,2\n' + "a,b,1,2\n" * 5, r"line 6: a quote is opened and never closed"),
     "cut gzip": (gzip.compress(TABLE.encode() * 50)[:-20], r"cut off or damaged"),
+    "broken bzip2": (bz2.compress(TABLE.encode() * 50)[:60] + b"\0" * 60, r"cut off or damaged"),
     "broken gzip": (gzip.compress(os.urandom(99))[:30] + b"\0" * 60, r"cut off or damaged"),
     "100 MB line": (b"user,item\n1," + b"x" * 100_000_000, r"line 2: the line is longer than"),
     "100 MB line after good ones": (b"1,2\n" * 300_000 + b"1," + b"x," * 50_000_000, r"line 300001:"),
@@ -365,7 +366,7 @@ def test_options_are_checked(write):
         read_interactions(5)
     with pytest.raises(FileNotFoundError):
         read_interactions("no/such/file.csv")
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(IsADirectoryError, match="open_matrix opens"):
         read_interactions(path.parent)
 
 
@@ -707,7 +708,9 @@ def test_records_are_not_taken_for_columns(n):
     assert read_interactions(tuple(zip(*records, strict=True))).user_ids.tolist() == [u for u, _ in records]
 
 
-@pytest.mark.parametrize("option", [{"encoding": None}, {"encoding": 5}, {"header": "yes"}, {"header": 2}])
+@pytest.mark.parametrize(
+    "option", [{"encoding": None}, {"encoding": 5}, {"encoding": "hex"}, {"header": "yes"}, {"header": 2}]
+)
 def test_options_of_a_wrong_type_are_named(write, option):
     (name,) = option
     with pytest.raises(ParameterError, match=f"{name}="):

@@ -231,6 +231,8 @@ def test_a_sample_of_users_is_in_memory(shops):
     for n_users in (-1, 2.5, "20", None, True):
         with pytest.raises(ParameterError, match="n_users="):
             store.sample(n_users)
+        with pytest.raises(ParameterError, match="random_state="):
+            store.sample(3, n_users)
     assert fitted(some).user_factors_.shape == (20, 24)
 
 
@@ -343,6 +345,14 @@ def test_indices_that_lead_nowhere_end_a_fit_and_not_the_process(shops, tmp_path
                 (copy / other.name).write_bytes(content)
             with pytest.raises(FileFormatError, match="damaged"):
                 fitted(open_matrix(copy))
+
+
+def test_a_store_is_found_from_any_folder(shops, tmp_path, monkeypatch):
+    data, path = shops[True]
+    monkeypatch.chdir(path.parent)
+    store = open_matrix(path.name)
+    monkeypatch.chdir(tmp_path)
+    check_equal(fitted(store), fitted(data))
 
 
 def test_a_store_that_changes_under_a_fit_is_an_error(shops, tmp_path):
