@@ -1,6 +1,7 @@
 """What the files of all fitted factor models share: the state, the parameters, the record of the fit."""
 
 import inspect
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -28,6 +29,7 @@ _ARRAYS = {
     "seen_values": ArraySpec(REAL, ("n_values",)),
     "seen_times": ArraySpec(("f8",), ("nnz",), required=False),
     "weighting_idf": ArraySpec(("f8",), ("n_items",), required=False),
+    "feature_names": ArraySpec(("u1",), ("n_names",), required=False),  # JSON
 }
 _OF_TIMES = ("half_life", "newest", "left")  # fields of a `Weighting`
 for _side in ("user", "item"):
@@ -85,6 +87,8 @@ class ModelFormat:
             stored["seen_times"] = seen.times
         if idf is not None:
             stored["weighting_idf"] = idf
+        if record.feature_names is not None:
+            stored["feature_names"] = np.frombuffer(json.dumps(record.feature_names.tolist()).encode(), "u1")
         fitted = {
             "n_iter_": record.n_iter,
             "history_": record.history,
@@ -123,10 +127,11 @@ class ModelFormat:
             if state.seen is not None and state.seen.has_dislikes and not takes_dislikes(state):
                 raise ValueError("a stored interaction has a value that is not positive")
             updates = check_int("merged", meta.get("merged", 0), 0)
+            names = _names(arrays)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             name = os.fspath(path)
             raise ModelFileError(f"{name}: the description of the model is damaged: {error}") from error
-        how = fitted["history_"], fitted["n_iter_"], fitted.get("solver_", "")
+        how = fitted["history_"], fitted["n_iter_"], fitted.get("solver_", ""), names
         model._snapshot = replace(state, record=FitRecord(parameters_of(model), *how, merged=updates))
         return model
 
@@ -177,6 +182,16 @@ def unpack_object(packed: Any, kinds: Mapping[str, type]) -> Any:
 def model_spec(name: str, version: int, arrays: Mapping[str, ArraySpec] | None = None) -> FileSpec:
     """The specification of a file: the arrays of every model and those of this one."""
     return FileSpec(name, version, {**_ARRAYS, **(arrays or {})})
+
+
+def _names(arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Names of the columns of the frame that was fitted."""
+    if "feature_names" not in arrays:
+        return None
+    names = json.loads(arrays["feature_names"].tobytes())
+    if len(names) != len(arrays["item_factors"]) or not all(isinstance(name, str) for name in names):
+        raise ValueError("the names of the columns are not one text each")
+    return np.array(names, object)
 
 
 def _seen(arrays: Mapping[str, np.ndarray]) -> CSR:

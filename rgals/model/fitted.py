@@ -10,10 +10,12 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
+from sklearn.utils.validation import _check_feature_names
 
 from rgals.losses.base import AUTO
 from rgals.matrix.csr import CSR, TimedMatrix
 from rgals.model.state import FittedState, Snapshot
+from rgals.runtime.errors import InputError, InputTypeError
 from rgals.runtime.memory import readable
 from rgals.runtime.version import __version__
 from rgals.solvers.plan import Plan
@@ -51,6 +53,14 @@ class Fitted:
     def _outline(self) -> Any:
         """The state, without what is large where that lies elsewhere."""
         return self._state()
+
+    def _check_names(self, given: Any, name: str) -> None:
+        """Refuse a frame whose columns have other names than those of the fit, or another order."""
+        try:
+            _check_feature_names(self, given, reset=False)
+        except (ValueError, TypeError) as error:
+            kind = InputError if isinstance(error, ValueError) else InputTypeError
+            raise kind(f"{name}: {error}") from error
 
     def __getstate__(self) -> dict[str, Any]:
         # One step: neither copies nor pickles see half of what another thread publishes.

@@ -4,7 +4,6 @@ import warnings
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from sklearn.utils.validation import _check_feature_names
 
 from rgals.datasets.given import by_ids, given, in_columns
 from rgals.datasets.ids import Positions, as_labels
@@ -353,7 +352,7 @@ class FactorRanker(Fitted):
         if X_rows is not None:
             found = given(X_rows, name="X_rows")
             if found.frame is not None:
-                _check_feature_names(self, found.frame, reset=False)
+                self._check_names(found.frame, "X_rows")
             users, named = found.user_ids, found.labelled
             X_rows = in_columns(found, snapshot.labelled_items, "X_rows")
             dtype, dislikes = snapshot.item_factors.dtype, takes_dislikes(self)

@@ -175,7 +175,7 @@ class Trained(FactorRanker):
         room = bytes_beside(matrix, weighting, priors, params["K"])
         given._check_memory(matrix, dtype, weights=room, split=split, watched=watched)
         seed, store = open_store(checkpoint, given._checkpoint, given.random_state)
-        how = validation, given.early_stopping, seed, columns
+        how = validation, given.early_stopping, seed, names, columns
         weighted, train, held_out = divide(matrix, weighting, labels, *how)
         watch = Watch(callbacks, given, train, held_out)
         task = Task(weighted, train, held_out, dtype, seed, store, watch, priors)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import check_array, check_random_state
-from sklearn.utils.validation import _check_feature_names, _check_n_features, _get_feature_names
+from sklearn.utils.validation import _check_n_features, _get_feature_names
 
 from rgals.datasets.features import read_features
 from rgals.datasets.given import beside, given, in_columns
@@ -39,11 +39,16 @@ def read(
         raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
     user_ids = found.user_ids if user_ids is None else user_ids
     item_ids = found.item_ids if item_ids is None else item_ids
+    names = None if found.frame is None else _names_of(found.frame)
+    return matrix, check_labels(user_ids, item_ids, matrix.shape), names
+
+
+def _names_of(frame: Any) -> np.ndarray | None:
+    """The names of a frame's columns, where they are texts."""
     try:
-        names = None if found.frame is None else _get_feature_names(found.frame)
+        return _get_feature_names(frame)
     except TypeError as error:
         raise InputTypeError(str(error)) from error
-    return matrix, check_labels(user_ids, item_ids, matrix.shape), names
 
 
 def with_features(
@@ -111,7 +116,7 @@ def halving(weighting: Weighting, half_life: Any, matrix: CSR) -> Weighting:
 def read_rows(model: Any, X: Any, dtype: Any, state: Snapshot) -> CSR:
     """Histories of users over the items of a fit; a table of users and items has a row for each user."""
     found = given(X)
-    _check_feature_names(model, found.matrix if found.frame is None else found.frame, reset=False)
+    model._check_names(found.matrix if found.frame is None else found.frame, "X")
     matrix = in_columns(found, state.labelled_items, "X")
     return check_matrix(model, matrix, dtype, n_items=len(state.item_factors))
 
@@ -147,6 +152,7 @@ def divide(
     validation: Any,
     early_stopping: bool,
     seed: int,
+    names: np.ndarray | None,
     columns: Any = None,
 ) -> tuple[CSR, CSR, CSR | None]:
     """The weighted matrix, what of it is fitted, and what is watched: validation, or a part held out."""
@@ -154,7 +160,12 @@ def divide(
     if validation is not None:
         users, items = (None if ids is None else IdMap(ids) for ids in labels)
         # Users and items that the fit does not know follow behind: they are judged, as cold and as missed.
-        laid_out, *unknown = beside(validation, users, items, columns=columns, name="validation", grow=True)
+        found = given(validation, columns, "validation")
+        others = None if found.frame is None or found.labelled else _names_of(found.frame)
+        if names is not None and others is not None and not np.array_equal(names, others):
+            why = "its columns have other names than those of X, or another order"
+            raise InputError(f"validation: {why}; give validation[X.columns]")
+        laid_out, *unknown = beside(found, users, items, name="validation", grow=True)
         n_users, n_items = (n + len(new) for n, new in zip(matrix.shape, unknown, strict=True))
         dtype = matrix.values.dtype
         shape = {"n_rows": n_users, "n_cols": n_items}

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils.validation import _check_feature_names
 
 from rgals.datasets.given import given, no_ids, refuse_unknown
 from rgals.datasets.ids import IdMap, Positions, joined
@@ -175,7 +174,7 @@ class Updated(FoldIn):
             return CSR.empty(n_users, n_items), (state.user_ids, state.item_ids)
         found = given(X, columns)
         if not found.labelled:
-            _check_feature_names(self, found.matrix if found.frame is None else found.frame, reset=False)
+            self._check_names(found.matrix if found.frame is None else found.frame, "X")
             rows = check_matrix(self, found.matrix, dtype.type, n_items=n_items)
             if rows.n_rows > n_users and state.user_ids is not None:
                 raise ShapeError(
@@ -338,6 +337,8 @@ class Updated(FoldIn):
             ids = (found.user_ids, found.item_ids)[side] if ids is None else ids
         elif ids is None:
             raise ParameterError(f"{what}s", None, "say whose histories these are, one id each")
+        elif found.frame is not None and not side:
+            self._check_names(found.frame, name)
         shape = {"n_rows": len(old.user_factors)} if side else {"n_cols": len(old.item_factors)}
         dtype, dislikes = old.item_factors.dtype, old.loss.dislikes
         rows, seen = as_csr(matrix, name=name, dtype=dtype, dislikes=dislikes, **shape), seen_of(old)
