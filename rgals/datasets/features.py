@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.ids import IdMap, as_labels
+from rgals.datasets.ids import IdMap, as_labels, joined
 from rgals.matrix.validate import is_frame, on_host
 from rgals.runtime.errors import InputError, InputTypeError, ShapeError
 
@@ -16,12 +16,12 @@ Encoding = list[dict[str, Any]]  # of a frame, a column each: its name and its c
 
 def read_features(
     given: Any, n: int | None, ids: np.ndarray | None, name: str, encoding: Encoding | None = None
-) -> tuple[sp.csr_array, np.ndarray | None, Encoding | None]:
+) -> tuple[sp.csr_array, np.ndarray | None, Encoding | None, np.ndarray]:
     """Features with a row for each of ``n`` users or items, and for new ones behind."""
     # `given`: a matrix whose rows are those of the interactions; or `(ids, matrix)`; or a frame with the
     # column `user` or `item` (by the name of the parameter) or without. `ids` are those that are known.
-    # Returns the matrix in float64, the ids of all rows, and how a frame was encoded; `encoding` is how
-    # another one was. `n=None`: there are only new ones.
+    # Returns the matrix in float64, the ids of all rows, how a frame was encoded, and which rows were given;
+    # `encoding` is how another frame was. `n=None`: there are only new ones.
     labels, label = None, name.partition("_")[0]
     if isinstance(given, tuple) and len(given) == 2:
         labels, given = given
@@ -32,11 +32,13 @@ def read_features(
             labels = columns.pop(key, labels)
         encoding = _encode(columns, name) if encoding is None else encoding
         given = _encoded(columns, encoding, name)
+    else:
+        encoding = None
     features = _matrix(given, name)
     if labels is None:
         if n is not None and features.shape[0] != n:
             raise ShapeError(f"{name} has {features.shape[0]} rows; one for each of {n} {label}s is needed")
-        return features, ids, encoding
+        return features, ids, encoding, np.ones(features.shape[0], bool)
     if n is None:
         n, ids = 0, np.empty(0, object)
     if ids is None:
@@ -50,8 +52,8 @@ def read_features(
     pairs = features.tocoo()
     place = at[pairs.coords[0]], pairs.coords[1]
     shape = n + len(new), features.shape[1]
-    own = [*ids.tolist(), *rows.labels[new].tolist()]
-    return sp.csr_array((pairs.data, place), shape=shape), as_labels(own) if len(new) else ids, encoding
+    found = sp.csr_array((pairs.data, place), shape=shape)
+    return found, joined(ids, rows.labels[new]), encoding, np.isin(np.arange(shape[0]), at)
 
 
 def _matrix(given: Any, name: str) -> sp.csr_array:

@@ -91,8 +91,8 @@ class Updated(FoldIn):
         columns : dict or "matrix", optional
             As in `fit`.
         user_features, item_features : sparse matrix, array, frame or (ids, matrix), optional
-            As in `fit`, where that had some: of new users and items, or of known ones, whose old features
-            they replace. A matrix without ids has a row for everybody.
+            As in `fit`, where that had some, and a frame where that had one: of new users and items, or of
+            known ones, whose old features they replace. A matrix without ids has a row for everybody.
 
         Returns
         -------
@@ -420,13 +420,12 @@ def _with_features(
     for side, features in enumerate(given):
         if features is None:
             continue
-        _, new, ids[side] = old.described(CSR.empty(shape[side], 0), features, ids[side], side)
-        assert new is not None
-        told[side] = new.described
-        before = cast(Prior, old.priors[side]).grown(len(told[side])).features
-        both = sp.csr_array(sp.diags_array((~told[side]).astype(float)) @ before + new.features)
+        new, ids[side], rows = old.prior_of(features, shape[side], ids[side], side)
+        before = cast(Prior, old.priors[side]).grown(len(rows)).features
+        both = sp.csr_array(sp.diags_array((~rows).astype(float)) @ before + new.features)
         both.eliminate_zeros()
-        priors[side] = replace(new, features=both)
+        priors[side], told[side] = replace(new, features=both), (both != before).sum(axis=1) > 0
+        told[side][shape[side] :] = True
     return (priors[0], priors[1]), (ids[0], ids[1]), (told[0], told[1])
 
 

@@ -161,7 +161,9 @@ def test_a_frame_with_columns_in_another_order_is_refused_by_every_method_and_by
     again = RGALS.load(tmp_path / "model.npz")
     assert again.feature_names_in_.tolist() == frame.columns.tolist()
     np.testing.assert_array_equal(again.transform(frame), model.user_factors_)
-    assert again.partial_fit_users(frame[:2], [0, 1]).objective(frame) == pytest.approx(model.objective(frame))
+    assert again.partial_fit_users(frame[:2], [0, 1]).objective(frame) == pytest.approx(
+        model.objective(frame)
+    )
     for one in (model, again):
         for call in (
             one.transform,

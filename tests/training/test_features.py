@@ -217,6 +217,40 @@ def test_labelled_features_find_their_rows(rng):
     np.testing.assert_array_equal(model.recommend(["eve"], n=3).ids, alone.ids)
 
 
+def test_new_features_of_zero_replace_old_ones_and_equal_ones_change_no_bit(rng):
+    """Zeros were taken for nothing said; a new item with them scored 0, above what nobody wants."""
+    data = read_interactions(([f"u{k % 12}" for k in range(120)], [f"i{k % 7}" for k in range(120)]))
+    told = [f"i{k}" for k in range(9)], rng.normal(size=(9, 3))
+    model = RGALS(K=4, random_state=0, dtype="float64").fit(data, item_features=told)
+    before = model.fingerprint()
+    assert model.partial_fit(None, item_features=told).fingerprint() == before
+    model.partial_fit(None, item_features=(["i0", "i8", "new"], np.zeros((3, 3))))
+    assert not model._state().priors[1].features[[0, 8, 9]].nnz
+    assert model.item_ids_[-1] == "new"
+    nothing = sp.csr_array((12, 1))
+    expected = np.r_[model.transform_items(data.matrix[:, [0]], ["i0"]), model.transform_items(nothing)]
+    np.testing.assert_allclose(model.item_factors_[[0, 8, 9]], expected[[0, 1, 1]], atol=1e-6)
+    whole = told[1].copy()
+    whole[0] = 0
+    model.partial_fit(None, item_features=np.r_[whole, np.ones((1, 3))])
+    np.testing.assert_array_equal(model._state().priors[1].features.toarray(), np.r_[whole, np.ones((1, 3))])
+
+
+def test_a_frame_where_the_fit_had_a_matrix_is_refused_and_the_other_way_round(rng, tmp_path):
+    """Numbers of a frame were standardised by themselves, those of a matrix not at all: in silence."""
+    data = read_interactions(([f"u{k % 12}" for k in range(120)], [f"i{k % 7}" for k in range(120)]))
+    ids, numbers = [f"i{k}" for k in range(7)], rng.normal(2000.0, 5.0, (7, 2))
+    frame = pd.DataFrame({"item": ids, "year": numbers[:, 0], "price": numbers[:, 1]})
+    for told, other, kind in (((ids, numbers), frame, "a frame"), (frame, (ids, numbers), "a matrix")):
+        RGALS(K=2, random_state=0).fit(data, item_features=told).save(tmp_path / "model.npz")
+        model = RGALS.load(tmp_path / "model.npz")
+        said = f"item_features is {kind}, and the fit had "
+        with pytest.raises(InputTypeError, match=said):
+            model.partial_fit(None, item_features=other)
+        with pytest.raises(InputTypeError, match=said):
+            model.transform_items(None, item_features=other)
+
+
 def test_numbers_of_any_frame_are_numbers(rng):
     """Columns that may miss some come as objects; they were a category for each value."""
     data = read_interactions(([0, 0, 1, 1], [0, 1, 1, 2]))
