@@ -1,14 +1,17 @@
 """Users and items that leave a fitted model: nothing of them stays in it or its files."""
 
 from dataclasses import replace
+from itertools import compress
 from typing import Any, Self
 
 import numpy as np
 
+from rgals.datasets.features import Encoding
 from rgals.datasets.ids import narrowest
 from rgals.matrix.entries import kept_columns
 from rgals.model.state import FittedState
 from rgals.runtime.errors import InputError
+from rgals.solvers.prior import Prior
 from rgals.training.update import PUBLISHING, Updated, seen_of, with_history
 
 
@@ -101,8 +104,9 @@ class Forgetting(Updated):
 
 def _left(old: FittedState, side: int, kept: np.ndarray) -> FittedState:
     """What is left of everything that a state holds of its users (side 0) or items, but interactions."""
-    priors, record, weighting = list(old.priors), old.record, old.weighting
-    priors[side] = priors[side] and priors[side].take_rows(kept)
+    priors, encodings, record, weighting = list(old.priors), list(old.encodings), old.record, old.weighting
+    if priors[side]:
+        priors[side], encodings[side] = _used(priors[side].take_rows(kept), encodings[side])
     if side:
         names, idf = record.feature_names, weighting.idf
         record = replace(record, feature_names=None if names is None else names[kept])
@@ -111,4 +115,26 @@ def _left(old: FittedState, side: int, kept: np.ndarray) -> FittedState:
     found = {name: getattr(old, name) for name in fields}
     rows = {name: array[kept] for name, array in found.items() if array is not None}
     rows |= {name: narrowest(array) for name, array in rows.items() if name.endswith("_ids")}
-    return replace(old, priors=(priors[0], priors[1]), record=record, weighting=weighting, **rows)
+    features = {"priors": (priors[0], priors[1]), "encodings": (encodings[0], encodings[1])}
+    return replace(old, **features, record=record, weighting=weighting, **rows)
+
+
+def _used(prior: Prior, encoding: Encoding | None) -> tuple[Prior, Encoding | None]:
+    """Features without categories that were of nobody else, and 0 for weights that nobody else is left of."""
+    features, used = (
+        prior.features,
+        np.bincount(prior.features.indices, minlength=prior.features.shape[1]) > 0,
+    )
+    weights = np.where(used[:, None], prior.weights, 0.0)
+    if encoding is None:
+        return replace(prior, weights=weights), None
+    left, stay, start = [], [], 0
+    for column in encoding:
+        names = column.get("categories", [None])
+        stay.append(used[start : start + len(names)] | ("mean" in column))
+        start += len(names)
+        left.append(column)
+        if "mean" not in column:
+            left[-1] = column | {"categories": list(compress(names, stay[-1]))}
+    at = np.flatnonzero(np.concatenate(stay))
+    return replace(prior, features=features[:, at], weights=weights[at]), left

@@ -251,6 +251,33 @@ def test_a_frame_where_the_fit_had_a_matrix_is_refused_and_the_other_way_round(r
             model.transform_items(None, item_features=other)
 
 
+def test_features_that_only_the_forgotten_had_are_nowhere_in_the_file(rng, tmp_path):
+    """Their categories stayed, and weights that were a share of a single row."""
+    data = read_interactions(([f"u{k % 12}" for k in range(120)], [f"i{k % 7}" for k in range(120)]))
+    table = pd.DataFrame({"user": [f"u{k}" for k in range(12)], "mail": [f"mail{k:02}@x" for k in range(12)]})
+    table["age"], table["kind"] = rng.integers(9, 70, 12), list("ab" * 6)
+    model = RGALS(K=4, random_state=0).fit(data, user_features=table)
+    weights = model._state().priors[0].weights
+    assert weights.shape == (15, 4)
+    users = [f"u{k}" for k in range(12) if k != 3]
+    kept = model.transform(None, table.set_index("user").loc[users].reset_index())
+    model.forget_users(["u3"]).save(tmp_path / "model.npz")
+    raw = (tmp_path / "model.npz").read_bytes()
+    assert b"mail02@x" in raw and b"mail03@x" not in raw
+    assert weights[2].tobytes() in raw and weights[3].tobytes() not in raw
+    again = RGALS.load(tmp_path / "model.npz")
+    assert again.fingerprint() == model.fingerprint()
+    np.testing.assert_allclose(again.transform(None, table.set_index("user").loc[users].reset_index()), kept)
+    stranger = again.transform(None, table[3:4])  # by age and kind alone
+    assert abs(stranger - kept).min() > 0
+    plain = RGALS(K=4, random_state=0).fit(data, user_features=(table["user"], np.eye(12)))
+    plain.forget_users(["u3"])
+    assert plain._state().priors[0].weights.any(axis=1).tolist() == [k != 3 for k in range(12)]
+    everybody = pd.DataFrame({"user": ["u7"], "mail": ["x"], "age": [3], "kind": ["b"]})
+    again.forget_users(users[:-1]).partial_fit(None, user_features=everybody)
+    assert again.user_ids_.tolist() == [users[-1], "u7"]
+
+
 def test_numbers_of_any_frame_are_numbers(rng):
     """Columns that may miss some come as objects; they were a category for each value."""
     data = read_interactions(([0, 0, 1, 1], [0, 1, 1, 2]))
