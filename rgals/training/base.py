@@ -18,7 +18,7 @@ from rgals.model.state import FitRecord, Snapshot, parameters_of
 from rgals.runtime.checks import check_choice
 from rgals.runtime.memory import typed_errors
 from rgals.training.checkpoint import Checkpoint, Store, open_store
-from rgals.training.data import bytes_beside, divide, halving, read, weigh, with_features
+from rgals.training.data import bytes_beside, divide, halving, in_order, read, weigh, with_features
 from rgals.training.run import Callback, Watch
 
 
@@ -166,6 +166,8 @@ class Trained(FactorRanker):
         matrix, labels, names = read(given, X, dtype, user_ids, item_ids, columns)
         both = user_features, item_features
         matrix, labels, priors, encodings = with_features(given, matrix, labels, both)
+        if getattr(given, "warm_start", False) and getattr(given, "_snapshot", None) is not None:
+            given._snapshot = in_order(given._snapshot, labels)
         split = given.early_stopping and validation is None
         watched = given.early_stopping or validation is not None or callbacks is not None
         chosen = given._choose(matrix)

@@ -173,6 +173,22 @@ def divide(
     return matrix, *(hold_out(matrix, HOLD_OUT, seed) if early_stopping else (matrix, None))
 
 
+def in_order(last: Snapshot, labels: tuple[Any, Any]) -> Snapshot:
+    """The factors of the last fit in the order of other ids; as they lie on a side that has none."""
+    found = []
+    for what, ids in zip(("user", "item"), labels, strict=True):
+        factors, known = getattr(last, f"{what}_factors"), getattr(last, f"{what}_ids")
+        if ids is not None and known is not None:
+            at = getattr(last, f"{what}s").index(ids, missing="mark")
+            new = np.flatnonzero(at < 0)
+            if len(new):
+                why = f"the last fit had no {what} {ids[new[:1]].tolist()[0]!r}"
+                raise InputError(f"warm_start: {why}; set warm_start=False, or partial_fit the new before")
+            factors = factors[at]
+        found.append(factors)
+    return Snapshot(*found)
+
+
 def warm_factors(model: Any, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray] | None:
     """Factors of the last fit, where ``warm_start`` asks for them and there are some."""
     last = getattr(model, "_snapshot", None)
