@@ -14,6 +14,9 @@ AUTO = "auto"
 VALUES = (AUTO, "raw", "log1p", "binary", "bm25")
 _K1, _B = 1.2, 0.75  # of BM25, as usual
 _CHUNK = 1 << 20  # entries that are weighted at once: bounds temporary memory
+_FIRST = 1000  # times by which their unit is told
+# The years from 1980 to 2200 in seconds: a number of this size, or 10^3, 10^6, 10^9 times it, is such a time.
+_SINCE, _UNTIL = 10 * 365 * 86_400, 230 * 365 * 86_400
 _SAMPLE, _LEVELS, _LOW = 1000, 4, 0.1  # of ratings: values, levels, and share in the lower half, at least
 
 
@@ -93,6 +96,13 @@ class Weighting:
                 "rgals.datasets.read_interactions((users, items, values, times)), or half_life=None"
             )
             raise ParameterError("half_life", self.half_life, lines)
+        if self.newest and matrix.times is not None:
+            middle = float(np.median(matrix.times[:_FIRST])) if matrix.nnz else self.newest
+            units = unit_of(middle), unit_of(self.newest)
+            if None not in units and units[0] != units[1]:
+                why = f"times of about {middle:.3g} are in another unit than those of the fit"
+                said = f"{why}, {self.newest:.3g}; give them as the fit had them (dates are nanoseconds)"
+                raise InputError(said)
 
     def rows(self, matrix: CSR) -> CSR:
         """Histories of users (users x items) with weights for values."""
@@ -198,6 +208,11 @@ class Weighting:
                 with np.errstate(over="ignore"):  # of the least values: they weigh nothing
                     likes = self.idf[item] * (_K1 + 1.0) / (1.0 + norms[user] / likes)
             yield np.where(v < 0, v * self.scale, likes) if dislikes else likes
+
+
+def unit_of(time: float) -> int | None:
+    """Of a time since 1980, what its size tells: 0 in seconds, 3 in thousandths, 6, or 9; None of others."""
+    return next((power for power in (0, 3, 6, 9) if _SINCE <= time / 10**power < _UNTIL), None)
 
 
 def _idf(counts: np.ndarray, n_users: int) -> np.ndarray:

@@ -186,6 +186,27 @@ def test_what_has_no_times_is_refused_with_the_line_that_is_right(rng):
         RGALS(K=2, half_life=3).fit(bad)
 
 
+@pytest.mark.parametrize("power", [0, 3, 6, 9])
+@pytest.mark.parametrize("other", [0, 3, 6, 9])
+def test_times_in_another_unit_than_those_of_the_fit_are_refused(power, other, rng):
+    """Seconds after dates weighed nothing, in silence; dates after seconds ended in a NumericalError."""
+    frame = log(rng)
+    seconds = frame["timestamp"].to_numpy().astype("datetime64[ns]").astype(np.int64) // 10**9
+    model = RGALS(K=3, half_life="30d", random_state=0, n_iter=1)
+    model.fit(read(frame.assign(timestamp=seconds * 10**power)))
+    before = model.fingerprint()
+    today = read(frame.assign(timestamp=(seconds + 86_400) * 10**other)[:20])
+    some = today.take(np.arange(today.n_users), np.arange(today.n_items))
+    for call in (model.transform, model.recommend_new, model.partial_fit_users, model.partial_fit):
+        if power == other:
+            call(some)
+            continue
+        with pytest.raises(InputError, match="in another unit than those of the fit"):
+            call(some)
+    assert (model.fingerprint() == before) == (power != other)
+    assert model.partial_fit(read(frame.assign(timestamp=0)[:2]))  # no time of this kind: as it is
+
+
 def test_popularity_takes_the_same_half_lives(rng):
     data = read(log(rng))
     first, second = (Popularity(half_life=h).fit(data).item_factors_ for h in ("9d", 9.0 * DAY))
