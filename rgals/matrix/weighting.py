@@ -14,6 +14,7 @@ AUTO = "auto"
 VALUES = (AUTO, "raw", "log1p", "binary", "bm25")
 _K1, _B = 1.2, 0.75  # of BM25, as usual
 _CHUNK = 1 << 20  # entries that are weighted at once: bounds temporary memory
+_OLDEST = 40.0  # half-lives from which an age makes no difference: 9e-13 of a weight is left
 _FIRST = 1000  # times by which their unit is told
 # The years from 1980 to 2200 in seconds: a number of this size, or 10^3, 10^6, 10^9 times it, is such a time.
 _SINCE, _UNTIL = 10 * 365 * 86_400, 230 * 365 * 86_400
@@ -39,7 +40,8 @@ class Weighting:
     losses count on. Dislikes keep their values and count in none of these.
 
     With a half-life h, weights and dislikes are multiplied by ``2^(-age / h) / left``. Ages are counted back
-    from the newest interaction; ``left`` keeps the mean weight of the likes that were fitted.
+    from the newest interaction, up to 40 half-lives; ``left`` keeps the mean weight of the likes that were
+    fitted.
     """
 
     kind: str = "raw"
@@ -177,7 +179,8 @@ class Weighting:
             at = slice(start, start + len(part))
             left = None
             if half_life is not None and times is not None:
-                left = np.exp2((times[at] - self.newest) / half_life) / self.left
+                halvings = np.clip((times[at] - self.newest) / half_life, -_OLDEST, _OLDEST)
+                left = np.exp2(halvings) / self.left
             values[at] = self._scaled(part, values.dtype, left)
             start, ones = at.stop, ones and bool((values[at] == 1).all())
         return replace(matrix, values=values[:0] if ones else values, times=None)

@@ -207,6 +207,26 @@ def test_times_in_another_unit_than_those_of_the_fit_are_refused(power, other, r
     assert model.partial_fit(read(frame.assign(timestamp=0)[:2]))  # no time of this kind: as it is
 
 
+@pytest.mark.parametrize("loss", ["rg2", "rgx", "wrmf", "ials"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_histories_of_hundreds_of_half_lives_ago_are_fitted_and_folded_in(loss, dtype, rng):
+    """One user who had not come for 130 half-lives ended every fit in float32."""
+    frame = log(rng)
+    old = pd.DataFrame({"user": [99] * 3, "item": [1, 2, 3], "rating": [1.0, 2, 3]})
+    old["timestamp"] = frame["timestamp"].min() - pd.Timedelta("3000d")
+    data = read(pd.concat([frame, old]))
+    model = RGALS(K=4, loss=loss, half_life="1d", values="raw", dtype=dtype, random_state=0).fit(data)
+    age = (data.timestamp.max() - data.timestamp) / DAY
+    share = 0.5 ** np.minimum(age, 40)
+    expected = data.matrix.data * share * (data.matrix.data.sum() / (data.matrix.data * share).sum())
+    np.testing.assert_allclose(weights_of(model).data, expected, rtol=1e-6)
+    np.testing.assert_array_equal(model.transform(data), model.user_factors_)
+    later = frame.assign(timestamp=frame["timestamp"] + pd.Timedelta("900d"))
+    assert np.isfinite(model.transform(read(later))).all()
+    model.partial_fit(read(later[:1]))
+    assert np.isfinite(model.user_factors_).all() and model._state().weighting.newest > data.timestamp.max()
+
+
 def test_popularity_takes_the_same_half_lives(rng):
     data = read(log(rng))
     first, second = (Popularity(half_life=h).fit(data).item_factors_ for h in ("9d", 9.0 * DAY))
