@@ -213,7 +213,7 @@ def test_histories_of_hundreds_of_half_lives_ago_are_fitted_and_folded_in(loss, 
     """One user who had not come for 130 half-lives ended every fit in float32."""
     frame = log(rng)
     old = pd.DataFrame({"user": [99] * 3, "item": [1, 2, 3], "rating": [1.0, 2, 3]})
-    old["timestamp"] = frame["timestamp"].min() - pd.Timedelta("3000d")
+    old["timestamp"] = frame["timestamp"].min() - pd.Timedelta(3000, "D")
     data = read(pd.concat([frame, old]))
     model = RGALS(K=4, loss=loss, half_life="1d", values="raw", dtype=dtype, random_state=0).fit(data)
     age = (data.timestamp.max() - data.timestamp) / DAY
@@ -221,10 +221,33 @@ def test_histories_of_hundreds_of_half_lives_ago_are_fitted_and_folded_in(loss, 
     expected = data.matrix.data * share * (data.matrix.data.sum() / (data.matrix.data * share).sum())
     np.testing.assert_allclose(weights_of(model).data, expected, rtol=1e-6)
     np.testing.assert_array_equal(model.transform(data), model.user_factors_)
-    later = frame.assign(timestamp=frame["timestamp"] + pd.Timedelta("900d"))
+    later = frame.assign(timestamp=frame["timestamp"] + pd.Timedelta(900, "D"))
     assert np.isfinite(model.transform(read(later))).all()
     model.partial_fit(read(later[:1]))
     assert np.isfinite(model.user_factors_).all() and model._state().weighting.newest > data.timestamp.max()
+
+
+def test_times_stay_with_their_interactions_where_others_go(rng):
+    """Those of interactions set to 0, or too small for float32, were left behind: others took them."""
+    data = read(log(rng))
+    model = RGALS(K=3, half_life="30d", random_state=0, n_iter=1).fit(data)
+    seen, gone = model.seen_, slice(0, None, 3)
+    expected = np.delete(seen.times, gone)
+    for value in (0.0, 1e-60):
+        part = seen.astype(np.float64)
+        part.times, part.data[gone] = seen.times, value
+        again = RGALS(K=3, half_life="30d", random_state=0, n_iter=1).fit(part)
+        np.testing.assert_array_equal(again.seen_.times, expected)
+    part = model.seen_
+    part.data[gone] = 0
+    part.eliminate_zeros()
+    with pytest.raises(InputError, match="times for .* entries"):
+        RGALS(K=3, half_life="30d").fit(part)
+    some = data.take(np.arange(40)[::2], np.arange(30))
+    other = RGALS(K=3, half_life="30d", random_state=0, n_iter=1).fit(some)
+    other.partial_fit(Interactions(model.seen_, model.user_ids_, model.item_ids_), merge="drop")
+    at = other._state().users.index(model.user_ids_)
+    np.testing.assert_array_equal(other._state().seen.take_rows(at).times, model.seen_.times)
 
 
 def test_popularity_takes_the_same_half_lives(rng):
