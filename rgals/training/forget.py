@@ -10,7 +10,6 @@ from rgals.datasets.features import Encoding
 from rgals.datasets.ids import narrowest
 from rgals.matrix.entries import kept_columns
 from rgals.model.state import FittedState
-from rgals.runtime.errors import InputError
 from rgals.solvers.prior import Prior
 from rgals.training.update import PUBLISHING, Updated, seen_of, with_history
 
@@ -88,9 +87,6 @@ class Forgetting(Updated):
             known, kept = seen_of(old), np.ones(old.seen.shape[side], bool)  # type: ignore[union-attr]
             kept[(old.users, old.items)[side].index(ids)] = False
             seen = kept_columns(known, kept) if side else known.take_rows(np.flatnonzero(kept))
-            if not seen.nnz:
-                why = f"without these {('users', 'items')[side]} the model would have no interactions"
-                raise InputError(f"{why}; delete it instead")
             seen = replace(seen, values=seen.values[:0]) if (seen.values == 1).all() else seen
             left = _left(old, side, kept)
             labels = left.user_ids, left.item_ids

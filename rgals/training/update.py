@@ -441,6 +441,8 @@ def _admit(state: FittedState, events: CSR) -> None:
 
 def with_history(state: FittedState, seen: CSR, labels: _Labels, weighting: Any, changes: int) -> FittedState:
     """The state of other interactions, by whose newest ages are counted; factors of new rows are 0."""
+    if not seen.nnz:
+        raise InputError("no interactions would be left in the model; delete it instead")
     record = replace(state.record, merged=state.record.merged + changes)
     for names in labels:
         if names is not None:

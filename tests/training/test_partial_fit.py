@@ -314,6 +314,8 @@ def test_an_update_takes_no_more_memory_than_it_says(valued, monkeypatch):
         (lambda m: m.forget_items(Positions([N])), UnknownIdError, "no item at position 45"),
         (lambda m: m.forget_users(m.user_ids_), InputError, "no interactions"),
         (lambda m: m.forget_items(m.item_ids_), InputError, "no interactions"),
+        (lambda m: m.partial_fit_users(sp.csr_array((M, N)), m.user_ids_), InputError, "no interactions"),
+        (lambda m: m.partial_fit_items(sp.csr_array((M, N)), m.item_ids_), InputError, "no interactions"),
     ],
 )
 def test_bad_calls_are_named_and_change_nothing(call, error, words):
@@ -330,6 +332,13 @@ def test_a_model_without_ids_refuses_tables():
 
 
 # ---------------------------------------------------------------- files and histories
+
+
+def test_the_nightly_refit_of_a_model_without_ids_says_what_to_give():
+    model = fitted()
+    with pytest.raises(InputError, match="give a matrix without ids as it is"):
+        Interactions(model.seen_, model.user_ids_, model.item_ids_)
+    model.fit(model.seen_)
 
 
 def test_files_are_those_of_the_updated_model(tmp_path):
