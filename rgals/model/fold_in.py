@@ -107,7 +107,7 @@ class FoldIn(FactorRanker):
         if hard is None or state.seen is None:
             return factors
         known = users, state.solved_items, state.seen
-        merged = with_users(columns, factors, known, solved, hard, self.n_jobs)
+        merged = with_users(columns, factors, known, solved, coefficients.h > 0, hard, self.n_jobs)
         of_users, of_items = pair_terms(coefficients, hard.weight)
         return backend.half_step(merged, users, side.with_pairs(of_items, of_users)).factors
 

@@ -332,6 +332,7 @@ def with_users(
     found: np.ndarray,
     state: tuple[np.ndarray, np.ndarray, CSR],
     known: np.ndarray,
+    weighed: np.ndarray,
     hard: HardNegatives,
     n_jobs: int | None,
 ) -> CSR:
@@ -339,6 +340,7 @@ def with_users(
 
     ``found``: factors of these items without hard negatives. ``state``: the factors of users and items, and
     the matrix; ``known`` are those of its items that are solved anew, which are left out of the rankings.
+    ``weighed``: which of these items have a weight; nothing pulls one without, which nobody has.
     """
     users, items, seen = state
     n = hard.n_top(len(items))
@@ -351,6 +353,7 @@ def with_users(
         first.append(above & (some.row_counts > 0))
     above = np.concatenate(first, axis=1)
     above[columns.rows, columns.indices] = False
+    above[~weighed] = False
     user = np.nonzero(above)[1]
     indptr = np.append(0, np.cumsum(above.sum(axis=1, dtype=np.int64)))
     pairs = CSR(indptr, user.astype(np.int32), np.empty(0, np.float32), len(users))
