@@ -48,6 +48,10 @@ def read_features(
         raise ShapeError(f"{name}: {len(rows)} ids for {features.shape[0]} rows; give one each")
     at = known.index(rows.labels, missing="mark")
     new = np.flatnonzero(at < 0)
+    if {known.labels.dtype.kind, rows.labels.dtype.kind} in ({"i", "U"}, {"u", "U"}):
+        both = (f"{labels[:1].tolist()[0]!r}" for labels in (rows.labels, known.labels) if len(labels))
+        said = "of another type than those of the interactions: " + " and ".join(both)
+        raise InputError(f"{name}: its ids are {said}; give ids as in training")
     at[new] = n + np.arange(len(new))
     pairs = features.tocoo()
     place = at[pairs.coords[0]], pairs.coords[1]
@@ -79,7 +83,7 @@ def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
     found: Encoding = []
     for column, values in columns.items():
         if values.dtype.kind not in "iuf":
-            found.append({"name": column, "categories": sorted({str(value) for value in values})})
+            found.append({"name": column, "categories": sorted(set(map(_category, values)))})
             continue
         if not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0])
@@ -94,6 +98,12 @@ def _plain(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float64) if values.dtype == object and numbers else values
 
 
+def _category(value: Any) -> str:
+    """What a value is called; one that is missing is called alike in frames of all packages."""
+    name = str(value)
+    return "nan" if name in ("None", "NaT", "<NA>") else name
+
+
 def _encoded(columns: Mapping[str, np.ndarray], encoding: Encoding, name: str) -> sp.csr_array:
     blocks: list[Any] = []
     for column in encoding:
@@ -105,8 +115,10 @@ def _encoded(columns: Mapping[str, np.ndarray], encoding: Encoding, name: str) -
                 raise InputTypeError(f"{name}: column {column['name']!r} held numbers in the fit")
             blocks.append(((values.astype(np.float64) - column["mean"]) / column["scale"])[:, None])
             continue
-        known = {category: at for at, category in enumerate(column["categories"])}
-        at = np.array([known.get(str(value), -1) for value in values], np.int64)  # -1: not seen in the fit
+        known = {_category(name): at for at, name in enumerate(column["categories"])}
+        at = np.array(
+            [known.get(_category(value), -1) for value in values], np.int64
+        )  # -1: not seen in the fit
         rows = np.flatnonzero(at >= 0)
         shape = len(values), len(known)
         blocks.append(sp.csr_array((np.ones(len(rows)), (rows, at[rows])), shape=shape))

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rgals.datasets.given import given, no_ids, refuse_unknown
 from rgals.losses.base import Coefficients, Side
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
@@ -52,13 +53,15 @@ class FoldIn(FactorRanker):
 
         Parameters
         ----------
-        X_cols : sparse matrix or array, shape (n_users, n), optional
-            Full history of each item, over the users of the fit, a column each; None with features alone.
+        X_cols : sparse matrix, array, Interactions or frame, shape (n_users, n), optional
+            Full history of each item, over the users of the fit, a column each; None with features alone. The
+            rows of an `Interactions` or a frame are found by their ids.
         items : sequence of ids, or Positions, length n, optional
             Items of the fit that the columns stand for; by default they are new. It matters for RGX only,
             whose items share a term: the others stay, the given ones are solved together.
-        item_features : sparse matrix, array or frame, n rows, optional
-            Their features, where the fit had some.
+        item_features : sparse matrix, array, frame or (ids, matrix), optional
+            Their features, where the fit had some: n rows, or by the ids of ``X_cols``; who has features
+            alone follows behind.
 
         Returns
         -------
@@ -79,9 +82,8 @@ class FoldIn(FactorRanker):
         (2, 16)
         """
         state: FittedState = self._state()
-        columns, prior, _ = state.described(
-            None if X_cols is None else _columns(X_cols, state), item_features, side=1
-        )
+        rows, ids = (None, None) if X_cols is None else _columns(X_cols, state)
+        columns, prior, _ = state.described(rows, item_features, ids, side=1)
         columns = state.weighting.columns(columns, state.seen or CSR.empty(columns.n_cols, 0))
         known = np.empty(0, np.int64)
         if items is not None:
@@ -160,9 +162,16 @@ class FoldIn(FactorRanker):
         return replace(found, user=names[0], item=names[1], items=state.named("item", found.items, item))
 
 
-def _columns(X_cols: Any, state: FittedState) -> CSR:
-    """Histories of items as rows: items x users."""
+def _columns(X_cols: Any, state: FittedState) -> tuple[CSR, np.ndarray | None]:
+    """Histories of items as rows, items x users; the ids of these items, where there are some."""
     n_users = len(state.user_factors)
     dtype, dislikes = state.item_factors.dtype, state.loss.dislikes
-    matrix = as_csr(X_cols, name="X_cols", dtype=dtype, n_rows=n_users, dislikes=dislikes)
-    return matrix.transpose()
+    found = given(X_cols, name="X_cols")
+    matrix = found.timed
+    if found.labelled:
+        if state.user_ids is None:
+            raise no_ids("X_cols")
+        matrix, *unknown = found.laid_out(state.users, None)
+        refuse_unknown(unknown, "X_cols")
+    rows = as_csr(matrix, name="X_cols", dtype=dtype, n_rows=n_users, dislikes=dislikes).transpose()
+    return rows, found.item_ids

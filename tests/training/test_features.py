@@ -278,6 +278,31 @@ def test_features_that_only_the_forgotten_had_are_nowhere_in_the_file(rng, tmp_p
     assert again.user_ids_.tolist() == [users[-1], "u7"]
 
 
+def test_missing_categories_are_one_in_frames_of_every_package(rng):
+    """They were "nan" of pandas and "None" of polars, so that one did not know the other's."""
+    pl, pa = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
+    data = read_interactions(([f"u{k % 12}" for k in range(120)], [f"i{k % 7}" for k in range(120)]))
+    table = {"item": [f"i{k}" for k in range(7)], "kind": ["a", None, "b", None, "a", "b", "c"]}
+    makers = pd.DataFrame, lambda of: pd.DataFrame(of, dtype=object), pl.DataFrame, pa.table
+    models = [RGALS(K=3, random_state=0).fit(data, item_features=make(table)) for make in makers]
+    assert len({model.fingerprint() for model in models}) == 1
+    for make in makers:
+        alone = models[0].transform_items(None, item_features=make(table))
+        np.testing.assert_array_equal(alone, models[-1].transform_items(None, item_features=pa.table(table)))
+        assert abs(alone[1]).min() > 0
+
+
+def test_ids_of_features_are_of_the_type_of_the_interactions(rng):
+    """Texts beside integers joined the catalogue as so many new items."""
+    whole = read_interactions((np.arange(120) % 12, np.arange(120) % 7))
+    texts = read_interactions(([str(k % 12) for k in range(120)], [f"{k % 7}" for k in range(120)]))
+    told = rng.normal(size=(7, 2))
+    for data, ids in ((whole, [str(k) for k in range(7)]), (texts, np.arange(7))):
+        data = data.replace(item_ids=data.item_ids.astype("<U1") if data is texts else data.item_ids)
+        with pytest.raises(InputError, match="item_features: its ids are of another type"):
+            RGALS(K=2).fit(data, item_features=(ids, told))
+
+
 def test_numbers_of_any_frame_are_numbers(rng):
     """Columns that may miss some come as objects; they were a category for each value."""
     data = read_interactions(([0, 0, 1, 1], [0, 1, 1, 2]))

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from rgals import IALS, RG2, RGALS, InputError, ParameterError
+from rgals import IALS, RG2, RGALS, InputError, ParameterError, UnknownIdError
 from rgals.baselines import Popularity
 from rgals.datasets import Interactions, read_interactions
 from rgals.matrix.validate import as_csr
@@ -248,6 +248,21 @@ def test_times_stay_with_their_interactions_where_others_go(rng):
     other.partial_fit(Interactions(model.seen_, model.user_ids_, model.item_ids_), merge="drop")
     at = other._state().users.index(model.user_ids_)
     np.testing.assert_array_equal(other._state().seen.take_rows(at).times, model.seen_.times)
+
+
+def test_items_are_folded_in_from_tables_with_their_times(rng):
+    """A matrix alone was taken, which has no times."""
+    data = read(log(rng))
+    model = RGALS(K=3, half_life="30d", random_state=0, n_iter=300, dtype="float64").fit(data)
+    stamps = sp.csr_array((data.timestamp, data.matrix.indices, data.matrix.indptr), shape=data.shape)[::-1]
+    turned = Interactions(data.matrix[::-1], data.user_ids[::-1], data.item_ids, stamps.data)
+    for given in (turned, model.seen_):
+        np.testing.assert_allclose(model.transform_items(given), model.item_factors_, atol=1e-5)
+    some = data.take(np.array([1, 3]), np.array([0]))
+    with pytest.raises(UnknownIdError, match="X_cols: user 77 is not known"):
+        model.transform_items(some.replace(user_ids=[1, 77]))
+    with pytest.raises(ParameterError, match="no times"):
+        model.transform_items(data.matrix)
 
 
 def test_popularity_takes_the_same_half_lives(rng):
