@@ -303,6 +303,19 @@ def test_ids_of_features_are_of_the_type_of_the_interactions(rng):
             RGALS(K=2).fit(data, item_features=(ids, told))
 
 
+@pytest.mark.parametrize("loss", ["rg2", "rgx"])
+def test_features_that_predict_what_no_float_holds_leave_the_model_as_it_was(loss, X, features):
+    """An item had factors of NaN and infinity, on which every later update failed."""
+    model = RGALS(K=4, loss=loss, random_state=0).fit(X, **features)
+    before = model.fingerprint()
+    told = np.vstack([features["item_features"].toarray(), np.full((1, 9), 1e300)])
+    with pytest.raises(NumericalError, match="beyond float32; scale the features"):
+        model.partial_fit(None, item_features=told[[*range(COLD_ITEM), 35, *range(COLD_ITEM + 1, 35)]])
+    assert model.fingerprint() == before
+    with pytest.raises(NumericalError, match="beyond float32; scale the features"):
+        model.recommend_new(user_features=np.full((1, 7), 1e300))
+
+
 def test_numbers_of_any_frame_are_numbers(rng):
     """Columns that may miss some come as objects; they were a category for each value."""
     data = read_interactions(([0, 0, 1, 1], [0, 1, 1, 2]))
