@@ -49,9 +49,7 @@ def read_features(
     at = known.index(rows.labels, missing="mark")
     new = np.flatnonzero(at < 0)
     if {known.labels.dtype.kind, rows.labels.dtype.kind} in ({"i", "U"}, {"u", "U"}):
-        both = (f"{labels[:1].tolist()[0]!r}" for labels in (rows.labels, known.labels) if len(labels))
-        said = "of another type than those of the interactions: " + " and ".join(both)
-        raise InputError(f"{name}: its ids are {said}; give ids as in training")
+        raise InputError(f"{name}: its ids are of another type than those of the interactions; give the same")
     at[new] = n + np.arange(len(new))
     pairs = features.tocoo()
     place = at[pairs.coords[0]], pairs.coords[1]
@@ -116,9 +114,8 @@ def _encoded(columns: Mapping[str, np.ndarray], encoding: Encoding, name: str) -
             blocks.append(((values.astype(np.float64) - column["mean"]) / column["scale"])[:, None])
             continue
         known = {_category(name): at for at, name in enumerate(column["categories"])}
-        at = np.array(
-            [known.get(_category(value), -1) for value in values], np.int64
-        )  # -1: not seen in the fit
+        found = map(_category, values)
+        at = np.array([known.get(name, -1) for name in found], np.int64)  # -1: not seen in the fit
         rows = np.flatnonzero(at >= 0)
         shape = len(values), len(known)
         blocks.append(sp.csr_array((np.ones(len(rows)), (rows, at[rows])), shape=shape))

@@ -114,11 +114,8 @@ def is_moment(item: Any) -> bool:
 def in_unit_of(cut: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Nanoseconds in the unit that the size of timestamps tells: seconds, thousandths of these and so on."""
     middle = float(np.median(times)) if len(times) else 0.0
-    power = unit_of(middle)
-    if power is None:
-        raise ValueError(
-            f"the timestamps (about {middle:g}) are no times since 1970; give the cut as a number"
-        )
+    if (power := unit_of(middle)) is None:
+        raise ValueError(f"timestamps of about {middle:g} are no times since 1970; give the cut as a number")
     return cut / 10 ** (9 - power) if power < 9 else cut
 
 

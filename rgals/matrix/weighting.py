@@ -98,13 +98,11 @@ class Weighting:
                 "rgals.datasets.read_interactions((users, items, values, times)), or half_life=None"
             )
             raise ParameterError("half_life", self.half_life, lines)
-        if self.newest and matrix.times is not None:
-            middle = float(np.median(matrix.times[:_FIRST])) if matrix.nnz else self.newest
-            units = unit_of(middle), unit_of(self.newest)
-            if None not in units and units[0] != units[1]:
+        if self.newest and matrix.times is not None and matrix.nnz:
+            middle = float(np.median(matrix.times[:_FIRST]))
+            if len({unit_of(middle), unit_of(self.newest)} - {None}) == 2:
                 why = f"times of about {middle:.3g} are in another unit than those of the fit"
-                said = f"{why}, {self.newest:.3g}; give them as the fit had them (dates are nanoseconds)"
-                raise InputError(said)
+                raise InputError(f"{why}, {self.newest:.3g}; give them as it had them (dates: nanoseconds)")
 
     def rows(self, matrix: CSR) -> CSR:
         """Histories of users (users x items) with weights for values."""

@@ -1,7 +1,6 @@
 """What the files of all fitted factor models share: the state, the parameters, the record of the fit."""
 
 import inspect
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -29,10 +28,9 @@ _ARRAYS = {
     "seen_values": ArraySpec(REAL, ("n_values",)),
     "seen_times": ArraySpec(("f8",), ("nnz",), required=False),
     "weighting_idf": ArraySpec(("f8",), ("n_items",), required=False),
-    "feature_names": ArraySpec(("u1",), ("n_names",), required=False),  # JSON
 }
 _OF_TIMES = ("half_life", "newest", "left")  # fields of a `Weighting`
-for _side in ("user", "item"):
+for _side in ("user", "item", "column"):  # of a frame: the names of its columns
     _ARRAYS[f"{_side}_ids_labels"] = ArraySpec(("i8", "u8"), (f"n_{_side}s",), required=False)
     _ARRAYS[f"{_side}_ids_text"] = ArraySpec(("u1",), (f"{_side}_text",), required=False)
     _ARRAYS[f"{_side}_ids_offsets"] = ArraySpec(("i8",), (f"n_{_side}s+1",), required=False)
@@ -76,8 +74,9 @@ class ModelFormat:
             "seen_values": np.asarray(seen.values),
             **arrays,
         }
-        for side, labels in (("user", state.user_ids), ("item", state.item_ids)):
-            if labels is not None:
+        ids = ("user", state.user_ids), ("item", state.item_ids), ("column", record.feature_names)
+        for side, labels in ids:
+            if labels is not None and (side != "column" or len(set(labels)) == len(labels)):
                 stored |= IdMap(labels, side).to_arrays(f"{side}_ids_")
         weighting = asdict(state.weighting)
         idf = weighting.pop("idf")
@@ -87,8 +86,6 @@ class ModelFormat:
             stored["seen_times"] = seen.times
         if idf is not None:
             stored["weighting_idf"] = idf
-        if record.feature_names is not None:
-            stored["feature_names"] = np.frombuffer(json.dumps(record.feature_names.tolist()).encode(), "u1")
         fitted = {
             "n_iter_": record.n_iter,
             "history_": record.history,
@@ -127,7 +124,7 @@ class ModelFormat:
             if state.seen is not None and state.seen.has_dislikes and not takes_dislikes(state):
                 raise ValueError("a stored interaction has a value that is not positive")
             updates = check_int("merged", meta.get("merged", 0), 0)
-            names = _names(arrays)
+            names = _labels(arrays, "column")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             name = os.fspath(path)
             raise ModelFileError(f"{name}: the description of the model is damaged: {error}") from error
@@ -184,16 +181,6 @@ def model_spec(name: str, version: int, arrays: Mapping[str, ArraySpec] | None =
     return FileSpec(name, version, {**_ARRAYS, **(arrays or {})})
 
 
-def _names(arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """Names of the columns of the frame that was fitted."""
-    if "feature_names" not in arrays:
-        return None
-    names = json.loads(arrays["feature_names"].tobytes())
-    if len(names) != len(arrays["item_factors"]) or not all(isinstance(name, str) for name in names):
-        raise ValueError("the names of the columns are not one text each")
-    return np.array(names, object)
-
-
 def _seen(arrays: Mapping[str, np.ndarray]) -> CSR:
     indptr, indices, values = (read_only(arrays[f"seen_{part}"]) for part in ("indptr", "indices", "values"))
     n_items = len(arrays["item_factors"])
@@ -231,7 +218,7 @@ def _labels(arrays: Mapping[str, np.ndarray], side: str) -> np.ndarray | None:
     if not any(name.startswith(prefix) for name in arrays):
         return None
     labels = IdMap.from_arrays(arrays, prefix, side).labels
-    n = len(arrays["item_factors"]) if side == "item" else len(arrays["seen_indptr"]) - 1
+    n = len(arrays["seen_indptr"]) - 1 if side == "user" else len(arrays["item_factors"])
     if len(labels) != n:
         raise ValueError(f"{len(labels)} {side} ids for {n} {side}s")
     return labels

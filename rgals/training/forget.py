@@ -117,20 +117,13 @@ def _left(old: FittedState, side: int, kept: np.ndarray) -> FittedState:
 
 def _used(prior: Prior, encoding: Encoding | None) -> tuple[Prior, Encoding | None]:
     """Features without categories that were of nobody else, and 0 for weights that nobody else is left of."""
-    features, used = (
-        prior.features,
-        np.bincount(prior.features.indices, minlength=prior.features.shape[1]) > 0,
-    )
-    weights = np.where(used[:, None], prior.weights, 0.0)
-    if encoding is None:
-        return replace(prior, weights=weights), None
-    left, stay, start = [], [], 0
-    for column in encoding:
+    features, weights, left, start = prior.features, prior.weights, [], 0
+    used = np.bincount(features.indices, minlength=features.shape[1]) > 0
+    stay = np.full(len(used), encoding is None)
+    for column in encoding or []:
         names = column.get("categories", [None])
-        stay.append(used[start : start + len(names)] | ("mean" in column))
-        start += len(names)
-        left.append(column)
-        if "mean" not in column:
-            left[-1] = column | {"categories": list(compress(names, stay[-1]))}
-    at = np.flatnonzero(np.concatenate(stay))
-    return replace(prior, features=features[:, at], weights=weights[at]), left
+        part = slice(start, start := start + len(names))
+        stay[part] = used[part] | ("mean" in column)
+        left.append(column | ({} if "mean" in column else {"categories": list(compress(names, stay[part]))}))
+    weights = np.where(used[:, None], weights, 0.0)[stay]
+    return replace(prior, features=features[:, np.flatnonzero(stay)], weights=weights), encoding and left
