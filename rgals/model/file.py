@@ -76,7 +76,7 @@ class ModelFormat:
         }
         ids = ("user", state.user_ids), ("item", state.item_ids), ("column", record.feature_names)
         for side, labels in ids:
-            if labels is not None and (side != "column" or len(set(labels)) == len(labels)):
+            if labels is not None:
                 stored |= IdMap(labels, side).to_arrays(f"{side}_ids_")
         weighting = asdict(state.weighting)
         idf = weighting.pop("idf")

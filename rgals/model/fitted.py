@@ -59,8 +59,9 @@ class Fitted:
         try:
             _check_feature_names(self, given, reset=False)
         except (ValueError, TypeError) as error:
-            kind = InputError if isinstance(error, ValueError) else InputTypeError
-            raise kind(f"{name}: {error}") from error
+            raise (InputTypeError if isinstance(error, TypeError) else InputError)(
+                f"{name}: {error}"
+            ) from error
 
     def __getstate__(self) -> dict[str, Any]:
         # One step: neither copies nor pickles see half of what another thread publishes.

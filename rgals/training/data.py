@@ -47,8 +47,8 @@ def _names_of(frame: Any) -> np.ndarray | None:
     """The names of a frame's columns, where they are texts."""
     try:
         return _get_feature_names(frame)
-    except TypeError as error:
-        raise InputTypeError(str(error)) from error
+    except (TypeError, ValueError) as error:
+        raise (InputTypeError if isinstance(error, TypeError) else InputError)(str(error)) from error
 
 
 def with_features(
