@@ -1,5 +1,6 @@
 """The work between two fits: interactions, users and items that come, and whether a refit pays."""
 
+import os
 import threading
 import time
 from dataclasses import replace
@@ -30,6 +31,8 @@ from rgals.training.data import check_matrix
 
 MERGES = ("add", "replace", "drop")
 PUBLISHING = threading.RLock()  # updates read a state, and publish the next one, one after the other
+if hasattr(os, "register_at_fork"):  # another thread may have held it when the child was made
+    os.register_at_fork(after_in_child=PUBLISHING._at_fork_reinit)  # type: ignore[attr-defined]
 _OF_ITEMS = ["item_factors", "item_scale"]  # what a half-step of items changes
 _Labels = tuple[np.ndarray | None, np.ndarray | None]
 

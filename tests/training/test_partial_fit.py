@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import tracemalloc
 
 import numpy as np
@@ -270,6 +273,30 @@ def test_an_update_that_ends_early_leaves_yesterdays_model(error, monkeypatch, t
         assert type(state).fingerprint.make(state) == digest
     at, calls = 0, 0
     assert model.partial_fit(day(M + 2))._snapshot is not state and calls == 4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_a_child_that_is_forked_during_an_update_updates_its_model():
+    """It waited for ever for the lock of a thread that it does not have."""
+    model = fitted()
+    model.partial_fit_users(model.seen_[[1]], [1])  # compiled before
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with update.PUBLISHING:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # ends the child, where it waits
+        os._exit(len(model.forget_users([0]).user_factors_) != M - 1)
+    done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_an_update_without_memory_is_refused(monkeypatch):
