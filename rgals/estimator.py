@@ -419,8 +419,8 @@ class RGALS(
         state: FittedState = self._state()
         n_users = len(state.user_factors)
         labelled, X = state.item_ids is not None, given(X)
-        if X.frame is not None and not X.labelled:
-            self._check_names(X.frame, "X")
+        if X.frame is not None:
+            self._check_names(X, "X")
         X = in_columns(X, state.items if labelled else None, "X", state.users if labelled else None)
         n_items, dislikes = len(state.item_factors), state.loss.dislikes
         matrix = as_csr(X, dtype=np.float64, n_rows=n_users, n_cols=n_items, dislikes=dislikes)

@@ -54,10 +54,11 @@ class Fitted:
         """The state, without what is large where that lies elsewhere."""
         return self._state()
 
-    def _check_names(self, given: Any, name: str) -> None:
-        """Refuse a frame whose columns have other names than those of the fit, or another order."""
+    def _check_names(self, found: Any, name: str) -> None:
+        """Refuse a frame without ids whose columns, by names and order, are not those of the fit."""
         try:
-            _check_feature_names(self, given, reset=False)
+            if not found.labelled:
+                _check_feature_names(self, found.matrix if found.frame is None else found.frame, reset=False)
         except (ValueError, TypeError) as error:
             raise (InputTypeError if isinstance(error, TypeError) else InputError)(
                 f"{name}: {error}"

@@ -352,7 +352,7 @@ class FactorRanker(Fitted):
         if X_rows is not None:
             found = given(X_rows, name="X_rows")
             if found.frame is not None:
-                self._check_names(found.frame, "X_rows")
+                self._check_names(found, "X_rows")
             users, named = found.user_ids, found.labelled
             X_rows = in_columns(found, snapshot.labelled_items, "X_rows")
             dtype, dislikes = snapshot.item_factors.dtype, takes_dislikes(self)

@@ -116,7 +116,7 @@ def halving(weighting: Weighting, half_life: Any, matrix: CSR) -> Weighting:
 def read_rows(model: Any, X: Any, dtype: Any, state: Snapshot) -> CSR:
     """Histories of users over the items of a fit; a table of users and items has a row for each user."""
     found = given(X)
-    model._check_names(found.matrix if found.frame is None else found.frame, "X")
+    model._check_names(found, "X")
     matrix = in_columns(found, state.labelled_items, "X")
     return check_matrix(model, matrix, dtype, n_items=len(state.item_factors))
 

@@ -177,7 +177,7 @@ class Updated(FoldIn):
             return CSR.empty(n_users, n_items), (state.user_ids, state.item_ids)
         found = given(X, columns)
         if not found.labelled:
-            self._check_names(found.matrix if found.frame is None else found.frame, "X")
+            self._check_names(found, "X")
             rows = check_matrix(self, found.matrix, dtype.type, n_items=n_items)
             if rows.n_rows > n_users and state.user_ids is not None:
                 raise ShapeError(
@@ -341,7 +341,7 @@ class Updated(FoldIn):
         elif ids is None:
             raise ParameterError(f"{what}s", None, "say whose histories these are, one id each")
         elif found.frame is not None and not side:
-            self._check_names(found.frame, name)
+            self._check_names(found, name)
         shape = {"n_rows": len(old.user_factors)} if side else {"n_cols": len(old.item_factors)}
         dtype, dislikes = old.item_factors.dtype, old.loss.dislikes
         rows, seen = as_csr(matrix, name=name, dtype=dtype, dislikes=dislikes, **shape), seen_of(old)

@@ -183,6 +183,18 @@ def test_a_frame_with_columns_in_another_order_is_refused_by_every_method_and_by
                 call(turned)
 
 
+def test_columns_of_a_frame_with_ids_are_found_in_any_order():
+    """Methods that fold in refused what all others took."""
+    users, items = (pd.Index(range(n), name=name) for n, name in ((30, "user"), (20, "item")))
+    frame = pd.DataFrame(interactions(30, 20).toarray(), users, items.astype(str))
+    model = RGALS(K=2, random_state=0).fit(frame)
+    turned = frame[frame.columns[::-1]]
+    np.testing.assert_array_equal(model.transform(turned), model.user_factors_)
+    np.testing.assert_array_equal(model.recommend_new(turned).ids, model.recommend_new(frame).ids)
+    some = frame[frame.columns[:9]]
+    np.testing.assert_array_equal(model.transform(some), model.transform(frame * (np.arange(20) < 9)))
+
+
 def test_names_of_columns_that_are_not_distinct_are_refused():
     frame = pd.DataFrame(interactions(30, 20).toarray(), columns=["a"] * 20)
     with pytest.raises(InputError, match="unique column names"):
