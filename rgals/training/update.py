@@ -88,7 +88,8 @@ class Updated(FoldIn):
         merge : {"add", "replace", "drop"}, default "add"
             What becomes of interactions that are known already: values are added, as `fit` adds duplicates;
             the new value takes the place of the old one; or the new one is left out. Duplicates within ``X``
-            are added; ``read_interactions(X, duplicates="last")`` keeps the last.
+            are added; ``read_interactions(X, duplicates="last")`` keeps the last. A value of 0 is none, and
+            changes nothing: `partial_fit_users` takes interactions away.
         sweeps : int, default 2
             Times that items and then users are solved.
         columns : dict or "matrix", optional
@@ -370,7 +371,7 @@ class Updated(FoldIn):
         Raises
         ------
         ParameterError
-            The model has ``hard_negatives``: its fit minimises another objective.
+            The model has ``hard_negatives``, so that its fit minimises another objective, or features.
 
         Examples
         --------
@@ -387,7 +388,8 @@ class Updated(FoldIn):
             why = "drift measures the objective without them, which such a fit does not minimise"
             raise ParameterError("hard_negatives", state.hard_negatives, why)
         if state.priors != (None, None):
-            raise ParameterError("user_features", "given", "drift measures no fits with features")
+            name = "item_features" if state.priors[0] is None else "user_features"
+            raise ParameterError(name, "given", "drift measures no fits with features")
         seen = seen_of(state)
         weighted = state.weighting.rows(seen)
         coefficients = state.loss.coefficients_for(Degrees.of(weighted))
