@@ -1,6 +1,7 @@
 """Hard negatives: weight for the pairs that a user's current scores put first, in the same exact rows."""
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,11 +111,11 @@ class HardNegatives(BaseEstimator):
 
 
 def read_hard_negatives(value: Any) -> HardNegatives | None:
-    """What ``hard_negatives`` stands for, checked; None where there are none."""
+    """A copy of what ``hard_negatives`` stands for, checked; None where there are none."""
     if value is None:
         return None
-    if not isinstance(value, HardNegatives):
-        value = HardNegatives(check_real("hard_negatives", value, 0.0))
+    own = isinstance(value, HardNegatives)
+    value = copy(value) if own else HardNegatives(check_real("hard_negatives", value, 0.0))
     value.check()
     return value if value.weight > 0 else None
 

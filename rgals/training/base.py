@@ -98,9 +98,9 @@ class Trained(FactorRanker):
         Parameters
         ----------
         X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
-            Values >= 0; a zero means "not observed". Duplicates are added. Not modified. What a value weighs
-            is said by ``values``. A frame (pandas,
-            polars, arrow) of users, items, values and times is read by the names of its columns, as
+            Values >= 0; a zero means "not observed". Duplicates are added. Not modified, but its arrays may
+            be shared with the model: change a copy. What a value weighs is said by ``values``. A frame
+            (pandas, polars, arrow) of users, items, values and times is read by the names of its columns, as
             `rgals.datasets.read_interactions` does, and gives the model its ids. A frame is a matrix if all
             its columns are numeric and none is called like a user, item, value or time, but not if it has
             two to four columns, all integers; anything else is refused. Arrays of torch and cupy will do.

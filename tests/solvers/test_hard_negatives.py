@@ -421,6 +421,15 @@ class KilledError(Exception):
     pass
 
 
+def test_a_fitted_model_keeps_its_own_setting(X):
+    """Of the caller's object every later change was the model's."""
+    model = make(hard_negatives=clone(HARD)).fit(X)
+    users, weight = model.transform(X), model._state().hard_negatives.weight
+    model.set_params(hard_negatives__weight=20.0)
+    np.testing.assert_array_equal(model.transform(X), users)
+    assert model._state().hard_negatives.weight == weight != 20.0
+
+
 def test_an_interrupted_fit_goes_on_to_the_same_bytes(X, tmp_path):
     def kill(now):
         if now.iteration == 4:
