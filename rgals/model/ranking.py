@@ -355,7 +355,7 @@ class FactorRanker(Fitted):
                 self._check_names(found, "X_rows")
             users, named = found.user_ids, found.labelled
             X_rows = in_columns(found, snapshot.labelled_items, "X_rows")
-            dtype, dislikes = snapshot.item_factors.dtype, takes_dislikes(self)
+            dtype, dislikes = snapshot.item_factors.dtype, takes_dislikes(snapshot)
             rows = as_csr(X_rows, name="X_rows", dtype=dtype, n_cols=n_items, dislikes=dislikes).load()
         rows, prior, users = snapshot.described(rows, user_features, users)
         queries = self._fold_in(snapshot, rows, *(() if prior is None else (prior,)))

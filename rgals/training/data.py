@@ -118,11 +118,12 @@ def read_rows(model: Any, X: Any, dtype: Any, state: Snapshot) -> CSR:
     found = given(X)
     model._check_names(found, "X")
     matrix = in_columns(found, state.labelled_items, "X")
-    return check_matrix(model, matrix, dtype, n_items=len(state.item_factors))
+    return check_matrix(model, matrix, dtype, state)
 
 
-def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) -> CSR:
-    """The matrix in canonical form, with ``n_items`` columns."""
+def check_matrix(model: Any, X: Any, dtype: Any, state: Snapshot | None = None) -> CSR:
+    """The matrix in canonical form; where there is a fit, with its columns and by what its loss takes."""
+    n_items = None if state is None else len(state.item_factors)
     if not (sp.issparse(X) or isinstance(X, CSR)):
         try:
             # `as_csr` looks for NaN and infinity itself: it says where.
@@ -133,7 +134,7 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
             raise InputError(str(error)) from error
         except TypeError as error:
             raise InputTypeError(str(error)) from error
-    matrix = as_csr(X, dtype=dtype, n_cols=n_items, dislikes=takes_dislikes(model))
+    matrix = as_csr(X, dtype=dtype, n_cols=n_items, dislikes=takes_dislikes(state or model))
     for what, n, unit in zip(("users", "items"), matrix.shape, ("sample", "feature"), strict=True):
         if n == 0:
             raise InputError(f"Found array with 0 {unit}(s) (shape={matrix.shape}): X has no {what}")

@@ -179,7 +179,7 @@ class Updated(FoldIn):
         found = given(X, columns)
         if not found.labelled:
             self._check_names(found, "X")
-            rows = check_matrix(self, found.matrix, dtype.type, n_items=n_items)
+            rows = check_matrix(self, found.matrix, dtype.type, state)
             if rows.n_rows > n_users and state.user_ids is not None:
                 raise ShapeError(
                     f"X has {rows.n_rows} rows for {n_users} users; new ones need ids, as Interactions and "

@@ -120,6 +120,20 @@ def test_a_warm_start_finds_users_and_items_by_their_ids(estimator, X):
         model.fit(Interactions(X, users, np.r_[items[:-1], ["new"]]))
 
 
+def test_a_fitted_model_takes_what_its_fit_took_whatever_is_set_for_the_next(X):
+    """Dislikes were taken by a loss that has none: wrong factors, and files that could not be read."""
+    liked, turned = make(loss=IALS()).fit(X), X.copy()
+    turned.data[0] = -1
+    disliked = make(loss=IALS(dislikes=True)).fit(turned)
+    users = disliked.transform(turned)
+    liked.set_params(loss__dislikes=True), disliked.set_params(loss__dislikes=False)
+    np.testing.assert_array_equal(disliked.transform(turned), users)
+    disliked.recommend_new(turned[:3]), disliked.partial_fit(turned[:3])
+    for call in (liked.transform, liked.recommend_new, liked.partial_fit, liked.predict, liked.objective):
+        with pytest.raises(InputError, match="Negative values"):
+            call(turned)
+
+
 def test_a_warm_start_takes_the_last_factors_whatever_init_is(X):
     model = make(init="spectral", warm_start=True, n_iter=3).fit(X)
     first = model.history_[-1]["objective"]
