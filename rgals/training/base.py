@@ -17,8 +17,9 @@ from rgals.model.ranking import FactorRanker
 from rgals.model.state import FitRecord, Snapshot, parameters_of
 from rgals.runtime.checks import check_choice
 from rgals.runtime.memory import typed_errors
+from rgals.solvers.prior import prior_bytes
 from rgals.training.checkpoint import Checkpoint, Store, open_store
-from rgals.training.data import bytes_beside, divide, halving, in_order, read, weigh, with_features
+from rgals.training.data import divide, halving, in_order, read, weigh, with_features
 from rgals.training.run import Callback, Watch
 
 
@@ -174,7 +175,7 @@ class Trained(FactorRanker):
         vars(given).update(chosen)
         weighting = halving(weigh(given.values, matrix, depth=4), getattr(given, "half_life", None), matrix)
         given.values = weighting.kind  # as a checkpoint keeps it
-        room = bytes_beside(matrix, weighting, priors, params["K"])
+        room = weighting.bytes(matrix) + prior_bytes(priors, params["K"])
         given._check_memory(matrix, dtype, weights=room, split=split, watched=watched)
         seed, store = open_store(checkpoint, given._checkpoint, given.random_state)
         how = validation, given.early_stopping, seed, names, columns

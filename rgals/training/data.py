@@ -21,7 +21,7 @@ from rgals.model.state import Snapshot, check_labels
 from rgals.runtime import memory
 from rgals.runtime.aligned import empty
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ValuesWarning
-from rgals.solvers.prior import Prior, prior_bytes
+from rgals.solvers.prior import Prior
 
 HEAVY = 1.0  # spread of values from which "auto" takes none: that of exponential waiting times
 HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
@@ -141,11 +141,6 @@ def check_matrix(model: Any, X: Any, dtype: Any, state: Snapshot | None = None) 
     return matrix if getattr(model, "_streams", False) else matrix.load()
 
 
-def bytes_beside(matrix: CSR, weighting: Weighting, priors: Priors, K: int) -> int:
-    """Bytes that weights and features take in a fit beside its matrix."""
-    return weighting.bytes(matrix) + prior_bytes(priors, K)
-
-
 def divide(
     matrix: CSR,
     weighting: Weighting,
@@ -179,14 +174,8 @@ def in_order(last: Snapshot, labels: tuple[Any, Any]) -> Snapshot:
     found = []
     for what, ids in zip(("user", "item"), labels, strict=True):
         factors, known = getattr(last, f"{what}_factors"), getattr(last, f"{what}_ids")
-        if ids is not None and known is not None:
-            at = getattr(last, f"{what}s").index(ids, missing="mark")
-            new = np.flatnonzero(at < 0)
-            if len(new):
-                why = f"the last fit had no {what} {ids[new[:1]].tolist()[0]!r}"
-                raise InputError(f"warm_start: {why}; set warm_start=False, or partial_fit the new before")
-            factors = factors[at]
-        found.append(factors)
+        either = ids is None or known is None
+        found.append(factors if either else factors[last.rows_of(what, ids, "warm_start")])
     return Snapshot(*found)
 
 

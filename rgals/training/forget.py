@@ -111,13 +111,13 @@ def _left(old: FittedState, side: int, kept: np.ndarray) -> FittedState:
     found = {name: getattr(old, name) for name in fields}
     rows = {name: array[kept] for name, array in found.items() if array is not None}
     rows |= {name: narrowest(array) for name, array in rows.items() if name.endswith("_ids")}
-    features = {"priors": (priors[0], priors[1]), "encodings": (encodings[0], encodings[1])}
-    return replace(old, **features, record=record, weighting=weighting, **rows)
+    both = (priors[0], priors[1]), (encodings[0], encodings[1])
+    return replace(old, priors=both[0], encodings=both[1], record=record, weighting=weighting, **rows)
 
 
 def _used(prior: Prior, encoding: Encoding | None) -> tuple[Prior, Encoding | None]:
     """Features without categories that were of nobody else, and 0 for weights that nobody else is left of."""
-    features, weights, left, start = prior.features, prior.weights, [], 0
+    features, left, start = prior.features, [], 0
     used = np.bincount(features.indices, minlength=features.shape[1]) > 0
     stay = np.full(len(used), encoding is None)
     for column in encoding or []:
@@ -125,5 +125,5 @@ def _used(prior: Prior, encoding: Encoding | None) -> tuple[Prior, Encoding | No
         part = slice(start, start := start + len(names))
         stay[part] = used[part] | ("mean" in column)
         left.append(column | ({} if "mean" in column else {"categories": list(compress(names, stay[part]))}))
-    weights = np.where(used[:, None], weights, 0.0)[stay]
+    weights = None if prior.weights is None else np.where(used[:, None], prior.weights, 0.0)[stay]
     return replace(prior, features=features[:, np.flatnonzero(stay)], weights=weights), encoding and left

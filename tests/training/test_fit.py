@@ -116,7 +116,7 @@ def test_a_warm_start_finds_users_and_items_by_their_ids(estimator, X):
     for one, data in ((model, Interactions(X, users, items)), (other, turned)):
         one.fit(data, callbacks=lambda now: starts.append(now.objective) or True)
     assert starts[0] == pytest.approx(starts[1], rel=1e-3 if estimator is RGALS else 0.05)
-    with pytest.raises(InputError, match="warm_start: the last fit had no item 'new'"):
+    with pytest.raises(InputError, match="warm_start: item 'new' is not known"):
         model.fit(Interactions(X, users, np.r_[items[:-1], ["new"]]))
 
 
