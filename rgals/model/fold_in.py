@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rgals.datasets.given import given, no_ids, refuse_unknown
+from rgals.datasets.given import Given, given, no_ids, refuse_unknown
 from rgals.losses.base import Coefficients, Side
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
@@ -82,8 +82,9 @@ class FoldIn(FactorRanker):
         (2, 16)
         """
         state: FittedState = self._state()
-        rows, ids = (None, None) if X_cols is None else _columns(X_cols, state)
-        columns, prior, _ = state.described(rows, item_features, ids, side=1)
+        found = None if X_cols is None else given(X_cols, name="X_cols")
+        rows = None if found is None else histories(found, state, 1, "X_cols")
+        columns, prior, _ = state.described(rows, item_features, found and found.item_ids, side=1)
         columns = state.weighting.columns(columns, state.seen or CSR.empty(columns.n_cols, 0))
         known = np.empty(0, np.int64)
         if items is not None:
@@ -162,16 +163,16 @@ class FoldIn(FactorRanker):
         return replace(found, user=names[0], item=names[1], items=state.named("item", found.items, item))
 
 
-def _columns(X_cols: Any, state: FittedState) -> tuple[CSR, np.ndarray | None]:
-    """Histories of items as rows, items x users; the ids of these items, where there are some."""
-    n_users = len(state.user_factors)
-    dtype, dislikes = state.item_factors.dtype, state.loss.dislikes
-    found = given(X_cols, name="X_cols")
-    matrix = found.timed
+def histories(found: Given, state: FittedState, side: int, name: str) -> CSR:
+    """Full histories of users (side 0) or items, a row each; those with ids are laid out as the model is."""
+    matrix, known = found.timed, ((None, state.items), (state.users, None))[side]
     if found.labelled:
-        if state.user_ids is None:
-            raise no_ids("X_cols")
-        matrix, *unknown = found.laid_out(state.users, None)
-        refuse_unknown(unknown, "X_cols")
-    rows = as_csr(matrix, name="X_cols", dtype=dtype, n_rows=n_users, dislikes=dislikes).transpose()
-    return rows, found.item_ids
+        if (state.item_ids, state.user_ids)[side] is None:
+            raise no_ids(name)
+        matrix, *unknown = found.laid_out(*known)
+        refuse_unknown(unknown, name)
+    shape = {"n_rows": len(state.user_factors)} if side else {"n_cols": len(state.item_factors)}
+    dtype, dislikes = state.item_factors.dtype, state.loss.dislikes
+    rows = as_csr(matrix, name=name, dtype=dtype, dislikes=dislikes, **shape)
+    state.weighting.check_times(rows)
+    return rows.transpose() if side else rows

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple, Self, cast
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.given import given, no_ids, refuse_unknown
+from rgals.datasets.given import given, no_ids
 from rgals.datasets.ids import IdMap, Positions, joined
 from rgals.losses import Degrees
 from rgals.losses.base import Priors
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import grown, kept_columns, merged, replace_rows
 from rgals.matrix.validate import as_csr
-from rgals.model.fold_in import FoldIn
+from rgals.model.fold_in import FoldIn, histories
 from rgals.model.state import FittedState
 from rgals.runtime import memory
 from rgals.runtime.checks import check_choice, check_int
@@ -141,6 +141,7 @@ class Updated(FoldIn):
             old: FittedState = self._state()
             seen = seen_of(old)
             events, labels = self._events(X, old, columns)
+            old.weighting.check_times(events)
             priors, labels, told = _with_features(old, events.shape, labels, (user_features, item_features))
             events = grown(events, *(len(t) for t in told))
             _admit(old, events)
@@ -177,13 +178,11 @@ class Updated(FoldIn):
                     f"X has {rows.n_rows} rows for {n_users} users; new ones need ids, as Interactions and "
                     "frames of users and items have them"
                 )
-            state.weighting.check_times(rows)
             return grown(rows, max(n_users, rows.n_rows), n_items), (state.user_ids, state.item_ids)
         if state.user_ids is None or state.item_ids is None:
             raise no_ids("X")
         matrix, *new = found.laid_out(state.users, state.items, grow=True)
         rows = as_csr(matrix, dtype=dtype, dislikes=state.loss.dislikes)
-        state.weighting.check_times(rows)
         # Parts of a split name everybody: those count who have interactions.
         users = np.r_[np.ones(n_users, bool), rows.row_counts[n_users:] > 0]
         items = np.r_[np.ones(n_items, bool), rows.col_counts[n_items:] > 0]
@@ -321,23 +320,14 @@ class Updated(FoldIn):
         old: FittedState = self._state()
         what, name = ("user", "item")[side], ("X_rows", "X_cols")[side]
         found, known, labels = given(X, columns, name), (old.users, old.items), [old.user_ids, old.item_ids]
-        matrix = found.matrix
-        if found.labelled:
-            if labels[1 - side] is None:
-                raise no_ids(name)
-            # What has ids is laid out as the model is, and brings its own.
-            matrix, *unknown = found.laid_out(*((None, old.items), (old.users, None))[side])
-            refuse_unknown(unknown, name)
+        if found.labelled:  # it brings its own
             ids = (found.user_ids, found.item_ids)[side] if ids is None else ids
         elif ids is None:
             raise ParameterError(f"{what}s", None, "say whose histories these are, one id each")
         elif found.frame is not None and not side:
             self._check_names(found, name)
-        shape = {"n_rows": len(old.user_factors)} if side else {"n_cols": len(old.item_factors)}
-        dtype, dislikes = old.item_factors.dtype, old.loss.dislikes
-        rows, seen = as_csr(matrix, name=name, dtype=dtype, dislikes=dislikes, **shape), seen_of(old)
-        old.weighting.check_times(rows)
-        rows, seen = (rows.transpose(), seen.transpose()) if side else (rows, seen)
+        rows, seen = histories(found, old, side, name), seen_of(old)
+        seen = seen.transpose() if side else seen
         at, labels[side] = _places(f"{what}s", ids, known[side], labels[side], rows.n_rows)
         seen = replace_rows(seen, at, rows)
         weighting = old.weighting.with_counts(at, rows.likes.row_counts) if side else old.weighting
