@@ -316,6 +316,18 @@ def test_features_that_predict_what_no_float_holds_leave_the_model_as_it_was(los
         model.recommend_new(user_features=np.full((1, 7), 1e300))
 
 
+def test_a_model_with_many_categories_is_saved(rng, tmp_path):
+    """Metadata of more than 4 MB are refused, so that nobody could save it."""
+    data = read_interactions(([f"u{k % 12}" for k in range(120)], [f"i{k % 7}" for k in range(120)]))
+    table = pd.DataFrame(
+        {"item": [f"i{k}" for k in range(7)], "author": [letter * 10**6 for letter in "abcdefg"]}
+    )
+    model = RGALS(K=2, random_state=0).fit(data, item_features=table)
+    model.save(tmp_path / "model.npz")
+    again = RGALS.load(tmp_path / "model.npz")
+    np.testing.assert_array_equal(*(m.transform_items(None, item_features=table) for m in (model, again)))
+
+
 def test_numbers_of_any_frame_are_numbers(rng):
     """Columns that may miss some come as objects; they were a category for each value."""
     data = read_interactions(([0, 0, 1, 1], [0, 1, 1, 2]))
