@@ -81,7 +81,7 @@ def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
     found: Encoding = []
     for column, values in columns.items():
         if values.dtype.kind not in "iuf":
-            found.append({"name": column, "categories": sorted(set(map(_category, values)))})
+            found.append({"name": column, "categories": sorted({str(value) for value in values})})
             continue
         if not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0])
@@ -91,15 +91,12 @@ def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
 
 
 def _plain(values: np.ndarray) -> np.ndarray:
-    """Objects that are all numbers, as pandas has them in columns that may miss some, as numbers."""
+    """Objects as numbers, where all are, or as texts; missing ones are alike in frames of all packages."""
+    if values.dtype != object:
+        return values
     numbers = all(isinstance(value, Real) and not isinstance(value, bool) for value in values)
-    return values.astype(np.float64) if values.dtype == object and numbers else values
-
-
-def _category(value: Any) -> str:
-    """What a value is called; one that is missing is called alike in frames of all packages."""
-    name = str(value)
-    return "nan" if name in ("None", "NaT", "<NA>") else name
+    texts = ["nan" if str(value) in ("None", "NaT", "<NA>") else str(value) for value in values]
+    return values.astype(np.float64) if numbers else np.array(texts, object)
 
 
 def _encoded(columns: Mapping[str, np.ndarray], encoding: Encoding, name: str) -> sp.csr_array:
@@ -113,9 +110,8 @@ def _encoded(columns: Mapping[str, np.ndarray], encoding: Encoding, name: str) -
                 raise InputTypeError(f"{name}: column {column['name']!r} held numbers in the fit")
             blocks.append(((values.astype(np.float64) - column["mean"]) / column["scale"])[:, None])
             continue
-        known = {_category(name): at for at, name in enumerate(column["categories"])}
-        found = map(_category, values)
-        at = np.array([known.get(name, -1) for name in found], np.int64)  # -1: not seen in the fit
+        known = {category: at for at, category in enumerate(column["categories"])}
+        at = np.array([known.get(str(value), -1) for value in values], np.int64)  # -1: not seen in the fit
         rows = np.flatnonzero(at >= 0)
         shape = len(values), len(known)
         blocks.append(sp.csr_array((np.ones(len(rows)), (rows, at[rows])), shape=shape))
