@@ -27,9 +27,10 @@ def read_features(
         labels, given = given
     if is_frame(given):
         names = given.column_names if hasattr(given, "column_names") else given.columns  # of arrow, or others
-        columns = {str(column): _plain(np.asarray(given[column].to_numpy())) for column in names}
+        columns = {str(column): np.asarray(given[column].to_numpy()) for column in names}
         for key in (label, f"{label}_id", f"{label}Id"):
             labels = columns.pop(key, labels)
+        columns = {column: _plain(values) for column, values in columns.items()}
         encoding = _encode(columns, name) if encoding is None else encoding
         given = _encoded(columns, encoding, name)
     else:

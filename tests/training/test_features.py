@@ -292,6 +292,15 @@ def test_missing_categories_are_one_in_frames_of_every_package(rng):
         assert abs(alone[1]).min() > 0
 
 
+def test_features_of_a_frame_find_ids_that_are_texts_and_integers(rng):
+    data = read_interactions((["a", 5, "b", 5], ["x", 3, "y", "x"]))
+    table = pd.DataFrame({"item": [3, "x", "y", 4], "kind": ["k", None, "l", "k"], "year": [1.0, 2, 3, 4]})
+    model = RGALS(K=2, random_state=0).fit(data, item_features=table)
+    assert model.item_ids_.tolist() == [3, "x", "y", 4]
+    model.partial_fit(None, item_features=table[:2])
+    assert model.item_ids_.tolist() == [3, "x", "y", 4]
+
+
 def test_ids_of_features_are_of_the_type_of_the_interactions(rng):
     """Texts beside integers joined the catalogue as so many new items."""
     whole = read_interactions((np.arange(120) % 12, np.arange(120) % 7))
