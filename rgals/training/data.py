@@ -174,8 +174,8 @@ def in_order(last: Snapshot, labels: tuple[Any, Any]) -> Snapshot:
     found = []
     for what, ids in zip(("user", "item"), labels, strict=True):
         factors, known = getattr(last, f"{what}_factors"), getattr(last, f"{what}_ids")
-        either = ids is None or known is None
-        found.append(factors if either else factors[last.rows_of(what, ids, "warm_start")])
+        there = ids is None or known is None or np.array_equal(known, ids)
+        found.append(factors if there else factors[last.rows_of(what, ids, "warm_start")])
     return Snapshot(*found)
 
 
