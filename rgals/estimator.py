@@ -120,7 +120,8 @@ class RGALS(
         Users by whom validation is judged after an iteration: a sample, always the same one, of those with
         validation interactions. It bounds the cost of watching a fit; None is all users.
     warm_start : bool, default=False
-        Start from the factors of the last fit; ``init`` is for the first.
+        Start from the factors of the last fit, found by the ids where there are some; ``init`` is for the
+        first.
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default="auto"
         What an interaction weighs, ``v_xy``: its value as it is, ``log(1 + value)``, 1, or BM25, which also
         lowers long histories and popular items; `rgals.matrix.weighting.Weighting` has the formulas. "auto"
@@ -435,7 +436,9 @@ class RGALS(
         """
         state: FittedState = self._state()
         n_users = len(state.user_factors)
-        labelled = state.item_ids is not None
+        labelled, X = state.item_ids is not None, given(X)
+        if X.frame is not None:
+            self._check_names(X, "X")
         X = in_columns(X, state.items if labelled else None, "X", state.users if labelled else None)
         n_items, dislikes = len(state.item_factors), state.loss.dislikes
         matrix = as_csr(X, dtype=np.float64, n_rows=n_users, n_cols=n_items, dislikes=dislikes)

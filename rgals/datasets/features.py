@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.ids import IdMap, as_labels
+from rgals.datasets.ids import IdMap, as_labels, joined
 from rgals.matrix.validate import is_frame, on_host
 from rgals.runtime.errors import InputError, InputTypeError, ShapeError
 
@@ -16,27 +16,30 @@ Encoding = list[dict[str, Any]]  # of a frame, a column each: its name and its c
 
 def read_features(
     given: Any, n: int | None, ids: np.ndarray | None, name: str, encoding: Encoding | None = None
-) -> tuple[sp.csr_array, np.ndarray | None, Encoding | None]:
+) -> tuple[sp.csr_array, np.ndarray | None, Encoding | None, np.ndarray]:
     """Features with a row for each of ``n`` users or items, and for new ones behind."""
     # `given`: a matrix whose rows are those of the interactions; or `(ids, matrix)`; or a frame with the
     # column `user` or `item` (by the name of the parameter) or without. `ids` are those that are known.
-    # Returns the matrix in float64, the ids of all rows, and how a frame was encoded; `encoding` is how
-    # another one was. `n=None`: there are only new ones.
+    # Returns the matrix in float64, the ids of all rows, how a frame was encoded, and which rows were given;
+    # `encoding` is how another frame was. `n=None`: there are only new ones.
     labels, label = None, name.partition("_")[0]
     if isinstance(given, tuple) and len(given) == 2:
         labels, given = given
     if is_frame(given):
         names = given.column_names if hasattr(given, "column_names") else given.columns  # of arrow, or others
-        columns = {str(column): _plain(np.asarray(given[column].to_numpy())) for column in names}
+        columns = {str(column): np.asarray(given[column].to_numpy()) for column in names}
         for key in (label, f"{label}_id", f"{label}Id"):
             labels = columns.pop(key, labels)
+        columns = {column: _plain(values) for column, values in columns.items()}
         encoding = _encode(columns, name) if encoding is None else encoding
         given = _encoded(columns, encoding, name)
+    else:
+        encoding = None
     features = _matrix(given, name)
     if labels is None:
         if n is not None and features.shape[0] != n:
             raise ShapeError(f"{name} has {features.shape[0]} rows; one for each of {n} {label}s is needed")
-        return features, ids, encoding
+        return features, ids, encoding, np.ones(features.shape[0], bool)
     if n is None:
         n, ids = 0, np.empty(0, object)
     if ids is None:
@@ -46,12 +49,14 @@ def read_features(
         raise ShapeError(f"{name}: {len(rows)} ids for {features.shape[0]} rows; give one each")
     at = known.index(rows.labels, missing="mark")
     new = np.flatnonzero(at < 0)
+    if {known.labels.dtype.kind, rows.labels.dtype.kind} in ({"i", "U"}, {"u", "U"}):
+        raise InputError(f"{name}: its ids are of another type than those of the interactions; give the same")
     at[new] = n + np.arange(len(new))
     pairs = features.tocoo()
     place = at[pairs.coords[0]], pairs.coords[1]
     shape = n + len(new), features.shape[1]
-    own = [*ids.tolist(), *rows.labels[new].tolist()]
-    return sp.csr_array((pairs.data, place), shape=shape), as_labels(own) if len(new) else ids, encoding
+    found = sp.csr_array((pairs.data, place), shape=shape)
+    return found, joined(ids, rows.labels[new]), encoding, np.isin(np.arange(shape[0]), at)
 
 
 def _matrix(given: Any, name: str) -> sp.csr_array:
@@ -87,9 +92,12 @@ def _encode(columns: Mapping[str, np.ndarray], name: str) -> Encoding:
 
 
 def _plain(values: np.ndarray) -> np.ndarray:
-    """Objects that are all numbers, as pandas has them in columns that may miss some, as numbers."""
+    """Objects as numbers, where all are, or as texts; missing ones are alike in frames of all packages."""
+    if values.dtype != object:
+        return values
     numbers = all(isinstance(value, Real) and not isinstance(value, bool) for value in values)
-    return values.astype(np.float64) if values.dtype == object and numbers else values
+    texts = ["nan" if str(value) in ("None", "NaT", "<NA>") else str(value) for value in values]
+    return values.astype(np.float64) if numbers else np.array(texts, object)
 
 
 def _encoded(columns: Mapping[str, np.ndarray], encoding: Encoding, name: str) -> sp.csr_array:

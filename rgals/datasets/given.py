@@ -109,8 +109,9 @@ def given(X: Any, columns: Any = None, name: str = "X") -> Given:
         X = X.to_pandas() if hasattr(X, "iloc") and hasattr(X, "to_pandas") else X  # cudf's
         return _matrix(X) if _is_matrix(X, columns, name) else _table(X, wanted, name)
     if hasattr(X, "matrix") and hasattr(X, "user_ids"):
-        marks = getattr(X, "timestamp", None), getattr(X, "split", None)
-        return Given(X.matrix, as_labels(X.user_ids), as_labels(X.item_ids), *marks)
+        times, split = getattr(X, "timestamp", None), getattr(X, "split", None)
+        times = getattr(X.matrix, "times", None) if times is None else times
+        return Given(X.matrix, as_labels(X.user_ids), as_labels(X.item_ids), times, split)
     X = on_host(getattr(X, "matrix", X))
     if isinstance(X, CSR) or sp.issparse(X):
         return Given(X)

@@ -66,6 +66,8 @@ class Interactions:
         return f"{type(self).__name__}({size}{''.join(more)})"
 
     def __post_init__(self) -> None:
+        if self.user_ids is None or self.item_ids is None:
+            raise InputError("Interactions have ids of users and items; give a matrix without ids as it is")
         if (len(self.user_ids), len(self.item_ids)) != self.matrix.shape:
             problem = f"there are {len(self.user_ids)} user ids and {len(self.item_ids)} item ids"
             raise ShapeError(f"the matrix has shape {self.matrix.shape}, but {problem}")

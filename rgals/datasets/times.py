@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from rgals.matrix.weighting import unit_of
 from rgals.runtime.checks import check_real
 from rgals.runtime.errors import ParameterError
 
@@ -31,8 +32,6 @@ _FORMS = [re.compile(rf"{day}(?:[t ,]\s*{_CLOCK})?(?:\s?{_ZONE})?") for day in _
 ]
 # What numpy reads, and fast: 2024-01-31, with or without a time, but no zone.
 _PLAIN = re.compile(r"(?:1[7-9]|2[01])\d\d-\d\d-\d\d(?:[T ]\d\d(?::\d\d(?::\d\d(?:\.\d{1,9})?)?)?)?")
-# The years from 1980 to 2200 in seconds, thousandths and so on: a number of this size is such a time.
-_SINCE, _UNTIL = ((year - 1970) * 365 * _DAY for year in (1980, 2200))
 
 
 def moments(items: list[Any]) -> np.ndarray:
@@ -115,10 +114,9 @@ def is_moment(item: Any) -> bool:
 def in_unit_of(cut: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Nanoseconds in the unit that the size of timestamps tells: seconds, thousandths of these and so on."""
     middle = float(np.median(times)) if len(times) else 0.0
-    for power in (0, 3, 6, 9):
-        if _SINCE <= middle / 10**power < _UNTIL:
-            return cut / 10 ** (9 - power) if power < 9 else cut
-    raise ValueError(f"the timestamps (about {middle:g}) are no times since 1970; give the cut as a number")
+    if (power := unit_of(middle)) is None:
+        raise ValueError(f"timestamps of about {middle:g} are no times since 1970; give the cut as a number")
+    return cut / 10 ** (9 - power) if power < 9 else cut
 
 
 def half_life_in(given: Any, times: np.ndarray | None = None) -> float:

@@ -195,7 +195,10 @@ def as_csr(
             raise InputError(f"{name}: value {what} at {where} {problem}")
         advice = "weights must be >= 0, or dislikes, for WRMF(dislikes=True) and IALS(dislikes=True)"
         raise InputError(f"Negative values in data passed to rgals: {name} holds {what} at {where}; {advice}")
-    made = CSR(indptr, indices, values, shape[1])
+    times = getattr(X, "times", None)
+    if times is not None and len(times) != nnz:
+        raise InputError(f"{name} has {len(times)} times for {nnz} entries; times belong to stored entries")
+    made = CSR(indptr, indices, values, shape[1], times)
     if by_column:
         made = made.transpose()
     if not made.rises.all():
@@ -211,8 +214,8 @@ def as_csr(
     if not made.values.all():
         made = made.where(made.values != 0)
     if (made.values == 1).all():
-        made = CSR(made.indptr, made.indices, np.empty(0, dtype), made.n_cols)
-    return made if getattr(X, "times", None) is None else replace(made, times=X.times)
+        made = replace(made, values=np.empty(0, dtype))
+    return made
 
 
 def _check_shape(shape: tuple, n_rows: int | None, n_cols: int | None, name: str) -> None:

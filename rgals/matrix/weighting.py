@@ -14,6 +14,10 @@ AUTO = "auto"
 VALUES = (AUTO, "raw", "log1p", "binary", "bm25")
 _K1, _B = 1.2, 0.75  # of BM25, as usual
 _CHUNK = 1 << 20  # entries that are weighted at once: bounds temporary memory
+_OLDEST = 40.0  # half-lives from which an age makes no difference: 9e-13 of a weight is left
+_FIRST = 1000  # times by which their unit is told
+# The years from 1980 to 2200 in seconds: a number of this size, or 10^3, 10^6, 10^9 times it, is such a time.
+_SINCE, _UNTIL = 10 * 365 * 86_400, 230 * 365 * 86_400
 _SAMPLE, _LEVELS, _LOW = 1000, 4, 0.1  # of ratings: values, levels, and share in the lower half, at least
 
 
@@ -36,7 +40,8 @@ class Weighting:
     losses count on. Dislikes keep their values and count in none of these.
 
     With a half-life h, weights and dislikes are multiplied by ``2^(-age / h) / left``. Ages are counted back
-    from the newest interaction; ``left`` keeps the mean weight of the likes that were fitted.
+    from the newest interaction, up to 40 half-lives; ``left`` keeps the mean weight of the likes that were
+    fitted.
     """
 
     kind: str = "raw"
@@ -93,6 +98,11 @@ class Weighting:
                 "rgals.datasets.read_interactions((users, items, values, times)), or half_life=None"
             )
             raise ParameterError("half_life", self.half_life, lines)
+        if self.newest and matrix.times is not None and matrix.nnz:
+            middle = float(np.median(matrix.times[:_FIRST]))
+            if len({unit_of(middle), unit_of(self.newest)} - {None}) == 2:
+                why = f"times of about {middle:.3g} are in another unit than those of the fit"
+                raise InputError(f"{why}, {self.newest:.3g}; give them as it had them (dates: nanoseconds)")
 
     def rows(self, matrix: CSR) -> CSR:
         """Histories of users (users x items) with weights for values."""
@@ -166,7 +176,8 @@ class Weighting:
             at = slice(start, start + len(part))
             left = None
             if half_life is not None and times is not None:
-                left = np.exp2((times[at] - self.newest) / half_life) / self.left
+                halvings = np.clip((times[at] - self.newest) / half_life, -_OLDEST, _OLDEST)
+                left = np.exp2(halvings) / self.left
             values[at] = self._scaled(part, values.dtype, left)
             start, ones = at.stop, ones and bool((values[at] == 1).all())
         return replace(matrix, values=values[:0] if ones else values, times=None)
@@ -197,6 +208,11 @@ class Weighting:
                 with np.errstate(over="ignore"):  # of the least values: they weigh nothing
                     likes = self.idf[item] * (_K1 + 1.0) / (1.0 + norms[user] / likes)
             yield np.where(v < 0, v * self.scale, likes) if dislikes else likes
+
+
+def unit_of(time: float) -> int | None:
+    """Of a time since 1980, what its size tells: 0 in seconds, 3 in thousandths, 6, or 9; None of others."""
+    return next((power for power in (0, 3, 6, 9) if _SINCE <= time / 10**power < _UNTIL), None)
 
 
 def _idf(counts: np.ndarray, n_users: int) -> np.ndarray:

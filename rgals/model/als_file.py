@@ -1,7 +1,8 @@
 """The file of a fitted RGALS model: its loss, regularisation and margins beside what every model stores."""
 
+import json
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -26,6 +27,7 @@ _PRIOR = {
     "indices": ("i8", ("n_{}_entries",)),
     "data": ("f8", ("n_{}_entries",)),
     "weights": ("f8", ("n_{}_features", "K")),
+    "encoding": ("u1", ("n_{}_encoding",)),  # of a frame, as JSON
 }
 _ARRAYS = {
     f"degrees_{name}": ArraySpec(("f8" if name.endswith("sum") else "i8",), (f"n_{name[:4]}s",))
@@ -42,14 +44,16 @@ SPEC = model_spec("rgals-model", 1, _ARRAYS)
 
 def _prior(side: str, arrays: dict[str, np.ndarray], meta: Any) -> tuple[Prior | None, Any]:
     """The features of a side and their weights, checked, and how a frame was encoded."""
-    indptr, indices, data, weights = (arrays.get(f"{side}_feature_{name}") for name in _PRIOR)
-    if meta is None or data is None or indices is None or indptr is None or weights is None:
+    found = [arrays.get(f"{side}_feature_{name}") for name in _PRIOR]
+    if meta is None or any(array is None for array in found):
         return None, None
+    indptr, indices, data, weights, encoding = cast(list[np.ndarray], found)
     wrong = fault(indptr, indices, len(data), len(weights))
     if wrong or indptr[-1] != len(data) or not (np.isfinite(data).all() and np.isfinite(weights).all()):
         raise ValueError(f"the features of {side}s are damaged{'' if wrong is None else f': {wrong}'}")
     features = sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, len(weights)))
-    return Prior(features, check_real("feature_reg", meta["reg"], 0.0), None, weights), meta["encoding"]
+    reg = check_real("feature_reg", meta["reg"], 0.0)
+    return Prior(features, reg, None, weights), json.loads(encoding.tobytes())
 
 
 def _unpack_hard(packed: Any) -> Any:
@@ -105,9 +109,10 @@ class _Format(ModelFormat):
             if prior is not None:
                 features, weights = prior.features, prior.weights_of(state.item_factors.shape[1])
                 parts = features.indptr.astype(np.int64), features.indices.astype(np.int64), features.data
-                named = zip(_PRIOR, (*parts, weights), strict=True)
+                text = np.frombuffer(json.dumps(encoding).encode(), np.uint8)
+                named = zip(_PRIOR, (*parts, weights, text), strict=True)
                 arrays |= {f"{side}_feature_{name}": array for name, array in named}
-                meta[f"{side}_features"] = {"reg": prior.reg, "encoding": encoding}
+                meta[f"{side}_features"] = {"reg": prior.reg}
         return arrays, meta
 
     def make(self, fields: dict, arrays: dict[str, np.ndarray], meta: dict) -> FittedState:

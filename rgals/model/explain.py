@@ -14,7 +14,7 @@ from rgals.solvers.hard_negatives import pair_terms
 
 @dataclass(frozen=True)
 class Explanation:
-    """Where a score comes from; ``contributions.sum() + rest + all_pairs + negatives == score``.
+    """Where a score comes from: ``contributions.sum() + rest + all_pairs + negatives + features``.
 
     Attributes
     ----------

@@ -30,7 +30,7 @@ _ARRAYS = {
     "weighting_idf": ArraySpec(("f8",), ("n_items",), required=False),
 }
 _OF_TIMES = ("half_life", "newest", "left")  # fields of a `Weighting`
-for _side in ("user", "item"):
+for _side in ("user", "item", "column"):  # of a frame: the names of its columns
     _ARRAYS[f"{_side}_ids_labels"] = ArraySpec(("i8", "u8"), (f"n_{_side}s",), required=False)
     _ARRAYS[f"{_side}_ids_text"] = ArraySpec(("u1",), (f"{_side}_text",), required=False)
     _ARRAYS[f"{_side}_ids_offsets"] = ArraySpec(("i8",), (f"n_{_side}s+1",), required=False)
@@ -74,7 +74,8 @@ class ModelFormat:
             "seen_values": np.asarray(seen.values),
             **arrays,
         }
-        for side, labels in (("user", state.user_ids), ("item", state.item_ids)):
+        ids = ("user", state.user_ids), ("item", state.item_ids), ("column", record.feature_names)
+        for side, labels in ids:
             if labels is not None:
                 stored |= IdMap(labels, side).to_arrays(f"{side}_ids_")
         weighting = asdict(state.weighting)
@@ -123,10 +124,11 @@ class ModelFormat:
             if state.seen is not None and state.seen.has_dislikes and not takes_dislikes(state):
                 raise ValueError("a stored interaction has a value that is not positive")
             updates = check_int("merged", meta.get("merged", 0), 0)
+            names = _labels(arrays, "column")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             name = os.fspath(path)
             raise ModelFileError(f"{name}: the description of the model is damaged: {error}") from error
-        how = fitted["history_"], fitted["n_iter_"], fitted.get("solver_", "")
+        how = fitted["history_"], fitted["n_iter_"], fitted.get("solver_", ""), names
         model._snapshot = replace(state, record=FitRecord(parameters_of(model), *how, merged=updates))
         return model
 
@@ -216,7 +218,7 @@ def _labels(arrays: Mapping[str, np.ndarray], side: str) -> np.ndarray | None:
     if not any(name.startswith(prefix) for name in arrays):
         return None
     labels = IdMap.from_arrays(arrays, prefix, side).labels
-    n = len(arrays["item_factors"]) if side == "item" else len(arrays["seen_indptr"]) - 1
+    n = len(arrays["seen_indptr"]) - 1 if side == "user" else len(arrays["item_factors"])
     if len(labels) != n:
         raise ValueError(f"{len(labels)} {side} ids for {n} {side}s")
     return labels

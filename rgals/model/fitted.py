@@ -10,10 +10,12 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
+from sklearn.utils.validation import _check_feature_names
 
 from rgals.losses.base import AUTO
 from rgals.matrix.csr import CSR, TimedMatrix
 from rgals.model.state import FittedState, Snapshot
+from rgals.runtime.errors import InputError, InputTypeError
 from rgals.runtime.memory import readable
 from rgals.runtime.version import __version__
 from rgals.solvers.plan import Plan
@@ -51,6 +53,16 @@ class Fitted:
     def _outline(self) -> Any:
         """The state, without what is large where that lies elsewhere."""
         return self._state()
+
+    def _check_names(self, found: Any, name: str) -> None:
+        """Refuse a frame without ids whose columns, by names and order, are not those of the fit."""
+        try:
+            if not found.labelled:
+                _check_feature_names(self, found.matrix if found.frame is None else found.frame, reset=False)
+        except (ValueError, TypeError) as error:
+            raise (InputTypeError if isinstance(error, TypeError) else InputError)(
+                f"{name}: {error}"
+            ) from error
 
     def __getstate__(self) -> dict[str, Any]:
         # One step: neither copies nor pickles see half of what another thread publishes.

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rgals.datasets.given import Given, given, no_ids, refuse_unknown
 from rgals.losses.base import Coefficients, Side
 from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
@@ -52,13 +53,15 @@ class FoldIn(FactorRanker):
 
         Parameters
         ----------
-        X_cols : sparse matrix or array, shape (n_users, n), optional
-            Full history of each item, over the users of the fit, a column each; None with features alone.
+        X_cols : sparse matrix, array, Interactions or frame, shape (n_users, n), optional
+            Full history of each item, over the users of the fit, a column each; None with features alone. The
+            rows of an `Interactions` or a frame are found by their ids.
         items : sequence of ids, or Positions, length n, optional
             Items of the fit that the columns stand for; by default they are new. It matters for RGX only,
             whose items share a term: the others stay, the given ones are solved together.
-        item_features : sparse matrix, array or frame, n rows, optional
-            Their features, where the fit had some.
+        item_features : sparse matrix, array, frame or (ids, matrix), optional
+            Their features, where the fit had some: n rows, or by the ids of ``X_cols``; who has features
+            alone follows behind.
 
         Returns
         -------
@@ -79,9 +82,9 @@ class FoldIn(FactorRanker):
         (2, 16)
         """
         state: FittedState = self._state()
-        columns, prior, _ = state.described(
-            None if X_cols is None else _columns(X_cols, state), item_features, side=1
-        )
+        found = None if X_cols is None else given(X_cols, name="X_cols")
+        rows = None if found is None else histories(found, state, 1, "X_cols")
+        columns, prior, _ = state.described(rows, item_features, found and found.item_ids, side=1)
         columns = state.weighting.columns(columns, state.seen or CSR.empty(columns.n_cols, 0))
         known = np.empty(0, np.int64)
         if items is not None:
@@ -107,7 +110,7 @@ class FoldIn(FactorRanker):
         if hard is None or state.seen is None:
             return factors
         known = users, state.solved_items, state.seen
-        merged = with_users(columns, factors, known, solved, hard, self.n_jobs)
+        merged = with_users(columns, factors, known, solved, coefficients.h > 0, hard, self.n_jobs)
         of_users, of_items = pair_terms(coefficients, hard.weight)
         return backend.half_step(merged, users, side.with_pairs(of_items, of_users)).factors
 
@@ -160,9 +163,16 @@ class FoldIn(FactorRanker):
         return replace(found, user=names[0], item=names[1], items=state.named("item", found.items, item))
 
 
-def _columns(X_cols: Any, state: FittedState) -> CSR:
-    """Histories of items as rows: items x users."""
-    n_users = len(state.user_factors)
+def histories(found: Given, state: FittedState, side: int, name: str) -> CSR:
+    """Full histories of users (side 0) or items, a row each; those with ids are laid out as the model is."""
+    matrix, known = found.timed, ((None, state.items), (state.users, None))[side]
+    if found.labelled:
+        if (state.item_ids, state.user_ids)[side] is None:
+            raise no_ids(name)
+        matrix, *unknown = found.laid_out(*known)
+        refuse_unknown(unknown, name)
+    shape = {"n_rows": len(state.user_factors)} if side else {"n_cols": len(state.item_factors)}
     dtype, dislikes = state.item_factors.dtype, state.loss.dislikes
-    matrix = as_csr(X_cols, name="X_cols", dtype=dtype, n_rows=n_users, dislikes=dislikes)
-    return matrix.transpose()
+    rows = as_csr(matrix, name=name, dtype=dtype, dislikes=dislikes, **shape)
+    state.weighting.check_times(rows)
+    return rows.transpose() if side else rows

@@ -4,7 +4,6 @@ import warnings
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from sklearn.utils.validation import _check_feature_names
 
 from rgals.datasets.given import by_ids, given, in_columns
 from rgals.datasets.ids import Positions, as_labels
@@ -348,10 +347,10 @@ class FactorRanker(Fitted):
         if X_rows is not None:
             found = given(X_rows, name="X_rows")
             if found.frame is not None:
-                _check_feature_names(self, found.frame, reset=False)
+                self._check_names(found, "X_rows")
             users, named = found.user_ids, found.labelled
             X_rows = in_columns(found, snapshot.labelled_items, "X_rows")
-            dtype, dislikes = snapshot.item_factors.dtype, takes_dislikes(self)
+            dtype, dislikes = snapshot.item_factors.dtype, takes_dislikes(snapshot)
             rows = as_csr(X_rows, name="X_rows", dtype=dtype, n_cols=n_items, dislikes=dislikes).load()
         rows, prior, users = snapshot.described(rows, user_features, users)
         queries = self._fold_in(snapshot, rows, *(() if prior is None else (prior,)))

@@ -151,19 +151,30 @@ class Snapshot:
     ) -> tuple[CSR, Prior | None, Any]:
         """Histories, and behind them who has features alone; the prior of all; their labels."""
         name = ("user_features", "item_features")[side]
-        known = self.priors[side]
         if features is None:
             if rows is None:
                 raise InputError(f"there are neither interactions nor {name}; give one of them")
             return rows, None, ids
+        prior, ids, _ = self.prior_of(features, None if rows is None else rows.n_rows, ids, side)
+        rows = rows or CSR.empty(0, len(self.user_factors if side else self.item_factors))
+        return grown(rows, prior.features.shape[0], rows.n_cols), prior, ids
+
+    def prior_of(
+        self, features: Any, n: int | None, ids: Any, side: int
+    ) -> tuple[Prior, np.ndarray | None, np.ndarray]:
+        """The prior of features that are given as those of the fit were; labels; which rows were given."""
+        name, encoding = ("user_features", "item_features")[side], self.encodings[side]
+        known = self.priors[side]
         if known is None:
             raise ParameterError(name, "given", "the fit had none")
-        n, width = None if rows is None else rows.n_rows, known.features.shape[1]
-        found, ids, _ = read_features(features, n, ids, name, self.encodings[side])
+        found, ids, used, told = read_features(features, n, ids, name, encoding)
+        kinds = ["a matrix" if one is None else "a frame" for one in (used, encoding)]
+        if kinds[0] != kinds[1]:  # numbers of a frame are standardised, those of a matrix are not
+            raise InputTypeError(f"{name} is {kinds[0]}, and the fit had {kinds[1]}; give {kinds[1]} again")
+        width = known.features.shape[1]
         if found.shape[1] != width:
             raise ShapeError(f"{name} has {found.shape[1]} columns; those of the fit had {width}")
-        rows = rows or CSR.empty(0, len(self.user_factors if side else self.item_factors))
-        return grown(rows, found.shape[0], rows.n_cols), replace(known, features=found, ridge=None), ids
+        return Prior(found, known.reg, None, known.weights), ids, told
 
     @property
     def known_users(self) -> np.ndarray | None:
@@ -182,7 +193,8 @@ class Snapshot:
         found += [] if self.item_scale is None else [self.item_scale]
         if weights.half_life is not None and self.seen is not None:
             found += [weights.half_life, weights.newest, weights.left, self.seen.times]
-        found += self._options
+        hard = getattr(self, "hard_negatives", None)  # of a `FittedState`
+        found += [] if hard is None else [repr(hard.get_params())]
         for prior in self.priors:
             if prior is not None:
                 places = np.stack(prior.features.nonzero()).astype(np.int64)
@@ -190,11 +202,6 @@ class Snapshot:
         for part in found:
             update(digest, part)
         return digest.hexdigest()
-
-    @property
-    def _options(self) -> list[Any]:
-        """What counts besides, where it is used."""
-        return []
 
     @cached_property
     def popularity(self) -> np.ndarray:
@@ -228,10 +235,6 @@ class FittedState(Snapshot):
     def own_coefficients(self) -> Coefficients:
         """The coefficients of the loss on the training interactions."""
         return with_priors(self.loss.coefficients_for(self.degrees), self.degrees, self.priors)
-
-    @property
-    def _options(self) -> list[Any]:
-        return [] if self.hard_negatives is None else [repr(self.hard_negatives.get_params())]
 
     def scale_of(self, columns: CSR) -> np.ndarray | None:
         """What the read-out multiplies other items by, in the scale of those of the fit."""

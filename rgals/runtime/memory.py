@@ -25,7 +25,7 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat")
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
-#: What the first fit takes of a limited address space besides: for compiled code and BLAS, and for each thread
+#: What the first fit takes of a limited address space besides: compiled code and BLAS, and of each thread
 #: its stack and malloc's part. Without it LLVM ends the process, and OpenBLAS waits for ever.
 _LIBRARIES, _OF_THREAD = 160 << 20, 80 << 20
 _have_fitted = False

@@ -145,9 +145,11 @@ class Solve:
         table = self.out if once else empty(self.out.shape, self.out.dtype)
         # ``sum_r ridge_r |F_r W|^2 + reg |W|^2`` where lengths are right.
         self.offset = float((prior.moments(self.k, self.side.ridge) @ change.back * pulls).sum())
+        self.empty = prior.features[self.plan.empty] @ weights
+        if not (np.abs(self.empty) <= np.finfo(self.out.dtype).max).all():
+            raise NumericalError(f"features predict factors beyond {self.out.dtype}; scale the features")
         prior.predict_into(table, pulls, self.n_threads)
         self.prior = table
-        self.empty = prior.features[self.plan.empty] @ weights
 
     def _find_basis(self, rotate: bool) -> Change:
         """The basis in which the part that all rows share is diagonal."""

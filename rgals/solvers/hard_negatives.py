@@ -1,6 +1,7 @@
 """Hard negatives: weight for the pairs that a user's current scores put first, in the same exact rows."""
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,11 +111,11 @@ class HardNegatives(BaseEstimator):
 
 
 def read_hard_negatives(value: Any) -> HardNegatives | None:
-    """What ``hard_negatives`` stands for, checked; None where there are none."""
+    """A copy of what ``hard_negatives`` stands for, checked; None where there are none."""
     if value is None:
         return None
-    if not isinstance(value, HardNegatives):
-        value = HardNegatives(check_real("hard_negatives", value, 0.0))
+    own = isinstance(value, HardNegatives)
+    value = copy(value) if own else HardNegatives(check_real("hard_negatives", value, 0.0))
     value.check()
     return value if value.weight > 0 else None
 
@@ -122,14 +123,10 @@ def read_hard_negatives(value: Any) -> HardNegatives | None:
 # ---------------------------------------------------------------- pairs, and rows with them
 
 
-def merge(rows: CSR, pairs: CSR, dtype: Any, n_threads: int, room: tuple | None = None) -> CSR:
-    """The rows with more pairs in them, whose value is -1: see `Side.with_pairs`.
-
-    ``room``: memory for the indices and values of it, or of more.
-    """
+def merge(rows: CSR, pairs: CSR, dtype: Any, n_threads: int) -> CSR:
+    """The rows with more pairs in them, whose value is -1: see `Side.with_pairs`."""
     n = rows.nnz + pairs.nnz
-    indices, values = (np.empty(n, np.int32), np.empty(n, dtype)) if room is None else room
-    indices, values = indices[:n], values[:n]
+    indices, values = np.empty(n, np.int32), np.empty(n, dtype)
     given = rows.indptr, rows.indices, read_only(rows.values.astype(dtype, copy=False))
     launch(kernel.merge, n_threads, *given, pairs.indptr, pairs.indices, indices, values)
     return CSR(rows.indptr + pairs.indptr, indices, values, rows.n_cols)
@@ -242,7 +239,6 @@ class Sampler:
         self._constant = np.zeros((len(g), 4)), np.zeros((users.n_cols, 4))
         self._constant[0][:, 1], self._constant[1][:, 1] = offsets, coefficients.h
         self._weighed = coefficients.h > 0
-        self._room: list[tuple] = []  # for the rows of both sides, in every iteration
 
     def draw(self, iteration: int, users: np.ndarray, items: np.ndarray) -> Drawn | None:
         """Choose by these factors; None in the first iterations."""
@@ -254,17 +250,14 @@ class Sampler:
             if not self._weighed.all():  # nothing pulls an item of weight 0 that nobody has
                 pairs = pairs.where(self._weighed[pairs.indices])
             constant = float(weight_sums(pairs, *self._constant).sum())
-            if not self._room:
-                n = self.users.nnz + len(self.blocks.users) * self.blocks.n
-                self._room = [(np.empty(n, np.int32), np.empty(n, users.dtype)) for _ in range(2)]
-            by_user = merge(self.users, pairs, users.dtype, n_threads, self._room[0])
-            by_item = turned(by_user, n_threads, self._room[1])
+            by_user = merge(self.users, pairs, users.dtype, n_threads)
+            by_item = turned(by_user, n_threads)
         return Drawn(by_user, by_item, constant)
 
 
-def turned(rows: CSR, n_threads: int, room: tuple) -> CSR:
-    """The transpose of rows with pairs in them, in ``room``."""
-    indices, values = (part[: rows.nnz] for part in room)
+def turned(rows: CSR, n_threads: int) -> CSR:
+    """The transpose of rows with pairs in them."""
+    indices, values = np.empty(rows.nnz, np.int32), np.empty(rows.nnz, rows.values.dtype)
     # A piece of the rows for every thread, of as many entries; a piece's entries of a column come together.
     bounds = np.searchsorted(rows.indptr, np.linspace(0, rows.nnz, n_threads + 1).astype(np.int64))
     bounds[0], bounds[-1] = 0, rows.n_rows
@@ -332,6 +325,7 @@ def with_users(
     found: np.ndarray,
     state: tuple[np.ndarray, np.ndarray, CSR],
     known: np.ndarray,
+    weighed: np.ndarray,
     hard: HardNegatives,
     n_jobs: int | None,
 ) -> CSR:
@@ -339,6 +333,7 @@ def with_users(
 
     ``found``: factors of these items without hard negatives. ``state``: the factors of users and items, and
     the matrix; ``known`` are those of its items that are solved anew, which are left out of the rankings.
+    ``weighed``: which of these items have a weight; nothing pulls one without, which nobody has.
     """
     users, items, seen = state
     n = hard.n_top(len(items))
@@ -351,6 +346,7 @@ def with_users(
         first.append(above & (some.row_counts > 0))
     above = np.concatenate(first, axis=1)
     above[columns.rows, columns.indices] = False
+    above[~weighed] = False
     user = np.nonzero(above)[1]
     indptr = np.append(0, np.cumsum(above.sum(axis=1, dtype=np.int64)))
     pairs = CSR(indptr, user.astype(np.int32), np.empty(0, np.float32), len(users))

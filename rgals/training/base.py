@@ -17,8 +17,9 @@ from rgals.model.ranking import FactorRanker
 from rgals.model.state import FitRecord, Snapshot, parameters_of
 from rgals.runtime.checks import check_choice
 from rgals.runtime.memory import typed_errors
+from rgals.solvers.prior import prior_bytes
 from rgals.training.checkpoint import Checkpoint, Store, open_store
-from rgals.training.data import bytes_beside, divide, halving, read, weigh, with_features
+from rgals.training.data import divide, halving, in_order, read, weigh, with_features
 from rgals.training.run import Callback, Watch
 
 
@@ -98,9 +99,9 @@ class Trained(FactorRanker):
         Parameters
         ----------
         X : sparse matrix, array, Interactions or frame, shape (n_users, n_items)
-            Values >= 0; a zero means "not observed". Duplicates are added. Not modified. What a value weighs
-            is said by ``values``. A frame (pandas,
-            polars, arrow) of users, items, values and times is read by the names of its columns, as
+            Values >= 0; a zero means "not observed". Duplicates are added. Not modified, but its arrays may
+            be shared with the model: change a copy. What a value weighs is said by ``values``. A frame
+            (pandas, polars, arrow) of users, items, values and times is read by the names of its columns, as
             `rgals.datasets.read_interactions` does, and gives the model its ids. A frame is a matrix if all
             its columns are numeric and none is called like a user, item, value or time, but not if it has
             two to four columns, all integers; anything else is refused. Arrays of torch and cupy will do.
@@ -166,16 +167,18 @@ class Trained(FactorRanker):
         matrix, labels, names = read(given, X, dtype, user_ids, item_ids, columns)
         both = user_features, item_features
         matrix, labels, priors, encodings = with_features(given, matrix, labels, both)
+        if getattr(given, "warm_start", False) and getattr(given, "_snapshot", None) is not None:
+            given._snapshot = in_order(given._snapshot, labels)
         split = given.early_stopping and validation is None
         watched = given.early_stopping or validation is not None or callbacks is not None
         chosen = given._choose(matrix)
         vars(given).update(chosen)
         weighting = halving(weigh(given.values, matrix, depth=4), getattr(given, "half_life", None), matrix)
         given.values = weighting.kind  # as a checkpoint keeps it
-        room = bytes_beside(matrix, weighting, priors, params["K"])
+        room = weighting.bytes(matrix) + prior_bytes(priors, params["K"])
         given._check_memory(matrix, dtype, weights=room, split=split, watched=watched)
         seed, store = open_store(checkpoint, given._checkpoint, given.random_state)
-        how = validation, given.early_stopping, seed, columns
+        how = validation, given.early_stopping, seed, names, columns
         weighted, train, held_out = divide(matrix, weighting, labels, *how)
         watch = Watch(callbacks, given, train, held_out)
         task = Task(weighted, train, held_out, dtype, seed, store, watch, priors)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import check_array
-from sklearn.utils.validation import _check_feature_names, _check_n_features, _get_feature_names
+from sklearn.utils.validation import _check_n_features, _get_feature_names
 
 from rgals.datasets.features import read_features
 from rgals.datasets.given import beside, given, in_columns
@@ -23,7 +23,7 @@ from rgals.runtime.aligned import empty
 from rgals.runtime.checks import check_random_state
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError, ValuesWarning
 from rgals.runtime.threads import n_threads
-from rgals.solvers.prior import Prior, prior_bytes
+from rgals.solvers.prior import Prior
 
 HEAVY = 1.0  # spread of values from which "auto" takes none: that of exponential waiting times
 HOLD_OUT = 0.1  # share of every user's interactions that early stopping watches when none are given
@@ -41,11 +41,16 @@ def read(
         raise InputError(f"X has no interactions (shape {matrix.shape}); there is nothing to fit")
     user_ids = found.user_ids if user_ids is None else user_ids
     item_ids = found.item_ids if item_ids is None else item_ids
-    try:
-        names = None if found.frame is None else _get_feature_names(found.frame)
-    except TypeError as error:
-        raise InputTypeError(str(error)) from error
+    names = None if found.frame is None else _names_of(found.frame)
     return matrix, check_labels(user_ids, item_ids, matrix.shape), names
+
+
+def _names_of(frame: Any) -> np.ndarray | None:
+    """The names of a frame's columns, where they are texts."""
+    try:
+        return _get_feature_names(frame)
+    except (TypeError, ValueError) as error:
+        raise (InputTypeError if isinstance(error, TypeError) else InputError)(str(error)) from error
 
 
 def with_features(
@@ -61,7 +66,7 @@ def with_features(
             if reg is None:
                 advice = f"{type(model).__name__} takes no features; leave them out"
                 raise ParameterError(name, "given", advice)
-            found, ids[side], encodings[side] = read_features(said, shape[side], ids[side], name)
+            found, ids[side], encodings[side], _ = read_features(said, shape[side], ids[side], name)
             shape[side], priors[side] = found.shape[0], Prior(found, 1.0 if reg == AUTO else float(reg))
     return grown(matrix, *shape), (ids[0], ids[1]), (priors[0], priors[1]), (encodings[0], encodings[1])
 
@@ -113,13 +118,14 @@ def halving(weighting: Weighting, half_life: Any, matrix: CSR) -> Weighting:
 def read_rows(model: Any, X: Any, dtype: Any, state: Snapshot) -> CSR:
     """Histories of users over the items of a fit; a table of users and items has a row for each user."""
     found = given(X)
-    _check_feature_names(model, found.matrix if found.frame is None else found.frame, reset=False)
+    model._check_names(found, "X")
     matrix = in_columns(found, state.labelled_items, "X")
-    return check_matrix(model, matrix, dtype, n_items=len(state.item_factors))
+    return check_matrix(model, matrix, dtype, state)
 
 
-def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) -> CSR:
-    """The matrix in canonical form, with ``n_items`` columns."""
+def check_matrix(model: Any, X: Any, dtype: Any, state: Snapshot | None = None) -> CSR:
+    """The matrix in canonical form; where there is a fit, with its columns and by what its loss takes."""
+    n_items = None if state is None else len(state.item_factors)
     if not (sp.issparse(X) or isinstance(X, CSR)):
         try:
             # `as_csr` looks for NaN and infinity itself: it says where.
@@ -130,16 +136,11 @@ def check_matrix(model: Any, X: Any, dtype: Any, *, n_items: int | None = None) 
             raise InputError(str(error)) from error
         except TypeError as error:
             raise InputTypeError(str(error)) from error
-    matrix = as_csr(X, dtype=dtype, n_cols=n_items, dislikes=takes_dislikes(model))
+    matrix = as_csr(X, dtype=dtype, n_cols=n_items, dislikes=takes_dislikes(state or model))
     for what, n, unit in zip(("users", "items"), matrix.shape, ("sample", "feature"), strict=True):
         if n == 0:
             raise InputError(f"Found array with 0 {unit}(s) (shape={matrix.shape}): X has no {what}")
     return matrix if getattr(model, "_streams", False) else matrix.load()
-
-
-def bytes_beside(matrix: CSR, weighting: Weighting, priors: Priors, K: int) -> int:
-    """Bytes that weights and features take in a fit beside its matrix."""
-    return weighting.bytes(matrix) + prior_bytes(priors, K)
 
 
 def divide(
@@ -149,6 +150,7 @@ def divide(
     validation: Any,
     early_stopping: bool,
     seed: int,
+    names: np.ndarray | None,
     columns: Any = None,
 ) -> tuple[CSR, CSR, CSR | None]:
     """The weighted matrix, what of it is fitted, and what is watched: validation, or a part held out."""
@@ -156,7 +158,12 @@ def divide(
     if validation is not None:
         users, items = (None if ids is None else IdMap(ids) for ids in labels)
         # Users and items that the fit does not know follow behind: they are judged, as cold and as missed.
-        laid_out, *unknown = beside(validation, users, items, columns=columns, name="validation", grow=True)
+        found = given(validation, columns, "validation")
+        others = None if found.frame is None or found.labelled else _names_of(found.frame)
+        if names is not None and others is not None and not np.array_equal(names, others):
+            why = "its columns have other names than those of X, or another order"
+            raise InputError(f"validation: {why}; give validation[X.columns]")
+        laid_out, *unknown = beside(found, users, items, name="validation", grow=True)
         n_users, n_items = (n + len(new) for n, new in zip(matrix.shape, unknown, strict=True))
         dtype = matrix.values.dtype
         shape = {"n_rows": n_users, "n_cols": n_items}
@@ -167,6 +174,16 @@ def divide(
             "early_stopping needs a user with two interactions, to hold one out; give validation="
         )
     return matrix, train, held_out
+
+
+def in_order(last: Snapshot, labels: tuple[Any, Any]) -> Snapshot:
+    """The factors of the last fit in the order of other ids; as they lie on a side that has none."""
+    found = []
+    for what, ids in zip(("user", "item"), labels, strict=True):
+        factors, known = getattr(last, f"{what}_factors"), getattr(last, f"{what}_ids")
+        there = ids is None or known is None or np.array_equal(known, ids)
+        found.append(factors if there else factors[last.rows_of(what, ids, "warm_start")])
+    return Snapshot(*found)
 
 
 def warm_factors(model: Any, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray] | None:

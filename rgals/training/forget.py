@@ -1,14 +1,16 @@
 """Users and items that leave a fitted model: nothing of them stays in it or its files."""
 
 from dataclasses import replace
+from itertools import compress
 from typing import Any, Self
 
 import numpy as np
 
+from rgals.datasets.features import Encoding
 from rgals.datasets.ids import narrowest
 from rgals.matrix.entries import kept_columns
 from rgals.model.state import FittedState
-from rgals.runtime.errors import InputError
+from rgals.solvers.prior import Prior
 from rgals.training.update import PUBLISHING, Updated, seen_of, with_history
 
 
@@ -85,9 +87,6 @@ class Forgetting(Updated):
             known, kept = seen_of(old), np.ones(old.seen.shape[side], bool)  # type: ignore[union-attr]
             kept[(old.users, old.items)[side].index(ids)] = False
             seen = kept_columns(known, kept) if side else known.take_rows(np.flatnonzero(kept))
-            if not seen.nnz:
-                why = f"without these {('users', 'items')[side]} the model would have no interactions"
-                raise InputError(f"{why}; delete it instead")
             seen = replace(seen, values=seen.values[:0]) if (seen.values == 1).all() else seen
             left = _left(old, side, kept)
             labels = left.user_ids, left.item_ids
@@ -101,8 +100,9 @@ class Forgetting(Updated):
 
 def _left(old: FittedState, side: int, kept: np.ndarray) -> FittedState:
     """What is left of everything that a state holds of its users (side 0) or items, but interactions."""
-    priors, record, weighting = list(old.priors), old.record, old.weighting
-    priors[side] = priors[side] and priors[side].take_rows(kept)
+    priors, encodings, record, weighting = list(old.priors), list(old.encodings), old.record, old.weighting
+    if priors[side]:
+        priors[side], encodings[side] = _used(priors[side].take_rows(kept), encodings[side])
     if side:
         names, idf = record.feature_names, weighting.idf
         record = replace(record, feature_names=None if names is None else names[kept])
@@ -111,4 +111,19 @@ def _left(old: FittedState, side: int, kept: np.ndarray) -> FittedState:
     found = {name: getattr(old, name) for name in fields}
     rows = {name: array[kept] for name, array in found.items() if array is not None}
     rows |= {name: narrowest(array) for name, array in rows.items() if name.endswith("_ids")}
-    return replace(old, priors=(priors[0], priors[1]), record=record, weighting=weighting, **rows)
+    both = (priors[0], priors[1]), (encodings[0], encodings[1])
+    return replace(old, priors=both[0], encodings=both[1], record=record, weighting=weighting, **rows)
+
+
+def _used(prior: Prior, encoding: Encoding | None) -> tuple[Prior, Encoding | None]:
+    """Features without categories that were of nobody else, and 0 for weights that nobody else is left of."""
+    features, left, start = prior.features, [], 0
+    used = np.bincount(features.indices, minlength=features.shape[1]) > 0
+    stay = np.full(len(used), encoding is None)
+    for column in encoding or []:
+        names = column.get("categories", [None])
+        part = slice(start, start := start + len(names))
+        stay[part] = used[part] | ("mean" in column)
+        left.append(column | ({} if "mean" in column else {"categories": list(compress(names, stay[part]))}))
+    weights = None if prior.weights is None else np.where(used[:, None], prior.weights, 0.0)[stay]
+    return replace(prior, features=features[:, np.flatnonzero(stay)], weights=weights), encoding and left

@@ -1,22 +1,23 @@
 """The work between two fits: interactions, users and items that come, and whether a refit pays."""
 
+import os
 import threading
 import time
+from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils.validation import _check_feature_names
 
-from rgals.datasets.given import given, no_ids, refuse_other_kind, refuse_unknown
+from rgals.datasets.given import given, no_ids, refuse_other_kind
 from rgals.datasets.ids import IdMap, Positions, joined
 from rgals.losses import Degrees
 from rgals.losses.base import Priors
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import grown, kept_columns, merged, replace_rows
 from rgals.matrix.validate import as_csr
-from rgals.model.fold_in import FoldIn
+from rgals.model.fold_in import FoldIn, histories
 from rgals.model.state import FittedState
 from rgals.runtime import memory
 from rgals.runtime.checks import check_choice, check_int
@@ -31,6 +32,8 @@ from rgals.training.data import check_matrix
 
 MERGES = ("add", "replace", "drop")
 PUBLISHING = threading.RLock()  # updates read a state, and publish the next one, one after the other
+if hasattr(os, "register_at_fork"):  # another thread may have held it when the child was made
+    os.register_at_fork(after_in_child=PUBLISHING._at_fork_reinit)  # type: ignore[attr-defined]
 _OF_ITEMS = ["item_factors", "item_scale"]  # what a half-step of items changes
 _Labels = tuple[np.ndarray | None, np.ndarray | None]
 
@@ -86,14 +89,15 @@ class Updated(FoldIn):
         merge : {"add", "replace", "drop"}, default "add"
             What becomes of interactions that are known already: values are added, as `fit` adds duplicates;
             the new value takes the place of the old one; or the new one is left out. Duplicates within ``X``
-            are added; ``read_interactions(X, duplicates="last")`` keeps the last.
+            are added; ``read_interactions(X, duplicates="last")`` keeps the last. A value of 0 is none, and
+            changes nothing: `partial_fit_users` takes interactions away.
         sweeps : int, default 2
             Times that items and then users are solved.
         columns : dict or "matrix", optional
             As in `fit`.
         user_features, item_features : sparse matrix, array, frame or (ids, matrix), optional
-            As in `fit`, where that had some: of new users and items, or of known ones, whose old features
-            they replace. A matrix without ids has a row for everybody.
+            As in `fit`, where that had some, and a frame where that had one: of new users and items, or of
+            known ones, whose old features they replace. A matrix without ids has a row for everybody.
 
         Returns
         -------
@@ -137,6 +141,7 @@ class Updated(FoldIn):
             old: FittedState = self._state()
             seen = seen_of(old)
             events, labels = self._events(X, old, columns)
+            old.weighting.check_times(events)
             priors, labels, told = _with_features(old, events.shape, labels, (user_features, item_features))
             events = grown(events, *(len(t) for t in told))
             _admit(old, events)
@@ -155,17 +160,8 @@ class Updated(FoldIn):
             old = replace(old, priors=priors)
             state = with_history(old, replace_rows(known, touched, rows), labels, weighting, len(at))
             self._snapshot = state = self._solve(old, state, users, items, sweeps)
-        LOG.info(
-            "update: %d interactions merged, %d users (%d new) and %d items (%d new) solved in %.3g s; since "
-            "the fit %.3g %% of the interactions",
-            len(at),
-            len(users),
-            len(users[users >= seen.n_rows]),
-            len(items),
-            events.n_cols - seen.n_cols,
-            time.perf_counter() - began,
-            100 * state.record.merged / seen_of(state).nnz,
-        )
+        said = f"{len(at)} interactions merged, {len(users)} users and {len(items)} items solved in"
+        LOG.info("update: %s %.3g s", said, time.perf_counter() - began)
         return self
 
     def _events(self, X: Any, state: FittedState, columns: Any) -> tuple[CSR, _Labels]:
@@ -175,21 +171,19 @@ class Updated(FoldIn):
             return CSR.empty(n_users, n_items), (state.user_ids, state.item_ids)
         found = given(X, columns)
         if not found.labelled:
-            _check_feature_names(self, found.matrix if found.frame is None else found.frame, reset=False)
-            rows = check_matrix(self, found.matrix, dtype.type, n_items=n_items)
+            self._check_names(found, "X")
+            rows = check_matrix(self, found.matrix, dtype.type, state)
             if rows.n_rows > n_users and state.user_ids is not None:
                 raise ShapeError(
                     f"X has {rows.n_rows} rows for {n_users} users; new ones need ids, as Interactions and "
                     "frames of users and items have them"
                 )
-            state.weighting.check_times(rows)
             return grown(rows, max(n_users, rows.n_rows), n_items), (state.user_ids, state.item_ids)
         if state.user_ids is None or state.item_ids is None:
             raise no_ids("X")
         refuse_other_kind(found, state.users, state.items, "X")
         matrix, *new = found.laid_out(state.users, state.items, grow=True)
         rows = as_csr(matrix, dtype=dtype, dislikes=state.loss.dislikes)
-        state.weighting.check_times(rows)
         # Parts of a split name everybody: those count who have interactions.
         users = np.r_[np.ones(n_users, bool), rows.row_counts[n_users:] > 0]
         items = np.r_[np.ones(n_items, bool), rows.col_counts[n_items:] > 0]
@@ -206,9 +200,7 @@ class Updated(FoldIn):
         items without the new users, whose factors are 0 still; a single one solves these beforehand.
         """
         changed = [*(["user_factors"] if len(users) else []), *(_OF_ITEMS if len(items) else [])]
-        # What has grown is a copy already.
-        shared = {f: getattr(state, f) for f in changed if getattr(state, f) is getattr(old, f)}
-        state = replace(state, **{f: array.copy() for f, array in shared.items() if array is not None})
+        state = replace(state, **{name: copy(getattr(state, name)) for name in changed})
         known, new = seen_of(state), users[users >= len(old.user_factors)]
         if len(users):
             of_users = self._half(state, *_histories(state, known, users))
@@ -329,21 +321,14 @@ class Updated(FoldIn):
         old: FittedState = self._state()
         what, name = ("user", "item")[side], ("X_rows", "X_cols")[side]
         found, known, labels = given(X, columns, name), (old.users, old.items), [old.user_ids, old.item_ids]
-        matrix = found.matrix
-        if found.labelled:
-            if labels[1 - side] is None:
-                raise no_ids(name)
-            # What has ids is laid out as the model is, and brings its own.
-            matrix, *unknown = found.laid_out(*((None, old.items), (old.users, None))[side])
-            refuse_unknown(unknown, name)
+        if found.labelled:  # it brings its own
             ids = (found.user_ids, found.item_ids)[side] if ids is None else ids
         elif ids is None:
             raise ParameterError(f"{what}s", None, "say whose histories these are, one id each")
-        shape = {"n_rows": len(old.user_factors)} if side else {"n_cols": len(old.item_factors)}
-        dtype, dislikes = old.item_factors.dtype, old.loss.dislikes
-        rows, seen = as_csr(matrix, name=name, dtype=dtype, dislikes=dislikes, **shape), seen_of(old)
-        old.weighting.check_times(rows)
-        rows, seen = (rows.transpose(), seen.transpose()) if side else (rows, seen)
+        elif found.frame is not None and not side:
+            self._check_names(found, name)
+        rows, seen = histories(found, old, side, name), seen_of(old)
+        seen = seen.transpose() if side else seen
         at, labels[side] = _places(f"{what}s", ids, known[side], labels[side], rows.n_rows)
         seen = replace_rows(seen, at, rows)
         weighting = old.weighting.with_counts(at, rows.likes.row_counts) if side else old.weighting
@@ -367,7 +352,7 @@ class Updated(FoldIn):
         Raises
         ------
         ParameterError
-            The model has ``hard_negatives``: its fit minimises another objective.
+            The model has ``hard_negatives``, so that its fit minimises another objective, or features.
 
         Examples
         --------
@@ -384,7 +369,8 @@ class Updated(FoldIn):
             why = "drift measures the objective without them, which such a fit does not minimise"
             raise ParameterError("hard_negatives", state.hard_negatives, why)
         if state.priors != (None, None):
-            raise ParameterError("user_features", "given", "drift measures no fits with features")
+            name = "item_features" if state.priors[0] is None else "user_features"
+            raise ParameterError(name, "given", "drift measures no fits with features")
         seen = seen_of(state)
         weighted = state.weighting.rows(seen)
         coefficients = state.loss.coefficients_for(Degrees.of(weighted))
@@ -420,13 +406,12 @@ def _with_features(
     for side, features in enumerate(given):
         if features is None:
             continue
-        _, new, ids[side] = old.described(CSR.empty(shape[side], 0), features, ids[side], side)
-        assert new is not None
-        told[side] = new.described
-        before = cast(Prior, old.priors[side]).grown(len(told[side])).features
-        both = sp.csr_array(sp.diags_array((~told[side]).astype(float)) @ before + new.features)
+        new, ids[side], rows = old.prior_of(features, shape[side], ids[side], side)
+        before = cast(Prior, old.priors[side]).grown(len(rows)).features
+        both = sp.csr_array(sp.diags_array((~rows).astype(float)) @ before + new.features)
         both.eliminate_zeros()
-        priors[side] = replace(new, features=both)
+        priors[side], told[side] = replace(new, features=both), (both != before).sum(axis=1) > 0
+        told[side][shape[side] :] = True
     return (priors[0], priors[1]), (ids[0], ids[1]), (told[0], told[1])
 
 
@@ -442,6 +427,8 @@ def _admit(state: FittedState, events: CSR) -> None:
 
 def with_history(state: FittedState, seen: CSR, labels: _Labels, weighting: Any, changes: int) -> FittedState:
     """The state of other interactions, by whose newest ages are counted; factors of new rows are 0."""
+    if not seen.nnz:
+        raise InputError("no interactions would be left in the model; delete it instead")
     record = replace(state.record, merged=state.record.merged + changes)
     for names in labels:
         if names is not None:

@@ -24,7 +24,7 @@ from rgals.datasets import make_implicit, read_interactions
 from rgals.files.journal import Journal
 from rgals.losses import IALS, RG2, Degrees, rule
 from rgals.matrix.validate import as_csr
-from rgals.runtime.errors import InputError, NumericalError, ParameterError
+from rgals.runtime.errors import InputError, InputTypeError, NumericalError, ParameterError
 from rgals.sgd.defaults import setting
 
 EFFORT = Effort(max_trials=3, time_limit=5.0, objective_iterations=10)
@@ -409,10 +409,13 @@ def test_bad_requests_are_refused_before_anything_is_written(data, tmp_path):
             compare(data, "ials", effort=Effort(start=start))
     for wrong in (
         {"methods": "svd"}, {"seeds": 0}, {"K": 0}, {"metric": "ndgc@10"}, {"protocol": "mine"},
-        {"effort": {"max_trials": 1}}, {"effort": Effort}, {"metric": "dislike_rate@10"}, {"protocol": 5},
+        {"metric": "dislike_rate@10"}, {"protocol": 5},
     ):  # fmt: skip
         with pytest.raises(ParameterError, match=next(iter(wrong))):
             compare(data, **{"methods": "rg2", **OPTIONS, **wrong}, out=tmp_path / "new")
+    for wrong in ({"max_trials": 1}, Effort):
+        with pytest.raises(InputTypeError, match=r"effort of compare is a \w+: write effort=Effort"):
+            compare(data, "rg2", effort=wrong, out=tmp_path / "new")
     with pytest.raises(InputError, match="too small"):
         compare(read_interactions(([1, 2], [1, 2])), "rg2", out=tmp_path / "new", **OPTIONS)
     assert not (tmp_path / "new").exists()

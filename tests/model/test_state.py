@@ -12,9 +12,12 @@ import pandas as pd
 import pytest
 from helpers import interactions
 
-from rgals import RG2, RGALS, Positions
+from rgals import RG2, RGALS, InputError, Positions
+from rgals.files.archive import load_npz, save_npz
 from rgals.metrics import evaluate
+from rgals.model.als_file import SPEC
 from rgals.model.export import export_factors
+from rgals.runtime.errors import ModelFileError
 from rgals.scoring import recommend_all
 from rgals.sgd import SGDRanker
 
@@ -149,6 +152,63 @@ def test_names_of_columns_go_with_the_fit():
     model.fit(frame.to_numpy())
     assert not hasattr(model, "feature_names_in_")
     assert kept.feature_names_in_.tolist() == names
+
+
+def test_a_frame_with_columns_in_another_order_is_refused_by_every_method_and_by_a_loaded_model(tmp_path):
+    """Some took its columns by their places, and a file had lost their names."""
+    frame = pd.DataFrame(interactions(30, 20).toarray(), columns=[f"item {i}" for i in range(20)])
+    turned, some = frame[frame.columns[::-1]], frame[frame.columns[1:]]
+    model = RGALS(K=2, n_iter=1, random_state=0).fit(frame, validation=1 - frame)
+    model.save(tmp_path / "model.npz")
+    again = RGALS.load(tmp_path / "model.npz")
+    assert again.feature_names_in_.tolist() == frame.columns.tolist()
+    np.testing.assert_array_equal(again.transform(frame), model.user_factors_)
+    assert again.partial_fit_users(frame[:2], [0, 1]).objective(frame) == pytest.approx(
+        model.objective(frame)
+    )
+    for one in (model, again):
+        for call in (
+            one.transform,
+            one.recommend_new,
+            one.predict,
+            one.score,
+            one.objective,
+            one.partial_fit,
+            lambda X, one=one: one.partial_fit_users(X[:1], [0]),
+            lambda X, one=one: one.fit(frame, validation=X),
+        ):
+            with pytest.raises(InputError):
+                call(some)
+            with pytest.raises(InputError, match="order"):
+                call(turned)
+
+
+def test_columns_of_a_frame_with_ids_are_found_in_any_order():
+    """Methods that fold in refused what all others took."""
+    users, items = (pd.Index(range(n), name=name) for n, name in ((30, "user"), (20, "item")))
+    frame = pd.DataFrame(interactions(30, 20).toarray(), users, items.astype(str))
+    model = RGALS(K=2, random_state=0).fit(frame)
+    turned = frame[frame.columns[::-1]]
+    np.testing.assert_array_equal(model.transform(turned), model.user_factors_)
+    np.testing.assert_array_equal(model.recommend_new(turned).ids, model.recommend_new(frame).ids)
+    some = frame[frame.columns[:9]]
+    np.testing.assert_array_equal(model.transform(some), model.transform(frame * (np.arange(20) < 9)))
+
+
+def test_names_of_columns_that_are_not_distinct_are_refused():
+    frame = pd.DataFrame(interactions(30, 20).toarray(), columns=["a"] * 20)
+    with pytest.raises(InputError, match="unique column names"):
+        RGALS(K=2, n_iter=1, random_state=0).fit(frame)
+
+
+def test_damaged_names_of_columns_are_refused(tmp_path):
+    frame = pd.DataFrame(interactions(30, 20).toarray(), columns=[f"item {i}" for i in range(20)])
+    RGALS(K=2, n_iter=1, random_state=0).fit(frame).save(tmp_path / "model.npz")
+    arrays, meta = load_npz(tmp_path / "model.npz", expected=SPEC)
+    arrays["column_ids_offsets"] = arrays["column_ids_offsets"][:-1]
+    save_npz(tmp_path / "bad.npz", arrays, meta, spec=SPEC)
+    with pytest.raises(ModelFileError, match="damaged"):
+        RGALS.load(tmp_path / "bad.npz")
 
 
 def test_the_fingerprint_counts_the_class_of_the_loss():

@@ -421,6 +421,15 @@ class KilledError(Exception):
     pass
 
 
+def test_a_fitted_model_keeps_its_own_setting(X):
+    """Of the caller's object every later change was the model's."""
+    model = make(hard_negatives=clone(HARD)).fit(X)
+    users, weight = model.transform(X), model._state().hard_negatives.weight
+    model.set_params(hard_negatives__weight=20.0)
+    np.testing.assert_array_equal(model.transform(X), users)
+    assert model._state().hard_negatives.weight == weight != 20.0
+
+
 def test_an_interrupted_fit_goes_on_to_the_same_bytes(X, tmp_path):
     def kill(now):
         if now.iteration == 4:
@@ -466,6 +475,24 @@ def test_items_that_weigh_nothing_are_not_drawn(X):
     loss = RG2(alpha=0.1, n_negatives=3, proposal_exponent=0.5)  # of items that nobody has
     model = make(loss, init="random").fit(X)
     assert (model.item_factors_[5] == 0).all() and np.isfinite(model.user_factors_).all()
+
+
+@pytest.mark.parametrize(
+    "loss", ["rg2", "rgx", "wrmf", "ials", RG2(alpha=0.1, proposal_exponent=0.5)], ids=str
+)
+def test_an_item_that_nobody_has_is_what_its_features_predict(loss, X, rng):
+    """Users who would rank it first were put into its row, whose system is none: a NumericalError."""
+    told = rng.standard_normal((X.shape[1] + 1, 3))
+    matrix = sp.csr_array(sp.hstack([X, sp.csr_array((X.shape[0], 1))]))
+    model = RGALS(K=4, loss=loss, reg=0.01, hard_negatives=2.0, random_state=0, n_iter=6)
+    model.fit(matrix, item_features=told)
+    predicted = 3 * told @ model._state().priors[1].weights
+    new = model.transform_items(None, item_features=3 * told)
+    np.testing.assert_allclose(new, predicted, atol=1e-5)
+    nobody = sp.csr_array((X.shape[0], 1))
+    model.partial_fit_items(nobody, [X.shape[1]])
+    np.testing.assert_allclose(model.item_factors_[-1], predicted[-1] / 3, atol=1e-5)
+    model.partial_fit_items(nobody, [X.shape[1] + 1])  # without features, too
 
 
 def test_nothing_is_drawn_of_what_a_user_has():

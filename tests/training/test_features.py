@@ -217,6 +217,126 @@ def test_labelled_features_find_their_rows(rng):
     np.testing.assert_array_equal(model.recommend(["eve"], n=3).ids, alone.ids)
 
 
+def test_new_features_of_zero_replace_old_ones_and_equal_ones_change_no_bit(rng):
+    """Zeros were taken for nothing said; a new item with them scored 0, above what nobody wants."""
+    data = read_interactions(([f"u{k % 12}" for k in range(120)], [f"i{k % 7}" for k in range(120)]))
+    told = [f"i{k}" for k in range(9)], rng.normal(size=(9, 3))
+    model = RGALS(K=4, random_state=0, dtype="float64").fit(data, item_features=told)
+    before = model.fingerprint()
+    assert model.partial_fit(None, item_features=told).fingerprint() == before
+    model.partial_fit(None, item_features=(["i0", "i8", "new"], np.zeros((3, 3))))
+    assert not model._state().priors[1].features[[0, 8, 9]].nnz
+    assert model.item_ids_[-1] == "new"
+    nothing = sp.csr_array((12, 1))
+    expected = np.r_[model.transform_items(data.matrix[:, [0]], ["i0"]), model.transform_items(nothing)]
+    np.testing.assert_allclose(model.item_factors_[[0, 8, 9]], expected[[0, 1, 1]], atol=1e-6)
+    whole = told[1].copy()
+    whole[0] = 0
+    model.partial_fit(None, item_features=np.r_[whole, np.ones((1, 3))])
+    np.testing.assert_array_equal(model._state().priors[1].features.toarray(), np.r_[whole, np.ones((1, 3))])
+
+
+def test_a_frame_where_the_fit_had_a_matrix_is_refused_and_the_other_way_round(rng, tmp_path):
+    """Numbers of a frame were standardised by themselves, those of a matrix not at all: in silence."""
+    data = read_interactions(([f"u{k % 12}" for k in range(120)], [f"i{k % 7}" for k in range(120)]))
+    ids, numbers = [f"i{k}" for k in range(7)], rng.normal(2000.0, 5.0, (7, 2))
+    frame = pd.DataFrame({"item": ids, "year": numbers[:, 0], "price": numbers[:, 1]})
+    for told, other, kind in (((ids, numbers), frame, "a frame"), (frame, (ids, numbers), "a matrix")):
+        RGALS(K=2, random_state=0).fit(data, item_features=told).save(tmp_path / "model.npz")
+        model = RGALS.load(tmp_path / "model.npz")
+        said = f"item_features is {kind}, and the fit had "
+        with pytest.raises(InputTypeError, match=said):
+            model.partial_fit(None, item_features=other)
+        with pytest.raises(InputTypeError, match=said):
+            model.transform_items(None, item_features=other)
+
+
+def test_features_that_only_the_forgotten_had_are_nowhere_in_the_file(rng, tmp_path):
+    """Their categories stayed, and weights that were a share of a single row."""
+    data = read_interactions(([f"u{k % 12}" for k in range(120)], [f"i{k % 7}" for k in range(120)]))
+    table = pd.DataFrame({"user": [f"u{k}" for k in range(12)], "mail": [f"mail{k:02}@x" for k in range(12)]})
+    table["age"], table["kind"] = rng.integers(9, 70, 12), list("ab" * 6)
+    model = RGALS(K=4, random_state=0).fit(data, user_features=table)
+    weights = model._state().priors[0].weights
+    assert weights.shape == (15, 4)
+    users = [f"u{k}" for k in range(12) if k != 3]
+    kept = model.transform(None, table.set_index("user").loc[users].reset_index())
+    model.forget_users(["u3"]).save(tmp_path / "model.npz")
+    raw = (tmp_path / "model.npz").read_bytes()
+    assert b"mail02@x" in raw and b"mail03@x" not in raw
+    assert weights[2].tobytes() in raw and weights[3].tobytes() not in raw
+    again = RGALS.load(tmp_path / "model.npz")
+    assert again.fingerprint() == model.fingerprint()
+    np.testing.assert_allclose(again.transform(None, table.set_index("user").loc[users].reset_index()), kept)
+    stranger = again.transform(None, table[3:4])  # by age and kind alone
+    assert abs(stranger - kept).min() > 0
+    plain = RGALS(K=4, random_state=0).fit(data, user_features=(table["user"], np.eye(12)))
+    plain.forget_users(["u3"])
+    assert plain._state().priors[0].weights.any(axis=1).tolist() == [k != 3 for k in range(12)]
+    everybody = pd.DataFrame({"user": ["u7"], "mail": ["x"], "age": [3], "kind": ["b"]})
+    again.forget_users(users[:-1]).partial_fit(None, user_features=everybody)
+    assert again.user_ids_.tolist() == [users[-1], "u7"]
+
+
+def test_missing_categories_are_one_in_frames_of_every_package(rng):
+    """They were "nan" of pandas and "None" of polars, so that one did not know the other's."""
+    pl, pa = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
+    data = read_interactions(([f"u{k % 12}" for k in range(120)], [f"i{k % 7}" for k in range(120)]))
+    table = {"item": [f"i{k}" for k in range(7)], "kind": ["a", None, "b", None, "a", "b", "c"]}
+    makers = pd.DataFrame, lambda of: pd.DataFrame(of, dtype=object), pl.DataFrame, pa.table
+    models = [RGALS(K=3, random_state=0).fit(data, item_features=make(table)) for make in makers]
+    assert len({model.fingerprint() for model in models}) == 1
+    for make in makers:
+        alone = models[0].transform_items(None, item_features=make(table))
+        np.testing.assert_array_equal(alone, models[-1].transform_items(None, item_features=pa.table(table)))
+        assert abs(alone[1]).min() > 0
+
+
+def test_features_of_a_frame_find_ids_that_are_texts_and_integers(rng):
+    data = read_interactions((["a", 5, "b", 5], ["x", 3, "y", "x"]))
+    table = pd.DataFrame({"item": [3, "x", "y", 4], "kind": ["k", None, "l", "k"], "year": [1.0, 2, 3, 4]})
+    model = RGALS(K=2, random_state=0).fit(data, item_features=table)
+    assert model.item_ids_.tolist() == [3, "x", "y", 4]
+    model.partial_fit(None, item_features=table[:2])
+    assert model.item_ids_.tolist() == [3, "x", "y", 4]
+
+
+def test_ids_of_features_are_of_the_type_of_the_interactions(rng):
+    """Texts beside integers joined the catalogue as so many new items."""
+    whole = read_interactions((np.arange(120) % 12, np.arange(120) % 7))
+    texts = read_interactions(([str(k % 12) for k in range(120)], [f"{k % 7}" for k in range(120)]))
+    told = rng.normal(size=(7, 2))
+    for data, ids in ((whole, [str(k) for k in range(7)]), (texts, np.arange(7))):
+        data = data.replace(item_ids=data.item_ids.astype("<U1") if data is texts else data.item_ids)
+        with pytest.raises(InputError, match="item_features: its ids are of another type"):
+            RGALS(K=2).fit(data, item_features=(ids, told))
+
+
+@pytest.mark.parametrize("loss", ["rg2", "rgx"])
+def test_features_that_predict_what_no_float_holds_leave_the_model_as_it_was(loss, X, features):
+    """An item had factors of NaN and infinity, on which every later update failed."""
+    model = RGALS(K=4, loss=loss, random_state=0).fit(X, **features)
+    before = model.fingerprint()
+    told = np.vstack([features["item_features"].toarray(), np.full((1, 9), 1e300)])
+    with pytest.raises(NumericalError, match="beyond float32; scale the features"):
+        model.partial_fit(None, item_features=told[[*range(COLD_ITEM), 35, *range(COLD_ITEM + 1, 35)]])
+    assert model.fingerprint() == before
+    with pytest.raises(NumericalError, match="beyond float32; scale the features"):
+        model.recommend_new(user_features=np.full((1, 7), 1e300))
+
+
+def test_a_model_with_many_categories_is_saved(rng, tmp_path):
+    """Metadata of more than 4 MB are refused, so that nobody could save it."""
+    data = read_interactions(([f"u{k % 12}" for k in range(120)], [f"i{k % 7}" for k in range(120)]))
+    table = pd.DataFrame(
+        {"item": [f"i{k}" for k in range(7)], "author": [letter * 10**6 for letter in "abcdefg"]}
+    )
+    model = RGALS(K=2, random_state=0).fit(data, item_features=table)
+    model.save(tmp_path / "model.npz")
+    again = RGALS.load(tmp_path / "model.npz")
+    np.testing.assert_array_equal(*(m.transform_items(None, item_features=table) for m in (model, again)))
+
+
 def test_numbers_of_any_frame_are_numbers(rng):
     """Columns that may miss some come as objects; they were a category for each value."""
     data = read_interactions(([0, 0, 1, 1], [0, 1, 1, 2]))

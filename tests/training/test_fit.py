@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import tracemalloc
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from helpers import interactions
 from sklearn.base import clone
 
-from rgals import IALS, RG2, RGALS, RGX, CheckpointError, ParameterError
-from rgals.datasets import make_implicit, read_interactions
+from rgals import IALS, RG2, RGALS, RGX, CheckpointError, InputError, ParameterError
+from rgals.datasets import Interactions, make_implicit, read_interactions
 from rgals.losses import Degrees
 from rgals.matrix.entries import hold_out
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.runtime import memory
+from rgals.sgd import SGDRanker
 from rgals.solvers import spectral
 from rgals.training import fit
 from rgals.training.run import Settled
@@ -96,6 +99,39 @@ def test_a_loss_with_a_closed_form_starts_there(loss, init, X, large):
     assert model.n_iter_ == 2 and model.params_["init"] == "spectral"
     elsewhere = make(init=init, reg_exponent=0.5, n_iter=1, **params).fit(data)
     assert elsewhere.history_[0]["objective"] != pytest.approx(optimum, rel=1e-3)
+
+
+@pytest.mark.parametrize("estimator", [RGALS, SGDRanker])
+def test_a_warm_start_finds_users_and_items_by_their_ids(estimator, X):
+    """Numbered anew, as after an update, they started from the factors of others."""
+    iterations = {RGALS: "n_iter", SGDRanker: "n_epochs"}[estimator]
+    users, items = (np.array([f"{n:03}" for n in range(size)]) for size in X.shape)
+    model = estimator(K=4, random_state=0, warm_start=True, **{iterations: 3}).fit(
+        Interactions(X, users, items)
+    )
+    other = copy.deepcopy(model)
+    turned = Interactions(sp.csr_array(X[::-1, ::-1]), users[::-1], items[::-1])
+    turned.matrix.sort_indices()
+    starts = []
+    for one, data in ((model, Interactions(X, users, items)), (other, turned)):
+        one.fit(data, callbacks=lambda now: starts.append(now.objective) or True)
+    assert starts[0] == pytest.approx(starts[1], rel=1e-3 if estimator is RGALS else 0.05)
+    with pytest.raises(InputError, match="warm_start: item 'new' is not known"):
+        model.fit(Interactions(X, users, np.r_[items[:-1], ["new"]]))
+
+
+def test_a_fitted_model_takes_what_its_fit_took_whatever_is_set_for_the_next(X):
+    """Dislikes were taken by a loss that has none: wrong factors, and files that could not be read."""
+    liked, turned = make(loss=IALS()).fit(X), X.copy()
+    turned.data[0] = -1
+    disliked = make(loss=IALS(dislikes=True)).fit(turned)
+    users = disliked.transform(turned)
+    liked.set_params(loss__dislikes=True), disliked.set_params(loss__dislikes=False)
+    np.testing.assert_array_equal(disliked.transform(turned), users)
+    disliked.recommend_new(turned[:3]), disliked.partial_fit(turned[:3])
+    for call in (liked.transform, liked.recommend_new, liked.partial_fit, liked.predict, liked.objective):
+        with pytest.raises(InputError, match="Negative values"):
+            call(turned)
 
 
 def test_a_warm_start_takes_the_last_factors_whatever_init_is(X):

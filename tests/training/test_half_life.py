@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from rgals import IALS, RG2, RGALS, InputError, ParameterError
+from rgals import IALS, RG2, RGALS, InputError, ParameterError, UnknownIdError
 from rgals.baselines import Popularity
 from rgals.datasets import Interactions, read_interactions
 from rgals.matrix.validate import as_csr
@@ -184,6 +184,85 @@ def test_what_has_no_times_is_refused_with_the_line_that_is_right(rng):
     bad = data.replace(timestamp=np.where(np.arange(data.nnz) == 3, np.nan, data.timestamp.astype(float)))
     with pytest.raises(InputError, match="the time of interaction 3 is nan"):
         RGALS(K=2, half_life=3).fit(bad)
+
+
+@pytest.mark.parametrize("power", [0, 3, 6, 9])
+@pytest.mark.parametrize("other", [0, 3, 6, 9])
+def test_times_in_another_unit_than_those_of_the_fit_are_refused(power, other, rng):
+    """Seconds after dates weighed nothing, in silence; dates after seconds ended in a NumericalError."""
+    frame = log(rng)
+    seconds = frame["timestamp"].to_numpy().astype("datetime64[ns]").astype(np.int64) // 10**9
+    model = RGALS(K=3, half_life="30d", random_state=0, n_iter=1)
+    model.fit(read(frame.assign(timestamp=seconds * 10**power)))
+    before = model.fingerprint()
+    today = read(frame.assign(timestamp=(seconds + 86_400) * 10**other)[:20])
+    some = today.take(np.arange(today.n_users), np.arange(today.n_items))
+    for call in (model.transform, model.recommend_new, model.partial_fit_users, model.partial_fit):
+        if power == other:
+            call(some)
+            continue
+        with pytest.raises(InputError, match="in another unit than those of the fit"):
+            call(some)
+    assert (model.fingerprint() == before) == (power != other)
+    assert model.partial_fit(read(frame.assign(timestamp=0)[:2]))  # no time of this kind: as it is
+
+
+@pytest.mark.parametrize("loss", ["rg2", "rgx", "wrmf", "ials"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_histories_of_hundreds_of_half_lives_ago_are_fitted_and_folded_in(loss, dtype, rng):
+    """One user who had not come for 130 half-lives ended every fit in float32."""
+    frame = log(rng)
+    old = pd.DataFrame({"user": [99] * 3, "item": [1, 2, 3], "rating": [1.0, 2, 3]})
+    old["timestamp"] = frame["timestamp"].min() - pd.Timedelta(3000, "D")
+    data = read(pd.concat([frame, old]))
+    model = RGALS(K=4, loss=loss, half_life="1d", values="raw", dtype=dtype, random_state=0).fit(data)
+    age = (data.timestamp.max() - data.timestamp) / DAY
+    share = 0.5 ** np.minimum(age, 40)
+    expected = data.matrix.data * share * (data.matrix.data.sum() / (data.matrix.data * share).sum())
+    np.testing.assert_allclose(weights_of(model).data, expected, rtol=1e-6)
+    np.testing.assert_array_equal(model.transform(data), model.user_factors_)
+    later = frame.assign(timestamp=frame["timestamp"] + pd.Timedelta(900, "D"))
+    assert np.isfinite(model.transform(read(later))).all()
+    model.partial_fit(read(later[:1]))
+    assert np.isfinite(model.user_factors_).all() and model._state().weighting.newest > data.timestamp.max()
+
+
+def test_times_stay_with_their_interactions_where_others_go(rng):
+    """Those of interactions set to 0, or too small for float32, were left behind: others took them."""
+    data = read(log(rng))
+    model = RGALS(K=3, half_life="30d", random_state=0, n_iter=1).fit(data)
+    seen, gone = model.seen_, slice(0, None, 3)
+    expected = np.delete(seen.times, gone)
+    for value in (0.0, 1e-60):
+        part = seen.astype(np.float64)
+        part.times, part.data[gone] = seen.times, value
+        again = RGALS(K=3, half_life="30d", random_state=0, n_iter=1).fit(part)
+        np.testing.assert_array_equal(again.seen_.times, expected)
+    part = model.seen_
+    part.data[gone] = 0
+    part.eliminate_zeros()
+    with pytest.raises(InputError, match="times for .* entries"):
+        RGALS(K=3, half_life="30d").fit(part)
+    some = data.take(np.arange(40)[::2], np.arange(30))
+    other = RGALS(K=3, half_life="30d", random_state=0, n_iter=1).fit(some)
+    other.partial_fit(Interactions(model.seen_, model.user_ids_, model.item_ids_), merge="drop")
+    at = other._state().users.index(model.user_ids_)
+    np.testing.assert_array_equal(other._state().seen.take_rows(at).times, model.seen_.times)
+
+
+def test_items_are_folded_in_from_tables_with_their_times(rng):
+    """A matrix alone was taken, which has no times."""
+    data = read(log(rng))
+    model = RGALS(K=3, half_life="30d", random_state=0, n_iter=300, dtype="float64").fit(data)
+    stamps = sp.csr_array((data.timestamp, data.matrix.indices, data.matrix.indptr), shape=data.shape)[::-1]
+    turned = Interactions(data.matrix[::-1], data.user_ids[::-1], data.item_ids, stamps.data)
+    for given in (turned, model.seen_):
+        np.testing.assert_allclose(model.transform_items(given), model.item_factors_, atol=1e-5)
+    some = data.take(np.array([1, 3]), np.array([0]))
+    with pytest.raises(UnknownIdError, match="X_cols: user 77 is not known"):
+        model.transform_items(some.replace(user_ids=[1, 77]))
+    with pytest.raises(ParameterError, match="no times"):
+        model.transform_items(data.matrix)
 
 
 def test_popularity_takes_the_same_half_lives(rng):

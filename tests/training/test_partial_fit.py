@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import tracemalloc
 
 import numpy as np
@@ -272,6 +275,30 @@ def test_an_update_that_ends_early_leaves_yesterdays_model(error, monkeypatch, t
     assert model.partial_fit(day(M + 2))._snapshot is not state and calls == 4
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_a_child_that_is_forked_during_an_update_updates_its_model():
+    """It waited for ever for the lock of a thread that it does not have."""
+    model = fitted()
+    model.partial_fit_users(model.seen_[[1]], [1])  # compiled before
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with update.PUBLISHING:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # ends the child, where it waits
+        os._exit(len(model.forget_users([0]).user_factors_) != M - 1)
+    done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_an_update_without_memory_is_refused(monkeypatch):
     model = fitted()
     monkeypatch.setattr("rgals.runtime.memory.available_bytes", lambda: 1000)
@@ -320,6 +347,8 @@ def test_an_update_takes_no_more_memory_than_it_says(valued, monkeypatch):
         (lambda m: m.forget_items(Positions([N])), UnknownIdError, "no item at position 45"),
         (lambda m: m.forget_users(m.user_ids_), InputError, "no interactions"),
         (lambda m: m.forget_items(m.item_ids_), InputError, "no interactions"),
+        (lambda m: m.partial_fit_users(sp.csr_array((M, N)), m.user_ids_), InputError, "no interactions"),
+        (lambda m: m.partial_fit_items(sp.csr_array((M, N)), m.item_ids_), InputError, "no interactions"),
     ],
 )
 def test_bad_calls_are_named_and_change_nothing(call, error, words):
@@ -336,6 +365,13 @@ def test_a_model_without_ids_refuses_tables():
 
 
 # ---------------------------------------------------------------- files and histories
+
+
+def test_the_nightly_refit_of_a_model_without_ids_says_what_to_give():
+    model = fitted()
+    with pytest.raises(InputError, match="give a matrix without ids as it is"):
+        Interactions(model.seen_, model.user_ids_, model.item_ids_)
+    model.fit(model.seen_)
 
 
 def test_files_are_those_of_the_updated_model(tmp_path):
