@@ -71,12 +71,15 @@ def judge_trusted(ids: np.ndarray, truth: CSR, n_jobs: int | None = None) -> Jud
     return Judged(ids, hits, truth.row_counts)
 
 
-def as_lists(ranked: Any) -> np.ndarray:
-    """Lists as an array of two dimensions."""
-    ids = ranked.ids if isinstance(ranked, Judged) else np.asarray(ranked)
+def as_lists(ranked: Any, k: int | None = None) -> np.ndarray:
+    """The first ``k`` items of lists, as an array of two dimensions."""
+    try:
+        ids = ranked.ids if isinstance(ranked, Judged) else np.asarray(ranked)
+    except ValueError:
+        raise ShapeError("ranked holds lists of several lengths; fill the shorter ones up with -1") from None
     if ids.ndim != 2:
         raise ShapeError(f"ranked must have two dimensions, users x ranks, not {ids.ndim}")
-    return ids
+    return ids[:, : None if k is None else check_int("k", k, 1)]
 
 
 def judge(ranked: Any, truth: Any, *, n_jobs: int | None = None) -> Judged:

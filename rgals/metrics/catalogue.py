@@ -11,10 +11,6 @@ from rgals.runtime.errors import InputError
 _OF_LISTS = "ndarray of float64, shape (B,)\n    NaN for empty lists. Padding does not count."
 
 
-def _lists(ranked: Any, k: int | None) -> np.ndarray:
-    return as_lists(ranked)[:, : None if k is None else check_int("k", k, 1)]
-
-
 @documented("ndarray of int64, shape (n_items,)")
 def exposure(ranked: Any, n_items: int, k: int | None = None) -> np.ndarray:
     """How many of the lists hold each item among the first k.
@@ -27,7 +23,7 @@ def exposure(ranked: Any, n_items: int, k: int | None = None) -> np.ndarray:
     >>> exposure([[0, 1], [0, -1]], 4)
     array([2, 1, 0, 0])
     """
-    ids = _lists(ranked, k)
+    ids = as_lists(ranked, k)
     shown = ids[ids >= 0].astype(np.int64, copy=False)
     if shown.max(initial=-1) >= n_items:
         raise InputError(f"ranked holds item {shown.max()}, but the catalogue has {n_items}")
@@ -106,7 +102,7 @@ def average_popularity(ranked: Any, counts: np.ndarray, k: int | None = None) ->
 
 def _mean_of_lists(ranked: Any, values: np.ndarray, k: int | None) -> np.ndarray:
     """Mean of a value of the items over the first k of each list; NaN where a list is empty."""
-    ids = _lists(ranked, k)
+    ids = as_lists(ranked, k)
     if ids.max(initial=-1) >= len(values):
         raise InputError(f"ranked holds item {ids.max()}, but counts has {len(values)} entries")
     shown = ids >= 0

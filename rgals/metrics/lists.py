@@ -71,10 +71,8 @@ def mrr(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     >>> mrr([[2, 1, 0], [0, 1, 2]], csr_array([[1, 1, 0], [0, 0, 1]]), k=2)
     array([0.5, 0. ])
     """
-    hits, n_truth, k = top(ranked, truth, k)
-    if hits.shape[1] == 0:
-        return _where_truth(np.zeros(len(hits)), n_truth)
-    return _where_truth(hits.any(axis=1) / (1.0 + hits.argmax(axis=1)), n_truth)
+    hits, n_truth, _ = top(ranked, truth, k)
+    return _where_truth((hits / np.arange(1, hits.shape[1] + 1)).max(axis=1, initial=0.0), n_truth)
 
 
 def _average_precision(hits: np.ndarray) -> np.ndarray:

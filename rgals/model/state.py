@@ -206,7 +206,8 @@ class Snapshot:
     @cached_property
     def popularity(self) -> np.ndarray:
         """Training interactions of each item, or what ages leave of their weights: factors, shape (N, 1)."""
-        assert self.seen is not None
+        if self.seen is None:
+            raise InputError("this model carries no training interactions, by which items are popular")
         likes, halve = self.seen.likes, self.weighting.half_life is not None
         counts = self.weighting.rows(likes).col_sums if halve else likes.col_counts
         return counts.astype(self.item_factors.dtype)[:, None]

@@ -460,6 +460,7 @@ def test_bad_calls_of_evaluate_are_named(change, error, words):
         ([[-2, 1]], InputError, "item -2 at rank 1"),
         ([[2, 0, 2]], InputError, "item 2 twice"),
         ([[0.0, 1.0]], InputTypeError, "integer"),
+        ([[0, 1], [2]], ShapeError, "several lengths.*-1"),
         ([0, 1], ShapeError, "two dimensions"),
         ([[0], [1]], ShapeError, r"expected \(2, items\)"),
     ],

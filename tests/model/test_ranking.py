@@ -231,6 +231,8 @@ def test_a_model_without_its_matrix_asks_what_to_exclude():
     model._snapshot = Snapshot(np.ones((2, 1)), np.ones((3, 1)))
     with pytest.raises(ParameterError, match="no training interactions"):
         model.recommend(0)
+    with pytest.raises(InputError, match="by which items are popular"):
+        model.recommend_ids([7], unknown="popular", exclude=None)
     assert model.recommend(0, n=1, exclude=None)[0][0, 0] == 0
     with pytest.raises(InputError, match="no transform"):
         model.recommend_new(sp.csr_array(np.ones((1, 3))))
