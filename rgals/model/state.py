@@ -182,7 +182,8 @@ class Snapshot:
         found += [] if self.item_scale is None else [self.item_scale]
         if weights.half_life is not None and self.seen is not None:
             found += [weights.half_life, weights.newest, weights.left, self.seen.times]
-        found += self._options
+        hard = getattr(self, "hard_negatives", None)
+        found += [] if hard is None else [repr(hard.get_params())]
         for prior in self.priors:
             if prior is not None:
                 places = np.stack(prior.features.nonzero()).astype(np.int64)
@@ -190,11 +191,6 @@ class Snapshot:
         for part in found:
             update(digest, part)
         return digest.hexdigest()
-
-    @property
-    def _options(self) -> list[Any]:
-        """What counts besides, where it is used."""
-        return []
 
     @cached_property
     def popularity(self) -> np.ndarray:
@@ -228,10 +224,6 @@ class FittedState(Snapshot):
     def own_coefficients(self) -> Coefficients:
         """The coefficients of the loss on the training interactions."""
         return with_priors(self.loss.coefficients_for(self.degrees), self.degrees, self.priors)
-
-    @property
-    def _options(self) -> list[Any]:
-        return [] if self.hard_negatives is None else [repr(self.hard_negatives.get_params())]
 
     def scale_of(self, columns: CSR) -> np.ndarray | None:
         """What the read-out multiplies other items by, in the scale of those of the fit."""
