@@ -12,7 +12,6 @@ import functools
 import hashlib
 import inspect
 import os
-import pickle
 import re
 import secrets
 import signal
@@ -30,6 +29,7 @@ import llvmlite
 import llvmlite.binding as llvm
 import numba
 import numpy as np
+from numba.cloudpickle import loads  # of what numba's `dumps` gives: its caches are pickles
 from numba.core import caching
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
@@ -150,7 +150,7 @@ class Entries:
             with suppress(OSError):  # somebody else's, who lets nobody read it
                 content = self._path(folder, key).read_bytes()
                 if hashlib.sha256(content[_LENGTH:]).digest() == content[:_LENGTH]:
-                    return pickle.loads(content[_LENGTH:])
+                    return loads(content[_LENGTH:])
         _get_numba_ready()  # to compile it
         return None
 
