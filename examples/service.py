@@ -247,12 +247,13 @@ def make_app(path: str, poll: float = 0.5) -> FastAPI:
     return app
 
 
-def stamp(path: str) -> tuple[int, int, int] | None:
+def stamp(path: str) -> tuple[int, ...] | None:
     try:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    # The time of its change, too: permissions that are put right make a refused file worth another look.
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 class Server(uvicorn.Server):

@@ -385,6 +385,17 @@ def test_a_file_that_is_no_model_changes_nothing(service, models):
     serve(service, models[1])
 
 
+def test_a_file_whose_permissions_are_put_right_is_looked_at_again(tmp_path):
+    spec = importlib.util.spec_from_file_location("service_example", bench.SERVICE)
+    spec.loader.exec_module(example := importlib.util.module_from_spec(spec))
+    path = tmp_path / "model.npz"
+    path.write_bytes(b"saved by a job whose umask is 077")
+    before = example.stamp(path)
+    assert before == example.stamp(path)
+    path.chmod(0o644 if path.stat().st_mode & 0o777 != 0o644 else 0o640)
+    assert example.stamp(path) != before
+
+
 def test_without_a_model_the_service_says_so_in_a_line(tmp_path):
     script = Path(__file__).resolve().parent.parent / "examples" / "service.py"
     command = [sys.executable, script, tmp_path / "absent.npz"]

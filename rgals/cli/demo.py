@@ -45,7 +45,15 @@ def run(args: argparse.Namespace) -> int:
     """Split, fit, measure, print the table and one user's recommendations."""
     losses = [shared.parse_loss(text) for text in args.loss or ("rg2", "rgx", "ials", "wrmf")]
     parameters = {"random_state": 0, **shared.given(args, shared.FIT)}
-    data = _read(args)
+    name = "Generated data" if args.data is None else args.data
+    data = make_implicit(random_state=0) if args.data is None else shared.read_data(args)
+    how = "as the data mark it"
+    if data.split is None or not data.test.nnz:
+        ratios = np.array([1 - HELD_OUT, HELD_OUT])
+        data = data.replace(split=random_parts(data.matrix, ratios, np.random.RandomState(0)))
+        how = "a random fifth of every user's"
+    print(f"{name}: {data.n_users:,} users, {data.n_items:,} items, {data.nnz:,} interactions")
+    print(f"Fitted to {data.train.nnz:,}, measured on {data.test.nnz:,} held out ({how})", flush=True)
     if not args.quiet:
         shared.say("Preparing the compiled code (takes longer the first time) ...")
     train, test = small()
@@ -77,20 +85,6 @@ def run(args: argparse.Namespace) -> int:
     _, best = max(fitted, key=lambda pair: pair[0])
     print("\n" + _one_user(args, data, best))
     return 0
-
-
-def _read(args: argparse.Namespace) -> Interactions:
-    """The data, with a test part that they mark or that is drawn here; says what there is."""
-    name = "Generated data" if args.data is None else args.data
-    data = make_implicit(random_state=0) if args.data is None else shared.read_data(args)
-    how = "as the data mark it"
-    if data.split is None or not data.test.nnz:
-        ratios = np.array([1 - HELD_OUT, HELD_OUT])
-        data = data.replace(split=random_parts(data.matrix, ratios, np.random.RandomState(0)))
-        how = "a random fifth of every user's"
-    print(f"{name}: {data.n_users:,} users, {data.n_items:,} items, {data.nnz:,} interactions")
-    print(f"Fitted to {data.train.nnz:,}, measured on {data.test.nnz:,} held out ({how})", flush=True)
-    return data
 
 
 def _measure(model: Any, data: Interactions) -> list[float]:

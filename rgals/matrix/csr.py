@@ -129,7 +129,7 @@ class CSR:
         sums = np.zeros(self.n_rows)
         filled = np.flatnonzero(self.row_counts)
         starts = np.append(self.indptr[filled], self.nnz)
-        for first in range(0, self.nnz, _CHUNK):  # a float64 copy at once, of whole rows
+        for first in range(0, self.nnz, _CHUNK):  # numpy copies to float64; rows stay whole
             some = slice(*np.searchsorted(starts[:-1], (first, first + _CHUNK)))
             if some.start < some.stop:
                 values = self.values[starts[some.start] : starts[some.stop]]

@@ -13,7 +13,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import _check_feature_names
 
 from rgals.losses.base import AUTO
-from rgals.matrix.csr import CSR, TimedMatrix
+from rgals.matrix.csr import TimedMatrix
 from rgals.model.state import FittedState, Snapshot
 from rgals.runtime.errors import InputError, InputTypeError
 from rgals.runtime.memory import readable
@@ -212,11 +212,9 @@ def describe(kind: type, state: Snapshot) -> Info:
         found["data"] += f", {seen.nnz:,} interactions" + ("" if seen.is_binary else " with values")
         ids = [what for what in ("user", "item") if getattr(state, f"{what}_ids") is not None]
         found["data"] += f", ids of {' and '.join(f'{what}s' for what in ids)}" if ids else ""
-    params = _parameters(kind, state)
-    texts = {
-        name: f"{v:.4g}" if isinstance(v, float) else " ".join(repr(v).split()) for name, v in params.items()
-    }
-    found["parameters"] = ", ".join(f"{name}={text}" for name, text in texts.items())
+    told = _parameters(kind, state).items()
+    texts = ((name, f"{v:.4g}" if isinstance(v, float) else " ".join(repr(v).split())) for name, v in told)
+    found["parameters"] = ", ".join(f"{name}={text}" for name, text in texts)
     arrays = [state.user_factors, state.item_factors]
     if all(isinstance(factors, np.ndarray) for factors in arrays):
         size = sum(factors.nbytes for factors in arrays)
@@ -230,7 +228,14 @@ def describe(kind: type, state: Snapshot) -> Info:
         found["updates"] = f"{record.merged:,} interactions since the fit ({100 * share:.2g} % of all)"
     if isinstance(state, FittedState) and seen is not None:
         found["solver"] = record.solver
-        found |= _plans(state, seen)
+        # How the rows of both sides are solved exactly.
+        users = state.weighting.rows(seen)
+        coefficients, items = state.loss.coefficients_for(state.degrees), users.transpose()
+        dtype, K = state.user_factors.dtype, state.user_factors.shape[1]
+        users_side = coefficients.user_side(users, state.reg, state.reg_exponent)
+        items_side = coefficients.item_side(items, state.reg, state.reg_exponent)
+        found["users"] = str(Plan(users, users_side, dtype, K))
+        found["items"] = str(Plan(items, items_side, dtype, K))
     found["memory"] = readable(_bytes(state))
     found["versions"] = f"rgals {__version__}, numba {numba.__version__}, numpy {np.__version__}"
     found["fingerprint"] = state.fingerprint
@@ -261,13 +266,3 @@ def _bytes(value: Any) -> int:
     if not is_dataclass(value):
         return 0
     return sum(_bytes(getattr(value, part.name)) for part in fields(value))
-
-
-def _plans(state: FittedState, seen: CSR) -> dict[str, Any]:
-    """How the rows of both sides are solved exactly."""
-    seen = state.weighting.rows(seen)
-    coefficients, items = state.loss.coefficients_for(state.degrees), seen.transpose()
-    dtype, K = state.user_factors.dtype, state.user_factors.shape[1]
-    users_side = coefficients.user_side(seen, state.reg, state.reg_exponent)
-    items_side = coefficients.item_side(items, state.reg, state.reg_exponent)
-    return {"users": str(Plan(seen, users_side, dtype, K)), "items": str(Plan(items, items_side, dtype, K))}

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import inspect
 import os
-import pickle
 import re
 import secrets
 import signal
@@ -20,7 +19,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -30,6 +29,7 @@ import llvmlite
 import llvmlite.binding as llvm
 import numba
 import numpy as np
+from numba.cloudpickle import loads  # of what numba's `dumps` gives: its caches are pickles
 from numba.core import caching
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
@@ -89,15 +89,6 @@ def _kind(cache: Any) -> Any:
     return type("Cache", (cache,), {"_impl_class": implementation, "load_overload": load_overload})
 
 
-def _folders(function: Callable[..., Any]) -> Iterator[str]:
-    places = _locators(caching.FunctionCache._impl_class, os.path.isdir)
-    # A folder that was named is the only one.
-    for locator in places[:1] if numba.config.CACHE_DIR else places:
-        place = locator.from_function(function, inspect.getfile(function))
-        if place is not None:
-            yield place.get_cache_path()
-
-
 # ---------------------------------------------------------------- what an entry is found by
 
 
@@ -112,12 +103,6 @@ def stamp(sources: tuple[Path, ...]) -> str:
 
 
 _stamp_at_first = functools.cache(stamp)  # of the sources as they were imported
-
-
-@functools.cache
-def _processor() -> str:
-    """What kernels ask about, also where ``NUMBA_CPU_NAME`` tells numba something else."""
-    return llvm.get_host_cpu_name() + llvm.get_host_cpu_features().flatten()
 
 
 def _get_numba_ready() -> None:
@@ -151,16 +136,21 @@ class Entries:
 
     def _path(self, folder: str, key: tuple) -> Path:
         settings = [str(getattr(numba.config, name, None)) for name in _SETTINGS]
-        digest = _digest(self._stamp, settings, _processor(), key)
+        # What kernels ask about, also where ``NUMBA_CPU_NAME`` tells numba something else.
+        processor = llvm.get_host_cpu_name() + llvm.get_host_cpu_features().flatten()
+        digest = _digest(self._stamp, settings, processor, key)
         return Path(folder, f"{self._function}-{self._stamp}-{digest}.nbc")
 
     def load(self, key: tuple) -> Any:
         """What was saved, or None."""
-        for folder in chain([self._folder], _folders(self._python)):
+        places = _locators(caching.FunctionCache._impl_class, os.path.isdir)
+        named = places[: 1 if numba.config.CACHE_DIR else None]  # a folder that was named is the only one
+        made = (each.from_function(self._python, inspect.getfile(self._python)) for each in named)
+        for folder in chain([self._folder], (place.get_cache_path() for place in made if place)):
             with suppress(OSError):  # somebody else's, who lets nobody read it
                 content = self._path(folder, key).read_bytes()
                 if hashlib.sha256(content[_LENGTH:]).digest() == content[:_LENGTH]:
-                    return pickle.loads(content[_LENGTH:])
+                    return loads(content[_LENGTH:])
         _get_numba_ready()  # to compile it
         return None
 

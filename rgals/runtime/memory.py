@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,8 +26,8 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat")
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
-#: What the first fit takes of a limited address space besides: compiled code and BLAS, and of each thread
-#: its stack and malloc's part. Without it LLVM ends the process, and OpenBLAS waits for ever.
+#: What the first fit takes of a limited address space besides: for compiled code and BLAS, and for each
+#: thread its stack and malloc's part. Without it LLVM ends the process, and OpenBLAS waits for ever.
 _LIBRARIES, _OF_THREAD = 160 << 20, 80 << 20
 _have_fitted = False
 #: What the running fit was predicted to need, and the words for it: of `admit`, for `typed_errors`.
@@ -56,9 +57,9 @@ def admit(needed: int, what: str, advice: str, threads: int = 1) -> None:
     require(needed, what, advice)
     beside, left = _LIBRARIES + threads * _OF_THREAD, _own_limit()
     if left is not None and needed + beside > left and not _have_fitted:
-        libraries = f"and, as the first, {readable(beside)} of addresses for libraries and {threads} threads"
-        most = f"but its limit leaves {readable(left)}; raise ulimit -v or lower n_jobs, or {advice}"
-        raise InsufficientMemoryError(f"{what} needs about {readable(needed)} {libraries}, {most}")
+        also = f"and, as the first, {readable(beside)} of addresses for libraries and {threads} threads"
+        advice = f"but its limit leaves {readable(left)}; raise ulimit -v or lower n_jobs, or {advice}"
+        raise InsufficientMemoryError(f"{what} needs about {readable(needed)} {also}, {advice}")
     _admitted.set((needed, what, advice))
 
 
@@ -154,11 +155,6 @@ def fit_bytes(
     return transpose + posed + max(before, rows + last + scratch + hard[1], chunk)
 
 
-def split_bytes(nnz: int) -> int:
-    """Bytes that holding out a share of ``nnz`` interactions takes on the way."""
-    return 60 * nnz
-
-
 def give_back_freed() -> None:
     """Return freed memory to the system: once large arrays were freed, glibc keeps the space of many."""
     if sys.platform == "linux":
@@ -204,14 +200,10 @@ def _macos() -> int:
 def _control_group(limit: Path, usage: Path, statistics: Path) -> int | None:
     try:
         bound, used = int(limit.read_text()), int(usage.read_text())
-        cache = 0
-        for line in statistics.read_text().splitlines():
-            name, _, amount = line.partition(" ")
-            if name in ("inactive_file", "total_inactive_file"):
-                cache = max(cache, int(amount))
+        caches = re.findall(r"^(?:total_)?inactive_file (\d+)$", statistics.read_text(), re.MULTILINE)
     except (OSError, ValueError):  # no such group, or "max": no limit
         return None
-    return bound - max(0, used - cache)
+    return bound - max(0, used - max(map(int, caches), default=0))
 
 
 def _own_limit() -> int | None:

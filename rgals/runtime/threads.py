@@ -128,9 +128,8 @@ class _Held:
                 limit.set(least)
 
 
-class _HeldByThread(threading.local):
-    def __init__(self) -> None:
-        self.held = _Held()
+class _HeldByThread(_Held, threading.local):
+    """Those of each thread."""
 
 
 _blas_lock = threading.RLock()
@@ -172,7 +171,7 @@ def _after_fork() -> None:
         lock.__exit__(None, None, None)
 
 
-def _after_fork_in_child() -> None:
+def _in_child() -> None:
     """What other threads held at the fork is nobody's here."""
     _after_fork()
     for holder, (_, thread) in list(_by_process.holders.items()):
@@ -181,8 +180,7 @@ def _after_fork_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no forks
-    of_parent = {"before": _before_fork, "after_in_parent": _after_fork}
-    os.register_at_fork(**of_parent, after_in_child=_after_fork_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
 
 
 @contextmanager
@@ -198,11 +196,11 @@ def workers(n_jobs: int | None = None, *, of_blas: bool = False) -> Iterator[int
     try:
         with _blas_lock:
             _by_process.add(holder, number, _limits(of_thread=False))
-            _by_thread.held.add(holder, number, _limits(of_thread=True))
+            _by_thread.add(holder, number, _limits(of_thread=True))
         yield threads
     finally:
         with _blas_lock:
-            _by_thread.held.remove(holder)
+            _by_thread.remove(holder)
             _by_process.remove(holder)
 
 

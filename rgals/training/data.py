@@ -225,7 +225,7 @@ def admit(needed: int, model: Any, matrix: CSR, dtype: Any, split: bool, *sizes:
     (n_users, n_items), itemsize = matrix.shape, np.dtype(dtype).itemsize
     if split:  # the parts are held beside the matrix
         parts = 16 * n_users + matrix.nnz * (4 + (0 if matrix.is_binary else itemsize))
-        needed = max(needed + parts, memory.split_bytes(matrix.nnz))
+        needed = max(needed + parts, 60 * matrix.nnz)  # or what it takes to hold them out
     memory.admit(
         needed,
         f"a fit with {' and '.join((f'K={model.K}', *sizes))} of {n_users:,} users, {n_items:,} items and "

@@ -236,6 +236,13 @@ def test_a_damaged_checkpoint_is_refused(X, tmp_path):
         fit(X, 6, tmp_path)
 
 
+def test_a_model_in_place_of_a_checkpoint_is_named_as_such(X, tmp_path):
+    model = RGALS(K=4, n_iter=2, random_state=0).fit(X)
+    model.save(tmp_path / "checkpoint.npz")  # of more arrays than a checkpoint
+    with pytest.raises(ModelFileError, match="not a rgals-checkpoint file but 'rgals-model'"):
+        model.fit(X, checkpoint=tmp_path)
+
+
 def test_an_interval_without_a_folder_is_an_error(X):
     with pytest.raises(ParameterError, match="every 3 iterations need a folder"):
         Checkpoint(every=3)
