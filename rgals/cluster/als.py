@@ -48,8 +48,10 @@ class ClusterProblem:
         weighted = True
         for side, futures in zip(sides, facts, strict=True):
             ratios, weights, (interaction, *_) = zip(*graphs.results(futures), strict=True)
-            ratio, coupled = _common([one for some in ratios for one in some]), side is self.items
-            ratio = None if coupled and interaction else ratio
+            each, coupled = [one for some in ratios for one in some], side is self.items
+            # `rgals.solvers.plan.Plan.ratio` of all blocks together.
+            alike = bool(each) and None not in each and np.ptp(each) <= SAME * max(each)
+            ratio = each[0] if alike and not (coupled and interaction) else None
             side.kind = tasks.Kind(ratio, interaction, coupled, self.setting.dtype)
             weighted &= any(weights)
         self.solver = "exact" if weighted else "shared"
@@ -82,13 +84,6 @@ class ClusterProblem:
                 last = graph.one(f"users-skip-{i}", tasks.skip, last, sizes[i - 1] * s.K, s.dtype)
             tables.append(graph.one(f"users-start-{i}", tasks.draw, last, n, scale, s))
         return Remote(self.users, graph.submit(tables)[0])
-
-
-def _common(ratios: list[Any]) -> float | None:
-    """`rgals.solvers.plan.Plan.ratio` of all blocks together."""
-    if not ratios or None in ratios or np.ptp(ratios) > SAME * max(ratios):
-        return None
-    return ratios[0]
 
 
 class ClusterBackend:

@@ -4,7 +4,7 @@ import os
 import time
 import warnings
 from copy import copy
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import pairwise
 from typing import Any, Self
 
@@ -294,9 +294,7 @@ class DaskRGALS(RGALS):
         NotFittedError
             There is no fit.
         """
-        model = RGALS(
-            **{field.name: getattr(self, field.name) for field in fields(RGALS) if field.name != "_"}
-        )
+        model = RGALS(**{k: v for k, v in parameters_of(self).items() if k not in _OWN})
         model._snapshot = self._state()
         return model
 
@@ -348,11 +346,11 @@ class DaskRGALS(RGALS):
         graph, n_blocks = Graph(remote.shards.graphs), len(remote.users)
         filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
         items = graph.one("lists-items", tasks.item_table, remote.items, remote.outline.item_scale)
-        spans, labels = list(pairwise(remote.shards.cuts.tolist())), remote.shards.labels
-        names = graph.each("lists-names", tasks.user_names, spans, always=(labels[0],))
+        spans = list(pairwise(remote.shards.cuts.tolist()))
         paths = [os.path.join(folder, f"part-{i:05d}-of-{n_blocks:05d}.parquet") for i in range(n_blocks)]
-        of = paths, remote.users, remote.shards.users, names
-        written = graph.each("lists", tasks.write_lists, *of, always=(items, labels[1], n, filters))
+        of = paths, remote.users, remote.shards.users, spans
+        always = (items, *remote.shards.labels, n, filters)
+        written = graph.each("lists", tasks.write_lists, *of, always=always)
         done = remote.shards.graphs.results(graph.submit(written)[0])
         n_users, served, rows = map(sum, zip(*done, strict=True))
         return Written(os.fspath(out), n_users, served, rows, 0, time.perf_counter() - began)

@@ -163,18 +163,6 @@ def add_counts(parts: list[tuple[np.ndarray, np.ndarray]], n: int) -> np.ndarray
 
 
 @task
-def weigh_block(matrix: CSR, weighting: Weighting) -> CSR:
-    """A block of users with weights for values."""
-    return weighting.rows(matrix)
-
-
-@task
-def total_weight(matrix: CSR, weighting: Weighting) -> float:
-    """See `Weighting.total`."""
-    return weighting.total(matrix.likes)
-
-
-@task
 def values_of(matrix: CSR) -> tuple[Values, float, str]:
     """The values of the likes of a block, their sum, and a digest of all of it."""
     return Values.of(matrix.likes), float(matrix.likes.row_sums.sum()), fingerprint(matrix)
@@ -250,14 +238,14 @@ class Shards:
         made = Weighting.unscaled(values, length, counts, self.n_rows)
         if values in ("raw", "binary"):
             return made
-        totals = graphs.results(graphs.each("users-total", total_weight, self.users, always=(made,)))
+        totals = graphs.results(graphs.each("users-total", made.total, self.users))
         return made.scaled(sum(totals), self.nnz)
 
     def sides(self, weighting: Weighting, dtype: Any) -> tuple[Blocks, Blocks]:
         """Blocks of users and of items, with weights for values."""
         graphs, users, firsts = self.graphs, self.users, self.cuts[:-1].tolist()
         if weighting.kind != "raw":
-            users = graphs.each("users-weights", weigh_block, users, always=(weighting,))
+            users = graphs.each("users-weights", weighting.rows, users)
         cuts, graph = blocks_of(self.col_counts, len(users)), Graph(graphs)
         turned = graph.each("items-turn", turn, users, firsts, always=(self.n_rows,))
         items = regroup(graph, "items", turned, cuts, self.n_rows, dtype)
@@ -321,8 +309,7 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
         paths, sources = True, [str(path.absolute()) for path in files_of(X)]
     elif hasattr(X, "dask") and hasattr(X, "to_delayed"):
         if not isinstance(getattr(X, "ndim", None), int):
-            lines = "X.to_dataframe() of a bag, dask.dataframe.from_delayed([X]) of what is delayed"
-            raise InputTypeError(f"X is a dask {type(X).__name__}; give a dask array or dataframe: {lines}")
+            raise InputTypeError(f"give a dask array or dataframe (bags have to_dataframe), not {type(X)}")
         sources = graphs.track(graphs.client.compute([*np.ravel(X.to_delayed())]))
     if sources is None:
         matrix, labels, names = read(model, X, dtype, *ids, columns)

@@ -363,25 +363,20 @@ def item_table(parts: list[Table], scale: np.ndarray | None) -> np.ndarray:
 
 
 @task
-def user_names(span: list[int], labels: np.ndarray | None) -> np.ndarray:
-    """What the users of a block are called."""
-    return np.arange(*span) if labels is None else labels[slice(*span)]
-
-
-@task
 def write_lists(
     path: str,
     users: Table,
     seen: CSR,
-    names: np.ndarray,
+    span: tuple[int, int],
     items: np.ndarray,
-    labels: Any,
+    user_ids: np.ndarray | None,
+    item_ids: np.ndarray | None,
     n: int,
     filters: dict,
 ) -> tuple[int, int, int]:
     """Write the lists of a block's users: users, users served, rows."""
-    model = RGALS(n_jobs=1)
-    model._snapshot = FittedState(users.array, items, seen, names, labels)
+    model, names = RGALS(n_jobs=1), np.arange(*span) if user_ids is None else user_ids[slice(*span)]
+    model._snapshot = FittedState(users.array, items, seen, names, item_ids)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # users without lists are counted
         written = recommend_all(model, path, n, resume=False, **filters)

@@ -69,7 +69,7 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
     first, form = 0, form_of(path, wanted, "auto", options)
     if form == "parquet":
         for part, share in parquet_parts(path, wanted, _ROWS):
-            where = partial(_row, path, first)
+            where = partial(_where, f"{path}, row", range(first, first + len(part["user"])))
             for role in ("user", "item"):
                 refuse_missing(part[role], role, where)
             value = number_column(part["value"], "value", where) if "value" in part else None
@@ -80,7 +80,7 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
         return
     if form in ("jsonl", "lists"):
         for part, numbers in line_batches(pairs(path, form, wanted, options["encoding"])):
-            where = partial(_numbered, path, numbers)
+            where = partial(_where, f"{path}, line", numbers)
             user, item = (_ids([x.strip() for x in part[role]], role, where) for role in ("user", "item"))
             yield Batch(user, item, part.get("value"), where, True, 0)
         return
@@ -106,7 +106,7 @@ def read(path: Path, wanted: dict[str, Any], options: dict[str, Any]) -> Iterato
             if layout.names is not None:
                 refuse_header(layout, again, first)
             user, item = ids
-            yield Batch(user, item, part.get("value"), partial(_line, layout, first), True, done)
+            yield Batch(user, item, part.get("value"), partial(locate, layout, first=first), True, done)
             first += len(again)
     except (ValueError, csv.Error) as error:
         if not isinstance(error, InputError):
@@ -155,13 +155,5 @@ def _rows(layout: Layout) -> Batches:
             yield {role: column[known:] for role, column in part.items()}, at
 
 
-def _row(path: Path, first: int, k: int) -> str:
-    return f"{path}, row {first + k}"
-
-
-def _numbered(path: Path, numbers: np.ndarray, k: int) -> str:
-    return f"{path}, line {numbers[k]}"
-
-
-def _line(layout: Layout, first: int, k: int) -> str:
-    return locate(layout, first + k)
+def _where(place: str, numbers: Any, k: int) -> str:
+    return f"{place} {numbers[k]}"

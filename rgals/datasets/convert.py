@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ from rgals.datasets.given import wanted_columns
 from rgals.datasets.interactions import check_options, check_values, stored_values
 from rgals.datasets.numbering import Numbering
 from rgals.files.atomic import close_and_remove, lock, locked
+from rgals.matrix.csr import CSR
 from rgals.matrix.mapped import read_ahead
 from rgals.matrix.store import HEAD, Store, Writer, open_matrix
 from rgals.runtime.bars import Bar
@@ -396,7 +398,7 @@ def _columns(
     writer: Writer, indptr: np.ndarray, counts: np.ndarray, valued: bool, room: int, progress: bool
 ) -> None:
     """The files of the columns, from those of the rows."""
-    n_users, n = len(indptr) - 1, int(indptr[-1])
+    n_users, n, rows = len(indptr) - 1, int(indptr[-1]), replace(CSR.empty(0, 0), indptr=indptr)
     buckets = _Buckets(writer.folder, counts, n_users, room, np.float32 if valued else None)
     kinds = [("rows_indices.npy", np.int32), ("rows_values.npy", np.float32)][: 1 + valued]
     bar = Bar(total=2 * n, unit=" rows", unit_scale=True, desc="columns", disable=not progress)
@@ -405,11 +407,9 @@ def _columns(
         for cols, *values in zip(
             *(_chunks(writer.folder / name, of, HEAD) for name, of in kinds), strict=True
         ):
-            stop = at + len(cols)
-            first, last = np.searchsorted(indptr, at, side="right") - 1, np.searchsorted(indptr, stop)
-            users = np.repeat(np.arange(first, last), np.diff(np.clip(indptr[first : last + 1], at, stop)))
+            users = rows.rows_between(at, at + len(cols))
             buckets.add(cols, users, values[0] if values else None)
-            at = stop
+            at += len(cols)
             bar.update(len(cols))
         indices = writer.open("columns_indices.npy", np.int32)
         values_ = writer.open("columns_values.npy", np.float32) if valued else None

@@ -135,9 +135,9 @@ def complain(layout: Layout, number: int, row: list[str], problem: str) -> FileF
     return FileFormatError(f"{layout.path}, line {number}: {problem}: {shown(layout.delimiter.join(row))}")
 
 
-def locate(layout: Layout, k: int) -> str:
-    """The file and line of row ``k``, with its content."""
-    number, row = next(islice(rows(layout), k, None))
+def locate(layout: Layout, k: int, first: int = 0) -> str:
+    """The file and line of row ``k``, counted from ``first``, with its content."""
+    number, row = next(islice(rows(layout), first + k, None))
     return f"{layout.path}, line {number} ({shown(layout.delimiter.join(row))})"
 
 

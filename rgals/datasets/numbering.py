@@ -88,7 +88,8 @@ class Numbering:
                 f"conversion holds, and its memory leaves them {readable(self.room)}; give more: memory='8GB'"
             )
         # In place where the system can: a copy would take as much again.
-        counts, ends, text = _resized(counts, n), _resized(ends, n + 1), _resized(text, size)
+        for array, room in ((counts, n), (ends, n + 1), (text, size)):
+            array.resize(room, refcheck=False)
         self._names = Names(table, ends, text, counts)
         if slots > len(table):
             self._names = Names(np.zeros(0, np.int32), ends, text, counts)
@@ -160,10 +161,3 @@ class Numbering:
         return writer.save(
             f"{side}_ids.npy", kind, (texts(start, start + LABELS).astype(kind) for start in starts)
         )
-
-
-def _resized(array: np.ndarray, n: int) -> np.ndarray:
-    """The array with room for ``n`` numbers, the new ones 0."""
-    if n != len(array):
-        array.resize(n, refcheck=False)
-    return array

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals.datasets.interactions import Interactions
-from rgals.matrix.entries import group
+from rgals.matrix.entries import group, shuffled_within_rows
 from rgals.runtime.checks import check_choice, check_int, check_random_state, check_real
 from rgals.runtime.errors import ParameterError
 
@@ -139,7 +139,7 @@ def make_implicit(
     if labels == "text":
         width = max(4, len(str(n_users - 1)))
         user_ids, item_ids = np.array([f"user-{k:0{width}d}" for k in user_ids]), _item_labels(item_clusters)
-    times = _times(users, indptr, rng) if timestamps else None
+    times = _times(matrix, users, rng) if timestamps else None
     truth = user_clusters, item_clusters, tastes, popularity
     return SyntheticInteractions(matrix, user_ids, item_ids, times, None, *truth)
 
@@ -186,13 +186,12 @@ def _draw(
     return keys
 
 
-def _times(users: np.ndarray, indptr: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
+def _times(matrix: sp.csr_array, users: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
     # The order of the items says nothing about time: gaps go to a random order of each user's entries.
-    shuffled = rng.permutation(len(users))
-    order = shuffled[group(users[shuffled], len(indptr) - 1)]
+    order = shuffled_within_rows(matrix, rng)
     gaps = np.cumsum(1.0 + rng.exponential(86_400.0 * 2, len(users)))
-    before = np.concatenate([[0.0], gaps])[indptr[:-1]]
-    joined = rng.randint(0, _YEAR, len(indptr) - 1)
+    before = np.concatenate([[0.0], gaps])[matrix.indptr[:-1]]
+    joined = rng.randint(0, _YEAR, matrix.shape[0])
     times = np.empty(len(users), np.int64)
     times[order] = (_EPOCH + joined[users] + gaps - before[users]).astype(np.int64)
     return times

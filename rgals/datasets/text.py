@@ -144,9 +144,8 @@ def _collected(layout: Layout, batches: Batches) -> Columns:
 def refuse_header(layout: Layout, again: np.ndarray, first: int = 0) -> None:
     """Raise where a row, counted from ``first``, is ``again`` the header."""
     if again.any():
-        raise FileFormatError(
-            f"{locate(layout, first + int(again.argmax()))}: the header occurs a second time"
-        )
+        where = locate(layout, int(again.argmax()), first)
+        raise FileFormatError(f"{where}: the header occurs a second time")
 
 
 def read_text(path: Path | zipfile.Path, wanted: dict[str, Any], engine: str, **options: Any) -> Columns:

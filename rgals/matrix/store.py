@@ -163,22 +163,19 @@ def open_matrix(path: str | os.PathLike, *, verify: bool = False) -> Store:
 def _description(folder: Path) -> dict[str, Any]:
     path = folder / DESCRIPTION
     try:
-        text = path.read_text("utf-8")
+        text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         problem = "has no store.json: it is no store, or its conversion never ended"
         raise FileFormatError(f"{folder} {problem}; make one with rgals.matrix.convert") from None
-    except UnicodeDecodeError as error:
-        raise FileFormatError(f"{path} is damaged: {error}; convert the data again") from error
     try:
         about = json.loads(text)
-        if about["format"] == FORMAT and about["version"] > VERSION:
-            raise FileFormatError(f"{path} is of a newer version ({about['version']}); update rgals")
-        if about.pop("digest") != _digest(about) or about["format"] != FORMAT:
+        newer = about["format"] == FORMAT and about["version"] > VERSION
+        if not newer and (about.pop("digest") != _digest(about) or about["format"] != FORMAT):
             raise ValueError("its content is not what was written")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, FileFormatError):
-            raise
         raise FileFormatError(f"{path} is damaged: {error}; convert the data again") from error
+    if newer:
+        raise FileFormatError(f"{path} is of a newer version ({about['version']}); update rgals")
     return about
 
 

@@ -72,6 +72,7 @@ class Weighting:
 
     def total(self, matrix: CSR) -> float:
         """Sum of the weights of some users' likes before they are scaled."""
+        matrix = matrix.likes
         return sum(float(part.sum()) for part in self._chunks(matrix, self._norms(matrix), False))
 
     def scaled(self, total: float, nnz: int) -> "Weighting":

@@ -238,22 +238,23 @@ def test_the_client_travels_in_no_copy(client, X, tmp_path):
 def test_updates_are_of_the_model_of_the_cluster_and_end_it_there(client, frame, tmp_path):
     local = RGALS(**SETTING).fit(frame)
     today = frame[:3].assign(user=["new", "u001", "u002"])
-    for update in (
+    updates = (
         lambda model: model.partial_fit(today),
         lambda model: model.forget_users(["u003"]),
         lambda model: model.forget_items([7]),
-    ):
+    )
+    for i, update in enumerate(updates):
         model, expected = update(fit(client, frame)), update(copy.copy(local))
         assert model.user_ids_.tolist() == expected.user_ids_.tolist()
         assert model.item_ids_.tolist() == expected.item_ids_.tolist()
         assert_close(model, expected)
         with pytest.raises(NotFittedError, match="rgals.scoring.recommend_all"):  # what it has is of before
             model.recommend_all(tmp_path)
-        refitted = model.fit(frame)
-        assert "u003" in refitted.user_ids_ and refitted.recommend_all(tmp_path / str(id(model))).users == 240
+        model.fit(frame)
+        assert "u003" in model.user_ids_ and model.recommend_all(tmp_path / str(i)).users == 240
+    del model
     gc.collect()
     deadline = time.monotonic() + 30
-    del model, refitted
     while any("rgals-users" in str(k) for k in client.run_on_scheduler(_keys)):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -125,7 +125,7 @@ def travel(folder: Path) -> dict:
     import rgals
     from rgals import RGALS, cli
     from rgals.datasets import make_implicit, read_interactions
-    from rgals.datasets.download import _alone
+    from rgals.files.atomic import locked
     from rgals.files.journal import Journal
     from rgals.model.export import export_factors
     from rgals.runtime import memory, threads
@@ -154,7 +154,7 @@ def travel(folder: Path) -> dict:
     assert half.fingerprint() != whole.fingerprint() == answers["als"]
     Journal(folder / "trials.jsonl", {"of": "a test"}).add("first", {"value": 1})
     assert Journal(folder / "trials.jsonl", {"of": "a test"}).get("first") == {"key": "first", "value": 1}
-    with _alone(folder / "file.lock"):
+    with locked(folder / "file.lock"):
         assert (folder / "file.lock").exists()
 
     pairs = [(f"Zoë {k % 30}", f"映画{k * 7 % 20}") for k in range(300)]
