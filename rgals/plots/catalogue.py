@@ -124,8 +124,7 @@ def spectrum(models: Any, *, ax: Any = None) -> Any:
         # Of P Q^T they are those of R S^T, where P = A R and Q = B S with orthonormal A and B.
         roots: list[Any] = [np.linalg.qr(factors, "r") for factors in _factors(model)]
         found = np.linalg.svd(roots[0] @ roots[1].T, compute_uv=False)
-        at = np.arange(1, len(found) + 1)
-        ax.plot(at, found, ".-", markersize=4, **style)
+        ax.plot(np.arange(1, len(found) + 1), found, ".-", markersize=4, **style)
     ax.set(yscale="log", xlabel="number", ylabel="singular value of the scores")
     legend(ax)
     return ax

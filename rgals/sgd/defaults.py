@@ -37,7 +37,8 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
     score = model.score
     if is_auto(score):
         # Bounded scores do not suit losses that compare a score with a number instead of with other scores.
-        score = getattr(loss, "score", "cosine")
+        # Of one factor nothing but the sign would be left, which no gradient changes.
+        score = "dot" if model.K == 1 else getattr(loss, "score", "cosine")
     users = max(degrees.filled[0], 1)
     # Half of the epochs lose 1.5 to 6 % of the NDCG@10 after 40, the others cost as much as the first. 100
     # negatives gave 4 % more on amazon-beauty-10core and took 3.4 times as long. Rates from .03 to .2 are

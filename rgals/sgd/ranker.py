@@ -54,7 +54,7 @@ class SGDRanker(Trained, BaseEstimator):
         ``"list_ndcg"`` and others. The table `rgals.sgd.losses.LOSSES` has all names.
     score : {"auto", "cosine", "dot"}, default="auto"
         "auto" is the ``score`` of the loss: "dot" for those of absolute scores (``"rg2"``, ``"bce"``, ...)
-        and of lists, else "cosine".
+        and of lists, else "cosine". With one factor, whose cosines are its signs, it is "dot".
     temperature : float > 0 or "auto", default="auto"
         Scores are divided by it before they reach the loss. Usual: 0.05 to 0.4 for cosine, 1 for dot; losses
         that have temperatures or margins of their own (``raw_scores``) take 1 alone. What

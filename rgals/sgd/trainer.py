@@ -333,8 +333,7 @@ class Trainer:
                 scores = rows @ self.items.effective.T
             else:
                 # An item drawn twice could lift the K-th largest score above that of all items.
-                key = keys[start // _CHUNK]
-                items = self.sampler.lists(key, chosen, self.sampler.n, distinct=True)
+                items = self.sampler.lists(keys[start // _CHUNK], chosen, self.sampler.n, distinct=True)
                 scores = np.empty(items.shape, self.dtype)
                 kernel.pair_scores(0, len(chosen), rows, self.items.effective, items, scores)
             estimates[start : start + _CHUNK] = loss.estimate(scores)

@@ -124,7 +124,8 @@ class Watch:
                 raise ParameterError("callbacks", callback, "give callables that take one argument")
         self.model, self.train, self.held_out = model, train, held_out
         if held_out is not None:
-            parse(model.metric)  # what is no metric ends the fit before its first iteration
+            if parse(model.metric).needs == DISLIKES and model.early_stopping:
+                raise ParameterError("metric", model.metric, "give one that is better when larger: 'ndcg@10'")
             # A sample of users is the same in every iteration and every fit.
             self.users = sample_users(held_out, getattr(model, "validation_users", None))
         self.keeps = held_out is not None and model.early_stopping

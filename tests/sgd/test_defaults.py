@@ -76,6 +76,15 @@ def test_more_factors_take_a_lower_temperature(X):
     assert found[1] < found[0]
 
 
+@pytest.mark.parametrize("loss", ["softmax", "sampled_cce", "sampled_talos"])
+def test_one_factor_is_no_cosine(loss):
+    """Of one factor a cosine is its sign, which no gradient changes: such a fit learned nothing."""
+    X = make_implicit(400, 100, mean_interactions=20, random_state=0).matrix
+    model, two = (SGDRanker(K=K, loss=loss, random_state=0).fit(X) for K in (1, 2))
+    assert (model.params_["score"], two.params_["score"]) == ("dot", "cosine")
+    assert model.history_[-1]["objective"] < 0.985 * model.history_[0]["objective"]
+
+
 def test_early_stopping_has_room_for_its_patience(X):
     plain = SGDRanker(K=3, random_state=0).fit(X).n_iter_
     model = SGDRanker(K=3, random_state=0, early_stopping=True, patience=1000).fit(X)
