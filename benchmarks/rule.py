@@ -38,7 +38,6 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
 from rgals.metrics._served import sample_users
-from rgals.model_selection.tuning.judging import factors_of
 from rgals.model_selection.tuning.prepared import Fold
 
 OUT = Path(__file__).with_name("rule_results.jsonl")
@@ -90,7 +89,8 @@ def figures(parts: list[Fold], loss: str, setting: fitted.Setting, **model: Any)
 
 def judge(model: RGALS, split: Fold) -> float:
     """Quality of a fitted model on the judged users of a split."""
-    factors = factors_of(model, split)
+    users = model.transform(split.told) if split.fold_in else model.user_factors_
+    factors = users, model.item_factors_
     return evaluate(factors, split.told, split.hidden, METRIC, users=split.users, n_jobs=model.n_jobs)[METRIC]
 
 

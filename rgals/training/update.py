@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple, Self, cast
 
@@ -160,8 +159,17 @@ class Updated(FoldIn):
             old = replace(old, priors=priors)
             state = with_history(old, replace_rows(known, touched, rows), labels, weighting, len(at))
             self._snapshot = state = self._solve(old, state, users, items, sweeps)
-        said = f"{len(at)} interactions merged, {len(users)} users and {len(items)} items solved in"
-        LOG.info("update: %s %.3g s", said, time.perf_counter() - began)
+        LOG.info(
+            "update: %d interactions merged, %d users (%d new) and %d items (%d new) solved in %.3g s; since "
+            "the fit %.3g %% of the interactions",
+            len(at),
+            len(users),
+            len(users[users >= seen.n_rows]),
+            len(items),
+            events.n_cols - seen.n_cols,
+            time.perf_counter() - began,
+            100 * state.record.merged / seen_of(state).nnz,
+        )
         return self
 
     def _events(self, X: Any, state: FittedState, columns: Any) -> tuple[CSR, _Labels]:
@@ -200,7 +208,9 @@ class Updated(FoldIn):
         items without the new users, whose factors are 0 still; a single one solves these beforehand.
         """
         changed = [*(["user_factors"] if len(users) else []), *(_OF_ITEMS if len(items) else [])]
-        state = replace(state, **{name: copy(getattr(state, name)) for name in changed})
+        # What has grown is a copy already.
+        shared = {f: getattr(state, f) for f in changed if getattr(state, f) is getattr(old, f)}
+        state = replace(state, **{f: array.copy() for f, array in shared.items() if array is not None})
         known, new = seen_of(state), users[users >= len(old.user_factors)]
         if len(users):
             of_users = self._half(state, *_histories(state, known, users))
