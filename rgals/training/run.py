@@ -129,8 +129,6 @@ class Watch:
             # A sample of users is the same in every iteration and every fit.
             self.users = sample_users(held_out, getattr(model, "validation_users", None))
         self.keeps = held_out is not None and model.early_stopping
-        if self.keeps and parse(model.metric).needs == DISLIKES:
-            raise ParameterError("metric", model.metric, "early stopping keeps the largest: 'ndcg@10'")
         self.best: Best = -np.inf, 0, {}
 
     def __call__(self, now: Iteration) -> bool:

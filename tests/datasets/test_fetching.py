@@ -336,9 +336,10 @@ def ratings():
 
 def zipped(member: str, text: str) -> bytes:
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(member.split("/")[0] + "/README", "terms")
-        archive.writestr(member, text)
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in ((member.split("/")[0] + "/README", "terms"), (member, text)):
+            # Of one time: the same bytes, and so the same MD5, whenever they are made.
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
     return file.getvalue()
 
 
