@@ -121,7 +121,14 @@ def tables() -> dict[str, str]:
     record = Journal(RESULTS, {"metric": TUNED})
     days = ("amazon-beauty-10core", "amazon-book-kgat", "amazon-videogames-sasrec")
     hard, cost = printed(
-        "hard_negatives", *hard_negatives.SETS, "amazon-book-kgat", "--K", "64,256", "--table"
+        "hard_negatives",
+        *hard_negatives.SETS,
+        "amazon-book-kgat",
+        "--K",
+        "64,256",
+        "--losses",
+        "rg2,ials",
+        "--table",
     )
     found, _, grid, *_ = printed("sgd_quality", "--tables")
     said = printed("losses", "--tables")
