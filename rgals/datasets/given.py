@@ -3,6 +3,7 @@
 A table of users and items comes out as a matrix with ids; it is never taken for numbers of a matrix.
 """
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -355,7 +356,8 @@ def _refuse_lists(X: Any, name: str) -> None:
     must = f"{name} must be a matrix or a frame"
     if isinstance(X, str | bytes) or hasattr(X, "__fspath__"):
         text = X.decode(errors="replace") if isinstance(X, bytes) else str(X)
-        raise InputTypeError(f'{must}, not {type(X).__name__}; give {_READ}("{text}") if that names a file')
+        read = "rgals.matrix.open_matrix" if os.path.isdir(text) else _READ
+        raise InputTypeError(f'{must}, not {type(X).__name__}; give {read}("{text}") if that names a file')
     if isinstance(X, Mapping):
         columns = _columns(list(X), name) if len(X) > 1 else "users, items"
         give = f"give {_READ}(({columns})) if that holds columns"

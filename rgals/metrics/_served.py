@@ -130,6 +130,9 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
     elif known is not None and known.labelled:
         users, items = IdMap(known.user_ids, "user"), IdMap(known.item_ids, "item")
     found = given(test, columns, "test")
+    for name, one in (("train", known), ("test", found)):
+        if state is not None and one is not None and one.frame is not None:
+            model._check_names(one, name)
     laid_out, *unknown = beside(found, users, items, name="test", grow=True)
     if items is not None and len(unknown[1]) == found.matrix.shape[1] > 0:
         strange, own = unknown[1][:1].tolist()[0], items.labels[:1].tolist()[0]

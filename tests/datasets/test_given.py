@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import uuid
 import warnings
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ from rgals.model_selection import (
     temporal_split,
     tune,
 )
-from rgals.runtime.errors import InputError, ParameterError, RgalsError, UnknownIdError
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError, RgalsError, UnknownIdError
 from rgals.sgd import SGDRanker
 
 pd = pytest.importorskip("pandas")
@@ -457,3 +458,9 @@ def test_validation_in_another_order_is_the_same(events):
         for given_as in (held.matrix, held, frame.sample(frac=1, random_state=2))
     ]
     assert histories[0] == histories[1] == histories[2]
+
+
+def test_the_name_of_a_file_or_of_a_store_gets_the_line_that_opens_it(tmp_path):
+    for name, line in ((tmp_path / "shop.csv", "read_interactions"), (tmp_path, "open_matrix")):
+        with pytest.raises(InputTypeError, match=rf'{line}\("{re.escape(str(name))}"\)'):
+            model().fit(str(name))

@@ -8,6 +8,7 @@ import math
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from helpers import interactions
@@ -227,6 +228,17 @@ def test_unknown_users_are_cold_and_unknown_items_missed():
     with pytest.warns(UserWarning, match=words):
         last = evaluate(fitted, known, hidden, "recall@3")
     assert fitted.history_[-1]["recall@3"] == pytest.approx(last["recall@3"]) == 0.25
+
+
+@pytest.mark.parametrize("model", [RGALS(K=3, random_state=0), Popularity()])
+def test_columns_of_frames_are_those_of_the_fit(model):
+    drawn = np.random.default_rng(0).random((30, 8))
+    names = [f"item {k}" for k in range(8)]
+    train, test = (pd.DataFrame(part * 1.0, columns=names) for part in (drawn < 0.3, drawn > 0.8))
+    assert evaluate(model.fit(train), train, test) == evaluate(model, train.to_numpy(), test.to_numpy())
+    for name, parts in (("train", (train[names[::-1]], test)), ("test", (train, test[names[::-1]]))):
+        with pytest.raises(InputError, match=f"{name}: The feature names should match"):
+            evaluate(model, *parts)
 
 
 def test_what_train_has_of_others_is_told():
