@@ -334,9 +334,7 @@ class DaskRGALS(RGALS):
         """
         remote: _Remote | None = getattr(self, "_remote", None)
         if remote is None:
-            raise NotFittedError(
-                "there is no fit on a cluster: call fit, or rgals.scoring.recommend_all(model, out)"
-            )
+            raise NotFittedError("no fit on a cluster: call fit, or rgals.scoring.recommend_all(model, out)")
         check_int("n", n, 1)
         check_choice("exclude", exclude, ("train", None))
         folder, began = os.path.abspath(out), time.perf_counter()

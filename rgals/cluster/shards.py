@@ -62,9 +62,7 @@ def read_table(source: Any, number: int, columns: Any, dtype: Any, dislikes: boo
     except (InputError, InputTypeError) as error:
         raise type(error)(f"part {number} of X: {error}") from error
     if found.user_ids is None or found.item_ids is None:
-        raise InputError(
-            "a dask dataframe must have a column of users and one of items; name them in columns="
-        )
+        raise InputError("a dask dataframe needs a column of users and one of items; name them in columns=")
     return Part(as_csr(found.matrix, dtype=dtype, dislikes=dislikes), found.user_ids, found.item_ids)
 
 

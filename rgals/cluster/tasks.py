@@ -122,9 +122,7 @@ def margins(matrix: CSR) -> tuple[np.ndarray, np.ndarray]:
 @task
 def degrees(users: list[Any], items: list[Any]) -> Degrees:
     """The margins of the whole matrix, from those of its blocks."""
-    (user_sum, user_count), (item_sum, item_count) = (
-        map(np.concatenate, zip(*side)) for side in (users, items)
-    )
+    (user_sum, user_count), (item_sum, item_count) = (map(np.concatenate, zip(*s)) for s in (users, items))
     return Degrees(user_sum, item_sum, user_count, item_count)
 
 

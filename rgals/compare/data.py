@@ -12,8 +12,7 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
 from rgals.matrix.validate import as_csr
 from rgals.metrics._served import sample_users
-from rgals.model_selection import PROTOCOLS, Protocol
-from rgals.runtime.checks import check_choice
+from rgals.model_selection.protocol import Protocol, named_protocol
 from rgals.runtime.errors import InputError, ParameterError
 
 
@@ -91,8 +90,7 @@ def prepare(
             advice = "it is split already; give options where it is prepared"
             raise ParameterError("data", "Split(...)", advice)
         return data
-    if protocol is not None and not isinstance(protocol, Protocol):
-        protocol = PROTOCOLS[check_choice("protocol", protocol, tuple(PROTOCOLS))]
+    protocol = named_protocol(protocol)
     if protocol is not None and not (min_value is None and core is None and random_state == 0):
         raise ParameterError("protocol", str(protocol), "it decides on min_value, core and seed itself")
     if isinstance(data, str | os.PathLike):

@@ -221,11 +221,7 @@ class Comparison:
 
     def _tables(self) -> list[tuple[list[str], list[list[str]]]]:
         if not any(row.curves or row.errors for row in self.rows):
-            header = ["method", f"validation {self.metric.upper()}", "trials", "parameters"]
-            found = [(row, row.tuning["best"], str(row.tuning["trials"])) for row in self.rows]
-            return [
-                (header, [[row.label, _figure(best), trials, _tuned(row)] for row, best, trials in found])
-            ]
+            return [_tuning_table(self)]
         return [quality_table(self), significance_table(self), rate_table(self)]
 
 
@@ -347,6 +343,12 @@ def _tuned(row: Row) -> str:
     elif not row.tuning["finished"]:
         notes.append("trials ran out")
     return text + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _tuning_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
+    found = [(row, row.tuning["best"], row.tuning["trials"]) for row in result.rows]
+    body = [[row.label, _figure(best), str(trials), _tuned(row)] for row, best, trials in found]
+    return ["method", f"validation {result.metric.upper()}", "trials", "parameters"], body
 
 
 def quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:

@@ -107,12 +107,10 @@ class Effort:
 
     def check(self, methods: Sequence[Method]) -> None:
         """Check the start of tuning these methods."""
-        ladders = {method.name: method.ladders for method in methods}
-        for name, params in (self.start if isinstance(self.start, Mapping) else {"": None}).items():
-            if not isinstance(params, Mapping):
-                raise InputError(
-                    f"start={self.start!r}: give parameters of a method, {{'ials': {{'reg': 0.1}}}}"
-                )
+        start, ladders = self.start, {method.name: method.ladders for method in methods}
+        if not isinstance(start, Mapping) or not all(isinstance(p, Mapping) for p in start.values()):
+            raise InputError(f"start={start!r}: give parameters by method, {{'ials': {{'reg': 0.1}}}}")
+        for name, params in start.items():
             known = (ladders[name] if name in ladders else get_methods([name])[0].ladders).keys()
             for param, value in params.items():
                 check_choice(f"start of {name}", param, tuple(known))

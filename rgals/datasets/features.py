@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.ids import IdMap, as_labels, joined
+from rgals.datasets.ids import IdMap, as_labels, joined, refuse_kind
 from rgals.matrix.validate import is_frame, on_host
 from rgals.runtime.errors import InputError, InputTypeError, ShapeError
 
@@ -49,8 +49,7 @@ def read_features(
         raise ShapeError(f"{name}: {len(rows)} ids for {features.shape[0]} rows; give one each")
     at = known.index(rows.labels, missing="mark")
     new = np.flatnonzero(at < 0)
-    if {known.labels.dtype.kind, rows.labels.dtype.kind} in ({"i", "U"}, {"u", "U"}):
-        raise InputError(f"{name}: its ids are of another type than those of the interactions; give the same")
+    refuse_kind(known, rows.labels, name)
     at[new] = n + np.arange(len(new))
     pairs = features.tocoo()
     place = at[pairs.coords[0]], pairs.coords[1]
@@ -96,8 +95,9 @@ def _plain(values: np.ndarray) -> np.ndarray:
     if values.dtype != object:
         return values
     numbers = all(isinstance(value, Real) and not isinstance(value, bool) for value in values)
-    texts = ["nan" if str(value) in ("None", "NaT", "<NA>") else str(value) for value in values]
-    return values.astype(np.float64) if numbers else np.array(texts, object)
+    if numbers:
+        return values.astype(np.float64)
+    return np.array(["nan" if str(v) in ("None", "NaT", "<NA>") else str(v) for v in values], object)
 
 
 def _encoded(columns: Mapping[str, np.ndarray], encoding: Encoding, name: str) -> sp.csr_array:

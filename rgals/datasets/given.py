@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.datasets.ids import IdMap, as_labels
+from rgals.datasets.ids import IdMap, as_labels, refuse_kind
 from rgals.matrix.csr import CSR, TimedMatrix
 from rgals.matrix.entries import entries
 from rgals.matrix.validate import as_csr, is_frame, on_host
@@ -21,7 +21,6 @@ from rgals.runtime.errors import InputError, InputTypeError, ParameterError, Sha
 _ALIASES = {"time": "timestamp", "rating": "value"}  # of roles, in ``columns``
 _TABLE = range(2, 5)  # columns of integers that are ids, values and times rather than items
 _READ = "rgals.datasets.read_interactions"
-_KINDS = {"i": "integers", "u": "integers", "U": "text"}
 _FEW = 5  # columns of a frame in which a single letter is the name of a role
 
 
@@ -153,15 +152,9 @@ def beside(
 
 def refuse_other_kind(found: Given, users: Any, items: Any, name: str) -> None:
     """Raise where ids are integers and the model's are text, or the other way round: none would be found."""
-    for what, known, ids in (("user", users, found.user_ids), ("item", items, found.item_ids)):
-        if known is None or ids is None or not len(known) or not len(ids):
-            continue
-        own, theirs = (_KINDS.get(labels.dtype.kind) for labels in (known.labels, ids))
-        if own and theirs and own != theirs:
-            raise InputError(
-                f"{name}: its {what} ids are {theirs} ({ids[:1].tolist()[0]!r}), those of the model {own} "
-                f"({known.labels[:1].tolist()[0]!r}), so that none is known; give ids as in training"
-            )
+    for known, ids in ((users, found.user_ids), (items, found.item_ids)):
+        if known is not None and ids is not None:
+            refuse_kind(known, ids, name)
 
 
 def by_ids(name: str, filter_: Any, users: IdMap, items: IdMap | None, rows: np.ndarray | None) -> Any:

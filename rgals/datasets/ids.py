@@ -16,6 +16,7 @@ from rgals.runtime.errors import InputError, InputTypeError, UnknownIdError
 # A fixed-width string array costs four bytes for each character of the longest label; beyond this size and
 # factor the labels are kept as Python strings instead.
 _WIDE_BYTES, _WIDE_FACTOR = 1 << 24, 4
+_KINDS = {"i": "integers", "u": "integers", "U": "text"}
 LABELS = 1 << 13  # labels that are looked at together
 PLAIN = r"0|-?[1-9][0-9]{0,17}"  # a text that is an integer
 is_plain_int = re.compile(PLAIN).fullmatch
@@ -453,6 +454,15 @@ class IdMap:
         except ValueError as error:
             raise damaged(error) from error
         return cls(items, what)
+
+
+def refuse_kind(known: IdMap, ids: np.ndarray, name: str) -> None:
+    """Raise where known ids are integers and others text, or the other way round: none would be found."""
+    own, theirs = (_KINDS.get(labels.dtype.kind) for labels in (known.labels, ids))
+    if len(known) and len(ids) and own and theirs and own != theirs:
+        one, other = (labels[:1].tolist()[0] for labels in (ids, known.labels))
+        said = f"its {known.what} ids are {theirs} ({one!r}), those of the model {own} ({other!r})"
+        raise InputError(f"{name}: {said}, so that none is known; give ids as in training")
 
 
 def write_labels(member: Callable[..., None], prefix: str, names: Names, n: int) -> None:

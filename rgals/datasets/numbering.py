@@ -147,9 +147,8 @@ class Numbering:
         def texts(start: int, stop: int) -> np.ndarray:
             return np.array(labels.take(order[start:stop]).to_pylist(), object)
 
-        lengths, ends_in_nul = (
-            np.asarray(of)[order] for of in (pc.utf8_length(labels), pc.ends_with(labels, "\0"))
-        )
+        found = pc.utf8_length(labels), pc.ends_with(labels, "\0")
+        lengths, ends_in_nul = (np.asarray(each)[order] for each in found)
         width = int(lengths.max())
         if wasteful(width, len(order), int(lengths.sum())) or ends_in_nul.any():
 

@@ -1,30 +1,22 @@
 """`read_interactions`: one entry for every source of interactions."""
 
 import codecs
-import errno
-import math
 import os
-import struct
-import zipfile
-import zlib
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import scipy.sparse as sp
 
 from rgals.datasets.frames import array_columns, frame_columns, matrix_columns, parquet_columns
-from rgals.datasets.ids import Coded, IdMap, encode
 from rgals.datasets.interactions import Columns, Interactions, build, check_options
 from rgals.datasets.layout import open_bytes
 from rgals.datasets.lines import gathered, is_lists, pairs
+from rgals.datasets.npz import holds_arrays, read_npz
 from rgals.datasets.text import read_text
-from rgals.files.archive import UNREADABLE
-from rgals.matrix.validate import MAX_INDEX, as_csr, is_frame
+from rgals.matrix.validate import is_frame
 from rgals.runtime.checks import check_choice
-from rgals.runtime.errors import FileFormatError, InputError, InputTypeError, ParameterError
+from rgals.runtime.errors import FileFormatError, InputTypeError, ParameterError
 
 _PARQUET = b"PAR1"
 FORMS = ("auto", "table", "jsonl", "lists")
@@ -35,10 +27,6 @@ _READERS |= {"pandas.read_spss": ".sav", "numpy.load": ".npy", "scipy.io.loadmat
 _READERS |= {"scipy.io.mmread": ".mtx"}
 _OTHERS = ".pkl .pickle .joblib .zip .7z .rar .tar .tgz .zst .db .sqlite .pdf"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-# Of npz files: key, kinds of dtype that it may have.
-_KINDS = {"user": "iu", "item": "iu", "rating": "fiub", "timestamp": "iufM", "split": "iub"}
-_ID_KEYS = [f"{side}_{key}" for side in ("user", "item") for key in ("labels", "text", "offsets", "integer")]
-_SPARSE = ("indptr", "indices", "data", "shape", "format")
 
 
 def read_interactions(
@@ -163,7 +151,7 @@ def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: 
         if kind == "parquet":
             return parquet_columns(path, wanted)
         if kind == "npz":
-            return _npz(path)
+            return read_npz(path)
         if kind == "table":
             return read_text(path, wanted, engine, **text)
         return gathered(partial(pairs, form=kind, wanted=wanted, encoding=text["encoding"]), [path])
@@ -179,11 +167,14 @@ def _columns(source: Any, wanted: dict[str, Any], engine: str, form: str, text: 
 
 def form_of(path: Path, wanted: dict[str, Any], form: str, text: dict[str, Any]) -> str:
     """What a file is: "parquet", "npz" or one of `FORMS`; what is not read here is refused."""
+    if path.is_dir():
+        line = "rgals.matrix.convert makes a store of the files of a folder, open_matrix opens one"
+        raise IsADirectoryError(f"{path} is a folder, not a file; {line}")
     with open(path, "rb") as file:
         start = file.read(8)
     if start.startswith(_PARQUET):
         return "parquet"
-    if path.suffix == ".npz" or (start.startswith(_ZIP) and _holds_arrays(path)):
+    if path.suffix == ".npz" or (start.startswith(_ZIP) and holds_arrays(path)):
         _unnamed(path, wanted)
         return "npz"
     suffix = path.suffix.lower()
@@ -212,115 +203,3 @@ def _unnamed(source: Any, wanted: dict[str, Any]) -> Any:
             what = source if isinstance(source, Path) else f"a {type(source).__name__}"
             raise ParameterError(role, column, f"{what} has no columns to choose from; leave it out")
     return source
-
-
-# ------------------------------------ npz: checked before anything is loaded, never with pickle
-
-
-def _array(archive: zipfile.ZipFile, key: str, path: Path) -> np.ndarray:
-    """A member, once the shape and dtype that it declares are checked against its stored size."""
-    info = archive.getinfo(f"{key}.npy")
-    with archive.open(info) as member:
-        major, _ = np.lib.format.read_magic(member)
-        if major > 2:
-            raise FileFormatError(f"{path}: {key} is stored in npy version {major}, which is not supported")
-        read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(member)
-        needed = member.tell() + math.prod(shape) * dtype.itemsize
-    if dtype.hasobject:
-        raise FileFormatError(f"{path}: {key} holds Python objects; only plain numbers are read")
-    if needed != info.file_size:
-        problem = f"which needs {needed} bytes, but {info.file_size} are stored"
-        raise FileFormatError(f"{path}: {key} declares shape {shape} of {dtype}, {problem}")
-    with archive.open(info) as member:
-        return np.lib.format.read_array(member, allow_pickle=False)
-
-
-def _refuse_hidden(archive: zipfile.ZipFile, path: Path) -> None:
-    """Members must lie one behind the other: a damaged directory must not make an array disappear."""
-    assert archive.fp is not None
-    end, gaps = 0, []
-    for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
-        gaps.append(info.header_offset - end)
-        archive.open(info).close()  # compares the name in the directory with that before the data
-        archive.fp.seek(info.header_offset + 26)  # lengths of the name and of the rest of the local header
-        end = info.header_offset + 30 + sum(struct.unpack("<HH", archive.fp.read(4))) + info.compress_size
-    if not all(0 <= gap <= 24 for gap in (*gaps, archive.start_dir - end)):  # sizes may be behind the data
-        raise FileFormatError(f"{path} is damaged: the members of the archive do not lie side by side")
-
-
-def _load(path: Path) -> dict[str, np.ndarray]:
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-        if len(set(names)) < len(names):
-            raise FileFormatError(f"{path}: a member occurs twice")
-        _refuse_hidden(archive, path)
-        keys = [name.removesuffix(".npy") for name in names if name.endswith(".npy")]
-        if {"user", "item"} <= set(keys):
-            wanted = [key for key in (*_KINDS, *_ID_KEYS) if key in keys]
-        elif set(_SPARSE) <= set(keys):
-            wanted = list(_SPARSE)
-        else:
-            needed = "the arrays user and item (and may hold rating, timestamp, split)"
-            matrix = f"a matrix written by scipy.sparse.save_npz; it holds: {', '.join(keys) or 'nothing'}"
-            raise FileFormatError(f"{path} needs {needed}, or {matrix}")
-        arrays = {key: _array(archive, key, path) for key in wanted}
-    for key in (key for key in _KINDS if key in arrays):
-        array, kinds = arrays[key], _KINDS[key]
-        if array.dtype.kind not in kinds:
-            what = "numbers" if "f" in kinds else "integers"
-            raise FileFormatError(f"{path}: {key} must hold {what}, not {array.dtype}")
-        if array.ndim != 1 or array.shape != arrays["user"].shape:
-            advice = f"all arrays must be as long as user, {arrays['user'].shape}"
-            raise FileFormatError(f"{path}: {key} has shape {array.shape}; {advice}")
-    return arrays
-
-
-def _holds_arrays(path: Path) -> bool:
-    """Whether a file is a zip archive of npy members, whatever its name."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return any(name.endswith(".npy") for name in archive.namelist())
-    except zipfile.BadZipFile:
-        return False
-
-
-def _npz(path: Path) -> Columns:
-    """Columns of a npz in the project's form, or of a matrix that scipy wrote."""
-    try:
-        arrays = _load(path)
-        matrix = as_csr(sp.load_npz(path), name=str(path), dislikes=True) if "indptr" in arrays else None
-    except FileFormatError:
-        raise
-    except (*UNREADABLE, zlib.error, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            raise
-        raise FileFormatError(f"{path} is no readable npz file: {error}") from error
-
-    if matrix is not None:
-        return matrix_columns(matrix)
-
-    def where(k: int) -> str:
-        return f"{path}, row {k} (user {arrays['user'][k]}, item {arrays['item'][k]})"
-
-    if len(arrays["user"]) == 0:
-        raise FileFormatError(f"{path} holds no rows")
-    user, item = (_side(arrays, side, path, where) for side in ("user", "item"))
-    value, timestamp, split = (arrays.get(key) for key in ("rating", "timestamp", "split"))
-    return Columns(*user, *item, value, timestamp, split, where)
-
-
-def _side(arrays: dict[str, np.ndarray], side: str, path: Path, where: Callable[[int], str]) -> Coded:
-    """Codes and labels of the users or of the items."""
-    codes, labels = arrays[side], None
-    if f"{side}_labels" in arrays or f"{side}_text" in arrays:
-        try:
-            labels = IdMap.from_arrays(arrays, f"{side}_", side).labels
-        except InputError as error:
-            raise FileFormatError(f"{path}: {error}") from error
-    limit = MAX_INDEX if labels is None else len(labels) - 1
-    bad = np.flatnonzero((codes < 0) | (codes > limit))
-    if len(bad):
-        raise FileFormatError(f"{where(int(bad[0]))}: the {side} is outside 0..{limit}")
-    codes = codes.astype(np.int64)
-    return encode(codes) if labels is None else (codes, labels)

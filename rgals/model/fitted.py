@@ -60,9 +60,8 @@ class Fitted:
             if not found.labelled:
                 _check_feature_names(self, found.matrix if found.frame is None else found.frame, reset=False)
         except (ValueError, TypeError) as error:
-            raise (InputTypeError if isinstance(error, TypeError) else InputError)(
-                f"{name}: {error}"
-            ) from error
+            kind = InputTypeError if isinstance(error, TypeError) else InputError
+            raise kind(f"{name}: {error}") from error
 
     def __getstate__(self) -> dict[str, Any]:
         # One step: neither copies nor pickles see half of what another thread publishes.

@@ -245,3 +245,9 @@ PROTOCOLS: dict[str, Protocol] = {
     "temporal 80/10/10": Protocol(split="temporal"),
     "held-out users 80/10/10": Protocol(split="held_out_users"),
 }
+
+
+def named_protocol(given: Any) -> Protocol | None:
+    """A protocol by its name in `PROTOCOLS`, or as it is."""
+    known = given is None or isinstance(given, Protocol)
+    return given if known else PROTOCOLS[check_choice("protocol", given, tuple(PROTOCOLS))]

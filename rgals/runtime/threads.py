@@ -158,8 +158,8 @@ def hold_thread() -> None:
 
 # A child would inherit the locks of other threads, which nobody there gives back, and what they change half
 # changed: forks wait until no thread compiles, loads compiled code or sets limits.
-_locks = global_compiler_lock, getattr(ffi.lib, "_lock", None), _blas_lock
-_held_for_forks = [lock for lock in _locks if lock is not None]  # llvmlite's is not documented
+_locks = global_compiler_lock, getattr(ffi.lib, "_lock", None), _blas_lock  # llvmlite's is undocumented
+_held_for_forks = [lock for lock in _locks if lock is not None]
 
 
 def _before_fork() -> None:

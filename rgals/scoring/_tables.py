@@ -53,9 +53,7 @@ def check_writable(kind: str, labels: np.ndarray | None, what: str) -> None:
     parts = (labels[start : start + LABELS] for start in range(0, len(labels), LABELS))
     for label in (str(x) for part in parts for x in part.tolist()):
         if not is_utf8(label):
-            raise InputError(
-                f"{what} {label!r} is not text that UTF-8 can express; write npz instead of {kind}"
-            )
+            raise InputError(f"{what} {label!r} is no text in UTF-8; write npz instead of {kind}")
         if "\r" in label and kind in ("csv", "tsv"):  # which Python's writer does not quote before 3.13
             raise InputError(
                 f"{what} {label!r} holds the end of a line of {kind}; write jsonl, parquet or npz"

@@ -170,9 +170,7 @@ def divide(
         return matrix, matrix, as_csr(laid_out, name="validation", dtype=dtype, dislikes=True, **shape)
     train, held_out = hold_out(matrix, HOLD_OUT, seed) if early_stopping else (matrix, None)
     if held_out is not None and held_out.nnz == 0:
-        raise InputError(
-            "early_stopping needs a user with two interactions, to hold one out; give validation="
-        )
+        raise InputError("early_stopping needs a user with two interactions, one to hide; give validation=")
     return matrix, train, held_out
 
 

@@ -81,9 +81,7 @@ class OfRows(FactorRanker):
         fixed, state, rows = self._read_rows(X)
         shown, hidden = hold_out(rows, _HIDDEN, seed=0)
         if not hidden.nnz:
-            raise InputError(
-                f"X (shape {rows.shape}) has no row of two interactions, of which one could be hidden"
-            )
+            raise InputError(f"X (shape {rows.shape}) has no row of two interactions, to hide one of them")
         ranked = fixed._ranking(state, fixed._fold_in(state, shown))
         return float(evaluate(ranked, shown, hidden, fixed.metric, n_jobs=fixed.n_jobs)[fixed.metric])
 

@@ -366,7 +366,7 @@ def test_options_are_checked(write):
         read_interactions(5)
     with pytest.raises(FileNotFoundError):
         read_interactions("no/such/file.csv")
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(IsADirectoryError, match="open_matrix opens"):
         read_interactions(path.parent)
 
 

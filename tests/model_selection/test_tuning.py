@@ -443,7 +443,7 @@ def test_what_no_fit_takes_is_refused_before_the_first(data, space, message, mon
 
 
 def test_what_are_no_records_is_refused(data):
-    with pytest.raises(InputTypeError, match="protocol must be a name or a Protocol, not dict"):
+    with pytest.raises(ParameterError, match="protocol={.* is not valid: choose one of 'user 80/10/10'"):
         tune("rg2", data, SMALL, protocol={"core": 5})
     with pytest.raises(InputTypeError, match=r"search of tune is a dict: write search=Search\(...\)"):
         tune("rg2", data, SMALL, search={"n_iter": 5})

@@ -306,9 +306,9 @@ def test_ids_of_features_are_of_the_type_of_the_interactions(rng):
     whole = read_interactions((np.arange(120) % 12, np.arange(120) % 7))
     texts = read_interactions(([str(k % 12) for k in range(120)], [f"{k % 7}" for k in range(120)]))
     told = rng.normal(size=(7, 2))
-    for data, ids in ((whole, [str(k) for k in range(7)]), (texts, np.arange(7))):
+    for data, ids, kind in ((whole, [str(k) for k in range(7)], "text"), (texts, np.arange(7), "integers")):
         data = data.replace(item_ids=data.item_ids.astype("<U1") if data is texts else data.item_ids)
-        with pytest.raises(InputError, match="item_features: its ids are of another type"):
+        with pytest.raises(InputError, match=rf"item_features: its item ids are {kind} \("):
             RGALS(K=2).fit(data, item_features=(ids, told))
 
 

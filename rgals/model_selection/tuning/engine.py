@@ -12,16 +12,8 @@ from rgals.losses import LOSSES, Loss, get_loss
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import Weighting
 from rgals.metrics._table import DISLIKES, parse
-from rgals.model_selection.tuning import ages, hard
-from rgals.model_selection.tuning.halving import (
-    SHARE,
-    TOP,
-    GaussianProcess,
-    OutOfTimeError,
-    Trial,
-    best_trial,
-    search,
-)
+from rgals.model_selection.tuning import ages, halving, hard
+from rgals.model_selection.tuning.halving import SHARE, TOP, OutOfTimeError, Trial, best_trial, search
 from rgals.model_selection.tuning.judging import beyond_noise
 from rgals.model_selection.tuning.prepared import Prepared
 from rgals.model_selection.tuning.space import make_space
@@ -117,7 +109,7 @@ def find(question: Question) -> Found:
         share = max(question.budget - 1.0 - kept - for_ages, 0.0) / len(losses)
         for measure in measures:
             space, trials = measure.space, list[Trial]()
-            proposer = GaussianProcess(space, int(question.common["random_state"]))
+            proposer = halving.GaussianProcess(space, int(question.common["random_state"]))
             options: dict[str, Any] = {"cost": measure.cost, "min_gain": question.min_gain, "trials": trials}
             options["climb"] = SHARE * question.budget / len(losses)
             try:

@@ -13,9 +13,9 @@ from rgals.matrix.digest import short_digest
 from rgals.matrix.entries import merged, times_of
 from rgals.matrix.validate import as_csr
 from rgals.metrics._served import sample_users
-from rgals.model_selection.protocol import PROTOCOLS, Parts, Protocol
+from rgals.model_selection.protocol import Parts, Protocol, named_protocol
 from rgals.model_selection.tuning.cost import LEAST, fit_cost
-from rgals.runtime.errors import InputError, InputTypeError, ParameterError
+from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.lazy import cached_property
 
 _LARGE = 1_000_000  # interactions beyond which cheap fits see a sample of the users,
@@ -81,12 +81,7 @@ def split_for_tuning(
     """Split the data as `tune` says."""
     if protocol is not None and validation is not None:
         raise InputError("give a protocol or validation interactions, not both")
-    if isinstance(protocol, str):
-        if protocol not in PROTOCOLS:
-            raise ParameterError("protocol", protocol, "choose from " + ", ".join(map(repr, PROTOCOLS)))
-        protocol = PROTOCOLS[protocol]
-    if not isinstance(protocol, Protocol | None):
-        raise InputTypeError(f"protocol must be a name or a Protocol, not {type(protocol).__name__}")
+    protocol = named_protocol(protocol)
     X, parts = given(X), None
     user_ids, item_ids = X.user_ids, X.item_ids
     if protocol is not None:

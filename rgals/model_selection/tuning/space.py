@@ -245,9 +245,7 @@ def _ladder(given: Any, X: CSR) -> tuple[int, ...]:
         steps = range(int(math.log2(_MOST // _FIRST)) + 1)
         return tuple(_FIRST << k for k in steps if _FIRST << k <= small) or (max(1, small // 2),)
     values = given if isinstance(given, list) else [given]
-    good = bool(values) and all(
-        isinstance(K, int | np.integer) and not isinstance(K, bool) and K >= 1 for K in values
-    )
+    good = bool(values) and all(isinstance(K, int | np.integer) and K is not True and K >= 1 for K in values)
     if not good or sorted(set(values)) != list(values):
         advice = "give one integer, a list that ascends: 64, 128, 256, or 'auto'"
         raise ParameterError("space", {"K": given}, advice)
