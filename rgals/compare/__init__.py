@@ -1,7 +1,6 @@
 """Methods compared on the same data, split and metric: quality, its significance, and time to quality."""
 
 import os
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,17 +15,15 @@ from rgals.compare.runner import TEST_METRICS, Effort, Runner
 from rgals.matrix.weighting import VALUES
 from rgals.metrics._table import DISLIKES, parse_all
 from rgals.model_selection import Protocol
-from rgals.runtime.checks import check_choice, check_int, moved_to
+from rgals.runtime.checks import check_choice, check_int, record_of
 from rgals.runtime.errors import InputError, ParameterError
-
-_OF_DATA = ("min_value", "core", "random_state")  # keywords of 0.1 that `prepare` has
 
 
 @overload
 def compare(data: Mapping[str, Any], methods: Any = ..., **options: Any) -> Comparisons: ...
 @overload
 def compare(data: Any, methods: Any = ..., **options: Any) -> Comparison: ...
-def compare(
+def compare(  # type: ignore[misc]  # the overloads name no options
     data: Any,
     methods: Any = DEFAULT,
     *,
@@ -41,7 +38,6 @@ def compare(
     effort: Effort | None = None,
     n_jobs: int | None = None,
     verbose: int = 1,
-    **moved: Any,
 ) -> Any:
     """Compare methods by test quality, its significance, and validation quality against training seconds.
 
@@ -110,8 +106,7 @@ def compare(
     Notes
     -----
     A folder knows an estimator by its name and parameters, and a function by its name and source: give
-    another name where something else changes. Keywords of 0.1 that `Effort` and `prepare` have now warn for
-    one release.
+    another name where something else changes.
 
     Examples
     --------
@@ -129,13 +124,7 @@ def compare(
     >>> result.against()["popular"].corrected < 0.05
     True
     """
-    preparation = {key: moved.pop(key) for key in _OF_DATA if key in moved}
-    if preparation:
-        given = ", ".join(f"{key}={value!r}" for key, value in preparation.items())
-        advice = f"write compare(prepare(data, {given}), ...)"
-        said = f"{', '.join(preparation)} of compare will go with the next release; {advice}"
-        warnings.warn(said, DeprecationWarning, stacklevel=2)
-    effort = moved_to(effort or Effort(), moved, "compare", "effort")
+    effort = record_of("effort", effort, Effort)
     chosen = get_methods(methods)
     effort.check(chosen)
     check_int("K", K, 1)
@@ -151,8 +140,7 @@ def compare(
     named = all(Path(key).name == key not in ("", "..") for key in sets)
     if many and (name is not None or not 0 < len(sets) == len(data) or not named):
         raise ParameterError("data", list(data), "the keys are names of data sets and of folders for them")
-    preparation |= {"protocol": protocol, "columns": columns}
-    splits = {key: prepare(one, **preparation) for key, one in sets.items()}
+    splits = {key: prepare(one, protocol=protocol, columns=columns) for key, one in sets.items()}
     found = Comparisons()
     with TemporaryDirectory() as nowhere:
         folder = Path(nowhere if out is None else out)

@@ -1,6 +1,5 @@
 """The losses, and the table of their names. A new loss is one file and one row here."""
 
-import warnings
 from typing import Any
 
 from rgals.losses.base import AUTO, Coefficients, Loss, Side, spectral_edge
@@ -19,7 +18,7 @@ __all__ = ["AUTO", "IALS", "LOSSES", "RG2", "RGX", "WRMF", "Coefficients", "Degr
 __all__ += ["get_loss", "rule", "spectral_edge"]
 
 
-def rule(loss: str | Loss | type[Loss], X: Any, K: int = 64, nnz: int | None = None) -> dict[str, float]:
+def rule(loss: str | Loss | type[Loss], X: Any, K: int = 64) -> dict[str, float]:
     """What ``"auto"`` stands for: a loss's own parameters and ``reg`` (with ``reg_exponent=1``).
 
     `rgals.losses.fitted` has the formula of the losses of this package.
@@ -31,9 +30,6 @@ def rule(loss: str | Loss | type[Loss], X: Any, K: int = 64, nnz: int | None = N
         Training interactions, or their margins.
     K : int, default=64
         Number of factors of the fit.
-    nnz : int, optional
-        Deprecated: ``rule(loss, n_users, n_items, nnz)`` is the rule for interactions that all users share
-        alike, and all items. A fit sees the margins, and takes other values.
 
     Returns
     -------
@@ -48,10 +44,6 @@ def rule(loss: str | Loss | type[Loss], X: Any, K: int = 64, nnz: int | None = N
     >>> sorted(found)
     ['alpha', 'item_exponent', 'reg']
     """
-    if nnz is not None:
-        message = "rule(loss, n_users, n_items, nnz) knows less than a fit does: write rule(loss, X, K)"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        X, K = Degrees.even(X, K, nnz), 64
     degrees = X if isinstance(X, Degrees) else Degrees.of(as_csr(X))
     made: Any = loss() if isinstance(loss, type) else loss
     return get_loss(made).defaults(degrees, check_int("K", K, 1))

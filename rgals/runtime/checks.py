@@ -1,10 +1,8 @@
 """The boundary of single parameters: integers, numbers and choices, refused by name and range."""
 
 import numbers
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,6 +55,13 @@ def check_choice(name: str, value: Any, choices: tuple | list) -> Any:
     return value
 
 
+def record_of(name: str, given: Any, kind: type) -> Any:
+    """What was given for a parameter that takes a record; None means one with its defaults."""
+    if given is not None and not isinstance(given, kind):
+        raise InputTypeError(f"{name} is a {type(given).__name__}: write {name}={kind.__name__}(...)")
+    return kind() if given is None else given
+
+
 def or_auto(check: Callable[..., Any], name: str, value: Any, *limits: Any, **how: Any) -> None:
     """Check a parameter that may be "auto" too; the message says so."""
     if not (isinstance(value, str) and value == "auto"):
@@ -64,20 +69,3 @@ def or_auto(check: Callable[..., Any], name: str, value: Any, *limits: Any, **ho
             check(name, value, *limits, **how)
         except ParameterError as error:
             raise ParameterError(name, value, f"{error.expected}, or 'auto'") from None
-
-
-def moved_to(record: Any, moved: Mapping[str, Any], function: str, keyword: str) -> Any:
-    """A record with keywords that were the function's own in 0.1; a warning has the line that is right."""
-    if not is_dataclass(record) or isinstance(record, type):
-        advice = f"write {keyword}={keyword.title()}(...)"
-        raise InputTypeError(f"{keyword} of {function} is a {type(record).__name__}: {advice}")
-    known = {field.name for field in fields(record)}
-    for name in moved:
-        if name not in known:
-            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
-    if moved:
-        given = ", ".join(f"{name}={value!r}" for name, value in moved.items())
-        line = f"{function}(..., {keyword}={type(record).__name__}({given}))"
-        said = f"{', '.join(moved)} of {function} will go with the next release; write {line}"
-        warnings.warn(said, DeprecationWarning, stacklevel=3)
-    return replace(record, **moved)

@@ -738,25 +738,12 @@ def test_a_folder_of_0_1_has_no_figures_of_users(split, tmp_path, undrawn, monke
         again.against()
 
 
-def test_the_keywords_of_0_1_do_the_same_and_say_what_to_write(tmp_path):
+def test_an_effort_is_a_record_and_other_keywords_are_none(tmp_path):
     data = make_implicit(150, 80, mean_interactions=20, valued=True, random_state=0)
-    line = (
-        r"max_trials, objective_iterations of compare.*effort=Effort\(max_trials=0, objective_iterations=8\)"
-    )
-    options = {"K": 4, "seeds": 1, "verbose": 0}
-    with pytest.warns(DeprecationWarning, match=line):
-        before = compare(data, "ials", max_trials=0, objective_iterations=8, **options)
-    effort = Effort(max_trials=0, objective_iterations=8)
-    now = compare(data, "ials", effort=effort, **options)
-    assert before.rows[0].test == now.rows[0].test and before.rows[0].tuning == now.rows[0].tuning
-    with pytest.warns(
-        DeprecationWarning, match=r"write compare\(prepare\(data, min_value=2, core=3\), ...\)"
-    ):
-        before = compare(data, "popularity", min_value=2, core=3, **ONE)
-    now = compare(prepare(data, min_value=2, core=3), "popularity", **ONE)
-    assert before.rows[0].test == now.rows[0].test != compare(data, "popularity", **ONE).rows[0].test
-    with pytest.raises(TypeError, match="unexpected keyword argument 'max_trial'"):
-        compare(data, "popularity", max_trial=3)
+    with pytest.raises(InputTypeError, match=r"effort is a dict: write effort=Effort\(...\)"):
+        compare(data, "popularity", effort={"max_trials": 3})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'max_trials'"):
+        compare(data, "popularity", max_trials=3)
 
 
 def test_columns_of_a_file_are_named_as_those_of_a_frame(tmp_path):

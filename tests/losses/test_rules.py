@@ -229,12 +229,6 @@ def test_the_exponent_goes_with_a_weight_by_the_rule(matrix, kind):
         RGALS(4, kind(item_exponent="car")).fit(matrix)
 
 
-def test_the_old_call_says_what_to_write():
-    with pytest.warns(DeprecationWarning, match=r"write rule\(loss, X, K\)"):
-        old = rule(RG2, 300, 200, 4000)
-    assert old == rule(RG2, Degrees.even(300, 200, 4000)) and old["reg"] > 0
-
-
 @pytest.mark.parametrize("loss", ["rg2", "rgx", "ials", "wrmf"])
 @pytest.mark.parametrize("clusters", [1, 6])
 def test_defaults_beat_popularity_where_it_is_skewed(loss, clusters, rng):

@@ -445,7 +445,7 @@ def test_what_no_fit_takes_is_refused_before_the_first(data, space, message, mon
 def test_what_are_no_records_is_refused(data):
     with pytest.raises(ParameterError, match="protocol={.* is not valid: choose one of 'user 80/10/10'"):
         tune("rg2", data, SMALL, protocol={"core": 5})
-    with pytest.raises(InputTypeError, match=r"search of tune is a dict: write search=Search\(...\)"):
+    with pytest.raises(InputTypeError, match=r"search is a dict: write search=Search\(...\)"):
         tune("rg2", data, SMALL, search={"n_iter": 5})
 
 
@@ -469,19 +469,6 @@ def test_the_last_seed_has_splits_too(data):
 def test_a_search_names_what_is_out_of_range(wrong):
     with pytest.raises(ParameterError, match=next(iter(wrong))):
         Search(**wrong)
-
-
-def test_the_keywords_of_0_1_do_the_same_and_say_what_to_write(data, quiet):
-    space = {**SMALL, **AS_IT_IS, "alpha0": 0.1, "reg": 0.02}
-    with pytest.warns(
-        DeprecationWarning, match=r"repeats, n_iter of tune.*search=Search\(repeats=2, n_iter=5\)"
-    ):
-        before = tune("ials", data, space, repeats=2, n_iter=5, refit=False)
-    now = tune("ials", data, space, search=Search(repeats=2, n_iter=5), refit=False)
-    assert before.figure == now.figure and before.params == now.params
-    assert now.figure != tune("ials", data, space, refit=False).figure
-    with pytest.raises(TypeError, match="unexpected keyword argument 'repeat'"):
-        tune("ials", data, space, repeat=2)
 
 
 def test_tune_takes_frames_whose_columns_are_named(data, quiet):

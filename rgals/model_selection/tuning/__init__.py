@@ -18,7 +18,7 @@ from rgals.model_selection.tuning.engine import Question, find, read_losses, set
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.space import default_space
-from rgals.runtime.checks import check_choice, check_int, check_real, moved_to
+from rgals.runtime.checks import check_choice, check_int, check_real, record_of
 
 __all__ = ["EdgeWarning", "Search", "TuneResult", "default_space", "tune"]
 
@@ -146,7 +146,6 @@ def tune(
     random_state: int = 0,
     n_jobs: int | None = None,
     verbose: int = 0,
-    **moved: Any,
 ) -> TuneResult:
     """Find good parameters of a loss on validation interactions, and refit.
 
@@ -188,7 +187,7 @@ def tune(
     values : {"auto", "raw", "log1p", "binary", "bm25"}, default "auto"
         As in `rgals.RGALSCV`.
     search : Search, optional
-        Splits, iterations, limits: in 0.1 keywords of their own, which warn for one release.
+        Splits, iterations, limits.
     journal : path, optional
         File of JSON lines: every fit is written there, and read from there when the same call runs again,
         after an interruption or with a larger budget.
@@ -231,7 +230,7 @@ def tune(
     >>> found.model.user_factors_.shape, sorted(found.params)[:3]
     ((200, 8), ['K', 'alpha0', 'item_exponent'])
     """
-    search = moved_to(search or Search(), moved, "tune", "search")
+    search = record_of("search", search, Search)
     losses = read_losses(loss)
     check_real("budget", budget, 0.0, open_min=True)
     check_choice("values", values, VALUES)

@@ -59,7 +59,6 @@ from rgals.sgd.losses.topk import (
     Talos,
 )
 
-FullLoss, SampledLoss = Full, Sampled  # their names in 0.1
 # Over the whole catalogue; one positive against sampled negatives; a user's positives and negatives together.
 _ALL: tuple[type, ...] = (Softmax, SoftmaxAtK, Sparsemax, RG2, RGX, FullBSL, FullBPR, FullBCE, Talos, AATP)
 _ALL += (FullLambdaRank, FullLambdaLoss)
@@ -103,5 +102,5 @@ def get_loss(loss: Any) -> Any:
     return loss
 
 
-__all__ = ["LOSSES", "get_loss", "Adversary", "Rows", "State", "Full", "FullLoss", "Sampled", "SampledLoss"]
+__all__ = ["LOSSES", "get_loss", "Adversary", "Rows", "State", "Full", "Sampled"]
 __all__ += ["List", *(kind.__name__ for kind in _ALL)]
