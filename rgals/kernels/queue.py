@@ -43,7 +43,8 @@ def _serve(jobs: SimpleQueue) -> None:
 
 def _start_threads(n: int) -> None:
     """Have at least ``n`` threads that wait for jobs, as far as this process may have so many."""
-    with suppress(IndexError):  # another caller started the last
+    # Another caller started the last, or the system has none left for us: fewer take all the pieces.
+    with suppress(IndexError, RuntimeError):
         while numba.config.NUMBA_NUM_THREADS - len(_unstarted) < n:
             _unstarted.pop()
             _thread.start_new_thread(_serve, (_jobs,))

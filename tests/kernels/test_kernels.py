@@ -190,6 +190,19 @@ def test_work_that_has_not_started_is_not_waited_for():
     release.set()
 
 
+def test_where_no_more_threads_can_be_had_one_does_all_the_work(monkeypatch):
+    """As under a container's limit of processes."""
+
+    def none_left(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(queue, "_unstarted", [None] * numba.config.NUMBA_NUM_THREADS)
+    monkeypatch.setattr(queue._thread, "start_new_thread", none_left)
+    taken = np.zeros(5000, np.int64)
+    launch(_count_pieces, 4, taken)
+    np.testing.assert_array_equal(taken, 1)
+
+
 def test_a_launch_that_ctrl_c_ends_in_any_line_leaves_the_next_one_working(monkeypatch):
     """As a signal does, wherever Python looks for one: a lock left behind would stop every later fit."""
     for moment in itertools.count():
