@@ -12,7 +12,7 @@ from numba import njit
 from sklearn.base import clone
 from sklearn.decomposition import TruncatedSVD
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -35,7 +35,7 @@ from rgals import (
     UnknownIdError,
     estimator,
 )
-from rgals.datasets import make_implicit, read_interactions
+from rgals.datasets import Interactions, make_implicit, read_interactions
 from rgals.kernels import diagonal, rows
 from rgals.metrics import evaluate
 from rgals.model_selection import split_interactions
@@ -355,6 +355,22 @@ def test_grid_search_clone_and_pipeline_run_on_csr(split):
     assert 0 < pipe.score(train) <= 1
     two = Pipeline([("als", clone(twin)), ("svd", TruncatedSVD(2))]).fit_transform(train)
     assert two.shape == (400, 2)
+
+
+def test_searches_and_splitters_take_interactions_with_ids():
+    """As the matrix alone, and what is fitted at the end knows the ids."""
+    matrix = make_implicit(90, 80, mean_interactions=15, random_state=0).matrix
+    users, items = ([f"{side}{k}" for k in range(n)] for side, n in zip("ui", matrix.shape, strict=True))
+    data = Interactions(matrix, np.array(users), np.array(items), timestamp=np.arange(matrix.nnz))
+    grid = {"reg": [0.01, 0.5]}
+    with_ids, plain = (GridSearchCV(RGALS(4, random_state=0), grid, cv=3).fit(X) for X in (data, matrix))
+    scores = with_ids.cv_results_["mean_test_score"]
+    np.testing.assert_array_equal(scores, plain.cv_results_["mean_test_score"])
+    assert np.ptp(scores) > 0 and with_ids.best_estimator_.user_ids_.tolist() == users
+    first, second = train_test_split(data, random_state=0)
+    assert {*first.user_ids, *second.user_ids} == set(users) and first.nnz + second.nnz == matrix.nnz
+    assert {*first.timestamp, *second.timestamp} == set(range(matrix.nnz))
+    assert data[3].user_ids.tolist() == ["u3"] and (data[3].matrix != matrix[[3]]).nnz == 0
 
 
 def test_changing_the_loss_after_the_fit_does_not_change_the_model(X):

@@ -160,6 +160,11 @@ class Interactions:
         marks = (None if mark is None else mark[at] for mark in (self.timestamp, self.split))
         return Interactions(matrix, self.user_ids[users], self.item_ids[items], *marks)
 
+    def __getitem__(self, rows: Any) -> "Interactions":
+        """Some rows with all columns, as scikit-learn's searches and splitters ask for them."""
+        rows = rows[0] if isinstance(rows, tuple) else rows  # with an ellipsis behind
+        return self.take(np.atleast_1d(np.arange(self.n_users)[rows]), np.arange(self.n_items))
+
     def replace(self, **changes: Any) -> "Interactions":
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
