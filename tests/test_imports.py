@@ -36,8 +36,6 @@ LAYERS = (
     "cli",
     "__main__",
 )
-# Names that went: their files pass on, with a warning, what lies elsewhere now.
-
 # What may be imported from outside, where it is less than everything.
 OUTSIDE: dict[str, set[str]] = {
     "kernels": {"numpy", "numba", "llvmlite"},
