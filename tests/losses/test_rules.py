@@ -85,12 +85,12 @@ def test_cohesion_of_a_part_of_the_users_is_that_of_all(monkeypatch):
 
 def test_the_rule_is_what_it_states(matrix):
     (users, items), n, r = matrix.shape, matrix.nnz, dense_cohesion(matrix)
-    alpha = 0.024 * (128 / 64) ** 0.6
+    alpha = 0.024 * (128 / 64) ** 0.2
     row, column = (
         np.exp(np.log(np.repeat(counts, counts.astype(int))).mean())
         for counts in (matrix.astype(bool).sum(axis=1), matrix.astype(bool).sum(axis=0))
     )
-    reg = 2.4 / np.sqrt(min(row, column)) * r**-0.7 * (20 / column) ** 0.15 * (64 / 128) ** 0.18
+    reg = 2.4 / np.sqrt(min(row, column)) * r**-0.7 * (20 / column) ** 0.15 * (64 / 128) ** 0.06
     reg = min(reg, 0.4 * dense_pull(matrix, alpha))
     found = rule(RG2(), matrix, K=128)
     wanted = {"alpha": alpha, "item_exponent": -0.22 * np.log(r), "reg": reg}
