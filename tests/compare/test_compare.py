@@ -414,7 +414,7 @@ def test_bad_requests_are_refused_before_anything_is_written(data, tmp_path):
         with pytest.raises(ParameterError, match=next(iter(wrong))):
             compare(data, **{"methods": "rg2", **OPTIONS, **wrong}, out=tmp_path / "new")
     for wrong in ({"max_trials": 1}, Effort):
-        with pytest.raises(InputTypeError, match=r"effort of compare is a \w+: write effort=Effort"):
+        with pytest.raises(InputTypeError, match=r"effort is a \w+: write effort=Effort"):
             compare(data, "rg2", effort=wrong, out=tmp_path / "new")
     with pytest.raises(InputError, match="too small"):
         compare(read_interactions(([1, 2], [1, 2])), "rg2", out=tmp_path / "new", **OPTIONS)
