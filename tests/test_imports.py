@@ -45,9 +45,8 @@ OUTSIDE: dict[str, set[str]] = {
 }
 OPTIONAL = set(Bare.OPTIONAL)
 NEVER = {"torch", "jax", "tensorflow", "pickle", "joblib", "dill", "cloudpickle"}
-READS_THE_CACHE = (
-    "runtime.caches"  # numba's entries are pickles of numba's: SECURITY.md says whom that trusts
-)
+# The entries of numba's cache are pickles: SECURITY.md says whom that trusts.
+READS_THE_CACHE = "runtime.caches"
 
 
 def modules() -> dict[str, Path]:
