@@ -2,6 +2,7 @@
 
     python benchmarks/rule.py --grid --losses rg2,ials --exponents=-0.3,0     # blocks of the grid, resumable
     python benchmarks/rule.py --popularity --K 64                             # plain defaults on all sets
+    python benchmarks/rule.py --powers .6,.18,.2,.06 --K 512                  # plain fits by powers of K
     python benchmarks/rule.py                                                 # measures the rule; the tables
 
 The grid. Of each set of ``quality.SETS``, without its test part, four fifths of every user's interactions
@@ -156,6 +157,25 @@ def measure_popularity(args: argparse.Namespace) -> None:
             row |= {"ndcg": round(judge(model, fold), 5), "popularity": round(popular, 5)}
             record(args.out, row)
             print(f"{path.stem} {loss} {args.K}: {row['ndcg'] / popular:.2f} times popularity", flush=True)
+
+
+def measure_powers(args: argparse.Namespace) -> None:
+    """Plain fits of RG2 with other powers of K in the rule, on both hidden parts together."""
+    for name in args.sets:
+        parts = hidden_parts(name, args.seeds[0])
+        degrees = Degrees.of(parts[0].train)
+        for alpha, reg in zip(args.powers[::2], args.powers[1::2], strict=True):
+            row = {"set": name, "loss": "rg2", "K": args.K, "seed": args.seeds[0], "powers": [alpha, reg]}
+            known = [done for done in lines(args.out) if row.items() <= done.items()]
+            if not known:
+                numbers = fitted.NUMBERS._replace(alpha_factors=alpha, reg_factors=reg)
+                setting = fitted.setting(degrees, args.K, numbers)
+                both = figures(parts, "rg2", setting, K=args.K, random_state=args.seeds[0])
+                known = [{**row, "parts": both}]
+                record(args.out, known[0])
+            print(
+                f"{name} K={args.K} powers {alpha}, {reg}: {np.mean(known[0]['parts']) / 1e5:.4f}", flush=True
+            )
 
 
 # ---------------------------------------------------------------- the fit of the rule
@@ -354,6 +374,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seeds", type=whole, default=[0])
     made.add_argument("--exponents", type=numbers, default=[-0.3, 0.0])
     made.add_argument("--K", type=int, default=64)
+    made.add_argument("--powers", type=numbers, help="of K in alpha and reg, in pairs: plain fits of each")
     made.add_argument("--largest", type=int, default=1024, help="K of the tables")
     made.add_argument("--iterations", type=int, default=8)
     made.add_argument("--i", type=whole, default=[-3, 3, 1], help="first, last, step")
@@ -367,6 +388,8 @@ if __name__ == "__main__":
     if args.popularity:
         measure_popularity(args)
         print(defaults_table(args.out))
+    elif args.powers:
+        measure_powers(args)
     elif args.grid:
         measure_grid(args)
     else:
