@@ -13,8 +13,8 @@ from rgals.matrix.cohesion import largest_pull
 class Numbers(NamedTuple):
     """What was fitted: `benchmarks/rule.py` minimises what the rule loses to the best of a grid."""
 
-    # But the powers of K (`..._factors`): plain fits at K = 512 chose these (`rule.py --powers`); beside them the
-    # grids at K = 256 to 1024 are flat (they say .36 and .09).
+    # But the powers of K (`..._factors`) are chosen by plain fits at K = 512 (`rule.py --powers`): around
+    # them the grids at K = 256 to 1024 are flat (their best is .36 and .09).
     alpha: float = 0.024
     alpha_factors: float = 0.2
     reg: float = 2.4
