@@ -18,8 +18,6 @@ ELSEWHERE = {"gpu": "needs a GPU", "realdata": "needs the real data sets"}
 EXPECTED = (
     # scikit-learn's own check of its array API, which RGALS does not claim.
     r"SCIPY_ARRAY_API is not set",
-    # The device code is run by an emulator where there is no CUDA toolkit (tests/solvers/cuda).
-    r"neither nvcc nor CuPy's NVRTC",
 )
 
 

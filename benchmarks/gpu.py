@@ -101,10 +101,8 @@ def limits(device: Device, size: int) -> tuple[float, float]:
     """Bytes a second of a copy, operations a second of a float32 product."""
     xp = device.xp
     a = device.upload(np.random.default_rng(0).standard_normal((size, size), np.float32))
-    c = xp.empty((size, size), np.float32)
-    flops = 2 * size**3 / seconds_of(device, lambda: device.gemm(a, a, c), 5)
-    big = xp.zeros((8 * size, size), np.float32)  # several times the cache
-    other = xp.zeros((8 * size, size), np.float32)
+    flops = 2 * size**3 / seconds_of(device, lambda: a @ a, 5)
+    big, other = (xp.zeros((8 * size, size), np.float32) for _ in range(2))  # several times the cache
 
     def copy() -> None:
         other[...] = big

@@ -66,7 +66,7 @@ LOSSES_BY_FEATURE = Table(
         "partial_fit": "the users it touches minimise the objective of the merged matrix; others stay",
         "fit(checkpoint=...)": "an interrupted fit goes on and ends with the bytes of one that was not",
         'fit(open_matrix("data.rgals"))': "the bytes of the fit in memory, whatever the blocks that are read",
-        'device="cuda"': "the objectives of the CPU, but for rounding (on an emulator, never on a device)",
+        'device="cuda"': "the objectives of the CPU, but for rounding (numpy for CuPy, never on a device)",
         'solver="pcg"': "the objective never rises; many steps solve rows exactly (for RGX, those of users)",
         'solver="svd"': "no fit ends lower",
     },

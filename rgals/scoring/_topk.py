@@ -13,7 +13,7 @@ from rgals.runtime.aligned import read_only
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputTypeError, ShapeError
 from rgals.runtime.threads import n_threads, workers
-from rgals.scoring._device import TopK
+from rgals.scoring._device import device_topk
 from rgals.solvers.cuda import open_device
 
 # Few queries are cut along the items into about this many pieces of work, whatever the number of threads, but
@@ -240,8 +240,11 @@ def topk(
         among[names] = True
         pairs = kept_columns(pairs, among)
     if gpu is not None:
+        if len(blocked):
+            scale = scale.copy() if len(scale) else np.ones(len(items), items.dtype)
+            scale[blocked] = np.nan  # which removes them
         with gpu.active():
-            best, found = TopK(gpu, queries, items, n, pairs, blocked, scale).run()
+            best, found = device_topk(gpu, queries, items, n, pairs, scale)
     else:
         ids = np.empty((n_segments, n_queries, n), np.int32)
         scores = np.empty((n_segments, n_queries, n), queries.dtype)

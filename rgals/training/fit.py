@@ -16,7 +16,7 @@ from rgals.runtime.threads import n_threads
 from rgals.solvers import closed_form, spectral
 from rgals.solvers.als import ALS, Problem
 from rgals.solvers.base import Backend
-from rgals.solvers.cuda import check_factors, is_cuda
+from rgals.solvers.cuda import is_cuda
 from rgals.solvers.hard_negatives import HardNegatives, read_hard_negatives, scratch_bytes
 from rgals.solvers.readout import check_readout
 from rgals.training.checkpoint import Store, checkpoint_spec, describe, plain
@@ -105,9 +105,7 @@ def check_parameters(model: Any, asked: Mapping[str, Any]) -> np.dtype:
     or_auto(check_real, "reg", model.reg, 0.0)
     check_choice("solver", model.solver, SOLVERS)
     check_choice("dtype", dtype_name(model.dtype), ("float32", "float64"))
-    if is_cuda(model.device):
-        check_factors(model.K)
-    else:
+    if not is_cuda(model.device):
         check_choice("device", model.device, ("cpu", "cuda", "cuda:N"))
     check_real("tol", model.tol, 0.0)
     for name in ("patience", "pcg_steps"):

@@ -22,7 +22,7 @@ CPU = {np.float32: 1e-4, np.float64: 1e-9}
 DEVICE = {np.float32: 1e-3, np.float64: 1e-8}
 
 
-@pytest.fixture(params=["cpu", "numpy", "emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(params=["cpu", "numpy", pytest.param("cuda", marks=pytest.mark.gpu)])
 def backend(request, devices):
     """``backend(steps)`` makes one; ``error`` is what it may be wrong by, also after ``steps`` steps."""
 

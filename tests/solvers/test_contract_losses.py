@@ -62,8 +62,7 @@ def slopes(model, X):
 
 
 def stand_in(monkeypatch, numpy_device):
-    monkeypatch.setattr(cuda_device, "_import_cupy", lambda: (numpy_device.xp, None, None))
-    monkeypatch.setattr(cuda_device, "_OPEN", {(0, False): numpy_device})
+    monkeypatch.setattr(cuda_device, "_import_cupy", lambda: (numpy_device.xp, numpy_device._cupyx))
 
 
 class KilledError(Exception):

@@ -1,12 +1,10 @@
-"""A stand-in for CuPy in host memory: arrays that do not mix with numpy's, cuBLAS and cuSOLVER by pointers.
+"""A stand-in for CuPy in host memory: numpy's functions on arrays that do not mix with numpy's own.
 
-Everything above CuPy runs unchanged on it, with the kernels emulated (`emulator.EmulatedModule`) or written
-in numpy (`numpy_kernels.NumpyModule`).
+Everything above CuPy runs unchanged on it.
 """
 
 from __future__ import annotations
 
-import ctypes
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -17,190 +15,136 @@ from rgals.solvers.cuda import Device
 
 
 class FakeArray(np.ndarray):
-    """Memory of the pretended device."""
+    """Memory of the pretended device: of as many bytes at most as its `capacity`, where that is set."""
+
+    capacity = 1 << 26
+    refused = 0
 
     @staticmethod
-    def _bare(args):
-        for value in args:
-            if isinstance(value, np.ndarray) and not isinstance(value, FakeArray) and value.ndim:
-                raise TypeError("an array of the host among arrays of the device")
-        return [np.asarray(a).view(np.ndarray) if isinstance(a, FakeArray) else a for a in args]
+    def bare(value):
+        """As numpy's array; arrays of the host are refused."""
+        if isinstance(value, tuple | list):
+            return type(value)(map(FakeArray.bare, value))
+        if isinstance(value, np.ndarray) and not isinstance(value, FakeArray) and value.ndim:
+            raise TypeError("an array of the host among arrays of the device")
+        return np.asarray(value).view(np.ndarray) if isinstance(value, FakeArray) else value
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
-        inputs = self._bare(inputs)
         if out is not None:
-            kwargs["out"] = tuple(self._bare(out))
-        result = getattr(ufunc, method)(*inputs, **kwargs)
-        if out is not None:
-            return out[0]
-        return result.view(FakeArray) if isinstance(result, np.ndarray) else result
+            kwargs["out"] = self.bare(out)
+        with np.errstate(invalid="ignore"):
+            result = getattr(ufunc, method)(*self.bare(inputs), **kwargs)
+        return out[0] if out is not None else on_device(result)
+
+    def __getitem__(self, key):
+        self.bare(key)
+        return on_device(super().__getitem__(key))
 
     def __setitem__(self, key, value):
-        self._bare([value])
+        self.bare((key, value))
         super().__setitem__(key, value)
 
 
-def _garbage(shape, dtype=np.float64):
-    """Fresh memory holds anything."""
-    dtype = np.dtype(dtype)
-    return np.full(shape, np.nan if dtype.kind == "f" else -77 if dtype.kind == "i" else 77, dtype).view(
-        FakeArray
-    )
+def on_device(result):
+    """A result of numpy as one of the device, which has arrays without dimensions in place of scalars."""
+    if isinstance(result, tuple):
+        return tuple(map(on_device, result))
+    if isinstance(result, FakeArray) and result.base is not None:
+        return result  # a view
+    if not isinstance(result, np.ndarray | np.generic):
+        return result
+    if np.asarray(result).nbytes > FakeArray.capacity:
+        FakeArray.refused += 1
+        raise MemoryError("out of memory of the pretended device")
+    return np.asarray(result).view(FakeArray)
 
 
-def _view(pointer, rows, cols, ld, stride, batch, dtype):
-    """Matrices as cuBLAS sees them: down columns."""
-    assert ld >= rows
-    size = (batch - 1) * stride + (cols - 1) * ld + rows
-    kind = ctypes.c_float if dtype == np.float32 else ctypes.c_double
-    flat = np.ctypeslib.as_array((kind * size).from_address(int(pointer)))
-    step = flat.itemsize
-    return np.lib.stride_tricks.as_strided(flat, (batch, rows, cols), (stride * step, step, ld * step))
+class _Module:
+    """A module of numpy on arrays of the device."""
+
+    def __init__(self, module):
+        self._module = module
+
+    def __getattr__(self, name):
+        function = getattr(self._module, name)
+        if not callable(function) or isinstance(function, type):
+            return function
+
+        def call(*args, **kwargs):
+            return on_device(function(*FakeArray.bare(args), **kwargs))
+
+        return call
 
 
-def _integers(pointer, n, kind):
-    return np.ctypeslib.as_array((kind * n).from_address(int(pointer)))
-
-
-def _gemm(dtype):
-    def gemm(handle, ta, tb, m, n, k, alpha, a, lda, step_a, b, ldb, step_b, beta, c, ldc, step_c, batch):
-        shape_a, shape_b = ((k, m) if ta else (m, k)), ((n, k) if tb else (k, n))
-        A = _view(a, *shape_a, lda, step_a, batch, dtype)
-        B = _view(b, *shape_b, ldb, step_b, batch, dtype)
-        C = _view(c, m, n, ldc, step_c, batch, dtype)
-        alpha, beta = (_view(x, 1, 1, 1, 1, 1, dtype)[0, 0, 0] for x in (alpha, beta))
-        A, B = (A.swapaxes(1, 2) if ta else A), (B.swapaxes(1, 2) if tb else B)
-        with np.errstate(invalid="ignore"):
-            C[:] = alpha * (A @ B) + (beta * C if beta else 0)  # beta = 0 does not read C
-
-    return gemm
-
-
-def _potrf(dtype):
-    def potrf(handle, uplo, n, matrices, lda, info, batch):
-        for i, pointer in enumerate(_integers(matrices, batch, ctypes.c_uint64)):
-            A = _view(pointer, n, n, lda, n * lda, 1, dtype)[0]
-            factor, code = scipy.linalg.lapack.get_lapack_funcs("potrf", (A,))(A, lower=1 - uplo, clean=0)
-            keep = np.triu(np.ones((n, n), bool)) if uplo else np.tril(np.ones((n, n), bool))
-            A[keep] = factor[keep]
-            _integers(info, batch, ctypes.c_int)[i] = code
-
-    return potrf
-
-
-def _potrs(dtype):
-    def potrs(handle, uplo, n, nrhs, matrices, lda, sides, ldb, info, batch):
-        assert nrhs == 1, "cuSOLVER takes one right-hand side"
-        pointers = _integers(matrices, batch, ctypes.c_uint64), _integers(sides, batch, ctypes.c_uint64)
-        for matrix, side in zip(*pointers):
-            A = _view(matrix, n, n, lda, n * lda, 1, dtype)[0]
-            b = _view(side, n, 1, ldb, ldb, 1, dtype)[0]
-            b[:] = scipy.linalg.cho_solve((A, uplo == 0), b, check_finite=False)
-        _integers(info, 1, ctypes.c_int)[0] = 0
-
-    return potrs
-
-
-class FakeCuPy:
-    """The part of the ``cupy`` module that rgals uses.
-
-    Parameters
-    ----------
-    module : type
-        Takes the place of ``cupy.RawModule``.
-    capacity : int, default 64 MiB
-        Arrays made by ``empty`` and ``zeros`` must not be larger: `MemoryError`.
-    """
+class FakeCuPy(_Module):
+    """The part of the ``cupy`` module that rgals uses."""
 
     ndarray = FakeArray
     __version__ = "0"
 
-    def __init__(self, module: type, capacity: int = 1 << 26) -> None:
-        self.RawModule = module
-        self.capacity = capacity
-        self.refused = 0
-        self.modes: list[int] = []
-        self.cublas = SimpleNamespace(
-            sgemmStridedBatched=_gemm(np.float32),
-            dgemmStridedBatched=_gemm(np.float64),
-            setMathMode=lambda handle, mode: self.modes.append(mode),
-        )
-        self.cusolver = SimpleNamespace(
-            spotrfBatched=_potrf(np.float32),
-            dpotrfBatched=_potrf(np.float64),
-            spotrsBatched=_potrs(np.float32),
-            dpotrsBatched=_potrs(np.float64),
-        )
+    def __init__(self, memory):
+        super().__init__(np)
+        self.linalg = _Module(np.linalg)
         self.cuda = SimpleNamespace(
             Device=lambda ordinal: nullcontext(),
-            device=SimpleNamespace(get_cublas_handle=lambda: 0, get_cusolver_handle=lambda: 0),
             runtime=SimpleNamespace(
-                memGetInfo=lambda: (capacity, capacity),
+                memGetInfo=lambda: (memory, memory),
                 getDeviceCount=lambda: 1,
                 getDeviceProperties=lambda ordinal: {"name": b"stand-in"},
                 deviceSynchronize=lambda: None,
             ),
-            Stream=lambda non_blocking=False: SimpleNamespace(wait_event=lambda event: None),
-            Event=lambda: SimpleNamespace(record=lambda stream=None: None, synchronize=lambda: None),
-            alloc_pinned_memory=bytearray,
         )
-        self.linalg = SimpleNamespace(
-            eigh=lambda a: tuple(x.view(FakeArray) for x in np.linalg.eigh(np.asarray(a)))
-        )
-
-    def _room(self, shape, dtype):
-        if int(np.prod(shape)) * np.dtype(dtype).itemsize > self.capacity:
-            self.refused += 1
-            raise MemoryError("out of memory of the pretended device")
 
     def get_default_memory_pool(self):
         return SimpleNamespace(free_all_blocks=lambda: None)
 
     def asarray(self, array):
-        return np.array(array).view(FakeArray)
+        assert not isinstance(array, FakeArray)
+        return on_device(np.array(array))
 
-    def asnumpy(self, array, stream=None, out=None, blocking=True):
+    def asnumpy(self, array):
         assert isinstance(array, FakeArray)
-        copy = np.array(array).view(np.ndarray)
-        if out is not None:
-            out[...] = copy
-        return copy if out is None else out
+        return np.array(array).view(np.ndarray)
 
-    def empty(self, shape, dtype=np.float64):
-        self._room(shape, dtype)
-        return _garbage(shape, dtype)
 
-    def zeros(self, shape, dtype=np.float64):
-        self._room(shape, dtype)
-        return np.zeros(shape, dtype).view(FakeArray)
+class _Lapack:
+    """``cupyx.lapack``: one right-hand side, the upper triangles as C counts, errors only where asked for."""
 
-    def empty_like(self, array):
-        return self.empty(array.shape, array.dtype)
+    def __init__(self):
+        self.strict = False
 
-    def zeros_like(self, array):
-        return self.zeros(array.shape, array.dtype)
+    def posv(self, A, b):
+        assert A.shape[:2] == b.shape
+        assert A.dtype == b.dtype
+        x = np.zeros_like(FakeArray.bare(b))
+        for i, (a, right) in enumerate(zip(*FakeArray.bare((A, b)))):
+            _, x[i], info = scipy.linalg.lapack.get_lapack_funcs("posv", (a,))(a, right, lower=0)
+            if info and self.strict:
+                raise np.linalg.LinAlgError("potrfBatched")
+        return on_device(x)
 
-    def __getattr__(self, name):
-        function = getattr(np, name)
 
-        def call(*args, **kwargs):
-            result = function(*FakeArray._bare(args), **kwargs)
-            return result.view(FakeArray) if isinstance(result, np.ndarray) else result
+class FakeCuPyX:
+    """The part of ``cupyx``."""
 
-        return call
+    def __init__(self):
+        self.lapack = _Lapack()
+
+    def errstate(self, linalg):
+        lapack = self.lapack
+
+        class Strict:
+            def __enter__(self):
+                lapack.strict = linalg == "raise"
+
+            def __exit__(self, *error):
+                lapack.strict = False
+
+        return Strict()
 
 
 class FakeDevice(Device):
     """A `Device` on `FakeCuPy`."""
 
-    def __init__(self, module: type, *, capacity: int = 1 << 26, tf32: bool = False) -> None:
-        cp = FakeCuPy(module, capacity)
-        super().__init__(cp, cp.cublas, cp.cusolver, tf32=tf32)
-
-    def pointer(self, array):
-        assert isinstance(array, FakeArray)
-        assert array.flags.c_contiguous, "cuBLAS reads memory, not strides"
-        return array.ctypes.data
-
-    def owns(self, array):
-        return isinstance(array, FakeArray)
+    def __init__(self, memory=1 << 29):
+        super().__init__(FakeCuPy(memory), FakeCuPyX())

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from rgals.runtime.errors import DeviceError
-from rgals.solvers.cuda import device as cuda_device
 
 
 @pytest.fixture
@@ -35,9 +34,8 @@ def test_without_a_device_it_says_so(benchmark, monkeypatch, capsys):
 
 
 @pytest.mark.few(0)
-def test_every_table_is_made(benchmark, monkeypatch, capsys, tmp_path, numpy_device):
-    monkeypatch.setattr(cuda_device, "_import_cupy", lambda: (numpy_device.xp, None, None))
-    monkeypatch.setattr(cuda_device, "_OPEN", {(0, False): numpy_device})
+def test_every_table_is_made(benchmark, monkeypatch, capsys, tmp_path, numpy_device, pretend):
+    pretend(numpy_device)
     monkeypatch.setattr(benchmark, "implicit_seconds", lambda X, K: 0.5)
     monkeypatch.setattr(
         benchmark.subprocess,
@@ -59,9 +57,8 @@ def test_every_table_is_made(benchmark, monkeypatch, capsys, tmp_path, numpy_dev
     assert "| RGx exact |" in capsys.readouterr().out
 
 
-def test_it_stops_in_time(benchmark, monkeypatch, capsys, numpy_device):
-    monkeypatch.setattr(cuda_device, "_import_cupy", lambda: (numpy_device.xp, None, None))
-    monkeypatch.setattr(cuda_device, "_OPEN", {(0, False): numpy_device})
+def test_it_stops_in_time(benchmark, capsys, numpy_device, pretend):
+    pretend(numpy_device)
     arguments = ["--K", "8", "--shape", "60", "40", "900", "--oracle-users", "40", "--product", "64"]
     assert benchmark.main([*arguments, "--no-tests", "--seconds", "0"]) == 0
     assert "K=8 RG2 exact: left out, time is up" in capsys.readouterr().out

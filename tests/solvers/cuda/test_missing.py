@@ -26,8 +26,8 @@ def without(monkeypatch, name):
             raise ImportError(f'Failure finding "lib{name}"\n  listdir("...")')
         if module == "cupy" and name != "cupy":
             return types.SimpleNamespace()
-        if module == "cupy.cuda":
-            return types.SimpleNamespace(cublas=None, cusolver=None)
+        if module == "cupyx.lapack":
+            return types.SimpleNamespace()
         return original(module, globals, locals, fromlist, level)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
@@ -42,8 +42,7 @@ def with_devices(monkeypatch, count):
     cp = types.SimpleNamespace(
         cuda=types.SimpleNamespace(runtime=types.SimpleNamespace(getDeviceCount=answer))
     )
-    monkeypatch.setattr(cuda_device, "_import_cupy", lambda: (cp, None, None))
-    monkeypatch.setattr(cuda_device, "_OPEN", {})
+    monkeypatch.setattr(cuda_device, "_import_cupy", lambda: (cp, None))
 
 
 CALLS = {
@@ -64,9 +63,9 @@ def test_without_cupy_the_message_holds_the_line_that_installs_it(monkeypatch, c
 
 
 def test_without_the_libraries_of_cuda_the_message_says_which(monkeypatch):
-    without(monkeypatch, "cupy.cuda.cublas")
+    without(monkeypatch, "cupyx.lapack")
     with pytest.raises(
-        MissingDependencyError, match=r"libcupy.cuda.cublas.*pip install 'rgals\[cuda13\]'"
+        MissingDependencyError, match=r"libcupyx.lapack.*pip install 'rgals\[cuda13\]'"
     ) as error:
         open_device()
     assert "\n" not in str(error.value)
@@ -87,10 +86,6 @@ def test_a_device_that_is_not_there_is_named(monkeypatch):
     with_devices(monkeypatch, 2)
     with pytest.raises(ParameterError, match=r"device='cuda:2'.*cuda:0 to cuda:1"):
         open_device("cuda:2")
-    assert open_device("cuda:1").ordinal == 1
-    assert open_device("cuda:1") is open_device("cuda:1")
-    monkeypatch.setenv("CUPY_TF32", "1")
-    assert open_device("cuda").tf32 and not open_device("cuda", tf32=False).tf32
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "cuda:N", "CUDA", None, 0])
@@ -103,8 +98,6 @@ def test_other_names_are_refused(device):
 
 
 def test_what_a_device_cannot_do_is_refused_before_it_is_looked_for():
-    with pytest.raises(ParameterError, match=r"K=1025 .*at most 1024"):
-        RGALS(K=1025, device="cuda").fit(interactions())
     with pytest.raises(ParameterError, match=r"solver='dense' .*device='cpu'"):
         RGALS(K=4, solver="dense", device="cuda").fit(interactions())
 

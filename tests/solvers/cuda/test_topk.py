@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers import factors, interactions
-from solvers.cuda.fake_cupy import FakeDevice
-from solvers.cuda.numpy_kernels import NumpyModule
+from solvers.cuda.fake_cupy import FakeArray
 
 from rgals import RGALS, ParameterError
 from rgals.scoring import _device, _topk, topk
-from rgals.solvers.cuda import device as cuda_device
 
 
 @pytest.fixture
@@ -92,21 +90,19 @@ def test_lists_that_are_too_long_are_refused(on):
     assert on(factors(3, 2), factors(5, 2), 1024)[0].shape == (3, 1024)
 
 
-def test_a_full_device_takes_fewer_queries(monkeypatch):
-    device = FakeDevice(NumpyModule, capacity=20_000)
+def test_a_full_device_takes_fewer_queries(monkeypatch, small):
+    device = small(20_000)
     monkeypatch.setattr(_topk, "open_device", lambda name: device)
-    monkeypatch.setattr(type(device), "workspace", 1 << 30)
     queries, items = factors(100, 7), factors(300, 7)
     same(topk(queries, items, 10, device="cuda"), topk(queries, items, 10), np.float64)
-    assert device.xp.refused > 1
+    assert FakeArray.refused > 1
 
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("solver", ["auto", "pcg", "svd"])
-def test_the_estimator_runs_on_the_device(monkeypatch, device, solver):
+def test_the_estimator_runs_on_the_device(pretend, device, solver):
     """The whole surface: fit, fold-in, recommendations, neighbours."""
-    monkeypatch.setattr(cuda_device, "_import_cupy", lambda: (device.xp, None, None))
-    monkeypatch.setattr(cuda_device, "_OPEN", {(0, False): device})
+    pretend(device)
     X = interactions(valued=True)
     params = {"K": 6, "solver": solver, "n_iter": 4, "random_state": 0}
     if solver == "svd":
