@@ -13,7 +13,7 @@ import numpy as np
 
 from rgals.compare.report import LEVEL, Comparison, quality_table, rate_table, significance_table
 from rgals.files.atomic import atomic_file
-from rgals.plots._axes import COLORS, mark_shares, new_figure
+from rgals.plots import COLORS, mark_shares, new_figure
 
 
 def draw(result: Comparison) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from rgals.compare.analysis import Against, against, linear_rate, mean_and_spread, seconds_to
 from rgals.compare.methods import Method, params_text
 from rgals.compare.runner import unpacked
-from rgals.plots._axes import SHARES
+from rgals.plots import SHARES
 from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.lazy import optional

@@ -117,7 +117,7 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
     if hasattr(model, "_state"):
         model = copy(model)  # one fit, even while another thread refits
         state = model._state()
-    source = _source_of(model)
+    source = source_of(model)
     # A model without factors tells its size, too; a function does not.
     told = source if state is None else (state.user_factors, state.item_factors)
     n_users, n_items = map(len, told) if isinstance(told, tuple) else (None, None)
@@ -190,7 +190,7 @@ def sample_users(truth: CSR, n: int | None, seed: int = 0) -> np.ndarray:
     return np.sort(np.random.default_rng(seed).choice(rows, n, replace=False))
 
 
-def _source_of(model: Any) -> Scores:
+def source_of(model: Any) -> Scores:
     """Where scores come from."""
     if hasattr(model, "factors_"):
         model = model.factors_  # both of one fit, even while another thread refits

@@ -1,0 +1,393 @@
+"""Plots of fits, searches and recommendations; matplotlib is needed, ``pip install "rgals[plot]"``.
+
+Every function takes what a fit or a search leaves, draws into ``ax`` or into a new figure, and returns the
+axes, to be changed or saved: ``plots.learning_curve(model).figure.savefig("curve.png")``.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rgals.metrics._served import served, source_of
+from rgals.metrics._table import parse
+from rgals.metrics.catalogue import exposure
+from rgals.runtime.checks import check_int
+from rgals.runtime.errors import InputError, InputTypeError, ParameterError
+from rgals.runtime.lazy import optional
+
+__all__ = ["learning_curve", "popularity_bias", "spectrum", "sweep", "time_to_quality"]
+
+#: Colours for thin lines; the first eight can be told apart by the colour-blind (Okabe and Ito, 2008).
+COLORS: tuple[str, ...] = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D")
+COLORS += ("#555555", "#A05A2C", "#1B9E77", "#E7298A", "#66A61E", "#A6761D", "#444499", "#994455")
+SHARES = (0.95, 0.99)  # of the best quality, marked where quality is drawn over seconds
+
+
+def new_figure(width: float = 7, height: float = 4.3) -> Any:
+    """A figure of some inches."""
+    figure = optional("matplotlib.figure", "plots need matplotlib: pip install 'rgals[plot]'")
+    # Not by pyplot, which keeps every figure alive; a notebook shows this one when asked for it.
+    return figure.Figure(figsize=(width, height), layout="constrained")
+
+
+def mark_shares(ax: Any, best: float) -> None:
+    """Lines at shares of the best quality."""
+    for share in SHARES:
+        ax.axhline(share * best, color="#999999", linewidth=0.8, linestyle=":")
+        where = {"xy": (1, share * best), "xycoords": ("axes fraction", "data")}
+        ax.annotate(f"{share:.0%} of best", **where, ha="right", va="top", fontsize=8, color="#777777")
+
+
+def axes(ax: Any) -> Any:
+    """The given axes, or those of a new figure, without the frame at the top and at the right."""
+    ax = new_figure().subplots() if ax is None else ax
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(alpha=0.25)
+    return ax
+
+
+def _styled(models: Any) -> list[tuple[dict[str, Any], Any]]:
+    """The colour and the label of a line for each model, and the model: one, or several by name."""
+    named = models if isinstance(models, Mapping) else {"": models}
+    if not named:
+        raise InputError("models: nothing is given to draw; for example {'RG2': model}")
+    styles = [{"color": COLORS[k % len(COLORS)], "label": str(n) or None} for k, n in enumerate(named)]
+    return list(zip(styles, named.values(), strict=True))
+
+
+def legend(ax: Any, **options: Any) -> None:
+    """A legend, where anything has a name."""
+    if ax.get_legend_handles_labels()[1]:
+        ax.legend(frameon=False, fontsize=9, **options)
+
+
+def _scale_by(ax: Any, values: Sequence[float] | np.ndarray) -> None:
+    """A logarithmic x axis where the values are positive and the largest is 20 times the least."""
+    if len(values) > 1 and min(values) > 0 and max(values) >= 20 * min(values):
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter("{x:g}")
+
+
+def _is_metric(name: Any) -> bool:
+    try:
+        parse(name)
+    except ParameterError:
+        return False
+    return True
+
+
+def _history(fit: Any) -> list[dict[str, Any]]:
+    history = getattr(fit, "history_", fit)
+    if not isinstance(history, Sequence) or not all(isinstance(row, Mapping) for row in history):
+        needed = "a fitted model or its history_ is needed, or a dict of them by name"
+        raise InputTypeError(f"{needed}, not {type(fit).__name__}")
+    if not history:
+        raise InputError("the history is empty: there is nothing to draw")
+    return [dict(row) for row in history]
+
+
+def _draw(models: Any, x: str, y: str | None, ax: Any) -> tuple[Any, str, list[dict[str, Any]]]:
+    """The axes, what is drawn, and the rows of all histories."""
+    histories = [(style, _history(fit)) for style, fit in _styled(models)]
+    shared = set.intersection(*({name for row in history for name in row} for _, history in histories))
+    if y is None:
+        y = min(filter(_is_metric, shared), default="objective")
+    elif y not in shared:
+        known = ", ".join(sorted(name for name in shared if name == "objective" or _is_metric(name)))
+        problem = f"the history has {known}; a metric is there after fit(..., validation=)"
+        raise ParameterError("y", y, problem)
+    ax = axes(ax)
+    for style, history in histories:
+        rows = [row for row in history if y in row]
+        at, values = [row[x] for row in rows], [row[y] for row in rows]
+        ax.plot(at, values, marker="o" if len(rows) == 1 else None, **style)
+        if _is_metric(y) and len(rows) > 1:  # which iteration was the best
+            best = int(np.argmax(values))
+            ax.plot(at[best], values[best], "o", color=style["color"], markersize=5)
+    ax.set_ylabel(y.upper() if _is_metric(y) else y)
+    return ax, y, [row for _, history in histories for row in history]
+
+
+def learning_curve(models: Any, y: str | None = None, *, ax: Any = None) -> Any:
+    """Draw the objective or the validation metric over the iterations of fits.
+
+    Parameters
+    ----------
+    models : fitted model, history, or dict of str to either
+        `rgals.RGALS`, `rgals.sgd.SGDRanker`, or their ``history_``; several by name.
+    y : str, optional
+        ``"objective"`` or a metric of the history, as ``"ndcg@10"``. By default the metric, if all fits
+        measured one (``fit(..., validation=)`` or ``early_stopping=True``), else the objective.
+    ax : matplotlib axes, by default those of a new figure
+
+    Returns
+    -------
+    matplotlib axes
+        The best iteration of a metric has a dot.
+
+    Raises
+    ------
+    ParameterError
+        The histories do not have ``y``.
+    MissingDependencyError
+        matplotlib is not installed.
+
+    Examples
+    --------
+    >>> from rgals import RGALS, plots
+    >>> from rgals.datasets import make_implicit
+    >>> X = make_implicit(200, 100, random_state=0).matrix
+    >>> models = {loss: RGALS(8, loss, random_state=0).fit(X) for loss in ("rg2", "ials")}
+    >>> plots.learning_curve(models["rg2"]).get_ylabel()
+    'objective'
+    """
+    ax, *_ = _draw(models, "iteration", y, ax)
+    ax.set_xlabel("iteration")
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    legend(ax)
+    return ax
+
+
+def time_to_quality(models: Any, y: str | None = None, *, ax: Any = None) -> Any:
+    """Draw the validation metric, or the objective, over the seconds of training.
+
+    Parameters
+    ----------
+    models, y
+        As in `learning_curve`. Of a metric, 95 % and 99 % of the best value are marked.
+    ax : matplotlib axes, by default those of a new figure
+
+    Returns
+    -------
+    matplotlib axes
+        Seconds without those of evaluation, on a logarithmic axis where they span decades.
+
+    Raises
+    ------
+    ParameterError
+        The histories do not have ``y``.
+    MissingDependencyError
+        matplotlib is not installed.
+
+    Examples
+    --------
+    >>> from rgals import RGALS, plots
+    >>> from rgals.datasets import make_implicit
+    >>> X = make_implicit(200, 100, random_state=0).matrix
+    >>> model = RGALS(8, early_stopping=True, random_state=0).fit(X)
+    >>> plots.time_to_quality({"RG2": model}).get_ylabel()
+    'NDCG@10'
+    """
+    ax, y, rows = _draw(models, "seconds", y, ax)
+    ax.set_xlabel("seconds of training")
+    _scale_by(ax, [row["seconds"] for row in rows])
+    if _is_metric(y):
+        mark_shares(ax, max(row[y] for row in rows if y in row))
+    legend(ax, loc="lower right" if _is_metric(y) else "upper right")
+    return ax
+
+
+def sweep(search: Any, parameter: str, *, ax: Any = None) -> Any:
+    """Draw the score of a search over one of its parameters.
+
+    Parameters
+    ----------
+    search : fitted search, its ``cv_results_``, or dict
+        `rgals.RGALSCV`, scikit-learn's ``GridSearchCV`` and the like; or a dict from values of the parameter
+        to scores.
+    parameter : str
+        As in ``cv_results_`` without ``param_``: ``"reg"``, ``"K"``, ``"loss__alpha"``.
+    ax : matplotlib axes, by default those of a new figure
+
+    Returns
+    -------
+    matplotlib axes
+        A dot for every trial, a line through the best of each value, with the standard deviation of this
+        best one over the folds, and a ring where the highest score is. Where a search tried trials first on
+        a smaller scale (``level``), only those of the last scale are drawn: the others have other scores.
+
+    Raises
+    ------
+    ParameterError
+        The search has no such parameter, or never gave it a number.
+    MissingDependencyError
+        matplotlib is not installed.
+
+    Examples
+    --------
+    >>> from rgals import plots
+    >>> ax = plots.sweep({0.01: 0.31, 0.1: 0.34, 1.0: 0.29}, "reg")
+    >>> ax.get_xlabel(), ax.get_xscale()
+    ('reg', 'log')
+    """
+    values, scores, spread = _trials(search, parameter)
+    distinct, group = np.unique(values, return_inverse=True)
+    best = np.array([np.flatnonzero(group == k)[scores[group == k].argmax()] for k in range(len(distinct))])
+    ax = axes(ax)
+    ax.plot(values, scores, ".", color="#BBBBBB", markersize=5)
+    ax.plot(distinct, scores[best], "o-", color=COLORS[0], markersize=4)
+    if np.isfinite(spread).any():
+        low, high = scores[best] - spread[best], scores[best] + spread[best]
+        ax.fill_between(distinct, low, high, color=COLORS[0], alpha=0.12, linewidth=0)
+    winner = scores.argmax()
+    ax.plot(values[winner], scores[winner], "o", color=COLORS[1], markersize=10, fillstyle="none")
+    where = {"xytext": (0, 8), "textcoords": "offset points", "ha": "center"}
+    at = values[winner], scores[winner]
+    ax.annotate(f"{values[winner]:g}", at, **where, fontsize=9, color=COLORS[1])
+    ax.margins(y=0.12)
+    _scale_by(ax, distinct)
+    ax.set_xlabel(parameter)
+    score = getattr(search, "metric", None) or "score"
+    ax.set_ylabel(score.upper() if _is_metric(score) else score)
+    return ax
+
+
+def _trials(search: Any, parameter: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers that a parameter had, and the mean and the standard deviation of the scores."""
+    found = getattr(search, "cv_results_", search)
+    if not isinstance(found, Mapping) or not found:
+        needed = "a fitted search, its cv_results_ or a dict of scores is needed"
+        raise InputTypeError(f"{needed}, not {type(search).__name__}")
+    if "mean_test_score" not in found:  # scores by value
+        found = {f"param_{parameter}": list(found), "mean_test_score": list(found.values())}
+    column = found.get(f"param_{parameter}")
+    if column is None:
+        known = sorted(name.removeprefix("param_") for name in found if name.startswith("param_"))
+        raise ParameterError("parameter", parameter, f"the search has {', '.join(known)}")
+    values: Any = np.ma.filled(np.ma.asarray(column, object), None)
+    # What is no number, as "auto", is not drawn.
+    numbers = np.array([v if isinstance(v, int | float | np.number) else np.nan for v in values], float)
+    scores = np.asarray(found["mean_test_score"], float)
+    spread = np.asarray(found.get("std_test_score", np.full(len(scores), np.nan)), float)
+    if "level" in found:
+        level = np.asarray(found["level"])
+        numbers = np.where(level == level[np.isfinite(scores)].max(), numbers, np.nan)
+    drawn = np.isfinite(numbers) & np.isfinite(scores)
+    if not drawn.any():
+        raise ParameterError("parameter", parameter, "no trial has a number for it and a score")
+    return numbers[drawn], scores[drawn], spread[drawn]
+
+
+_BATCH = 4096  # users
+_BINS = 12  # of popularity, of equal width on the logarithmic axis
+_LEAST = 1e-3  # of the ratio that is drawn
+
+
+def popularity_bias(models: Any, train: Any, *, n: int = 10, columns: Any = None, ax: Any = None) -> Any:
+    """Draw how often items are recommended over how often they occur in the training data.
+
+    Parameters
+    ----------
+    models : fitted model, pair of factors, callable, or dict of str to these
+        As in `rgals.metrics.evaluate`; several by name.
+    train : sparse matrix, Interactions or frame
+        Training interactions, which leave the lists.
+    n : int, default 10
+        Length of the lists of all users with training interactions.
+    columns : dict or "matrix", optional
+        Where ``train`` is a frame: as in `rgals.RGALS.fit`.
+    ax : matplotlib axes, by default those of a new figure
+
+    Returns
+    -------
+    matplotlib axes
+        A line for each model: recommendations of an item, mean over items of about the same popularity,
+        divided by what it would get in proportion to its interactions. A line at 1 recommends as the data
+        are, one that rises recommends what is popular anyway. Less than a thousandth is drawn as that.
+
+    Raises
+    ------
+    InputError
+        No user has a training interaction.
+    MissingDependencyError
+        matplotlib is not installed.
+
+    Examples
+    --------
+    >>> from rgals import RGALS, plots
+    >>> from rgals.baselines import Popularity
+    >>> from rgals.datasets import make_implicit
+    >>> X = make_implicit(200, 100, random_state=0).matrix
+    >>> models = {"RG2": RGALS(8, random_state=0).fit(X), "popularity": Popularity().fit(X)}
+    >>> plots.popularity_bias(models, X).get_yscale()
+    'log'
+    """
+    n = check_int("n", n, 1)
+    pairs, ax = _styled(models), axes(ax)
+    for style, model in pairs:
+        popularity, shown = _exposure(model, train, n, columns)
+        edges = np.geomspace(1, popularity.max() + 1, _BINS + 1)
+        bin_of = np.clip(np.searchsorted(edges, popularity, "right") - 1, 0, _BINS - 1)
+        items, interactions, lists = (np.bincount(bin_of, w, _BINS) for w in (None, popularity, shown))
+        full = items > 0
+        ratio = lists[full] / interactions[full] * (popularity.sum() / max(shown.sum(), 1))
+        at = interactions[full] / items[full]
+        ax.plot(at, np.maximum(ratio, _LEAST), "o-", markersize=4, **style)
+    ax.axhline(1, color="#999999", linewidth=0.8, linestyle=":")
+    ax.set(xlabel="training interactions of an item", ylabel="recommended, over in proportion")
+    ax.set(xscale="log", yscale="log")
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_major_formatter("{x:g}")
+    legend(ax)
+    return ax
+
+
+def _exposure(model: Any, train: Any, n: int, columns: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Of every item that occurs: its training interactions, and how many lists hold it."""
+    judged = served(model, train, train, "empty", columns)
+    users = np.flatnonzero(judged.seen.row_counts)
+    if len(users) == 0:
+        raise InputError("train: no user has an interaction; there is nothing to recommend from")
+    n_items = judged.seen.n_cols
+    shown = np.zeros(n_items, np.int64)
+    for start in range(0, len(users), _BATCH):
+        part = users[start : start + _BATCH]
+        lists = judged.lists(judged.answers(part), judged.seen.take_rows(part), min(n, n_items), None)
+        shown += exposure(lists, n_items)
+    counts = judged.seen.col_counts
+    return counts[counts > 0], shown[counts > 0]
+
+
+def spectrum(models: Any, *, ax: Any = None) -> Any:
+    """Draw the singular values of the score matrices of factor models.
+
+    Parameters
+    ----------
+    models : fitted model, pair (P, Q), or dict of str to either
+        What has ``user_factors_`` and ``item_factors_``; several by name.
+    ax : matplotlib axes, by default those of a new figure
+
+    Returns
+    -------
+    matplotlib axes
+        The K singular values of ``P Q^T``, or as many as there are users or items, largest first, over their
+        number. Where they fall to nothing before the last, a smaller K or a lower ``reg`` would do.
+
+    Raises
+    ------
+    MissingDependencyError
+        matplotlib is not installed.
+
+    Examples
+    --------
+    >>> from rgals import RGALS, plots
+    >>> from rgals.datasets import make_implicit
+    >>> X = make_implicit(200, 100, random_state=0).matrix
+    >>> ax = plots.spectrum(RGALS(8, random_state=0).fit(X))
+    >>> len(ax.lines[0].get_ydata())
+    8
+    """
+    pairs, ax = _styled(models), axes(ax)
+    for style, model in pairs:
+        source = source_of(model)
+        if callable(source):
+            needed = "a model with factors or a pair of them is needed"
+            raise InputTypeError(f"{needed}, not {type(model).__name__}")
+        # Of P Q^T they are those of R S^T, where P = A R and Q = B S with orthonormal A and B.
+        roots: list[Any] = [np.linalg.qr(factors.astype(np.float64), "r") for factors in source]
+        found = np.linalg.svd(roots[0] @ roots[1].T, compute_uv=False)
+        ax.plot(np.arange(1, len(found) + 1), found, ".-", markersize=4, **style)
+    ax.set(yscale="log", xlabel="number", ylabel="singular value of the scores")
+    legend(ax)
+    return ax
