@@ -6,9 +6,9 @@ out (`evaluate`) or get NaN (the functions); ranks beyond the number of items co
 
 from rgals.metrics._judged import Judged, Outranked, judge
 from rgals.metrics.catalogue import average_popularity, coverage, exposure, gini, novelty
-from rgals.metrics.evaluation import Evaluation, evaluate
-from rgals.metrics.full import auc, partial_auc
+from rgals.metrics.evaluation import Evaluation, evaluate, evaluate_segments
 from rgals.metrics.lists import (
+    auc,
     average_precision,
     capped_average_precision,
     capped_recall,
@@ -18,12 +18,12 @@ from rgals.metrics.lists import (
     mrr,
     ndcg,
     nrbp,
+    partial_auc,
     precision,
     rbp,
     recall,
 )
 from rgals.metrics.sampled import evaluate_sampled
-from rgals.metrics.segments import evaluate_segments
 from rgals.metrics.significance import (
     Comparison,
     bootstrap_interval,

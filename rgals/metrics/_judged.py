@@ -138,6 +138,11 @@ def top(ranked: Any, truth: Any, k: int | None) -> tuple[np.ndarray, np.ndarray,
     return judged.hits[:, :k], judged.n_truth, k
 
 
+def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """Quotient, NaN where there is nothing to divide by."""
+    return np.divide(numerator, denominator, out=np.full(len(numerator), np.nan), where=denominator > 0)
+
+
 def mean_of_known(values: np.ndarray) -> float:
     """Mean of what is not NaN; NaN where there is nothing."""
     known = values[~np.isnan(values)]

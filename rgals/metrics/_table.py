@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rgals.metrics import catalogue, full, lists
+from rgals.metrics import catalogue, lists
 from rgals.runtime.errors import InputTypeError, ParameterError
 
 LISTS, WHOLE, EXPOSURE, NOVELTY, POPULARITY = "lists", "whole", "exposure", "novelty", "popularity"
@@ -41,8 +41,8 @@ METRICS = {
     "rbp": Metric(lists.rbp, parameter="p", check=lists.check_persistence),
     "nrbp": Metric(lists.nrbp, parameter="p", check=lists.check_persistence),
     "dislike_rate": Metric(lists.dislike_rate, DISLIKES),
-    "auc": Metric(full.auc, WHOLE, also=("roc_auc", "auroc")),
-    "pauc": Metric(full.partial_auc, WHOLE, ("partial_auc",), "max_fpr", full.check_rate),
+    "auc": Metric(lists.auc, WHOLE, also=("roc_auc", "auroc")),
+    "pauc": Metric(lists.partial_auc, WHOLE, ("partial_auc",), "max_fpr", lists.check_rate),
     "coverage": Metric(
         catalogue.coverage, EXPOSURE, also=("item_coverage", "catalog_coverage", "catalogue_coverage")
     ),

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals.metrics._judged import as_lists, documented
+from rgals.metrics._judged import as_lists, documented, ratio
 from rgals.runtime.checks import check_int
 from rgals.runtime.errors import InputError
 
@@ -108,4 +108,4 @@ def _mean_of_lists(ranked: Any, values: np.ndarray, k: int | None) -> np.ndarray
     shown = ids >= 0
     length = shown.sum(axis=1)
     total = np.where(shown, values[ids], 0.0).sum(axis=1) if len(values) else np.zeros(len(ids))
-    return np.divide(total, length, out=np.full(len(ids), np.nan), where=length > 0)
+    return ratio(total, length)

@@ -1,9 +1,10 @@
-"""Metrics of the top of a ranking, one function each.
+"""Metrics of the top of a ranking, and those of the whole of it, one function each.
 
 Every function takes ranked lists and the truth, or what `judge` made of them, and returns one figure per
 user, NaN for users without relevant items. Relevance is binary. ``h_i`` is 1 where the item at rank
 i = 1, 2, ... is relevant and 0 where it is not or the list has ended: missing ranks count as misses. ``T`` is
-the number of the user's relevant items.
+the number of the user's relevant items. Those of the whole ranking take the exact number of irrelevant items
+above each relevant one.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rgals.metrics._judged import documented, top
+from rgals.metrics._judged import Outranked, documented, ratio, top
 from rgals.runtime.checks import check_real
 from rgals.runtime.errors import ParameterError
 
@@ -19,15 +20,6 @@ _documented = documented(
     "ndarray of float64, shape (B,)\n    In [0, 1]; NaN for users without relevant items.",
     "from scipy.sparse import csr_array",
 )
-
-
-def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """Quotient, NaN where there is nothing to divide by."""
-    return np.divide(numerator, denominator, out=np.full(len(numerator), np.nan), where=denominator > 0)
-
-
-def _where_truth(values: Any, n_truth: np.ndarray) -> np.ndarray:
-    return np.where(n_truth > 0, values, np.nan)
 
 
 def _over_ideal(
@@ -39,7 +31,7 @@ def _over_ideal(
     ideal = np.concatenate([[0.0], np.cumsum(weights[:k])])
     # Added in the order of the ideal list: equal hits are equal to the last bit, and no list is above 1.
     gain = np.cumsum(hits * weights[: hits.shape[1]], axis=1)[:, -1:].sum(axis=1)
-    return _ratio(gain, ideal[np.minimum(n_truth, len(ideal) - 1)])
+    return ratio(gain, ideal[np.minimum(n_truth, len(ideal) - 1)])
 
 
 @_documented
@@ -72,7 +64,7 @@ def mrr(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     array([0.5, 0. ])
     """
     hits, n_truth, _ = top(ranked, truth, k)
-    return _where_truth((hits / np.arange(1, hits.shape[1] + 1)).max(axis=1, initial=0.0), n_truth)
+    return ratio((hits / np.arange(1, hits.shape[1] + 1)).max(axis=1, initial=0.0), n_truth > 0)
 
 
 def _average_precision(hits: np.ndarray) -> np.ndarray:
@@ -94,7 +86,7 @@ def average_precision(ranked: Any, truth: Any = None, k: int | None = None) -> n
     array([0.5])
     """
     hits, n_truth, _ = top(ranked, truth, k)
-    return _ratio(_average_precision(hits), n_truth)
+    return ratio(_average_precision(hits), n_truth)
 
 
 @_documented
@@ -105,7 +97,7 @@ def capped_average_precision(ranked: Any, truth: Any = None, k: int | None = Non
     array([1.])
     """
     hits, n_truth, k = top(ranked, truth, k)
-    return _ratio(_average_precision(hits), np.minimum(n_truth, k))
+    return ratio(_average_precision(hits), np.minimum(n_truth, k))
 
 
 @_documented
@@ -120,7 +112,7 @@ def recall(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     array([0.3333])
     """
     hits, n_truth, _ = top(ranked, truth, k)
-    return _ratio(hits.sum(axis=1), n_truth)
+    return ratio(hits.sum(axis=1), n_truth)
 
 
 @_documented
@@ -135,7 +127,7 @@ def capped_recall(ranked: Any, truth: Any = None, k: int | None = None) -> np.nd
     array([0.5])
     """
     hits, n_truth, k = top(ranked, truth, k)
-    return _ratio(hits.sum(axis=1), np.minimum(n_truth, k))
+    return ratio(hits.sum(axis=1), np.minimum(n_truth, k))
 
 
 @_documented
@@ -158,7 +150,7 @@ def precision(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarra
     array([0.25])
     """
     hits, n_truth, k = top(ranked, truth, k)
-    return _ratio(hits.sum(axis=1), np.where(n_truth > 0, k, 0))
+    return ratio(hits.sum(axis=1), k * (n_truth > 0))
 
 
 @_documented
@@ -173,7 +165,7 @@ def f1(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray:
     array([0.4])
     """
     hits, n_truth, k = top(ranked, truth, k)
-    return _ratio(2.0 * hits.sum(axis=1), np.where(n_truth > 0, k + n_truth, 0))
+    return ratio(2.0 * hits.sum(axis=1), (k + n_truth) * (n_truth > 0))
 
 
 @_documented
@@ -184,7 +176,7 @@ def hit_rate(ranked: Any, truth: Any = None, k: int | None = None) -> np.ndarray
     array([1., 0.])
     """
     hits, n_truth, _ = top(ranked, truth, k)
-    return _where_truth(1.0 * hits.any(axis=1), n_truth)
+    return ratio(hits.sum(axis=1) > 0, n_truth > 0)
 
 
 @_documented
@@ -204,7 +196,7 @@ def rbp(ranked: Any, truth: Any = None, k: int | None = None, p: float = 0.8) ->
     """
     hits, n_truth, _ = top(ranked, truth, k)
     p = check_persistence(p)
-    return _where_truth((1 - p) * (hits * p ** np.arange(hits.shape[1])).sum(axis=1), n_truth)
+    return ratio((1 - p) * (hits * p ** np.arange(hits.shape[1])).sum(axis=1), n_truth > 0)
 
 
 @_documented
@@ -227,3 +219,60 @@ def check_persistence(p: Any) -> float:
     if not 0 < value < 1:
         raise ParameterError("p", p, "give a number between 0 and 1, neither of them included")
     return value
+
+
+_documented_whole = documented(
+    "ndarray of float64, shape (B,)\n    NaN for users without relevant or without irrelevant items.",
+    *("import numpy as np", "from rgals.metrics import Outranked"),
+    counts="Outranked",
+)
+
+
+@_documented_whole
+def auc(counts: Outranked) -> np.ndarray:
+    """Area under the ROC curve: the probability that a relevant item outranks an irrelevant one.
+
+    ``1 - mean over relevant items of (above + tied / 2) / n_negatives``, over every item that is not in the
+    training set; equal scores count half. It is the Mann-Whitney statistic, counted exactly, not sampled.
+
+    References
+    ----------
+    Hanley and McNeil, "The meaning and use of the area under a ROC curve", Radiology 143(1), 1982.
+
+    >>> # one user with one relevant item, which one of four others outranks and one ties
+    >>> auc(Outranked(np.array([0, 1]), above=np.array([1]), tied=np.array([1]), n_negatives=np.array([4])))
+    array([0.625])
+    """
+    return partial_auc(counts, 1.0)
+
+
+@_documented_whole
+def partial_auc(counts: Outranked, max_fpr: float = 0.1) -> np.ndarray:
+    """Area under the ROC curve up to a false positive rate, divided by that rate (``"pauc(0.1)"``).
+
+    The curve is the one that `sklearn.metrics.roc_curve` draws: straight through groups of equal scores. 1
+    is a perfect ranking, ``max_fpr / 2`` is chance.
+
+    References
+    ----------
+    Dodd and Pepe, "Partial AUC estimation and regression", Biometrics 59(3), 2003.
+
+    >>> one = Outranked(np.array([0, 1]), above=np.array([1]), tied=np.array([0]), n_negatives=np.array([4]))
+    >>> partial_auc(one, 0.5)  # half of the first two places for false positives
+    array([0.5])
+    """
+    max_fpr = check_rate(max_fpr)
+    limit = max_fpr * np.repeat(counts.n_negatives, counts.n_truth)
+    # A relevant item of a group that spans [above, above + tied] on the axis of false positives rises there
+    # linearly.
+    inside = np.clip(limit - counts.above, 0, counts.tied)
+    ramp = np.divide(inside**2, 2.0 * counts.tied, out=np.zeros(len(inside)), where=counts.tied > 0)
+    area = ramp + np.maximum(limit - counts.above - counts.tied, 0)
+    scale = max_fpr * counts.n_negatives * counts.n_truth
+    users = np.repeat(np.arange(len(scale)), counts.n_truth)
+    return ratio(np.bincount(users, area, minlength=len(scale)), scale)
+
+
+def check_rate(max_fpr: Any) -> float:
+    """Return ``max_fpr``, a number above 0 and up to 1."""
+    return check_real("max_fpr", max_fpr, 0.0, 1.0, open_min=True)
