@@ -6,7 +6,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, overload
 
-from rgals.compare.analysis import Against
 from rgals.compare.data import Split, prepare
 from rgals.compare.methods import DEFAULT, METHODS, Method, get_methods
 from rgals.compare.page import write
@@ -14,6 +13,7 @@ from rgals.compare.report import Comparison, Comparisons, summarise
 from rgals.compare.runner import TEST_METRICS, Effort, Runner
 from rgals.matrix.weighting import VALUES
 from rgals.metrics._table import DISLIKES, parse_all
+from rgals.metrics.significance import Against
 from rgals.model_selection import Protocol
 from rgals.runtime.checks import check_choice, check_int, record_of
 from rgals.runtime.errors import InputError, ParameterError

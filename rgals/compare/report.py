@@ -2,20 +2,57 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from rgals.compare.analysis import Against, against, linear_rate, mean_and_spread, seconds_to
 from rgals.compare.methods import Method, params_text
 from rgals.compare.runner import unpacked
+from rgals.metrics.significance import METHODS as TESTS
+from rgals.metrics.significance import Against, against
 from rgals.plots import SHARES
 from rgals.runtime.checks import check_choice, check_real
 from rgals.runtime.errors import ParameterError
 from rgals.runtime.lazy import optional
 
 LEVEL = 0.05  # of significance
+
+
+def seconds_to(curve: Sequence[Sequence[float]], target: float) -> float:
+    """Training seconds until a curve of (seconds, value) first reaches a value; infinity if it never does."""
+    return next((float(seconds) for seconds, value in curve if value >= target), math.inf)
+
+
+def linear_rate(objective: Sequence[float], limit: float | None = None, skip: int = 1) -> dict | None:
+    """Fit a linear rate to an objective that decreases to ``limit``; None below 4 usable iterations.
+
+    The gap to the limit shrinks by ``factor`` per iteration, from ``first`` to ``last``; ``r2`` is the share
+    of the variance of its logarithm that this explains. ``power_r2`` is what the best power law, gap ~
+    t^-``power``, explains: more where a method is sublinear.
+    """
+    values = np.asarray(objective, dtype=np.float64)
+    # Without a limit it is the smallest value, and only the first half of the iterations is used, because an
+    # unfinished run underestimates the gap near its end. The first ``skip`` iterations are left out.
+    end = len(values) if limit is not None else (len(values) + 1) // 2
+    floor = values.min() if limit is None else limit
+    gap = values[:end] - floor
+    t = np.arange(1, end + 1)
+    usable = (t > skip) & (gap > 1e-10 * max(abs(floor), np.ptp(values)))
+    if usable.sum() < 4:
+        return None
+    from scipy.stats import linregress  # costly to import
+
+    t, y = t[usable], np.log(gap[usable])
+    line, power = linregress(t, y), linregress(np.log(t), y)
+    found = {"factor": float(np.exp(line.slope)), "r2": float(line.rvalue**2)}
+    found |= {"first": int(t[0]), "last": int(t[-1])}
+    return found | {"power": -float(power.slope), "power_r2": float(power.rvalue**2)}
+
+
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation (0 for one value)."""
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
 @dataclass(frozen=True)
@@ -111,7 +148,7 @@ class Comparison:
             reference = max(figures, key=lambda name: float(np.nanmean(figures[name])))
         elif reference not in figures:
             raise ParameterError("reference", reference, "choose from " + ", ".join(figures))
-        return against(figures, reference, test)
+        return against(figures, reference, check_choice("test", test, TESTS))
 
     def to_frame(
         self,
@@ -308,7 +345,7 @@ def _objectives(records: dict[str, dict[str, Any]], methods: Sequence[Method]) -
 
     def add(label: str, record: dict[str, Any], limit: float | None = None, **more: Any) -> None:
         rate = linear_rate(record["objective"], limit, skip=len(record["objective"]) // 5)
-        out[label] = {**record, "rate": None if rate is None else asdict(rate), **more}
+        out[label] = {**record, "rate": rate, **more}
 
     for method in methods:
         tuned = records[f"tuned {method.key()}"]["params"]

@@ -205,6 +205,37 @@ def effect_size(a: Any, b: Any) -> float:
 
 
 @dataclass(frozen=True)
+class Against:
+    """A model or method beside the one that it is compared with, on the same users.
+
+    Attributes
+    ----------
+    difference : float
+        Of the means over users.
+    p_value, corrected : float
+        Of a paired test, and after Holm's correction for all that are compared.
+    effect : float
+        `rgals.metrics.effect_size`.
+    """
+
+    difference: float
+    p_value: float
+    corrected: float
+    effect: float
+
+
+def against(figures: Mapping[str, Any], reference: str, method: str, **options: int) -> dict[str, Against]:
+    """All but the reference beside it. ``figures``: of every user; ``options``: of `paired_test`."""
+    base = figures[reference]
+    others = {name: values for name, values in figures.items() if name != reference}
+    p_values = [paired_test(values, base, method, **options) for values in others.values()]
+    return {
+        name: Against(mean_of_known(values - base), p, float(corrected), effect_size(values, base))
+        for (name, values), p, corrected in zip(others.items(), p_values, holm(p_values), strict=True)
+    }
+
+
+@dataclass(frozen=True)
 class Comparison:
     """One model against the reference.
 
@@ -255,15 +286,10 @@ def compare(
     if reference not in figures:
         raise ParameterError("reference", reference, f"choose one of {', '.join(map(repr, figures))}")
     options: dict[str, Any] = {"n_resamples": n_resamples, "random_state": random_state}
-    base = _as_values(reference, figures[reference])
-    names = [name for name in figures if name != reference]
-    p_values = [paired_test(figures[name], base, method, **options) for name in names]
+    values = {name: _as_values(name, of_users) for name, of_users in figures.items()}
     rows = []
-    for name, p_value, corrected in zip(names, p_values, holm(p_values), strict=True):
-        values = _as_values(name, figures[name])
-        difference = values - base
-        means = mean_of_known(values), mean_of_known(difference)
-        interval = bootstrap_interval(difference, **options)
-        effect = effect_size(values, base)
-        rows.append(Comparison(name, *means, interval, p_value, float(corrected), effect))
+    for name, found in against(values, reference, method, **options).items():
+        interval = bootstrap_interval(values[name] - values[reference], **options)
+        tests = found.p_value, found.corrected, found.effect
+        rows.append(Comparison(name, mean_of_known(values[name]), found.difference, interval, *tests))
     return rows

@@ -15,10 +15,10 @@ import pytest
 from rgals import RGALS
 from rgals.compare import METHODS, Effort, Method, compare, prepare
 from rgals.compare import runner as runner_module
-from rgals.compare.analysis import linear_rate, mean_and_spread, seconds_to
 from rgals.compare.data import some_users
 from rgals.compare.methods import get_methods
 from rgals.compare.page import draw
+from rgals.compare.report import linear_rate, mean_and_spread, seconds_to
 from rgals.compare.runner import Runner, climb
 from rgals.datasets import make_implicit, read_interactions
 from rgals.files.journal import Journal
@@ -57,13 +57,13 @@ def test_seconds_to_is_the_first_time_at_or_above():
 @pytest.mark.parametrize("factor", [0.3, 0.8, 0.95])
 def test_a_geometric_decrease_is_recognised(factor):
     rate = linear_rate([7 + 4 * factor**t for t in range(200)])
-    assert rate.factor == pytest.approx(factor, abs=2e-3) and rate.r2 > 0.999
-    assert rate.power_r2 < rate.r2
+    assert rate["factor"] == pytest.approx(factor, abs=2e-3) and rate["r2"] > 0.999
+    assert rate["power_r2"] < rate["r2"]
 
 
 def test_a_power_law_is_recognised_as_sublinear():
     rate = linear_rate([2 + t**-0.5 for t in range(1, 300)], limit=2.0)
-    assert rate.power == pytest.approx(0.5, abs=1e-3) and rate.power_r2 > 0.999 > rate.r2
+    assert rate["power"] == pytest.approx(0.5, abs=1e-3) and rate["power_r2"] > 0.999 > rate["r2"]
 
 
 def test_too_few_iterations_give_no_rate():

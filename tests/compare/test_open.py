@@ -24,11 +24,11 @@ from rgals import IALS, RGALS, RGALSCV, ValuesWarning
 from rgals.baselines import EASE, Popularity
 from rgals.cli import main
 from rgals.compare import METHODS, Comparison, Effort, Method, Split, compare, prepare
-from rgals.compare.analysis import against
 from rgals.compare.page import draw
 from rgals.datasets import make_implicit
 from rgals.matrix.validate import as_csr
 from rgals.metrics import effect_size, evaluate, judge, ndcg
+from rgals.metrics.significance import against
 from rgals.model_selection import Protocol
 from rgals.runtime.errors import (
     InputError,
