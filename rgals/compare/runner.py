@@ -5,8 +5,8 @@ import inspect
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -25,8 +25,9 @@ from rgals.losses import RG2
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import short_digest
 from rgals.matrix.weighting import AUTO
-from rgals.metrics._table import EXPOSURE, Metric
-from rgals.metrics.evaluation import evaluate
+from rgals.metrics._served import COLD, served, users_with_truth
+from rgals.metrics._table import Metric
+from rgals.metrics.evaluation import evaluate, figures
 from rgals.model.ranking import FactorRanker
 from rgals.runtime.bars import Bar
 from rgals.runtime.checks import check_choice, check_int, check_real
@@ -123,16 +124,6 @@ def _watches(model: Any) -> bool:
     return ours and {"validation", "callbacks"} <= inspect.signature(model.fit).parameters.keys()  # type: ignore[attr-defined]
 
 
-@contextmanager
-def _naming(method: Method) -> Iterator[None]:
-    """Errors say which method they are of."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"in the method {method.name!r} of the comparison")
-        raise
-
-
 def packed(values: np.ndarray) -> str:
     """Numbers of users as a journal holds them."""
     return base64.b64encode(values.astype("<f8").tobytes()).decode()
@@ -201,22 +192,17 @@ class Runner:
                 chosen[method.name] = self._tuned(method, bar)["params"]
             if effort.tune_only:
                 return
-
-            def do(text: str, key: str, measure: Callable[..., dict[str, Any]], *what: Any) -> None:
-                bar.set_postfix_str(text)
-                self._once(key, partial(measure, *what))
+            keys = {m.name: m.key(chosen[m.name]) for m in self.methods}
+            jobs: list[tuple[Any, ...]] = []  # a method, what is shown, the key, what is done and by what
+            jobs += [(m, f"seed {k}", f"run {keys[m.name]} {k}", self._run, k) for m, k in runs]
+            jobs += [(m, "objective", f"objective {keys[m.name]}", self._objective) for m in als]
+            for m, lr in rates:
+                key = f"objective gradient {params_text(chosen[m.name])} {lr:g}"
+                jobs.append((m, f"objective by gradient, lr={lr:g}", key, self._gradient_objective, lr))
+            for m, text, key, measure, *by in jobs:
+                bar.set_postfix_str(f"{m.name}, {text}")
+                self._once(key, m, measure, m, chosen[m.name], *by)
                 bar.update()
-
-            for m, k in runs:
-                params = chosen[m.name]
-                do(f"{m.name}, seed {k}", f"run {m.key(params)} {k}", self._run, m, params, k)
-            for m in als:
-                params = chosen[m.name]
-                do(f"objective of {m.name}", f"objective {m.key(params)}", self._objective, m, params)
-            for lr in rates:
-                params = chosen["rg2"]
-                key = f"objective gradient {params_text(params)} {lr:g}"
-                do(f"objective by gradient, lr={lr:g}", key, self._gradient_objective, params, lr)
 
     def _one_machine(self) -> None:
         """Seconds that are compared come from one machine and one limit; tuning may be done anywhere."""
@@ -245,18 +231,23 @@ class Runner:
             return found
         return self.journal.add(key, result)
 
-    def _rates(self) -> tuple[float, ...]:
-        """Learning rates at which gradient descent follows the objective of RG2, where that is tuned."""
-        tuned = any(m.name == "rg2" and {"alpha", "reg"} <= m.ladders.keys() for m in self.methods)
-        return OBJECTIVE_RATES if tuned and self.effort.objective_iterations else ()
+    def _rates(self) -> list[tuple[Method, float]]:
+        """RG2 and rates at which gradient descent follows its objective, where that is tuned and followed."""
+        tuned = [m for m in self.methods if m.name == "rg2" and {"alpha", "reg"} <= m.ladders.keys()]
+        return list(product(tuned, OBJECTIVE_RATES)) if self.effort.objective_iterations else []
 
-    def _once(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The record of a key: what the journal holds, or what is measured now."""
+    def _once(self, key: str, method: Method, measure: Callable[..., dict], *by: Any) -> dict[str, Any]:
+        """The record of a key: what the journal holds, or what is measured now; errors name the method."""
         if (found := self.journal.get(key)) is not None:
             return found
         if not self._is_warm:  # before the first fit of this process
             self._warm()
-        return self.journal.add(key, measure())
+        try:
+            record = measure(*by)
+        except Exception as error:
+            error.add_note(f"in the method {method.name!r} of the comparison")
+            raise
+        return self.journal.add(key, record)
 
     def _warm(self) -> None:
         """Fit every method briefly: no clock sees a compilation."""
@@ -301,16 +292,14 @@ class Runner:
                 model.fit(self.split.train, validation=self.watched, callbacks=watch)
                 return model, history, ""
             X, started = self._given_out.copy(), time.perf_counter()  # which a method may write into
-            with _naming(method):
-                with warnings.catch_warnings():
-                    if self.values == AUTO:  # decided, and said, for all methods
-                        warnings.simplefilter("ignore", ValuesWarning)
-                    model = outside.fitted(model, X)
-                seconds = time.perf_counter() - started
-                train = self.split.train
-                judged = self._judged(model, train)
-                figures = evaluate(judged, train, self.watched, self.metric, n_jobs=self.n_jobs)
-            return model, [{"seconds": seconds, **figures}], ""
+            with warnings.catch_warnings():
+                if self.values == AUTO:  # decided, and said, for all methods
+                    warnings.simplefilter("ignore", ValuesWarning)
+                model = outside.fitted(model, X)
+            seconds, train = time.perf_counter() - started, self.split.train
+            judged = self._judged(model, train)
+            found = evaluate(judged, train, self.watched, self.metric, n_jobs=self.n_jobs)
+            return model, [{"seconds": seconds, **found}], ""
         except _FAILURES as error:
             return None, history, str(error)
 
@@ -325,25 +314,14 @@ class Runner:
         longest = None if None in cutoffs else max(k for k in cutoffs if k is not None)
         return outside.rankings(model, self._given_out, known, longest)
 
-    def _on_test(self, method: Method, model: Any) -> tuple[dict[str, float], dict[str, str]]:
+    def _on_test(self, model: Any) -> tuple[dict[str, float], dict[str, str]]:
         """Means over users and, of metrics that each user has, the figures of all of them."""
-        parts = self.known, self.split.test
-        pooled = [m.name for m in self.metrics if m.needs == EXPOSURE]
-        single = [m.name for m in self.metrics if m.needs != EXPOSURE]
-        means: dict[str, float] = {}
-        each: dict[str, np.ndarray] = {}
-        with _naming(method):
-            judged = self._judged(model, self.known)
-            if pooled:
-                means.update(evaluate(judged, *parts, pooled, n_jobs=self.n_jobs))
-            if single:
-                each, users = evaluate(judged, *parts, single, per_user=True, n_jobs=self.n_jobs)
-                if self.journal.get("users") is None:
-                    self.journal.add("users", {"rows": packed(users)})
-        for name, values in each.items():
-            defined = values[~np.isnan(values)]
-            means[name] = float(defined.mean()) if len(defined) else float("nan")
-        return {m.name: means[m.name] for m in self.metrics}, {k: packed(v) for k, v in each.items()}
+        judged = served(self._judged(model, self.known), self.known, self.split.test, COLD[0])
+        rows = users_with_truth(judged, None)
+        means, each, users = figures(judged, self.metrics, rows, n_jobs=self.n_jobs)
+        if self.journal.get("users") is None:
+            self.journal.add("users", {"rows": packed(users)})
+        return dict(means), {name: packed(values) for name, values in each.items()}
 
     def _trial(self, method: Method, bar: Bar, params: dict[str, float]) -> float:
         def measure() -> dict[str, Any]:
@@ -352,7 +330,7 @@ class Runner:
             seconds = history[-1]["seconds"] if history else 0.0
             return {"best": best, "seconds": seconds, "epochs": len(history), "error": error}
 
-        record = self._once(f"trial {method.key(params)}", measure)
+        record = self._once(f"trial {method.key(params)}", method, measure)
         bar.update()
         return record["best"]
 
@@ -361,7 +339,7 @@ class Runner:
         clocks = time.perf_counter(), time.process_time()
         model, history, error = self._fit(method, params, seed)
         wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]
-        test, users = ({}, {}) if model is None else self._on_test(method, model)
+        test, users = ({}, {}) if model is None else self._on_test(model)
         curve = [[record["seconds"], record[self.metric]] for record in history]
         objective = [record["objective"] for record in history if "objective" in record]
         found = {"method": method.name, "seed": seed, "params": dict(params)}
@@ -375,7 +353,7 @@ class Runner:
         followed = self._followed(model, self.split.train, lambda now: now.objective)
         return {"method": method.name, **followed}
 
-    def _gradient_objective(self, params: Mapping[str, float], lr: float) -> dict[str, Any]:
+    def _gradient_objective(self, method: Method, params: Mapping[str, float], lr: float) -> dict[str, Any]:
         """The objective of RG2, the same one, under gradient descent (Adam)."""
         alpha, reg = params["alpha"], params["reg"]
         loss, epochs = sgd_losses.RG2(alpha=alpha, reg=reg), self.effort.objective_iterations

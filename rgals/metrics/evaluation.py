@@ -132,27 +132,24 @@ def evaluate(
         advice = "it is a figure of all users together; leave it out with per_user=True"
         raise ParameterError("metrics", pooled[0], advice)
     judged = served(model, train, test, cold, columns)
-    return figures(judged, wanted, users_with_truth(judged, users), batch_size, per_user, n_jobs)
+    means, each, rows = figures(judged, wanted, users_with_truth(judged, users), batch_size, n_jobs)
+    return (each, judged.named(rows)) if per_user else means
 
 
 def figures(
     judged: Served,
-    wanted: list[Metric],
+    wanted: Sequence[Metric],
     rows: np.ndarray,
     batch_size: int | None = None,
-    per_user: bool = False,
     n_jobs: int | None = None,
-) -> Any:
-    """`evaluate` of some rows, all checked."""
+) -> tuple[Evaluation, Evaluation, np.ndarray]:
+    """Means over some rows, the figures of each that has test items outside train, and these rows."""
     truth, seen = judged.truth, judged.seen
     dense = _DENSE_BYTES // (8 * max(seen.n_cols, 1)) if callable(judged.source) else _BATCH
     batch = max(1, min(_BATCH, dense)) if batch_size is None else check_int("batch_size", batch_size, 1)
-    blocks: list[dict[str, np.ndarray]] = []
-    kept: list[np.ndarray] = []
-    totals: dict[str, np.ndarray] = {}
-    known = np.empty(0, np.int64), max(judged.n_known, 1)
-    if any(metric.needs in (NOVELTY, POPULARITY) for metric in wanted):
-        known = (seen if seen.nnz else judged.history).likes.col_counts, known[1]
+    totals: dict[str, Any] = {metric.name: 0 for metric in wanted if metric.needs == EXPOSURE}
+    blocks: dict[str, list[np.ndarray]] = {m.name: [] for m in wanted if m.needs != EXPOSURE}
+    kept = [rows[:0]]
     dropped = n_interactions = 0
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch]
@@ -162,20 +159,23 @@ def figures(
             alive = np.flatnonzero(hidden.row_counts)
             part, hidden = part[alive], hidden.take_rows(alive)
         n_interactions += hidden.nnz
-        blocks.append(_block(wanted, judged, part, hidden, known, totals, n_jobs))
+        for name, values in _block(wanted, judged, part, hidden, n_jobs).items():
+            if name in totals:
+                totals[name] += values
+            else:
+                blocks[name].append(values)
         kept.append(part)
     warn_of_dropped(dropped, stacklevel=4)
-    everybody = np.concatenate(kept) if kept else np.empty(0, np.int64)
+    everybody = np.concatenate(kept)
     if len(everybody) == 0:
         what = f"test (shape {truth.shape}) holds no interaction"
         raise InputError(f"{what} outside train of the users asked for")
     counts = len(everybody), int(judged.cold[everybody].sum()), n_interactions
-    arrays = {m.name: np.concatenate([b[m.name] for b in blocks]) for m in wanted if m.needs != EXPOSURE}
-    if per_user:
-        return Evaluation(arrays, *counts), judged.named(everybody)
-    means = {name: mean_of_known(values) for name, values in arrays.items()}
+    each = {name: np.concatenate(values) for name, values in blocks.items()}
+    means = {name: mean_of_known(values) for name, values in each.items()}
     means |= {m.name: m.function(totals[m.name]) for m in wanted if m.needs == EXPOSURE}
-    return Evaluation({m.name: means[m.name] for m in wanted}, *counts)
+    in_order = {metric.name: means[metric.name] for metric in wanted}
+    return Evaluation(in_order, *counts), Evaluation(each, *counts), everybody
 
 
 def warn_of_dropped(n: int, stacklevel: int) -> None:
@@ -194,33 +194,29 @@ def without_known(hidden: CSR, known: CSR) -> tuple[CSR, int]:
 
 
 def _block(
-    wanted: list[Metric],
-    judged: Served,
-    users: np.ndarray,
-    truth: CSR,
-    known: tuple[np.ndarray, int],
-    totals: dict[str, np.ndarray],
-    n_jobs: int | None,
+    wanted: Sequence[Metric], judged: Served, users: np.ndarray, truth: CSR, n_jobs: int | None
 ) -> dict[str, np.ndarray]:
-    """Metrics of one batch of users; exposures are added to ``totals``. ``known``: item counts, n_users."""
+    """Metrics of one batch of users; of those of all users together the exposure that they are made of."""
     seen = judged.seen.take_rows(users)
     n = min(max((m.k for m in wanted if m.k is not None), default=0), seen.n_cols)
     answers = judged.answers(users)
     ids = judged.lists(answers if n else [], seen, n, n_jobs)
     lists = judge_trusted(ids, truth, n_jobs)
-    given: dict[str, tuple] = {LISTS: (lists,), NOVELTY: (lists, *known), POPULARITY: (lists, known[0])}
-    if any(m.needs == WHOLE for m in wanted):
+    given: dict[str, tuple] = {LISTS: (lists,)}
+    needs = {metric.needs for metric in wanted}
+    if needs & {NOVELTY, POPULARITY}:
+        given[POPULARITY] = lists, judged.known_by
+        given[NOVELTY] = lists, judged.known_by, max(judged.n_known, 1)
+    if WHOLE in needs:
         given[WHOLE] = (judged.outranked(answers, truth, seen, n_jobs),)
-    if any(m.needs == DISLIKES for m in wanted):
+    if DISLIKES in needs:
         given[DISLIKES] = (judge_trusted(ids, judged.disliked.take_rows(users), n_jobs),)
-    out = {}
-    for metric in wanted:
-        if metric.needs == EXPOSURE:
-            exposed = catalogue.exposure(lists, seen.n_cols, metric.k)
-            totals[metric.name] = totals.get(metric.name, 0) + exposed
-        else:
-            out[metric.name] = metric.function(*given[metric.needs], **metric.options)
-    return out
+    return {
+        m.name: catalogue.exposure(lists, seen.n_cols, m.k)
+        if m.needs == EXPOSURE
+        else m.function(*given[m.needs], **m.options)
+        for m in wanted
+    }
 
 
 def evaluate_segments(
@@ -295,7 +291,7 @@ def evaluate_segments(
         low, behind = 0 if k == 0 else lows[k - 1], lows[k] if k < len(lows) else None
         name = f"{low}+" if behind is None else f"{low}" if behind == low + 1 else f"{low}-{behind - 1}"
         part = replace(judged, truth=truth.where(group == k))
-        found[name] = figures(part, wanted, users_with_truth(part, None), n_jobs=n_jobs)
+        found[name] = figures(part, wanted, users_with_truth(part, None), n_jobs=n_jobs)[0]
     return found
 
 
