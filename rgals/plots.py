@@ -59,7 +59,7 @@ def _styled(models: Any) -> list[tuple[dict[str, Any], Any]]:
 def legend(ax: Any, **options: Any) -> None:
     """A legend, where anything has a name."""
     if ax.get_legend_handles_labels()[1]:
-        ax.legend(frameon=False, fontsize=9, **options)
+        ax.legend(**{"frameon": False, "fontsize": 9, **options})
 
 
 def _scale_by(ax: Any, values: Sequence[float] | np.ndarray) -> None:

@@ -13,13 +13,13 @@ import numpy as np
 
 from rgals.compare.report import LEVEL, Comparison, quality_table, rate_table, significance_table
 from rgals.files.atomic import atomic_file
-from rgals.plots import COLORS, mark_shares, new_figure
+from rgals.plots import COLORS, axes, legend, mark_shares, new_figure
 
 
 def draw(result: Comparison) -> Any:
     """A figure with two panels: quality against training time, and objective gaps against iterations."""
     figure = new_figure(13, 5.2)
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    left, right = map(axes, figure.subplots(1, 2, width_ratios=(3, 2)))
     order = sorted(result.rows, key=lambda row: row.method)
     color = {row.label: COLORS[i % len(COLORS)] for i, row in enumerate(order)}
     for row in result.rows:
@@ -35,9 +35,7 @@ def draw(result: Comparison) -> Any:
     left.xaxis.set_major_formatter("{x:g}")
     left.set_ylabel(f"validation {result.metric.upper()}")
     left.set_title(f"{result.name}, K={result.setting['K']}, {result.setting['machine']['threads']} threads")
-    left.grid(alpha=0.25)
-    if left.get_legend_handles_labels()[1]:
-        left.legend(fontsize=8, loc="lower right")
+    legend(left, loc="lower right", frameon=True)
     for label, found in result.objectives.items():
         objective = np.asarray(found["objective"])
         floor = objective.min()
@@ -52,19 +50,17 @@ def draw(result: Comparison) -> Any:
         right.plot(t[shown], gap[shown], "--" if "same_as" in found else "-", **style)
     right.set(yscale="log", xlabel="iterations or epochs", title="convergence of the objective")
     right.set_ylabel("objective minus its smallest value, relative")
-    right.grid(alpha=0.25)
-    if right.get_legend_handles_labels()[1]:
-        right.legend(fontsize=8)
+    legend(right)
     return figure
 
 
-def _html_table(header: list[str], rows: list[list[str]], mark_first: bool = False) -> str:
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    body = []
-    for i, row in enumerate(rows):
-        cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
-        body.append(f'<tr class="best">{cells}</tr>' if mark_first and i == 0 else f"<tr>{cells}</tr>")
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+def _html_table(header: list[str], rows: list[list[str]]) -> str:
+    head, *body = (
+        "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row)
+        for tag, row in [("th", header), *(("td", row) for row in rows)]
+    )
+    lines = "".join(f"<tr>{line}</tr>" for line in body)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
 
 
 def page(result: Comparison, svg: str) -> str:
@@ -78,13 +74,12 @@ def page(result: Comparison, svg: str) -> str:
     words["compiling"] = f"{result.compile_seconds:.1f}"
     shares = [row.cpu_share for row in result.rows if math.isfinite(row.cpu_share)]
     got = f" The timed runs got {min(shares, default=0):.0%} or more of the CPU time of their threads"
-    words["share"] = (
-        f"{got}; other work on the machine, and parts on one thread, lower this." if shares else ""
-    )
+    got += "; other work on the machine, and parts on one thread, lower this."
+    words["share"] = got if shares else ""
     parts = {name: html.escape(str(word)) for name, word in words.items()}
     errors = [f"{row.label}: {error}" for row in result.rows for error in row.errors]
     parts["failures"] = "".join(f"<li>{html.escape(one)}</li>" for one in errors)
-    parts["quality"] = _html_table(*quality_table(result), mark_first=True)
+    parts["quality"] = _html_table(*quality_table(result))
     parts["significance"] = _html_table(*significance_table(result))
     parts["rates"] = _html_table(*rate_table(result))
     form = resources.files("rgals.compare").joinpath("page.html").read_text(encoding="utf-8")
