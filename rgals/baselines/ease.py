@@ -11,7 +11,6 @@ from sklearn.utils import gen_batches
 from rgals.baselines.base import Baseline
 from rgals.files.archive import FileSpec
 from rgals.matrix.csr import CSR
-from rgals.matrix.validate import check_ids
 from rgals.matrix.weighting import AUTO, VALUES
 from rgals.model.file import ModelFormat, model_spec
 from rgals.model.state import Snapshot
@@ -20,7 +19,6 @@ from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
 from rgals.runtime.errors import InsufficientMemoryError, NumericalError
 from rgals.runtime.threads import blas_workers
 from rgals.scoring import require_lists, topk_dense
-from rgals.scoring._topk import is_matrix
 from rgals.training.data import dtype_name, weigh
 
 _BLOCK = 1 << 26  # bytes of the square matrix, or of scores, that are made at once
@@ -175,12 +173,12 @@ class EASE(Baseline):
         require_lists(len(queries), n, 4 + dtype.itemsize)
         ids, scores = np.empty((len(queries), n), np.int32), np.empty((len(queries), n), dtype)
         exclude, candidates, blocked = (filters[k] for k in ("exclude", "candidates", "exclude_items"))
-        each = is_matrix(candidates)  # candidates of each query
+        each = isinstance(candidates, CSR)  # candidates of each query
         closed = np.full(n_items, candidates is not None and not each)
         if closed.any():
-            closed[check_ids("candidates", candidates, n_items, "item")] = False
+            closed[candidates] = False
         if blocked is not None:
-            closed[check_ids("exclude_items", blocked, n_items, "item")] = True
+            closed[blocked] = True
         step = max(1, _BLOCK // (n_items * dtype.itemsize))
         for start in range(0, len(queries), step):  # of nobody, there is nothing to do
             rows = start, min(start + step, len(queries))
@@ -241,8 +239,7 @@ def _weights(X: CSR, reg: float | str, dtype: np.dtype) -> tuple[np.ndarray, flo
         square = A[part, part]
         square[...] = np.triu(square) + np.triu(square, 1).T
         A[part.stop :, part] = A[part, part.stop :].T
-    for part in gen_batches(n, _TILE):
-        A[part] *= scale
+    A *= scale
     np.fill_diagonal(A, 0.0)
     # Column j of B is a ridge regression on the other columns; what it leaves, by the Schur complement, is
     # 1 / P_jj - reg.
