@@ -151,8 +151,7 @@ def compare(  # type: ignore[misc]  # the overloads name no options
                     raise InputError(f"{path} is a file; out must be a folder")
             runner = Runner(split, chosen, place, K, seeds, metrics, effort, values, n_jobs, verbose)
             runner.run()
-            names = tuple(one.name for one in metrics)
-            found[key] = summarise(key, runner.journal.records, chosen, seeds, names, split.user_ids)
+            found[key] = summarise(key, runner)
             if out is not None and not effort.tune_only:
                 write(found[key], place)
     return found if many else next(iter(found.values()))

@@ -119,69 +119,62 @@ class Method:
         return " ".join(filter(None, parts))
 
 
-def _als(
-    name: str, label: str, loss: Callable[..., Loss], rule_of: type[Loss] | None, tuned: Tuned, **fixed: Any
-) -> Method:
+def _copies(thing: Any, tuned: Tuned, name: str, label: str, family: str, **how: Any) -> Method:
+    """A method whose runs are copies of an estimator; ``tuned`` are parameters of it or of its loss."""
+    own = thing.get_params()
+
+    def build(params: Params, K: int = 64, random_state: int = 0, n_jobs: int | None = None) -> Any:
+        changes: dict[str, Any] = {k if k in own else f"loss__{k}": v for k, v in params.items()}
+        changes |= {"K": K} if "K" in own else {}
+        return outside.copied(thing, changes, random_state, n_jobs)
+
+    ladders, start = {k: v for k, (v, _) in tuned.items()}, {k: v for k, (_, v) in tuned.items()}
+    return Method(name, label, family, build, ladders, start, **how)
+
+
+def _als(name: str, label: str, loss: Loss, tuned: Tuned, ruled: bool = True, **fixed: Any) -> Method:
     """A method by alternating least squares; ``tuned`` are parameters of the loss and ``reg``."""
-
-    def build(params: Params, **common: Any) -> RGALS:
-        own = {k: v for k, v in params.items() if k != "reg"}
-        return RGALS(loss=loss(**own), reg=params["reg"], n_iter=60, **fixed, **common)
-
-    known = None if rule_of is None else partial(rule, rule_of)
-    return Method(name, f"{label} (ALS)", "ALS", build, *_ladders_and_start(tuned), known, stops=True)
+    known = partial(rule, type(loss)) if ruled else None
+    model = RGALS(loss=loss, n_iter=60, **fixed)
+    return _copies(model, tuned, name, f"{label} (ALS)", "ALS", rule=known, stops=True)
 
 
 def _sgd(loss: str, label: str, score: str, **fixed: Any) -> Method:
     """A method by stochastic gradient descent, on cosines with a temperature or on inner products."""
     by_frequency = fixed.get("decay") == "frequency"
-    tuned = {"temperature": (_TEMPERATURE, 0.2), "lr": (_LR, 0.03)}
+    tuned: Tuned = {"temperature": (_TEMPERATURE, 0.2), "lr": (_LR, 0.03)}
     if score == "dot":
         fixed["temperature"] = 1.0
         tuned = {"lr": (_LR, 0.01), "weight_decay": (_DECAY, 1e-4)}
         if by_frequency:
             tuned = {"lr": (_LR, 0.03), "weight_decay": (_FREQUENCY, 0.06)}
-
-    def build(params: Params, **common: Any) -> SGDRanker:
-        return SGDRanker(loss=loss, n_epochs=200, score=score, **{**fixed, **params}, **common)
+    model = SGDRanker(loss=loss, n_epochs=200, score=score, **fixed)
 
     def known(train: Any, K: int) -> dict[str, float]:
         """What an `SGDRanker` takes by itself; the ridge from that of RG2, its second-order form."""
         degrees = train if isinstance(train, Degrees) else Degrees.of(train)
-        found = setting(build({}, K=K), degrees)
+        found = setting(clone(model).set_params(K=K), degrees)
         if by_frequency:
             found["weight_decay"] = _SOFTMAX_RIDGE * rule(RG2, train, K)["reg"]
         found["lr"] *= fixed.get("init_scale", 0.1) / 0.1  # steps as small as the factors
         return found
 
     name, label = loss if score == "cosine" else f"{loss}_dot", f"{label}, {score} (SGD)"
-    return Method(name, label, "SGD", build, *_ladders_and_start(tuned), known, stops=True)
-
-
-def _ladders_and_start(tuned: Tuned) -> tuple[dict[str, tuple[float, ...]], dict[str, float]]:
-    return {k: ladder for k, (ladder, _) in tuned.items()}, {k: start for k, (_, start) in tuned.items()}
-
-
-def _baseline(name: str, label: str, family: str, kind: type, tuned: Tuned, rule: Any) -> Method:
-    """A method that is fitted at once, without random choices; ``tuned`` are parameters of its class."""
-
-    def build(params: Params, n_jobs: int | None = None, **_: Any) -> Any:
-        return kind(**params, n_jobs=n_jobs)
-
-    return Method(name, label, family, build, *_ladders_and_start(tuned), rule, seeded=False)
+    return _copies(model, tuned, name, label, "SGD", rule=known, stops=True)
 
 
 _RG = {"alpha": (_SMALL, 0.05), "reg": (_REG, 0.1)}
 # At beta = 1 nothing holds the scores of what was not observed in the published form.
 _GRAMIAN = {**_RG, "beta": (_BETA[:-1], 0.5)}
 _PLAIN = {"alpha": (_ALPHA, 3.0), "reg": (_rungs(0.1, 1000), 50.0)}
+_RIDGE = {"reg": (_rungs(1, 7e5), 300.0)}
 _ALL = (
-    _als("rg2", "RG2", RG2, RG2, _RG),
-    _als("rgx", "RGx", RGX, RGX, {**_RG, "beta": (_BETA, 1.0)}),
-    _als("rgx_gramian", "RGx as published", partial(RGX, form="gramian"), RGX, _GRAMIAN),
-    _als("ials", "iALS", IALS, IALS, {"alpha0": (_SMALL, 0.1), "reg": (_REG, 0.01)}),
-    _als("wrmf", "WRMF, frequency-scaled", WRMF, WRMF, {"alpha": (_ALPHA, 7.0), "reg": (_REG, 0.01)}),
-    _als("wrmf_plain", "WRMF, plain ridge", WRMF, None, _PLAIN, reg_exponent=0.0),
+    _als("rg2", "RG2", RG2(), _RG),
+    _als("rgx", "RGx", RGX(), {**_RG, "beta": (_BETA, 1.0)}),
+    _als("rgx_gramian", "RGx as published", RGX(form="gramian"), _GRAMIAN),
+    _als("ials", "iALS", IALS(), {"alpha0": (_SMALL, 0.1), "reg": (_REG, 0.01)}),
+    _als("wrmf", "WRMF, frequency-scaled", WRMF(), {"alpha": (_ALPHA, 7.0), "reg": (_REG, 0.01)}),
+    _als("wrmf_plain", "WRMF, plain ridge", WRMF(), _PLAIN, ruled=False, reg_exponent=0.0),
     _sgd("softmax", "Softmax", "cosine"),
     _sgd("sampled_softmax", "Sampled softmax", "cosine", n_negatives=100),
     _sgd("bpr", "BPR", "cosine", n_negatives=10),
@@ -192,8 +185,8 @@ _ALL = (
     _sgd("bpr", "BPR", "dot", n_negatives=10),
     _sgd("bce", "BCE", "dot", n_negatives=10),
     _sgd("sparsemax", "Sparsemax", "dot", decay="frequency", init_scale=0.01),
-    _baseline("ease", "EASE", "closed form", EASE, {"reg": (_rungs(1, 7e5), 300.0)}, _ridge_of_ease),
-    _baseline("popularity", "Popularity", "counts", Popularity, {}, None),
+    _copies(EASE(), _RIDGE, "ease", "EASE", "closed form", rule=_ridge_of_ease, seeded=False),
+    _copies(Popularity(), {}, "popularity", "Popularity", "counts", seeded=False),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}
 DEFAULT = ("rg2", "rgx", "ials", "wrmf", "wrmf_plain", "softmax", "softmax_dot", "sampled_softmax", "bpr_dot")
@@ -203,7 +196,7 @@ def _of_loss(loss: Loss) -> Method:
     """A loss of somebody's own, by ALS: what its rule knows is tuned, from there on."""
     start = loss.defaults(Degrees.even(1000, 1000, 100_000), 64)
     tuned = {k: (_rungs(1e-5, 7e3), v) for k, v in start.items() if not k.endswith("_exponent")}
-    return _als(loss.name, loss.name, lambda **own: clone(loss).set_params(**own), type(loss), tuned)
+    return _als(loss.name, loss.name, loss, tuned)
 
 
 def _is_pair(given: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rgals.compare.methods import Method, params_text
-from rgals.compare.runner import unpacked
+from rgals.compare.runner import Runner, unpacked
 from rgals.metrics.significance import METHODS as TESTS
 from rgals.metrics.significance import Against, against
 from rgals.plots import SHARES
@@ -287,21 +287,16 @@ def _worth(row: Row, metric: str) -> tuple[float, float]:
     return tuple(math.inf if math.isnan(value) else -value for value in (measured, tuned))  # type: ignore[return-value]
 
 
-def summarise(
-    name: str,
-    records: dict[str, dict[str, Any]],
-    methods: Sequence[Method],
-    seeds: int,
-    metrics: tuple[str, ...],
-    user_ids: np.ndarray | None,
-) -> Comparison:
-    """Gather a comparison from the records of its journal. ``user_ids``: of all rows of the data."""
+def summarise(name: str, runner: Runner) -> Comparison:
+    """Gather a comparison from the records of its journal."""
+    records, methods = runner.journal.records, runner.methods
+    metrics, user_ids = tuple(metric.name for metric in runner.metrics), runner.split.user_ids
     timing = dict(records["timing"]["timing"]) if "timing" in records else {}
     limit = timing.pop("time_limit", math.nan)
     setting = {**records["setting"]["setting"], "machine": timing, "time_limit": limit}
     tuned = {m.name: records[f"tuned {m.key()}"] for m in methods}
     keys = {m.name: m.key(tuned[m.name]["params"]) for m in methods}
-    runs = {m: [records.get(f"run {key} {k}") for k in range(seeds)] for m, key in keys.items()}
+    runs = {m: [records.get(f"run {key} {k}") for k in range(runner.seeds)] for m, key in keys.items()}
     found = {m: [r for r in of_seeds if r is not None] for m, of_seeds in runs.items()}
     good = {m: [r for r in of_seeds if not r["error"]] for m, of_seeds in found.items()}
     peaks = {m: [max(v for _, v in r["curve"]) for r in of_seeds] for m, of_seeds in good.items()}
@@ -331,12 +326,12 @@ def summarise(
                 {k: values for k, values in users.items() if not np.isnan(values).all()},
             )
         )
-    rows.sort(key=lambda row: _worth(row, setting["metric"]))
+    rows.sort(key=lambda row: _worth(row, runner.metric))
     if user_ids is not None and "users" in records:
         user_ids = user_ids[unpacked(records["users"]["rows"]).astype(np.int64)]
     compiled = records.get("compile", {}).get("seconds", math.nan)
     objectives = _objectives(records, methods)
-    return Comparison(name, setting, setting["metric"], best, rows, objectives, compiled, metrics, user_ids)
+    return Comparison(name, setting, runner.metric, best, rows, objectives, compiled, metrics, user_ids)
 
 
 def _objectives(records: dict[str, dict[str, Any]], methods: Sequence[Method]) -> dict[str, dict[str, Any]]:
