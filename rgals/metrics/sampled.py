@@ -1,6 +1,6 @@
 """The sampled-negative protocol: each test item ranked among a few random others. For comparison only."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -8,19 +8,13 @@ from sklearn.utils import gen_batches
 
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import union
+from rgals.metrics._judged import Judged
 from rgals.metrics._served import served, users_with_truth
 from rgals.metrics._table import parse_all
 from rgals.runtime.checks import check_int, check_random_state
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 
 _BLOCK_BYTES = 1 << 26  # of gathered factors
-
-# What an item at a rank up to the cutoff is worth.
-_WORTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "hit_rate": lambda rank: np.ones(len(rank)),
-    "ndcg": lambda rank: 1.0 / np.log2(rank + 1.0),
-    "mrr": lambda rank: 1.0 / rank,
-}
 
 
 def evaluate_sampled(
@@ -93,10 +87,10 @@ def evaluate_sampled(
     >>> evaluate((P, Q), None, test, "hit_rate@10"), evaluate_sampled((P, Q), None, test, "hit_rate@10")
     ({'hit_rate@10': 0.0}, {'hit_rate@10': 1.0})
     """
-    wanted = [(metric.name, metric.kind, metric.k or 0) for metric in parse_all(metrics)]
-    for name, kind, _ in wanted:
-        if kind not in _WORTH:
-            raise ParameterError("metrics", name, "choose from hit_rate@k, ndcg@k and mrr@k")
+    wanted = parse_all(metrics)
+    for metric in wanted:
+        if metric.kind not in ("hit_rate", "ndcg", "mrr"):
+            raise ParameterError("metrics", metric.name, "choose from hit_rate@k, ndcg@k and mrr@k")
     check_int("n_negatives", n_negatives, 1)
     judged = served(model, train, test, "empty", columns)
     if not isinstance(judged.source, tuple):
@@ -118,8 +112,7 @@ def evaluate_sampled(
     hidden = truth.take_rows(rows)
     owner = np.repeat(rows, hidden.row_counts)
     rng = check_random_state(random_state)
-    rank = np.empty(hidden.nnz, np.int64)
-    missed = np.iinfo(rank.dtype).max
+    rank, missed = np.empty(hidden.nnz, np.int64), n_negatives + 2  # behind the last of those that are ranked
     block = max(1, _BLOCK_BYTES // (4 * Q.shape[1] * (n_negatives + 1)))
     for part in gen_batches(hidden.nnz, block):
         items = hidden.indices[part].astype(np.int64)
@@ -130,9 +123,11 @@ def evaluate_sampled(
         rank[part] = np.where(mine[:, 0] > -np.inf, 1 + ahead.sum(axis=1), missed)
     rank[judged.silent[owner]] = missed  # nothing is known about these users
     figures = {}
-    for name, kind, k in wanted:
-        worth = np.where(rank <= k, _WORTH[kind](rank), 0.0)
-        figures[name] = np.bincount(hidden.rows, worth, minlength=len(rows)) / hidden.row_counts
+    for metric in wanted:  # what a list is worth whose one relevant item is at each rank
+        hits = np.eye(missed, min(metric.options["k"], n_negatives + 1), dtype=bool)
+        worth = metric.function(Judged(np.empty(0), hits, np.ones(missed, int)), **metric.options)
+        of_users = np.bincount(hidden.rows, worth[rank - 1], minlength=len(rows))
+        figures[metric.name] = of_users / hidden.row_counts
     if per_user:
         return figures, judged.named(rows)
     return {name: float(values.mean()) for name, values in figures.items()}
