@@ -147,24 +147,39 @@ def figures(
     truth, seen = judged.truth, judged.seen
     dense = _DENSE_BYTES // (8 * max(seen.n_cols, 1)) if callable(judged.source) else _BATCH
     batch = max(1, min(_BATCH, dense)) if batch_size is None else check_int("batch_size", batch_size, 1)
+    needs = {metric.needs for metric in wanted}
+    n = min(max((m.k for m in wanted if m.k is not None), default=0), seen.n_cols)
     totals: dict[str, Any] = {metric.name: 0 for metric in wanted if metric.needs == EXPOSURE}
     blocks: dict[str, list[np.ndarray]] = {m.name: [] for m in wanted if m.needs != EXPOSURE}
     kept = [rows[:0]]
     dropped = n_interactions = 0
     for start in range(0, len(rows), batch):
-        part = rows[start : start + batch]
-        hidden, overlap = without_known(truth.take_rows(part), seen.take_rows(part))
+        users = rows[start : start + batch]
+        known = seen.take_rows(users)
+        hidden, overlap = without_known(truth.take_rows(users), known)
         if overlap:
             dropped += overlap
             alive = np.flatnonzero(hidden.row_counts)
-            part, hidden = part[alive], hidden.take_rows(alive)
+            users, hidden, known = users[alive], hidden.take_rows(alive), known.take_rows(alive)
         n_interactions += hidden.nnz
-        for name, values in _block(wanted, judged, part, hidden, n_jobs).items():
-            if name in totals:
-                totals[name] += values
+        kept.append(users)
+        answers = judged.answers(users)
+        ids = judged.lists(answers if n else [], known, n, n_jobs)
+        lists = judge_trusted(ids, hidden, n_jobs)
+        given: dict[str, tuple] = {LISTS: (lists,)}
+        if needs & {NOVELTY, POPULARITY}:
+            given[POPULARITY] = lists, judged.known_by
+            given[NOVELTY] = lists, judged.known_by, max(judged.n_known, 1)
+        if WHOLE in needs:
+            given[WHOLE] = (judged.outranked(answers, hidden, known, n_jobs),)
+        if DISLIKES in needs:
+            given[DISLIKES] = (judge_trusted(ids, judged.disliked.take_rows(users), n_jobs),)
+        for m in wanted:
+            if m.needs == EXPOSURE:
+                totals[m.name] += catalogue.exposure(lists, seen.n_cols, m.k)
             else:
-                blocks[name].append(values)
-        kept.append(part)
+                blocks[m.name].append(m.function(*given[m.needs], **m.options))
+        del answers  # scores are gone before the next are made
     warn_of_dropped(dropped, stacklevel=4)
     everybody = np.concatenate(kept)
     if len(everybody) == 0:
@@ -191,32 +206,6 @@ def without_known(hidden: CSR, known: CSR) -> tuple[CSR, int]:
     there = np.append(there, -1)  # a mark behind the last, never found
     clash = there[np.searchsorted(there[:-1], here)] == here
     return hidden.where(~clash), int(clash.sum())
-
-
-def _block(
-    wanted: Sequence[Metric], judged: Served, users: np.ndarray, truth: CSR, n_jobs: int | None
-) -> dict[str, np.ndarray]:
-    """Metrics of one batch of users; of those of all users together the exposure that they are made of."""
-    seen = judged.seen.take_rows(users)
-    n = min(max((m.k for m in wanted if m.k is not None), default=0), seen.n_cols)
-    answers = judged.answers(users)
-    ids = judged.lists(answers if n else [], seen, n, n_jobs)
-    lists = judge_trusted(ids, truth, n_jobs)
-    given: dict[str, tuple] = {LISTS: (lists,)}
-    needs = {metric.needs for metric in wanted}
-    if needs & {NOVELTY, POPULARITY}:
-        given[POPULARITY] = lists, judged.known_by
-        given[NOVELTY] = lists, judged.known_by, max(judged.n_known, 1)
-    if WHOLE in needs:
-        given[WHOLE] = (judged.outranked(answers, truth, seen, n_jobs),)
-    if DISLIKES in needs:
-        given[DISLIKES] = (judge_trusted(ids, judged.disliked.take_rows(users), n_jobs),)
-    return {
-        m.name: catalogue.exposure(lists, seen.n_cols, m.k)
-        if m.needs == EXPOSURE
-        else m.function(*given[m.needs], **m.options)
-        for m in wanted
-    }
 
 
 def evaluate_segments(
