@@ -2,7 +2,6 @@
 
 import base64
 import inspect
-import json
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -206,9 +205,8 @@ class Runner:
 
     def _one_machine(self) -> None:
         """Seconds that are compared come from one machine and one limit; tuning may be done anywhere."""
-        timing = {**machine(self.n_jobs), "time_limit": self.effort.time_limit}
-        now = json.loads(json.dumps(timing))
-        then = (self.journal.get("timing") or self.journal.add("timing", {"timing": timing}))["timing"]
+        now = {**machine(self.n_jobs), "time_limit": self.effort.time_limit}
+        then = (self.journal.get("timing") or self.journal.add("timing", {"timing": now}))["timing"]
         if then != now:
             found = "; ".join(f"{k}: {then.get(k)} then, {v} now" for k, v in now.items() if then.get(k) != v)
             problem = f"runs that were timed otherwise ({found}); choose another folder"

@@ -118,14 +118,11 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
     check_choice("cold", cold, COLD)
     if isinstance(model, type):
         raise InputTypeError(f"model is the class {model.__name__}; give {model.__name__}().fit(train)")
-    state = None
+    state: Any = None
     if hasattr(model, "_state"):
         model = copy(model)  # one fit, even while another thread refits
         state = model._state()
     source = source_of(model)
-    # A model without factors tells its size, too; a function does not.
-    told = source if state is None else (state.user_factors, state.item_factors)
-    n_users, n_items = map(len, told) if isinstance(told, tuple) else (None, None)
     known = None if train is None else given(train, columns, "train")
     # Ids of the rows and columns: the model's, or where it has none those of the training interactions.
     users: IdMap | None = None
@@ -143,9 +140,10 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         strange, own = unknown[1][:1].tolist()[0], items.labels[:1].tolist()[0]
         what = f"test: none of its items, for example {strange!r}, is known to the model, which knows {own!r}"
         raise InputError(f"{what}; give interactions with ids as in training")
-    n_users = len(users) if users is not None and n_users is None else n_users
-    n_items = len(items) if items is not None and n_items is None else n_items
-    sizes = n_users, n_items
+    # A model without factors tells its size, too; a function does not, but ids do.
+    told = source if state is None else (state.user_factors, state.item_factors)
+    told = told if isinstance(told, tuple) else (users, items)
+    sizes = [None if side is None else len(side) for side in told]
     # Of a fit that has laid it out, unknown users and items behind the others.
     if isinstance(laid_out, CSR) and all(n >= (m or 0) for n, m in zip(laid_out.shape, sizes)):
         truth = laid_out
@@ -154,17 +152,19 @@ def served(model: Any, train: Any, test: Any, cold: str, columns: Any = None) ->
         truth = as_csr(laid_out, name="test", n_rows=shape[0], n_cols=shape[1], dislikes=True)
     disliked = truth.where(truth.values < 0) if truth.has_dislikes else CSR.empty(*truth.shape)
     truth = truth.likes
-    n_users, n_items = n_users or truth.n_rows, n_items or truth.n_cols
+    n_users, n_items = (m or n for m, n in zip(sizes, truth.shape))
     seen = CSR.empty(n_users, n_items)
     if known is not None:
         matrix = left_out("train", *beside(known, users, items, name="train"), "the model does not know")
         seen = as_csr(matrix, name="train", n_rows=n_users, n_cols=n_items, dislikes=True)
-    history = state.seen if state is not None and state.seen is not None else seen
-    if cold == "popular" and history.nnz == 0:
-        raise ParameterError("cold", cold, "popular are the items of the training interactions; give train")
-    popular = history.likes.col_counts[:, None] if cold == "popular" else None
-    if popular is not None and state is not None and history is state.seen:
-        popular = state.popularity  # which may weigh them by age
+    own = getattr(state, "seen", None)
+    history, popular = seen if own is None else own, None
+    if cold == "popular":
+        if history.nnz == 0:
+            advice = "popular are the items of the training interactions; give train"
+            raise ParameterError("cold", cold, advice)
+        # Those of a model may be weighed by age.
+        popular = seen.likes.col_counts[:, None] if own is None else state.popularity
     nothing = np.ones(truth.n_rows, bool)
     nothing[:n_users] = history.row_counts == 0
     known_users = getattr(state, "known_users", None)
