@@ -257,8 +257,10 @@ class Comparison:
         return "\n".join(lines)
 
     def _tables(self) -> list[tuple[list[str], list[list[str]]]]:
-        if not any(row.curves or row.errors for row in self.rows):
-            return [_tuning_table(self)]
+        if not any(row.curves or row.errors for row in self.rows):  # only tuned
+            tuned = [(row, row.tuning["best"], row.tuning["trials"]) for row in self.rows]
+            body = [[row.label, _figure(best), str(trials), _tuned(row)] for row, best, trials in tuned]
+            return [(["method", f"validation {self.metric.upper()}", "trials", "parameters"], body)]
         return [quality_table(self), significance_table(self), rate_table(self)]
 
 
@@ -296,8 +298,8 @@ def summarise(name: str, runner: Runner) -> Comparison:
     setting = {**records["setting"]["setting"], "machine": timing, "time_limit": limit}
     tuned = {m.name: records[f"tuned {m.key()}"] for m in methods}
     keys = {m.name: m.key(tuned[m.name]["params"]) for m in methods}
-    runs = {m: [records.get(f"run {key} {k}") for k in range(runner.seeds)] for m, key in keys.items()}
-    found = {m: [r for r in of_seeds if r is not None] for m, of_seeds in runs.items()}
+    runs = {m: [f"run {key} {k}" for k in range(runner.seeds)] for m, key in keys.items()}
+    found = {m: [records[run] for run in of_seeds if run in records] for m, of_seeds in runs.items()}
     good = {m: [r for r in of_seeds if not r["error"]] for m, of_seeds in found.items()}
     peaks = {m: [max(v for _, v in r["curve"]) for r in of_seeds] for m, of_seeds in good.items()}
     best = max((float(np.mean(values)) for values in peaks.values() if values), default=0.0)
@@ -375,12 +377,6 @@ def _tuned(row: Row) -> str:
     elif not row.tuning["finished"]:
         notes.append("trials ran out")
     return text + (f" ({'; '.join(notes)})" if notes else "")
-
-
-def _tuning_table(result: Comparison) -> tuple[list[str], list[list[str]]]:
-    found = [(row, row.tuning["best"], row.tuning["trials"]) for row in result.rows]
-    body = [[row.label, _figure(best), str(trials), _tuned(row)] for row, best, trials in found]
-    return ["method", f"validation {result.metric.upper()}", "trials", "parameters"], body
 
 
 def quality_table(result: Comparison) -> tuple[list[str], list[list[str]]]:

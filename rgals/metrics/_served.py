@@ -53,16 +53,6 @@ class Served:
         """Of every user, whether the model's factors say nothing about them."""
         return self.cold & (self.needs_history | (np.arange(len(self.cold)) >= self.n_known))
 
-    @cached_property
-    def popularity(self) -> np.ndarray:
-        """Training interactions of every item."""
-        return self.history.likes.col_counts
-
-    @cached_property
-    def known_by(self) -> np.ndarray:
-        """Users who know each item, by what leaves the rankings or, where that is empty, by the history."""
-        return self.seen.likes.col_counts if self.seen.nnz else self.popularity
-
     def named(self, users: np.ndarray) -> np.ndarray:
         """Users by their ids, where the test set came with ids."""
         return users if self.user_ids is None else self.user_ids[users]

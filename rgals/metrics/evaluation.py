@@ -148,6 +148,8 @@ def figures(
     dense = _DENSE_BYTES // (8 * max(seen.n_cols, 1)) if callable(judged.source) else _BATCH
     batch = max(1, min(_BATCH, dense)) if batch_size is None else check_int("batch_size", batch_size, 1)
     needs = {metric.needs for metric in wanted}
+    counted = seen if seen.nnz else judged.history
+    known_by = counted.likes.col_counts if needs & {NOVELTY, POPULARITY} else None
     n = min(max((m.k for m in wanted if m.k is not None), default=0), seen.n_cols)
     totals: dict[str, Any] = {metric.name: 0 for metric in wanted if metric.needs == EXPOSURE}
     blocks: dict[str, list[np.ndarray]] = {m.name: [] for m in wanted if m.needs != EXPOSURE}
@@ -166,10 +168,8 @@ def figures(
         answers = judged.answers(users)
         ids = judged.lists(answers if n else [], known, n, n_jobs)
         lists = judge_trusted(ids, hidden, n_jobs)
-        given: dict[str, tuple] = {LISTS: (lists,)}
-        if needs & {NOVELTY, POPULARITY}:
-            given[POPULARITY] = lists, judged.known_by
-            given[NOVELTY] = lists, judged.known_by, max(judged.n_known, 1)
+        given: dict[str, tuple] = {LISTS: (lists,), POPULARITY: (lists, known_by)}
+        given[NOVELTY] = lists, known_by, max(judged.n_known, 1)
         if WHOLE in needs:
             given[WHOLE] = (judged.outranked(answers, hidden, known, n_jobs),)
         if DISLIKES in needs:
@@ -260,7 +260,8 @@ def evaluate_segments(
     wanted = parse_all(metrics)
     check_choice("by", by, ("activity", "popularity"))
     judged = served(model, train, test, cold, columns)
-    if not judged.popularity.any():
+    popularity = judged.history.likes.col_counts
+    if not popularity.any():
         raise InputError("there are no training interactions to count by; give train")
     hidden, dropped = without_known(judged.truth, judged.seen)
     warn_of_dropped(dropped, stacklevel=3)
@@ -271,7 +272,7 @@ def evaluate_segments(
     if by == "activity":
         side, known, places = 0, judged.history.row_counts, truth.rows
     else:
-        side, known, places = 1, judged.popularity, truth.indices
+        side, known, places = 1, popularity, truth.indices
     counts = np.append(known, np.zeros(truth.shape[side] - len(known), np.int64))
     lows = _lows(bins, counts, counts) if side else _lows(bins, counts[rows], np.ones(len(rows)))
     group = np.searchsorted(lows, counts, side="right")[places]

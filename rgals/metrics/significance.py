@@ -290,6 +290,5 @@ def compare(
     rows = []
     for name, found in against(values, reference, method, **options).items():
         interval = bootstrap_interval(values[name] - values[reference], **options)
-        tests = found.p_value, found.corrected, found.effect
-        rows.append(Comparison(name, mean_of_known(values[name]), found.difference, interval, *tests))
+        rows.append(Comparison(name, mean_of_known(values[name]), interval=interval, **vars(found)))
     return rows
