@@ -9,8 +9,7 @@ from instruments.harness import python
 from kernels.test_compile import package
 
 from rgals import warm
-from rgals.cli import main
-from rgals.cli import warmup as command
+from rgals.cli import about, main
 from rgals.kernels import rows
 from rgals.runtime.errors import RgalsError
 
@@ -117,7 +116,7 @@ def test_the_command_says_what_and_whereto(monkeypatch, capsys):
     def done(*, n_jobs=None, verbose=0):
         return warm.Warmup("/a/folder", {"one": 1.25})
 
-    monkeypatch.setattr(command, "warmup", done)
+    monkeypatch.setattr(about, "warmup", done)
     assert main(["warmup"]) == 0
     out = capsys.readouterr().out
     assert out.endswith("1 functions compiled; the cache is /a/folder\n")

@@ -1,27 +1,30 @@
 """The command line: ``rgals COMMAND``, as `COMMANDS` lists them.
 
-A command is a module with ``configure(parser)`` and ``run(args) -> int``; adding one is that module and its
-place in `COMMANDS`. Results go to standard output, everything else to standard error.
+A command is a function, decorated with its arguments, whose docstring is its help. Results go to standard
+output, everything else to standard error.
 """
 
 import argparse
 import functools
+import inspect
 import io
 import os
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
-from rgals.cli import compare, convert, demo, evaluate, fit, info, metrics, paper, recommend, tune, warmup
+from rgals.cli import about, compare, demo, fit, paper, saved
+from rgals.cli._options import Command, declare
 from rgals.runtime.errors import RgalsError
 from rgals.runtime.version import __version__
 
-COMMANDS: dict[str, ModuleType] = {
-    module.__name__.rpartition(".")[2]: module
-    for module in (demo, convert, fit, info, evaluate, metrics, recommend, compare, paper, tune, warmup)
+COMMANDS = {
+    each.name: each
+    for module in (demo, fit, saved, compare, paper, about)
+    for each in vars(module).values()
+    if isinstance(each, Command)
 }
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -39,14 +42,14 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"rgals {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, module in COMMANDS.items():
-        summary, _, details = (module.__doc__ or "").partition("\n")
+    for name, command in COMMANDS.items():
+        summary, _, details = inspect.cleandoc(command.run.__doc__ or "").partition("\n")
         about: dict[str, Any] = {"description": summary, "epilog": details.strip()}
-        command = commands.add_parser(name, help=summary.rstrip("."), formatter_class=layout, **about)
-        module.configure(command)
-        command.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
-        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        command.set_defaults(run=module.run, usage_error=command.error)
+        added = commands.add_parser(name, help=summary.rstrip("."), formatter_class=layout, **about)
+        declare(added, command.arguments)
+        added.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
+        added.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        added.set_defaults(run=command.run, usage_error=added.error)
     return parser
 
 
@@ -70,9 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: _say(f"warning: {message}")
-            code = args.run(args)
+            args.run(args)
         sys.stdout.flush()
-        return code
+        return OK
     except KeyboardInterrupt:
         _say("interrupted")
         return INTERRUPTED

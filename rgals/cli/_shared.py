@@ -5,14 +5,17 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from rgals.baselines import EASE, Popularity
+from rgals.cli._options import Argument, Heading, param, parameters
+from rgals.compare import Effort
 from rgals.datasets import IdMap, Interactions, read_interactions
 from rgals.datasets.given import Given
 from rgals.datasets.given import given as dataset_given
@@ -24,24 +27,67 @@ from rgals.runtime.errors import InputError, ModelFileError, ParameterError
 from rgals.runtime.lazy import optional
 from rgals.sgd import SGDRanker
 
-#: A parameter that a command takes as an option: its name, type, place holder and help.
-Option = tuple[str, Callable[[str], Any], str, str]
-JOBS: Option = ("n_jobs", int, "N", "threads; all if not given")
-VALUES: Option = ("values", str, "KIND", "what a value weighs: auto, raw, log1p, binary or bm25")
-#: Options of `rgals.compare.Effort`.
-EFFORT: tuple[Option, ...] = (
-    ("max_trials", int, "N", "fits to tune a method"),
-    ("time_limit", float, "S", "training seconds of a fit"),
-    ("validation_users", int, "N", "watch so many users instead of all, on large data"),
-)
 
-_COLUMNS = {"user": "users: a name, or a position from 0", "item": "items"}
-_COLUMNS |= {"value": "ratings, counts or weights", "timestamp": "times"}
-_READ: tuple[Option, ...] = (
-    ("min_value", float, "V", "keep values >= V as positives of weight 1"),
-    ("delimiter", str, "D", "field separator, for example '::'; found if not given"),
-    ("encoding", str, "NAME", "of a text file"),
-    ("dislike_below", float, "V", "values < V are dislikes, for losses with dislikes=true"),
+def value_of(text: str) -> Any:
+    """None, a truth value, a number or the text itself."""
+    words = {"none": None, "true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def _column(text: str) -> str | int:
+    """Column of a file as given on the command line: a name, or a position from 0."""
+    return int(text) if text.isascii() and text.isdigit() else text
+
+
+JOBS = "n_jobs N", "threads; all if not given", int
+VALUES = "values KIND", "what a value weighs: auto, raw, log1p, binary or bm25"
+_fit, _effort, _read = (partial(param, function) for function in (RGALS, Effort, read_interactions))
+#: Options of `RGALS` except the loss.
+FIT = (
+    _fit("K N", "number of factors"),
+    _fit("reg R", "strength of the regularisation; auto follows the data", value_of),
+    _fit("reg_exponent NU", "1 scales it with the weight of a row, 0 is plain"),
+    _fit(*VALUES),
+    _fit("n_iter N", "iterations; auto ends when the objective settles", value_of),
+    _fit("init NAME", "start: auto, random or spectral"),
+    _fit("readout_exponent E", "items' factors times their popularity to this power, after the fit"),
+    _fit("hard_negatives GAMMA", "weight of pairs that scores put first: 0.5 to 4 where K is small", float),
+    _fit("solver NAME", "auto, exact, pcg, svd or dense"),
+    _fit("dtype TYPE", "float32 or float64"),
+    _fit("half_life T", "time in which an interaction loses half of its weight, such as 90d", value_of),
+    _fit("feature_reg R", "strength of the regularisation of the features' weights", value_of),
+    _fit("tol T", "stop when the objective falls by less than this share"),
+    _fit(*JOBS),
+    _fit("random_state N", "random state, for a result that can be repeated", int),
+)
+EFFORT = (
+    _effort("max_trials N", "fits to tune a method"),
+    _effort("time_limit S", "training seconds of a fit"),
+    _effort("validation_users N", "watch so many users instead of all, on large data", int),
+)
+#: Where roles are; `rgals convert` has these alone.
+COLUMNS = (
+    _read("user COLUMN", "column of users: a name, or a position from 0", _column),
+    _read("item COLUMN", "column of items", _column),
+    _read("value COLUMN", "column of ratings, counts or weights", _column),
+)
+_FORMS = "DATA: npz, csv, tsv, jsonl, '::', .inter, parquet; columns with usual names are found."
+#: How a data file is to be read; see `read_data`.
+READING: tuple[Argument | Heading, ...] = (
+    Heading("reading", _FORMS),
+    *COLUMNS,
+    _read("timestamp COLUMN", "column of times", _column),
+    _read("min_value V", "keep values >= V as positives of weight 1", float),
+    _read("delimiter D", "field separator, for example '::'; found if not given"),
+    _read("encoding NAME", "of a text file"),
+    _read("dislike_below V", "values < V are dislikes, for losses with dislikes=true", float),
+    _read("duplicates", "what a repeated pair becomes", DUPLICATES),
+    _read("header", "the first line holds names (default: found)"),
 )
 
 
@@ -50,42 +96,15 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def tell(args: argparse.Namespace, text: str) -> None:
+    """Print a message unless ``--quiet`` is given."""
+    if not args.quiet:
+        say(text)
+
+
 def progress(args: argparse.Namespace) -> int:
     """Verbosity of long work: a bar where somebody watches."""
     return int(sys.stderr.isatty() and not args.quiet)
-
-
-def column(text: str) -> str | int:
-    """Column of a file as given on the command line: a name, or a position from 0."""
-    return int(text) if text.isascii() and text.isdigit() else text
-
-
-def add_options(parser: Any, function: Callable[..., Any], options: Iterable[Option]) -> None:
-    """Options for parameters of a function, which has the defaults; `given` collects them."""
-    parameters = inspect.signature(function).parameters
-    for name, kind, metavar, text in options:
-        default = parameters[name].default
-        if default is not None:
-            text += f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"
-        flag = {"n_jobs": "jobs", "random_state": "seed"}.get(name, name.replace("_", "-"))
-        parser.add_argument(f"--{flag}", dest=name, type=kind, metavar=metavar, help=text)
-
-
-def given(args: argparse.Namespace, options: Iterable[Option]) -> dict[str, Any]:
-    """Those of the options of `add_options` that were given, by the names of the parameters."""
-    return {name: getattr(args, name) for name, *_ in options if getattr(args, name) is not None}
-
-
-def add_read_options(parser: argparse.ArgumentParser) -> None:
-    """Options that say how a data file is to be read; see `read_data`."""
-    forms = "DATA: npz, csv, tsv, jsonl, '::', .inter, parquet; columns with usual names are found."
-    group = parser.add_argument_group("reading", forms)
-    for name, text in _COLUMNS.items():
-        group.add_argument(f"--{name}-column", type=column, metavar="COLUMN", help=f"column of {text}")
-    add_options(group, read_interactions, _READ)
-    group.add_argument("--duplicates", choices=DUPLICATES, help="what a repeated pair becomes (default: sum)")
-    header = "the first line holds names (default: found)"
-    group.add_argument("--header", action=argparse.BooleanOptionalAction, help=header)
 
 
 def load(path: str) -> Any:
@@ -100,11 +119,8 @@ def load(path: str) -> Any:
 
 
 def read_data(args: argparse.Namespace, path: str | None = None, *, stores: bool = False) -> Any:
-    """Read the data file of a command with the options of `add_read_options`; ``stores`` opens them, too."""
-    path = args.data if path is None else path
-    options = {name: getattr(args, f"{name}_column") for name in _COLUMNS}
-    options |= {"duplicates": args.duplicates, "header": args.header}
-    options = {name: value for name, value in options.items() if value is not None} | given(args, _READ)
+    """Read the data file of a command with the options of `READING`; ``stores`` opens them, too."""
+    path, options = args.data if path is None else path, parameters(args, read_interactions)
     if os.path.isdir(path) and (options or not stores):
         how = "`rgals fit` alone takes a store, without options of reading, which `rgals convert` takes"
         raise InputError(f"{path} is a folder: {how}")
@@ -125,37 +141,6 @@ def read_table(path: str) -> Any:
         return (pandas.read_parquet if path.endswith(".parquet") else pandas.read_csv)(path)
     except ValueError as error:  # as those of pandas, of pyarrow and of decoding are
         raise InputError(f"{path} cannot be read as a table of features: {error}") from error
-
-
-def value_of(text: str) -> Any:
-    """None, a truth value, a number or the text itself."""
-    words = {"none": None, "true": True, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text
-
-
-#: Options of `RGALS` except the loss.
-FIT: tuple[Option, ...] = (
-    ("K", int, "N", "number of factors"),
-    ("reg", value_of, "R", "strength of the regularisation; auto follows the data"),
-    ("reg_exponent", float, "NU", "1 scales it with the weight of a row, 0 is plain"),
-    VALUES,
-    ("n_iter", value_of, "N", "iterations; auto ends when the objective settles"),
-    ("init", str, "NAME", "start: auto, random or spectral"),
-    ("readout_exponent", float, "E", "items' factors times their popularity to this power, after the fit"),
-    ("hard_negatives", float, "GAMMA", "weight of pairs that scores put first: 0.5 to 4 where K is small"),
-    ("solver", str, "NAME", "auto, exact, pcg, svd or dense"),
-    ("dtype", str, "TYPE", "float32 or float64"),
-    ("half_life", value_of, "T", "time in which an interaction loses half of its weight, such as 90d"),
-    ("feature_reg", value_of, "R", "strength of the regularisation of the features' weights"),
-    ("tol", float, "T", "stop when the objective falls by less than this share"),
-    JOBS,
-    ("random_state", int, "N", "random state, for a result that can be repeated"),
-)
 
 
 def parse_loss(text: str) -> Loss:

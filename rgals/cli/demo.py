@@ -1,15 +1,4 @@
-"""Fit every loss on one data set and compare their rankings.
-
-For example:
-  rgals demo
-  rgals demo --data ratings.csv --min-value 4
-  rgals demo --data ml-1m.npz --min-value 3 --K 128 --n-iter 20
-
-Without --data it runs on generated interactions with clusters of taste and skewed popularity. A fifth of
-every user's interactions is kept apart (or what the file marks as its test part) and must be found again.
-What is not given follows from the shape and density of the data. Seconds are those of the fit, without
-compilation.
-"""
+"""The command that shows what there is."""
 
 import argparse
 import time
@@ -19,6 +8,7 @@ import numpy as np
 
 from rgals.baselines import Popularity
 from rgals.cli import _shared as shared
+from rgals.cli._options import Heading, arg, command, parameters
 from rgals.datasets import Interactions, make_implicit
 from rgals.datasets.ids import Positions
 from rgals.estimator import RGALS
@@ -30,35 +20,44 @@ METRICS = ("ndcg@10", "recall@20", "mrr@10")
 HELD_OUT = 0.2
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    add = parser.add_argument
-    add("--data", metavar="FILE", help="interactions; generated if not given")
-    add("--loss", action="append", metavar="LOSS", help="a loss to fit; may be repeated (default: all four)")
-    add("--user", metavar="ID", help="whose recommendations are shown (default: any)")
-    add("-n", type=int, default=10, metavar="N", help="how many are shown (default: 10)")
-    shared.add_options(parser.add_argument_group("fitting"), RGALS, shared.FIT)
-    shared.add_read_options(parser)
+@command(
+    "demo",
+    arg("--data FILE", "interactions; generated if not given"),
+    arg("--loss LOSS", "a loss to fit; may be repeated (default: all four)", action="append"),
+    arg("--user ID", "whose recommendations are shown (default: any)"),
+    arg("-n N", "how many are shown (default: 10)", type=int, default=10),
+    Heading("fitting"),
+    *shared.FIT,
+    *shared.READING,
+)
+def run_demo(args: argparse.Namespace) -> None:
+    """Fit every loss on one data set and compare their rankings.
 
+    For example:
+      rgals demo
+      rgals demo --data ratings.csv --min-value 4
+      rgals demo --data ml-1m.npz --min-value 3 --K 128 --n-iter 20
 
-def run(args: argparse.Namespace) -> int:
-    """Split, fit, measure, print the table and one user's recommendations."""
+    Without --data it runs on generated interactions with clusters of taste and skewed popularity. A fifth of
+    every user's interactions is kept apart (or what the file marks as its test part) and must be found again.
+    What is not given follows from the shape and density of the data. Seconds are those of the fit, without
+    compilation.
+    """
     losses = [shared.parse_loss(text) for text in args.loss or ("rg2", "rgx", "ials", "wrmf")]
-    parameters = {"random_state": 0, **shared.given(args, shared.FIT)}
+    how = {"random_state": 0, **parameters(args, RGALS)}
     name = "Generated data" if args.data is None else args.data
     data = make_implicit(random_state=0) if args.data is None else shared.read_data(args)
-    how = "as the data mark it"
+    held_out = "as the data mark it"
     if data.split is None or not data.test.nnz:
         ratios = np.array([1 - HELD_OUT, HELD_OUT])
         data = data.replace(split=random_parts(data.matrix, ratios, np.random.RandomState(0)))
-        how = "a random fifth of every user's"
+        held_out = "a random fifth of every user's"
     print(f"{name}: {data.n_users:,} users, {data.n_items:,} items, {data.nnz:,} interactions")
-    print(f"Fitted to {data.train.nnz:,}, measured on {data.test.nnz:,} held out ({how})", flush=True)
-    if not args.quiet:
-        shared.say("Preparing the compiled code (takes longer the first time) ...")
+    print(f"Fitted to {data.train.nnz:,}, measured on {data.test.nnz:,} held out ({held_out})", flush=True)
+    shared.tell(args, "Preparing the compiled code (takes longer the first time) ...")
     train, test = small()
     for loss in losses:  # compiles, or loads from the cache, everything that is timed later
-        model = RGALS(loss=type(loss)(**loss.get_params()), **{**parameters, "n_iter": 1}).fit(train)
+        model = RGALS(loss=type(loss)(**loss.get_params()), **{**how, "n_iter": 1}).fit(train)
         evaluate(model, train, test, metrics=METRICS)
         if "item_exponent" in loss.get_params():  # by which "auto" weighs the items of larger data
             model.set_params(loss__item_exponent=-0.1).fit(train)
@@ -66,9 +65,8 @@ def run(args: argparse.Namespace) -> int:
     rows: list[list[Any]] = [["popularity", None, *_measure(Popularity().fit(data.train), data), None]]
     fitted: list[tuple[float, RGALS]] = []
     for loss in losses:
-        if not args.quiet:
-            shared.say(f"Fitting {loss!r} ...")
-        model = RGALS(loss=loss, verbose=shared.progress(args), **parameters)
+        shared.tell(args, f"Fitting {loss!r} ...")
+        model = RGALS(loss=loss, verbose=shared.progress(args), **how)
         started = time.perf_counter()
         model.fit(data.train, user_ids=data.user_ids, item_ids=data.item_ids)
         seconds = time.perf_counter() - started
@@ -84,7 +82,6 @@ def run(args: argparse.Namespace) -> int:
     print("\n" + shared.table(rows, ("method", "settings", *METRICS, "fit s")))
     _, best = max(fitted, key=lambda pair: pair[0])
     print("\n" + _one_user(args, data, best))
-    return 0
 
 
 def _measure(model: Any, data: Interactions) -> list[float]:

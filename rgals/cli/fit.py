@@ -1,59 +1,86 @@
-"""Fit a model to a file of interactions and save it.
-
-For example:
-  rgals fit ratings.csv -o model.npz
-  rgals fit ratings.dat --min-value 4 --K 128 --loss ials:alpha0=0.05 -o model.npz
-  rgals fit ratings.csv --hold-out 0.2 --held-out test.npz --seed 0 -o model.npz
-  rgals evaluate model.npz test.npz
-  rgals fit ratings.csv --half-life 90d --item-features items.csv -o model.npz
-  rgals fit ratings.csv --dislike-below 3 --loss ials:dislikes=true -o model.npz
-
-A loss is NAME or NAME:PARAMETER=VALUE,... with NAME rg2, rgx, wrmf or ials. Where DATA marks a test or
-validation part, only the training part is fitted (--all fits everything). Tables of features have a column
-user or item; numbers are standardised, every other column becomes a column for each of its values.
-"""
+"""Commands that make something of files of interactions: a store, a model, a tuned model."""
 
 import argparse
 import time
+from typing import Any
 
 from rgals.cli import _shared as shared
+from rgals.cli._options import Heading, arg, command, param, parameters
+from rgals.datasets import read_interactions
+from rgals.datasets.convert import MERGES, convert
 from rgals.estimator import RGALS
-from rgals.model_selection import split_interactions
+from rgals.model_selection import PROTOCOLS, Search, split_interactions, tune
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.training.checkpoint import Checkpoint
 
-_STOPPING: tuple[shared.Option, ...] = (
-    ("metric", str, "METRIC", "what is watched"),
-    ("patience", int, "N", "iterations to wait"),
+
+@command(
+    "convert",
+    arg("SOURCES", "files and folders of interactions", nargs="+", metavar="SOURCE"),
+    arg("-o --output FOLDER", "the store to be made", required=True),
+    param(convert, "memory SIZE", "memory that the process may take, such as 800MB or 8GB"),
+    param(convert, "min_value V", "keep values >= V as positives of weight 1", float),
+    param(convert, "delimiter D", "field separator of text files; found if not given"),
+    param(convert, "encoding NAME", "of text files"),
+    param(convert, "duplicates", "what a repeated pair becomes", MERGES),
+    param(convert, "binarize", "every kept value is 1, however often a pair occurs"),
+    param(convert, "header", "the first line holds names (default: found)"),
+    *shared.COLUMNS,
 )
+def run_convert(args: argparse.Namespace) -> None:
+    """Write interactions of any size to a store, from which they are fitted without being held in memory.
+
+    For example:
+      rgals convert events.parquet -o data.rgals
+      rgals convert logs/ -o data.rgals --memory 4GB --user-column who --item-column what
+      rgals fit data.rgals -o model.npz
+
+    SOURCE: parquet or text files, or folders of them. Needs pyarrow. What ends before leaves nothing.
+    """
+    columns, progress = parameters(args, read_interactions), bool(shared.progress(args))
+    how = {"columns": columns, "progress": progress, **parameters(args, convert)}
+    store = convert(args.sources, args.output, **how)
+    users, items = store.shape
+    shared.tell(args, f"{users:,} users, {items:,} items, {store.nnz:,} interactions in {args.output}")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    add = parser.add_argument
-    add("data", metavar="DATA", help="file of interactions, or a store of `rgals convert`")
-    add("-o", "--output", required=True, metavar="FILE", help="where the model goes (npz)")
-    add("--loss", default="rg2", metavar="LOSS", help="rg2, rgx, wrmf, ials, with parameters (default: rg2)")
-    add("--all", action="store_true", help="fit every interaction, whatever DATA marks as test")
-    add("--hold-out", type=float, metavar="SHARE", help="keep this share of every user apart")
-    add("--held-out", metavar="FILE", help="where that share goes (npz)")
-    shared.add_options(parser.add_argument_group("fitting"), RGALS, shared.FIT)
-    beside = parser.add_argument_group("features", "csv or parquet; users and items need not be in DATA.")
-    for side in ("user", "item"):
-        beside.add_argument(f"--{side}-features", metavar="FILE", help=f"what is known of {side}s besides")
-    keep = parser.add_argument_group("checkpoints", "The same command goes on from where a killed one was.")
-    keep.add_argument("--checkpoint", metavar="FOLDER", help="write into this folder how far the fit is")
-    between = "iterations between two checkpoints (default: 1)"
-    keep.add_argument("--checkpoint-every", type=int, metavar="N", help=between)
-    stop = parser.add_argument_group("early stopping")
-    rises = "stop when held-out quality no longer rises"
-    stop.add_argument("--early-stopping", action="store_true", help=rises)
-    shared.add_options(stop, RGALS, _STOPPING)
-    shared.add_read_options(parser)
+@command(
+    "fit",
+    arg("DATA", "file of interactions, or a store of `rgals convert`"),
+    arg("-o --output FILE", "where the model goes (npz)", required=True),
+    arg("--loss LOSS", "rg2, rgx, wrmf, ials, with parameters (default: rg2)", default="rg2"),
+    arg("--all", "fit every interaction, whatever DATA marks as test"),
+    arg("--hold-out SHARE", "keep this share of every user apart", type=float),
+    arg("--held-out FILE", "where that share goes (npz)"),
+    Heading("fitting"),
+    *shared.FIT,
+    Heading("features", "csv or parquet; users and items need not be in DATA."),
+    arg("--user-features FILE", "what is known of users besides"),
+    arg("--item-features FILE", "what is known of items besides"),
+    Heading("checkpoints", "The same command goes on from where a killed one was."),
+    arg("--checkpoint FOLDER", "write into this folder how far the fit is"),
+    arg("--checkpoint-every N", "iterations between two checkpoints (default: 1)", type=int),
+    Heading("early stopping"),
+    arg("--early-stopping", "stop when held-out quality no longer rises"),
+    param(RGALS, "metric METRIC", "what is watched"),
+    param(RGALS, "patience N", "iterations to wait"),
+    *shared.READING,
+)
+def run_fit(args: argparse.Namespace) -> None:
+    """Fit a model to a file of interactions and save it.
 
+    For example:
+      rgals fit ratings.csv -o model.npz
+      rgals fit ratings.dat --min-value 4 --K 128 --loss ials:alpha0=0.05 -o model.npz
+      rgals fit ratings.csv --hold-out 0.2 --held-out test.npz --seed 0 -o model.npz
+      rgals evaluate model.npz test.npz
+      rgals fit ratings.csv --half-life 90d --item-features items.csv -o model.npz
+      rgals fit ratings.csv --dislike-below 3 --loss ials:dislikes=true -o model.npz
 
-def run(args: argparse.Namespace) -> int:
-    """Read, fit, save."""
+    A loss is NAME or NAME:PARAMETER=VALUE,... with NAME rg2, rgx, wrmf or ials. Where DATA marks a test or
+    validation part, only the training part is fitted (--all fits everything). Tables of features have a
+    column user or item; numbers are standardised, every other column becomes a column for each of its values.
+    """
     if (args.hold_out is None) != (args.held_out is None):
         raise InputError("--hold-out SHARE and --held-out FILE belong together")
     if args.hold_out is not None and not 0 < args.hold_out < 1:
@@ -68,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     shared.check_output(args.output, args.held_out, *read)
     if args.held_out is not None:
         shared.check_output(args.held_out, *read)
-    how = {"early_stopping": args.early_stopping, **shared.given(args, (*shared.FIT, *_STOPPING))}
+    how = {"early_stopping": args.early_stopping, **parameters(args, RGALS)}
     model = RGALS(loss=shared.parse_loss(args.loss), verbose=shared.progress(args), **how)
     data = shared.read_data(args, stores=True)
     train, validation, held_out = data, None, None
@@ -78,11 +105,10 @@ def run(args: argparse.Namespace) -> int:
         part = f"its training part, {train.nnz:,} of {data.nnz:,} interactions"
         shared.say(f"{args.data} comes with a split: fitting {part}")
     if args.hold_out is not None:
-        seed = 0 if args.random_state is None else args.random_state
-        train, held_out = split_interactions(train, (1 - args.hold_out, args.hold_out), random_state=seed)
-    if not args.quiet:
-        users, items = data.shape
-        shared.say(f"{users:,} users, {items:,} items, {train.nnz:,} interactions to fit")
+        shares, seed = (1 - args.hold_out, args.hold_out), how.get("random_state", 0)
+        train, held_out = split_interactions(train, shares, random_state=seed)
+    users, items = data.shape
+    shared.tell(args, f"{users:,} users, {items:,} items, {train.nnz:,} interactions to fit")
     started = time.perf_counter()
     tables = {"user_features": args.user_features, "item_features": args.item_features}
     features = {name: shared.read_table(path) for name, path in tables.items() if path is not None}
@@ -91,8 +117,84 @@ def run(args: argparse.Namespace) -> int:
     if held_out is not None:
         held_out.save(args.held_out)
     model.save(args.output)
-    if not args.quiet:
-        last = model.history_[-1]
-        done = f"{model.n_iter_} iterations ({model.solver_}), objective {last['objective']:.6g}"
-        shared.say(f"{model!r}\n{done}, {seconds:.1f} s with compilation, saved to {args.output}")
-    return 0
+    last = model.history_[-1]
+    done = f"{model.n_iter_} iterations ({model.solver_}), objective {last['objective']:.6g}"
+    shared.tell(args, f"{model!r}\n{done}, {seconds:.1f} s with compilation, saved to {args.output}")
+
+
+@command(
+    "tune",
+    arg("DATA", "file of interactions"),
+    arg("-o --output FILE", "where the model goes (npz)", required=True),
+    arg(
+        "--loss LIST",
+        "of rg2, rgx, wrmf, ials, separated by commas; one alone may have parameters (default: rg2)",
+        default="rg2",
+    ),
+    arg("--K LIST", "number of factors, ascending ones to try while they pay (64,128,256), or auto"),
+    arg(
+        "--space NAME=V",
+        "range LOW:HIGH, choices A,B,C or one value of a parameter; may be repeated",
+        action="append",
+        default=[],
+    ),
+    param(tune, "budget B", "in default fits, evaluation and refit included", float),
+    param(tune, "protocol NAME", "training, validation and test parts; one of " + "; ".join(PROTOCOLS)),
+    param(tune, "metric METRIC", "what is maximised"),
+    param(tune, *shared.VALUES),
+    param(tune, "journal FILE", "keeps every fit, to go on after an interruption"),
+    param(tune, "random_state N", "of splits, search, fits"),
+    param(tune, *shared.JOBS),
+    param(Search, "repeats N", "validation splits"),
+    param(Search, "n_iter N", "of a full fit, at most"),
+    param(Search, "time_limit S", "seconds; no fit starts after them"),
+    param(Search, "sampler NAME", "gp, as everywhere"),
+    arg("--show N", "settings to print (default: 10)", type=int, default=10),
+    *shared.READING,
+)
+def run_tune(args: argparse.Namespace) -> None:
+    """Find good parameters on held-out interactions, refit and save the best model.
+
+    For example:
+      rgals tune ratings.csv --min-value 4 -o model.npz
+      rgals tune ratings.csv --loss rg2,ials --budget 60 --journal trials.jsonl -o model.npz
+      rgals tune ratings.csv --loss ials:item_exponent=-0.4 --K 64,128,256 --space reg=0.001:0.1 -o model.npz
+      rgals tune ratings.csv --space half_life=auto -o model.npz
+
+    The losses share the budget, counted in default fits. The same command goes on where an interrupted one
+    stopped if it has a journal. Where DATA marks a test or validation part, that is not fitted: a marked
+    validation part judges the settings, otherwise a tenth of every user's interactions does.
+    """
+    how: dict[str, Any] = {"verbose": shared.progress(args), **parameters(args, tune)}
+    journal = how.get("journal")
+    shared.check_output(args.output, args.data, journal)
+    if journal is not None:
+        shared.check_output(journal, args.data)
+    space: dict[str, Any] = {}
+    for text in args.space:
+        name, equals, value = text.partition("=")
+        if not equals or not value:
+            raise ParameterError("space", text, "write NAME=LOW:HIGH, NAME=A,B,C or NAME=VALUE")
+        ends = tuple(map(shared.value_of, value.split(":")))  # of a range, where there are two
+        space[name.strip()] = ends if ":" in value else _values(value)
+    if args.K is not None:
+        space["K"] = _values(args.K)
+    losses = [args.loss] if ":" in args.loss else [name.strip() for name in args.loss.split(",")]
+    X = data = shared.read_data(args)
+    if "protocol" not in how and data.split is not None:
+        X, how["validation"] = shared.marked_parts(data)
+        shared.tell(args, f"{args.data} comes with a split: its test part is left alone")
+    how["search"] = Search(**parameters(args, Search))
+    found = tune([shared.parse_loss(text) for text in losses], X, space, **how)
+    found.model.save(args.output)
+    print(found.table(args.show))
+    test = "" if found.test is None else f", test {found.metric} {found.test[found.metric]:.4f}"
+    ended = "" if found.finished else " (the time limit ended the search)"
+    figure = f"{found.metric} {found.figure:.4f}, {100 * found.gain:+.1f} % over the rule{test}"
+    shared.tell(args, f"{len(found.trials)} fits{ended}; validation {figure}")
+    shared.tell(args, f"{found.model!r}\nsaved to {args.output}")
+
+
+def _values(text: str) -> Any:
+    values = [shared.value_of(part.strip()) for part in text.split(",")]
+    return values if len(values) > 1 else values[0]

@@ -1,13 +1,4 @@
-"""Run the protocol of the paper on RG losses and print our figures beside its printed ones.
-
-For example:
-  rgals paper table3 --data ml-10m                    quality of losses; data are fetched
-  rgals paper table2 --data ml-1m --data-dir ~/data   rates of convergence, on ~/data/ml-1m.npz (or .csv ...)
-  rgals paper fig1 --data ml-1m -o figure             quality over seconds: figure/convergence.png
-
-Every method is tuned on validation, then runs with several seeds; K is 64 as in the paper. The folder of -o
-gets everything measured, and the same command goes on there where an interrupted one stopped.
-"""
+"""The command that runs the protocol of the paper, and the figures that it printed."""
 
 import argparse
 from dataclasses import replace
@@ -15,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rgals.cli import _shared as shared
+from rgals.cli._options import arg, command, param, parameters
 from rgals.compare import Comparison, Effort, compare
 from rgals.datasets import prepare_paper, read_interactions
 from rgals.datasets.paper import RECIPES
@@ -53,21 +45,29 @@ _PRINTED: dict[str, tuple[tuple[float | None, float | None], ...]] = {
 #: Table 2: what it states of non-convex problems, O(.) of the gap after T iterations.
 _STATED = {"ALS": "linear, rho^T", "SGD": "sublinear, 1/sqrt(T)"}
 _WATCHED = ("rg2", "rgx", "wrmf_plain")  # by ALS; RG2 is followed by gradient descent too
-_OPTIONS: tuple[shared.Option, ...] = (("seeds", int, "N", "runs of a tuned method"), shared.JOBS)
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument("table", choices=TABLES, help="what of the paper")
-    parser.add_argument("--data", choices=tuple(RECIPES), default="ml-1m", help="data set (default: ml-1m)")
-    parser.add_argument("--data-dir", metavar="FOLDER", help="where the data lie, for example as ml-1m.npz")
-    parser.add_argument("-o", "--output", metavar="FOLDER", help="where the results go; fig1 needs it")
-    shared.add_options(parser, compare, _OPTIONS)
-    shared.add_options(parser, Effort, shared.EFFORT)
+@command(
+    "paper",
+    arg("TABLE", "what of the paper", choices=TABLES),
+    arg("--data", "data set (default: ml-1m)", choices=tuple(RECIPES), default="ml-1m"),
+    arg("--data-dir FOLDER", "where the data lie, for example as ml-1m.npz"),
+    arg("-o --output FOLDER", "where the results go; fig1 needs it"),
+    param(compare, "seeds N", "runs of a tuned method"),
+    param(compare, *shared.JOBS),
+    *shared.EFFORT,
+)
+def run_paper(args: argparse.Namespace) -> None:
+    """Run the protocol of the paper on RG losses and print our figures beside its printed ones.
 
+    For example:
+      rgals paper table3 --data ml-10m                   quality of losses; data are fetched
+      rgals paper table2 --data ml-1m --data-dir ~/data  rates of convergence, on ~/data/ml-1m.npz (or .csv)
+      rgals paper fig1 --data ml-1m -o figure            quality over seconds: figure/convergence.png
 
-def run(args: argparse.Namespace) -> int:
-    """Prepare, compare, print the table."""
+    Every method is tuned on validation, then runs with several seeds; K is 64 as in the paper. The folder of
+    -o gets everything measured, and the same command goes on there where an interrupted one stopped.
+    """
     if args.table == "fig1" and args.output is None:
         raise InputError("a picture needs a folder: rgals paper fig1 -o FOLDER")
     raw = None  # then they are fetched
@@ -80,12 +80,12 @@ def run(args: argparse.Namespace) -> int:
             )
         raw = read_interactions(found[0])
     data, known = prepare_paper(args.data, raw), SETS[args.data]
-    effort = Effort(**shared.given(args, shared.EFFORT))
+    effort = Effort(**parameters(args, Effort))
     methods = list(_WATCHED) if args.table == "table2" else [ours for ours in METHODS.values() if ours]
     if args.table != "table2":
         effort = replace(effort, objective_iterations=0)
     metrics = _MEASURED.get(known, ("mrr@10", "ndcg@10"))
-    how = {"metric": metrics[::-1], "effort": effort, **shared.given(args, _OPTIONS)}
+    how = {"metric": metrics[::-1], "effort": effort, **parameters(args, compare)}
     verbose = shared.progress(args)
     result = compare(data, methods, out=args.output, name=args.data, verbose=verbose, **how)
     if known != "MovieLens" or args.data == "ml-10m":
@@ -98,7 +98,6 @@ def run(args: argparse.Namespace) -> int:
     print(shared.table(rows, header))
     if args.table == "fig1":
         print(f"\nFigure 1: {Path(args.output) / 'convergence.png'}")
-    return 0
 
 
 def _quality(result: Comparison, known: str, metrics: tuple[str, str]) -> tuple[list[str], list[list[Any]]]:

@@ -1,0 +1,146 @@
+"""Commands that ask a saved model: how good it is, and what it recommends."""
+
+import argparse
+import json
+import sys
+from itertools import pairwise
+from typing import Any
+
+from rgals.cli import _shared as shared
+from rgals.cli._options import Heading, arg, command, param, parameters
+from rgals.datasets import Interactions
+from rgals.datasets.ids import Positions
+from rgals.estimator import RGALS
+from rgals.metrics import evaluate
+from rgals.metrics._served import COLD
+from rgals.model_selection import split_interactions
+from rgals.runtime.checks import check_int
+from rgals.runtime.errors import ParameterError
+from rgals.scoring import recommend_all
+from rgals.scoring._streaming import Task
+from rgals.scoring._tables import check_writable, choose_format, write_text
+from rgals.sgd import SGDRanker
+
+_METRICS = "ndcg@10,recall@20,mrr@10"
+_AT_ONCE = 8192
+
+
+@command(
+    "evaluate",
+    arg("MODEL", "file of a fitted model of any kind"),
+    arg("DATA", "file of held-out interactions"),
+    arg("--metrics LIST", f"default: {_METRICS}", default=_METRICS),
+    arg("--fold-in SHARE", "hide this share of every user of DATA", type=float),
+    arg("--seed N", "of what --fold-in hides (default: 0)", type=int, default=0),
+    arg("--cold", "what users without history get (default: empty)", choices=COLD, default="empty"),
+    param(evaluate, *shared.JOBS),
+    arg("--json", "print one line of JSON"),
+    *shared.READING,
+)
+def run_evaluate(args: argparse.Namespace) -> None:
+    """Measure how well a saved model ranks held-out interactions.
+
+    For example:
+      rgals evaluate model.npz test.npz
+      rgals evaluate model.npz ratings.csv --metrics ndcg@10,recall@20,mrr@10 --json
+      rgals evaluate model.npz newcomers.csv --fold-in 0.2
+
+    The interactions of DATA (of its test part, where it marks one) are the truth; what the model was fitted
+    to is left out of the rankings and of the truth. Users of whom the model knows nothing are judged by what
+    they would be served, --cold; items that it does not know count as missed. With --fold-in SHARE the users
+    need not be known: that share of every user's interactions in DATA is the truth, and the rest makes the
+    user's factors.
+    """
+    if args.fold_in is not None and not 0 < args.fold_in < 1:
+        raise ParameterError("fold_in", args.fold_in, "give a share between 0 and 1")
+    metrics = tuple(name.strip() for name in args.metrics.split(",") if name.strip())
+    model, how = shared.load(args.model), {"metrics": metrics, **parameters(args, evaluate)}
+    if args.fold_in is not None and isinstance(model, SGDRanker):
+        raise ParameterError("fold_in", args.fold_in, "an SGDRanker has no factors of new users")
+    data = shared.read_data(args)
+    if args.fold_in is not None:
+        rows = shared.align(data, data.matrix, None, model._state().items)
+        shown, truth = split_interactions(rows, (1 - args.fold_in, args.fold_in), random_state=args.seed)
+        fixed, state, known = model._read_rows(shown)
+        ranked = fixed._ranking(state, fixed._fold_in(state, known))
+        figures = evaluate(ranked, shown, truth, **how)
+    else:
+        truth = data.matrix if data.split is None else data.test
+        part: Any = Interactions(truth, data.user_ids, data.item_ids)
+        if model.user_ids_ is None and model.item_ids_ is None:  # its rows and columns are the ids
+            part = shared.align(data, truth, model._state().users, model._state().items)
+        figures = evaluate(model, model.seen_, part, cold=args.cold, **how)
+    values = {name: float(figures[name]) for name in metrics}
+    counts = {"users": figures.n_users, "cold": figures.n_cold, "interactions": figures.n_interactions}
+    if args.json:
+        print(json.dumps({**counts, **values}))
+        return
+    text = f"{figures.n_interactions:,} held-out interactions of {figures.n_users:,} users"
+    shared.tell(args, f"{text}, {figures.n_cold:,} of whom the model knows nothing")
+    print(shared.table([[name, value] for name, value in values.items()], ["metric", "mean"]))
+
+
+@command(
+    "recommend",
+    arg("MODEL", "file that `rgals fit` wrote"),
+    arg("-o --output FILE", "parquet, csv, tsv, jsonl or npz; - prints csv (default)", default="-"),
+    arg("-n N", "items for each user (default: 10)", type=int, default=10),
+    arg("--batch-size N", f"users at once (default: {_AT_ONCE})", type=int, default=_AT_ONCE),
+    arg("--anew", "do not go on where a stopped run was"),
+    Heading("which users", "By default all.", exclusive=True),
+    arg("--user ID", "this user; may be repeated", action="append"),
+    arg("--users-from FILE", "the users of a text file, one id a line"),
+    arg("--new-users DATA", "users with the interactions in DATA, folded in"),
+    Heading("which items"),
+    arg("--candidates FILE", "only the items of a text file, one id a line"),
+    arg("--exclude FILE", "none of the items of a text file, one id a line"),
+    arg("--keep-seen", "items a user already has may come again"),
+    arg("--popular", "users without interactions get the most popular items"),
+    *shared.READING,
+)
+def run_recommend(args: argparse.Namespace) -> None:
+    """Write the best items of every user, or show those of a few.
+
+    For example:
+      rgals recommend model.npz -o recommendations.parquet
+      rgals recommend model.npz --user 17 --user 42 -n 5
+      rgals recommend model.npz --new-users newcomers.csv -o recommendations.tsv
+      rgals recommend model.npz --candidates in_stock.txt -o - | head
+
+    Columns: user, item, rank (from 1), score. Scores order the items of one user; they are no probabilities.
+    What the file becomes follows from its name: .parquet, .csv, .tsv, .jsonl or .npz. It appears when it is
+    complete. If the run is stopped, the same command goes on where it was, from FILE.partial.
+    """
+    check_int("batch_size", args.batch_size, 1)
+    if args.output != "-":
+        shared.check_output(args.output, args.model, args.new_users, args.candidates, args.exclude)
+        choose_format(args.output)
+    model = RGALS.load(args.model)
+    items = model._state().items
+    filters: dict[str, Any] = {"exclude": None if args.keep_seen else "train"}
+    for option, name in (("candidates", "candidates"), ("exclude", "exclude_items")):
+        path = getattr(args, option)
+        filters[name] = None if path is None else Positions(items.parse(shared.read_lines(path)))
+    cold = "popular" if args.popular else "empty"
+    users = new = new_ids = None
+    wanted = args.user if args.users_from is None else shared.read_lines(args.users_from)
+    if wanted is not None:
+        users = Positions(model._state().users.parse(wanted))
+    if args.new_users is not None:
+        data = shared.read_data(args, args.new_users)
+        new, new_ids = shared.align(data, data.matrix, None, items), data.user_ids
+    if args.output == "-":
+        task = Task(model, args.n, users, new, new_ids, filters, cold)
+        check_writable("csv", task.labels, "user")
+        check_writable("csv", task.items, "item")
+        spans = pairwise([*range(0, len(task), args.batch_size), len(task)])
+        write_text(sys.stdout, "csv", ((task.names(*span), *task.score(*span)) for span in spans), task.items)
+        return
+    how: dict[str, Any] = {"batch_size": args.batch_size, "resume": not args.anew, **filters}
+    who: dict[str, Any] = {"users": users, "X_new": new, "new_ids": new_ids, "cold": cold}
+    written = recommend_all(model, args.output, args.n, **who, **how, verbose=shared.progress(args))
+    if written.resumed:
+        shared.tell(args, f"went on after {written.resumed:,} of {written.users:,} users")
+    what = f"{written.rows:,} recommendations for {written.served:,} users"
+    rate = written.users / max(written.seconds, 1e-9)
+    shared.tell(args, f"{what} written to {args.output} ({rate:,.0f} users/s)")
