@@ -20,7 +20,7 @@ _DEFAULT = ",".join(DEFAULT)
     param(compare, "metric LIST", "what is tuned, drawn and sorted by; after a comma, what is measured too"),
     param(compare, *shared.VALUES),
     param(compare, *shared.JOBS),
-    param(prepare, "core N", "keep users and items with N or more of each other"),
+    param(prepare, "core N", "keep users and items with N or more of each other", int),
     param(prepare, "random_state N", "of the split"),
     *shared.EFFORT,
     arg(

@@ -147,7 +147,7 @@ def run_fit(args: argparse.Namespace) -> None:
     param(tune, *shared.JOBS),
     param(Search, "repeats N", "validation splits"),
     param(Search, "n_iter N", "of a full fit, at most"),
-    param(Search, "time_limit S", "seconds; no fit starts after them"),
+    param(Search, "time_limit S", "seconds; no fit starts after them", float),
     param(Search, "sampler NAME", "gp, as everywhere"),
     arg("--show N", "settings to print (default: 10)", type=int, default=10),
     *shared.READING,
