@@ -13,14 +13,13 @@ from sklearn.base import BaseEstimator
 
 from rgals.datasets.given import Given, given
 from rgals.estimator import RGALS
-from rgals.files.journal import Journal
 from rgals.losses import AUTO, Loss
 from rgals.matrix.weighting import VALUES
 from rgals.model_selection.tuning import engine
-from rgals.model_selection.tuning.engine import Question, find, own_space, read_losses
+from rgals.model_selection.tuning.engine import find, own_space, read_losses
 from rgals.model_selection.tuning.halving import TOP
-from rgals.model_selection.tuning.hard import WEIGHTS
 from rgals.model_selection.tuning.prepared import split_for_tuning
+from rgals.model_selection.tuning.refine import WEIGHTS
 from rgals.model_selection.tuning.trials import of_estimator
 from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
 from rgals.runtime.errors import ParameterError
@@ -208,14 +207,11 @@ class RGALSCV(RGALS):
                 weights = [0.0] if none else list(WEIGHTS)
                 space[name] = {"K": self.K, "half_life": AUTO, "hard_negatives": weights, **own}
             values = engine.settle_values(self.values, prepared, losses, space, depth=3)
-            journal = None
-            if folder is not None:
-                setting = {"data": prepared.fingerprint(), "metric": self.metric, "random_state": seed}
-                setting |= {"values": values, "dtype": dtype_name(self.dtype)}
-                journal = Journal(Path(folder) / "search.jsonl", setting)
             common = {**self._common(seed), "values": values}
             asked = losses, prepared, space, common, self.metric, self.budget, self.min_gain
-            found = find(Question(*asked, journal=journal, verbose=self.verbose))
+            journal = None if folder is None else Path(folder) / "search.jsonl"
+            setting = {"values": values, "dtype": dtype_name(self.dtype)}
+            found = find(*asked, journal, setting, verbose=self.verbose)
             params = {"values": values, **found.choice.of_estimator()}
             whole = prepared.final
         else:

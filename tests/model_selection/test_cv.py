@@ -35,14 +35,13 @@ from rgals.datasets import make_implicit
 from rgals.losses import Degrees, rule
 from rgals.metrics import evaluate
 from rgals.model_selection import split_interactions, tune
-from rgals.model_selection.tuning import engine, halving, hard, judging
+from rgals.model_selection.tuning import engine, halving, refine
 from rgals.model_selection.tuning import prepared as preparing
-from rgals.model_selection.tuning.cost import LEAST, fit_cost, judge_cost
+from rgals.model_selection.tuning import trials as judging
 from rgals.model_selection.tuning.halving import TOP, Trial
-from rgals.model_selection.tuning.judging import Look, beyond_noise, outwards
-from rgals.model_selection.tuning.prepared import split_for_tuning
+from rgals.model_selection.tuning.prepared import LEAST, fit_cost, judge_cost, split_for_tuning
 from rgals.model_selection.tuning.space import Range
-from rgals.model_selection.tuning.trials import Choice
+from rgals.model_selection.tuning.trials import Choice, Look, beyond_noise, outwards
 from rgals.runtime.errors import InputError, InputTypeError, ParameterError
 from rgals.solvers.readout import readout_scale
 
@@ -378,7 +377,7 @@ class Weighed:
     def __init__(self, gains, fresh):
         self.gains, self.fresh, self.asked = gains, fresh, []
         dimensions = {"reg": Range(0.1, 10.0, log=True)}
-        self.space = type("Space", (), {"weights": hard.WEIGHTS, "dimensions": dimensions})()
+        self.space = type("Space", (), {"weights": refine.WEIGHTS, "dimensions": dimensions})()
         self.prepared = type("Prepared", (), {"searched": ["one"], "others": ["two"]})()
 
     def hard_cost(self, params, splits):
@@ -430,7 +429,7 @@ def test_weights_are_searched_within_the_budget(gains, fresh, budget, asked, tak
     measure, users = Weighed(gains, fresh), np.linspace(0.1, 0.9, 50)
     taken_without = {"n_iter": 4, "readout_exponent": 0.1}
     without = Trial({"reg": 1.0, "K": 4}, TOP, users.mean(), taken_without, users)
-    found = hard.try_weights(Choice(measure, without, without, 0.5), budget)
+    found = refine.try_weights(Choice(measure, without, without, 0.5), budget)
     assert [one[:2] for one in measure.asked if one[2] == "one"] == asked
     if taken is None:
         assert found is None

@@ -9,12 +9,11 @@ from typing import Any, cast
 
 from rgals.datasets.given import given
 from rgals.estimator import RGALS
-from rgals.files.journal import Journal
 from rgals.losses import Loss
 from rgals.matrix.weighting import VALUES
 from rgals.metrics import evaluate
 from rgals.model_selection.protocol import Protocol
-from rgals.model_selection.tuning.engine import Question, find, read_losses, settle_values
+from rgals.model_selection.tuning.engine import find, read_losses, settle_values
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.space import default_space
@@ -241,14 +240,11 @@ def tune(
     prepared = split_for_tuning(X, protocol, validation, search.repeats, search.max_users, random_state)
     values = settle_values(values, prepared, losses, space, depth=3)
     common = {"n_jobs": n_jobs, "random_state": random_state, "n_iter": search.n_iter, "values": values}
-    record = None
-    if journal is not None:
-        setting = {"data": prepared.fingerprint(), "metric": metric, "random_state": random_state}
-        setting |= {} if values == "raw" else {"values": values}
-        record = Journal(Path(journal), setting)
     deadline = None if search.time_limit is None else time.monotonic() + search.time_limit
+    kept = None if journal is None else Path(journal)
+    setting = {} if values == "raw" else {"values": values}
     asked = losses, prepared, space, common, metric, budget, search.min_gain
-    found = find(Question(*asked, deadline, record, verbose))
+    found = find(*asked, kept, setting, deadline, verbose)
     choice = found.choice
     if found.edges:
         values = ", ".join(f"{edge}={choice.params[edge]:.4g}" for edge in found.edges)

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,34 +13,17 @@ from rgals.losses import LOSSES, Loss, get_loss
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import Weighting
 from rgals.metrics._table import DISLIKES, parse
-from rgals.model_selection.tuning import ages, halving, hard
+from rgals.model_selection.tuning import halving, refine
 from rgals.model_selection.tuning.halving import SHARE, TOP, OutOfTimeError, Trial, best_trial, search
-from rgals.model_selection.tuning.judging import beyond_noise
 from rgals.model_selection.tuning.prepared import Prepared
 from rgals.model_selection.tuning.space import make_space
-from rgals.model_selection.tuning.trials import CONFIRMED, Choice, Measurement
+from rgals.model_selection.tuning.trials import CONFIRMED, Choice, Measurement, beyond_noise
 from rgals.runtime.bars import Bar
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.memory import available_bytes, fit_bytes, readable
 from rgals.training.data import weigh
 
 _BAR = "{l_bar}{bar}| {n:.1f}/{total:.1f} fits [{elapsed}<{remaining}{postfix}]"
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is searched, on which data, for how much."""
-
-    losses: dict[str, Loss]  # by name in tables
-    prepared: Prepared
-    space: Mapping[str, Any] | None
-    common: dict[str, Any]  # parameters of `RGALS` that all fits share
-    metric: str
-    budget: float
-    min_gain: float
-    deadline: float | None = None  # of `time.monotonic`
-    journal: Journal | None = None
-    verbose: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,18 +51,33 @@ def read_losses(given: Any) -> dict[str, Loss]:
     return dict(zip(labels, objects, strict=True))
 
 
-def find(question: Question) -> Found:
+def find(
+    losses: dict[str, Loss],  # by name in tables
+    prepared: Prepared,
+    given: Mapping[str, Any] | None,  # the space
+    common: dict[str, Any],  # parameters of `RGALS` that all fits share
+    metric: str,
+    budget: float,
+    min_gain: float,
+    journal: Path | None,
+    setting: Mapping[str, Any],  # that a journal belongs to, beside the data, the metric and the seed
+    deadline: float | None = None,  # of `time.monotonic`
+    verbose: int = 0,
+) -> Found:
     """Search every loss with its share of the budget; the best setting of all, refitted nowhere."""
-    losses, prepared, metric = question.losses, question.prepared, question.metric
     if parse(metric).needs == DISLIKES:
         raise ParameterError("metric", metric, "a search needs one that is better when larger: 'ndcg@10'")
+    record, seed = None, int(common["random_state"])
+    if journal is not None:
+        belongs = {"data": prepared.fingerprint(), "metric": metric, "random_state": seed, **setting}
+        record = Journal(journal, belongs)
     train = prepared.splits[0].train
-    train = Weighting.of(question.common["values"], train).rows(train)
-    spaces = [make_space(one, train, own_space(question.space, name, losses)) for name, one in losses.items()]
+    train = Weighting.of(common["values"], train).rows(train)
+    spaces = [make_space(one, train, own_space(given, name, losses)) for name, one in losses.items()]
     rows: list[dict[str, Any]] = []
     choices: list[Choice] = []
     finished, fits = True, set[int]()
-    with Bar(desc="tune", total=question.budget, disable=not question.verbose, bar_format=_BAR) as bar:
+    with Bar(desc="tune", total=budget, disable=not verbose, bar_format=_BAR) as bar:
 
         def say(row: dict[str, Any]) -> int:
             rows.append(row)
@@ -89,14 +88,14 @@ def find(question: Question) -> Found:
             return len(rows) - 1
 
         def ahead(K: int) -> None:
-            if question.verbose and K not in fits:
+            if verbose and K not in fits:
                 fits.add(K)
                 free, kept = available_bytes(), sum(train.shape) * K * 4  # the best of the iterations
                 needed = readable(fit_bytes(train.shape, train.nnz, K, 4, watched=True) + kept)
                 left = "" if free is None else f" of {readable(free)}"
                 bar.write(f"K={K}: a fit needs about {needed}{left}", file=sys.stderr)
 
-        same = prepared, metric, question.common, question.journal, question.deadline, say, ahead
+        same = prepared, metric, common, record, deadline, say, ahead
         named = zip(losses.items(), spaces, strict=True)
         measures = [Measurement(one, name, space, *same) for (name, one), space in named]
         for measure in measures:
@@ -104,31 +103,31 @@ def find(question: Question) -> Found:
             if prepared.whole.has_dislikes and not measure.space.fixed.get("dislikes", measure.loss.dislikes):
                 as_csr(prepared.final)  # refuses them
         # The last fit is paid for by the budget too, and so are the weights of hard negatives.
-        kept = max(hard.reserve(measure, SHARE * question.budget) for measure in measures)
-        for_ages = max(ages.reserve(measure, SHARE * question.budget) for measure in measures)
-        share = max(question.budget - 1.0 - kept - for_ages, 0.0) / len(losses)
+        kept = max(refine.reserve_for_weights(measure, SHARE * budget) for measure in measures)
+        for_ages = max(refine.reserve_for_ages(measure, SHARE * budget) for measure in measures)
+        share = max(budget - 1.0 - kept - for_ages, 0.0) / len(losses)
         for measure in measures:
             space, trials = measure.space, list[Trial]()
-            proposer = halving.GaussianProcess(space, int(question.common["random_state"]))
-            options: dict[str, Any] = {"cost": measure.cost, "min_gain": question.min_gain, "trials": trials}
-            options["climb"] = SHARE * question.budget / len(losses)
+            proposer = halving.GaussianProcess(space, seed)
+            options: dict[str, Any] = {"cost": measure.cost, "min_gain": min_gain, "trials": trials}
+            options["climb"] = SHARE * budget / len(losses)
             try:
                 search(space, measure, max(share - measure.spare(), 0.5 * share), proposer, **options)
             except OutOfTimeError:
                 finished = False
             if trials:
-                choices.append(_choose(measure, trials, question.min_gain))
+                choices.append(_choose(measure, trials, min_gain))
         if not choices:
             raise InputError("the time limit ended the search before its first fit; give more time_limit")
         level = max(choice.trial.level for choice in choices)
         best = max((c for c in choices if c.trial.level == level), key=lambda c: c.judged.figure)
-        first_K, budget = best.measure.space.ladder[0], SHARE * question.budget
+        first_K, left = best.measure.space.ladder[0], SHARE * budget
         if best.trial.params["K"] == first_K:
             spent = sum(row["cost"] for row in rows if row["params"]["K"] <= first_K)
-            budget = question.budget - 1.0 - for_ages - spent
-        found = hard.try_weights(best, budget)
+            left = budget - 1.0 - for_ages - spent
+        found = refine.try_weights(best, left)
         best = best if found is None else replace(best, judged=found)
-        best = replace(best, half_life=ages.try_half_lives(best, for_ages))
+        best = replace(best, half_life=refine.try_half_lives(best, for_ages))
     rule = next((c.middle for c in choices if c.measure is measures[0] and c.middle is not None), 0.0)
     gain = best.judged.figure / rule - 1.0 if rule else 0.0
     return Found(best, gain, best.measure.space.edges(best.trial.params), finished, rows)
