@@ -15,14 +15,14 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from rgals.cli import about, compare, demo, fit, paper, saved
+from rgals.cli import about, compare, demo, fit, saved
 from rgals.cli._options import Command, declare
 from rgals.runtime.errors import RgalsError
 from rgals.runtime.version import __version__
 
 COMMANDS = {
     each.name: each
-    for module in (demo, fit, saved, compare, paper, about)
+    for module in (demo, fit, saved, compare, about)
     for each in vars(module).values()
     if isinstance(each, Command)
 }

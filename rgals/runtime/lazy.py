@@ -3,11 +3,10 @@
 import importlib
 import sys
 from collections.abc import Callable
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 from rgals.runtime.errors import MissingDependencyError
 
-Owner = TypeVar("Owner")
 Value = TypeVar("Value")
 
 
@@ -42,24 +41,20 @@ def optional(module: str, needed: str) -> Any:
         raise MissingDependencyError(needed) from error
 
 
-class cached_property(Generic[Owner, Value]):  # noqa: N801
+class cached_property(Generic[Value]):  # noqa: N801
     """`functools.cached_property` without a lock."""
 
     # Python 3.11 has one for each property of a class: a child that is forked while another thread computes
     # the property of any object would wait for ever.
 
-    def __init__(self, make: Callable[[Owner], Value]) -> None:
+    def __init__(self, make: Callable[[Any], Value]) -> None:
         self.make, self.__doc__ = make, make.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    @overload
-    def __get__(self, made_for: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, made_for: Owner, owner: type) -> Value: ...
-    def __get__(self, made_for: Owner | None, owner: type) -> Self | Value:
+    def __get__(self, made_for: Any, owner: type) -> Value:
         """Compute the value and keep it in the object, where it is found from then on."""
         if made_for is None:
-            return self
+            return self  # type: ignore[return-value]  # of the class
         return made_for.__dict__.setdefault(self.name, self.make(made_for))

@@ -49,49 +49,34 @@ class _Limit(NamedTuple):
 # with OpenMP does not go by what is set.
 def _limits_of(library: Any) -> list[_Limit]:
     """The limits that a library goes by, given its controller of threadpoolctl."""
+    functions = library.dynlib
     if library.internal_api == "openblas":
-        limit = _openblas_limit(library.dynlib)
-        if limit is not None:
-            return [limit]
-    if library.internal_api == "mkl" and hasattr(library.dynlib, "MKL_Set_Num_Threads"):
-        return _mkl_limits(library.dynlib)
+        for prefix, suffix in itertools.product(("", "scipy_"), ("", "64_", "_64")):
+            get, set_, parallel = (
+                getattr(functions, f"{prefix}openblas_{name}{suffix}", None)
+                for name in ("get_num_threads", "set_num_threads", "get_parallel")
+            )
+            if get is not None and set_ is not None:
+                of_openmp = parallel is not None and parallel() == 2
+                if of_openmp and hasattr(functions, "omp_set_num_threads"):
+                    get, set_ = functions.omp_get_max_threads, functions.omp_set_num_threads
+                    return [_Limit(get, set_, of_thread=True)]
+                return [_Limit(get, set_)]
+    if library.internal_api == "mkl" and hasattr(functions, "MKL_Set_Num_Threads"):
+        # The limit of a thread wins over that of all where it is not 0; setting it returns what it was.
+        swap = functions.MKL_Set_Num_Threads_Local
+
+        def number(of_thread: bool) -> int:
+            own = swap(0)
+            found = own if of_thread else functions.MKL_Get_Max_Threads()
+            swap(own)
+            return found
+
+        common = _Limit(partial(number, False), functions.MKL_Set_Num_Threads)
+        return [common, _Limit(partial(number, True), swap, of_thread=True)]
     if library.get_num_threads() is None:
         return []  # it has no such function
     return [_Limit(library.get_num_threads, library.set_num_threads)]
-
-
-def _openblas_limit(library: Any) -> _Limit | None:
-    for prefix, suffix in itertools.product(("", "scipy_"), ("", "64_", "_64")):
-        named = [
-            getattr(library, f"{prefix}openblas_{name}{suffix}", None)
-            for name in ("get_num_threads", "set_num_threads", "get_parallel")
-        ]
-        if named[0] is not None and named[1] is not None:
-            break
-    else:
-        return None
-    with_openmp = named[2] is not None and named[2]() == 2
-    if with_openmp and hasattr(library, "omp_get_max_threads") and hasattr(library, "omp_set_num_threads"):
-        return _Limit(library.omp_get_max_threads, library.omp_set_num_threads, of_thread=True)
-    return _Limit(named[0], named[1])
-
-
-def _mkl_limits(library: Any) -> list[_Limit]:
-    """The limit of all threads, and that of one thread, which wins where it is not 0."""
-    swap = library.MKL_Set_Num_Threads_Local
-
-    def own() -> int:
-        found = swap(0)
-        swap(found)
-        return found
-
-    def common() -> int:
-        mine = swap(0)
-        found = library.MKL_Get_Max_Threads()
-        swap(mine)
-        return found
-
-    return [_Limit(common, library.MKL_Set_Num_Threads), _Limit(own, swap, of_thread=True)]
 
 
 class _Held:

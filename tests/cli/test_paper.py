@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rgals.cli import main, paper
+from rgals.cli import compare as paper
+from rgals.cli import main
 from rgals.compare import METHODS, Effort, compare
 from rgals.datasets import Interactions, make_implicit, prepare_paper
 from rgals.datasets.paper import RECIPES
