@@ -15,11 +15,9 @@ from rgals.datasets.given import Given, given
 from rgals.estimator import RGALS
 from rgals.losses import AUTO, Loss
 from rgals.matrix.weighting import VALUES
-from rgals.model_selection.tuning import engine
-from rgals.model_selection.tuning.engine import find, own_space, read_losses
+from rgals.model_selection.tuning.engine import WEIGHTS, find, own_space, read_losses, settle_values
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.prepared import split_for_tuning
-from rgals.model_selection.tuning.refine import WEIGHTS
 from rgals.model_selection.tuning.trials import of_estimator
 from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
 from rgals.runtime.errors import ParameterError
@@ -206,13 +204,13 @@ class RGALSCV(RGALS):
                 none = is_cuda(self.device) or own.get("dislikes", loss.dislikes) is not False
                 weights = [0.0] if none else list(WEIGHTS)
                 space[name] = {"K": self.K, "half_life": AUTO, "hard_negatives": weights, **own}
-            values = engine.settle_values(self.values, prepared, losses, space, depth=3)
+            values = settle_values(self.values, prepared, losses, space, depth=3)
             common = {**self._common(seed), "values": values}
             asked = losses, prepared, space, common, self.metric, self.budget, self.min_gain
             journal = None if folder is None else Path(folder) / "search.jsonl"
             setting = {"values": values, "dtype": dtype_name(self.dtype)}
             found = find(*asked, journal, setting, verbose=self.verbose)
-            params = {"values": values, **found.choice.of_estimator()}
+            params = {"values": values, **of_estimator(found.choice.measure.loss, found.choice.params)}
             whole = prepared.final
         else:
             said = "no user has two interactions, so that nothing can be hidden: the rule is taken as it is"

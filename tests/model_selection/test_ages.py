@@ -9,7 +9,7 @@ from rgals import RGALS, RGALSCV, ParameterError
 from rgals.datasets import Interactions, read_interactions
 from rgals.metrics import evaluate
 from rgals.model_selection import temporal_split, tune
-from rgals.model_selection.tuning.refine import SPANS
+from rgals.model_selection.tuning.engine import SPANS
 
 OPTIONS = {"K": 8, "n_iter": 6, "random_state": 0, "values": "binary", "n_splits": 1}
 

@@ -35,7 +35,7 @@ from rgals.datasets import make_implicit
 from rgals.losses import Degrees, rule
 from rgals.metrics import evaluate
 from rgals.model_selection import split_interactions, tune
-from rgals.model_selection.tuning import engine, halving, refine
+from rgals.model_selection.tuning import engine, halving
 from rgals.model_selection.tuning import prepared as preparing
 from rgals.model_selection.tuning import trials as judging
 from rgals.model_selection.tuning.halving import TOP, Trial
@@ -377,7 +377,7 @@ class Weighed:
     def __init__(self, gains, fresh):
         self.gains, self.fresh, self.asked = gains, fresh, []
         dimensions = {"reg": Range(0.1, 10.0, log=True)}
-        self.space = type("Space", (), {"weights": refine.WEIGHTS, "dimensions": dimensions})()
+        self.space = type("Space", (), {"weights": engine.WEIGHTS, "dimensions": dimensions})()
         self.prepared = type("Prepared", (), {"searched": ["one"], "others": ["two"]})()
 
     def hard_cost(self, params, splits):
@@ -429,7 +429,7 @@ def test_weights_are_searched_within_the_budget(gains, fresh, budget, asked, tak
     measure, users = Weighed(gains, fresh), np.linspace(0.1, 0.9, 50)
     taken_without = {"n_iter": 4, "readout_exponent": 0.1}
     without = Trial({"reg": 1.0, "K": 4}, TOP, users.mean(), taken_without, users)
-    found = refine.try_weights(Choice(measure, without, without, 0.5), budget)
+    found = engine.try_weights(Choice(measure, without, without, 0.5), budget)
     assert [one[:2] for one in measure.asked if one[2] == "one"] == asked
     if taken is None:
         assert found is None

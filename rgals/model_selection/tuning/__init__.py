@@ -17,6 +17,7 @@ from rgals.model_selection.tuning.engine import find, read_losses, settle_values
 from rgals.model_selection.tuning.halving import TOP
 from rgals.model_selection.tuning.prepared import split_for_tuning
 from rgals.model_selection.tuning.space import default_space
+from rgals.model_selection.tuning.trials import of_estimator
 from rgals.runtime.checks import check_choice, check_int, check_real, record_of
 
 __all__ = ["EdgeWarning", "Search", "TuneResult", "default_space", "tune"]
@@ -251,7 +252,7 @@ def tune(
         said = f"the best setting lies at the edge of the space: {values}; widen it there (space=..., or "
         said += "--space and --K on the command line)"
         warnings.warn(said, EdgeWarning, stacklevel=2)
-    model = RGALS(**{**common, **choice.of_estimator()})
+    model = RGALS(**{**common, **of_estimator(choice.measure.loss, choice.params)})
     test = None
     if refit:
         model.fit(prepared.final, user_ids=prepared.user_ids, item_ids=prepared.item_ids)

@@ -326,15 +326,11 @@ class Choice:
 
     @property
     def params(self) -> dict[str, Any]:
-        """As a fit of everything takes them."""
+        """As a fit of everything takes them; see `of_estimator`."""
         asked = self.judged.params
         settled = self.measure.settings(asked, self.measure.prepared.whole, asked["K"])
         aged = {} if self.half_life is None else {"half_life": self.half_life}
         return {**settled, **self.judged.taken, **aged}
-
-    def of_estimator(self) -> dict[str, Any]:
-        """The parameters of `RGALS`."""
-        return of_estimator(self.measure.loss, self.params)
 
 
 def outwards(judged: Callable[[int], float], n: int, first: int) -> int:
