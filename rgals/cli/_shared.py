@@ -192,11 +192,9 @@ def read_lines(path: str) -> list[str]:
 
 def table(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> str:
     """Align columns: text to the left, numbers to the right; floats get four digits, None a dash."""
-    cells = [list(header)]
-    for row in rows:
-        cells.append(["-" if v is None else f"{v:.4f}" if isinstance(v, float) else str(v) for v in row])
-    widths = [max(len(row[k]) for row in cells) for k in range(len(header))]
-    number = re.compile(r"-|-?\d+(\.\d*)?")
-    right = [all(number.fullmatch(row[k]) for row in cells[1:]) for k in range(len(header))]
-    form = "  ".join(f"{{:{'>' if to_right else '<'}{w}}}" for w, to_right in zip(widths, right, strict=True))
-    return "\n".join(form.format(*row).rstrip() for row in cells)
+    number, columns = re.compile(r"-|-?\d+(\.\d*)?"), []
+    for name, *values in zip(header, *rows, strict=True):
+        cells = ["-" if v is None else f"{v:.4f}" if isinstance(v, float) else str(v) for v in values]
+        align = str.rjust if all(map(number.fullmatch, cells)) else str.ljust
+        columns.append([align(cell, max(map(len, (name, *cells)))) for cell in (name, *cells)])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
