@@ -1,12 +1,13 @@
 """ALS on a cluster: that of one process, whose half-steps are graphs of tasks on the workers."""
 
 from dataclasses import dataclass, field, replace
+from operator import getitem
 from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from rgals.cluster import tasks
-from rgals.cluster.graph import Graph, Graphs
+from rgals.cluster.graph import Graphs
 from rgals.cluster.shards import Blocks, Shards
 from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.matrix.weighting import Weighting
@@ -33,29 +34,29 @@ class ClusterProblem:
         self.graphs, self.reg_exponent = graphs, float(model.reg_exponent)
         self.users, self.items = sides = shards.sides(weighting, dtype)
         margins = [graphs.each(f"{side.name}-margins", tasks.margins, side.matrices) for side in sides]
-        found = graphs.one("degrees", tasks.degrees, *margins)
+        found = graphs.submit(graphs.one("degrees", tasks.degrees, *margins))
         alone: Degrees = graphs.results([found])[0]
         shards.row_counts = alone.user_count
         self.degrees = replace(alone, matrix=cast(Any, shards))
         self.loss: Loss = get_loss(model.loss).resolve(self.degrees, model.K)
-        c = self.coefficients = graphs.one("coefficients", tasks.coefficients, self.loss, found)
+        c = graphs.one("coefficients", tasks.coefficients, self.loss, found)
+        self.coefficients = c = graphs.submit(c)
         self.reg = self._reg(model)
-        self.setting = tasks.Setting(self.reg, self.reg_exponent, model.K, np.dtype(dtype))
-        for side in sides:
-            side.blocks = self._each(side, "plan", tasks.prepare, c, self.setting)
-        facts = [graphs.each(f"{side.name}-facts", tasks.facts, side.blocks) for side in sides]
-        constants = self._each(self.users, "constant", tasks.constant, c, self.loss)
-        weighted = True
+        self.setting = tasks.Setting(self.loss, self.reg, self.reg_exponent, model.K, np.dtype(dtype))
+        plans = [self._each(side, "plan", tasks.prepare, c, self.setting) for side in sides]
+        self.users.blocks, self.items.blocks = graphs.submit(plans)
+        facts = graphs.submit([graphs.each(f"{side.name}-facts", tasks.facts, side.blocks) for side in sides])
+        weighted, self.constant = True, 0.0
         for side, futures in zip(sides, facts, strict=True):
-            ratios, weights, (interaction, *_) = zip(*graphs.results(futures), strict=True)
+            ratios, weights, (interaction, *_), constants = zip(*graphs.results(futures), strict=True)
             each, coupled = [one for some in ratios for one in some], side is self.items
             # `rgals.solvers.plan.Plan.ratio` of all blocks together.
             alike = bool(each) and None not in each and np.ptp(each) <= SAME * max(each)
             ratio = each[0] if alike and not (coupled and interaction) else None
             side.kind = tasks.Kind(ratio, interaction, coupled, self.setting.dtype)
             weighted &= any(weights)
+            self.constant += sum(constants)
         self.solver = "exact" if weighted else "shared"
-        self.constant = sum(graphs.results(constants))
 
     def _each(self, side: Blocks, what: str, function: Any, *always: Any) -> list[Any]:
         of = [side.name] * len(side.matrices), side.matrices, side.cuts[:-1]
@@ -76,14 +77,12 @@ class ClusterProblem:
 
     def start(self, rng: np.random.Generator, scale: float) -> Remote:
         """The random user factors that a fit on one machine starts from."""
-        graph, s, tables = Graph(self.graphs), self.setting, list[str]()
-        last: Any = rng
-        sizes = np.diff(self.users.cuts).tolist()
-        for i, n in enumerate(sizes):
-            if i:
-                last = graph.one(f"users-skip-{i}", tasks.skip, last, sizes[i - 1] * s.K, s.dtype)
-            tables.append(graph.one(f"users-start-{i}", tasks.draw, last, n, scale, s))
-        return Remote(self.users, graph.submit(tables)[0])
+        graphs, tables, last = self.graphs, list[str](), cast(Any, rng)
+        for i, n in enumerate(np.diff(self.users.cuts).tolist()):
+            drawn = graphs.one(f"users-draw-{i}", tasks.draw, last, n, scale, self.setting)
+            tables.append(graphs.one(f"users-start-{i}", getitem, drawn, 0))
+            last = graphs.one(f"users-generator-{i}", getitem, drawn, 1)
+        return Remote(self.users, graphs.submit(tables))
 
 
 class ClusterBackend:
@@ -92,12 +91,13 @@ class ClusterBackend:
     name = "exact"
 
     def __init__(self, graphs: Graphs) -> None:
-        self.graphs, self.iteration = graphs, 0
+        self.graphs = graphs
 
     def remote(self, factors: Remote) -> list[Any]:
         """Futures of the factors where lengths are right."""
         what = f"{factors.side.name}-download"
-        return self.graphs.each(what, tasks.download, factors.tables, always=(factors.basis,))
+        made = self.graphs.each(what, tasks.download, factors.tables, always=(factors.basis,))
+        return self.graphs.submit(made)
 
     def download(self, factors: Remote) -> np.ndarray:
         """The same in the client's memory."""
@@ -126,7 +126,7 @@ class ClusterBackend:
         warm: bool = True,
     ) -> HalfStep:
         """See `rgals.solvers.base.Backend`."""
-        graph, name, of = Graph(self.graphs, self.iteration), rows.name, fixed.side.name
+        graph, name, of = self.graphs, rows.name, fixed.side.name
         kind, own = replace(rows.kind, rotate=rotate), (fixed.tables, fixed.side.blocks)
         sums = fixed.sums or graph.each(f"{of}-start-sums", tasks.add_up, *own, always=(None,))
         to = graph.one(f"{name}-basis", tasks.change, sums, kind, fixed.basis, out and out.basis)
@@ -139,14 +139,13 @@ class ClusterBackend:
         bases = [graph.one(f"{name}-{which}", getattr, to, f"{which}_basis") for which in ("fixed", "solved")]
         sums = graph.each(f"{name}-sums", tasks.add_up, solved, rows.blocks, always=(bases[1],))
         total = graph.one(f"{name}-total", tasks.total, sums)
-        solved, sums, turned, (total, *bases) = graph.submit(
-            solved, sums, turned if rotate else [], [total, *bases]
-        )
+        wanted = [solved, sums, turned if rotate else [], [total, *bases]]
+        solved, sums, turned, (total, *bases) = graph.submit(wanted)
         if out is not None:  # the workers may forget what the graph has read
             out.tables, out.sums = [], []
         if rotate:
             fixed.tables, fixed.basis, fixed.sums = turned, bases[0], []
-        penalty, value = self.graphs.results([total])[0]
+        penalty, value = graph.results([total])[0]
         return HalfStep(Remote(rows, solved, bases[1], sums, penalty), value)
 
 
@@ -165,7 +164,7 @@ class ClusterALS(ALS):
 
     def step(self, iteration: int) -> float:
         """One iteration; the loss's stated objective."""
-        self.backend.iteration = iteration
+        self.backend.graphs.iteration = iteration
         return super().step(iteration)
 
     def finish(self) -> tuple[list[Any], list[Any], list[str]]:
@@ -173,21 +172,21 @@ class ClusterALS(ALS):
 
         The last user half-step is made as a fold-in makes it: lengths are right then.
         """
-        problem, graph = cast(Any, self.problem), Graph(self.backend.graphs)
+        problem, graphs = cast(Any, self.problem), self.backend.graphs
         items = self._items = Remote(problem.items, self.backend.remote(self._items))
         users = self._users = self.backend.half_step(problem.users, items, problem.users).factors
         judged = []
         for rows, fixed in ((users, items), (items, users)):
             name, always = rows.side.name, (problem.coefficients, problem.setting, fixed.tables)
             of = [name] * len(rows.tables), rows.side.blocks, rows.tables
-            judged += graph.each(f"{name}-judge", tasks.judge, *of, always=always)
-        said = self.backend.graphs.results(graph.submit(judged)[0])
-        return users.tables, items.tables, [one for part in said for one in part]
+            judged += graphs.each(f"{name}-judge", tasks.judge, *of, always=always)
+        return users.tables, items.tables, [one for said in graphs.results(judged) for one in said]
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on from a `state`."""
         for name, factors in (("user", self._users), ("item", self._items)):
             bounds = factors.side.cuts[1:-1]
             parts = [tasks.Table(part) for part in np.split(state[f"{name}_factors"], bounds)]
-            factors.tables = self.backend.graphs.each(f"{name}s-restored", tasks.same, parts)
+            graphs = self.backend.graphs
+            factors.tables = graphs.submit(graphs.each(f"{name}s-restored", tasks.same, parts))
             factors.basis, factors.sums = state.get(f"{name}_basis"), []

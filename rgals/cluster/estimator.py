@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 
 from rgals.cluster import tasks
 from rgals.cluster.als import ClusterALS, ClusterBackend, ClusterProblem
-from rgals.cluster.graph import Graph, Graphs, client_of
+from rgals.cluster.graph import Graphs, client_of
 from rgals.cluster.shards import Shards, shards_of
 from rgals.estimator import RGALS
 from rgals.matrix.weighting import VALUES
@@ -172,14 +172,8 @@ class DaskRGALS(RGALS):
                 raise ParameterError(name, value, f"on a cluster it must be {line}; fit RGALS for others")
         if given.n_blocks is not None:
             check_int("n_blocks", given.n_blocks, 1)
-        graphs = Graphs(client_of(given.client))
-        try:
+        with Graphs(client_of(given.client)) as graphs:
             found = given._fit_on(graphs, X, dtype, callbacks, checkpoint, (user_ids, item_ids), columns)
-        except BaseException:
-            graphs.cancel()
-            raise
-        finally:
-            graphs.forget()
         self._snapshot = None
         self._remote, self.client_ = found, graphs.client
         return self
@@ -341,16 +335,15 @@ class DaskRGALS(RGALS):
         os.makedirs(folder, exist_ok=True)
         if os.listdir(folder):
             raise InputError(f"{folder} is not empty; give a new folder, or remove what is there")
-        graph, n_blocks = Graph(remote.shards.graphs), len(remote.users)
+        graphs, n_blocks = Graphs(remote.shards.graphs.client), len(remote.users)
         filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
-        items = graph.one("lists-items", tasks.item_table, remote.items, remote.outline.item_scale)
+        items = graphs.one("lists-items", tasks.item_table, remote.items, remote.outline.item_scale)
         spans = list(pairwise(remote.shards.cuts.tolist()))
         paths = [os.path.join(folder, f"part-{i:05d}-of-{n_blocks:05d}.parquet") for i in range(n_blocks)]
         of = paths, remote.users, remote.shards.users, spans
         always = (items, *remote.shards.labels, n, filters)
-        written = graph.each("lists", tasks.write_lists, *of, always=always)
-        done = remote.shards.graphs.results(graph.submit(written)[0])
-        n_users, served, rows = map(sum, zip(*done, strict=True))
+        written = graphs.results(graphs.each("lists", tasks.write_lists, *of, always=always))
+        n_users, served, rows = map(sum, zip(*written, strict=True))
         return Written(os.fspath(out), n_users, served, rows, 0, time.perf_counter() - began)
 
     def __copy__(self) -> Self:

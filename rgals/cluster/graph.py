@@ -8,8 +8,7 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import count
-from typing import Any
+from typing import Any, Self
 from weakref import WeakSet
 
 from rgals.runtime.errors import ParameterError, RgalsError
@@ -37,18 +36,39 @@ def client_of(given: Any) -> Any:
     return given
 
 
-class Graph:
-    """Tasks that are submitted together; ``iteration`` is for errors that name one."""
+class Graphs:
+    """The graphs of one fit: tasks are added, then submitted together, and cancelled if the fit fails.
 
-    def __init__(self, graphs: "Graphs", iteration: int | None = None) -> None:
-        self.graphs, self.tasks = graphs, dict[str, tuple]()
-        self.name = f"{graphs.fit}{next(graphs.calls)}"  # the same key would be the same task to dask
-        self._end = self.name if iteration is None else f"iteration-{iteration}-{self.name}"
+    ``iteration`` is for errors that name one.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.client, self.iteration = client, None
+        # Of the graph that is added to: the same key would be the same task to dask.
+        self.name, self._tasks = uuid.uuid4().hex[:12], dict[str, tuple]()
+        self._futures: WeakSet[Any] = WeakSet()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, *raised: Any) -> None:
+        """After an error, leave nothing running or waiting; a task that has begun ends with its block."""
+        from rgals.cluster.tasks import forget
+
+        # Not by `Client.cancel`: it fails where a graph has tasks of which nobody has a future.
+        for future in [] if kind is None else list(self._futures):
+            with suppress(Exception):
+                future.release()
+        gc.collect()  # waits that took long left futures in cycles with their frames: workers keep their data
+        with suppress(Exception):
+            if self.client.status == "running":
+                self.client.run(forget, wait=False)
 
     def one(self, what: str, function: Any, *args: Any) -> str:
-        """Add a task; its key stands for what it finds, as an argument of others."""
-        key = f"rgals-{what}-{self._end}"  # dashboards group tasks by the words
-        self.tasks[key] = (function, *args)
+        """Add a task; its key stands for what it finds, as an argument of others; so does a future."""
+        now = "" if self.iteration is None else f"iteration-{self.iteration}-"
+        key = f"rgals-{what}-{now}{self.name}"  # dashboards group tasks by the words
+        self._tasks[key] = (function, *args)
         return key
 
     def each(self, what: str, function: Any, *columns: Iterable[Any], always: tuple = ()) -> list[str]:
@@ -56,41 +76,21 @@ class Graph:
         rows = enumerate(zip(*columns, strict=True))
         return [self.one(f"{what}-{i}", function, *row, *always) for i, row in rows]
 
-    def submit(self, *wanted: list[str]) -> list[list[Any]]:
-        """Futures of some keys; arguments of tasks may be futures, too."""
+    def submit(self, wanted: Any) -> Any:
+        """Futures of a key, of a list of keys, or of lists of them."""
         dask = optional("dask", NEEDED)
+        tasks, self._tasks, self.name = self._tasks, {}, uuid.uuid4().hex[:12]
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GiB"}):
-            found = self.graphs.client.get(self.tasks, list(wanted), sync=False)
-        for futures in found:
-            self.graphs.track(futures)
+            return self.track(self.client.get(tasks, wanted, sync=False))
+
+    def track(self, found: Any) -> Any:
+        """Futures that are cancelled with the fit."""
+        self._futures.update(self.client.futures_of(found))
         return found
 
-
-class Graphs:
-    """The graphs of one fit."""
-
-    def __init__(self, client: Any) -> None:
-        self.client, self.fit, self.calls = client, uuid.uuid4().hex[:8], count()
-        self._futures: WeakSet[Any] = WeakSet()
-
-    def one(self, what: str, function: Any, *args: Any) -> Any:
-        """Future of a single task."""
-        graph = Graph(self)
-        return graph.submit([graph.one(what, function, *args)])[0][0]
-
-    def each(self, what: str, function: Any, *columns: Iterable[Any], always: tuple = ()) -> list[Any]:
-        """Futures of `Graph.each`."""
-        graph = Graph(self)
-        return graph.submit(graph.each(what, function, *columns, always=always))[0]
-
-    def track(self, futures: list[Any]) -> list[Any]:
-        """Futures that are cancelled with the fit."""
-        self._futures.update(futures)
-        return futures
-
-    def results(self, futures: Sequence[Any]) -> list[Any]:
-        """What futures found, in their order. One error names what was lost; no call waits for nobody."""
-        futures = list(futures)
+    def results(self, wanted: Sequence[Any]) -> list[Any]:
+        """What some keys or futures found. One error names what was lost; no call waits for nobody."""
+        futures = self.submit(list(wanted)) if self._tasks else list(wanted)
         try:
             self._wait(futures)
             return self.client.gather(futures)
@@ -142,19 +142,3 @@ class Graphs:
         what = re.sub("^rgals-|-[^-]*$", "", str(key))
         what = re.sub(r"-iteration-(\d+)$", r", iteration \1", what)
         return re.sub(r"-(\d+)", r", block \1", what).replace("-", " ")
-
-    def cancel(self) -> None:
-        """Leave nothing running or waiting; a task that has begun ends with its block."""
-        # Not by `Client.cancel`: it fails where a graph has tasks of which nobody has a future.
-        for future in list(self._futures):
-            with suppress(Exception):
-                future.release()
-
-    def forget(self) -> None:
-        """Give back what workers have put together, without waiting for them."""
-        from rgals.cluster.tasks import forget
-
-        gc.collect()  # waits that took long left futures in cycles with their frames: workers keep their data
-        with suppress(Exception):
-            if self.client.status == "running":
-                self.client.run(forget, wait=False)

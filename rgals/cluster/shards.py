@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import scipy.sparse as sp
 
-from rgals.cluster.graph import Graph, Graphs
+from rgals.cluster.graph import Graphs
 from rgals.cluster.tasks import same, task
 from rgals.datasets.batches import files_of
 from rgals.datasets.given import given, wanted_columns
@@ -243,10 +243,10 @@ class Shards:
         """Blocks of users and of items, with weights for values."""
         graphs, users, firsts = self.graphs, self.users, self.cuts[:-1].tolist()
         if weighting.kind != "raw":
-            users = graphs.each("users-weights", weighting.rows, users)
-        cuts, graph = blocks_of(self.col_counts, len(users)), Graph(graphs)
-        turned = graph.each("items-turn", turn, users, firsts, always=(self.n_rows,))
-        items = regroup(graph, "items", turned, cuts, self.n_rows, dtype)
+            users = graphs.submit(graphs.each("users-weights", weighting.rows, users))
+        cuts = blocks_of(self.col_counts, len(users))
+        turned = graphs.each("items-turn", turn, users, firsts, always=(self.n_rows,))
+        items = regroup(graphs, "items", turned, cuts, self.n_rows, dtype)
         return Blocks("users", users, self.cuts.tolist()), Blocks("items", items, cuts.tolist())
 
     def take_rows(self, rows: np.ndarray) -> CSR:
@@ -278,20 +278,19 @@ def user_cuts(model: Any, counts: np.ndarray, shape: tuple[int, int]) -> np.ndar
 
 def counted(graphs: Graphs, what: str, count: Any, parts: list[Any], n: int) -> np.ndarray:
     """Interactions of each row or column, which ``count`` counts in parts."""
-    graph = Graph(graphs)
-    found = graph.each(f"{what}-count", count, parts)
-    return graphs.results(graph.submit([graph.one(f"{what}-counts", add_counts, found, n)])[0])[0]
+    found = graphs.each(f"{what}-count", count, parts)
+    return graphs.results([graphs.one(f"{what}-counts", add_counts, found, n)])[0]
 
 
 def regroup(
-    graph: Graph, what: str, parts: list[Any], cuts: np.ndarray, n_cols: int, dtype: Any
+    graphs: Graphs, what: str, parts: list[Any], cuts: np.ndarray, n_cols: int, dtype: Any
 ) -> list[Any]:
     """Blocks of rows from parts that have some rows each."""
-    pieces, blocks = graph.each(f"{what}-cut", cut, parts, always=(cuts,)), []
+    pieces, blocks = graphs.each(f"{what}-cut", cut, parts, always=(cuts,)), []
     for j, (start, stop) in enumerate(pairwise(cuts.tolist())):
-        own = graph.each(f"{what}-{j}-piece", getitem, pieces, always=(j,))
-        blocks.append(graph.one(f"{what}-{j}", merge, own, start, (stop - start, n_cols), dtype))
-    return graph.submit(blocks)[0]
+        own = graphs.each(f"{what}-{j}-piece", getitem, pieces, always=(j,))
+        blocks.append(graphs.one(f"{what}-{j}", merge, own, start, (stop - start, n_cols), dtype))
+    return graphs.submit(blocks)
 
 
 # ---------------------------------------------------------------- what a fit is given
@@ -315,28 +314,30 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
         spans = list(pairwise(cuts.tolist()))
         if isinstance(X, Store):
             where = [X.path] * len(spans)
-            users = graphs.each("users", read_stored, where, *zip(*spans, strict=True), always=(dtype,))
+            made = graphs.each("users", read_stored, where, *zip(*spans, strict=True), always=(dtype,))
         else:
             # In the graph, which the scheduler keeps: what is scattered would be gone with its worker.
-            users = graphs.each("users", same, [matrix.slice_rows(*span) for span in spans])
-        return Shards(graphs, users, cuts, matrix.shape, labels, names)
+            made = graphs.each("users", same, [matrix.slice_rows(*span) for span in spans])
+        return Shards(graphs, graphs.submit(made), cuts, matrix.shape, labels, names)
     if hasattr(X, "chunks"):
         if X.ndim != 2 or X.numblocks[1] != 1:
             raise InputError(f"X has blocks {X.numblocks}, not of whole rows; give X.rechunk({{1: -1}})")
-        chunks = graphs.each("chunks", read_chunk, sources, range(len(sources)), always=how)
+        chunks = graphs.submit(graphs.each("chunks", read_chunk, sources, range(len(sources)), always=how))
         sizes = graphs.results(graphs.each("chunks-size", attrgetter("n_rows"), chunks))
         firsts = np.cumsum([0, *sizes]).tolist()
-        parts = graphs.each("chunks-rows", number, chunks, firsts[:-1])
+        parts = graphs.submit(graphs.each("chunks-rows", number, chunks, firsts[:-1]))
         shape = firsts[-1], int(X.shape[1])
         found: tuple = (None, None)
     else:
-        tables = graphs.each("parts", read_table, sources, range(len(sources)), always=(columns, *how))
+        of = sources, range(len(sources))
+        tables = graphs.submit(graphs.each("parts", read_table, *of, always=(columns, *how)))
         sides = {side: graphs.each(f"{side}-ids", attrgetter(side), tables) for side in ("rows", "cols")}
-        found = tuple(graphs.one(f"{side}-all-ids", all_ids, of, paths) for side, of in sides.items())
+        ids_of = [graphs.one(f"{side}-all-ids", all_ids, own, paths) for side, own in sides.items()]
+        found = tuple(graphs.submit(ids_of))
         shape = tuple(graphs.results(graphs.each("ids-number", len, found)))
-        parts = graphs.each("parts-rows", place, tables, always=found)
+        parts = graphs.submit(graphs.each("parts-rows", place, tables, always=found))
     said = check_labels(*ids, shape)
     labels = said[0] if said[0] is not None else found[0], said[1] if said[1] is not None else found[1]
     cuts = user_cuts(model, counted(graphs, "users", row_counts, parts, shape[0]), shape)
-    users = regroup(Graph(graphs), "users", parts, cuts, shape[1], dtype)
+    users = regroup(graphs, "users", parts, cuts, shape[1], dtype)
     return Shards(graphs, users, cuts, shape, labels)

@@ -81,6 +81,7 @@ class Block:
     gram: np.ndarray  # as in `rgals.losses.base.Side`
     linear: np.ndarray
     terms: np.ndarray  # (n, 4), or (0, 4) where all of the side are alike
+    constant: float  # what its users add to that of the objective
 
     def __sizeof__(self) -> int:
         """Bytes, by which the scheduler decides what moves where."""
@@ -91,8 +92,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Setting:
-    """What defines the systems beside data and loss."""
+    """What defines the systems beside the data."""
 
+    loss: Loss
     reg: float
     reg_exponent: float
     K: int
@@ -139,12 +141,6 @@ def logs(which: str, matrix: CSR, first: int, c: Coefficients) -> tuple[float, i
 
 
 @task
-def constant(which: str, matrix: CSR, first: int, c: Coefficients, loss: Loss) -> float:
-    """What the users of a block add to the constant of the objective."""
-    return loss.constant(matrix, _own(which, c, first, matrix.n_rows))
-
-
-@task
 def prepare(which: str, matrix: CSR, first: int, c: Coefficients, setting: Setting) -> Block:
     """Plan the rows of a block."""
     side = _side(which, matrix, first, c, setting.reg, setting.reg_exponent)
@@ -156,15 +152,19 @@ def prepare(which: str, matrix: CSR, first: int, c: Coefficients, setting: Setti
     terms = fixed.col_terms
     if (terms == terms[0]).all():  # then the rows have them: `rgals.solvers.plan.fold_terms`
         terms = terms[:0]
-    return Block(plan, first, fixed.gram_weight[at], fixed.linear_weight[at], terms[at].astype(setting.dtype))
+    terms = terms[at].astype(setting.dtype)
+    own = _own(which, c, first, matrix.n_rows)
+    constant = setting.loss.constant(matrix, own) if which == "users" else 0.0
+    return Block(plan, first, fixed.gram_weight[at], fixed.linear_weight[at], terms, constant)
 
 
 @task
-def facts(block: Block) -> tuple[list[float | None], bool, float]:
-    """`Plan.ratio`, where rows of the block are solved, whether they have weights, and the interaction."""
+def facts(block: Block) -> tuple[list[float | None], bool, float, float]:
+    """`Plan.ratio`, where rows of the block are solved; whether they have weights; interaction; constant."""
     plan, side = block.plan, block.plan.side
     solved = ((plan.matrix.row_counts > 0) | (side.linear != 0)).any()
-    return [plan.ratio][: int(solved)], bool(side.row_terms[:, :2].any()), side.interaction
+    weighted = bool(side.row_terms[:, :2].any())
+    return [plan.ratio][: int(solved)], weighted, side.interaction, block.constant
 
 
 # ---------------------------------------------------------------- where a fit begins
@@ -178,21 +178,14 @@ class Table(NamedTuple):
 
 
 @task
-def skip(rng: np.random.Generator, n: int, dtype: np.dtype) -> np.random.Generator:
-    """A generator that has drawn so many numbers."""
-    rng, buffer = copy.deepcopy(rng), np.empty(1 << 20, dtype)
-    for start in range(0, n, len(buffer)):
-        rng.standard_normal(dtype=dtype, out=buffer[: n - start])
-    return rng
-
-
-@task
-def draw(rng: np.random.Generator, n: int, scale: float, setting: Setting) -> Table:
-    """Random factors of a block."""
-    out = empty((n, setting.K), setting.dtype)
-    copy.deepcopy(rng).standard_normal(dtype=setting.dtype, out=out)
+def draw(
+    rng: np.random.Generator, n: int, scale: float, setting: Setting
+) -> tuple[Table, np.random.Generator]:
+    """Random factors of a block, and the generator that has drawn them."""
+    rng, out = copy.deepcopy(rng), empty((n, setting.K), setting.dtype)
+    rng.standard_normal(dtype=setting.dtype, out=out)
     out *= scale
-    return Table(out)
+    return Table(out), rng
 
 
 # ---------------------------------------------------------------- a half-step

@@ -358,14 +358,16 @@ def _keys(dask_scheduler):
 
 
 def test_a_block_that_kills_every_worker_is_named(client, X):
-    from rgals.cluster.graph import Graph, Graphs
+    from rgals.cluster.graph import Graphs
 
     graphs = Graphs(client)
-    graph = Graph(graphs, 3)
-    with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
-        (bad,) = graph.submit([graph.one("users-17", os._exit, 1)])
-        with pytest.raises(RgalsError, match=r"users, block 17, iteration 3 was lost .* the last one tcp://"):
-            graphs.results(bad)
+    graphs.iteration = 3
+    bad = graphs.one("users-17", os._exit, 1)
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        pytest.raises(RgalsError, match=r"users, block 17, iteration 3 was lost .* the last one tcp://"),
+    ):
+        graphs.results([bad])
 
 
 def test_no_workers_end_a_fit(X):
