@@ -188,34 +188,31 @@ class Blocks:
     ridge: None = None  # and ridges are on the workers
 
 
+@dataclass
 class Shards:
     """A matrix as blocks of users on workers; the client holds the margins of users and items.
 
     To rules and checkpoints it is the matrix: it has what these ask of a `CSR`.
     """
 
+    graphs: Graphs
+    users: list[Any]
+    cuts: np.ndarray
+    shape: tuple[int, int]
+    labels: tuple[Any, Any]  # ids, or futures of them
+    names: np.ndarray | None = None  # of columns
+    row_counts: Any = None
     has_dislikes = False  # margins are those of the likes
-    row_counts: np.ndarray
 
-    def __init__(
-        self,
-        graphs: Graphs,
-        users: list[Any],
-        cuts: np.ndarray,
-        shape: tuple[int, int],
-        labels: tuple[Any, Any],
-        names: np.ndarray | None = None,
-    ) -> None:
-        self.graphs, self.users, self.cuts, self.shape = graphs, users, cuts, shape
-        self.labels, self.names = labels, names  # ids, or futures of them; names of columns
-        self.n_rows, self.n_cols = shape
-        found = graphs.results(graphs.each("users-values", values_of, users))
+    def __post_init__(self) -> None:
+        self.n_rows, self.n_cols = self.shape
+        found = self.graphs.results(self.graphs.each("users-values", values_of, self.users))
         self.values = Values.together(values for values, *_ in found)
         self.length = sum(length for _, length, _ in found)
         self.fingerprint = hashlib.sha256("".join(digest for *_, digest in found).encode()).hexdigest()
         self.nnz = self.values.nnz
         if not self.nnz:
-            raise InputError(f"X has no interactions (shape {shape}); there is nothing to fit")
+            raise InputError(f"X has no interactions (shape {self.shape}); there is nothing to fit")
 
     @property
     def likes(self) -> "Shards":
@@ -252,12 +249,9 @@ class Shards:
     def take_rows(self, rows: np.ndarray) -> CSR:
         """The likes of the given users, in the given order."""
         block = np.searchsorted(self.cuts, rows, side="right") - 1
-        asked = np.unique(block)
-        own = [rows[block == i] - self.cuts[i] for i in asked]
-        blocks = [self.users[i] for i in asked]
-        found = self.graphs.results(self.graphs.each("users-sample", take_rows, blocks, own))
-        back = np.argsort(np.argsort(block, kind="stable"))
-        return CSR.stacked([CSR.empty(0, self.n_cols), *found]).take_rows(back)
+        own = [rows[block == i] - first for i, first in enumerate(self.cuts[:-1])]
+        found = self.graphs.results(self.graphs.each("users-sample", take_rows, self.users, own))
+        return CSR.stacked(found).take_rows(np.argsort(np.argsort(block, kind="stable")))
 
     def load(self) -> CSR:
         """The matrix in the client's memory."""

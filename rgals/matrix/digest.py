@@ -14,14 +14,9 @@ _AT_ONCE = 1 << 22  # numbers of a file
 
 def update(digest: Any, value: Any) -> None:
     """Add a value to a digest: arrays by their bytes, dataclasses by their fields, the rest as it prints."""
-    if isinstance(value, np.ndarray) and value.dtype != object:
+    if isinstance(value, np.ndarray | Column) and value.dtype != object:
         digest.update(f"{value.dtype.str} {value.shape}".encode())
-        if value.size:
-            digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
-    elif isinstance(value, Column):
-        digest.update(f"{value.dtype.str} {value.shape}".encode())
-        for start in range(0, len(value), _AT_ONCE):
-            digest.update(value[start : start + _AT_ONCE].view(np.uint8).data)
+        _feed(digest, value if isinstance(value, Column) else value.reshape(-1))
     elif is_dataclass(value) and not hasattr(value, "get_params"):  # a loss: its class counts too
         for part in fields(value):
             if part.compare:
@@ -45,6 +40,10 @@ def short_digest(*parts: CSR | np.ndarray) -> str:
             arrays = [np.array(part.shape), part.indptr, part.indices, part.values]
             arrays += [] if part.times is None else [part.times]
         for array in arrays:
-            for start in range(0, max(len(array), 1), _AT_ONCE):
-                digest.update(np.ascontiguousarray(array[start : start + _AT_ONCE]).data)
+            _feed(digest, array)
     return digest.hexdigest()[:16]
+
+
+def _feed(digest: Any, array: Any) -> None:
+    for start in range(0, len(array), _AT_ONCE):
+        digest.update(np.ascontiguousarray(array[start : start + _AT_ONCE]).view(np.uint8).data)

@@ -61,11 +61,6 @@ class Column:
         """Bytes of a number in memory."""
         return self.dtype.itemsize
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all of them in memory."""
-        return self.size * self.itemsize
-
     def __len__(self) -> int:
         return self.size
 
@@ -168,11 +163,6 @@ class StoredCSR(CSR):
         turned = None if self.turned is None else self.turned.as_dtype(dtype)
         return replace(self, values=self.values.astype(dtype), turned=turned)
 
-    def with_values(self, values: Any, turned: Any) -> "StoredCSR":
-        """The same with other values, in the order of either side."""
-        other = replace(self.transpose(), values=turned, turned=None)
-        return replace(self, values=values, turned=other)
-
     def cuts(self, starts: np.ndarray | None = None) -> np.ndarray:
         """Numbers of the rows at which blocks begin, and that of all rows; only ``starts`` if given."""
         indptr, entry = self.indptr, self.indices.itemsize + (len(self.values) and self.values.itemsize)
@@ -204,9 +194,6 @@ class StoredCSR(CSR):
 
     def take_rows(self, rows: np.ndarray) -> CSR:
         """The matrix of the given rows, in the given order, in memory."""
-        rows = np.asarray(rows)
-        if rows.dtype == bool:
-            rows = np.flatnonzero(rows)
         ends = np.append(np.flatnonzero(np.diff(rows) != 1) + 1, len(rows))
         if len(ends) > _RUNS and isinstance(self.values, np.ndarray):
             return super().take_rows(rows)

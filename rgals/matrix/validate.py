@@ -40,24 +40,20 @@ def _check_kind(dtype: np.dtype, name: str) -> None:
         raise InputTypeError(f"{name} holds {dtype} values; give numbers >= 0 (float, int or bool)")
 
 
-def _raw_arrays(X: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int], bool]:
-    """CSR (or, transposed, CSC) arrays of any scipy matrix, not yet checked."""
+def _compressed(X: Any, name: str) -> Any:
+    """Any scipy matrix as CSR, or CSC, not yet checked."""
     if X.ndim != 2:
         raise ShapeError(f"{name} must have two dimensions, users x items, not {X.ndim}")
     _check_kind(X.dtype, name)
-    if X.format == "csc":
-        return X.indptr, X.indices, X.data, (X.shape[1], X.shape[0]), True
     if X.format == "coo":
-        row, col = X.coords if hasattr(X, "coords") else (X.row, X.col)
-        for axis, index, size in (("row", row, X.shape[0]), ("column", col, X.shape[1])):
+        for axis, index, size in (("row", X.row, X.shape[0]), ("column", X.col, X.shape[1])):
             bad = np.flatnonzero((index < 0) | (index >= size))
             if len(bad):
                 at = f"{axis} index {index[bad[0]]}, outside 0..{size - 1}"
                 raise InputError(f"{name}: entry {bad[0]} has {at}")
         if X.dtype.kind in "biu" and X.dtype.itemsize < 8:  # scipy adds duplicates in their own type
             X = X.astype(np.float64)
-    X = X.tocsr()
-    return X.indptr, X.indices, X.data, X.shape, False
+    return X if X.format == "csc" else X.tocsr()
 
 
 def fault(
@@ -156,9 +152,9 @@ def as_csr(
         _check_shape(out.shape, n_rows, n_cols, name)
         return out
     X = on_host(X)
-    if not sp.issparse(X):
-        X = _dense_to_sparse(X, name)
-    raw_indptr, raw_indices, data, shape, by_column = _raw_arrays(X, name)
+    X = _compressed(X if sp.issparse(X) else _dense_to_sparse(X, name), name)
+    raw_indptr, raw_indices, data, by_column = X.indptr, X.indices, X.data, X.format == "csc"
+    shape = X.shape[::-1] if by_column else X.shape
     _check_shape(X.shape, n_rows, n_cols, name)
     if max(shape) > MAX_INDEX:
         raise ShapeError(f"{name} has shape {X.shape}; at most {MAX_INDEX} rows and columns are supported")
@@ -172,7 +168,6 @@ def as_csr(
         needed = len(raw_indices) * (3 * (4 + np.dtype(dtype).itemsize) + 4)
         work = f"checking {name} with {len(raw_indices):,} interactions"
         _memory.require(needed, work, "give fewer of them at once")
-    raw_indptr, raw_indices = read_only(raw_indptr), read_only(raw_indices)
     wrong = fault(raw_indptr, raw_indices, len(data), shape[1], by_column)
     if wrong:
         raise InputError(f"{name}: {wrong}")

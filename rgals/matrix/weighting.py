@@ -1,6 +1,6 @@
 """Values to weights: what a fit makes of counts, hours or money before a loss sees them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -73,7 +73,8 @@ class Weighting:
     def total(self, matrix: CSR) -> float:
         """Sum of the weights of some users' likes before they are scaled."""
         matrix = matrix.likes
-        return sum(float(part.sum()) for part in self._chunks(matrix, self._norms(matrix), False))
+        starts, norms = range(0, matrix.nnz, _CHUNK), self._norms(matrix)
+        return sum(float(self._unscaled(matrix, norms, False, at, at + _CHUNK).sum()) for at in starts)
 
     def scaled(self, total: float, nnz: int) -> "Weighting":
         """The same with the mean weight 1, by the `total` of all users."""
@@ -106,30 +107,14 @@ class Weighting:
                 raise InputError(f"{why}, {self.newest:.3g}; give them as it had them (dates: nanoseconds)")
 
     def rows(self, matrix: CSR) -> CSR:
-        """Histories of users (users x items) with weights for values."""
-        if isinstance(matrix, StoredCSR):
-            return self._stored(matrix)
-        return self._weighted(matrix, self._norms(matrix), by_item=False)
-
-    def _stored(self, matrix: StoredCSR) -> CSR:
-        """The same of a matrix on its disk: weights are made of every block that is read."""
-        self.check_times(matrix)
-        if self._keeps(matrix):
-            return matrix
-        nnz, dtype, norms = matrix.nnz, matrix.values.dtype, self._norms(matrix)
-
-        def weights(side: CSR, by_item: bool) -> Computed:
-            def make(start: int, stop: int) -> np.ndarray:
-                parts = self._chunks(side, norms, by_item, start, stop)
-                return np.concatenate([np.empty(0, dtype), *(self._scaled(part, dtype) for part in parts)])
-
-            return Computed(make, nnz, dtype)
-
-        found = weights(matrix, False)
-        starts = range(0, nnz, _CHUNK)
-        if self.kind == "binary" or all((found.read(a, min(a + _CHUNK, nnz)) == 1).all() for a in starts):
-            return matrix.with_values(matrix.values[:0], matrix.values[:0])
-        return matrix.with_values(found, weights(matrix.transpose(), True))
+        """Histories of users (users x items) with weights for values; of a store they stay on its disk."""
+        norms = self._norms(matrix)
+        found = self._weighted(matrix, norms, by_item=False)
+        if found is matrix or not isinstance(found, StoredCSR):
+            return found
+        items: Any = found.turned
+        values = items.values[:0] if found.is_binary else self._values(items, norms, by_item=True)
+        return replace(found, turned=replace(items, values=values))
 
     def columns(self, matrix: CSR, users: CSR) -> CSR:
         """Histories of any items (items x users) with weights; ``users`` are all histories of the users."""
@@ -167,48 +152,51 @@ class Weighting:
 
     def _weighted(self, matrix: CSR, norms: np.ndarray | None, by_item: bool) -> CSR:
         self.check_times(matrix)
-        times, half_life = matrix.times, self.half_life
-        if half_life is None and self._keeps(matrix):
+        if self.half_life is None and self._keeps(matrix):
             return matrix
-        if half_life is None and self.kind == "binary" and not matrix.has_dislikes:
+        if self.half_life is None and self.kind == "binary" and not matrix.has_dislikes:
             return replace(matrix, values=matrix.values[:0])
-        values, start, ones = np.empty(matrix.nnz, matrix.values.dtype), 0, True
-        for part in self._chunks(matrix, norms, by_item):
-            at = slice(start, start + len(part))
-            left = None
-            if half_life is not None and times is not None:
-                halvings = np.clip((times[at] - self.newest) / half_life, -_OLDEST, _OLDEST)
-                left = np.exp2(halvings) / self.left
-            values[at] = self._scaled(part, values.dtype, left)
-            start, ones = at.stop, ones and bool((values[at] == 1).all())
+        values: Any = self._values(matrix, norms, by_item)
+        if not isinstance(matrix, StoredCSR):
+            values = values.mapped()
+        ones = all((values[start : start + _CHUNK] == 1).all() for start in range(0, matrix.nnz, _CHUNK))
         return replace(matrix, values=values[:0] if ones else values, times=None)
 
-    def _scaled(self, part: np.ndarray, dtype: np.dtype, left: Any = None) -> np.ndarray:
-        """Weights in the scale of the fit, times what ages left of them."""
-        part = part / self.scale if left is None else part / self.scale * left
+    def _values(self, matrix: CSR, norms: np.ndarray | None, by_item: bool) -> Computed:
+        """Weights of stored entries in the scale of the fit, times what ages left of them."""
+        dtype = matrix.values.dtype
         least = np.finfo(dtype).tiny  # an interaction stays one
-        return np.copysign(np.maximum(np.abs(part), least), part).astype(dtype)
 
-    def _chunks(
-        self, matrix: CSR, norms: np.ndarray | None, by_item: bool, first: int = 0, last: int | None = None
-    ) -> Iterator[np.ndarray]:
-        """Weights of stored entries before they are scaled, in float64, a part at a time."""
-        dislikes, last = matrix.has_dislikes, matrix.nnz if last is None else last
-        for start in range(first, last, _CHUNK):
-            part = slice(start, min(start + _CHUNK, last))
-            item = matrix.indices[part]
-            user = item if norms is None else matrix.rows_between(part.start, part.stop)
-            v = np.ones(len(item)) if matrix.is_binary else matrix.values[part].astype(np.float64)
-            likes = np.abs(v)
-            if self.kind == "binary":
-                likes = np.ones(len(item))
-            elif self.kind == "log1p":
-                likes = np.log1p(likes)
-            elif norms is not None and self.idf is not None:
-                user, item = (item, user) if by_item else (user, item)
-                with np.errstate(over="ignore"):  # of the least values: they weigh nothing
-                    likes = self.idf[item] * (_K1 + 1.0) / (1.0 + norms[user] / likes)
-            yield np.where(v < 0, v * self.scale, likes) if dislikes else likes
+        def make(first: int, last: int) -> np.ndarray:
+            values = np.empty(last - first, dtype)
+            for start in range(first, last, _CHUNK):
+                stop = min(start + _CHUNK, last)
+                part = self._unscaled(matrix, norms, by_item, start, stop) / self.scale
+                if self.half_life is not None and matrix.times is not None:
+                    halvings = (matrix.times[start:stop] - self.newest) / self.half_life
+                    part = part * (np.exp2(np.clip(halvings, -_OLDEST, _OLDEST)) / self.left)
+                values[start - first : stop - first] = np.copysign(np.maximum(np.abs(part), least), part)
+            return values
+
+        return Computed(make, matrix.nnz, dtype)
+
+    def _unscaled(
+        self, matrix: CSR, norms: np.ndarray | None, by_item: bool, start: int, stop: int
+    ) -> np.ndarray:
+        """Weights of some stored entries before they are scaled, in float64."""
+        item = matrix.indices[start:stop]
+        v = np.ones(len(item)) if matrix.is_binary else matrix.values[start:stop].astype(np.float64)
+        likes = np.abs(v)
+        if self.kind == "binary":
+            likes = np.ones(len(item))
+        elif self.kind == "log1p":
+            likes = np.log1p(likes)
+        elif norms is not None and self.idf is not None:
+            user = matrix.rows_between(start, start + len(item))
+            user, item = (item, user) if by_item else (user, item)
+            with np.errstate(over="ignore"):  # of the least values: they weigh nothing
+                likes = self.idf[item] * (_K1 + 1.0) / (1.0 + norms[user] / likes)
+        return np.where(v < 0, v * self.scale, likes)
 
 
 def unit_of(time: float) -> int | None:
