@@ -1,5 +1,6 @@
 """ALS on a cluster: that of one process, whose half-steps are graphs of tasks on the workers."""
 
+from copy import copy
 from dataclasses import dataclass, field, replace
 from operator import getitem
 from typing import Any, ClassVar, cast
@@ -39,8 +40,8 @@ class ClusterProblem:
         shards.row_counts = alone.user_count
         self.degrees = replace(alone, matrix=cast(Any, shards))
         self.loss: Loss = get_loss(model.loss).resolve(self.degrees, model.K)
-        c = graphs.one("coefficients", tasks.coefficients, self.loss, found)
-        self.coefficients = c = graphs.submit(c)
+        c = graphs.submit(graphs.one("coefficients", self.loss.coefficients_for, found))
+        self.coefficients = c
         self.reg = self._reg(model)
         self.setting = tasks.Setting(self.loss, self.reg, self.reg_exponent, model.K, np.dtype(dtype))
         plans = [self._each(side, "plan", tasks.prepare, c, self.setting) for side in sides]
@@ -188,5 +189,5 @@ class ClusterALS(ALS):
             bounds = factors.side.cuts[1:-1]
             parts = [tasks.Table(part) for part in np.split(state[f"{name}_factors"], bounds)]
             graphs = self.backend.graphs
-            factors.tables = graphs.submit(graphs.each(f"{name}s-restored", tasks.same, parts))
+            factors.tables = graphs.submit(graphs.each(f"{name}s-restored", copy, parts))
             factors.basis, factors.sums = state.get(f"{name}_basis"), []

@@ -157,8 +157,8 @@ class DaskRGALS(RGALS):
             A block was lost, with every worker that had it, or there is no worker, or no scheduler any more;
             the message names what is known.
         """
-        features = {"user_features": user_features, "item_features": item_features}
-        for name, value in {"validation": validation, **features}.items():
+        none = {"validation": validation, "user_features": user_features, "item_features": item_features}
+        for name, value in none.items():
             if value is not None:
                 raise ParameterError(name, "given", "DaskRGALS takes none; fit RGALS, or leave it out")
         given = copy(self)

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter, getitem
@@ -12,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from rgals.cluster.graph import Graphs
-from rgals.cluster.tasks import same, task
+from rgals.cluster.tasks import task
 from rgals.datasets.batches import files_of
 from rgals.datasets.given import given, wanted_columns
 from rgals.datasets.ids import IdMap, encode, joined
@@ -137,12 +138,6 @@ def merge(pieces: list[Part], first: int, shape: tuple[int, int], dtype: Any) ->
     order, indptr = group(rows, shape[0]), np.append(0, np.cumsum(np.bincount(rows, minlength=shape[0])))
     found = sp.csr_array((values[order], whole.indices[order], indptr), shape=shape)
     return as_csr(found, dtype=dtype, dislikes=True)
-
-
-@task
-def row_counts(part: Part) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and the interactions of each."""
-    return part.rows, part.matrix.row_counts
 
 
 @task
@@ -311,7 +306,7 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
             made = graphs.each("users", read_stored, where, *zip(*spans, strict=True), always=(dtype,))
         else:
             # In the graph, which the scheduler keeps: what is scattered would be gone with its worker.
-            made = graphs.each("users", same, [matrix.slice_rows(*span) for span in spans])
+            made = graphs.each("users", copy, [matrix.slice_rows(*span) for span in spans])
         return Shards(graphs, graphs.submit(made), cuts, matrix.shape, labels, names)
     if hasattr(X, "chunks"):
         if X.ndim != 2 or X.numblocks[1] != 1:
@@ -332,6 +327,7 @@ def shards_of(graphs: Graphs, model: Any, X: Any, dtype: Any, ids: tuple[Any, An
         parts = graphs.submit(graphs.each("parts-rows", place, tables, always=found))
     said = check_labels(*ids, shape)
     labels = said[0] if said[0] is not None else found[0], said[1] if said[1] is not None else found[1]
-    cuts = user_cuts(model, counted(graphs, "users", row_counts, parts, shape[0]), shape)
+    counts = counted(graphs, "users", attrgetter("rows", "matrix.row_counts"), parts, shape[0])
+    cuts = user_cuts(model, counts, shape)
     users = regroup(graphs, "users", parts, cuts, shape[1], dtype)
     return Shards(graphs, users, cuts, shape, labels)

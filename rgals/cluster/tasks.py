@@ -60,12 +60,6 @@ def task(function: _Task) -> _Task:
     return cast(_Task, alone)
 
 
-@task
-def same(what: Any) -> Any:
-    """What the client has."""
-    return what
-
-
 # ---------------------------------------------------------------- what a fit knows of a block
 
 
@@ -126,12 +120,6 @@ def degrees(users: list[Any], items: list[Any]) -> Degrees:
     """The margins of the whole matrix, from those of its blocks."""
     (user_sum, user_count), (item_sum, item_count) = (map(np.concatenate, zip(*s)) for s in (users, items))
     return Degrees(user_sum, item_sum, user_count, item_count)
-
-
-@task
-def coefficients(loss: Loss, found: Degrees) -> Coefficients:
-    """The coefficients of the whole matrix."""
-    return loss.coefficients_for(found)
 
 
 @task

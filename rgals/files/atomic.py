@@ -43,8 +43,11 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
     it, on Windows after an hour. Permissions of an existing file are kept, a symbolic link keeps pointing to
     the file. A name that is no file's is an `InputError`.
     """
-    target = os.path.realpath(os.fspath(path))
-    mode = _existing_mode(target)
+    target, mode = os.path.realpath(os.fspath(path)), None
+    with suppress(FileNotFoundError):
+        mode = os.stat(target).st_mode
+        if not stat.S_ISREG(mode):
+            raise InputError(f"{target} exists and is not a file; give the name of a file")
     folder = os.path.dirname(target)
     _remove_leftovers(folder)
     temporary, descriptor = _create(folder)
@@ -53,7 +56,7 @@ def atomic_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             if mode is not None and not _WINDOWS:  # there it would say read-only, and nothing else
-                os.fchmod(file.fileno(), mode)
+                os.fchmod(file.fileno(), stat.S_IMODE(mode))
             _sync(file.fileno())
             if not _WINDOWS:
                 os.replace(temporary, target)  # still open, and so locked: nobody takes it for a leftover
@@ -171,16 +174,6 @@ def close_and_remove(file: BinaryIO, path: str) -> None:
         file.close()
     if _WINDOWS:
         _remove(path)
-
-
-def _existing_mode(target: str) -> int | None:
-    try:
-        status = os.stat(target)
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"{target} exists and is not a file; give the name of a file")
-    return stat.S_IMODE(status.st_mode)
 
 
 def _remove(path: str) -> None:

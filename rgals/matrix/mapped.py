@@ -36,8 +36,6 @@ class Column:
     since it was opened is a `FileFormatError`.
     """
 
-    ndim = 1
-
     def __init__(self, path: Path, offset: int, kind: Any, size: int, dtype: Any = None) -> None:
         self.path, self.offset, self.kind, self.size = path, offset, np.dtype(kind), size
         self.dtype = self.kind if dtype is None else np.dtype(dtype)
@@ -113,10 +111,6 @@ class Computed(Column):
     def mapped(self) -> np.ndarray:
         """All numbers."""
         return self.make(0, self.size)
-
-    def astype(self, dtype: Any) -> "Column":
-        """The same numbers in another type."""
-        return Computed(lambda a, b: self.make(a, b).astype(dtype, copy=False), self.size, dtype)
 
 
 @dataclass(frozen=True)
