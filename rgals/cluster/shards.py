@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import scipy.sparse as sp
 
 from rgals.cluster.graph import Graphs
 from rgals.cluster.tasks import task
@@ -19,7 +18,6 @@ from rgals.datasets.given import given, wanted_columns
 from rgals.datasets.ids import IdMap, encode, joined
 from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
-from rgals.matrix.entries import group
 from rgals.matrix.store import DESCRIPTION, Store, open_matrix
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import AUTO, Values, Weighting
@@ -132,12 +130,12 @@ def cut(part: Part, cuts: np.ndarray) -> list[Part]:
 @task
 def merge(pieces: list[Part], first: int, shape: tuple[int, int], dtype: Any) -> CSR:
     """The block of a matrix that pieces have in their order; what is there twice is added."""
-    rows = np.concatenate([np.repeat(piece.rows - first, piece.matrix.row_counts) for piece in pieces])
-    whole = CSR.stacked([piece.matrix for piece in pieces])
-    values = np.ones(whole.nnz, dtype) if whole.is_binary else whole.values
-    order, indptr = group(rows, shape[0]), np.append(0, np.cumsum(np.bincount(rows, minlength=shape[0])))
-    found = sp.csr_array((values[order], whole.indices[order], indptr), shape=shape)
-    return as_csr(found, dtype=dtype, dislikes=True)
+    rows = np.concatenate([piece.rows - first for piece in pieces])
+    order = np.argsort(rows, kind="stable")
+    found = CSR.stacked([piece.matrix for piece in pieces]).take_rows(order)
+    indptr = found.indptr[np.searchsorted(rows[order], np.arange(shape[0] + 1))]
+    found = replace(found, indptr=indptr, n_cols=shape[1])
+    return as_csr(found.to_scipy(dtype), dtype=dtype, dislikes=True)
 
 
 @task

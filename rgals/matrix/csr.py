@@ -189,10 +189,13 @@ class CSR:
     def where(self, mask: np.ndarray) -> "CSR":
         """The matrix of the stored entries for which ``mask`` is true."""
         indptr = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])[self.indptr]
-        values, n_cols, times = self._marks(mask)
-        if (values == 1).all():
-            values = values[:0]
-        return CSR(indptr, self.indices[mask], values, n_cols, times)
+        return CSR(indptr, self.indices[mask], *self._marks(mask)).tidy()
+
+    def tidy(self) -> "CSR":
+        """The same without zeros, and without values where all of them are 1."""
+        if not self.values.all():
+            return self.where(self.values != 0)
+        return replace(self, values=self.values[:0]) if (self.values == 1).all() else self
 
     def rows_between(self, start: int, stop: int) -> np.ndarray:
         """Row of every stored entry from number ``start`` on, before ``stop``."""

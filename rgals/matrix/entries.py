@@ -49,8 +49,7 @@ def replace_rows(matrix: CSR, rows: np.ndarray, new: CSR) -> CSR:
     n = max(matrix.n_rows, int(rows.max(initial=-1)) + 1)
     order = np.arange(n)
     order[rows] = matrix.n_rows + np.arange(len(rows))
-    out = CSR.stacked([matrix, new.as_dtype(matrix.values.dtype)]).take_rows(order)
-    return replace(out, values=out.values[:0]) if (out.values == 1).all() else out
+    return CSR.stacked([matrix, new.as_dtype(matrix.values.dtype)]).take_rows(order).tidy()
 
 
 def grown(matrix: CSR, n_rows: int, n_cols: int) -> CSR:
@@ -108,10 +107,10 @@ def merged(known: CSR, new: CSR, how: str) -> tuple[CSR, np.ndarray, np.ndarray]
     numbers = np.concatenate([values[0], values[1][~both]])[order].astype(known.values.dtype)
     rows, cols = np.divmod(everything[order], known.n_cols)
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=known.n_rows))])
-    numbers = numbers[:0] if (numbers == 1).all() else numbers
-    out = CSR(indptr, cols.astype(np.int32), numbers, known.n_cols, None if times is None else times[order])
-    out = out if out.values.all() else out.where(out.values != 0)  # a like and a dislike
-    return out, new.rows[changed], new.indices[changed].astype(np.int64)
+    times = None if times is None else times[order]
+    out = CSR(indptr, cols.astype(np.int32), numbers, known.n_cols, times)
+    # A like and a dislike may be 0 together.
+    return out.tidy(), new.rows[changed], new.indices[changed].astype(np.int64)
 
 
 def core_members(matrix: sp.csr_array, k_user: int, k_item: int) -> tuple[np.ndarray, np.ndarray]:

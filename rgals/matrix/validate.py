@@ -204,13 +204,10 @@ def as_csr(
             total = np.add.reduceat(made.values, np.flatnonzero(first), dtype=np.float64).astype(dtype)
             if not np.isfinite(total).all():
                 raise InputError(f"{name}: the sum of duplicate entries overflows {np.dtype(dtype)}")
-            kept = made.where(first)
-            made = CSR(kept.indptr, kept.indices, total, made.n_cols)
-    if not made.values.all():
-        made = made.where(made.values != 0)
-    if (made.values == 1).all():
-        made = replace(made, values=np.empty(0, dtype))
-    return made
+            values = np.zeros(made.nnz, dtype)
+            values[first] = total
+            made = replace(made, values=values, times=None)
+    return made.tidy()
 
 
 def _check_shape(shape: tuple, n_rows: int | None, n_cols: int | None, name: str) -> None:
