@@ -75,15 +75,11 @@ class Column:
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """The numbers from ``start`` on, before ``stop``, in an array of their own."""
-        part = np.empty(stop - start, self.kind)
-        rest = part.view(np.uint8).data
         with open(self.path, "rb", buffering=0) as file:
             self._check(os.fstat(file.fileno()))
-            file.seek(self.offset + start * self.kind.itemsize)
-            while len(rest) and (n := file.readinto(rest)):
-                rest = rest[n:]
-        if len(rest):
-            raise FileFormatError(f"{self.path} is cut off: {len(rest)} bytes are missing")
+            part = np.fromfile(file, self.kind, stop - start, offset=self.offset + start * self.kind.itemsize)
+        if len(part) < stop - start:
+            raise FileFormatError(f"{self.path} is cut off: {stop - start - len(part)} numbers are missing")
         return part.astype(self.dtype, copy=False)
 
     def mapped(self) -> np.ndarray:
@@ -159,18 +155,12 @@ class StoredCSR(CSR):
 
     def cuts(self, starts: np.ndarray | None = None) -> np.ndarray:
         """Numbers of the rows at which blocks begin, and that of all rows; only ``starts`` if given."""
-        indptr, entry = self.indptr, self.indices.itemsize + (len(self.values) and self.values.itemsize)
+        entry = self.indices.itemsize + (len(self.values) and self.values.itemsize)
         starts = np.arange(self.n_rows) if starts is None else starts
-        begin = indptr[starts]
-        cuts = [0]
-        while self.n_rows:
-            # The last start up to which a block is not too long, but at least one row more.
-            next_ = np.searchsorted(begin, indptr[cuts[-1]] + BLOCK // entry, side="right") - 1
-            next_ = max(int(next_), int(np.searchsorted(starts, cuts[-1], side="right")))
-            if next_ >= len(starts) or indptr[-1] - indptr[cuts[-1]] <= BLOCK // entry:
-                break
-            cuts.append(int(starts[next_]))
-        return np.array([*cuts, self.n_rows])
+        size = max(BLOCK // entry, 1)
+        # A block ends with the row in which it gets as long as that.
+        found = np.searchsorted(self.indptr[starts], np.arange(size, self.nnz, size))
+        return np.unique([0, *starts[found[found < len(starts)]], self.n_rows])
 
     def blocks(self, cuts: np.ndarray | None = None) -> Iterator[tuple[int, int, CSR]]:
         """First row, row behind the last, and matrix of every block; the next is read meanwhile."""
