@@ -40,11 +40,10 @@ class ClusterProblem:
         shards.row_counts = alone.user_count
         self.degrees = replace(alone, matrix=cast(Any, shards))
         self.loss: Loss = get_loss(model.loss).resolve(self.degrees, model.K)
-        c = graphs.submit(graphs.one("coefficients", self.loss.coefficients_for, found))
-        self.coefficients = c
+        self.coefficients = graphs.submit(graphs.one("coefficients", self.loss.coefficients_for, found))
         self.reg = self._reg(model)
         self.setting = tasks.Setting(self.loss, self.reg, self.reg_exponent, model.K, np.dtype(dtype))
-        plans = [self._each(side, "plan", tasks.prepare, c, self.setting) for side in sides]
+        plans = [self._each(side, "plan", tasks.prepare, self.coefficients, self.setting) for side in sides]
         self.users.blocks, self.items.blocks = graphs.submit(plans)
         facts = graphs.submit([graphs.each(f"{side.name}-facts", tasks.facts, side.blocks) for side in sides])
         weighted, self.constant = True, 0.0
@@ -69,12 +68,9 @@ class ClusterProblem:
         rule = self.loss.defaults(self.degrees, model.K)["reg"]
         if self.reg_exponent == 1.0:
             return rule
-        logs = [
-            self.graphs.results(self._each(side, "logs", tasks.logs, self.coefficients))
-            for side in (self.users, self.items)
-        ]
-        sums = ((sum(log for log, _ in parts), sum(n for _, n in parts)) for parts in logs)
-        return reg_at(rule, self.reg_exponent, sums)
+        parts = (self._each(side, "logs", tasks.logs, self.coefficients) for side in (self.users, self.items))
+        logs: Any = [map(sum, zip(*self.graphs.results(some), strict=True)) for some in parts]
+        return reg_at(rule, self.reg_exponent, logs)
 
     def start(self, rng: np.random.Generator, scale: float) -> Remote:
         """The random user factors that a fit on one machine starts from."""
