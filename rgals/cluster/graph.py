@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, Self
 from weakref import WeakSet
 
+from rgals.cluster.tasks import forget
 from rgals.runtime.errors import ParameterError, RgalsError
 from rgals.runtime.lazy import optional
 
@@ -53,8 +54,6 @@ class Graphs:
 
     def __exit__(self, kind: Any, *raised: Any) -> None:
         """After an error, leave nothing running or waiting; a task that has begun ends with its block."""
-        from rgals.cluster.tasks import forget
-
         # Not by `Client.cancel`: it fails where a graph has tasks of which nobody has a future.
         for future in [] if kind is None else list(self._futures):
             with suppress(Exception):

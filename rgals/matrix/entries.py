@@ -39,7 +39,6 @@ def union(matrices: Sequence[CSR]) -> CSR | None:
     rows = np.concatenate([m.rows for m in matrices])
     cols = np.concatenate([m.indices for m in matrices])
     both = sp.csr_array((np.ones(len(rows), np.float32), (rows, cols)), shape=shape)
-    both.sort_indices()
     indptr, indices = both.indptr.astype(np.int64), both.indices.astype(np.int32)
     return CSR(indptr, indices, np.empty(0, np.float32), shape[1])
 

@@ -137,6 +137,7 @@ class StoredCSR(CSR):
     @property
     def row_sums(self) -> np.ndarray:
         """Sum of the values of each row, float64."""
+        # Block after block, whose indices are looked at: a fit asks for this before it follows any of them.
         return np.concatenate([np.empty(0), *(block.row_sums for *_, block in self.blocks())])
 
     def transpose(self, *, give_back: bool = True) -> "StoredCSR":
