@@ -10,17 +10,17 @@ from sklearn.base import BaseEstimator
 from rgals.losses import Degrees
 from rgals.matrix.csr import CSR
 from rgals.matrix.weighting import AUTO
+from rgals.model.file import ModelFormat, model_spec, pack_object, unpack_object
 from rgals.model.state import Snapshot
-from rgals.runtime.checks import check_choice, check_int, check_real, or_auto
+from rgals.runtime.checks import check_choice, check_int, or_auto
 from rgals.runtime.declared import RANGES
-from rgals.runtime.errors import ParameterError
+from rgals.runtime.errors import InputTypeError, ParameterError
 from rgals.runtime.threads import workers
 from rgals.sgd.defaults import AUTOMATIC, is_auto, setting
 from rgals.sgd.epochs import CHECKPOINT, Epochs
-from rgals.sgd.file import FORMAT
 from rgals.sgd.graph import ENCODERS
-from rgals.sgd.losses import get_loss
-from rgals.sgd.optimizers import get_optimizer, get_schedule
+from rgals.sgd.losses import LOSSES, get_loss
+from rgals.sgd.optimizers import OPTIMIZERS, get_optimizer, get_schedule
 from rgals.sgd.samplers import SAMPLERS
 from rgals.sgd.trainer import BATCH, fit_bytes
 from rgals.training.base import Task, Trained
@@ -30,10 +30,25 @@ from rgals.training.run import run
 
 _CHOICES = {"score": (AUTO, "cosine", "dot"), "encoder": ENCODERS, "sampler": SAMPLERS}
 _CHOICES |= {"decay": ("coupled", "decoupled", "frequency")}
+_RANGES = {"temperature": "float > 0", "lr": "float > 0", "n_epochs": "int > 0", "n_negatives": "int > 0"}
+_RANGES |= {"batch_size": "int > 0, optional", "patience": "int > 0", "n_layers": "int > 0", "gamma": "float"}
+_RANGES |= {"init_scale": "float > 0", "weight_decay": "float >= 0", "warmup": "float in [0, 1)"}
 # Parameters that a checkpoint holds in a form of their own, and those that change no bit.
 _DESCRIBED = {"loss", "optimizer", "momentum", "n_epochs", "dtype", "random_state", "warm_start"}
 _DESCRIBED |= {"early_stopping", "patience", "metric", "encoder", "n_layers"}
 _FREE = {"n_jobs", "verbose"}
+_OBJECTS: dict[str, Any] = {"loss": LOSSES, "optimizer": OPTIMIZERS}  # a file has them by name
+
+
+class _Format(ModelFormat):
+    def pack(self, params: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(params["schedule"], str):
+            what = "a model whose schedule is a function cannot be saved"
+            raise InputTypeError(f"{what}; set schedule to a name")
+        return params | {name: pack_object(name, params[name], kinds) for name, kinds in _OBJECTS.items()}
+
+    def unpack(self, params: dict[str, Any]) -> dict[str, Any]:
+        return params | {name: unpack_object(params[name], kinds) for name, kinds in _OBJECTS.items()}
 
 
 @dataclass(eq=False, repr=False)
@@ -177,7 +192,7 @@ class SGDRanker(Trained, BaseEstimator):
     verbose: int = 0
 
     _checkpoint = CHECKPOINT
-    _file: ClassVar[Any] = FORMAT
+    _file: ClassVar[Any] = _Format("SGDRanker", model_spec("rgals-sgd-model", 1))
 
     def _choose(self, matrix: CSR) -> dict[str, Any]:
         left = [name for name in AUTOMATIC if is_auto(getattr(self, name))]
@@ -222,18 +237,11 @@ class SGDRanker(Trained, BaseEstimator):
 
     def _check(self, asked: Mapping[str, Any]) -> np.dtype:
         check_int("K", self.K, 1, 1 << 15)
-        check_int("patience", self.patience, 1)
-        for name in AUTOMATIC[1:]:
-            value = getattr(self, name)
-            if name in ("temperature", "lr"):
-                or_auto(check_real, name, value, 0, open_min=True)
-            elif name != "batch_size" or value is not None:
-                or_auto(check_int, name, value, 1)
-        check_real("init_scale", self.init_scale, 0, open_min=True)
-        check_real("gamma", self.gamma)
-        check_real("weight_decay", self.weight_decay, 0)
-        RANGES["float in [0, 1)"]("warmup", self.warmup)
-        check_int("n_layers", self.n_layers, 1)
+        for name, kind in _RANGES.items():
+            if name in AUTOMATIC:
+                or_auto(RANGES[kind], name, getattr(self, name))
+            else:
+                RANGES[kind](name, getattr(self, name))
         for name, choices in _CHOICES.items():
             check_choice(name, getattr(self, name), choices)
         if self.encoder != "mf" and self.warm_start:
