@@ -9,6 +9,19 @@ from rgals.matrix.csr import CSR
 from rgals.solvers.base import HalfStep, raise_for_rows, squared_lengths
 
 
+def system(
+    rows: CSR, r: int, fixed: np.ndarray, side: Side, G: np.ndarray, s: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """``A_r`` and ``b_r`` (see `Side`) in float64, of the Gramian and the sums that rows share."""
+    here = rows.indptr[r], rows.indptr[r + 1]
+    _, m, linear = positive_coefficients(rows, side.row_terms, side.col_terms, *here)
+    f = fixed[rows.indices[slice(*here)]].astype(np.float64)
+    A = side.scale[r] * G + (f * m[:, None]).T @ f
+    A[np.diag_indices_from(A)] += side.ridge[r]
+    b = linear @ f + side.linear[r] * s
+    return A, b if side.prior is None else b + side.ridge[r] * side.prior.predict(len(b), [r])[0]
+
+
 class DenseBackend:
     """Reference backend that every other one is tested against. Forms every system; slow and plain."""
 
@@ -39,20 +52,11 @@ class DenseBackend:
         if side.interaction and not side.coupled:
             u = F.T @ side.gram_weight
             G = G - side.interaction * np.outer(u, u)
-        _, m, linear = positive_coefficients(rows, side.row_terms, side.col_terms)
         systems = np.empty((rows.n_rows, K, K))
         rhs = np.empty((rows.n_rows, K))
         info = np.zeros(rows.n_rows, np.int32)
-        predicted, offset = np.zeros((rows.n_rows, K)), 0.0
-        if side.prior is not None:
-            predicted = side.prior.predict(K)
-            offset = side.prior.reg * float(np.square(side.prior.weights_of(K)).sum())
-            offset += float(side.ridge @ np.square(predicted).sum(axis=1))
         for r in range(rows.n_rows):
-            here = slice(rows.indptr[r], rows.indptr[r + 1])
-            f = F[rows.indices[here]]
-            systems[r] = side.scale[r] * G + (f * m[here, None]).T @ f + side.ridge[r] * np.eye(K)
-            rhs[r] = linear[here] @ f + side.linear[r] * s + side.ridge[r] * predicted[r]
+            systems[r], rhs[r] = system(rows, r, F, side, G, s)
             if not rhs[r].any():
                 systems[r] = np.eye(K)  # nothing pulls: the answer is zero whatever the curvature
             elif not np.linalg.eigvalsh(systems[r])[0] > 0:
@@ -69,8 +73,11 @@ class DenseBackend:
             solution = np.linalg.solve(systems, rhs[:, :, None])[:, :, 0]
             # The decrease is b . q without the coupling's share (see mathematics in `rgals.losses.base`).
             rhs = rhs - h[:, None] * (H @ v)
-        value = float((rhs * solution).sum()) - offset
+        value = float((rhs * solution).sum())
         if side.prior is not None:
+            predicted = side.prior.predict(K)
+            offset = side.prior.reg * float(np.square(side.prior.weights_of(K)).sum())
+            value -= offset + float(side.ridge @ np.square(predicted).sum(axis=1))
             alone = (rows.row_counts == 0) & (side.linear == 0)
             solution[alone] = predicted[alone]
         return HalfStep(solution.astype(fixed.dtype), value)

@@ -17,6 +17,7 @@ from rgals.losses.base import Coefficients, Side, positive_coefficients, weight_
 from rgals.matrix.csr import CSR
 from rgals.runtime.errors import NumericalError, PrecisionWarning
 from rgals.solvers.base import Backend
+from rgals.solvers.dense import system
 from rgals.solvers.hard_negatives import HardNegatives, hard_rows
 
 # A condition from which on rounding may show. Of float32, where this costs a tenth of a thousandth, rows are
@@ -58,7 +59,7 @@ def warn_of_rounding(
     found = backend.half_step(some, fixed, part).factors if solved is None else solved[at]
     right = np.empty(found.shape)
     for i in range(len(at)):
-        A, b = _system(some, i, fixed, part, G, s)
+        A, b = system(some, i, fixed, part, G, s)
         try:
             right[i] = scipy.linalg.cho_solve(scipy.linalg.cho_factor(A, check_finite=False), b)
         except np.linalg.LinAlgError:  # in float64; float32 solved rounding errors then
@@ -180,18 +181,6 @@ def _shared(fixed: np.ndarray, side: Side) -> tuple[np.ndarray, np.ndarray, floa
         u += side.gram_weight[here] @ part
         s += side.linear_weight[here] @ part
     return G - side.interaction * np.outer(u, u), s, side.interaction * float(u @ u)
-
-
-def _system(
-    rows: CSR, i: int, fixed: np.ndarray, side: Side, G: np.ndarray, s: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The system of a row (see `Side`) in float64."""
-    here = slice(rows.indptr[i], rows.indptr[i + 1])
-    _, m, linear = positive_coefficients(rows.take_rows(np.array([i])), side.row_terms[[i]], side.col_terms)
-    f = fixed[rows.indices[here]].astype(np.float64)
-    A = side.scale[i] * G + (f * m[:, None]).T @ f
-    A[np.diag_indices_from(A)] += side.ridge[i]
-    return A, linear @ f + side.linear[i] * s
 
 
 def _own_risk(rows: CSR, fixed: np.ndarray, side: Side, d: np.ndarray, V: np.ndarray) -> np.ndarray:

@@ -199,6 +199,17 @@ def test_factors_that_regularisation_brings_to_nothing_are_told_of():
     assert re.search(r"user 0 \(and of up to 29 more\) have come to 0.*Lower reg", str(seen[0].message))
 
 
+@pytest.mark.parametrize("sides", ["user", "item", "both"])
+def test_rows_that_features_pull_are_compared_with_what_they_are_pulled_to(sides, monkeypatch):
+    monkeypatch.setitem(RISKY, "float32", 1.0)  # rows are solved again in a fit that loses nothing
+    X, rng = counts("ones", 60, 40), np.random.default_rng(0)
+    features = {f"{side}_features": rng.standard_normal((n, 5)) for side, n in (("user", 60), ("item", 40))}
+    features = {name: F for name, F in features.items() if sides == "both" or name.startswith(sides)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        RGALS(K=8, n_iter=3, random_state=0).fit(X, **features)
+
+
 def test_a_system_without_full_rank_is_named():
     items = np.zeros((40, 8), np.float32)
     items[:, :4] = np.random.default_rng(0).standard_normal((40, 4))
