@@ -121,12 +121,11 @@ class ALS:
         problem, backend = self.problem, self.backend
         users, items, constant = problem.users, problem.items, problem.constant
         user_side, item_side = self._user_side, self._item_side
-        # In one basis, where products are the scores.
-        arrays = (backend.state(factors)[0] for factors in (self._users, self._items))
-        drawn = None if self.sampler is None else self.sampler.draw(iteration, *arrays)
-        if drawn is not None:
-            users, items, constant = drawn.users, drawn.items, constant + drawn.constant
-            user_side, item_side = self._with_pairs
+        if self.sampler is not None and iteration > self.sampler.plain:
+            # In one basis, where products are the scores.
+            arrays = (backend.state(factors)[0] for factors in (self._users, self._items))
+            users, items, more = self.sampler.draw(iteration, *arrays)
+            constant, (user_side, item_side) = constant + more, self._with_pairs
         what = "item"
         try:
             step = backend.half_step(

@@ -84,13 +84,7 @@ class HardNegatives(BaseEstimator):
     warmup: int = 4
 
     def check(self) -> None:
-        """Check the parameters.
-
-        Raises
-        ------
-        ParameterError
-            Naming the parameter and its range.
-        """
+        """Check the parameters; a `ParameterError` names one that is out of its range."""
         check_real("hard_negatives.weight", self.weight, 0.0)
         check_real("hard_negatives.share", self.share, 0.0, 1.0, open_min=True)
         check_int("hard_negatives.n_samples", self.n_samples, 1)
@@ -202,15 +196,6 @@ def best(
 # ---------------------------------------------------------------- in a fit
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """The rows of both sides with the pairs of an iteration, and what these add to the constant."""
-
-    users: CSR
-    items: CSR
-    constant: float
-
-
 class Sampler:
     """What a fit with hard negatives does beside its half-steps.
 
@@ -240,10 +225,8 @@ class Sampler:
         self._constant[0][:, 1], self._constant[1][:, 1] = offsets, coefficients.h
         self._weighed = coefficients.h > 0
 
-    def draw(self, iteration: int, users: np.ndarray, items: np.ndarray) -> Drawn | None:
-        """Choose by these factors; None in the first iterations."""
-        if iteration <= self.plain:
-            return None
+    def draw(self, iteration: int, users: np.ndarray, items: np.ndarray) -> tuple[CSR, CSR, float]:
+        """The rows of both sides with pairs chosen by these factors, and what these add to the constant."""
         rng = np.random.default_rng([self.seed, iteration])
         with workers(self.n_jobs) as n_threads:
             pairs = draw(users, items, self.users, self.blocks, rng, n_threads)
@@ -251,8 +234,7 @@ class Sampler:
                 pairs = pairs.where(self._weighed[pairs.indices])
             constant = float(weight_sums(pairs, *self._constant).sum())
             by_user = merge(self.users, pairs, users.dtype, n_threads)
-            by_item = turned(by_user, n_threads)
-        return Drawn(by_user, by_item, constant)
+            return by_user, turned(by_user, n_threads), constant
 
 
 def turned(rows: CSR, n_threads: int) -> CSR:
