@@ -1,7 +1,6 @@
 """The rule of RG2 and its kin: a setting by margins, cohesion and K, fitted to the best ones on real data."""
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -34,8 +33,7 @@ _REGS = 0.01, 0.7
 _PULL = 0.4
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """A setting of `RG2`, from which those of its kin follow by comparing coefficients."""
 
     alpha: float

@@ -28,21 +28,25 @@ def squared_lengths(factors: np.ndarray, weight: np.ndarray) -> float:
 
 
 class Backend(Protocol):
-    """Solves half-steps exactly (or as exactly as it documents)."""
+    """Solves half-steps exactly (or as exactly as it documents); here, of one that changes no basis."""
 
     name: str
 
     def upload(self, factors: np.ndarray, basis: np.ndarray | None = None) -> Any:
         """Factors where the backend computes: what a fit hands to `half_step` and gets back from it."""
+        return factors
 
     def download(self, factors: Any) -> np.ndarray:
         """Factors in the host's memory, up to an orthogonal change of basis that both sides share."""
+        return factors
 
     def state(self, factors: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """What `upload` makes the same factors of, to the bit: an array and its basis."""
+        return factors, None
 
     def ridge(self, factors: Any, ridge: np.ndarray) -> float:
         """``sum_r ridge_r |f_r|^2`` of factors that `upload` or `half_step` returned."""
+        return squared_lengths(factors, ridge)
 
     def half_step(
         self, rows: CSR, fixed: Any, side: Side, *, rotate: bool = False, out: Any = None, warm: bool = False

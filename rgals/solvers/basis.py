@@ -59,12 +59,12 @@ def eigenbasis(G: np.ndarray, fixed: np.ndarray | None, solved: np.ndarray | Non
     ``G`` is the Gramian of the fixed side's array in float64; it is overwritten. ``fixed`` and ``solved`` are
     `Factors.basis` of the two sides: one is the transposed inverse of the other.
     """
+    if fixed is not None and solved is not None:
+        G = _product(_product(fixed, G, n_threads), np.ascontiguousarray(fixed.T), n_threads)
+    V = scipy.linalg.eigh(G, driver="evd", overwrite_a=True, check_finite=False)[1]
     if fixed is None or solved is None:
-        V = _eigenvectors(G)
         return Change(V, V, None, None, whitens=False)
-    from_fixed, from_solved = np.ascontiguousarray(fixed.T), np.ascontiguousarray(solved.T)
-    V = _eigenvectors(_product(_product(fixed, G, n_threads), from_fixed, n_threads))
-    forth, back = _product(from_fixed, V, n_threads), _product(from_solved, V, n_threads)
+    forth, back = (_product(np.ascontiguousarray(basis.T), V, n_threads) for basis in (fixed, solved))
     return Change(forth, back, None, None, whitens=False)
 
 
@@ -111,7 +111,3 @@ def _product(left: np.ndarray, right: np.ndarray, n_threads: int) -> np.ndarray:
 def metric(basis: np.ndarray, n_threads: int) -> np.ndarray:
     """``M = B^T B``: factors ``p`` in basis B have the squared length ``p M p``."""
     return basis.T @ basis if len(basis) <= _ALONE else gram.gram(basis, np.ones(len(basis)), n_threads)
-
-
-def _eigenvectors(G: np.ndarray) -> np.ndarray:
-    return scipy.linalg.eigh(G, driver="evd", overwrite_a=True, check_finite=False)[1]

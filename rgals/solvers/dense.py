@@ -6,7 +6,7 @@ import numpy as np
 
 from rgals.losses.base import Side, positive_coefficients
 from rgals.matrix.csr import CSR
-from rgals.solvers.base import HalfStep, raise_for_rows, squared_lengths
+from rgals.solvers.base import Backend, HalfStep, raise_for_rows
 
 
 def system(
@@ -22,26 +22,10 @@ def system(
     return A, b if side.prior is None else b + side.ridge[r] * side.prior.predict(len(b), [r])[0]
 
 
-class DenseBackend:
+class DenseBackend(Backend):
     """Reference backend that every other one is tested against. Forms every system; slow and plain."""
 
     name = "dense"
-
-    def upload(self, factors: np.ndarray, basis: np.ndarray | None = None) -> np.ndarray:
-        """The factors themselves; this backend changes no basis."""
-        return factors
-
-    def download(self, factors: np.ndarray) -> np.ndarray:
-        """The factors themselves."""
-        return factors
-
-    def state(self, factors: np.ndarray) -> tuple[np.ndarray, None]:
-        """The factors themselves."""
-        return factors, None
-
-    def ridge(self, factors: np.ndarray, ridge: np.ndarray) -> float:
-        """``sum_r ridge_r |f_r|^2``."""
-        return squared_lengths(factors, ridge)
 
     def half_step(self, rows: CSR, fixed: np.ndarray, side: Side, **unused: Any) -> HalfStep:
         """See `Backend.half_step`: what ``rotate``, ``out`` and ``warm`` permit is not done."""

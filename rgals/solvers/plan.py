@@ -217,9 +217,12 @@ class Plan:
         self.matrix, self.side, self.dtype, self.K = matrix, side, np.dtype(dtype), K
         self._terms, self._cuts = fold_terms(side, self.dtype), matrix.cuts()
         #: The rows as kernels read them; None where they are read block after block.
-        self.rows = next(self._read())[1] if len(self._cuts) == 2 else None
+        self.rows: Rows | None = None
+        if len(self._cuts) == 2:
+            self.rows = next(self._read())[1]
         n = matrix.row_counts
-        n_zero, n_negative, heaviest = self._weigh(n_threads)
+        weighed = zip(*(weigh(rows, n_threads) for _, rows in self._read()))
+        n_zero, n_negative, heaviest = (np.concatenate(parts) for parts in weighed)
         kinds = CPU[self.dtype]
         # See `classify`.
         counts = n, n_zero, n_negative, heaviest
@@ -262,14 +265,12 @@ class Plan:
         return np.searchsorted(self._cuts, rows, side="right") - 1
 
     def _read(self, cuts: np.ndarray | None = None) -> Iterator[tuple[slice, Rows]]:
+        if self.rows is not None:
+            yield slice(0, self.matrix.n_rows), self.rows
+            return
         for start, stop, matrix in self.matrix.blocks(self._cuts if cuts is None else cuts):
             at = slice(start, stop)
             yield at, rows_of(matrix, self.side, self.dtype, at, self._terms)
-
-    def _weigh(self, n_threads: int) -> tuple[np.ndarray, ...]:
-        if self.rows is not None:
-            return weigh(self.rows, n_threads)
-        return tuple(np.concatenate(part) for part in zip(*(weigh(r, n_threads) for _, r in self._read())))
 
     def blocks(self) -> Iterator[Block]:
         """The rows in blocks, with their work: all at once where they are in memory."""
@@ -300,11 +301,7 @@ class Plan:
         A block begins where every piece has added a whole batch up: no cut shows in the sums.
         """
         n_parts = PARTS_FEW if self.K <= PARTS_FACTORS else PARTS_MANY
-        if self.rows is None:
-            found = self._read(self.matrix.cuts(self.coupled[:: n_parts * BATCH][1:]))
-        else:
-            found = iter([(slice(0, self.matrix.n_rows), self.rows)])
-        for at, rows in found:
+        for at, rows in self._read(self.matrix.cuts(self.coupled[:: n_parts * BATCH][1:])):
             first, last = np.searchsorted(self.coupled, (at.start, at.stop))
             order = self.coupled[first:last] - at.start
             parts = [order[part::n_parts] for part in range(n_parts)]

@@ -6,6 +6,7 @@ right of its system. Either is the exact minimiser, so that the objective never 
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -133,15 +134,9 @@ class Prior:
         assert self.ridge is not None
         ridge = self.ridge
         diagonal = (self.features.power(2).T @ ridge + self.reg)[:, None]
-
-        def image(weights: np.ndarray) -> np.ndarray:
-            return self._image(weights.reshape(right.shape), ridge).ravel()
-
-        def scaled(rest: np.ndarray) -> np.ndarray:
-            return (rest.reshape(right.shape) / diagonal).ravel()
-
-        shape = right.size, right.size
-        system, inverse = (LinearOperator(shape, matvec=f, dtype=right.dtype) for f in (image, scaled))
+        operator = partial(LinearOperator, (right.size, right.size), dtype=right.dtype)
+        system = operator(matvec=lambda weights: self._image(weights.reshape(right.shape), ridge).ravel())
+        inverse = operator(matvec=lambda rest: (rest.reshape(right.shape) / diagonal).ravel())
         found, left = cg(system, right.ravel(), rtol=_CLOSE, maxiter=_STEPS, M=inverse)
         if left:
             raise self._not_found(f"in {_STEPS} steps of conjugate gradients")

@@ -58,10 +58,10 @@ def user_factors(
     for _ in range(POWERS):
         there.multiply(basis, image, n_threads)
         back.multiply(image, basis, n_threads)
-        _turn(basis, _whitener(_gramian(basis, n_threads), dtype), n_threads)
+        gram.multiply(basis, _whitener(_gramian(basis, n_threads), dtype), basis, n_threads)
     there.multiply(basis, image, n_threads)
     del there, back
-    squares, vectors = _eigen(_gramian(image, n_threads))
+    squares, vectors = scipy.linalg.eigh(_gramian(image, n_threads), driver="evd", check_finite=False)
     squares, vectors = squares[::-1][:n_factors], vectors[:, ::-1]
     rank = int((squares > squares[0] * width * np.finfo(dtype).eps).sum())
     lengths = np.zeros(width)
@@ -69,7 +69,7 @@ def user_factors(
     lengths[:rank] *= np.sqrt(total / squares[:rank].sum())
     table = image if tall else basis
     del basis, image
-    _turn(table, vectors * lengths, n_threads)
+    gram.multiply(table, np.ascontiguousarray(vectors * lengths, dtype), table, n_threads)
     # What lies beyond the factors goes back to the system.
     memory: Any = table.base
     n_rows, begin, flat = len(table), table.ctypes.data - memory.ctypes.data, table.reshape(-1)
@@ -124,10 +124,6 @@ def _gramian(table: np.ndarray, n_threads: int) -> np.ndarray:
     return G
 
 
-def _eigen(G: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return scipy.linalg.eigh(G, driver="evd", check_finite=False)
-
-
 def _whitener(G: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """What makes a table of Gramian G orthonormal, but for directions lost in rounding, which stay short.
 
@@ -136,9 +132,6 @@ def _whitener(G: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """
     lengths = np.sqrt(np.diagonal(G))
     inverse = np.divide(1.0, lengths, out=np.zeros(len(G)), where=lengths > 0)
-    d, V = _eigen(G * np.outer(inverse, inverse))
-    return inverse[:, None] * V * np.maximum(d, d[-1] * len(d) * np.finfo(dtype).eps) ** -0.5
-
-
-def _turn(table: np.ndarray, matrix: np.ndarray, n_threads: int) -> None:
-    gram.multiply(table, np.ascontiguousarray(matrix, table.dtype), table, n_threads)
+    d, V = scipy.linalg.eigh(G * np.outer(inverse, inverse), driver="evd", check_finite=False)
+    roots = np.maximum(d, d[-1] * len(d) * np.finfo(dtype).eps) ** -0.5
+    return np.ascontiguousarray(inverse[:, None] * V * roots, dtype)

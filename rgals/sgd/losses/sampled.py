@@ -1,5 +1,6 @@
 """One positive against sampled negatives: softmax and its kin, BPR, BCE, squared error, learned margins."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -82,14 +83,6 @@ def _atan(d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return _logarithm(base, 0.5 / (1 + half * half))
 
 
-def _relu(d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return _logarithm(1 + d / 2, np.full_like(d, 0.5))
-
-
-def _exp(d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return d / 2, np.full_like(d, 0.5)
-
-
 def _logarithm(base: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Log of what is above 0, else -inf, and its derivative, else 0."""
     inside = base > 0
@@ -98,7 +91,12 @@ def _logarithm(base: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 #: What takes the place of ``d / 2`` in softmax: logarithms of activations, and their derivatives.
-ACTIVATIONS = {"tanh": _tanh, "atan": _atan, "relu": _relu, "exp": _exp}
+ACTIVATIONS: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
+    "tanh": _tanh,
+    "atan": _atan,
+    "relu": lambda d: _logarithm(1 + d / 2, np.full_like(d, 0.5)),
+    "exp": lambda d: (d / 2, np.full_like(d, 0.5)),
+}
 
 
 class PSL(Sampled, raw_scores=True):
