@@ -1,16 +1,19 @@
 """Losses of a whole list: smooth ranking metrics, and pairs weighted by what a swap would change."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from rgals.matrix.csr import CSR
 from rgals.runtime.declared import parameter
-from rgals.runtime.lazy import cached_property
 from rgals.sgd.losses._base import Full, List, logistic, softplus
 
 _PAIRS = 1 << 15  # pairs of a block, which stay in the cache of a core
+
+
+def _discount(ranks: np.ndarray) -> np.ndarray:
+    return 1 / np.log2(1 + ranks)
 
 
 class Lists:
@@ -21,11 +24,6 @@ class Lists:
         self.list_of = np.repeat(np.arange(len(n_positives)), n_positives)  # (P,) list of each positive
         before = np.cumsum(n_positives) - n_positives
         self.at = np.arange(len(self.list_of)) + (indptr[:-1] - before)[self.list_of]  # (P,) in the scores
-
-    @cached_property
-    def ranked(self) -> "Ranked":
-        """The ranks by the scores."""
-        return Ranked(self)
 
     def blocks(self, low: np.ndarray) -> "Iterator[Block]":
         """Pairs of each positive with the items from ``low`` (P,) to the end of its list, some at a time."""
@@ -39,6 +37,32 @@ class Lists:
             p = some[start:stop]
             yield Block(self, p, low[p], high[p])
             start = stop
+
+
+class Ranked(Lists):
+    """With the ranks in every list, by falling score and distinct, and what swaps are made of."""
+
+    def __init__(self, scores: np.ndarray, indptr: np.ndarray, n_positives: np.ndarray) -> None:
+        super().__init__(scores, indptr, n_positives)
+        length = np.diff(indptr)
+        order = np.lexsort((-scores, np.repeat(np.arange(len(length)), length)))
+        start = np.repeat(indptr[:-1], length)
+        self.rank = np.empty(len(order), np.int64)  # (T,)
+        self.rank[order] = np.arange(len(order)) - start + 1
+        self.discount = _discount(self.rank)  # (T,) of DCG
+        hits = np.zeros(len(order))
+        hits[self.at] = 1
+        # Of the positives at or above an item, their number and the sum of their 1 / rank, (T,).
+        self.hits, self.harmonic = np.empty((2, len(order)))
+        for sums, terms in ((self.hits, hits[order]), (self.harmonic, hits[order] / self.rank[order])):
+            total = np.concatenate([[0.0], np.cumsum(terms)])
+            sums[order] = total[1:] - total[start]
+        # (B,) rank of the first positive, and of the second, infinite where there is none.
+        self.best, self.second = top = np.full((2, len(n_positives)), np.inf)
+        own = self.rank[self.at]
+        for position in (1, 2):
+            here = np.rint(self.hits[self.at]) == position
+            top[position - 1][self.list_of[here]] = own[here]
 
 
 class Block:
@@ -75,12 +99,13 @@ class _Pairwise(List):
     """A list loss that is a sum over its positives of functions of their pairs."""
 
     negatives_only: ClassVar[bool] = True
+    _lists: ClassVar[type[Lists]] = Lists
     _terms: ClassVar[Callable[..., Terms]]
 
     def value_and_grad(
         self, scores: np.ndarray, indptr: np.ndarray, n_positives: np.ndarray, weights: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        lists = Lists(scores, np.asarray(indptr, np.int64), np.asarray(n_positives, np.int64))
+        lists = self._lists(scores, np.asarray(indptr, np.int64), np.asarray(n_positives, np.int64))
         values, grad = np.zeros(len(n_positives)), np.zeros(len(scores))
         first = lists.indptr[lists.list_of]
         if self.negatives_only:
@@ -94,10 +119,6 @@ class _Pairwise(List):
             grad[low:high] += np.bincount(block.j - low, slope, minlength=high - low)
             grad[block.at] -= block.sum(slope)
         return values, grad.astype(scores.dtype)
-
-
-def _discount(ranks: np.ndarray) -> np.ndarray:
-    return 1 / np.log2(1 + ranks)
 
 
 def ideal_dcg(m: np.ndarray) -> np.ndarray:
@@ -183,24 +204,24 @@ class ListNRBP(_Pairwise):
 # What swapping positive i and negative j, of ranks r_i and r_j, changes in a metric.
 
 
-def _swap_ndcg(block: Block, known: "Ranked", p: float) -> np.ndarray:
+def _swap_ndcg(block: Block, known: Ranked, p: float) -> np.ndarray:
     change = np.abs(known.discount[block.at][block.i] - known.discount[block.j])
     return change / ideal_dcg(block.m)[block.i]
 
 
-def _swap_nrbp(block: Block, known: "Ranked", p: float) -> np.ndarray:
+def _swap_nrbp(block: Block, known: Ranked, p: float) -> np.ndarray:
     change = np.abs(p ** (known.rank[block.at] - 1.0)[block.i] - p ** (known.rank[block.j] - 1.0))
     return change * ((1 - p) / (1 - p ** block.m.astype(np.float64)))[block.i]
 
 
-def _swap_rr(block: Block, known: "Ranked", p: float) -> np.ndarray:
+def _swap_rr(block: Block, known: Ranked, p: float) -> np.ndarray:
     own, r = known.rank[block.at], known.rank[block.j]
     first, second = known.best[block.list], known.second[block.list]
     other = np.where(own == first, second, first)[block.i]  # the best positive beside i
     return np.abs(1 / np.minimum(other, r) - (1 / first)[block.i])
 
 
-def _swap_ap(block: Block, known: "Ranked", p: float) -> np.ndarray:
+def _swap_ap(block: Block, known: Ranked, p: float) -> np.ndarray:
     at = block.at
     r_i, r_j = known.rank[at][block.i], known.rank[block.j]
     n_i, n_j = known.hits[at][block.i], known.hits[block.j]
@@ -208,31 +229,6 @@ def _swap_ap(block: Block, known: "Ranked", p: float) -> np.ndarray:
     up = (n_j + 1) / r_j - n_i / r_i - between - 1 / r_i
     down = n_i / r_i - n_j / r_j + between
     return np.abs(np.where(r_j < r_i, up, down)) / block.m[block.i]
-
-
-class Ranked:
-    """Ranks in every list, by falling score and distinct, and what swaps of the metrics are made of."""
-
-    def __init__(self, lists: Lists) -> None:
-        length = np.diff(lists.indptr)
-        order = np.lexsort((-lists.scores, np.repeat(np.arange(len(length)), length)))
-        start = np.repeat(lists.indptr[:-1], length)
-        self.rank = np.empty(len(order), np.int64)  # (T,)
-        self.rank[order] = np.arange(len(order)) - start + 1
-        self.discount = _discount(self.rank)  # (T,) of DCG
-        hits = np.zeros(len(order))
-        hits[lists.at] = 1
-        # Of the positives at or above an item, their number and the sum of their 1 / rank, (T,).
-        self.hits, self.harmonic = np.empty((2, len(order)))
-        for sums, terms in ((self.hits, hits[order]), (self.harmonic, hits[order] / self.rank[order])):
-            total = np.concatenate([[0.0], np.cumsum(terms)])
-            sums[order] = total[1:] - total[start]
-        # (B,) rank of the first positive, and of the second, infinite where there is none.
-        self.best, self.second = top = np.full((2, len(lists.n_positives)), np.inf)
-        own = self.rank[lists.at]
-        for position in (1, 2):
-            here = np.rint(self.hits[lists.at]) == position
-            top[position - 1][lists.list_of[here]] = own[here]
 
 
 #: Metrics of `LambdaRank`.
@@ -243,11 +239,12 @@ class _Lambda(_Pairwise):
     """``L = sum_{i in I, j not in I} W_ij log(1 + exp(s_j - s_i))``, W a constant for the gradient."""
 
     smooth = "logistic"
+    _lists = Ranked
     _weights: ClassVar[Callable[..., np.ndarray]]
 
     def _terms(self, block: Block) -> Terms:
         value, slope = softplus(block.x) if self.smooth == "logistic" else logistic(block.x)
-        weights = self._weights(block, block.lists.ranked)
+        weights = self._weights(block, cast(Ranked, block.lists))
         return block.sum(weights * value), weights * slope
 
 
