@@ -97,14 +97,15 @@ class Trainer:
         self._ridge = tuple(sum(side).astype(self.dtype) for side in sides) or None
         self._total = float(X.row_sums.sum())
 
-    def _map(self, task: Callable[[int], None], starts: range) -> None:
-        """Run the task for every start."""
+    def _map(self, task: Callable[[slice], object], n: int, size: int) -> None:
+        """Run the task for slices of ``size`` of n rows."""
+        starts = range(0, n, size)
 
         def some(first: int, stop: int) -> None:
             # What overflows shows in the values, which are checked; numpy keeps this setting per thread.
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 for start in starts[first:stop]:
-                    task(start)
+                    task(slice(start, min(start + size, n)))
 
         spread(some, len(starts), self.n_threads)
 
@@ -200,8 +201,7 @@ class Trainer:
         else:
             scores = self._buffer[: len(users) * n].reshape(len(users), n)
 
-            def chunk(start: int) -> None:
-                s = slice(start, min(start + _CHUNK, len(users)))
+            def chunk(s: slice) -> None:
                 own = scores[s]
                 np.matmul(scaled[s], items.T, out=own)
                 answer = loss.value_and_grad(own, block.slice_rows(s.start, s.stop))
@@ -210,19 +210,14 @@ class Trainer:
                     own[:] = grad
                 np.matmul(own, items, out=user_grad[s])
 
-            self._map(chunk, range(0, len(users), _CHUNK))
+            self._map(chunk, len(users), _CHUNK)
             self._by_item(scores, scaled, item_grad)
         user_grad *= self.inverse_t
         return values, user_grad, item_grad
 
     def _by_item(self, grads: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
         """``grads^T rows``: the gradients of items that all rows share."""
-
-        def columns(start: int) -> None:
-            s = slice(start, start + _ITEMS)
-            np.matmul(grads[:, s].T, rows, out=out[s])
-
-        self._map(columns, range(0, len(out), _ITEMS))
+        self._map(lambda s: np.matmul(grads[:, s].T, rows, out=out[s]), len(out), _ITEMS)
 
     # Losses with sampled negatives.
 
@@ -286,11 +281,10 @@ class Trainer:
         values, pos = np.empty(len(users)), grads[:, 0].copy()
         size = max(1, min(_ROWS, _ROWS * 128 // max(n, 1)))  # in cache-sized pieces
 
-        def piece(start: int) -> None:
-            s = slice(start, start + size)
+        def piece(s: slice) -> None:
             values[s], grads[s, 0] = self._loss(batch, s, pos[s], grads[s, 1:])
 
-        self._map(piece, range(0, len(users), size))
+        self._map(piece, len(users), size)
         if against and rows is not None and rows.adversary is not None:  # which holds gradients by now
             return values, self._pair_gradients(users, second, rows.adversary, self.dtype.type(1))
         return values, self._pair_gradients(users, pairs, grads, self.inverse_t)
@@ -322,23 +316,22 @@ class Trainer:
             return
         check_choice("refresh", source, ("exact", "sampled"))
         users = np.flatnonzero(self.X.row_counts).astype(np.int32)
-        starts = range(0, len(users), _CHUNK)
-        keys = self._keys(epoch, 2, len(starts))
+        keys = self._keys(epoch, 2, -(-len(users) // _CHUNK))
         estimates = np.empty((len(users), len(self.kept.states)))
 
-        def some(start: int) -> None:
-            chosen = users[start : start + _CHUNK]
+        def some(s: slice) -> None:
+            chosen = users[s]
             rows = self.users.effective[chosen] * self.inverse_t
             if source == "exact":
                 scores = rows @ self.items.effective.T
             else:
                 # An item drawn twice could lift the K-th largest score above that of all items.
-                items = self.sampler.lists(keys[start // _CHUNK], chosen, self.sampler.n, distinct=True)
+                items = self.sampler.lists(keys[s.start // _CHUNK], chosen, self.sampler.n, distinct=True)
                 scores = np.empty(items.shape, self.dtype)
                 kernel.pair_scores(0, len(chosen), rows, self.items.effective, items, scores)
-            estimates[start : start + _CHUNK] = loss.estimate(scores)
+            estimates[s] = loss.estimate(scores)
 
-        self._map(some, starts)
+        self._map(some, len(users), _CHUNK)
         self.kept.set(users, estimates)
 
     # Losses of a user's positives and sampled negatives together.
@@ -351,8 +344,7 @@ class Trainer:
         pairs = self.users.effective[users] * self.inverse_t, self.items, items
         grads = self._pair_scores(pairs)
 
-        def piece(start: int) -> None:
-            s = slice(start, start + _LISTS)
+        def piece(s: slice) -> None:
             own, mask = grads[s], there[s]
             weights = None if self.X.is_binary else self.X.take_rows(users[s]).values
             scores = own[mask]
@@ -361,7 +353,7 @@ class Trainer:
             values[s], grad = checked(loss, answer, scores, n=len(own))
             own[mask] = grad
 
-        self._map(piece, range(0, len(users), _LISTS))
+        self._map(piece, len(users), _LISTS)
         grads[~there] = 0
         return values, self._pair_gradients(users, pairs, grads, self.inverse_t)
 
@@ -379,8 +371,7 @@ class Trainer:
         owned = users, self.X.indptr, self.X.indices, positives
         masked = *owned, starts_of, order, self.sampler.exclude_positives
 
-        def piece(start: int) -> None:
-            s = slice(start, min(start + _CHUNK, len(users)))
+        def piece(s: slice) -> None:
             np.matmul(scaled[s], item_rows.T, out=neg[s])
             if correction is not None:
                 neg[s] -= correction
@@ -390,7 +381,7 @@ class Trainer:
             np.matmul(neg[s], item_rows, out=by_row[s])
             by_row[s] += dpos[s][:, None] * own[s]
 
-        self._map(piece, range(0, len(users), _CHUNK))
+        self._map(piece, len(users), _CHUNK)
         by_row *= self.inverse_t
         shared_grad = np.empty_like(item_rows)
         self._by_item(neg, scaled, shared_grad)
@@ -446,9 +437,8 @@ def fit_bytes(model: Any, matrix: CSR, itemsize: int) -> int:
         negatives = negatives if model.replacement else min(negatives, n_items)
     size = min(size, n_users if loss.kind == "list" else matrix.nnz)
     pairs = size * (1 + negatives)
-    total += (
-        matrix.nnz * (4 + 8) + 128 * n_items
-    )  # users and order of the interactions; tables of the sampler
+    # Users and order of the interactions; tables of the sampler.
+    total += matrix.nnz * (4 + 8) + 128 * n_items
     total += (4 * size + min(n_items, pairs) + min(n_users, size)) * row
     if getattr(loss, "adversary", None) is not None:
         total += 4 * (n_users + n_items) * (row + 8)  # factors, at unit length, at most two moments
