@@ -7,7 +7,7 @@ import numpy as np
 from rgals.files.archive import ArraySpec
 from rgals.runtime.errors import ModelFileError, NumericalError
 from rgals.runtime.threads import workers
-from rgals.sgd.sides import SideState
+from rgals.sgd.optimizers import SideState
 from rgals.sgd.trainer import Trainer
 from rgals.training.checkpoint import checkpoint_spec
 

@@ -5,7 +5,7 @@ import numpy as np
 from rgals.kernels import sgd as kernel
 from rgals.kernels.queue import spread
 from rgals.matrix.csr import CSR
-from rgals.sgd.sides import SideState
+from rgals.sgd.optimizers import SideState
 
 #: Ids (None: all rows) and gradients.
 SideGradient = tuple[np.ndarray | None, np.ndarray]

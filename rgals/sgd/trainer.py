@@ -18,9 +18,8 @@ from rgals.runtime.threads import workers
 from rgals.sgd.graph import LightGCN, SideGradient
 from rgals.sgd.losses import Softmax, get_loss
 from rgals.sgd.losses._base import Rows, checked
-from rgals.sgd.optimizers import get_optimizer, get_schedule
+from rgals.sgd.optimizers import Kept, SideState, get_optimizer, get_schedule
 from rgals.sgd.samplers import Sampler
-from rgals.sgd.sides import Kept, SideState
 
 _CHUNK = 64  # users a task scores at once: the block of scores stays in the cache of a core
 _ITEMS = 512  # items a task of the item gradient owns

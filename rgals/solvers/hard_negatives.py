@@ -145,12 +145,8 @@ class Blocks:
     def __init__(self, hard: HardNegatives, counts: np.ndarray, n_items: int) -> None:
         self.n_items, self.group = n_items, hard.group_size(n_items)
         self.n = min(hard.n_samples, n_items // self.group)
+        self.size = self.n * self.group  # items of the share that a block draws from
         self.users = np.flatnonzero(counts > 0).astype(np.int32)
-
-    @property
-    def size(self) -> int:
-        """Items of the share that a block draws from."""
-        return self.n * self.group
 
     def shares(self, rng: np.random.Generator) -> Iterator[tuple[int, np.ndarray]]:
         """Some blocks after the other: the first, and the shares (blocks, size).

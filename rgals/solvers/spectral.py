@@ -1,5 +1,6 @@
 """A spectral start: user factors from a randomised SVD of the matrix, scaled by the degrees of its rows."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,17 +51,19 @@ def user_factors(
         power(side.row_sums / unit, -exponent) * unit**-0.5
         for side, exponent in zip((short, long), exponents, strict=True)
     ]
-    there, back = _Product(long, scales[1], scales[0], dtype), _Product(short, scales[0], scales[1], dtype)
+    own, other = (_terms(scale, 2).astype(dtype) for scale in scales)
+    there = partial(_multiply, long, other, own, n_threads)
+    back = partial(_multiply, short, own, other, n_threads)
     total = float(weight_sums(short, _terms(scales[0], 0), _terms(scales[1], 0)).sum())
     width = n_columns(n_factors, dtype.itemsize)
     basis, image = (empty((side.n_rows, width), dtype) for side in (short, long))
     rng.standard_normal(dtype=dtype, out=basis)
     for _ in range(POWERS):
-        there.multiply(basis, image, n_threads)
-        back.multiply(image, basis, n_threads)
+        there(basis, image)
+        back(image, basis)
         gram.multiply(basis, _whitener(_gramian(basis, n_threads), dtype), basis, n_threads)
-    there.multiply(basis, image, n_threads)
-    del there, back
+    there(basis, image)
+    del own, other, there, back
     squares, vectors = scipy.linalg.eigh(_gramian(image, n_threads), driver="evd", check_finite=False)
     squares, vectors = squares[::-1][:n_factors], vectors[:, ::-1]
     rank = int((squares > squares[0] * width * np.finfo(dtype).eps).sum())
@@ -85,26 +88,21 @@ def user_factors(
     return factors
 
 
-class _Product:
-    """Products of ``diag(left) R diag(right)`` and tables: half-steps whose systems are the identity."""
-
-    def __init__(self, matrix: CSR, left: np.ndarray, right: np.ndarray, dtype: np.dtype) -> None:
-        self.matrix, self.dtype = matrix, dtype
-        self.left, self.right = (_terms(scale, 2).astype(dtype) for scale in (left, right))
-
-    def multiply(self, table: np.ndarray, out: np.ndarray, n_threads: int) -> None:
-        """``out = diag(left) R diag(right) table``."""
-        nothing = np.zeros(table.shape[1], table.dtype)
-        basis = Basis(table.reshape(-1), nothing, nothing)
-        for start, stop, block in self.matrix.blocks():
-            n, counts, solved = block.n_rows, block.row_counts, out[start:stop]
-            order, worth, none = np.flatnonzero(counts), np.zeros(n, np.int32), np.zeros(n)
-            solved[counts == 0] = 0.0
-            work = Work(order, pieces(counts[order]), np.full(n, DIAGONAL, np.int8), worth, 1, 1)
-            values = read_only(block.values.astype(self.dtype, copy=False))
-            terms = self.left[start:stop], self.right, np.empty((0, 0), self.dtype)
-            rows = Rows(block.indptr, block.indices, values, none, none, np.ones(n), *terms)
-            diagonal.solve(work, rows, basis, Result(solved, np.zeros(n), np.zeros(n, np.int32)), n_threads)
+def _multiply(
+    matrix: CSR, left: np.ndarray, right: np.ndarray, n_threads: int, table: np.ndarray, out: np.ndarray
+) -> None:
+    """``out = diag(left) R diag(right) table``: a half-step whose systems are the identity."""
+    nothing = np.zeros(table.shape[1], table.dtype)
+    basis = Basis(table.reshape(-1), nothing, nothing)
+    for start, stop, block in matrix.blocks():
+        n, counts, solved = block.n_rows, block.row_counts, out[start:stop]
+        order, worth, none = np.flatnonzero(counts), np.zeros(n, np.int32), np.zeros(n)
+        solved[counts == 0] = 0.0
+        work = Work(order, pieces(counts[order]), np.full(n, DIAGONAL, np.int8), worth, 1, 1)
+        values = read_only(block.values.astype(table.dtype, copy=False))
+        terms = left[start:stop], right, np.empty((0, 0), table.dtype)
+        rows = Rows(block.indptr, block.indices, values, none, none, np.ones(n), *terms)
+        diagonal.solve(work, rows, basis, Result(solved, np.zeros(n), np.zeros(n, np.int32)), n_threads)
 
 
 def _terms(scale: np.ndarray, column: int) -> np.ndarray:

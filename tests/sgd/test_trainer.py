@@ -24,9 +24,8 @@ from rgals.sgd.losses import (
     get_loss,
 )
 from rgals.sgd.losses._base import Full, List, Sampled
-from rgals.sgd.optimizers import SGD, Adagrad, Adam, LazyAdam, get_optimizer, get_schedule
+from rgals.sgd.optimizers import SGD, Adagrad, Adam, LazyAdam, SideState, get_optimizer, get_schedule
 from rgals.sgd.samplers import Sampler, alias_table
-from rgals.sgd.sides import SideState
 from rgals.sgd.trainer import Pairs, Trainer
 
 
@@ -585,7 +584,7 @@ def test_weight_decay_coupled_and_decoupled(rng):
     [
         lambda: get_optimizer("rmsprop"),
         lambda: get_optimizer("sgd", 1.0),
-        lambda: Adam(beta1=1).numbers(),
+        lambda: Adam(beta1=1).validate(),
         lambda: get_optimizer(Adagrad(eps=-1e-8)),
     ],
 )
