@@ -1,23 +1,110 @@
-"""What a run sees of stochastic gradient descent: epochs, their factors, and what a checkpoint holds."""
+"""Epochs of stochastic gradient descent. They know scoring, sampling, optimiser; losses know scores only."""
 
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
+import scipy.sparse as sp
 
 from rgals.files.archive import ArraySpec
+from rgals.kernels import sgd as kernel
+from rgals.kernels.queue import spread
+from rgals.kernels.softmax import softmax_batch
+from rgals.matrix.csr import CSR
+from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import ModelFileError, NumericalError
 from rgals.runtime.threads import workers
-from rgals.sgd.optimizers import SideState
-from rgals.sgd.trainer import Trainer
+from rgals.sgd.graph import LightGCN, SideGradient
+from rgals.sgd.losses import Softmax, get_loss
+from rgals.sgd.losses._base import Rows, checked
+from rgals.sgd.optimizers import Kept, SideState, get_optimizer, get_schedule
+from rgals.sgd.samplers import Sampler
 from rgals.training.checkpoint import checkpoint_spec
 
+CHUNK = 64  # users a task scores at once: the block of scores stays in the cache of a core
+_ITEMS = 512  # items a task of the item gradient owns
+_ROWS = 512  # sampled rows a call of a loss sees
+_LISTS = 8  # lists a call of a loss sees
+_SMALL = 1 << 16  # pairs of a batch below which more threads do not pay
+TILE = 1 << 17  # scores of a tile of the fused softmax, which stay in the cache of a core
 
-class Epochs(Trainer):
-    """Epochs over a matrix: the `rgals.training.run.Steps` of SGD."""
+
+#: Default batch size by the kind of a loss: users, or interactions.
+BATCH = {"full": 256, "sampled": 4096, "list": 64}
+#: Ids of users and their gradients, ids of items (None: all) and theirs.
+Gradients = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]
+#: Rows of the users, a side, and the items of it that each row is scored with; -1 is no item.
+Scored = tuple[np.ndarray, SideState, np.ndarray]
+#: The users of a batch, the values of their rows, its weight, and the step that follows, by a learning rate.
+Batch = tuple[np.ndarray, np.ndarray, float, Callable[[float], None]]
+
+
+@dataclass
+class Pairs:
+    """A batch of users and positives, the key of its draws, and what the loss is told besides."""
+
+    key: np.uint64
+    users: np.ndarray
+    positives: np.ndarray
+    weights: np.ndarray | None = None
+    rows: Rows | None = None
+
+
+class Epochs:
+    """Epochs over a matrix, which update the factors in place: the `rgals.training.run.Steps` of SGD."""
 
     label: ClassVar[str] = "SGD"
     unit: ClassVar[str] = "epoch"
     outcome: tuple[str, ...] = ("user_factors", "item_factors")
+
+    def __init__(self, model: Any, X: CSR, start: Sequence[np.ndarray], seed: int) -> None:
+        # ``model``: an `SGDRanker` without "auto". The factors of ``start`` are overwritten; ``seed`` decides
+        # the order of interactions and the negatives of every epoch.
+        self.model, self.X, self.seed = model, X, seed
+        self.loss: Any = get_loss(model.loss)
+        loss, self.dtype = self.loss, start[0].dtype
+        self.schedule = get_schedule(model.schedule, model.warmup)
+        self.batch_size = model.batch_size or BATCH[loss.kind]
+        self.sampler: Any = None  # of losses with negatives
+        if loss.kind != "full":
+            how = {name: getattr(model, name) for name in ("gamma", "exclude_positives", "replacement")}
+            how |= {"shared": model.shared_negatives, "lists": loss.kind == "list"}
+            self.sampler = Sampler(X, model.sampler, model.n_negatives, **how)
+        optimizer = get_optimizer(model.optimizer, model.momentum)
+        self.encoder, self.adversaries = None, []  # the latter: a second pair of factors
+        with workers(model.n_jobs) as self.n_threads:  # results do not depend on them
+            cosine, graph = model.score == "cosine", model.encoder == "lightgcn"
+            side = partial(SideState, optimizer=optimizer, n_threads=self.n_threads)
+            self.users, self.items = (side(param, cosine and not graph) for param in start)
+            if graph:
+                self.encoder = LightGCN(X, (self.users, self.items), cosine, model.n_layers, self.n_threads)
+            if (adversary := getattr(loss, "adversary", None)) is not None:  # drawn as the first was
+                rng = np.random.default_rng([seed, 3])
+                drawn = ((model.init_scale * rng.standard_normal(p.shape)).astype(p.dtype) for p in start)
+                self.adversaries = [side(param, adversary.score == "cosine") for param in drawn]
+        self.kept = Kept(getattr(loss, "state", ()), X.n_rows, self.dtype, optimizer)
+        self._kept_sides = [*self.kept.sides, *self.adversaries]
+        self.inverse_t = self.dtype.type(1 / model.temperature)
+        self._active = np.flatnonzero(X.row_counts).astype(np.int32)
+        self._buffer = np.empty(0, self.dtype)
+        # Losses from outside need no base class, only a kind.
+        self._takes_rows = bool(self.kept.states or self.adversaries or getattr(loss, "takes_rows", False))
+        # A subclass may compute something else; double precision is for checking, not for speed.
+        self._fused = type(loss) is Softmax and self.dtype == np.float32
+        self._correction = None
+        if self.sampler and getattr(loss, "corrects_proposal", False) and self.sampler.correction.any():
+            self._correction = self.sampler.correction.astype(self.dtype)
+        self._decay = {"coupled": 0.0, "decoupled": 0.0, model.decay: model.weight_decay}
+        # What the loss and the weight decay hold the rows of users and of items with, added up.
+        ridges = [loss.penalties(X)] if hasattr(loss, "penalties") else []
+        if (frequency := self._decay.pop("frequency", 0.0)) > 0:
+            taking_part = (X.col_sums + X.col_sums.mean()) / 2
+            ridges.append((frequency * X.row_sums, frequency * taking_part))
+        sides = zip(*(pair for pair in ridges if pair is not None), strict=True)
+        self._ridge = tuple(sum(side).astype(self.dtype) for side in sides) or None
+        self._total = float(X.row_sums.sum())
 
     def step(self, iteration: int) -> float:
         """One epoch; the mean loss of its batches. What diverges is an error that names batch or row."""
@@ -44,15 +131,11 @@ class Epochs(Trainer):
 
     def state(self) -> dict[str, np.ndarray]:
         """Factors before they are scaled for scoring, the optimiser's moments, what the loss keeps."""
-        sides, kept = (("user", self.users), ("item", self.items)), self._kept_sides()
+        sides, kept = (("user", self.users), ("item", self.items)), self._kept_sides
         found = {f"{side}_{name}": array for side, of in sides for name, array in of.arrays().items()}
         for name in kept[0].arrays() if kept else ():
             found[f"kept_{name}"] = np.concatenate([side.arrays()[name].ravel() for side in kept])
         return found
-
-    def _kept_sides(self) -> list[SideState]:
-        """What the loss keeps beside the factors; one array of each kind in a checkpoint."""
-        return [*self.kept.sides, *self.adversaries]
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go on from a `state` of the same optimiser."""
@@ -64,15 +147,321 @@ class Epochs(Trainer):
             if not name.startswith("kept_"):
                 array[...] = stored
                 continue
-            parts = [side.arrays()[name.removeprefix("kept_")] for side in self._kept_sides()]
+            parts = [side.arrays()[name.removeprefix("kept_")] for side in self._kept_sides]
             ends = np.cumsum([part.size for part in parts])[:-1]
             for part, values in zip(parts, np.split(stored, ends), strict=True):
                 part[...] = values.reshape(part.shape)
         with workers(self.model.n_jobs):
-            for factors in (self.users, self.items, *self._kept_sides()):
+            for factors in (self.users, self.items, *self._kept_sides):
                 factors.refresh()
             if self.encoder is not None:
                 self.encoder.encode()
+
+    def _map(self, task: Callable[[slice], object], n: int, size: int) -> None:
+        """Run the task for slices of ``size`` of n rows."""
+        starts = range(0, n, size)
+
+        def some(first: int, stop: int) -> None:
+            # What overflows shows in the values, which are checked; numpy keeps this setting per thread.
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                for start in starts[first:stop]:
+                    task(slice(start, min(start + size, n)))
+
+        spread(some, len(starts), self.n_threads)
+
+    def epoch(self, epoch: int) -> float:
+        """Run one epoch (counted from 0) and return the mean loss per unit of positive weight."""
+        # Of a batch before its step, without ridges and weight decay.
+        if hasattr(self.loss, "refresh"):
+            self._refresh(epoch)
+        n, of = len(self._active), self._of_users
+        if self.loss.kind == "sampled":
+            n, of = self.X.nnz, self._of_pairs
+        order = np.random.default_rng([self.seed, epoch]).permutation(n)
+        starts = range(0, len(order), self.batch_size)
+        total = weight = 0.0
+        for batch, (start, key) in enumerate(zip(starts, self._keys(epoch, 1, len(starts)), strict=True)):
+            users, values, of_batch, step = of(order[start : start + self.batch_size], key, epoch)
+            bad = np.flatnonzero(~np.isfinite(values))
+            if len(bad):
+                what = f"the loss of user {users[bad[0]]} became {values[bad[0]]} in batch {batch}"
+                raise NumericalError(f"{what}: training diverged")
+            progress = (epoch + batch / len(starts)) / self.model.n_epochs
+            step(self.model.lr * self.schedule(min(progress, 1.0)))
+            total += float(values.sum())
+            weight += of_batch
+        return total / weight if weight else 0.0
+
+    @property
+    def _compiled_threads(self) -> int:
+        """For compiled code: waking the others costs more than they do in a small batch."""
+        if self.sampler is None or self.loss.kind == "list":
+            return self.n_threads
+        width = 2 if self.sampler.shared else 1 + self.sampler.n
+        return self.n_threads if self.batch_size * width >= _SMALL else 1
+
+    def _keys(self, epoch: int, purpose: int, n: int) -> np.ndarray:
+        return np.random.SeedSequence([self.seed, epoch, purpose]).generate_state(n, np.uint64)
+
+    def _step(self, weight: float, gradients: Gradients, lr: float) -> None:
+        held = gradients[0]
+        own: dict[str, Any] = {**self._decay, "grad_scale": 1.0 / weight}
+        theirs = own
+        if self._ridge is not None:
+            # Users of the batch carry their whole ridge, items the part of theirs that the batch stands for.
+            ridge = np.zeros(len(self.users.param), self.dtype)
+            ridge[held] = self._ridge[0][held]
+            theirs = {**own, "ridge": self._ridge[1], "ridge_scale": 2.0 / self._total}
+            own = {**own, "ridge": ridge, "ridge_scale": 2.0 / weight}
+        sides: tuple[SideGradient, SideGradient] = gradients[:2], gradients[2:]
+        if self.encoder is not None:
+            sides = self.encoder.chain(*sides)
+        self.users.step(sides[0][1], lr, sides[0][0], **own)
+        self.items.step(sides[1][1], lr, sides[1][0], **theirs)
+        if self.encoder is not None:
+            self.encoder.encode()
+
+    def _of_users(self, where: np.ndarray, key: np.uint64, epoch: int) -> Batch:
+        """Of losses over the whole catalogue, and of lists."""
+        users = np.sort(self._active[where])
+        if self.loss.kind == "list":
+            weight = float(len(users))
+            values, found = self.list_gradient(key, users)
+        else:
+            block = self.X.take_rows(users)
+            weight = float(block.row_sums.sum())
+            values, user_grad, item_grad = self.full_gradient(users, block)
+            found = users, user_grad, None, item_grad
+        return users, values, weight, partial(self._step, weight, found)
+
+    # Losses over the whole catalogue: three matrix products per block of users.
+
+    def full_gradient(self, users: np.ndarray, block: CSR) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Values (B,) and the gradients, with respect to effective rows, of the users and of all items."""
+        loss, n = self.loss, self.X.n_cols
+        items = self.items.effective
+        scaled = self.users.effective[users] * self.inverse_t
+        if self._buffer.size < len(users) * n:
+            self._buffer = np.empty(len(users) * n, self.dtype)
+        user_grad, item_grad, values = np.empty_like(scaled), np.empty_like(items), np.empty(len(users))
+        if self._fused:
+            tile = int(np.clip(TILE // len(users), 64, 512))
+            tile = -(-n // -(-n // tile))  # as many tiles, of one size
+            found = values, user_grad, item_grad
+            softmax_batch(scaled, items, block, tile, self._buffer, self.n_threads, *found)
+        else:
+            scores = self._buffer[: len(users) * n].reshape(len(users), n)
+
+            def chunk(s: slice) -> None:
+                own = scores[s]
+                np.matmul(scaled[s], items.T, out=own)
+                answer = loss.value_and_grad(own, block.slice_rows(s.start, s.stop))
+                values[s], grad = checked(loss, answer, own)
+                if not np.shares_memory(grad, own):
+                    own[:] = grad
+                np.matmul(own, items, out=user_grad[s])
+
+            self._map(chunk, len(users), CHUNK)
+            self._by_item(scores, scaled, item_grad)
+        user_grad *= self.inverse_t
+        return values, user_grad, item_grad
+
+    def _by_item(self, grads: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+        """``grads^T rows``: the gradients of items that all rows share."""
+        self._map(lambda s: np.matmul(grads[:, s].T, rows, out=out[s]), len(out), _ITEMS)
+
+    # Losses with sampled negatives.
+
+    def _of_pairs(self, where: np.ndarray, key: np.uint64, epoch: int) -> Batch:
+        adversary: Any = getattr(self.loss, "adversary", None)
+        turn = adversary is not None and adversary.turn(epoch)
+        users, positives = self.sampler.users[where], self.X.indices[where]
+        weights = None if self.X.is_binary else self.X.values[where].astype(self.dtype)
+        total = float(len(where) if weights is None else weights.sum(dtype=np.float64))
+        pairs = Pairs(key, users, positives, weights)
+        if self._takes_rows:
+            pairs.rows = Rows(self.X.row_counts[users], self.X.n_cols, self.kept.of(users))
+        shared = self.sampler.shared
+        values, found = self.shared_gradient(pairs) if shared else self.sampled_gradient(pairs, against=turn)
+
+        def step(lr: float) -> None:
+            if turn:
+                for side, ids, grad in zip(self.adversaries, found[::2], found[1::2], strict=True):
+                    side.step(grad, adversary.lr, ids, grad_scale=-1.0 / total)
+            else:
+                self._step(total, found, lr)
+            if pairs.rows is not None:  # the state has received its gradients
+                self.kept.step(pairs.rows.state, users, lr, total)
+
+        return users, values, total, step
+
+    def _loss(
+        self, batch: Pairs, some: slice, pos: np.ndarray, neg: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Values and the gradient of ``pos`` of some rows; ``neg`` and the batch's rows receive their own."""
+        loss, others = self.loss, []
+        if batch.rows is None:
+            answer = loss.value_and_grad(pos, neg)
+        else:
+            rows = batch.rows[some]
+            answer = loss.value_and_grad(pos, neg, rows)
+            others = [rows.state] if self.kept.states else []
+            others += [] if rows.adversary is None else [rows.adversary]
+        values, dpos, *grads = checked(loss, answer, pos, neg, *others)
+        if batch.weights is not None:
+            weights = batch.weights[some]
+            values, dpos = values * weights, dpos * weights
+            grads = [grad * weights[:, None] for grad in grads]
+        for out, grad in zip((neg, *others), grads, strict=True):
+            out[:] = grad
+        return values, dpos
+
+    def sampled_gradient(self, batch: Pairs, against: bool = False) -> tuple[np.ndarray, Gradients]:
+        """Values (B,) and gradients, negatives drawn for every row; ``against``: those of the adversary."""
+        users, n, rows = batch.users, self.sampler.n, batch.rows
+        items = np.empty((len(users), 1 + n), np.int32)
+        items[:, 0] = batch.positives
+        self.sampler.draw(batch.key, users, items, self._compiled_threads)
+        pairs = self.users.effective[users] * self.inverse_t, self.items, items
+        grads = self._pair_scores(pairs)
+        if self._correction is not None:
+            grads[:, 1:] -= self._correction[items[:, 1:]]
+        if rows is not None and self.adversaries:
+            own, theirs = self.adversaries
+            second = own.effective[users], theirs, np.ascontiguousarray(items[:, 1:])
+            rows.adversary = self._pair_scores(second)
+        values, pos = np.empty(len(users)), grads[:, 0].copy()
+        size = max(1, min(_ROWS, _ROWS * 128 // max(n, 1)))  # in cache-sized pieces
+
+        def piece(s: slice) -> None:
+            values[s], grads[s, 0] = self._loss(batch, s, pos[s], grads[s, 1:])
+
+        self._map(piece, len(users), size)
+        if against and rows is not None and rows.adversary is not None:  # which holds gradients by now
+            return values, self._pair_gradients(users, second, rows.adversary, self.dtype.type(1))
+        return values, self._pair_gradients(users, pairs, grads, self.inverse_t)
+
+    def _pair_scores(self, pairs: Scored) -> np.ndarray:
+        """Scores of each row's items, -inf where there is none."""
+        rows, side, items = pairs
+        out = np.empty(items.shape, self.dtype)
+        spread(kernel.pair_scores, len(rows), self._compiled_threads, rows, side.effective, items, out)
+        return out
+
+    def _pair_gradients(self, users: np.ndarray, pairs: Scored, grads: np.ndarray, scale: Any) -> Gradients:
+        """What follows from the gradients of `_pair_scores`; those of the users times ``scale``."""
+        rows, side, items = pairs
+        by_row = np.empty_like(rows)
+        given = grads, items, side.effective
+        spread(kernel.user_gradients, len(users), self._compiled_threads, *given, by_row)
+        ids, of_users = self._sum_by_id(users, self.X.n_rows, None, 1, by_row)
+        flat = items.reshape(-1), self.X.n_cols, grads.reshape(-1), items.shape[1]
+        return ids, of_users * scale, *self._sum_by_id(*flat, rows)
+
+    # What a loss keeps per user.
+
+    def _refresh(self, epoch: int) -> None:
+        """Let the loss estimate its state, where it asks for that before this epoch."""
+        loss = self.loss
+        source = loss.refresh(epoch)
+        if source is None:
+            return
+        check_choice("refresh", source, ("exact", "sampled"))
+        users = self._active
+        keys = self._keys(epoch, 2, -(-len(users) // CHUNK))
+        estimates = np.empty((len(users), len(self.kept.states)))
+
+        def some(s: slice) -> None:
+            chosen = users[s]
+            rows = self.users.effective[chosen] * self.inverse_t
+            if source == "exact":
+                scores = rows @ self.items.effective.T
+            else:
+                # An item drawn twice could lift the K-th largest score above that of all items.
+                items = self.sampler.lists(keys[s.start // CHUNK], chosen, self.sampler.n, distinct=True)
+                scores = np.empty(items.shape, self.dtype)
+                kernel.pair_scores(0, len(chosen), rows, self.items.effective, items, scores)
+            estimates[s] = loss.estimate(scores)
+
+        self._map(some, len(users), CHUNK)
+        self.kept.set(users, estimates)
+
+    # Losses of a user's positives and sampled negatives together.
+
+    def list_gradient(self, key: np.uint64, users: np.ndarray) -> tuple[np.ndarray, Gradients]:
+        """Values (B,) and gradients, a list for each user."""
+        loss, count = self.loss, self.X.row_counts[users]
+        items = self.sampler.lists(key, users, self.sampler.n * count)
+        there, values = items >= 0, np.empty(len(users))
+        pairs = self.users.effective[users] * self.inverse_t, self.items, items
+        grads = self._pair_scores(pairs)
+
+        def piece(s: slice) -> None:
+            own, mask = grads[s], there[s]
+            weights = None if self.X.is_binary else self.X.take_rows(users[s]).values
+            scores = own[mask]
+            indptr = np.concatenate([[0], np.cumsum(mask.sum(axis=1))])
+            answer = loss.value_and_grad(scores, indptr, count[s], weights)
+            values[s], grad = checked(loss, answer, scores, n=len(own))
+            own[mask] = grad
+
+        self._map(piece, len(users), _LISTS)
+        grads[~there] = 0
+        return values, self._pair_gradients(users, pairs, grads, self.inverse_t)
+
+    def shared_gradient(self, batch: Pairs) -> tuple[np.ndarray, Gradients]:
+        """The same with one set of negatives for the whole batch: one matrix product scores them."""
+        users, positives = batch.users, batch.positives
+        shared = self.sampler.draw_shared(batch.key, positives)
+        starts_of, order = _group(shared, self.X.n_cols)
+        scaled = self.users.effective[users] * self.inverse_t
+        item_rows, own = self.items.effective[shared], self.items.effective[positives]
+        neg = np.empty((len(users), len(shared)), self.dtype)
+        dpos, by_row, values = np.empty(len(users), self.dtype), np.empty_like(scaled), np.empty(len(users))
+        correction = None if self._correction is None else self._correction[shared]
+
+        owned = users, self.X.indptr, self.X.indices, positives
+        masked = *owned, starts_of, order, self.sampler.exclude_positives
+
+        def piece(s: slice) -> None:
+            np.matmul(scaled[s], item_rows.T, out=neg[s])
+            if correction is not None:
+                neg[s] -= correction
+            kernel.mask_items(s.start, s.stop, neg, *masked)
+            pos = np.einsum("bk,bk->b", scaled[s], own[s])
+            values[s], dpos[s] = self._loss(batch, s, pos, neg[s])
+            np.matmul(neg[s], item_rows, out=by_row[s])
+            by_row[s] += dpos[s][:, None] * own[s]
+
+        self._map(piece, len(users), CHUNK)
+        by_row *= self.inverse_t
+        shared_grad = np.empty_like(item_rows)
+        self._by_item(neg, scaled, shared_grad)
+        ids = np.concatenate([shared, positives])
+        factors = np.concatenate([np.ones(len(shared), self.dtype), dpos])
+        of_users = self._sum_by_id(users, len(self.users.param), None, 1, by_row)
+        vectors = np.concatenate([shared_grad, scaled])
+        return values, (*of_users, *self._sum_by_id(ids, self.X.n_cols, factors, 1, vectors))
+
+    def _sum_by_id(
+        self, ids: np.ndarray, n: int, factors: np.ndarray | None, width: int, vectors: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        starts, order = _group(ids, n)
+        unique = np.flatnonzero(np.diff(starts)).astype(np.int32)
+        if factors is None:
+            factors = np.ones(len(ids), self.dtype)
+        out = np.empty((len(unique), vectors.shape[1]), self.dtype)
+        groups = np.append(starts[unique], len(order)), order, factors
+        spread(kernel.group_sum, len(unique), self._compiled_threads, *groups, width, vectors, out)
+        return unique, out
+
+
+def _group(ids: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of each of ``n`` ids, ascending: ``order[starts[i]:starts[i + 1]]``; -1 is left out."""
+    positions = np.flatnonzero(ids >= 0).astype(np.int32)
+    line = sp.csr_array((positions, ids[positions], [0, len(positions)]), shape=(1, n))
+    turned = line.tocsc()  # scipy's counting sort is stable
+    return turned.indptr.astype(np.int64), turned.data
 
 
 _REAL = ("f4", "f8")

@@ -17,12 +17,11 @@ from rgals.runtime.declared import RANGES
 from rgals.runtime.errors import InputTypeError, ParameterError
 from rgals.runtime.threads import workers
 from rgals.sgd.defaults import AUTOMATIC, is_auto, setting
-from rgals.sgd.epochs import CHECKPOINT, Epochs
+from rgals.sgd.epochs import BATCH, CHECKPOINT, CHUNK, TILE, Epochs
 from rgals.sgd.graph import ENCODERS
-from rgals.sgd.losses import LOSSES, get_loss
+from rgals.sgd.losses import LOSSES, Softmax, get_loss
 from rgals.sgd.optimizers import OPTIMIZERS, get_optimizer, get_schedule
 from rgals.sgd.samplers import SAMPLERS
-from rgals.sgd.trainer import BATCH, fit_bytes
 from rgals.training.base import Task, Trained
 from rgals.training.checkpoint import describe, plain
 from rgals.training.data import admit, dtype_name, start_factors
@@ -276,3 +275,40 @@ class SGDRanker(Trained, BaseEstimator):
     def _taken(self) -> dict[str, Any]:
         first = self.history_[0]
         return {name: first[name] for name in AUTOMATIC if name in first}
+
+
+def fit_bytes(model: Any, matrix: CSR, itemsize: int) -> int:
+    """Bytes that a fit of an `SGDRanker` allocates at its peak, beyond the matrix in canonical form."""
+    loss, (n_users, n_items), row = get_loss(model.loss), matrix.shape, int(model.K) * itemsize
+    graph, size = model.encoder != "mf", int(model.batch_size or BATCH[loss.kind])
+    # Of all rows: factors, those of the best epoch, at unit length, and what the optimiser keeps.
+    tables = 1 + bool(model.early_stopping) + (graph or model.score == "cosine")
+    tables += get_optimizer(model.optimizer, model.momentum).n_moments
+    total = (n_users + n_items) * (tables * row + 8 + 2 * itemsize + 24)
+    if graph:  # its edges in both directions; gradients, layers and sums of all rows
+        total += 8 * matrix.nnz + (n_users + n_items) * (16 + 5 * row)
+    if loss.kind == "full":
+        size = min(size, n_users)
+        total += 8 * 3 * n_users + size * n_items * itemsize  # the order of the users; scores
+        total += (3 * size + n_items) * row
+        if type(loss) is not Softmax or itemsize == 8:
+            return total + 4 * CHUNK * n_items * 8
+        n_tiles = -(-n_items // int(np.clip(TILE // size, 64, 512)))
+        return total + n_tiles * size * (4 * int(model.K) + 28)
+    # Negatives of a row, or of all rows where they share them; of the longest list.
+    negatives = size if model.sampler == "in_batch" else int(model.n_negatives)
+    if loss.kind == "list":
+        negatives = (1 + negatives) * int(matrix.row_counts.max(initial=0))
+        negatives = negatives if model.replacement else min(negatives, n_items)
+    size = min(size, n_users if loss.kind == "list" else matrix.nnz)
+    pairs = size * (1 + negatives)
+    # Users and order of the interactions; tables of the sampler.
+    total += matrix.nnz * (4 + 8) + 128 * n_items
+    total += (4 * size + min(n_items, pairs) + min(n_users, size)) * row
+    if getattr(loss, "adversary", None) is not None:
+        total += 4 * (n_users + n_items) * (row + 8)  # factors, at unit length, at most two moments
+        pairs *= 2
+    if getattr(loss, "state", ()):
+        total += 4 * n_users * (itemsize + 8) * len(loss.state)
+        total += 4 * CHUNK * n_items * itemsize  # scores that thresholds are estimated from
+    return total + pairs * (2 * itemsize + 8 + (12 if loss.kind == "list" else 4))

@@ -11,6 +11,7 @@ from rgals.datasets import make_implicit
 from rgals.matrix.validate import as_csr
 from rgals.runtime.errors import InputError, NumericalError, ParameterError, ShapeError
 from rgals.sgd import SGDRanker
+from rgals.sgd.epochs import Epochs, Pairs
 from rgals.sgd.graph import LightGCN
 from rgals.sgd.losses import (
     LLPAUC,
@@ -26,7 +27,6 @@ from rgals.sgd.losses import (
 from rgals.sgd.losses._base import Full, List, Sampled
 from rgals.sgd.optimizers import SGD, Adagrad, Adam, LazyAdam, SideState, get_optimizer, get_schedule
 from rgals.sgd.samplers import Sampler, alias_table
-from rgals.sgd.trainer import Pairs, Trainer
 
 
 def matrix(rng, n_users=12, n_items=9, valued=False, density=0.35):
@@ -65,7 +65,7 @@ def trainer(
         **sampling,
         **params,
     )
-    return Trainer(model, X, (P.copy(), Q.copy()), seed=3)
+    return Epochs(model, X, (P.copy(), Q.copy()), seed=3)
 
 
 CASES = [
