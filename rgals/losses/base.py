@@ -85,8 +85,7 @@ class Side:
         """The side of a matrix whose values below 0 are pairs with a weight and a target of their own."""
         # Such a pair of value v has m = -v rows_0 cols_0 and l = -v rows_1 cols_1 beside what all pairs have:
         # ``rows`` is of shape (n_rows, 2), ``cols`` (n_fixed, 2). Ridges are those of the positives.
-        terms = ((self.row_terms, rows), (self.col_terms, cols))
-        row_terms, col_terms = (np.concatenate(both, axis=1) for both in terms)
+        row_terms, col_terms = np.hstack([self.row_terms, rows]), np.hstack([self.col_terms, cols])
         return replace(self, row_terms=row_terms, col_terms=col_terms, paired=True)
 
     def take_rows(self, at: np.ndarray | slice) -> "Side":
@@ -124,9 +123,8 @@ class Coefficients:
 
     def with_dislikes(self, weight: float) -> "Coefficients":
         """The same with the term ``weight |v_xy| (o_xy + 1)^2`` for every negative value."""
-        users = np.tile([weight, -weight], (len(self.g), 1))
-        terms = (self.user_terms, users), (self.item_terms, np.ones((len(self.h), 2)))
-        user_terms, item_terms = (np.concatenate(both, axis=1) for both in terms)
+        user_terms = np.hstack([self.user_terms, np.tile([weight, -weight], (len(self.g), 1))])
+        item_terms = np.hstack([self.item_terms, np.ones((len(self.h), 2))])
         return replace(self, user_terms=user_terms, item_terms=item_terms)
 
     def user_side(self, users: CSR, reg: float, reg_exponent: float) -> Side:

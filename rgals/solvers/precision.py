@@ -105,13 +105,12 @@ def check_underflow(rows: CSR, solved: np.ndarray, side: Side, what: str, first:
     held = kind.tiny / kind.eps  # below, numbers have fewer digits than others, or none
     lost = (rows.row_counts > 0) & (solved.max(axis=1) < held) & (solved.min(axis=1) > -held)
     for row in np.flatnonzero(lost):
-        one, part = rows.take_rows(np.array([row])), side.take_rows(np.array([row]))
-        _, _, linear = positive_coefficients(one, part.row_terms, part.col_terms)
+        linear = positive_coefficients(rows, side.row_terms, side.col_terms, *rows.indptr[row : row + 2])[2]
         pull = np.abs(linear).max(initial=0.0)
         if pull == 0.0:
             continue
         named, more = first + int(row), f" (and of up to {lost.sum() - 1} more)" if lost.sum() > 1 else ""
-        against = max(float(part.ridge[0]), float(part.scale[0]))
+        against = max(float(side.ridge[row]), float(side.scale[row]))
         if pull < kind.eps * against:
             raise NumericalError(
                 f"the factors of {what} {named}{more} are too small for {kind.dtype}: its weights, at most "

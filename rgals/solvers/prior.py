@@ -49,10 +49,8 @@ class Prior:
 
     def grown(self, n_rows: int) -> "Prior":
         """The prior without what only a fit needs, and with rows without features at the end."""
-        more = np.full(n_rows - self.features.shape[0], self.features.indptr[-1])
-        indptr = np.concatenate([self.features.indptr, more])
-        shape = n_rows, self.features.shape[1]
-        features = sp.csr_array((self.features.data, self.features.indices, indptr), shape=shape)
+        features = sp.csr_array(self.features)  # another, which shares the entries
+        features.resize(n_rows, self.features.shape[1])
         return Prior(features, self.reg, None, self.weights)
 
     def predict(self, K: int, at: Any = slice(None)) -> np.ndarray:
