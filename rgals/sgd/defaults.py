@@ -15,11 +15,6 @@ _UPDATES = 500  # of a user by sampled losses: one for each positive
 _PATIENT = 10  # times the epochs where early stopping ends a fit
 
 
-def is_auto(value: Any) -> bool:
-    """Whether a parameter is left to the rule."""
-    return isinstance(value, str) and value == AUTO
-
-
 def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
     """Where good settings lie for the loss and K of an `SGDRanker`; ``score`` as it is set, unless "auto".
 
@@ -35,7 +30,7 @@ def setting(model: Any, degrees: Degrees) -> dict[str, Any]:
     """
     loss = get_loss(model.loss)
     score = model.score
-    if is_auto(score):
+    if score == AUTO:
         # Bounded scores do not suit losses that compare a score with a number instead of with other scores.
         # Of one factor nothing but the sign would be left, which no gradient changes.
         score = "dot" if model.K == 1 else getattr(loss, "score", "cosine")

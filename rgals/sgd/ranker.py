@@ -16,7 +16,7 @@ from rgals.runtime.checks import check_choice, check_int, or_auto
 from rgals.runtime.declared import RANGES
 from rgals.runtime.errors import InputTypeError, ParameterError
 from rgals.runtime.threads import workers
-from rgals.sgd.defaults import AUTOMATIC, is_auto, setting
+from rgals.sgd.defaults import AUTOMATIC, setting
 from rgals.sgd.epochs import BATCH, CHECKPOINT, CHUNK, TILE, Epochs
 from rgals.sgd.graph import ENCODERS
 from rgals.sgd.losses import LOSSES, Softmax, get_loss
@@ -194,7 +194,7 @@ class SGDRanker(Trained, BaseEstimator):
     _file: ClassVar[Any] = _Format("SGDRanker", model_spec("rgals-sgd-model", 1))
 
     def _choose(self, matrix: CSR) -> dict[str, Any]:
-        left = [name for name in AUTOMATIC if is_auto(getattr(self, name))]
+        left = [name for name in AUTOMATIC if getattr(self, name) == AUTO]
         found = setting(self, Degrees.of(matrix)) if left else {}
         return {name: found[name] for name in left}
 
@@ -269,7 +269,7 @@ class SGDRanker(Trained, BaseEstimator):
         """What was taken in place of "auto", beside what was set, by name."""
         state = self._state()
         given, chosen = state.record.params, state.record.history[0]
-        taken = {name: chosen[name] if is_auto(given[name]) else given[name] for name in AUTOMATIC}
+        taken = {name: chosen[name] if given[name] == AUTO else given[name] for name in AUTOMATIC}
         return {**taken, "values": state.weighting.kind}
 
     def _taken(self) -> dict[str, Any]:

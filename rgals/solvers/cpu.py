@@ -33,9 +33,7 @@ _AT_ONCE = 4096  # rows of a table of n_rows x K numbers that is never held as a
 class CPUBackend:
     """Exact half-steps in numba, parallel over rows; bitwise independent of the number of threads.
 
-    ``n_jobs``: threads, None for all. With ``steps`` rows are solved approximately, by that many conjugate
-    gradient steps; with more than 128 factors all but those of few positives, whose exact solution costs
-    less.
+    ``n_jobs``: threads, None for all. ``steps``: of conjugate gradients instead of solutions (see `Plan`).
     """
 
     name = "exact"
