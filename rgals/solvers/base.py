@@ -30,8 +30,6 @@ def squared_lengths(factors: np.ndarray, weight: np.ndarray) -> float:
 class Backend(Protocol):
     """Solves half-steps exactly (or as exactly as it documents); here, of one that changes no basis."""
 
-    name: str
-
     def upload(self, factors: np.ndarray, basis: np.ndarray | None = None) -> Any:
         """Factors where the backend computes: what a fit hands to `half_step` and gets back from it."""
         return factors

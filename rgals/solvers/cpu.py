@@ -36,8 +36,6 @@ class CPUBackend:
     ``n_jobs``: threads, None for all. ``steps``: of conjugate gradients instead of solutions (see `Plan`).
     """
 
-    name = "exact"
-
     def __init__(self, n_jobs: int | None = None, steps: int | None = None) -> None:
         self.n_jobs, self.steps = n_jobs, steps
         self._plans: list[Plan] = []  # of the two sides of a fit

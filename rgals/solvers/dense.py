@@ -25,8 +25,6 @@ def system(
 class DenseBackend(Backend):
     """Reference backend that every other one is tested against. Forms every system; slow and plain."""
 
-    name = "dense"
-
     def half_step(self, rows: CSR, fixed: np.ndarray, side: Side, **unused: Any) -> HalfStep:
         """See `Backend.half_step`: what ``rotate``, ``out`` and ``warm`` permit is not done."""
         F = fixed.astype(np.float64)
