@@ -70,7 +70,7 @@ class Epochs:
         self.sampler: Any = None  # of losses with negatives
         if loss.kind != "full":
             how = {name: getattr(model, name) for name in ("gamma", "exclude_positives", "replacement")}
-            how |= {"shared": model.shared_negatives, "lists": loss.kind == "list"}
+            how |= {"shared": model.shared_negatives, "for_lists": loss.kind == "list"}
             self.sampler = Sampler(X, model.sampler, model.n_negatives, **how)
         optimizer = get_optimizer(model.optimizer, model.momentum)
         self.encoder, self.adversaries = None, []  # the latter: a second pair of factors

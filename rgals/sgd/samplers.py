@@ -1,5 +1,7 @@
 """Where negatives come from, and the correction for not drawing them uniformly."""
 
+from dataclasses import KW_ONLY, dataclass
+
 import numpy as np
 
 from rgals.kernels import sgd as kernel
@@ -30,38 +32,35 @@ def alias_table(probability: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return accept, alias
 
 
+@dataclass(eq=False)
 class Sampler:
     """Draws negatives for the users of a matrix; its parameters are those of `SGDRanker`."""
 
-    def __init__(
-        self,
-        X: CSR,
-        sampler: str,
-        n_negatives: int,
-        *,
-        gamma: float = 1.0,
-        shared: bool = False,
-        # Otherwise only the accidental hit on the row's own positive is left in place (independent draws) or
-        # masked (shared and in-batch negatives).
-        exclude_positives: bool = False,
-        replacement: bool = True,
-        lists: bool = False,  # whether `lists` are drawn: they leave positives out and take what there is
-    ) -> None:
-        self.X = X
-        self.in_batch = sampler == "in_batch"
-        self.shared = shared or self.in_batch
-        self.exclude_positives = exclude_positives
-        self.replacement = replacement
-        self.n = check_int("n_negatives", n_negatives, 1)
+    X: CSR
+    sampler: str
+    n: int  # negatives of a row, or of a batch that shares them
+    _: KW_ONLY
+    gamma: float = 1.0
+    shared: bool = False
+    # Otherwise only the accidental hit on the row's own positive is left in place (independent draws) or
+    # masked (shared and in-batch negatives).
+    exclude_positives: bool = False
+    replacement: bool = True
+    for_lists: bool = False  # whether `lists` are drawn: they leave positives out and take what there is
+
+    def __post_init__(self) -> None:
+        self.n = check_int("n_negatives", self.n, 1)
+        X, self.in_batch = self.X, self.sampler == "in_batch"
+        self.shared = self.shared or self.in_batch
         self.users = np.repeat(np.arange(X.n_rows, dtype=np.int32), X.row_counts)
         # The positives of the other rows of a batch amount to gamma = 1. Where gamma < 0, an item of no
         # interactions is not drawn, either.
-        power = {"uniform": 0.0, "in_batch": 1.0}.get(sampler, gamma)
+        power = {"uniform": 0.0, "in_batch": 1.0}.get(self.sampler, self.gamma)
         counts, weight = X.col_counts.astype(np.float64), np.zeros(X.n_cols)
         with np.errstate(over="ignore", under="ignore"):
             np.power(counts, power, out=weight, where=(counts > 0) | (power >= 0))
         if not 0 < weight.sum() < np.inf:
-            raise ParameterError("gamma", gamma, "give one whose powers of the degrees are floats")
+            raise ParameterError("gamma", self.gamma, "give one whose powers of the degrees are floats")
         probability = weight / weight.sum()
         # log(N q_y), what Pu et al., Eq. 9, subtract from the score of a negative. Where q_y = 0 it is inf: a
         # row takes such an item where nothing else is left, and it is absent.
@@ -71,7 +70,7 @@ class Sampler:
             self.correction[:] = 0
         nothing = np.empty(0, np.uint64), np.empty(0, np.int32)
         self._table = nothing if uniform or self.in_batch else alias_table(probability)
-        if not self.in_batch and not lists:
+        if not self.in_batch and not self.for_lists:
             self._check_room(int(np.count_nonzero(weight)))
 
     def _check_room(self, n_drawable: int) -> None:

@@ -192,6 +192,7 @@ def best(
 # ---------------------------------------------------------------- in a fit
 
 
+@dataclass(eq=False)
 class Sampler:
     """What a fit with hard negatives does beside its half-steps.
 
@@ -199,27 +200,24 @@ class Sampler:
     iterations. The draw of another depends on ``seed``, the iteration and the factors, on nothing else.
     """
 
-    def __init__(
-        self,
-        hard: HardNegatives,
-        users: CSR,
-        items: CSR,
-        coefficients: Coefficients,
-        plain: int,
-        seed: int,
-        n_jobs: Any,
-    ) -> None:
-        self.hard, self.users, self.items = hard, users, items
-        self.plain, self.seed, self.n_jobs = plain, seed, n_jobs
-        self.blocks = Blocks(hard, users.row_counts, users.n_cols)
+    hard: HardNegatives
+    users: CSR
+    items: CSR
+    coefficients: Coefficients
+    plain: int
+    seed: int
+    n_jobs: Any
+
+    def __post_init__(self) -> None:
+        g, t, h = self.coefficients.g, self.coefficients.t, self.coefficients.h
+        self.blocks = Blocks(self.hard, self.users.row_counts, len(h))
         # What a drawn pair stands for: T / m of the page, but for the rounding of a group.
-        weight = hard.weight * users.n_cols / self.blocks.size
-        self.user_terms, self.item_terms = pair_terms(coefficients, weight)
-        g, t = coefficients.g, coefficients.t
+        weight = self.hard.weight * len(h) / self.blocks.size
+        self.user_terms, self.item_terms = pair_terms(self.coefficients, weight)
         offsets = np.divide(weight * t * t, g, out=np.zeros_like(g), where=g > 0)
-        self._constant = np.zeros((len(g), 4)), np.zeros((users.n_cols, 4))
-        self._constant[0][:, 1], self._constant[1][:, 1] = offsets, coefficients.h
-        self._weighed = coefficients.h > 0
+        self._constant = np.zeros((len(g), 4)), np.zeros((len(h), 4))
+        self._constant[0][:, 1], self._constant[1][:, 1] = offsets, h
+        self._weighed = h > 0
 
     def draw(self, iteration: int, users: np.ndarray, items: np.ndarray) -> tuple[CSR, CSR, float]:
         """The rows of both sides with pairs chosen by these factors, and what these add to the constant."""

@@ -472,7 +472,7 @@ def test_lists_hold_the_positives_and_what_others_there_are(replacement, sampler
     dense[3], dense[4] = 0, 1
     X = as_csr(sp.csr_array(dense))
     users = rng.permutation(30).astype(np.int32)
-    drawn = Sampler(X, sampler, 3, replacement=replacement, lists=True)
+    drawn = Sampler(X, sampler, 3, replacement=replacement, for_lists=True)
     lists = drawn.lists(np.uint64(5), users, 3 * X.row_counts[users])
     assert lists.dtype == np.int32 and len(np.unique(X.row_counts)) > 8
     again = drawn.lists(np.uint64(6), users, 3 * X.row_counts[users])
