@@ -232,9 +232,7 @@ class Plan:
         self._heaviest = heaviest.astype(np.float32)  # for `__str__`
         #: The rows whose solution is zero.
         self.empty = np.flatnonzero(self.kind == EMPTY)
-        longest_first = np.argsort(-n, kind="stable")
-        if len(self._cuts) > 2:  # within their blocks
-            longest_first = longest_first[np.argsort(self._block_of(longest_first), kind="stable")]
+        longest_first = np.lexsort((-n, self._block_of(np.arange(len(n)))))  # within their blocks
         weighted = longest_first[self.kind[longest_first] & FACTORED >= DUAL]
         #: None where no row is improved by steps: solutions of diagonal rows are exact at the price of one.
         self.steps = steps if len(weighted) else None
