@@ -22,8 +22,6 @@ _BLOCK = 1 << 14  # rows of factors that a product sums in their own precision
 class CuPyBackend:
     """Half-steps on a GPU. Two runs on the same device give the same bits."""
 
-    name = "cupy"
-
     def __init__(self, device: str | Device = "cuda", steps: int | None = None) -> None:
         self.device = open_device(device) if isinstance(device, str) else device
         self.steps = steps  # of conjugate gradients, by which rows are solved; None: exactly
