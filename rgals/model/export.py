@@ -12,7 +12,7 @@ from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError
 from rgals.runtime.lazy import optional
 from rgals.scoring import as_factors
-from rgals.scoring._tables import arrow_labels, is_utf8, pyarrow
+from rgals.scoring._tables import lone_surrogate, arrow_labels, pyarrow
 
 _PART = 1 << 14  # rows written together
 
@@ -167,7 +167,7 @@ def export_factors(model: Any, folder: str | os.PathLike, *, format: str = "npy"
 
 def _write_parquet(path: Path, factors: np.ndarray, ids: np.ndarray) -> None:
     pa = pyarrow()
-    if ids.dtype.kind == "U" and not all(map(is_utf8, ids.tolist())):
+    if ids.dtype.kind == "U" and any(map(lone_surrogate, ids.tolist())):
         raise InputError(f"an id is not text that UTF-8 can express; export npy instead of {path.name}")
     flat = pa.array(np.ascontiguousarray(factors).reshape(-1))
     lists = pa.FixedSizeListArray.from_arrays(flat, factors.shape[1])

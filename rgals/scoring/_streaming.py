@@ -1,18 +1,22 @@
-"""`recommend_all`: the lists of everybody, batch by batch, into one file."""
+"""`recommend_all`: the lists of everybody, batch by batch, into one file; what a killed run leaves behind."""
 
 import copy
 import hashlib
 import os
+import stat
+import struct
 import time
 import warnings
+import zlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rgals.datasets.given import by_ids, given, in_columns
 from rgals.datasets.ids import IdMap, Positions
-from rgals.files.atomic import atomic_file
+from rgals.files.atomic import OPEN, atomic_file, close_and_remove, lock
 from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import update
@@ -23,10 +27,12 @@ from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.progress import LOG
 from rgals.runtime.version import __version__
 from rgals.scoring import _tables
-from rgals.scoring._scratch import Scratch
 from rgals.scoring._topk import is_matrix
 
 _BATCH = 8192
+_OURS = b"rgals-recommendations-"  # every version's scratch files start like this, and nobody else's
+_MAGIC = _OURS + b"2\n"
+_HEAD = struct.Struct("<II")  # of a batch: its number of users, the CRC-32 of the key, its ids and its scores
 
 
 class Written(NamedTuple):
@@ -147,7 +153,7 @@ def recommend_all(
     (200, 1000)
     """
     kind = _tables.choose_format(out, format)
-    n, batch_size = check_int("n", n, 1), check_int("batch_size", batch_size, 1)
+    batch_size = check_int("batch_size", batch_size, 1)
     filters = {"exclude": exclude, "candidates": candidates, "exclude_items": exclude_items}
     task = Task(model, n, users, X_new, new_ids, filters, cold)
     _tables.check_writable(kind, task.labels, "user")
@@ -156,8 +162,7 @@ def recommend_all(
         IdMap(task.names(0, len(task)), "users")  # as which a reader finds them
     target = os.path.realpath(os.fspath(out))
     started, n_rows, served = time.perf_counter(), 0, 0
-    key = task.key(batch_size)
-    with Scratch(target + ".partial", key, len(task), batch_size, n, task.dtype, resume) as scratch:
+    with Scratch(target + ".partial", task, batch_size, resume) as scratch:
         resumed = scratch.done
         try:
             shown = {"desc": "users", "unit": "user", "disable": not verbose}
@@ -179,7 +184,7 @@ def recommend_all(
                     raise InputError(f"{scratch.path} was changed while it was in use; run again")
 
             with atomic_file(target) as file:
-                _tables.write(file, kind, batches, task.names, task.items, (len(task), n), task.dtype)
+                _tables.write(file, kind, batches, task)
         except BaseException:
             if not resume:
                 scratch.remove()
@@ -241,8 +246,7 @@ class Task:
         if isinstance(value, str) and name == "exclude" and value == "train" and self.new is not None:
             return "given"
         if is_matrix(value):
-            dislikes = name == "exclude"
-            return as_csr(value, name=name, n_rows=shape[0], n_cols=shape[1], dislikes=dislikes)
+            return as_csr(value, name=name, n_rows=shape[0], n_cols=shape[1], dislikes=name == "exclude")
         return value if value is None or name == "exclude" else self._state.rows_of("item", value, name)
 
     def names(self, start: int, stop: int) -> np.ndarray:
@@ -252,13 +256,12 @@ class Task:
 
     def score(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Lists of the users from ``start`` on, before ``stop``; those who get nothing raise no warning."""
-        parts = {name: _part(value, start, stop) for name, value in self.filters.items()}
-        options = {k: Positions(part) if isinstance(part, np.ndarray) else part for k, part in parts.items()}
+        options = {name: _part(value, start, stop) for name, value in self.filters.items()}
         options["cold"] = self.cold
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"\d+ of \d+ users have no", UserWarning)
             if self.new is not None:
-                return self.model.recommend_new(_part(self.new, start, stop), self.n, **options)
+                return self.model.recommend_new(self.new.slice_rows(start, stop), self.n, **options)
             return self.model.recommend(Positions(self.rows[start:stop]), self.n, **options)
 
     def key(self, batch_size: int) -> bytes:
@@ -271,7 +274,100 @@ class Task:
 
 
 def _part(filter_: Any, start: int, stop: int) -> Any:
-    """The part of a filter that belongs to some rows."""
+    """The part of a filter that belongs to some rows, as `recommend` takes it."""
     if isinstance(filter_, tuple):
         return tuple(_part(value, start, stop) for value in filter_)
+    if isinstance(filter_, np.ndarray):
+        return Positions(filter_)
     return filter_.slice_rows(start, stop) if isinstance(filter_, CSR) else filter_
+
+
+class Scratch(AbstractContextManager):
+    """Lists of a task, batch after batch, in a file that can be cut off anywhere and is still of use."""
+
+    # A batch counts when its checksum does, which depends on the key, that is, on all that the lists depend
+    # on: two runs cannot mix, and a file with another key is started anew. The file is locked while it is
+    # open, where the file system can do that; one that another process has open, or that is no scratch file,
+    # is refused and left as it is.
+
+    def __init__(self, path: str, task: Task, batch_size: int, resume: bool) -> None:
+        self.path, self.task, self.batch_size = path, task, batch_size
+        self.done = 0  # users
+        self._start = _MAGIC + task.key(batch_size)
+        self._crc = zlib.crc32(self._start)
+        self._file = os.fdopen(_open_locked(path), "r+b")
+        fresh = False
+        try:
+            start, end = self._file.read(len(self._start)), len(self._start)
+            if start and not start.startswith(_OURS):  # an empty file holds nothing to lose
+                raise _not_ours(path)
+            fresh = not resume or start != self._start
+            if fresh:
+                self._file.seek(0)
+                self._file.truncate()
+                self._file.write(self._start)
+            else:
+                for ids, _ in self.batches():
+                    self.done += len(ids)
+                    end = self._file.tell()
+            self._file.seek(end)
+            self._file.truncate()
+        except BaseException:
+            if fresh:
+                self.remove()
+            else:
+                self._file.close()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def append(self, ids: np.ndarray, scores: np.ndarray) -> None:
+        """Add the next batch: ids of int32 and scores, both of shape (users, n)."""
+        body = ids.astype("<i4", copy=False).tobytes() + scores.astype(self.task.dtype, copy=False).tobytes()
+        self._file.write(self._head(len(ids), body) + body)
+        self._file.flush()
+        self.done += len(ids)
+
+    def _head(self, n_users: int, body: bytes) -> bytes:
+        return _HEAD.pack(n_users, zlib.crc32(body, self._crc))
+
+    def batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Ids and scores of every whole batch, from the first on."""
+        self._file.seek(len(self._start))
+        n, dtype = self.task.n, self.task.dtype
+        for start in range(0, len(self.task), self.batch_size):
+            size = min(self.batch_size, len(self.task) - start)
+            head = self._file.read(_HEAD.size)
+            body = self._file.read(size * n * (4 + dtype.itemsize))
+            if head != self._head(size, body):
+                return
+            ids = np.frombuffer(body, "<i4", size * n).reshape(size, n)
+            yield ids, np.frombuffer(body, dtype, size * n, ids.nbytes).reshape(size, n)
+
+    def remove(self) -> None:
+        """Close and delete the file."""
+        close_and_remove(self._file, self.path)
+
+
+def _not_ours(path: str) -> InputError:
+    return InputError(
+        f"{path} is where a killed run would leave its lists, but it is something else; it stays as it is. "
+        "Move it away or choose another output"
+    )
+
+
+def _open_locked(path: str) -> int:
+    """Descriptor of the file, made if it is not there, and locked where the file system can do that."""
+    while True:
+        with suppress(FileNotFoundError):
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                raise _not_ours(path)
+        descriptor = os.open(path, OPEN | os.O_CREAT, 0o666)
+        free = lock(descriptor)
+        if free is not False and os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)  # the run that had it has it still, or has just removed it
+        if free is False:
+            advice = "wait for it or choose another output"
+            raise InputError(f"{path} is being written by another process; {advice}")

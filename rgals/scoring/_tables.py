@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from rgals.datasets.ids import LABELS, Names, write_labels
+from rgals.datasets.ids import LABELS, write_labels
 from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError, ParameterError
 from rgals.runtime.lazy import optional
@@ -19,6 +20,7 @@ from rgals.runtime.lazy import optional
 FORMATS = ("csv", "tsv", "jsonl", "parquet", "npz")
 HEADER = ("user", "item", "rank", "score")
 _ROW_GROUP = 1 << 18  # rows that a parquet file keeps together, and that are held until they are written
+lone_surrogate = re.compile("[\ud800-\udfff]").search  # of a text: what UTF-8 cannot express
 SUFFIXES = {f".{kind}": kind for kind in FORMATS} | {".ndjson": "jsonl", ".pq": "parquet"}
 
 #: Labels of users, ids and scores of shape (users, n): one batch.
@@ -52,21 +54,12 @@ def check_writable(kind: str, labels: np.ndarray | None, what: str) -> None:
                 raise InputError(f"{two}, which {kind} cannot tell apart; {advice}")
     parts = (labels[start : start + LABELS] for start in range(0, len(labels), LABELS))
     for label in (str(x) for part in parts for x in part.tolist()):
-        if not is_utf8(label):
+        if lone_surrogate(label):
             raise InputError(f"{what} {label!r} is no text in UTF-8; write npz instead of {kind}")
         if "\r" in label and kind in ("csv", "tsv"):  # which Python's writer does not quote before 3.13
             raise InputError(
                 f"{what} {label!r} holds the end of a line of {kind}; write jsonl, parquet or npz"
             )
-
-
-def is_utf8(text: str) -> bool:
-    """Whether UTF-8 can express a text; lone surrogates it cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def pyarrow() -> Any:
@@ -84,26 +77,15 @@ def arrow_labels(labels: np.ndarray) -> Any:
     return pa.array([str(label) for label in labels.tolist()], pa.string())
 
 
-def write(
-    file: BinaryIO,
-    kind: str,
-    batches: Batches,
-    users: Names,
-    items: np.ndarray,
-    shape: tuple,
-    dtype: np.dtype,
-) -> None:
-    """Write a whole table."""
-    # `batches()` gives an iterator over the batches, each time from the first on; `users(start, stop)` gives
-    # labels of users, in the same order. `items` are the labels of all items; `shape`: users, and entries of
-    # a list; `dtype` is that of the scores.
+def write(file: BinaryIO, kind: str, batches: Batches, task: Any) -> None:
+    """Write the whole table of a `rgals.scoring._streaming.Task`; ``batches()`` begins with the first."""
     if kind == "parquet":
-        _write_parquet(file, batches(), users, items, dtype)
+        _write_parquet(file, batches(), task)
     elif kind == "npz":
-        _write_npz(file, batches, users, items, shape, dtype)
+        _write_npz(file, batches, task)
     else:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-        write_text(text, kind, batches(), items)
+        write_text(text, kind, batches(), task.items)
         text.flush()
         text.detach()
 
@@ -132,12 +114,9 @@ def write_text(file: TextIO, kind: str, batches: Iterable[Batch], items: np.ndar
             file.write(json.dumps(dict(zip(HEADER, record, strict=True)), ensure_ascii=False) + "\n")
 
 
-def _write_parquet(
-    file: BinaryIO, batches: Iterable[Batch], users: Names, items: np.ndarray, dtype: np.dtype
-) -> None:
-    pa = pyarrow()
-    names = arrow_labels(items)
-    kinds = arrow_labels(users(0, 0)).type, names.type, pa.int32(), pa.from_numpy_dtype(dtype)
+def _write_parquet(file: BinaryIO, batches: Iterable[Batch], task: Any) -> None:
+    pa, names = pyarrow(), arrow_labels(task.items)
+    kinds = arrow_labels(task.names(0, 0)).type, names.type, pa.int32(), pa.from_numpy_dtype(task.dtype)
     schema = pa.schema(list(zip(HEADER, kinds, strict=True)))
     tables: list[Any] = [schema.empty_table()]
     with pa.parquet.ParquetWriter(file, schema) as writer:
@@ -156,9 +135,7 @@ def _write_parquet(
             flush()
 
 
-def _write_npz(
-    file: BinaryIO, batches: Batches, users: Names, items: np.ndarray, shape: tuple, dtype: np.dtype
-) -> None:
+def _write_npz(file: BinaryIO, batches: Batches, task: Any) -> None:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
 
         def member(name: str, shape: tuple[int, ...], dtype: Any, parts: Iterable[np.ndarray]) -> None:
@@ -170,7 +147,8 @@ def _write_npz(
                 for part in parts:
                     stream.write(np.ascontiguousarray(part, dtype).tobytes())
 
+        shape = len(task), task.n
         member("item", shape, "<i4", (ids for _, ids, _ in batches()))
-        member("score", shape, dtype, (scores for _, _, scores in batches()))
-        write_labels(member, "user_", users, shape[0])
-        write_labels(member, "item_", lambda start, stop: items[start:stop], len(items))
+        member("score", shape, task.dtype, (scores for _, _, scores in batches()))
+        write_labels(member, "user_", task.names, len(task))
+        write_labels(member, "item_", lambda start, stop: task.items[start:stop], len(task.items))
