@@ -11,10 +11,9 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 
-from rgals.datasets.given import given, in_columns
+from rgals.datasets.given import given
 from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.losses.base import takes_dislikes, with_priors
-from rgals.matrix.validate import as_csr
 from rgals.model.als_file import FORMAT
 from rgals.model.exchange import Interop
 from rgals.model.state import FittedState
@@ -435,13 +434,7 @@ class RGALS(
         float
         """
         state: FittedState = self._state()
-        n_users = len(state.user_factors)
-        labelled, X = state.item_ids is not None, given(X)
-        if X.frame is not None:
-            self._check_names(X, "X")
-        X = in_columns(X, state.items if labelled else None, "X", state.users if labelled else None)
-        n_items, dislikes = len(state.item_factors), state.loss.dislikes
-        matrix = as_csr(X, dtype=np.float64, n_rows=n_users, n_cols=n_items, dislikes=dislikes)
+        matrix = self._laid_out(state, given(X), "X", "both", np.float64)
         matrix = state.weighting.rows(matrix)
         with workers():
             factors = state.user_factors, state.solved_items

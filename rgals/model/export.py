@@ -12,7 +12,7 @@ from rgals.runtime.checks import check_choice
 from rgals.runtime.errors import InputError
 from rgals.runtime.lazy import optional
 from rgals.scoring import as_factors
-from rgals.scoring._tables import lone_surrogate, arrow_labels, pyarrow
+from rgals.scoring._tables import arrow_labels, lone_surrogate, pyarrow
 
 _PART = 1 << 14  # rows written together
 

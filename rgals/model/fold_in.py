@@ -5,10 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rgals.datasets.given import Given, given, no_ids, refuse_unknown
+from rgals.datasets.given import given
 from rgals.losses.base import Coefficients, Side
 from rgals.matrix.csr import CSR
-from rgals.matrix.validate import as_csr
 from rgals.model.explain import Explanation, explain
 from rgals.model.ranking import FactorRanker
 from rgals.model.state import FittedState, Snapshot
@@ -82,8 +81,10 @@ class FoldIn(FactorRanker):
         (2, 16)
         """
         state: FittedState = self._state()
-        found = None if X_cols is None else given(X_cols, name="X_cols")
-        rows = None if found is None else histories(found, state, 1, "X_cols")
+        found, rows = None, None
+        if X_cols is not None:
+            found = given(X_cols, name="X_cols")
+            rows = self._laid_out(state, found, "X_cols", "users").transpose()
         columns, prior, _ = state.described(rows, item_features, found and found.item_ids, side=1)
         columns = state.weighting.columns(columns, state.seen or CSR.empty(columns.n_cols, 0))
         known = np.empty(0, np.int64)
@@ -161,18 +162,3 @@ class FoldIn(FactorRanker):
         found = explain(state, int(rows[0]), int(cols[0]), None if n is None else check_int("n", n, 0))
         names = state.named("user", rows, user)[0], state.named("item", cols, item)[0]
         return replace(found, user=names[0], item=names[1], items=state.named("item", found.items, item))
-
-
-def histories(found: Given, state: FittedState, side: int, name: str) -> CSR:
-    """Full histories of users (side 0) or items, a row each; those with ids are laid out as the model is."""
-    matrix, known = found.timed, ((None, state.items), (state.users, None))[side]
-    if found.labelled:
-        if (state.item_ids, state.user_ids)[side] is None:
-            raise no_ids(name)
-        matrix, *unknown = found.laid_out(*known)
-        refuse_unknown(unknown, name)
-    shape = {"n_rows": len(state.user_factors)} if side else {"n_cols": len(state.item_factors)}
-    dtype, dislikes = state.item_factors.dtype, state.loss.dislikes
-    rows = as_csr(matrix, name=name, dtype=dtype, dislikes=dislikes, **shape)
-    state.weighting.check_times(rows)
-    return rows.transpose() if side else rows

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from rgals.datasets.given import by_ids, given, in_columns
+from rgals.datasets.given import Given, by_ids, given, no_ids, refuse_other_kind, refuse_unknown
 from rgals.datasets.ids import Positions, as_labels
 from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
@@ -117,12 +117,28 @@ class FactorRanker(Fitted):
 
     def _fold_in(self, snapshot: Snapshot, rows: CSR, prior: Any = None) -> np.ndarray:
         """Factors of new users against the items of ``snapshot``, by their prior if they have features."""
-        # Estimators override this: `transform` reads the current snapshot, which may be a newer one.
-        transform = getattr(self, "transform", None)
-        if transform is None:
-            what = f"{type(self).__name__} cannot compute factors of new users"
-            raise InputError(f"{what}: it has no transform")
-        return transform(rows.to_scipy(snapshot.item_factors.dtype))
+        what = f"{type(self).__name__} cannot compute factors of new users"
+        raise InputError(f"{what}: it has no transform")
+
+    def _laid_out(self, state: Any, found: Given, name: str, over: str = "items", dtype: Any = None) -> CSR:
+        """Interactions, checked, in the columns of a fit, in its rows (over "users"), or in "both"."""
+        users, items = over != "items", over != "users"
+        if items and found.frame is not None:
+            self._check_names(found, name)
+        matrix = found.timed
+        if found.labelled:
+            if (state.item_ids if items else state.user_ids) is None:
+                raise no_ids(name)
+            sides = state.users if users else None, state.items if items else None
+            refuse_other_kind(found, *sides, name)
+            matrix, *unknown = found.laid_out(*sides)
+            refuse_unknown(unknown, name)
+        shape = {"n_rows": len(state.user_factors)} if users else {}
+        shape |= {"n_cols": len(state.item_factors)} if items else {}
+        dtype, dislikes = dtype or state.item_factors.dtype, takes_dislikes(state)
+        made = as_csr(matrix, name=name, dtype=dtype, dislikes=dislikes, **shape)
+        state.weighting.check_times(made)
+        return made
 
     def _topk(self, queries: np.ndarray, items: np.ndarray, n: int, **filters: Any) -> tuple:
         n_jobs, device = getattr(self, "n_jobs", None), getattr(self, "device", "cpu")
@@ -342,18 +358,13 @@ class FactorRanker(Fitted):
             Rows without interactions that get nothing: how many.
         """
         snapshot: Snapshot = self._state()
-        n_items = len(snapshot.item_factors)
         rows, users, named = None, None, X_rows is None
         if X_rows is not None:
             found = given(X_rows, name="X_rows")
-            if found.frame is not None:
-                self._check_names(found, "X_rows")
             users, named = found.user_ids, found.labelled
-            X_rows = in_columns(found, snapshot.labelled_items, "X_rows")
-            dtype, dislikes = snapshot.item_factors.dtype, takes_dislikes(snapshot)
-            rows = as_csr(X_rows, name="X_rows", dtype=dtype, n_cols=n_items, dislikes=dislikes).load()
+            rows = self._laid_out(snapshot, found, "X_rows").load()
         rows, prior, users = snapshot.described(rows, user_features, users)
-        queries = self._fold_in(snapshot, rows, *(() if prior is None else (prior,)))
+        queries = self._fold_in(snapshot, rows, prior)
         filters = _open(snapshot, candidates, exclude_items, len(queries))
         ids, scores = self._rank(snapshot, queries, ("given", rows), n, cold, exclude, filters)
         asked = np.arange(len(ids)) if users is None else users

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rgals.datasets.given import by_ids, given, in_columns
+from rgals.datasets.given import by_ids, given
 from rgals.datasets.ids import IdMap, Positions
 from rgals.files.atomic import OPEN, atomic_file, close_and_remove, lock
-from rgals.losses.base import takes_dislikes
 from rgals.matrix.csr import CSR
 from rgals.matrix.digest import update
 from rgals.matrix.validate import as_csr
@@ -218,9 +217,7 @@ class Task:
         self.labels = self.model.user_ids_
         if X_new is not None:
             found = given(X_new, name="X_new")
-            X_new = in_columns(found, state.labelled_items, "X_new")
-            n, dislikes = len(item_factors), takes_dislikes(self.model)
-            self.new = as_csr(X_new, name="X_new", dtype=item_factors.dtype, n_cols=n, dislikes=dislikes)
+            self.new = self.model._laid_out(state, found, "X_new")
             self.rows = np.arange(self.new.n_rows)
             self.labels = found.user_ids if new_ids is None else IdMap(new_ids, "new_ids").labels
             if self.labels is not None and len(self.labels) != len(self):

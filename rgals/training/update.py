@@ -16,7 +16,7 @@ from rgals.losses.base import Priors
 from rgals.matrix.csr import CSR
 from rgals.matrix.entries import grown, kept_columns, merged, replace_rows
 from rgals.matrix.validate import as_csr
-from rgals.model.fold_in import FoldIn, histories
+from rgals.model.fold_in import FoldIn
 from rgals.model.state import FittedState
 from rgals.runtime import memory
 from rgals.runtime.checks import check_choice, check_int
@@ -335,10 +335,8 @@ class Updated(FoldIn):
             ids = (found.user_ids, found.item_ids)[side] if ids is None else ids
         elif ids is None:
             raise ParameterError(f"{what}s", None, "say whose histories these are, one id each")
-        elif found.frame is not None and not side:
-            self._check_names(found, name)
-        rows, seen = histories(found, old, side, name), seen_of(old)
-        seen = seen.transpose() if side else seen
+        rows, seen = self._laid_out(old, found, name, ("items", "users")[side]), seen_of(old)
+        rows, seen = (rows.transpose(), seen.transpose()) if side else (rows, seen)
         at, labels[side] = _places(f"{what}s", ids, known[side], labels[side], rows.n_rows)
         seen = replace_rows(seen, at, rows)
         weighting = old.weighting.with_counts(at, rows.likes.row_counts) if side else old.weighting

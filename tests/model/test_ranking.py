@@ -31,8 +31,8 @@ class Model(FactorRanker):
         factors = (rng.integers(-3, 4, (rows, K)).astype(np.float32) for rows in (M, N))
         self._snapshot = Snapshot(*factors, as_csr(seen))
 
-    def transform(self, X):
-        return X @ self.item_factors_
+    def _fold_in(self, snapshot, rows, prior=None):
+        return rows.to_scipy() @ snapshot.item_factors
 
     @property
     def scores(self):

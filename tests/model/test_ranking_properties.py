@@ -22,7 +22,7 @@ class Adding(FactorRanker):
         items = items.astype(users.dtype)
         self._snapshot = Snapshot(users, items, as_csr(seen.astype(np.float32)))
 
-    def _fold_in(self, snapshot, rows):
+    def _fold_in(self, snapshot, rows, prior=None):
         return np.asarray(rows.to_scipy(snapshot.item_factors.dtype) @ snapshot.item_factors)
 
 
