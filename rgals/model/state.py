@@ -22,6 +22,8 @@ from rgals.solvers.hard_negatives import HardNegatives
 from rgals.solvers.prior import Prior
 from rgals.solvers.readout import readout_scale, without_scale
 
+UPDATED = "which an update changes"  # of the training interactions
+
 
 def check_labels(
     user_ids: Any, item_ids: Any, shape: tuple[int, int]
@@ -185,6 +187,12 @@ class Snapshot:
         """Factors of some users, and the interactions for which a filter has a word."""
         return self.user_factors[rows], ("train", None if self.seen is None else self.seen.take_rows(rows))
 
+    def interactions(self, why: str) -> CSR:
+        """The training interactions; where there are none, an error says ``why`` they are needed."""
+        if self.seen is None:
+            raise InputError(f"this model carries no training interactions, {why}")
+        return self.seen
+
     @cached_property
     def fingerprint(self) -> str:
         """Digest of all fields but the record, 32 hexadecimal digits."""
@@ -206,9 +214,8 @@ class Snapshot:
     @cached_property
     def popularity(self) -> np.ndarray:
         """Training interactions of each item, or what ages leave of their weights: factors, shape (N, 1)."""
-        if self.seen is None:
-            raise InputError("this model carries no training interactions, by which items are popular")
-        likes, halve = self.seen.likes, self.weighting.half_life is not None
+        likes = self.interactions("by which items are popular").likes
+        halve = self.weighting.half_life is not None
         counts = self.weighting.rows(likes).col_sums if halve else likes.col_counts
         return counts.astype(self.item_factors.dtype)[:, None]
 
@@ -223,6 +230,11 @@ class FittedState(Snapshot):
     readout_exponent: float = field(default=0.0, compare=False)  # of ``item_scale``
     degrees: Degrees = None  # type: ignore[assignment]  # margins of the training matrix, for a fold-in
     hard_negatives: HardNegatives | None = field(default=None, compare=False)
+
+    def histories(self, users: np.ndarray, why: str = UPDATED) -> tuple[CSR, Prior | None]:
+        """Histories of some users, with weights for values, and their features."""
+        rows, prior = self.interactions(why).take_rows(users), self.priors[0]
+        return self.weighting.rows(rows), prior and prior.take_rows(users)
 
     def half(self, rows: CSR, prior: Prior | None = None, side: int = 0) -> tuple[Coefficients, Side]:
         """What a half-step takes for any users (side 0) or items: by weighted histories and features."""

@@ -17,7 +17,7 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.entries import grown, kept_columns, merged, replace_rows
 from rgals.matrix.validate import as_csr
 from rgals.model.fold_in import FoldIn
-from rgals.model.state import FittedState
+from rgals.model.state import UPDATED, FittedState
 from rgals.runtime import memory
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, ParameterError, ShapeError
@@ -213,13 +213,13 @@ class Updated(FoldIn):
         state = replace(state, **{f: array.copy() for f, array in shared.items() if array is not None})
         known, new = seen_of(state), users[users >= len(old.user_factors)]
         if len(users):
-            of_users = self._half(state, *_histories(state, known, users))
+            of_users = self._half(state, *state.histories(users))
         if len(items):
             columns = state.weighting.rows(known).transpose(give_back=False).take_rows(items)
             prior, own = state.priors[1], old.scale_of(columns)
             of_items = self._half(state, columns, prior and prior.take_rows(items), 1)
             if len(new) and sweeps == 1:
-                half = self._half(state, *_histories(state, known, new))
+                half = self._half(state, *state.histories(new))
                 state.user_factors[new] = self._user_step(state, half)
         for _ in range(sweeps):
             if len(items):
@@ -395,15 +395,7 @@ class Updated(FoldIn):
 
 def seen_of(state: FittedState) -> CSR:
     """The training interactions, which an update changes."""
-    if state.seen is None:
-        raise InputError("this model carries no training interactions, which an update changes")
-    return state.seen.load()
-
-
-def _histories(state: FittedState, seen: CSR, users: np.ndarray) -> tuple[CSR, Prior | None]:
-    """Histories of some users, with weights for values, and their features."""
-    prior = state.priors[0]
-    return state.weighting.rows(seen.take_rows(users)), prior and prior.take_rows(users)
+    return state.interactions(UPDATED).load()
 
 
 def _with_features(
