@@ -14,8 +14,8 @@ from sklearn.utils import Tags
 from rgals.datasets.given import given
 from rgals.losses import AUTO, Degrees, Loss, get_loss
 from rgals.losses.base import takes_dislikes, with_priors
-from rgals.model.als_file import FORMAT
 from rgals.model.exchange import Interop
+from rgals.model.file import FORMAT
 from rgals.model.state import FittedState
 from rgals.runtime.threads import workers
 from rgals.solvers import closed_form

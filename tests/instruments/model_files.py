@@ -14,7 +14,7 @@ import numpy as np
 
 from rgals import RGALS
 from rgals.files import archive as store
-from rgals.model.als_file import SPEC
+from rgals.model.file import SPEC
 from rgals.runtime.errors import ModelFileError
 
 try:

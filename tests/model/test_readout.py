@@ -13,8 +13,8 @@ from rgals.files.archive import load_npz, save_npz
 from rgals.losses import Degrees
 from rgals.matrix.validate import as_csr
 from rgals.metrics import evaluate
-from rgals.model.als_file import SPEC
 from rgals.model.export import export_factors
+from rgals.model.file import SPEC
 from rgals.model_selection import split_interactions
 from rgals.solvers.dense import DenseBackend
 

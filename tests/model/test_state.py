@@ -15,8 +15,8 @@ from helpers import interactions
 from rgals import RG2, RGALS, InputError, Positions
 from rgals.files.archive import load_npz, save_npz
 from rgals.metrics import evaluate
-from rgals.model.als_file import SPEC
 from rgals.model.export import export_factors
+from rgals.model.file import SPEC
 from rgals.runtime.errors import ModelFileError
 from rgals.scoring import recommend_all
 from rgals.sgd import SGDRanker

@@ -14,7 +14,7 @@ from rgals.datasets import Interactions
 from rgals.files.archive import load_npz, save_npz
 from rgals.matrix.validate import as_csr
 from rgals.matrix.weighting import Weighting
-from rgals.model.als_file import SPEC
+from rgals.model.file import SPEC
 from rgals.model_selection import tune
 from rgals.sgd import SGDRanker
 
