@@ -229,12 +229,11 @@ def describe(kind: type, state: Snapshot) -> Info:
         found["solver"] = record.solver
         # How the rows of both sides are solved exactly.
         users = state.weighting.rows(seen)
-        coefficients, items = state.loss.coefficients_for(state.degrees), users.transpose()
-        dtype, K = state.user_factors.dtype, state.user_factors.shape[1]
-        users_side = coefficients.user_side(users, state.reg, state.reg_exponent)
-        items_side = coefficients.item_side(items, state.reg, state.reg_exponent)
-        found["users"] = str(Plan(users, users_side, dtype, K))
-        found["items"] = str(Plan(items, items_side, dtype, K))
+        for side, (name, rows) in enumerate({"users": users, "items": users.transpose()}.items()):
+            plan = Plan(
+                rows, state.half(rows, side=side)[1], state.user_factors.dtype, state.user_factors.shape[1]
+            )
+            found[name] = str(plan)
     found["memory"] = readable(_bytes(state))
     found["versions"] = f"rgals {__version__}, numba {numba.__version__}, numpy {np.__version__}"
     found["fingerprint"] = state.fingerprint

@@ -162,11 +162,10 @@ class Trained(FactorRanker):
         params = parameters_of(given)
         check_choice("values", given.values, VALUES)
         asked = {"validation": validation, "callbacks": callbacks, "checkpoint": checkpoint}
-        asked |= {"user_features": user_features, "item_features": item_features}
-        dtype = given._check(asked)
+        features = {"user_features": user_features, "item_features": item_features}
+        dtype = given._check(asked | features)
         matrix, labels, names = read(given, X, dtype, user_ids, item_ids, columns)
-        both = user_features, item_features
-        matrix, labels, priors, encodings = with_features(given, matrix, labels, both)
+        matrix, labels, priors, encodings = with_features(given, matrix, labels, features)
         if getattr(given, "warm_start", False) and getattr(given, "_snapshot", None) is not None:
             given._snapshot = in_order(given._snapshot, labels)
         split = given.early_stopping and validation is None
@@ -178,8 +177,8 @@ class Trained(FactorRanker):
         room = weighting.bytes(matrix) + prior_bytes(priors, params["K"])
         given._check_memory(matrix, dtype, weights=room, split=split, watched=watched)
         seed, store = open_store(checkpoint, given._checkpoint, given.random_state)
-        how = validation, given.early_stopping, seed, names, columns
-        weighted, train, held_out = divide(matrix, weighting, labels, *how)
+        weighted = weighting.rows(matrix)
+        train, held_out = divide(given, weighted, labels, validation, seed, names, columns)
         watch = Watch(callbacks, given, train, held_out)
         task = Task(weighted, train, held_out, dtype, seed, store, watch, priors)
         state, history, solver = given._train(task)

@@ -10,7 +10,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import _check_n_features, _get_feature_names
 
 from rgals.datasets.features import read_features
-from rgals.datasets.given import beside, given, in_columns
+from rgals.datasets.given import beside, given
 from rgals.datasets.ids import IdMap
 from rgals.losses.base import Priors, takes_dislikes
 from rgals.matrix.csr import CSR
@@ -54,15 +54,14 @@ def _names_of(frame: Any) -> np.ndarray | None:
 
 
 def with_features(
-    model: Any, matrix: CSR, labels: tuple[Any, Any], both: tuple[Any, Any]
+    model: Any, matrix: CSR, labels: tuple[Any, Any], features: dict[str, Any]
 ) -> tuple[CSR, tuple[Any, Any], Priors, tuple[Any, Any]]:
     """The matrix and its labels with those of whom there are features alone; the priors; encodings."""
     reg, shape, ids = getattr(model, "feature_reg", None), list(matrix.shape), list(labels)
     priors: list[Any] = [None, None]
     encodings: list[Any] = [None, None]
-    for side, said in enumerate(both):
+    for side, (name, said) in enumerate(features.items()):
         if said is not None:
-            name = ("user_features", "item_features")[side]
             if reg is None:
                 advice = f"{type(model).__name__} takes no features; leave them out"
                 raise ParameterError(name, "given", advice)
@@ -115,14 +114,6 @@ def halving(weighting: Weighting, half_life: Any, matrix: CSR) -> Weighting:
     return weighting.halving(half_life_in(half_life, matrix.times), matrix)
 
 
-def read_rows(model: Any, X: Any, dtype: Any, state: Snapshot) -> CSR:
-    """Histories of users over the items of a fit; a table of users and items has a row for each user."""
-    found = given(X)
-    model._check_names(found, "X")
-    matrix = in_columns(found, state.labelled_items, "X")
-    return check_matrix(model, matrix, dtype, state)
-
-
 def check_matrix(model: Any, X: Any, dtype: Any, state: Snapshot | None = None) -> CSR:
     """The matrix in canonical form; where there is a fit, with its columns and by what its loss takes."""
     n_items = None if state is None else len(state.item_factors)
@@ -144,17 +135,9 @@ def check_matrix(model: Any, X: Any, dtype: Any, state: Snapshot | None = None) 
 
 
 def divide(
-    matrix: CSR,
-    weighting: Weighting,
-    labels: tuple[Any, Any],
-    validation: Any,
-    early_stopping: bool,
-    seed: int,
-    names: np.ndarray | None,
-    columns: Any = None,
-) -> tuple[CSR, CSR, CSR | None]:
-    """The weighted matrix, what of it is fitted, and what is watched: validation, or a part held out."""
-    matrix = weighting.rows(matrix)
+    model: Any, matrix: CSR, labels: tuple[Any, Any], validation: Any, seed: int, names: Any, columns: Any
+) -> tuple[CSR, CSR | None]:
+    """What of a weighted matrix is fitted, and what is watched: validation, or a part held out."""
     if validation is not None:
         users, items = (None if ids is None else IdMap(ids) for ids in labels)
         # Users and items that the fit does not know follow behind: they are judged, as cold and as missed.
@@ -167,11 +150,13 @@ def divide(
         n_users, n_items = (n + len(new) for n, new in zip(matrix.shape, unknown, strict=True))
         dtype = matrix.values.dtype
         shape = {"n_rows": n_users, "n_cols": n_items}
-        return matrix, matrix, as_csr(laid_out, name="validation", dtype=dtype, dislikes=True, **shape)
-    train, held_out = hold_out(matrix, HOLD_OUT, seed) if early_stopping else (matrix, None)
-    if held_out is not None and held_out.nnz == 0:
+        return matrix, as_csr(laid_out, name="validation", dtype=dtype, dislikes=True, **shape)
+    if not model.early_stopping:
+        return matrix, None
+    train, held_out = hold_out(matrix, HOLD_OUT, seed)
+    if held_out.nnz == 0:
         raise InputError("early_stopping needs a user with two interactions, one to hide; give validation=")
-    return matrix, train, held_out
+    return train, held_out
 
 
 def in_order(last: Snapshot, labels: tuple[Any, Any]) -> Snapshot:

@@ -84,7 +84,8 @@ class Forgetting(Updated):
         """Publish the state without some users (side 0) or items."""
         with PUBLISHING:
             old: FittedState = self._state()
-            known, kept = seen_of(old), np.ones(old.seen.shape[side], bool)  # type: ignore[union-attr]
+            known = seen_of(old)
+            kept = np.ones(known.shape[side], bool)
             kept[(old.users, old.items)[side].index(ids)] = False
             seen = kept_columns(known, kept) if side else known.take_rows(np.flatnonzero(kept))
             seen = replace(seen, values=seen.values[:0]) if (seen.values == 1).all() else seen
@@ -109,10 +110,10 @@ def _left(old: FittedState, side: int, kept: np.ndarray) -> FittedState:
         weighting = replace(weighting, idf=None if idf is None else idf[kept])
     fields = ("item_factors", "item_ids", "item_scale") if side else ("user_factors", "user_ids")
     found = {name: getattr(old, name) for name in fields}
-    rows = {name: array[kept] for name, array in found.items() if array is not None}
+    rows: dict[str, Any] = {name: array[kept] for name, array in found.items() if array is not None}
     rows |= {name: narrowest(array) for name, array in rows.items() if name.endswith("_ids")}
-    both = (priors[0], priors[1]), (encodings[0], encodings[1])
-    return replace(old, priors=both[0], encodings=both[1], record=record, weighting=weighting, **rows)
+    rows |= {"priors": tuple(priors), "encodings": tuple(encodings)}
+    return replace(old, record=record, weighting=weighting, **rows)
 
 
 def _used(prior: Prior, encoding: Encoding | None) -> tuple[Prior, Encoding | None]:

@@ -5,13 +5,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from rgals.datasets.given import given
+from rgals.datasets.given import given, in_columns
 from rgals.matrix.entries import hold_out
 from rgals.metrics import evaluate
 from rgals.model.ranking import FactorRanker
 from rgals.model.state import Snapshot
 from rgals.runtime.errors import InputError
-from rgals.training.data import read_rows
+from rgals.training.data import check_matrix
 
 _HIDDEN = 0.2  # share of every row that `score` hides
 
@@ -25,7 +25,12 @@ class OfRows(FactorRanker):
         """The model with its present fit, which no other thread can replace; that fit; the checked rows."""
         fixed = copy(self)
         state = fixed._state()
-        return fixed, state, None if X is None else read_rows(fixed, X, state.item_factors.dtype.type, state)
+        if X is None:
+            return fixed, state, None
+        found = given(X)
+        fixed._check_names(found, "X")
+        matrix = in_columns(found, state.labelled_items, "X")
+        return fixed, state, check_matrix(fixed, matrix, state.item_factors.dtype.type, state)
 
     def predict(self, users: Any, items: Any = None) -> np.ndarray:
         """Scores of pairs; or, as scikit-learn calls it, the best new item for each row of interactions.

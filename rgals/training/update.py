@@ -132,9 +132,8 @@ class Updated(FoldIn):
         check_choice("merge", merge, MERGES)
         check_int("sweeps", sweeps, 1)
         if not self.__sklearn_is_fitted__():
-            fit = cast(Any, self).fit  # of `Trained`, which estimators are besides
-            more = {"columns": columns, "user_features": user_features, "item_features": item_features}
-            return fit(X, **{name: value for name, value in more.items() if value is not None})
+            features = {"user_features": user_features, "item_features": item_features}
+            return cast(Any, self).fit(X, columns=columns, **features)  # of `Trained`, which estimators are
         began = time.perf_counter()
         with PUBLISHING:
             old: FittedState = self._state()
@@ -159,17 +158,10 @@ class Updated(FoldIn):
             old = replace(old, priors=priors)
             state = with_history(old, replace_rows(known, touched, rows), labels, weighting, len(at))
             self._snapshot = state = self._solve(old, state, users, items, sweeps)
-        LOG.info(
-            "update: %d interactions merged, %d users (%d new) and %d items (%d new) solved in %.3g s; since "
-            "the fit %.3g %% of the interactions",
-            len(at),
-            len(users),
-            len(users[users >= seen.n_rows]),
-            len(items),
-            events.n_cols - seen.n_cols,
-            time.perf_counter() - began,
-            100 * state.record.merged / seen_of(state).nnz,
-        )
+        who = len(users), np.sum(users >= seen.n_rows), len(items), len(new_items)
+        seconds, share = time.perf_counter() - began, 100 * state.record.merged / seen_of(state).nnz
+        said = "update: %d interactions merged, %d users (%d new) and %d items (%d new) solved in %.3g s; "
+        LOG.info(f"{said}since the fit %.3g %% of the interactions", len(at), *who, seconds, share)
         return self
 
     def _events(self, X: Any, state: FittedState, columns: Any) -> tuple[CSR, _Labels]:
@@ -429,12 +421,12 @@ def with_history(state: FittedState, seen: CSR, labels: _Labels, weighting: Any,
     """The state of other interactions, by whose newest ages are counted; factors of new rows are 0."""
     if not seen.nnz:
         raise InputError("no interactions would be left in the model; delete it instead")
-    record = replace(state.record, merged=state.record.merged + changes)
     for names in labels:
         if names is not None:
             names.flags.writeable = False
-    if seen.n_cols != len(state.item_factors):
-        record = replace(record, feature_names=None)  # it has no names for the new ones
+    # It has no names for new columns.
+    called = state.record.feature_names if seen.n_cols == len(state.item_factors) else None
+    record = replace(state.record, merged=state.record.merged + changes, feature_names=called)
     if weighting.half_life is not None:
         weighting = weighting.halving(weighting.half_life, seen)
     scale = state.item_scale
