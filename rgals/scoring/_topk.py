@@ -222,39 +222,34 @@ def topk(
             kernel.topk_lists(queries, items, scale, *lists, threads, ids, scores)
         return ids, scores
 
-    names = np.empty(0, np.int32)
-    n_left = n_items
-    if candidates is not None:
+    if candidates is not None:  # a catalogue of their own
         names = np.setdiff1d(check_ids("candidates", candidates, n_items, "item").astype(np.int32), blocked)
-        blocked, n_left = np.empty(0, np.int32), len(names)
-    n_tiles, n_blocks = -(-n_left // kernel.ITEMS), -(-n_queries // kernel.USERS)
+        among = np.zeros(n_items, bool)
+        among[names] = True
+        how: dict[str, Any] = {"exclude": kept_columns(pairs, among), "n_jobs": n_jobs, "device": device}
+        own = scale[names] if len(scale) else None
+        ids, scores = topk(queries, items[names], n, item_scale=own, **how)
+        return np.append(names, np.int32(-1))[ids], scores
+
+    n_tiles, n_blocks = -(-n_items // kernel.ITEMS), -(-n_queries // kernel.USERS)
     n_segments = max(1, min(n_tiles // _TILES_IN_A_PIECE, _PIECES // max(n_blocks, 1)))
     # Lists of the segments, and for their merger: side by side, negated, in order; and the result.
     merged = n_segments * (entry + queries.dtype.itemsize + 8) + entry
     require_lists(n_queries, n, entry * n_segments + (merged if n_segments > 1 else 0))
-    if n_left == 0 or n_queries == 0:
+    if n_items == 0 or n_queries == 0:
         return np.full((n_queries, n), -1, np.int32), np.full((n_queries, n), -np.inf, queries.dtype)
-    if len(names):
-        items, scale = read_only(items[names]), read_only(scale[names] if len(scale) else scale)
-        among = np.zeros(n_items, bool)
-        among[names] = True
-        pairs = kept_columns(pairs, among)
     if gpu is not None:
         if len(blocked):
             scale = scale.copy() if len(scale) else np.ones(len(items), items.dtype)
             scale[blocked] = np.nan  # which removes them
         with gpu.active():
-            best, found = device_topk(gpu, queries, items, n, pairs, scale)
-    else:
-        ids = np.empty((n_segments, n_queries, n), np.int32)
-        scores = np.empty((n_segments, n_queries, n), queries.dtype)
-        filters = read_only(blocked), pairs.indptr, pairs.indices
-        with workers(useful_jobs(n_jobs, n_queries * n_left * queries.shape[1])) as threads:
-            kernel.topk(queries, items, scale, *filters, threads, ids, scores)
-        best, found = (ids[0], scores[0]) if n_segments == 1 else (ids[0].copy(), scores[0].copy())
-    if len(names):
-        best = np.where(best >= 0, names[best], best)
-    return best, found
+            return device_topk(gpu, queries, items, n, pairs, scale)
+    ids = np.empty((n_segments, n_queries, n), np.int32)
+    scores = np.empty((n_segments, n_queries, n), queries.dtype)
+    filters = read_only(blocked), pairs.indptr, pairs.indices
+    with workers(useful_jobs(n_jobs, n_queries * n_items * queries.shape[1])) as threads:
+        kernel.topk(queries, items, scale, *filters, threads, ids, scores)
+    return (ids[0], scores[0]) if n_segments == 1 else (ids[0].copy(), scores[0].copy())
 
 
 def topk_dense(

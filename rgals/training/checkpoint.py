@@ -159,32 +159,27 @@ class Store:
             kind, parameters = stored["loss"]
             later = {name: value for name, value in _LATER.items() if name in description["loss"][1]}
             stored["loss"] = [kind, {**later, **parameters}]
-            best, iteration = meta["best"], int(meta["iteration"])
-            whole = iteration == len(history) >= 1 and isinstance(stopped, bool)
-            whole = whole and all(isinstance(record["objective"], float) for record in history)
-            arrays = self._arrays
+            best, iteration, arrays = meta["best"], int(meta["iteration"]), self._arrays
             state = {name: array for name, array in arrays.items() if not name.startswith("best_")}
             factors = {name.removeprefix("best_"): arrays[name] for name in arrays if name not in state}
-            whole = whole and (best is None) == (not factors)
+            whole = iteration == len(history) >= 1 and isinstance(stopped, bool)
+            whole = whole and all(isinstance(record["objective"], float) for record in history)
+            if not whole or (best is None) != (not factors):
+                raise ValueError("its parts do not belong together")
             kept = None if best is None else (float(best[0]), int(best[1]), factors)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ModelFileError(f"{path}: the description of the fit is damaged: {error!r}") from error
-        if not whole:
-            raise ModelFileError(f"{path}: the description of the fit is damaged")
         for key in {**description, **stored}:
-            if key not in stored or key not in description or stored[key] != description[key]:
+            if stored.get(key, ...) != description.get(key, ...):
                 here, there = _short(description.get(key)), _short(stored.get(key))
                 problem = f"{key} is {here} here and {there} there; continue that fit, or give another folder"
                 raise CheckpointError(f"{path} belongs to another fit: {problem}")
         if iteration > n_iter:
             what = f"beyond n_iter={n_iter}; raise n_iter or give another folder"
             raise CheckpointError(f"{path} is at iteration {iteration}, {what}")
-        users, items = state["user_factors"], state["item_factors"]
-        dtype = np.dtype(description["dtype"])
-        shape = tuple(description["shape"])
-        fits = users.dtype == items.dtype == dtype and (len(users), len(items)) == shape
-        if not fits or users.shape[1] != description["K"]:
-            raise ModelFileError(f"{path}: factors of another shape or type than its description")
+        for name, n in zip(_FACTORS, description["shape"], strict=True):
+            if state[name].dtype != description["dtype"] or state[name].shape != (n, description["K"]):
+                raise ModelFileError(f"{path}: factors of another shape or type than its description")
         self._arrays, self._meta = {}, None
         return state, history, stopped, kept
 

@@ -82,10 +82,6 @@ class Iteration:
         """The current factors of the items, read-only."""
         return read_only(self._steps.item_factors())
 
-    def outcome(self) -> dict[str, np.ndarray]:
-        """Copies of the factors that a fit keeps of an iteration."""
-        return {name: getattr(self, name).copy() for name in self._steps.outcome}
-
 
 #: Called after every iteration; a true answer ends the fit.
 Callback = Callable[[Iteration], object]
@@ -144,7 +140,8 @@ class Watch:
             (best, iteration, _), figure = self.best, now.record[model.metric]
             if figure > best or iteration == 0:
                 self.best = figure, now.iteration, {}  # the old are gone before the next are copied
-                self.best = figure, now.iteration, now.outcome()
+                kept = {name: getattr(now, name).copy() for name in now._steps.outcome}
+                self.best = figure, now.iteration, kept
             stop = now.iteration - self.best[1] >= model.patience
         answers = [callback(now) for callback in self.callbacks]  # every one is called
         return stop or any(answers)
