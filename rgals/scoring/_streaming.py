@@ -159,36 +159,18 @@ def recommend_all(
     _tables.check_writable(kind, task.items, "item")
     if kind == "npz" and users is not None:
         IdMap(task.names(0, len(task)), "users")  # as which a reader finds them
-    target = os.path.realpath(os.fspath(out))
-    started, n_rows, served = time.perf_counter(), 0, 0
+    target, started = os.path.realpath(os.fspath(out)), time.perf_counter()
     with Scratch(target + ".partial", task, batch_size, resume) as scratch:
         resumed = scratch.done
-        try:
-            shown = {"desc": "users", "unit": "user", "disable": not verbose}
-            with Bar(total=len(task), initial=resumed, **shown) as bar:
-                for start in range(resumed, len(task), batch_size):
-                    stop = min(start + batch_size, len(task))
-                    scratch.append(*task.score(start, stop))
-                    bar.update(stop - start)
-
-            def batches() -> Iterator[_tables.Batch]:
-                nonlocal n_rows, served
-                start = n_rows = served = 0
-                for ids, scores in scratch.batches():
-                    yield task.names(start, start + len(ids)), ids, scores
-                    start += len(ids)
-                    n_rows += int((ids >= 0).sum())
-                    served += int((ids >= 0).any(axis=1).sum())
-                if start != len(task):
-                    raise InputError(f"{scratch.path} was changed while it was in use; run again")
-
-            with atomic_file(target) as file:
-                _tables.write(file, kind, batches, task)
-        except BaseException:
-            if not resume:
-                scratch.remove()
-            raise
-        scratch.remove()
+        shown = {"desc": "users", "unit": "user", "disable": not verbose}
+        with Bar(total=len(task), initial=resumed, **shown) as bar:
+            for start in range(resumed, len(task), batch_size):
+                stop = min(start + batch_size, len(task))
+                scratch.append(*task.score(start, stop))
+                bar.update(stop - start)
+        with atomic_file(target) as file:
+            _tables.write(file, kind, scratch.table, task)
+    n_rows, served = scratch.rows, scratch.served
     if served < len(task):
         why = "nothing is known of them, or the filters left nothing"
         said = f"{len(task) - served} of {len(task)} users have no recommendations: {why}"
@@ -209,42 +191,39 @@ class Task:
         if new_ids is not None and X_new is None:
             raise ParameterError("new_ids", "...", "these are names of the rows of X_new, which is missing")
         self.model = copy.copy(model)  # keeps this fit, whatever happens to the caller's model meanwhile
-        state = self.model._state()
-        user_factors, item_factors = state.user_factors, state.item_factors
-        self.n, self.cold = check_int("n", n, 1), cold
-        self.dtype = np.result_type(user_factors.dtype, item_factors.dtype)
-        self.rows, self.new = np.arange(len(user_factors)), None
-        self.labels = self.model.user_ids_
+        self.state = state = self.model._state()
+        self.n, self.cold, self.users, self.new = check_int("n", n, 1), cold, None, None
+        self.dtype = np.result_type(state.user_factors.dtype, state.item_factors.dtype)
+        self.labels, self.items = state.user_ids, state.items.labels
         if X_new is not None:
             found = given(X_new, name="X_new")
             self.new = self.model._laid_out(state, found, "X_new")
-            self.rows = np.arange(self.new.n_rows)
             self.labels = found.user_ids if new_ids is None else IdMap(new_ids, "new_ids").labels
-            if self.labels is not None and len(self.labels) != len(self):
-                raise InputError(f"{len(self.labels)} new_ids name {len(self)} rows of X_new; give one each")
+            if self.labels is not None and len(self.labels) != self.new.n_rows:
+                what = f"{len(self.labels)} new_ids name {self.new.n_rows} rows of X_new"
+                raise InputError(f"{what}; give one each")
         elif users is not None:
-            self.rows = state.rows_of("user", users, "users")
-        self.items = state.items.labels
-        self._state = state
-        if self.new is None:
-            asked = state.users, state.labelled_items, None if users is None else self.rows
-            filters = {name: by_ids(name, value, *asked) for name, value in filters.items()}
-        shape = len(self), len(item_factors)
-        self.filters = {name: self._filter(name, value, shape) for name, value in filters.items()}
+            self.users = state.rows_of("user", users, "users")
+        n_users = len(state.user_factors) if self.new is None else self.new.n_rows
+        self.rows = np.arange(n_users) if self.users is None else self.users
+        self.filters = {name: self._filter(name, value) for name, value in filters.items()}
         # What is wrong with the filters shows here, before anything is written.
         self.score(0, min(1, len(self)))
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def _filter(self, name: str, value: Any, shape: tuple[int, int]) -> Any:
+    def _filter(self, name: str, value: Any) -> Any:
         if isinstance(value, tuple | list) and name == "exclude":
-            return tuple(self._filter(name, part, shape) for part in value)
-        if isinstance(value, str) and name == "exclude" and value == "train" and self.new is not None:
+            return tuple(self._filter(name, part) for part in value)
+        if self.new is None:
+            value = by_ids(name, value, self.state.users, self.state.labelled_items, self.users)
+        elif isinstance(value, str) and name == "exclude" and value == "train":
             return "given"
         if is_matrix(value):
-            return as_csr(value, name=name, n_rows=shape[0], n_cols=shape[1], dislikes=name == "exclude")
-        return value if value is None or name == "exclude" else self._state.rows_of("item", value, name)
+            n_items = len(self.state.item_factors)
+            return as_csr(value, name=name, n_rows=len(self), n_cols=n_items, dislikes=name == "exclude")
+        return value if value is None or name == "exclude" else self.state.rows_of("item", value, name)
 
     def names(self, start: int, stop: int) -> np.ndarray:
         """Labels of the users from ``start`` on, before ``stop``."""
@@ -288,8 +267,8 @@ class Scratch(AbstractContextManager):
     # is refused and left as it is.
 
     def __init__(self, path: str, task: Task, batch_size: int, resume: bool) -> None:
-        self.path, self.task, self.batch_size = path, task, batch_size
-        self.done = 0  # users
+        self.path, self.task, self.batch_size, self.resume = path, task, batch_size, resume
+        self.done = self.served = self.rows = 0  # users, users with a list, entries of the lists
         self._start = _MAGIC + task.key(batch_size)
         self._crc = zlib.crc32(self._start)
         self._file = os.fdopen(_open_locked(path), "r+b")
@@ -305,26 +284,34 @@ class Scratch(AbstractContextManager):
                 self._file.write(self._start)
             else:
                 for ids, _ in self.batches():
-                    self.done += len(ids)
+                    self._count(ids)
                     end = self._file.tell()
             self._file.seek(end)
             self._file.truncate()
         except BaseException:
-            if fresh:
-                self.remove()
-            else:
-                self._file.close()
+            self._leave(remove=fresh)
             raise
 
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
+    def __exit__(self, kind: object, *error: object) -> None:
+        self._leave(remove=kind is None or not self.resume)
+
+    def _leave(self, remove: bool) -> None:
+        if remove:
+            close_and_remove(self._file, self.path)
+        else:
+            self._file.close()
+
+    def _count(self, ids: np.ndarray) -> None:
+        self.done += len(ids)
+        self.served += int((ids >= 0).any(axis=1).sum())
+        self.rows += int((ids >= 0).sum())
 
     def append(self, ids: np.ndarray, scores: np.ndarray) -> None:
         """Add the next batch: ids of int32 and scores, both of shape (users, n)."""
         body = ids.astype("<i4", copy=False).tobytes() + scores.astype(self.task.dtype, copy=False).tobytes()
         self._file.write(self._head(len(ids), body) + body)
         self._file.flush()
-        self.done += len(ids)
+        self._count(ids)
 
     def _head(self, n_users: int, body: bytes) -> bytes:
         return _HEAD.pack(n_users, zlib.crc32(body, self._crc))
@@ -342,9 +329,14 @@ class Scratch(AbstractContextManager):
             ids = np.frombuffer(body, "<i4", size * n).reshape(size, n)
             yield ids, np.frombuffer(body, dtype, size * n, ids.nbytes).reshape(size, n)
 
-    def remove(self) -> None:
-        """Close and delete the file."""
-        close_and_remove(self._file, self.path)
+    def table(self) -> Iterator[_tables.Batch]:
+        """The batches with the names of their users; all must be there."""
+        start = 0
+        for ids, scores in self.batches():
+            yield self.task.names(start, start + len(ids)), ids, scores
+            start += len(ids)
+        if start != len(self.task):
+            raise InputError(f"{self.path} was changed while it was in use; run again")
 
 
 def _not_ours(path: str) -> InputError:
