@@ -107,8 +107,8 @@ class FactorRanker(Fitted):
     Every method reads the snapshot once, so that an answer never mixes two fits, even while another thread
     refits. Users and items are named by their ids where the model has some, integers included, and answers
     name them so; `rgals.Positions` are rows and columns of the training matrix, and answered by such. A model
-    without ids speaks of rows and columns. Scores are inner products: numbers
-    without bounds or unit, comparable for one user, no probabilities.
+    without ids speaks of rows and columns. Scores are inner products: numbers without bounds or unit,
+    comparable for one user, no probabilities.
     """
 
     n_jobs: int | None
@@ -146,18 +146,17 @@ class FactorRanker(Fitted):
 
     def _excluded(self, snapshot: Snapshot, exclude: Any, seen: _Seen, n_rows: int) -> CSR | None:
         """The pairs that ``exclude`` stands for: a word, a matrix, None, or several of them together."""
-        if exclude is None:
-            return None
-        if isinstance(exclude, tuple | list):
-            parts = [self._excluded(snapshot, part, seen, n_rows) for part in exclude]
-            return union([part for part in parts if part is not None])
-        if not isinstance(exclude, str):
-            return _aligned("exclude", exclude, n_rows, snapshot, "user", "item")
-        check_choice("exclude", exclude, (seen[0],))
-        if seen[1] is None:
-            why = "this model carries no training interactions; give a matrix or None"
-            raise ParameterError("exclude", exclude, why)
-        return seen[1]
+        found = []
+        for part in exclude if isinstance(exclude, tuple | list) else [exclude]:
+            if isinstance(part, str):
+                check_choice("exclude", part, (seen[0],))
+                if seen[1] is None:
+                    why = "this model carries no training interactions; give a matrix or None"
+                    raise ParameterError("exclude", part, why)
+                found.append(seen[1])
+            elif part is not None:
+                found.append(_aligned("exclude", part, n_rows, snapshot, "user", "item"))
+        return union(found)
 
     def _rank(
         self, snapshot: Snapshot, queries: Any, seen: _Seen, n: int, cold: str, exclude: Any, filters: dict

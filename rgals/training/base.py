@@ -185,7 +185,12 @@ class Trained(FactorRanker):
         for row in history:
             row.update(chosen)
         record = FitRecord(params, history, len(history), solver, names)
-        state = replace(state, seen=matrix, user_ids=labels[0], item_ids=labels[1], encodings=encodings)
+        found: dict[str, Any] = {
+            "seen": matrix,
+            "weighting": weighting,
+            "encodings": encodings,
+            "record": record,
+        }
         # One assignment, so that neither a signal nor another thread sees half of it.
-        self._snapshot = replace(state, record=record, weighting=weighting)
+        self._snapshot = replace(state, user_ids=labels[0], item_ids=labels[1], **found)
         return self
