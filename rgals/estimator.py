@@ -1,6 +1,5 @@
 """RGALS: parameters -> validate -> solve -> publish one fitted state."""
 
-import os
 import time
 from contextlib import nullcontext
 from copy import copy
@@ -430,29 +429,6 @@ class RGALS(
         with workers():
             factors = state.user_factors, state.solved_items
             return state.loss.objective(matrix, *factors, state.reg, state.reg_exponent, state.priors)
-
-    # ------------------------------------------------------------------ files
-
-    @classmethod
-    def load(cls, path: str | os.PathLike, *, loss: type[Loss] | None = None) -> "RGALS":
-        """Read a model that `save` wrote.
-
-        Parameters
-        ----------
-        path : str or path
-        loss : class of Loss, optional
-            Of the model, where it is none of rgals': no file makes anything be imported.
-
-        Returns
-        -------
-        RGALS
-
-        Raises
-        ------
-        ModelFileError
-            The file is damaged, of a newer version or not a model.
-        """
-        return replace(FORMAT, own=loss).load(cls, path)
 
     # ------------------------------------------------------------------ scikit-learn
 

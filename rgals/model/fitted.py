@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numba
@@ -123,7 +123,37 @@ class Fitted:
         >>> model.info()["users"]
         '49 rows dual, 151 primal'
         """
-        return describe(type(self), self._state())
+        state: Snapshot = self._state()
+        seen, record, users, items = state.seen, state.record, state.user_factors, state.item_factors
+        found = Info(model=type(self).__name__, data=f"{len(users):,} users x {len(items):,} items")
+        if seen is not None:
+            found["data"] += f", {seen.nnz:,} interactions" + ("" if seen.is_binary else " with values")
+            ids = [f"{what}s" for what in ("user", "item") if getattr(state, f"{what}_ids") is not None]
+            found["data"] += f", ids of {' and '.join(ids)}" if ids else ""
+        told = _parameters(type(self), state).items()
+        texts = {k: f"{v:.4g}" if isinstance(v, float) else " ".join(repr(v).split()) for k, v in told}
+        found["parameters"] = ", ".join(f"{name}={text}" for name, text in texts.items())
+        if isinstance(users, np.ndarray) and isinstance(items, np.ndarray):
+            size = readable(users.nbytes + items.nbytes)
+            found["factors"] = f"K={users.shape[1]}, {users.dtype}, {size}"
+        if record.history:
+            last = record.history[-1]
+            found["fit"] = f"{record.n_iter} iterations in {last['seconds']:.3g} s"
+            found["fit"] += f", objective {last['objective']:.6g}"
+        if record.merged and seen is not None:
+            share = record.merged / max(seen.nnz, 1)
+            found["updates"] = f"{record.merged:,} interactions since the fit ({100 * share:.2g} % of all)"
+        if isinstance(state, FittedState) and seen is not None:
+            found["solver"] = record.solver
+            # How the rows of both sides are solved exactly.
+            given = state.weighting.rows(seen)
+            for side, (name, rows) in enumerate({"users": given, "items": given.transpose()}.items()):
+                plan = Plan(rows, state.half(rows, side=side)[1], users.dtype, users.shape[1])
+                found[name] = str(plan)
+        found["memory"] = readable(_bytes(state))
+        found["versions"] = f"rgals {__version__}, numba {numba.__version__}, numpy {np.__version__}"
+        found["fingerprint"] = state.fingerprint
+        return found
 
     @property
     def factors_(self) -> tuple[np.ndarray, np.ndarray]:
@@ -177,12 +207,14 @@ class Fitted:
         self._file.save(self._state(), path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> Self:
+    def load(cls, path: str | os.PathLike, *, loss: Any = None) -> Self:
         """Read a model that `save` wrote.
 
         Parameters
         ----------
         path : str or path
+        loss : class of Loss, optional
+            Of an `RGALS`, where it is none of rgals': no file makes anything be imported.
 
         Returns
         -------
@@ -193,51 +225,13 @@ class Fitted:
         ModelFileError
             The file is damaged, of a newer version or not a model of this kind.
         """
-        return cls._file.load(cls, path)
+        return (cls._file if loss is None else replace(cls._file, own=loss)).load(cls, path)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()  # type: ignore[misc]
         tags.input_tags.sparse = True
         tags.input_tags.positive_only = True
         return tags
-
-
-def describe(kind: type, state: Snapshot) -> Info:
-    """What a fit found: data, parameters, how it went, how the rows of ALS were solved, and what it takes."""
-    seen, record = state.seen, state.record
-    n_users, n_items = len(state.user_factors), len(state.item_factors)
-    found = Info(model=kind.__name__, data=f"{n_users:,} users x {n_items:,} items")
-    if seen is not None:
-        found["data"] += f", {seen.nnz:,} interactions" + ("" if seen.is_binary else " with values")
-        ids = [what for what in ("user", "item") if getattr(state, f"{what}_ids") is not None]
-        found["data"] += f", ids of {' and '.join(f'{what}s' for what in ids)}" if ids else ""
-    told = _parameters(kind, state).items()
-    texts = ((name, f"{v:.4g}" if isinstance(v, float) else " ".join(repr(v).split())) for name, v in told)
-    found["parameters"] = ", ".join(f"{name}={text}" for name, text in texts)
-    arrays = [state.user_factors, state.item_factors]
-    if all(isinstance(factors, np.ndarray) for factors in arrays):
-        size = sum(factors.nbytes for factors in arrays)
-        found["factors"] = f"K={state.user_factors.shape[1]}, {state.user_factors.dtype}, {readable(size)}"
-    if record.history:
-        last = record.history[-1]
-        found["fit"] = f"{record.n_iter} iterations in {last['seconds']:.3g} s"
-        found["fit"] += f", objective {last['objective']:.6g}"
-    if record.merged and seen is not None:
-        share = record.merged / max(seen.nnz, 1)
-        found["updates"] = f"{record.merged:,} interactions since the fit ({100 * share:.2g} % of all)"
-    if isinstance(state, FittedState) and seen is not None:
-        found["solver"] = record.solver
-        # How the rows of both sides are solved exactly.
-        users = state.weighting.rows(seen)
-        for side, (name, rows) in enumerate({"users": users, "items": users.transpose()}.items()):
-            plan = Plan(
-                rows, state.half(rows, side=side)[1], state.user_factors.dtype, state.user_factors.shape[1]
-            )
-            found[name] = str(plan)
-    found["memory"] = readable(_bytes(state))
-    found["versions"] = f"rgals {__version__}, numba {numba.__version__}, numpy {np.__version__}"
-    found["fingerprint"] = state.fingerprint
-    return found
 
 
 def _parameters(kind: type, state: Snapshot) -> dict[str, Any]:

@@ -196,44 +196,41 @@ class FoldIn(FactorRanker):
         cols = state.rows_of("item", item, "item")
         if len(rows) != 1 or len(cols) != 1:
             raise InputError(f"explain takes one user and one item, not {len(rows)} and {len(cols)}")
-        found = _explain(state, int(rows[0]), int(cols[0]), None if n is None else check_int("n", n, 0))
+        n = None if n is None else check_int("n", n, 0)
+        # A user's factors solve `A_x p_x = b_x` with `b_x = sum_{i in I_x} l_xi q_i + t_x s`, so that the
+        # score is a sum: `q_y . p_x = sum_i l_xi (w . q_i) + t_x (w . s)` with `w = A_x^-1 q_y` (Hu, Koren,
+        # Volinsky 2008, section 5, for WRMF; here from the coefficients of any loss). Hard negatives add
+        # their terms to both `A_x` and `b_x`.
+        history, prior = state.histories(rows, "which an explanation is made of")
+        coefficients, side = state.half(history, prior)
+        curvature, pull = state.user_system
+        past = state.solved_items[history.indices].astype(np.float64)
+        wanted = state.item_factors[cols[0]].astype(np.float64)
+        _, m, linear = positive_coefficients(history, side.row_terms, side.col_terms)
+        system = side.scale[0] * curvature + (past * m[:, None]).T @ past
+        system[np.diag_indices_from(system)] += side.ridge[0]
+        parts, all_pairs, negatives = np.empty(0), 0.0, 0.0
+        predicted = np.zeros(len(system)) if prior is None else prior.predict(len(system))[0]
+        if not history.nnz and side.linear[0] == 0:
+            features = float(predicted @ wanted)
+        else:
+            hard, hard_linear = np.empty((0, len(system))), np.empty(0)
+            if state.hard_negatives is not None and history.nnz:
+                right = linear @ past + side.linear[0] * pull + side.ridge[0] * predicted
+                first = scipy.linalg.solve(system, right, assume_a="pos")
+                found = state.hard_negatives.best_of(state.solved_items @ first, history.indices)
+                of_users, of_items = pair_terms(coefficients, state.hard_negatives.weight)
+                hard = state.solved_items[found].astype(np.float64)
+                weight, hard_linear = (of_users * of_items[found]).T
+                system += (hard * weight[:, None]).T @ hard
+            w = scipy.linalg.solve(system, wanted, assume_a="pos")
+            parts, all_pairs = linear * (past @ w), float(side.linear[0] * (w @ pull))
+            features = float(side.ridge[0] * (w @ predicted))
+            negatives = float(hard_linear @ (hard @ w))
+        order = np.argsort(-np.abs(parts), kind="stable")
+        listed = order[:n]
+        score = float(parts.sum() + all_pairs + negatives + features)
+        rest = float(parts[order[len(listed) :]].sum())
         names = state.named("user", rows, user)[0], state.named("item", cols, item)[0]
-        return replace(found, user=names[0], item=names[1], items=state.named("item", found.items, item))
-
-
-def _explain(state: FittedState, user: int, item: int, n: int | None) -> Explanation:
-    """Decompose a score exactly; list the ``n`` interactions that moved it most (None: all)."""
-    # A user's factors solve `A_x p_x = b_x` with `b_x = sum_{i in I_x} l_xi q_i + t_x s`, so that the score
-    # is a sum: `q_y . p_x = sum_i l_xi (w . q_i) + t_x (w . s)` with `w = A_x^-1 q_y` (Hu, Koren, Volinsky
-    # 2008, section 5, for WRMF; here from the coefficients of any loss). Hard negatives add their terms to
-    # both `A_x` and `b_x`.
-    row, prior = state.histories(np.array([user]), "which an explanation is made of")
-    coefficients, side = state.half(row, prior)
-    curvature, pull = state.user_system
-    past = state.solved_items[row.indices].astype(np.float64)
-    _, m, linear = positive_coefficients(row, side.row_terms, side.col_terms)
-    system = side.scale[0] * curvature + (past * m[:, None]).T @ past
-    system[np.diag_indices_from(system)] += side.ridge[0]
-    parts, all_pairs, negatives, features = np.empty(0), 0.0, 0.0, 0.0
-    predicted = np.zeros(len(system)) if prior is None else prior.predict(len(system))[0]
-    if not row.nnz and side.linear[0] == 0:
-        features = float(predicted @ state.item_factors[item].astype(np.float64))
-    else:
-        hard, hard_linear = np.empty((0, len(system))), np.empty(0)
-        if state.hard_negatives is not None and row.nnz:
-            right = linear @ past + side.linear[0] * pull + side.ridge[0] * predicted
-            first = scipy.linalg.solve(system, right, assume_a="pos")
-            found = state.hard_negatives.best_of(state.solved_items @ first, row.indices)
-            of_users, of_items = pair_terms(coefficients, state.hard_negatives.weight)
-            hard = state.solved_items[found].astype(np.float64)
-            weight, hard_linear = (of_users * of_items[found]).T
-            system += (hard * weight[:, None]).T @ hard
-        w = scipy.linalg.solve(system, state.item_factors[item].astype(np.float64), assume_a="pos")
-        parts, all_pairs = linear * (past @ w), float(side.linear[0] * (w @ pull))
-        features = float(side.ridge[0] * (w @ predicted))
-        negatives = float(hard_linear @ (hard @ w))
-    order = np.argsort(-np.abs(parts), kind="stable")
-    listed = order[: len(order) if n is None else n]
-    score = float(parts.sum() + all_pairs + negatives + features)
-    items, rest = row.indices[listed].astype(np.int64), float(parts[order[len(listed) :]].sum())
-    return Explanation(user, item, score, items, parts[listed], rest, all_pairs, negatives, features)
+        items = state.named("item", history.indices[listed].astype(np.int64), item)
+        return Explanation(*names, score, items, parts[listed], rest, all_pairs, negatives, features)

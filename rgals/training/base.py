@@ -187,10 +187,10 @@ class Trained(FactorRanker):
         record = FitRecord(params, history, len(history), solver, names)
         found: dict[str, Any] = {
             "seen": matrix,
-            "weighting": weighting,
-            "encodings": encodings,
+            "user_ids": labels[0],
+            "item_ids": labels[1],
             "record": record,
         }
         # One assignment, so that neither a signal nor another thread sees half of it.
-        self._snapshot = replace(state, user_ids=labels[0], item_ids=labels[1], **found)
+        self._snapshot = replace(state, weighting=weighting, encodings=encodings, **found)
         return self

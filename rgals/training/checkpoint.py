@@ -111,11 +111,6 @@ def fingerprint(matrix: CSR) -> str:
     return digest.hexdigest()
 
 
-def digest(array: np.ndarray) -> str:
-    """SHA-256 of an array."""
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
-
-
 class Store:
     """The file of one fit, whose seed takes the place of one that would be drawn; an integer must give it."""
 
@@ -216,6 +211,7 @@ def describe(
     ``sides`` says how many sides a warm start takes from the last fit.
     """
     kind, last = type(loss), warm_factors(model, matrix.shape)
+    starts = [hashlib.sha256(np.ascontiguousarray(start).data).hexdigest() for start in (last or ())[:sides]]
     params = loss.get_params() if hasattr(loss, "get_params") else vars(loss)
     return {
         "loss": [f"{kind.__module__}.{kind.__qualname__}", plain(params)],
@@ -225,7 +221,7 @@ def describe(
         "patience": plain(model.patience) if model.early_stopping else None,
         "metric": str(model.metric) if held_out is not None else None,
         "random_state": plain(model.random_state) if is_seed(model.random_state) else None,
-        "start": "random" if last is None else " ".join(map(digest, last[:sides])),
+        "start": " ".join(starts) or "random",
         "shape": list(matrix.shape),
         "X": fingerprint(matrix) if isinstance(matrix, CSR) else matrix.fingerprint,
         "validation": None if held_out is None else fingerprint(held_out),
