@@ -15,7 +15,8 @@ from rgals.runtime.checks import check_int
 from rgals.runtime.errors import CheckpointError, InputTypeError, ModelFileError, ParameterError
 from rgals.training.data import draw_seed, is_seed, warm_factors
 
-Best = tuple[float, int, dict[str, np.ndarray]]  # figure, iteration and factors of the best iterate
+_Arrays = dict[str, np.ndarray]
+Best = tuple[float, int, _Arrays]  # figure, iteration and factors of the best iterate
 _History = list[dict[str, Any]]
 _REAL = ("f4", "f8")
 _AT_ONCE = 1 << 22  # numbers that a digest takes
@@ -118,7 +119,7 @@ class Store:
         self.checkpoint, self.spec, self.seed = checkpoint, spec, draw_seed(random_state)
         self.description: dict[str, Any] = {}
         os.makedirs(checkpoint.folder, exist_ok=True)
-        self._arrays: dict[str, np.ndarray] = {}
+        self._arrays: _Arrays = {}
         self._meta: dict[str, Any] | None = None
         if os.path.exists(checkpoint.path):
             self._arrays, self._meta = load_npz(checkpoint.path, expected=spec)
@@ -139,7 +140,7 @@ class Store:
         fit = (self._meta or {}).get("fit")
         return fit.get("start") if isinstance(fit, dict) else None
 
-    def resume(self, n_iter: int) -> tuple[dict[str, np.ndarray], _History, bool, Best | None] | None:
+    def resume(self, n_iter: int) -> tuple[_Arrays, _History, bool, Best | None] | None:
         """State, history, whether the fit was stopped, and the best iterate; None where there is no file.
 
         Refused if the file does not belong to the fit of ``description``.
@@ -178,9 +179,7 @@ class Store:
         self._arrays, self._meta = {}, None
         return state, history, stopped, kept
 
-    def write(
-        self, state: dict[str, np.ndarray], history: _History, stopped: bool, best: Best | None
-    ) -> None:
+    def write(self, state: _Arrays, history: _History, stopped: bool, best: Best | None) -> None:
         """Replace the file; where that fails, the file of an earlier iteration stays."""
         kept = {} if best is None else {f"best_{name}": array for name, array in best[2].items()}
         meta = {
