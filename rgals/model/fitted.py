@@ -3,6 +3,7 @@
 import inspect
 import os
 from dataclasses import fields, is_dataclass, replace
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import numba
@@ -37,11 +38,24 @@ class Info(dict):
         return "\n".join(f"{name:{width}}  {value}" for name, value in self.items())
 
 
+def _told(path: str, doc: str) -> Any:
+    """An attribute of a fit: what lies at a path of its state."""
+    find, outlined = attrgetter(path), path.startswith("record")
+    return property(lambda model: find(model._outline() if outlined else model._state()), doc=doc)
+
+
 class Fitted:
     """Attributes of a fit, read from ``self._snapshot``, which is set in one step."""
 
     _snapshot: Snapshot
     _file: ClassVar[Any]  # a `ModelFormat`, or what has its `save` and `load`
+
+    user_factors_: np.ndarray = _told("user_factors", "Fitted factors of the users, shape (M, K).")
+    item_factors_: np.ndarray = _told("item_factors", "Fitted factors of the items, shape (N, K).")
+    user_ids_: np.ndarray | None = _told("user_ids", "Ids of the users, shape (M,); None if there are none.")
+    item_ids_: np.ndarray | None = _told("item_ids", "Ids of the items, shape (N,); None if there are none.")
+    n_iter_: int = _told("record.n_iter", "Iterations that ran.")
+    history_: list[dict[str, Any]] = _told("record.history", "What each iteration recorded.")
 
     def _state(self) -> Any:
         snapshot = getattr(self, "_snapshot", None)
@@ -75,16 +89,6 @@ class Fitted:
         return getattr(self, "_snapshot", None) is not None
 
     @property
-    def user_factors_(self) -> np.ndarray:
-        """Fitted factors of the users, shape (M, K)."""
-        return self._state().user_factors
-
-    @property
-    def item_factors_(self) -> np.ndarray:
-        """Fitted factors of the items, shape (N, K)."""
-        return self._state().item_factors
-
-    @property
     def n_features_in_(self) -> int:
         """Number of items."""
         return len(self._state().item_factors)
@@ -96,16 +100,6 @@ class Fitted:
         if names is None:
             raise AttributeError(f"this {type(self).__name__} was fitted to a matrix without column names")
         return names
-
-    @property
-    def n_iter_(self) -> int:
-        """Iterations that ran."""
-        return self._outline().record.n_iter
-
-    @property
-    def history_(self) -> list[dict[str, Any]]:
-        """What each iteration recorded."""
-        return self._outline().record.history
 
     def info(self) -> Info:
         """What the fitted model is: data, parameters, time, how rows were solved, memory, versions, digest.
@@ -170,16 +164,6 @@ class Fitted:
             32 hexadecimal digits.
         """
         return self._state().fingerprint
-
-    @property
-    def user_ids_(self) -> np.ndarray | None:
-        """External labels of the users, shape (M,); None where the model was fitted without."""
-        return self._state().user_ids
-
-    @property
-    def item_ids_(self) -> np.ndarray | None:
-        """External labels of the items, shape (N,); None where the model was fitted without."""
-        return self._state().item_ids
 
     @property
     def seen_(self) -> sp.csr_array | None:
