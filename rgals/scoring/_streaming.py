@@ -170,14 +170,14 @@ def recommend_all(
                 bar.update(stop - start)
         with atomic_file(target) as file:
             _tables.write(file, kind, scratch.table, task)
-    n_rows, served = scratch.rows, scratch.served
+    served = scratch.served
     if served < len(task):
         why = "nothing is known of them, or the filters left nothing"
         said = f"{len(task) - served} of {len(task)} users have no recommendations: {why}"
         warnings.warn(said, UserWarning, stacklevel=2)
     seconds = time.perf_counter() - started
     LOG.info("lists of %d of %d users written to %s in %.3g s", served, len(task), os.fspath(out), seconds)
-    return Written(os.fspath(out), len(task), served, n_rows, resumed, seconds)
+    return Written(os.fspath(out), len(task), served, scratch.rows, resumed, seconds)
 
 
 class Task:

@@ -7,6 +7,7 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -120,19 +121,14 @@ def _write_parquet(file: BinaryIO, batches: Iterable[Batch], task: Any) -> None:
     schema = pa.schema(list(zip(HEADER, kinds, strict=True)))
     tables: list[Any] = [schema.empty_table()]
     with pa.parquet.ParquetWriter(file, schema) as writer:
-
-        def flush() -> None:
-            writer.write_table(pa.concat_tables(tables).combine_chunks(), row_group_size=_ROW_GROUP)
-            tables.clear()
-
-        for batch in batches:
-            row, item, rank, score = _columns(batch)
-            columns = [arrow_labels(batch[0]).take(pa.array(row)), names.take(pa.array(item))]
-            tables.append(pa.table([*columns, pa.array(rank), pa.array(score)], schema=schema))
-            if sum(map(len, tables)) >= _ROW_GROUP:
-                flush()
-        if tables:
-            flush()
+        for batch in chain(batches, [None]):  # the end
+            if batch is not None:
+                row, item, rank, score = _columns(batch)
+                columns = [arrow_labels(batch[0]).take(pa.array(row)), names.take(pa.array(item))]
+                tables.append(pa.table([*columns, pa.array(rank), pa.array(score)], schema=schema))
+            if tables and (batch is None or sum(map(len, tables)) >= _ROW_GROUP):
+                writer.write_table(pa.concat_tables(tables).combine_chunks(), row_group_size=_ROW_GROUP)
+                tables.clear()
 
 
 def _write_npz(file: BinaryIO, batches: Batches, task: Any) -> None:

@@ -123,10 +123,8 @@ def check_matrix(model: Any, X: Any, dtype: Any, state: Snapshot | None = None) 
             X = check_array(X, dtype="numeric", ensure_all_finite=False, estimator=model, input_name="X")
             if n_items is not None:
                 _check_n_features(model, X, reset=False)
-        except ValueError as error:
-            raise InputError(str(error)) from error
-        except TypeError as error:
-            raise InputTypeError(str(error)) from error
+        except (TypeError, ValueError) as error:
+            raise (InputTypeError if isinstance(error, TypeError) else InputError)(str(error)) from error
     matrix = as_csr(X, dtype=dtype, n_cols=n_items, dislikes=takes_dislikes(state or model))
     for what, n, unit in zip(("users", "items"), matrix.shape, ("sample", "feature"), strict=True):
         if n == 0:

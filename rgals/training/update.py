@@ -254,8 +254,7 @@ class Updated(FoldIn):
 
         Notes
         -----
-        Each call copies the user factors and the interactions: many users in one call cost little more than
-        one. Two calls at once wait for each other; do not `fit` the same object at the same time.
+        As for `partial_fit`: many users in one call cost little more than one.
 
         Examples
         --------
