@@ -1,7 +1,7 @@
 """Factors of users and items that the fit did not know, and why a user gets an item."""
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -57,13 +57,9 @@ class Explanation:
     features: float = 0.0
 
 
-class Half(NamedTuple):
-    """Some users, or some items, as half-steps solve them; several steps share what depends on no factors."""
-
-    rows: CSR  # their histories, with weights for values
-    coefficients: Coefficients
-    side: Side
-    backend: Backend  # which keeps the plan
+# Some users, or some items, as half-steps solve them; several steps share what depends on no factors: their
+# histories, with weights for values, and the backend, which keeps the plan.
+Half = tuple[CSR, Coefficients, Side, Backend]
 
 
 class FoldIn(FactorRanker):
@@ -75,7 +71,7 @@ class FoldIn(FactorRanker):
 
     def _half(self, state: FittedState, rows: CSR, prior: Prior | None = None, side: int = 0) -> Half:
         """Any users (side 0) or items, from their histories with weights for values, and their features."""
-        return Half(rows, *state.half(rows, prior, side), exact_backend(self))
+        return rows, *state.half(rows, prior, side), exact_backend(self)
 
     def _user_step(self, state: FittedState, users: Half) -> np.ndarray:
         """The user half-step."""

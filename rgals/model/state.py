@@ -22,8 +22,6 @@ from rgals.solvers.hard_negatives import HardNegatives
 from rgals.solvers.prior import Prior
 from rgals.solvers.readout import readout_scale, without_scale
 
-UPDATED = "which an update changes"  # of the training interactions
-
 
 def check_labels(
     user_ids: Any, item_ids: Any, shape: tuple[int, int]
@@ -187,7 +185,7 @@ class Snapshot:
         """Factors of some users, and the interactions for which a filter has a word."""
         return self.user_factors[rows], ("train", None if self.seen is None else self.seen.take_rows(rows))
 
-    def interactions(self, why: str) -> CSR:
+    def interactions(self, why: str = "which an update changes") -> CSR:
         """The training interactions; where there are none, an error says ``why`` they are needed."""
         if self.seen is None:
             raise InputError(f"this model carries no training interactions, {why}")
@@ -231,9 +229,9 @@ class FittedState(Snapshot):
     degrees: Degrees = None  # type: ignore[assignment]  # margins of the training matrix, for a fold-in
     hard_negatives: HardNegatives | None = field(default=None, compare=False)
 
-    def histories(self, users: np.ndarray, why: str = UPDATED) -> tuple[CSR, Prior | None]:
+    def histories(self, users: np.ndarray, *why: str) -> tuple[CSR, Prior | None]:
         """Histories of some users, with weights for values, and their features."""
-        rows, prior = self.interactions(why).take_rows(users), self.priors[0]
+        rows, prior = self.interactions(*why).take_rows(users), self.priors[0]
         return self.weighting.rows(rows), prior and prior.take_rows(users)
 
     def half(self, rows: CSR, prior: Prior | None = None, side: int = 0) -> tuple[Coefficients, Side]:

@@ -28,7 +28,6 @@ from rgals.runtime.version import __version__
 from rgals.scoring import _tables
 from rgals.scoring._topk import is_matrix
 
-_BATCH = 8192
 _OURS = b"rgals-recommendations-"  # every version's scratch files start like this, and nobody else's
 _MAGIC = _OURS + b"2\n"
 _HEAD = struct.Struct("<II")  # of a batch: its number of users, the CRC-32 of the key, its ids and its scores
@@ -68,7 +67,7 @@ def recommend_all(
     users: Any = None,
     X_new: Any = None,
     new_ids: Any = None,
-    batch_size: int = _BATCH,
+    batch_size: int = 8192,
     exclude: Any = "train",
     candidates: Any = None,
     exclude_items: Any = None,

@@ -24,7 +24,6 @@ from rgals.training.data import admit, dtype_name, start_factors, warm_factors
 from rgals.training.run import Settled
 
 RANDOM, SPECTRAL, CLOSED_FORM, WARM = "random", "spectral", "closed form", "warm"
-INITS = (AUTO, RANDOM, SPECTRAL)
 # Interactions times factors below which a fit takes no longer than to compile what a spectral start needs.
 SMALL = 1 << 24
 MOST, MOST_WATCHED = 16, 32  # iterations
@@ -34,7 +33,6 @@ MOST, MOST_WATCHED = 16, 32  # iterations
 SHARE = 3e-3
 # Iterations with hard negatives, whose objective does not tell when to end: the last ones.
 DRAWS = 6
-SOLVERS = ("auto", "exact", "pcg", "svd", "dense")
 # Parameters that a checkpoint must share with the fit that goes on from it.
 _DECISIVE = ("K", "values", "reg", "reg_exponent", "init_scale", "tol")
 _BASIS = ArraySpec(("f8",), ("K", "K"), required=False)
@@ -103,7 +101,7 @@ def check_parameters(model: Any, asked: Mapping[str, Any]) -> np.dtype:
     check_real("reg_exponent", model.reg_exponent, -4.0, 4.0)
     check_readout(model.readout_exponent)
     or_auto(check_real, "reg", model.reg, 0.0)
-    check_choice("solver", model.solver, SOLVERS)
+    check_choice("solver", model.solver, ("auto", "exact", "pcg", "svd", "dense"))
     check_choice("dtype", dtype_name(model.dtype), ("float32", "float64"))
     if not is_cuda(model.device):
         check_choice("device", model.device, ("cpu", "cuda", "cuda:N"))
@@ -111,7 +109,7 @@ def check_parameters(model: Any, asked: Mapping[str, Any]) -> np.dtype:
     for name in ("patience", "pcg_steps"):
         check_int(name, getattr(model, name), 1)
     or_auto(check_int, "n_iter", model.n_iter, 1)
-    check_choice("init", model.init, INITS)
+    check_choice("init", model.init, (AUTO, RANDOM, SPECTRAL))
     if model.validation_users is not None:
         check_int("validation_users", model.validation_users, 1)
     if model.init_scale is not None:

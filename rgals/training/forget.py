@@ -11,7 +11,7 @@ from rgals.datasets.ids import narrowest
 from rgals.matrix.entries import kept_columns
 from rgals.model.state import FittedState
 from rgals.solvers.prior import Prior
-from rgals.training.update import PUBLISHING, Updated, seen_of, with_history
+from rgals.training.update import PUBLISHING, Updated, with_history
 
 
 class Forgetting(Updated):
@@ -84,7 +84,7 @@ class Forgetting(Updated):
         """Publish the state without some users (side 0) or items."""
         with PUBLISHING:
             old: FittedState = self._state()
-            known = seen_of(old)
+            known = old.interactions().load()
             kept = np.ones(known.shape[side], bool)
             kept[(old.users, old.items)[side].index(ids)] = False
             seen = kept_columns(known, kept) if side else known.take_rows(np.flatnonzero(kept))

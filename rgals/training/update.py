@@ -17,7 +17,7 @@ from rgals.matrix.csr import CSR
 from rgals.matrix.entries import grown, kept_columns, merged, replace_rows
 from rgals.matrix.validate import as_csr
 from rgals.model.fold_in import FoldIn
-from rgals.model.state import UPDATED, FittedState
+from rgals.model.state import FittedState
 from rgals.runtime import memory
 from rgals.runtime.checks import check_choice, check_int
 from rgals.runtime.errors import InputError, ParameterError, ShapeError
@@ -33,7 +33,6 @@ MERGES = ("add", "replace", "drop")
 PUBLISHING = threading.RLock()  # updates read a state, and publish the next one, one after the other
 if hasattr(os, "register_at_fork"):  # another thread may have held it when the child was made
     os.register_at_fork(after_in_child=PUBLISHING._at_fork_reinit)  # type: ignore[attr-defined]
-_OF_ITEMS = ["item_factors", "item_scale"]  # what a half-step of items changes
 _Labels = tuple[np.ndarray | None, np.ndarray | None]
 
 
@@ -137,7 +136,7 @@ class Updated(FoldIn):
         began = time.perf_counter()
         with PUBLISHING:
             old: FittedState = self._state()
-            seen = seen_of(old)
+            seen = old.interactions().load()
             events, labels = self._events(X, old, columns)
             old.weighting.check_times(events)
             priors, labels, told = _with_features(old, events.shape, labels, (user_features, item_features))
@@ -159,7 +158,7 @@ class Updated(FoldIn):
             state = with_history(old, replace_rows(known, touched, rows), labels, weighting, len(at))
             self._snapshot = state = self._solve(old, state, users, items, sweeps)
         who = len(users), np.sum(users >= seen.n_rows), len(items), len(new_items)
-        seconds, share = time.perf_counter() - began, 100 * state.record.merged / seen_of(state).nnz
+        seconds, share = time.perf_counter() - began, 100 * state.record.merged / state.interactions().nnz
         said = "update: %d interactions merged, %d users (%d new) and %d items (%d new) solved in %.3g s; "
         LOG.info(f"{said}since the fit %.3g %% of the interactions", len(at), *who, seconds, share)
         return self
@@ -199,11 +198,11 @@ class Updated(FoldIn):
         ``old`` is the published state: by its scale the read-out goes on. Of several sweeps the first solves
         items without the new users, whose factors are 0 still; a single one solves these beforehand.
         """
-        changed = [*(["user_factors"] if len(users) else []), *(_OF_ITEMS if len(items) else [])]
+        changed = ["user_factors"] * bool(len(users)) + ["item_factors", "item_scale"] * bool(len(items))
         # What has grown is a copy already.
         shared = {f: getattr(state, f) for f in changed if getattr(state, f) is getattr(old, f)}
         state = replace(state, **{f: array.copy() for f, array in shared.items() if array is not None})
-        known, new = seen_of(state), users[users >= len(old.user_factors)]
+        known, new = state.interactions().load(), users[users >= len(old.user_factors)]
         if len(users):
             of_users = self._half(state, *state.histories(users))
         if len(items):
@@ -326,7 +325,8 @@ class Updated(FoldIn):
             ids = (found.user_ids, found.item_ids)[side] if ids is None else ids
         elif ids is None:
             raise ParameterError(f"{what}s", None, "say whose histories these are, one id each")
-        rows, seen = self._laid_out(old, found, name, ("items", "users")[side]), seen_of(old)
+        rows = self._laid_out(old, found, name, ("items", "users")[side])
+        seen = old.interactions().load()
         rows, seen = (rows.transpose(), seen.transpose()) if side else (rows, seen)
         at, labels[side] = _places(f"{what}s", ids, known[side], labels[side], rows.n_rows)
         seen = replace_rows(seen, at, rows)
@@ -370,7 +370,7 @@ class Updated(FoldIn):
         if state.priors != (None, None):
             name = "item_features" if state.priors[0] is None else "user_features"
             raise ParameterError(name, "given", "drift measures no fits with features")
-        seen = seen_of(state)
+        seen = state.interactions().load()
         weighted = state.weighting.rows(seen)
         coefficients = state.loss.coefficients_for(Degrees.of(weighted))
         problem = Problem.of(weighted, state.loss, coefficients, state.reg, state.reg_exponent)
@@ -382,11 +382,6 @@ class Updated(FoldIn):
         whole = problem.constant - then  # nothing but rounding where reg leaves no factors
         fall = (now - then) / whole if whole > 1e-12 * problem.constant else 0.0
         return Drift(state.record.merged / seen.nnz, float(fall))
-
-
-def seen_of(state: FittedState) -> CSR:
-    """The training interactions, which an update changes."""
-    return state.interactions(UPDATED).load()
 
 
 def _with_features(
@@ -409,7 +404,7 @@ def _with_features(
 def _admit(state: FittedState, events: CSR) -> None:
     """Raise `InsufficientMemoryError` where an update needs more memory than there is."""
     (n_users, n_items), K = events.shape, state.item_factors.shape[1]
-    nnz = seen_of(state).nnz + events.nnz
+    nnz = state.interactions().nnz + events.nnz
     # Factors and their copies in another basis; positions, values and order of the rows that are merged.
     needed = (n_users + n_items) * (2 * K * state.item_factors.itemsize + 200) + 72 * nnz
     what = f"an update of {n_users:,} users, {n_items:,} items and {nnz:,} interactions with K={K}"
