@@ -35,7 +35,6 @@ _ARRAYS = {
     "seen_times": ArraySpec(("f8",), ("nnz",), required=False),
     "weighting_idf": ArraySpec(("f8",), ("n_items",), required=False),
 }
-_OF_TIMES = ("half_life", "newest", "left")  # fields of a `Weighting`
 for _side in ("user", "item", "column"):  # of a frame: the names of its columns
     _ARRAYS[f"{_side}_ids_labels"] = ArraySpec(("i8", "u8"), (f"n_{_side}s",), required=False)
     _ARRAYS[f"{_side}_ids_text"] = ArraySpec(("u1",), (f"{_side}_text",), required=False)
@@ -87,7 +86,7 @@ class ModelFormat:
         weighting = asdict(state.weighting)
         idf = weighting.pop("idf")
         if state.weighting.half_life is None:  # files are those of releases without half-lives
-            weighting = {k: v for k, v in weighting.items() if k not in _OF_TIMES}
+            weighting = {k: v for k, v in weighting.items() if k not in ("half_life", "newest", "left")}
         else:
             stored["seen_times"] = seen.times
         if idf is not None:

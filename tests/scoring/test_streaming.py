@@ -433,3 +433,13 @@ def test_memory_does_not_grow_with_the_users(zygote, tmp_path, kind, amount):
     few, many = growth(some), growth(users)
     print(f"{kind}: peak memory +{few:.1f} MiB for {some:,} users, +{many:.1f} MiB for {users:,}")
     assert many < few + 8
+
+
+def test_frames_of_new_users_have_the_columns_of_the_fit(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(np.eye(6), columns=list("abcdef"))
+    model = RGALS(K=2, n_iter=2, random_state=0).fit(frame)
+    assert recommend_all(model, tmp_path / "recs.csv", 2, X_new=frame).rows == 12
+    with pytest.raises(InputError, match="X_new: The feature names should match"):
+        recommend_all(model, tmp_path / "other.csv", 2, X_new=frame.rename(columns={"a": "z"}))
+    assert os.listdir(tmp_path) == ["recs.csv"]
