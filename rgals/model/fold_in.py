@@ -114,10 +114,8 @@ class FoldIn(FactorRanker):
         (2, 16)
         """
         state: FittedState = self._state()
-        found, rows = None, None
-        if X_cols is not None:
-            found = given(X_cols, name="X_cols")
-            rows = self._laid_out(state, found, "X_cols", "users").transpose()
+        found = None if X_cols is None else given(X_cols, name="X_cols")
+        rows = None if found is None else self._laid_out(state, found, "X_cols", "users").transpose()
         columns, prior, _ = state.described(rows, item_features, found and found.item_ids, side=1)
         columns = state.weighting.columns(columns, state.seen or CSR.empty(columns.n_cols, 0))
         known = np.empty(0, np.int64)

@@ -357,17 +357,14 @@ class FactorRanker(Fitted):
             Rows without interactions that get nothing: how many.
         """
         snapshot: Snapshot = self._state()
-        rows, users, named = None, None, X_rows is None
-        if X_rows is not None:
-            found = given(X_rows, name="X_rows")
-            users, named = found.user_ids, found.labelled
-            rows = self._laid_out(snapshot, found, "X_rows").load()
-        rows, prior, users = snapshot.described(rows, user_features, users)
+        found = None if X_rows is None else given(X_rows, name="X_rows")
+        rows = None if found is None else self._laid_out(snapshot, found, "X_rows").load()
+        rows, prior, users = snapshot.described(rows, user_features, found and found.user_ids)
         queries = self._fold_in(snapshot, rows, prior)
         filters = _open(snapshot, candidates, exclude_items, len(queries))
         ids, scores = self._rank(snapshot, queries, ("given", rows), n, cold, exclude, filters)
         asked = np.arange(len(ids)) if users is None else users
-        ids = snapshot.named("item", ids) if named else ids
+        ids = snapshot.named("item", ids) if found is None or found.labelled else ids
         return Recommendations.of(ids, scores, asked, ("user", "item"))
 
     def similar_items(
