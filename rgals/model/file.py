@@ -91,12 +91,7 @@ class ModelFormat:
             stored["seen_times"] = seen.times
         if idf is not None:
             stored["weighting_idf"] = idf
-        fitted = {
-            "n_iter_": record.n_iter,
-            "history_": record.history,
-            "solver_": record.solver,
-            "n_features_in_": len(state.item_factors),
-        }
+        told = vars(record) | {"n_features_in": len(state.item_factors)}
         params = dict(record.params)
         if not (isinstance(params.get("random_state"), int | np.integer | None)):
             params["random_state"] = None  # a generator's state is no parameter of the fitted model
@@ -105,7 +100,7 @@ class ModelFormat:
         content = {
             "estimator": self.estimator,
             "params": self.pack(params),
-            "fitted": {name: fitted[name] for name in self.fitted},
+            "fitted": {name: told[name.removesuffix("_")] for name in self.fitted},
             "weighting": weighting,
             **({"merged": record.merged} if record.merged else {}),
             **meta,
