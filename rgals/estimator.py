@@ -242,10 +242,15 @@ class RGALS(
                     parts = task.matrix, task.held_out
                     task.store.description = describe_fit(self, loss, solver, init, *parts)
                 began = time.perf_counter()
-                start = self, init, problem, backend, rng, task.dtype
                 factors, history = run(
                     # Named nowhere, so that its factors are gone before the last half-step makes others.
-                    ALS(problem, backend, first_users(*start), scored, sampler),
+                    ALS(
+                        problem,
+                        backend,
+                        first_users(self, init, problem, backend, rng, task.dtype),
+                        scored,
+                        sampler,
+                    ),
                     most_iterations(self, hard),
                     tol=self.tol if hard is None else None,
                     settled=when_settled(self, problem),
