@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import signal
@@ -292,6 +293,23 @@ def test_k_is_doubled_while_that_pays(data):
     assert len(tried) < 4 or model.best_params_["K"] >= 8
     small = RGALSCV(K="auto", budget=0.5, n_iter=2, random_state=0).fit(data)
     assert small.best_params_["K"] == 64, "128 is more than the 100 items"
+
+
+def test_at_the_k_that_was_climbed_to_one_parameter_moves_at_a_time(data, monkeypatch):
+    options = {"K": [2, 8], "budget": 6, "n_iter": 3, "n_splits": 2, "min_gain": 0.0, "random_state": 0}
+    found = RGALSCV(**options).fit(data).cv_results_
+    monkeypatch.setattr(engine, "POLISH", 0.0)
+    before = RGALSCV(**options).fit(data)
+    assert before.best_params_["K"] == 8
+    of_both = {json.dumps(p, default=str) for p in before.cv_results_["params"]}
+    moved = [k for k, p in enumerate(found["params"]) if json.dumps(p, default=str) not in of_both]
+    moved = [k for k in moved if found["level"][k] == TOP]
+    assert len(moved) >= 2
+    for k in moved:
+        here, *earlier = ({**p["loss"].get_params(), **p} for p in found["params"][k::-1] if p["K"] == 8)
+        searched = ("alpha", "reg", "user_exponent", "item_exponent")
+        assert here["K"] == 8 and 1 in [sum(here[n] != p[n] for n in searched) for p in earlier]
+    assert found["cost"][moved].sum() <= 0.4 * 6
 
 
 def test_a_k_that_does_not_fit_ends_the_ladder(data, monkeypatch):

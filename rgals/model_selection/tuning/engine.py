@@ -31,6 +31,8 @@ from rgals.training.data import weigh
 from rgals.training.fit import DRAWS
 
 _BAR = "{l_bar}{bar}| {n:.1f}/{total:.1f} fits [{elapsed}<{remaining}{postfix}]"
+POLISH = 0.4  # of the budget for `polish`, in fits with the K that was climbed to
+STEPS = (0.15, 0.075)  # of the range of a parameter, that it is moved by
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0)  # of hard negatives
 REGS = (0.36, 0.6, 1.0, 1.7, 2.9)  # beside them, of the setting's reg where that is searched
 #: Half-lives that "auto" tries, in units of the time from the first interaction to the last.
@@ -89,6 +91,7 @@ def find(
     train = Weighting.of(common["values"], train).rows(train)
     spaces = [make_space(one, train, own_space(given, name, losses)) for name, one in losses.items()]
     rows: list[dict[str, Any]] = []
+    tried: list[list[Trial]] = []  # of each loss
     choices: list[Choice] = []
     finished = True
     with Bar(desc="tune", total=budget, disable=not verbose, bar_format=_BAR) as bar:
@@ -130,13 +133,18 @@ def find(
             except OutOfTimeError:
                 finished = False
             if trials:
+                tried.append(trials)
                 choices.append(_choose(measure, trials, min_gain))
         if not choices:
             raise InputError("the time limit ended the search before its first fit; give more time_limit")
         level = max(choice.trial.level for choice in choices)
         best = max((c for c in choices if c.trial.level == level), key=lambda c: c.judged.figure)
         first_K, left = best.measure.space.ladder[0], SHARE * budget
-        if best.trial.params["K"] == first_K:
+        if best.trial.params["K"] != first_K:
+            trials = tried[choices.index(best)]
+            trials += polish(best.measure, best_trial(trials, min_gain), POLISH * budget)
+            best = _choose(best.measure, trials, min_gain)
+        else:
             spent = sum(row["cost"] for row in rows if row["params"]["K"] <= first_K)
             left = budget - 1.0 - for_ages - spent
         found = try_weights(best, left)
@@ -171,6 +179,35 @@ def _choose(measure: Measurement, trials: list[Trial], min_gain: float) -> Choic
         if figure > judged.figure and beyond_noise(found.users, reference):
             trial, judged = one, replace(found, figure=figure)
     return Choice(measure, trial, judged, base)
+
+
+def polish(measure: Measurement, best: Trial, budget: float) -> list[Trial]:
+    """What moving one parameter of the best setting after the other tries, while that pays."""
+    # At a K that was climbed to only two settings were tried: the best of the K below, and the rule.
+    # Iterations and read-out stay as they are.
+    space, searched, tried = measure.space, measure.prepared.searched, list[Trial]()
+    signs, left = [-1.0] * len(space.dimensions), budget
+
+    def better(k: int, sign: float, step: float) -> bool:
+        nonlocal best, left
+        point = space.point(best.params)
+        point[k] = min(max(point[k] + sign * step, 0.0), 1.0)
+        params = {**best.params, **space.params(point)}
+        cost = measure.price(searched, params["K"], best.taken["n_iter"], 2)
+        if measure.late or cost > left or any(params == trial.params for trial in [best, *tried]):
+            return False
+        tried.append(measure.again("polished", params, best.taken, searched, TOP))
+        left -= tried[-1].cost or 0.0
+        if tried[-1].figure <= best.figure:
+            return False
+        best, signs[k] = tried[-1], sign
+        return True
+
+    for step in STEPS:
+        gained = [True]
+        while any(gained):
+            gained = [better(k, signs[k], step) or better(k, -signs[k], step) for k in range(len(signs))]
+    return tried
 
 
 def settle_values(
