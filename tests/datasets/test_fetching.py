@@ -21,8 +21,7 @@ import numpy as np
 import pytest
 
 from rgals.datasets import available, fetch, fetching, make_implicit, paper, prepare_paper, sources
-from rgals.datasets import download as downloading
-from rgals.datasets.download import _NoDowngrade, download, published_md5
+from rgals.datasets.fetching import _NoDowngrade, download, published_md5
 from rgals.datasets.interactions import Interactions, build
 from rgals.datasets.sources import SOURCES, RemoteFile
 from rgals.files.atomic import locked
@@ -146,7 +145,7 @@ def md5(content: bytes) -> str:
 def get(urls, target, md5=None, attempts=3):
     urls = (urls,) if isinstance(urls, str) else urls
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(downloading, "_PAUSES", (0.01,) * attempts)
+        patch.setattr(fetching, "_PAUSES", (0.01,) * attempts)
         download(urls, target, md5=md5, progress=False)
 
 
@@ -562,7 +561,7 @@ def test_a_file_put_by_hand_needs_no_connection(monkeypatch, tmp_path, ratings):
     content = movielens("ml-1m", ratings)
     file = RemoteFile("ml-1m.zip", ("http://127.0.0.1:9/ml-1m.zip",), md5(content))
     monkeypatch.setitem(SOURCES, "ml-1m", replace(SOURCES["ml-1m"], files=(file,), size=None))
-    monkeypatch.setattr(downloading, "_PAUSES", (0.0,))
+    monkeypatch.setattr(fetching, "_PAUSES", (0.0,))
     monkeypatch.setenv("RGALS_CACHE", str(tmp_path / "cache"))
     with pytest.raises(
         DownloadError, match=rf"ml-1m\.zip cannot be fetched.*put it at {tmp_path}/cache/ml-1m\.zip"
@@ -635,7 +634,7 @@ def test_another_address(site, tmp_path, ratings, monkeypatch):
     content = movielens("ml-1m", ratings)
     url = site.put("/mirror/ml-1m.zip", content)
     with pytest.raises(DownloadError, match="MD5"):  # the real published sum
-        monkeypatch.setattr(downloading, "_PAUSES", (0.0,))
+        monkeypatch.setattr(fetching, "_PAUSES", (0.0,))
         fetch("ml-1m", folder=tmp_path, url=url, progress=False)
     assert fetch("ml-1m", folder=tmp_path, url=url, verify=False, progress=False).nnz == len(ratings)
     for bad in ("file:///etc/passwd", "ftp://x/y", (url, url)):
